@@ -1,0 +1,36 @@
+//===- SegueDialect.h - the segue dialect -----------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The graph dialect: its attributes, interfaces and ops. SegueOps.td is the
+// manual.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_DIALECT_SEGUE_IR_SEGUEDIALECT_H
+#define SEGUE_DIALECT_SEGUE_IR_SEGUEDIALECT_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/ControlFlowInterfaces.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include "segue/Dialect/Segue/IR/SegueDialect.h.inc"
+#include "segue/Dialect/Segue/IR/SegueEnums.h.inc"
+#include "segue/Dialect/Segue/IR/SegueInterfaces.h.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "segue/Dialect/Segue/IR/SegueAttrs.h.inc"
+
+#define GET_OP_CLASSES
+#include "segue/Dialect/Segue/IR/SegueOps.h.inc"
+
+#endif // SEGUE_DIALECT_SEGUE_IR_SEGUEDIALECT_H

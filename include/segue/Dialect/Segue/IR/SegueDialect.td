@@ -1,0 +1,61 @@
+//===- SegueDialect.td - the segue dialect -----------------*- tablegen -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_DIALECT_SEGUE_IR_SEGUEDIALECT_TD
+#define SEGUE_DIALECT_SEGUE_IR_SEGUEDIALECT_TD
+
+include "mlir/IR/OpBase.td"
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/EnumAttr.td"
+
+def Segue_Dialect : Dialect {
+  let name = "segue";
+  let cppNamespace = "::segue";
+  let summary = "training graphs over ranked, static tensors";
+  let description = [{
+    A training graph is a module with `func.func` ops. `@forward` is given;
+    `@backward`, `@optimizer` and `@grad_norm` are derived by passes. Values
+    are ranked tensors with static shapes of f32, bf16, f16, i64, i32, i8 or
+    i1. Ops are pure: a value is never changed.
+
+    Functions carry the training signature as argument and result attributes:
+
+    | attribute | on | meaning |
+    | --- | --- | --- |
+    | `segue.name` | argument, result | name, unique among the arguments and among the results |
+    | `segue.role` | argument, result | `#segue.role<...>`: what the value is to a training step |
+    | `segue.of` | argument, result | for `gradient` and `state`: the name of the value it belongs to |
+
+    An op may carry `segue.block = "h.3"`: the block of the model that it
+    belongs to. Blocks are what the runtime streams and spills by.
+
+    Broadcasting is explicit: elementwise ops take operands of one shape, and
+    `segue.broadcast` makes them so.
+  }];
+  let dependentDialects = [];
+  let useDefaultAttributePrinterParser = 1;
+  let hasConstantMaterializer = 1;
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
+  let extraClassDeclaration = [{
+    static constexpr ::llvm::StringLiteral kNameAttr = "segue.name";
+    static constexpr ::llvm::StringLiteral kRoleAttr = "segue.role";
+    static constexpr ::llvm::StringLiteral kOfAttr = "segue.of";
+    static constexpr ::llvm::StringLiteral kBlockAttr = "segue.block";
+
+    /// Names of the functions of a training module.
+    static constexpr ::llvm::StringLiteral kForward = "forward";
+    static constexpr ::llvm::StringLiteral kBackward = "backward";
+    static constexpr ::llvm::StringLiteral kOptimizer = "optimizer";
+    static constexpr ::llvm::StringLiteral kGradNorm = "grad_norm";
+
+    void registerAttributes();
+  }];
+}
+
+#endif // SEGUE_DIALECT_SEGUE_IR_SEGUEDIALECT_TD

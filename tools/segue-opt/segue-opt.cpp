@@ -1,0 +1,21 @@
+//===- segue-opt.cpp - runs passes on a module ----------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "mlir/InitAllDialects.h"
+#include "mlir/InitAllExtensions.h"
+#include "mlir/InitAllPasses.h"
+#include "mlir/Tools/mlir-opt/MlirOptMain.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+
+int main(int argc, char **argv) {
+  mlir::DialectRegistry registry;
+  mlir::registerAllDialects(registry);
+  mlir::registerAllExtensions(registry);
+  mlir::registerAllPasses();
+  registry.insert<segue::SegueDialect>();
+  return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
+}
