@@ -656,7 +656,7 @@ def Segue_YieldOp : Segue_Op<"yield", [Pure, ReturnLike, Terminator, HasParent<"
   let summary = "ends the body of `segue.fused`";
   let arguments = (ins Variadic<Segue_Tensor>:$values);
   let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
-  let builders = [OpBuilder<(ins), [{}]>];
+  let builders = [OpBuilder<(ins), [{ build($_builder, $_state, ::mlir::ValueRange()); }]>];
 }
 
 def Segue_LaunchOp : Segue_Op<"launch", [Pure]> {
