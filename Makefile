@@ -1,0 +1,45 @@
+# Segue. `make demo` installs, builds and trains; `make check` passes all tests.
+
+BUILD ?= build
+PYTHON := .venv/bin/python
+JOBS ?= $(shell nproc)
+export PYTHONPATH := $(CURDIR)/$(BUILD)/python
+
+.PHONY: all setup configure build demo check bench format tidy docs clean
+
+all: build
+
+setup:
+	@tools/setup
+
+configure: setup
+	@cmake --preset default -B $(BUILD) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >$(BUILD).configure.log 2>&1 \
+	  || { cat $(BUILD).configure.log; exit 1; }
+	@mv $(BUILD).configure.log $(BUILD)/configure.log
+
+build: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+
+# DEMO_ARGS="--text my.txt --steps 100" and so on; --help lists them.
+demo: build
+	@$(PYTHON) examples/demo.py $(DEMO_ARGS)
+
+check: build
+	@$(PYTHON) tools/check.py --build $(BUILD)
+
+bench: build
+	@cmake -B $(BUILD) -DSEGUE_BUILD_BENCHMARKS=ON >/dev/null && cmake --build $(BUILD) -j $(JOBS)
+	@$(PYTHON) bench/run.py $(BENCH_ARGS)
+
+format:
+	@git ls-files '*.cpp' '*.h' | xargs clang-format-22 -i
+
+tidy:
+	@git ls-files 'lib/*.cpp' 'runtime/lib/*.cpp' | xargs clang-tidy-22 -p $(BUILD) --quiet
+
+docs: build
+	@cmake --build $(BUILD) --target segue-doc
+	@mkdir -p docs/reference && cp $(BUILD)/docs/*.md docs/reference/
+
+clean:
+	rm -rf $(BUILD)

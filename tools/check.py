@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Runs all tests of Segue and prints one summary.
+
+    tools/check.py --build build [--only lit,unit,python]
+
+lit runs the IR and tool tests, ctest the C++ ones, pytest the Python ones.
+Each suite writes a JUnit file into <build>/check/, which the summary is read
+from; a suite that writes none, or runs no test, has failed. Exit status 0
+only if every suite ran and nothing failed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Suite:
+    name: str
+    command: list
+    report: Path
+    limit_s: int  # a runaway suite is stopped
+    passed: int = 0
+    skipped: int = 0
+    failures: list = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def suites(build: Path) -> list:
+    out = build / "check"
+    jobs = str(os.cpu_count())
+    return [
+        Suite(
+            "lit",
+            [sys.executable, "-m", "lit.main", "-q", "--timeout", "120", "-j", jobs, "--xunit-xml-output", out / "lit.xml", build / "test"],
+            out / "lit.xml",
+            1200,
+        ),
+        Suite(
+            "unit",
+            ["ctest", "--test-dir", build, "--timeout", "300", "-j", jobs, "--output-on-failure", "-Q", "--output-junit", out / "unit.xml"],
+            out / "unit.xml",
+            1500,
+        ),
+        Suite(
+            "python",
+            [sys.executable, "-m", "pytest", "-q", "--timeout", "600", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
+            out / "python.xml",
+            2400,
+        ),
+    ]
+
+
+def read_report(suite: Suite) -> None:
+    """Counts the cases of a JUnit file into `suite`."""
+    if not suite.report.exists():
+        suite.failures.append("(the suite wrote no report)")
+        return
+    cases = list(xml.parse(suite.report).getroot().iter("testcase"))
+    if not cases:
+        suite.failures.append("(the suite ran no test)")
+    for case in cases:
+        name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+            suite.failures.append(name)
+        elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+            suite.skipped += 1
+        else:
+            suite.passed += 1
+
+
+def run(suite: Suite) -> None:
+    suite.report.unlink(missing_ok=True)
+    start = time.monotonic()
+    try:
+        code = subprocess.run([str(word) for word in suite.command], cwd=ROOT, timeout=suite.limit_s).returncode
+    except subprocess.TimeoutExpired:
+        suite.failures.append(f"(stopped after {suite.limit_s} s)")
+        code = 0  # said already
+    suite.seconds = time.monotonic() - start
+    read_report(suite)
+    if code and not suite.failures:
+        suite.failures.append(f"(the runner exited with {code})")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, default=Path("build"))
+    parser.add_argument("--only", help="suites to run, separated by commas: lit, unit, python")
+    args = parser.parse_args()
+    build = args.build.resolve()
+    (build / "check").mkdir(parents=True, exist_ok=True)
+
+    chosen = suites(build)
+    if args.only:
+        names = args.only.split(",")
+        unknown = set(names) - {suite.name for suite in chosen}
+        if unknown:
+            parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are lit, unit and python")
+        chosen = [suite for suite in chosen if suite.name in names]
+    for suite in chosen:
+        print(f"== {suite.name}", flush=True)
+        run(suite)
+
+    print("\nsuite     passed  failed skipped  seconds")
+    for suite in chosen:
+        print(f"{suite.name:8} {suite.passed:7} {len(suite.failures):7} {suite.skipped:7} {suite.seconds:8.0f}")
+        for failure in suite.failures:
+            print(f"  FAILED {failure}")
+    passed, failed, skipped = (
+        sum(s.passed for s in chosen),
+        sum(len(s.failures) for s in chosen),
+        sum(s.skipped for s in chosen),
+    )
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
