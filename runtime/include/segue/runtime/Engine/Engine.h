@@ -1,0 +1,60 @@
+//===- Engine.h - plans for the library commands ----------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The engine of the cpu device turns a matmul or an attention into a plan, once,
+// when a program is loaded; the executor runs the plan at each submit.
+//
+//   Engine engine(Threads(2));
+//   auto plan = engine.planMatmul(spec);      // at load
+//   plan->run(a, b, c, bias);                 // at each submit
+//
+// The engine owns the scratch memory of its plans: one area per thread, as
+// large as the neediest plan, shared by all. Hence at most one plan of an
+// engine runs at a time; planning and running must not overlap either. A
+// device has one engine and one queue, so this needs no lock. Plans keep what
+// they use alive and may outlive the engine.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_ENGINE_ENGINE_H
+#define SEGUE_RUNTIME_ENGINE_ENGINE_H
+
+#include "segue/runtime/Engine/Attention.h"
+#include "segue/runtime/Engine/Matmul.h"
+#include "segue/runtime/Engine/Threads.h"
+#include <cstdint>
+#include <memory>
+
+namespace segue {
+
+class Engine {
+public:
+  explicit Engine(Threads threads = Threads());
+  ~Engine();
+  Engine(const Engine &) = delete;
+  Engine &operator=(const Engine &) = delete;
+
+  /// Plans for specs without problem (findProblem() is empty; checked by
+  /// assert). Equal specs give the same plan. May allocate and compile code:
+  /// microseconds to milliseconds.
+  std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec);
+  std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec);
+  std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec);
+
+  const Threads &threads() const;
+
+  /// Bytes held as scratch for the plans made so far.
+  uint64_t scratchBytes() const;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace segue
+
+#endif // SEGUE_RUNTIME_ENGINE_ENGINE_H

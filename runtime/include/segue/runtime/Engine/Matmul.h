@@ -1,0 +1,73 @@
+//===- Matmul.h - batched matrix product ------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What a matmul computes (MatmulSpec) and a plan that runs it. The spec is the
+// Matmul command of schemas/program.fbs without buffers.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_ENGINE_MATMUL_H
+#define SEGUE_RUNTIME_ENGINE_MATMUL_H
+
+#include "segue/runtime/Tensor/ElementType.h"
+#include <array>
+#include <string>
+
+namespace segue {
+
+/// One operand of a matmul: [batch, rows, columns].
+struct MatrixView {
+  ElementType element = ElementType::f32;
+  /// Elements to step per batch, row and column; 0 repeats.
+  std::array<int64_t, 3> strides = {0, 0, 1};
+
+  bool operator==(const MatrixView &) const = default;
+};
+
+/// c[z, i, j] = sum over l of a[z, i, l] * b[z, l, j] (+ bias[j]) (+ c[z, i, j]
+/// if accumulate), summed in f32. a is [batch, m, k], b is [batch, k, n], c is
+/// [batch, m, n]; extents may be 0 (k = 0 gives bias, or 0).
+struct MatmulSpec {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  MatrixView a, b, c;
+  /// A dense [n] of type `bias` is added to each row.
+  bool hasBias = false;
+  ElementType bias = ElementType::f32;
+  /// Adds to what c holds instead of overwriting it.
+  bool accumulate = false;
+
+  /// 2 * batch * m * n * k.
+  int64_t flops() const { return 2 * batch * m * n * k; }
+
+  /// Why no engine can run this: a sentence to append to "matmul: ". Empty if
+  /// it can. Element types are f32, bf16 or f16 (a and b alike); c has unit
+  /// column stride, rows that do not overlap, and strides that are not 0 where
+  /// the extent is above 1.
+  std::string findProblem() const;
+
+  bool operator==(const MatmulSpec &) const = default;
+};
+
+/// A matmul made ready: run it as often as you like. Made by Engine; equal
+/// specs share one plan. Two runs of plans of one engine must not overlap.
+class MatmulPlan {
+public:
+  virtual ~MatmulPlan() = default;
+
+  /// Computes c from a, b and, if the spec has one, bias (else null). Pointers
+  /// are to the first elements and are kept only during the call. c must not
+  /// overlap the others. Blocks; runs on the threads of the engine; does not
+  /// allocate. The result is the same at each run.
+  virtual void run(const void *a, const void *b, void *c, const void *bias) const = 0;
+
+  /// How the work is done, for logs and benchmarks: "onednn rows x2".
+  virtual std::string describe() const = 0;
+};
+
+} // namespace segue
+
+#endif // SEGUE_RUNTIME_ENGINE_MATMUL_H
