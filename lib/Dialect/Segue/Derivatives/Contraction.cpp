@@ -1,0 +1,174 @@
+//===- Contraction.cpp - derivatives of dot_general and attention ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The gradient of an operand of a contraction is the contraction of the
+// gradient with the other operand over that operand's free dimensions.
+// Attention has its own gradient op; gradients of a float mask and of `lse`,
+// which that op does not give, are written out.
+//
+//===----------------------------------------------------------------------===//
+
+#include "GradientBuilder.h"
+
+using namespace mlir;
+using namespace segue;
+
+namespace {
+/// One operand of a contraction as its gradient sees it. Dimension k of `batch`
+/// and `contract` pairs with dimension k of the other operand's.
+struct Side {
+  Value value;
+  ArrayRef<int64_t> batch, contract;
+  SmallVector<int64_t> free;
+  /// Where the free dimensions lie in the result of the forward op.
+  int64_t offset;
+};
+} // namespace
+
+/// The dimensions of the result that hold the free dimensions of `side`.
+static SmallVector<int64_t> freeInResult(const Side &side) {
+  return llvm::to_vector(llvm::seq<int64_t>(side.offset, side.offset + side.free.size()));
+}
+
+/// Contracts `gradient` with `other` over the free dimensions of `other` and
+/// brings the result to the dimension order of `mine`. Of the two operand
+/// orders, the one that needs no transpose is taken, if there is one.
+static Value contractWith(GradientBuilder &b, Value gradient, const Side &mine, const Side &other) {
+  int64_t batchRank = mine.batch.size();
+  auto resultBatch = llvm::to_vector(llvm::seq<int64_t>(0, batchRank));
+  SmallVector<int64_t> otherContract(other.contract);
+  llvm::sort(otherContract);
+
+  // Where each dimension of `mine` lies in the contraction.
+  auto permutationFor = [&](bool gradientFirst) {
+    int64_t freeAt = batchRank + (gradientFirst ? 0 : mine.contract.size());
+    int64_t contractAt = batchRank + (gradientFirst ? mine.free.size() : 0);
+    SmallVector<int64_t> permutation(typeOf(mine.value).getRank());
+    for (auto [k, dim] : llvm::enumerate(mine.batch))
+      permutation[dim] = k;
+    for (auto [k, dim] : llvm::enumerate(mine.free))
+      permutation[dim] = freeAt + k;
+    for (auto [dim, partner] : llvm::zip_equal(mine.contract, other.contract))
+      permutation[dim] = contractAt + (llvm::find(otherContract, partner) - otherContract.begin());
+    return permutation;
+  };
+
+  SmallVector<int64_t> permutation = permutationFor(true);
+  bool gradientFirst = true;
+  if (!llvm::is_sorted(permutation) && llvm::is_sorted(permutationFor(false))) {
+    gradientFirst = false;
+    permutation = permutationFor(false);
+  }
+  SmallVector<int64_t> summed = freeInResult(other);
+  Value product = gradientFirst
+                      ? b.create<DotGeneralOp>(gradient, other.value, resultBatch, other.batch, summed, other.free)
+                      : b.create<DotGeneralOp>(other.value, gradient, other.batch, resultBatch, other.free, summed);
+  return b.transpose(product, permutation);
+}
+
+static Gradients dotGeneralGradients(DotGeneralOp op, GradientBuilder &b, ValueRange gradients,
+                                     ArrayRef<bool> wanted) {
+  Value gradient = b.down(gradients[0], op.getLhs());
+  int64_t batchRank = op.getLhsBatch().size();
+  Side lhs{op.getLhs(), op.getLhsBatch(), op.getLhsContract(), op.getLhsFree(), batchRank};
+  Side rhs{op.getRhs(), op.getRhsBatch(), op.getRhsContract(), op.getRhsFree(),
+           batchRank + static_cast<int64_t>(lhs.free.size())};
+  return SmallVector<Value>{wanted[0] ? contractWith(b, gradient, lhs, rhs) : Value(),
+                            wanted[1] ? contractWith(b, gradient, rhs, lhs) : Value()};
+}
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// [batch, heads, i, d] x [batch, heads, j, d] -> [batch, heads, i, j].
+static Value timesTransposed(GradientBuilder &b, Value lhs, Value rhs) {
+  return b.create<DotGeneralOp>(lhs, rhs, ArrayRef<int64_t>{0, 1}, ArrayRef<int64_t>{0, 1}, ArrayRef<int64_t>{3},
+                                ArrayRef<int64_t>{3});
+}
+
+/// Contracts dimension `dim` of [batch, heads, i, j] with the rows of `rhs`.
+static Value timesRows(GradientBuilder &b, Value lhs, int64_t dim, Value rhs) {
+  return b.create<DotGeneralOp>(lhs, rhs, ArrayRef<int64_t>{0, 1}, ArrayRef<int64_t>{0, 1}, ArrayRef<int64_t>{dim},
+                                ArrayRef<int64_t>{2});
+}
+
+/// The weights exp(scale q k^T + mask - lse) in f32; zero where masked.
+static Value attentionWeights(AttentionOp op, GradientBuilder &b) {
+  Value scores = b.mul(timesTransposed(b, b.up(op.getQ()), b.up(op.getK())), op.getScale().convertToDouble());
+  ArrayRef<int64_t> shape = shapeOf(scores);
+  Value mask = op.getMask(), visible;
+  if (mask) {
+    bool isBool = typeOf(mask).getElementType().isInteger(1);
+    Value whole = b.broadcast(isBool ? mask : b.up(mask), {0, 1, 2, 3}, shape);
+    if (isBool)
+      visible = whole;
+    else
+      scores = b.add(scores, whole);
+  }
+  if (op.getCausal()) {
+    auto counts = RankedTensorType::get(shape, b.builder.getI32Type());
+    Value seen = b.compare(Predicate::Ge, b.create<IotaOp>(counts, 2), b.create<IotaOp>(counts, 3));
+    visible = visible ? Value(b.create<AndOp>(visible, seen)) : seen;
+  }
+  Value weights = b.exp(b.sub(scores, b.rows(op.getLse(), scores)));
+  // A row that sees nothing has lse = -inf, and is masked everywhere.
+  return visible ? b.select(visible, weights, b.splat(weights, 0.0)) : weights;
+}
+
+/// Sums a gradient of the scores to the shape and type of the mask.
+static Value maskGradient(GradientBuilder &b, Value scores, Value mask) {
+  SmallVector<int64_t> repeated;
+  for (auto [dim, extents] : llvm::enumerate(llvm::zip_equal(shapeOf(mask), shapeOf(scores))))
+    if (std::get<0>(extents) != std::get<1>(extents))
+      repeated.push_back(dim);
+  return b.down(b.reshape(b.sum(scores, repeated), shapeOf(mask)), mask);
+}
+
+/// `attention_grad` for q, k and v. With the weights p, the gradient of the
+/// scores is p (g v^T - sum(g out) + glse), where g and glse are the gradients
+/// of the result and of lse: the mask takes all of it, q and k the last term.
+static Gradients attentionGradients(AttentionOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+  Value g = gradients[0], glse = gradients[1], mask = op.getMask();
+  bool maskWanted = mask && wanted[3];
+  SmallVector<Value> answer(op->getNumOperands());
+  if (g && (wanted[0] || wanted[1] || wanted[2])) {
+    auto grad = b.create<AttentionGradOp>(op, g);
+    answer[0] = grad.getGradQ();
+    answer[1] = grad.getGradK();
+    answer[2] = grad.getGradV();
+  }
+  if (!glse && !maskWanted)
+    return answer;
+
+  Value weights = attentionWeights(op, b);
+  Value throughLse;
+  if (glse) {
+    throughLse = b.mul(weights, b.rows(glse, weights));
+    Value scaled = b.mul(throughLse, op.getScale().convertToDouble());
+    if (wanted[0])
+      answer[0] = b.accumulate(answer[0], b.down(timesRows(b, scaled, 3, b.up(op.getK())), op.getQ()));
+    if (wanted[1])
+      answer[1] = b.accumulate(answer[1], b.down(timesRows(b, scaled, 2, b.up(op.getQ())), op.getK()));
+  }
+  if (maskWanted) {
+    Value scores = throughLse;
+    if (g) {
+      Value wide = b.up(g);
+      Value total = b.sum(b.mul(wide, b.up(op.getResult())), {3});
+      Value slope = b.sub(timesTransposed(b, wide, b.up(op.getV())), b.rows(total, weights));
+      scores = b.accumulate(scores, b.mul(weights, slope));
+    }
+    answer[3] = maskGradient(b, scores, mask);
+  }
+  return answer;
+}
+
+void segue::attachContractionDerivatives(MLIRContext *context) {
+  attachDerivative<DotGeneralOp, dotGeneralGradients>(context);
+  attachDerivative<AttentionOp, attentionGradients>(context);
+}

@@ -1,0 +1,32 @@
+//===- Indexing.cpp - derivatives of gather and scatter_add ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Each is the derivative of the other. Rows of a table that were picked often
+// are summed in f32, whatever the table holds.
+//
+//===----------------------------------------------------------------------===//
+
+#include "GradientBuilder.h"
+
+using namespace mlir;
+using namespace segue;
+
+static Gradients gatherGradients(GatherOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
+  Value updates = b.up(gradients[0]);
+  auto type = RankedTensorType::get(shapeOf(op.getTable()), b.builder.getF32Type());
+  Value sums = b.create<ScatterAddOp>(type, updates, op.getIndices());
+  return SmallVector<Value>{b.down(sums, op.getTable()), Value()};
+}
+
+static Gradients scatterAddGradients(ScatterAddOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
+  return SmallVector<Value>{b.create<GatherOp>(gradients[0], op.getIndices()), Value()};
+}
+
+void segue::attachIndexingDerivatives(MLIRContext *context) {
+  attachDerivative<GatherOp, gatherGradients>(context);
+  attachDerivative<ScatterAddOp, scatterAddGradients>(context);
+}
