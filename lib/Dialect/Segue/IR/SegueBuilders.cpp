@@ -117,7 +117,7 @@ void DotGeneralOp::build(OpBuilder &b, OperationState &state, Value lhs, Value r
     shape.push_back(typeOf(lhs).getDimSize(dim));
   for (int64_t dim : freeDims(typeOf(rhs).getRank(), rhsBatch, rhsContract))
     shape.push_back(typeOf(rhs).getDimSize(dim));
-  build(b, state, like(lhs, shape), lhs, rhs, lhsBatch, rhsBatch, lhsContract, rhsContract);
+  build(b, state, like(lhs, shape), lhs, rhs, /*bias=*/Value(), lhsBatch, rhsBatch, lhsContract, rhsContract);
 }
 
 void AttentionOp::build(OpBuilder &b, OperationState &state, Value q, Value k, Value v, Value mask, bool causal,

@@ -356,22 +356,24 @@ def Segue_DotGeneralOp : Segue_Op<"dot_general", [Pure]> {
   let description = [{
     The result has the batch dimensions (in the order of `lhs_batch`), then
     the remaining dimensions of `lhs`, then those of `rhs`; it sums over pairs
-    of contracting dimensions.
+    of contracting dimensions. `bias`, where there is one, is added to every
+    row: it is put there by `segue-form-kernels`, after derivatives were taken.
 
     Constraints: (C1) dimension lists hold distinct dimensions of their
     operand. (C2) `lhs_batch` and `rhs_batch`, `lhs_contract` and
     `rhs_contract` are as long as each other and pair equal extents. (C3) one
     float element type. (C4) the result has the shape above; its element type
-    is that of the operands, or f32.
+    is that of the operands, or f32. (C5) `bias` has the extent of the last
+    dimension of the result, and its element type or f32.
 
     Example: `%c = segue.dot_general %a, %b batch [0] x [0] contract [2] x [1] : tensor<2x4x8xf32>, tensor<2x8x3xf32> -> tensor<2x4x3xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$lhs, Segue_FloatTensor:$rhs,
+  let arguments = (ins Segue_FloatTensor:$lhs, Segue_FloatTensor:$rhs, Optional<Segue_FloatTensor>:$bias,
                        DenseI64ArrayAttr:$lhsBatch, DenseI64ArrayAttr:$rhsBatch,
                        DenseI64ArrayAttr:$lhsContract, DenseI64ArrayAttr:$rhsContract);
   let results = (outs Segue_FloatTensor:$result);
   let assemblyFormat = [{
-    $lhs `,` $rhs `batch` $lhsBatch `x` $rhsBatch `contract` $lhsContract `x` $rhsContract
+    $lhs `,` $rhs (`bias` $bias^ `:` type($bias))? `batch` $lhsBatch `x` $rhsBatch `contract` $lhsContract `x` $rhsContract
     attr-dict `:` type($lhs) `,` type($rhs) `->` type($result)
   }];
   let builders = [OpBuilder<(ins "::mlir::Value":$lhs, "::mlir::Value":$rhs,
