@@ -39,7 +39,7 @@ def suites(build: Path) -> list:
     return [
         Suite(
             "lit",
-            [sys.executable, "-m", "lit.main", "-q", "--timeout", "120", "-j", jobs, "--xunit-xml-output", out / "lit.xml", build / "test"],
+            [sys.executable, "-c", "from lit.main import main; main()", "-q", "--timeout", "120", "-j", jobs, "--xunit-xml-output", out / "lit.xml", build / "test"],
             out / "lit.xml",
             1200,
         ),
