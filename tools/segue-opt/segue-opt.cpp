@@ -9,6 +9,7 @@
 #include "mlir/InitAllExtensions.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
+#include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 
 int main(int argc, char **argv) {
@@ -16,6 +17,6 @@ int main(int argc, char **argv) {
   mlir::registerAllDialects(registry);
   mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
-  registry.insert<segue::SegueDialect>();
+  registry.insert<segue::SegueDialect, segue::prog::ProgDialect>();
   return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
 }

@@ -1,0 +1,59 @@
+//===- ProgBuffers.h - sizes and types of buffers ---------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// How the tensors of a signature lie in bytes. Verifiers, the conversion from
+// segue, the planner and the file format all measure by these functions.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_DIALECT_PROG_IR_PROGBUFFERS_H
+#define SEGUE_DIALECT_PROG_IR_PROGBUFFERS_H
+
+#include "mlir/IR/BuiltinTypes.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include <optional>
+
+namespace segue::prog {
+
+/// Where temporaries start, and where constants do, bytes.
+inline constexpr uint64_t kAlignment = 64;
+
+/// Bytes of one stored element; i1 takes one. Nothing for a type that no file
+/// can hold.
+std::optional<uint64_t> elementBytes(mlir::Type type);
+
+/// Space of a buffer: device_dram unless its type says another.
+segue::Space spaceOf(mlir::MemRefType type);
+
+/// The memory space attribute of `space`: null for device_dram.
+mlir::Attribute spaceAttr(mlir::MLIRContext *context, segue::Space space);
+
+/// Strides of a buffer or view. Nothing when they are dynamic or there is an
+/// offset.
+std::optional<llvm::SmallVector<int64_t>> stridesOf(mlir::MemRefType type);
+
+/// Strides of a dense row-major tensor.
+llvm::SmallVector<int64_t> denseStrides(llvm::ArrayRef<int64_t> shape);
+
+/// The buffer of `shape` with `strides`; dense ones are left out of the type.
+mlir::MemRefType viewType(llvm::ArrayRef<int64_t> shape, mlir::Type element, llvm::ArrayRef<int64_t> strides,
+                          mlir::Attribute space);
+
+/// Bytes from the first to the end of the last element. Nothing where this is
+/// not a number of 63 bits.
+std::optional<uint64_t> viewBytes(mlir::MemRefType type);
+
+/// The type of the buffer that holds a tensor of this type, following its
+/// layout. Null where the type cannot be stored.
+mlir::MemRefType bufferType(mlir::RankedTensorType type);
+
+/// `n` bytes in `space`.
+mlir::MemRefType bytesType(mlir::MLIRContext *context, uint64_t n, mlir::Attribute space = {});
+
+} // namespace segue::prog
+
+#endif // SEGUE_DIALECT_PROG_IR_PROGBUFFERS_H

@@ -1,0 +1,420 @@
+//===- ProgOps.cpp - ops of the prog dialect ------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The verifiers, in the order of ProgOps.td. C1, C2, ... are its constraints.
+//
+//===----------------------------------------------------------------------===//
+
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
+#include "segue/Dialect/Prog/IR/ProgBuffers.h"
+#include "segue/Dialect/Prog/IR/ProgDialect.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/CheckedArithmetic.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace segue::prog;
+using segue::Role;
+
+#define GET_OP_CLASSES
+#include "segue/Dialect/Prog/IR/ProgOps.cpp.inc"
+
+/// True where a command may stand.
+static bool isBufferOp(Operation *op) { return isa<AllocOp, ConstantOp>(op); }
+
+//===----------------------------------------------------------------------===//
+// prog.program, prog.phase, prog.block
+//===----------------------------------------------------------------------===//
+
+void ProgramOp::getAsmBlockArgumentNames(Region &region, OpAsmSetValueNameFn setName) {
+  unsigned inputs = getNumInputs();
+  for (BlockArgument arg : region.getArguments())
+    setName(arg, arg.getArgNumber() < inputs ? "in" : "out");
+}
+
+static LogicalResult verifyNames(ProgramOp op, ArrayAttr values, StringRef what) {
+  llvm::StringSet<> names;
+  for (auto value : values.getAsRange<ValueAttr>())
+    if (!names.insert(value.getName().getValue()).second)
+      return op.emitOpError() << "has two " << what << "s called " << value.getName();
+  return success();
+}
+
+LogicalResult ProgramOp::verify() {
+  // C1
+  if (failed(verifyNames(*this, getInputs(), "input")) || failed(verifyNames(*this, getOutputs(), "output")))
+    return failure();
+
+  // C2
+  unsigned values = getNumInputs() + getNumOutputs();
+  Block &block = getBlock();
+  if (block.getNumArguments() != values)
+    return emitOpError() << "has " << block.getNumArguments() << " block arguments for " << getNumInputs()
+                         << " inputs and " << getNumOutputs() << " outputs";
+  for (unsigned i = 0; i < values; ++i) {
+    bool isInput = i < getNumInputs();
+    ValueAttr value = isInput ? getInput(i) : getOutput(i - getNumInputs());
+    MemRefType expected = bufferType(value.getType());
+    if (block.getArgument(i).getType() != expected)
+      return emitOpError() << (isInput ? "input " : "output ") << value.getName() << " is " << value.getType()
+                           << " and needs a buffer of type " << expected << ", but block argument " << i << " is "
+                           << block.getArgument(i).getType();
+  }
+
+  // C3
+  llvm::SmallDenseSet<uint32_t> aliased;
+  for (auto alias : getAliases().value_or(ArrayAttr::get(getContext(), {})).getAsRange<AliasAttr>()) {
+    if (alias.getInput() >= getNumInputs() || alias.getOutput() >= getNumOutputs())
+      return emitOpError() << "alias " << alias << " is outside of " << getNumInputs() << " inputs and "
+                           << getNumOutputs() << " outputs";
+    if (!aliased.insert(alias.getOutput()).second)
+      return emitOpError() << "output " << alias.getOutput() << " has two aliases";
+    if (getInputBuffer(alias.getInput()).getType() != getOutputBuffer(alias.getOutput()).getType())
+      return emitOpError() << "alias " << alias << " joins " << getInputBuffer(alias.getInput()).getType() << " and "
+                           << getOutputBuffer(alias.getOutput()).getType();
+  }
+  for (auto save : getSavePoints().value_or(ArrayAttr::get(getContext(), {})).getAsRange<SavePointAttr>()) {
+    unsigned count = save.getAliasesInput() ? getNumInputs() : getNumOutputs();
+    StringRef what = save.getAliasesInput() ? "input" : "output";
+    if (save.getValue() >= count)
+      return emitOpError() << "save point names " << what << " " << save.getValue() << " of " << count;
+    if (!save.getAliasesInput() && getOutput(save.getValue()).getRole() != Role::Saved)
+      return emitOpError() << "save point names output " << getOutput(save.getValue()).getName()
+                           << ", whose role is not saved";
+  }
+
+  // C6
+  llvm::SmallDenseSet<uint32_t> spaces;
+  for (auto arena : getArenas().value_or(ArrayAttr::get(getContext(), {})).getAsRange<ArenaAttr>())
+    if (!spaces.insert(static_cast<uint32_t>(arena.getSpace())).second)
+      return emitOpError() << "has two arenas in " << stringifySpace(arena.getSpace());
+  return success();
+}
+
+LogicalResult ProgramOp::verifyRegions() {
+  bool commands = false, phases = false;
+  for (Operation &op : getBlock()) {
+    if (isBufferOp(&op)) {
+      if (commands) // C5
+        return op.emitOpError() << "comes after the first command, but buffers come first";
+      continue;
+    }
+    commands = true;
+    if (isa<PhaseOp>(op))
+      phases = true;
+    else if (phases) // C4
+      return op.emitOpError() << "comes after a `prog.phase`, but then every command must lie in one";
+  }
+  return success();
+}
+
+LogicalResult PhaseOp::verify() {
+  if (!isa<ProgramOp>((*this)->getParentOp())) // C1
+    return emitOpError() << "must lie directly in a `prog.program`";
+  return success();
+}
+
+LogicalResult BlockOp::verify() {
+  if (getName().empty()) // C1
+    return emitOpError() << "has an empty name";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// prog.kernel, prog.segment
+//===----------------------------------------------------------------------===//
+
+LogicalResult KernelOp::verify() {
+  if (getOutputs() > getArguments()) // C1
+    return emitOpError() << "writes " << getOutputs() << " of " << getArguments() << " arguments";
+  auto check = [&](StringRef key, ArrayRef<int64_t> bytes) -> LogicalResult { // C2
+    if (bytes.size() != getArguments())
+      return emitOpError() << "has " << bytes.size() << " entries in `" << key << "` for " << getArguments()
+                           << " arguments";
+    for (int64_t n : bytes)
+      if (n < 0)
+        return emitOpError() << "has negative entry " << n << " in `" << key << "`";
+    return success();
+  };
+  return failure(failed(check("fixed_bytes", getFixedBytes())) || failed(check("bytes_per_unit", getBytesPerUnit())));
+}
+
+LogicalResult KernelOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  for (auto variant : getVariants().value_or(ArrayAttr::get(getContext(), {})).getAsRange<VariantAttr>()) {
+    auto segment = symbols.lookupNearestSymbolFrom<SegmentOp>(*this, variant.getSegment());
+    if (!segment || segment.getKind() == SegmentKind::Constants) // C3
+      return emitOpError() << "has variant " << variant.getSymbol() << " in " << variant.getSegment()
+                           << ", which is no `prog.segment` of code";
+  }
+  return success();
+}
+
+LogicalResult SegmentOp::verify() {
+  auto type = dyn_cast<RankedTensorType>(getData().getShapedType());
+  if (!type || type.getRank() != 1 || !type.getElementType().isInteger(8)) // C1
+    return emitOpError() << "holds " << getData().getShapedType() << ", but must hold a 1-D tensor of i8";
+  if (!llvm::isPowerOf2_32(getAlignment()) || getAlignment() > 4096) // C2
+    return emitOpError() << "has alignment " << getAlignment() << ", but must have a power of two up to 4096";
+  unsigned number = 0;
+  for (Operation *op = (*this)->getPrevNode(); op; op = op->getPrevNode())
+    number += isa<SegmentOp>(op);
+  std::string expected = "segment" + std::to_string(number);
+  if (getSymName() != expected) // C3
+    return emitOpError() << "is called @" << getSymName() << ", but segment number " << number << " must be called @"
+                         << expected;
+  return success();
+}
+
+ArrayRef<char> SegmentOp::getBytes(SmallVectorImpl<char> &storage) {
+  if (auto resource = dyn_cast<DenseResourceElementsAttr>(getData()))
+    if (AsmResourceBlob *blob = resource.getRawHandle().getBlob())
+      return blob->getData();
+  for (int8_t byte : getData().getValues<int8_t>())
+    storage.push_back(byte);
+  return storage;
+}
+
+//===----------------------------------------------------------------------===//
+// prog.alloc, prog.constant, prog.view
+//===----------------------------------------------------------------------===//
+
+LogicalResult AllocOp::verify() {
+  if (!getOffset())
+    return success();
+  auto program = (*this)->getParentOfType<ProgramOp>();
+  ArrayAttr arenas = program && program.getArenas() ? *program.getArenas() : ArrayAttr::get(getContext(), {});
+  for (ArenaAttr arena : arenas.getAsRange<ArenaAttr>()) {
+    if (arena.getSpace() != spaceOf(getType()))
+      continue;
+    std::optional<uint64_t> end = llvm::checkedAddUnsigned<uint64_t>(*getOffset(), getType().getNumElements());
+    if (!end || *end > arena.getBytes())
+      return emitOpError() << "of " << getType().getNumElements() << " bytes at offset " << *getOffset()
+                           << " ends outside of an arena of " << arena.getBytes() << " bytes";
+    return success();
+  }
+  return emitOpError() << "has an offset, but its program has no arena in " << stringifySpace(spaceOf(getType()));
+}
+
+LogicalResult ConstantOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto segment = symbols.lookupNearestSymbolFrom<SegmentOp>(*this, getSegmentAttr());
+  if (!segment || segment.getKind() != SegmentKind::Constants) // C1
+    return emitOpError() << "names " << getSegmentAttr() << ", which is no `prog.segment` of constants";
+  std::optional<uint64_t> end = llvm::checkedAddUnsigned<uint64_t>(getOffset(), getType().getNumElements());
+  if (!end || *end > segment.getNumBytes()) // C2
+    return emitOpError() << "of " << getType().getNumElements() << " bytes at offset " << getOffset()
+                         << " ends outside of " << getSegmentAttr() << " of " << segment.getNumBytes() << " bytes";
+  return success();
+}
+
+LogicalResult ViewOp::verify() {
+  if (getSource().getDefiningOp<ViewOp>()) // C1
+    return emitOpError() << "has a view as its source, but needs a buffer";
+  if (!stridesOf(getType())) // C2
+    return emitOpError() << "has type " << getType() << ", but static strides that are not negative, and no offset, "
+                         << "are needed";
+  std::optional<uint64_t> bytes = viewBytes(getType()), limit = viewBytes(getSource().getType());
+  if (!bytes || !limit)
+    return emitOpError() << "has type " << getType() << ", whose size is no number of bytes";
+  std::optional<uint64_t> end = llvm::checkedAddUnsigned<uint64_t>(getOffset(), *bytes);
+  if (!end || *end > *limit) // C3
+    return emitOpError() << "of " << *bytes << " bytes at offset " << getOffset() << " ends outside of a buffer of "
+                         << *limit << " bytes";
+  if (spaceOf(getType()) != spaceOf(getSource().getType())) // C4
+    return emitOpError() << "is in " << stringifySpace(spaceOf(getType())) << ", but its buffer in "
+                         << stringifySpace(spaceOf(getSource().getType()));
+  if (getOffset() == 0 && getType() == getSource().getType()) // C5
+    return emitOpError() << "is the buffer itself: use that";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+void LaunchOp::getEffects(SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>> &effects) {
+  // Which arguments are written is known to the kernel alone.
+  effects.emplace_back(MemoryEffects::Read::get());
+  effects.emplace_back(MemoryEffects::Write::get());
+}
+
+LogicalResult LaunchOp::verify() {
+  if (static_cast<int64_t>(getRange()) <= 0 || static_cast<int64_t>(getGrain()) <= 0) // C4
+    return emitOpError() << "has range " << static_cast<int64_t>(getRange()) << " and grain "
+                         << static_cast<int64_t>(getGrain()) << ", but both must be positive";
+  if (std::optional<ArrayRef<int64_t>> offsets = getOffsets()) { // C3
+    if (offsets->size() != getArgs().size())
+      return emitOpError() << "has " << offsets->size() << " offsets for " << getArgs().size() << " buffers";
+    for (int64_t offset : *offsets)
+      if (offset < 0)
+        return emitOpError() << "has negative offset " << offset;
+    if (llvm::all_of(*offsets, [](int64_t offset) { return offset == 0; }))
+      return emitOpError() << "has offsets that are all 0: leave them out";
+  }
+  if (std::optional<ArrayRef<int64_t>> pairs = getInPlace()) {
+    if (pairs->size() % 2)
+      return emitOpError() << "has " << pairs->size() << " numbers in `in_place`, but needs pairs";
+    for (int64_t position : *pairs)
+      if (position < 0 || position >= static_cast<int64_t>(getArgs().size()))
+        return emitOpError() << "has position " << position << " in `in_place`, but only " << getArgs().size()
+                             << " buffers";
+  }
+  return success();
+}
+
+LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto kernel = symbols.lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr());
+  if (!kernel) // C1
+    return emitOpError() << "names " << getKernelAttr() << ", which is no `prog.kernel`";
+  if (kernel.getArguments() != getArgs().size()) { // C1
+    InFlightDiagnostic diag = emitOpError() << "has " << getArgs().size() << " buffers, but " << getKernelAttr()
+                                            << " takes " << kernel.getArguments();
+    diag.attachNote(kernel.getLoc()) << "kernel declared here";
+    return diag;
+  }
+  for (auto [i, arg] : llvm::enumerate(getArgs())) { // C2
+    std::optional<uint64_t> has = viewBytes(cast<MemRefType>(arg.getType()));
+    std::optional<int64_t> needs =
+        llvm::checkedMulAdd<int64_t>(kernel.getBytesPerUnit()[i], getRange(), kernel.getFixedBytes()[i]);
+    uint64_t offset = getOffsets() ? (*getOffsets())[i] : 0;
+    std::optional<uint64_t> end = needs ? llvm::checkedAddUnsigned<uint64_t>(offset, *needs) : std::nullopt;
+    if (!has || !end || *end > *has) {
+      InFlightDiagnostic diag = emitOpError() << "gives buffer " << i << " of type " << arg.getType();
+      if (offset)
+        diag << " at offset " << offset;
+      diag << ", but " << getKernelAttr() << " needs " << kernel.getFixedBytes()[i] << " + " << getRange() << " * "
+           << kernel.getBytesPerUnit()[i] << " bytes";
+      return diag;
+    }
+  }
+  return success();
+}
+
+/// `what` has `shape`, and its last dimension is contiguous if wanted.
+static LogicalResult verifyShape(Operation *op, StringRef what, Value value, ArrayRef<int64_t> shape,
+                                 bool contiguous = false) {
+  auto type = cast<MemRefType>(value.getType());
+  if (type.getShape() != shape) {
+    InFlightDiagnostic diag = op->emitOpError() << "has `" << what << "` of type " << type << ", but the shape [";
+    llvm::interleaveComma(shape, diag);
+    return diag << "] is needed";
+  }
+  std::optional<SmallVector<int64_t>> strides = stridesOf(type);
+  if (!strides)
+    return op->emitOpError() << "has `" << what << "` of type " << type << ", whose strides are not static";
+  if (contiguous && !shape.empty() && shape.back() > 1 && strides->back() != 1)
+    return op->emitOpError() << "has `" << what << "` of type " << type
+                             << ", but its last dimension must be contiguous";
+  return success();
+}
+
+/// `value` has rank `rank`.
+static LogicalResult verifyRank(Operation *op, StringRef what, Value value, int64_t rank) {
+  auto type = cast<MemRefType>(value.getType());
+  if (type.getRank() != rank)
+    return op->emitOpError() << "has `" << what << "` of type " << type << ", but rank " << rank << " is needed";
+  return success();
+}
+
+static bool isFloat(Type type) { return type.isF32() || type.isBF16() || type.isF16(); }
+
+static Type elementOf(Value value) { return cast<MemRefType>(value.getType()).getElementType(); }
+
+LogicalResult MatmulOp::verify() {
+  // C1
+  if (failed(verifyRank(*this, "a", getA(), 3)) || failed(verifyRank(*this, "b", getB(), 3)))
+    return failure();
+  ArrayRef<int64_t> a = getA().getType().getShape(), b = getB().getType().getShape();
+  if (failed(verifyShape(*this, "a", getA(), a)) || failed(verifyShape(*this, "b", getB(), {a[0], a[2], b[2]})) ||
+      failed(verifyShape(*this, "c", getC(), {a[0], a[1], b[2]}, /*contiguous=*/true)) || // C2
+      (getBias() && failed(verifyShape(*this, "bias", getBias(), {b[2]}))))
+    return failure();
+  // C3
+  Type element = elementOf(getA()), result = elementOf(getC());
+  if (!isFloat(element) || element != elementOf(getB()) || (result != element && !result.isF32()))
+    return emitOpError() << "multiplies " << element << " by " << elementOf(getB()) << " into " << result
+                         << ", but needs one float type, and that or f32 for the result";
+  return success();
+}
+
+/// The shapes that attention and its derivative share.
+template <typename Op> static LogicalResult verifyAttention(Op op) {
+  if (failed(verifyRank(op, "q", op.getQ(), 4)) || failed(verifyRank(op, "k", op.getK(), 4)))
+    return failure();
+  ArrayRef<int64_t> q = op.getQ().getType().getShape(), k = op.getK().getType().getShape();
+  if (failed(verifyShape(op, "q", op.getQ(), q, true)) ||
+      failed(verifyShape(op, "k", op.getK(), {q[0], q[1], k[2], q[3]}, true)) ||
+      failed(verifyShape(op, "v", op.getV(), k, true)) || failed(verifyShape(op, "out", op.getOut(), q, true)) ||
+      failed(verifyShape(op, "lse", op.getLse(), q.drop_back())) ||
+      (op.getMask() && failed(verifyShape(op, "mask", op.getMask(), {q[0], q[1], q[2], k[2]}))))
+    return failure();
+  if (!elementOf(op.getLse()).isF32())
+    return op.emitOpError() << "has `lse` of " << elementOf(op.getLse()) << ", but needs f32";
+  Type element = elementOf(op.getQ());
+  if (!isFloat(element) || element != elementOf(op.getK()) || element != elementOf(op.getV()) ||
+      element != elementOf(op.getOut()))
+    return op.emitOpError() << "needs one float element type for `q`, `k`, `v` and `out`";
+  return success();
+}
+
+LogicalResult AttentionOp::verify() { return verifyAttention(*this); }
+
+LogicalResult AttentionGradOp::verify() {
+  if (failed(verifyAttention(*this)))
+    return failure();
+  ArrayRef<int64_t> q = getQ().getType().getShape(), k = getK().getType().getShape();
+  return failure(failed(verifyShape(*this, "grad_out", getGradOut(), q, true)) ||
+                 failed(verifyShape(*this, "grad_q", getGradQ(), q, true)) ||
+                 failed(verifyShape(*this, "grad_k", getGradK(), k, true)) ||
+                 failed(verifyShape(*this, "grad_v", getGradV(), k, true)));
+}
+
+LogicalResult ToLayoutOp::verify() {
+  return failure(failed(verifyShape(*this, "source", getSource(), getTarget().getType().getShape())) ||
+                 failed(verifyShape(*this, "target", getTarget(), getTarget().getType().getShape())));
+}
+
+LogicalResult FillOp::verify() {
+  size_t size = getPattern().size();
+  std::optional<uint64_t> bytes = viewBytes(getBuffer().getType());
+  if (!llvm::is_contained({1, 2, 4, 8}, size) || !bytes || *bytes % size) // C1
+    return emitOpError() << "has a pattern of " << size << " bytes for a buffer of type " << getBuffer().getType();
+  if (getBuffer().getDefiningOp<ViewOp>()) // C2
+    return emitOpError() << "fills a view, but must fill a buffer";
+  return success();
+}
+
+/// The position of `buffer` among the inputs (outputs with `output`) of the
+/// program around `op`, or an error.
+static FailureOr<ValueAttr> signatureValue(Operation *op, Value buffer, bool output) {
+  auto program = op->getParentOfType<ProgramOp>();
+  auto arg = dyn_cast<BlockArgument>(buffer);
+  bool isOutput = arg && program && arg.getArgNumber() >= program.getNumInputs();
+  if (!arg || !program || isOutput != output)
+    return op->emitOpError() << "names a buffer that is no " << (output ? "output" : "input") << " of the program";
+  return output ? program.getOutput(arg.getArgNumber() - program.getNumInputs()) : program.getInput(arg.getArgNumber());
+}
+
+LogicalResult SaveOp::verify() {
+  FailureOr<ValueAttr> value = signatureValue(*this, getBuffer(), /*output=*/true);
+  if (failed(value))
+    return failure();
+  if (value->getRole() != Role::Saved)
+    return emitOpError() << "names output " << value->getName() << ", whose role is not saved";
+  return success();
+}
+
+LogicalResult RestoreOp::verify() {
+  FailureOr<ValueAttr> value = signatureValue(*this, getBuffer(), /*output=*/false);
+  if (failed(value))
+    return failure();
+  if (value->getRole() != Role::Saved)
+    return emitOpError() << "names input " << value->getName() << ", whose role is not saved";
+  return success();
+}
+
+LogicalResult FreeOp::verify() { return failure(failed(signatureValue(*this, getBuffer(), /*output=*/false))); }
