@@ -25,6 +25,9 @@ endif()
 
 # Warnings are errors in our own code.
 add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-restrict) # false alarms on std::string, GCC PR 105329
+endif()
 
 if(SEGUE_SANITIZE)
   string(REPLACE ";" "," sanitizers "${SEGUE_SANITIZE}")

@@ -5,21 +5,28 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The element types of schemas/types.fbs and their sizes in bytes.
+// The element types of schemas/types.fbs, their sizes in bytes, and the scalar
+// conversions between the 16-bit floats and f32 on which casts rest.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_TENSOR_ELEMENTTYPE_H
 #define SEGUE_RUNTIME_TENSOR_ELEMENTTYPE_H
 
+#include <bit>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
-namespace segue {
+namespace segue::inline runtime {
 
 /// Element type of a logical tensor; the values are those of
 /// segue.schema.ElementType. i1 is stored as one byte, 0 or 1.
 enum class ElementType : int8_t { f32 = 0, bf16 = 1, f16 = 2, i64 = 3, i32 = 4, i8 = 5, i1 = 6 };
+
+inline constexpr ElementType allElementTypes[] = {ElementType::f32, ElementType::bf16, ElementType::f16,
+                                                  ElementType::i64, ElementType::i32,  ElementType::i8,
+                                                  ElementType::i1};
 
 /// Bytes of one element.
 constexpr uint64_t byteSize(ElementType type) {
@@ -51,6 +58,55 @@ constexpr std::string_view name(ElementType type) {
   return index < 7 ? names[index] : std::string_view("?");
 }
 
-} // namespace segue
+/// The inverse of name(); nothing if `text` names no element type.
+constexpr std::optional<ElementType> parseElementType(std::string_view text) {
+  for (ElementType type : allElementTypes)
+    if (name(type) == text)
+      return type;
+  return std::nullopt;
+}
+
+/// bf16 is the upper half of an f32.
+constexpr float bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
+
+/// Rounds to nearest even; a NaN stays a NaN (its quiet bit is set).
+constexpr uint16_t floatToBf16(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return uint16_t((bits >> 16) | 0x40u);
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/// IEEE 754 binary16, subnormals included.
+constexpr float f16ToFloat(uint16_t bits) {
+  uint32_t sign = uint32_t(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) // infinity, NaN
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  if (magnitude >= 0x0400u) // normal: rebias the exponent from 15 to 127
+    return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+  float value = float(magnitude) * 0x1p-24f; // subnormal or zero
+  return sign ? -value : value;
+}
+
+/// Rounds to nearest even; what is too large becomes infinity, NaN stays NaN.
+constexpr uint16_t floatToF16(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  uint16_t sign = uint16_t((bits >> 16) & 0x8000u);
+  uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u)
+    return uint16_t(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= 0x477ff000u) // 65520 and above round to infinity
+    return uint16_t(sign | 0x7c00u);
+  if (magnitude >= 0x38800000u) { // normal in f16
+    uint32_t rebiased = magnitude - (112u << 23);
+    return uint16_t(sign | ((rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13));
+  }
+  // Adding 2^-1 aligns the last bit of the sum with 2^-24, the f16 unit of
+  // subnormals, so that the addition itself rounds to nearest even.
+  float aligned = std::bit_cast<float>(magnitude) + 0.5f;
+  return uint16_t(sign | (std::bit_cast<uint32_t>(aligned) - std::bit_cast<uint32_t>(0.5f)));
+}
+
+} // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_TENSOR_ELEMENTTYPE_H

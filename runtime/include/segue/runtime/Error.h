@@ -1,0 +1,76 @@
+//===- Error.h - the one exception of the runtime ---------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Every failure that a caller can meet is a segue::Error: a code to branch on
+// and a sentence that says what was found, where, and what to do. What is
+// normal (an input that needs no conversion) is a value, never an Error.
+//
+// The names live in the inline namespace `runtime`, so that a program may link
+// the compiler too, whose dialect has enums of the same names.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_ERROR_H
+#define SEGUE_RUNTIME_ERROR_H
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+/// What went wrong, for code that branches on it.
+enum class ErrorCode {
+  /// A call breaks its contract: a null tensor, a bad spec, a wrong order.
+  InvalidArgument,
+  /// A tensor has another shape, element type or device than was declared.
+  LayoutMismatch,
+  /// No tensor, input, parameter or program of that name.
+  NameUnknown,
+  /// A program input was given no tensor.
+  MissingInput,
+  /// A parameter has no value yet, or a checkpoint lacks it.
+  MissingWeight,
+  /// A file cannot be opened, read or written.
+  IoFailed,
+  /// A file is truncated, was changed, or breaks a rule of its format.
+  FileCorrupt,
+  /// A file of another major version or of a later layout vocabulary.
+  VersionUnsupported,
+  /// The file holds native code and the caller did not allow it.
+  NativeCodeRefused,
+  /// This device or this CPU cannot do what the program asks for.
+  Unsupported,
+  /// A kernel met an index outside of its table.
+  IndexOutOfRange,
+  /// The loss or the gradient norm is NaN or infinite.
+  NanLoss,
+  /// The device has no memory for an allocation.
+  DeviceOom,
+};
+
+/// "LAYOUT_MISMATCH" and so on: the word that starts each message.
+std::string_view errorCodeName(ErrorCode code);
+
+/// Thrown by everything in the runtime. what() is "CODE: sentence".
+class __attribute__((visibility("default"))) Error : public std::runtime_error {
+public:
+  Error(ErrorCode code, const std::string &message);
+
+  ErrorCode code() const { return code_; }
+
+  /// The same error with `context` put before its sentence; the code stays.
+  Error within(const std::string &context) const;
+
+private:
+  ErrorCode code_;
+  std::string message_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_ERROR_H

@@ -1,0 +1,94 @@
+//===- Binary.h - a verified .segue file ------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A Binary is a .segue file that has been checked to the last number: trailer,
+// FlatBuffer, versions, segments, and for every program each index, offset,
+// size, shape, alias and kernel reference. What is reached through it can be
+// executed without looking again. Native code is not even mapped before the
+// first Executor asks for a kernel.
+//
+//   Binary binary = Binary::load("gpt.segue");
+//   for (const Program &program : binary.programs())
+//     std::cout << program.name() << '\n';
+//
+// Binary and Program are handles over one shared image: cheap to copy, usable
+// from any thread, alive as long as one of them is.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PROGRAM_BINARY_H
+#define SEGUE_RUNTIME_PROGRAM_BINARY_H
+
+#include "segue/runtime/Program/Program.h"
+#include <filesystem>
+
+namespace segue::inline runtime {
+
+struct LoadOptions {
+  /// Kernels are machine code that runs with the rights of this process. True
+  /// is right for files that the user compiled or named; say false for files
+  /// that came from elsewhere: they load and can be inspected, and a program
+  /// that launches a kernel is refused with NATIVE_CODE_REFUSED.
+  bool allowNativeKernels = true;
+};
+
+/// One compiled kernel of a binary, for inspection.
+struct KernelInfo {
+  std::string name;
+  uint32_t arguments = 0, outputs = 0;
+  /// "x86-64-v3", "x86-64-v4", "ptx".
+  std::vector<std::string> isas;
+  uint64_t hash = 0;
+};
+
+struct SegmentInfo {
+  /// "elf", "constants", "ptx".
+  std::string kind;
+  uint64_t offset = 0, bytes = 0, hash = 0;
+};
+
+class Binary {
+public:
+  /// The versions that this runtime reads.
+  static constexpr uint32_t versionMajor = 0, versionMinor = 1, layoutVocabulary = 0;
+
+  /// Maps the file read-only and checks it. The file must not be changed while
+  /// it is loaded (replace it by rename instead). Throws IoFailed,
+  /// FileCorrupt or VersionUnsupported, each naming the file.
+  static Binary load(const std::filesystem::path &path, const LoadOptions &options = {});
+
+  /// The same from bytes, which are copied. `name` stands for the file in
+  /// messages.
+  static Binary fromMemory(std::span<const std::byte> bytes, const LoadOptions &options = {},
+                           std::string name = "memory");
+
+  /// In the order of the file.
+  const std::vector<Program> &programs() const { return programs_; }
+  bool hasProgram(std::string_view name) const;
+  /// Throws NameUnknown listing the programs there are.
+  const Program &program(std::string_view name) const;
+
+  /// Path of the file, or the name given to fromMemory.
+  const std::string &name() const;
+  /// Who wrote the file, and with which options.
+  std::string producer() const;
+  std::vector<std::pair<std::string, std::string>> options() const;
+  std::vector<KernelInfo> kernels() const;
+  std::vector<SegmentInfo> segments() const;
+  /// Of the whole file, bytes.
+  uint64_t bytes() const;
+
+private:
+  explicit Binary(std::shared_ptr<const BinaryImage> image);
+
+  std::shared_ptr<const BinaryImage> image_;
+  std::vector<Program> programs_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PROGRAM_BINARY_H

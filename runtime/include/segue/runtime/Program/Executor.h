@@ -1,0 +1,90 @@
+//===- Executor.h - runs a program on a device ------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An Executor is a program made ready for a device: kernels found, library
+// calls planned, every view resolved to buffer and offset, the arena there.
+// To run it is to walk a flat vector. `submit` keeps one executor per program
+// and device.
+//
+//   std::vector<Tensor> y = submit(device, binary.program("forward"), {x, w});
+//   std::vector<Tensor> z = submit(device, other.program("forward"), std::move(y));
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PROGRAM_EXECUTOR_H
+#define SEGUE_RUNTIME_PROGRAM_EXECUTOR_H
+
+#include "segue/runtime/Program/Binary.h"
+#include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Tensor/Tensor.h"
+
+namespace segue::inline runtime {
+
+/// What aligning inputs has cost so far. inputs = inputsElided + inputsConverted.
+struct SubmitCounters {
+  uint64_t submits = 0, inputs = 0, inputsElided = 0, inputsConverted = 0;
+  /// Bytes written by conversions.
+  uint64_t convertedBytes = 0;
+  /// Outputs that took the storage of a donated input.
+  uint64_t donations = 0;
+};
+
+/// Time of one command over the runs in profile mode.
+struct CommandProfile {
+  /// Kernel or library call: "launch gelu_3", "matmul 1x512x768x768".
+  std::string label;
+  /// Where in the source the command comes from, or empty.
+  std::string location;
+  double seconds = 0;
+  uint64_t calls = 0;
+};
+
+class Executor {
+public:
+  /// Makes `program` ready. Throws NativeCodeRefused, Unsupported (no kernel
+  /// for this CPU, a library call that no engine has), DeviceOom. Costs
+  /// milliseconds: plans library calls and maps kernels.
+  Executor(DeviceRef device, Program program);
+  ~Executor();
+
+  /// Aligns the inputs, runs, and returns one tensor per output in its
+  /// declared layout, ready on return. All inputs are checked before anything
+  /// is converted (shape, element type, device, in index order); an input that
+  /// is in place is not copied. An input given by std::move that nobody else
+  /// holds is donated: its storage may become an output's, and it is freed
+  /// after its last use. Inputs with a required alias are written in place.
+  ///
+  /// Throws LayoutMismatch, MissingInput, InvalidArgument before anything has
+  /// changed; IndexOutOfRange from a kernel, after which inputs with a
+  /// required alias hold unspecified values. Two runs of one executor never
+  /// overlap; a second thread waits.
+  std::vector<Tensor> run(std::vector<Tensor> inputs, EventSink *events = nullptr);
+
+  const Program &program() const;
+  const DeviceRef &device() const;
+  SubmitCounters counters() const;
+
+  /// Turns timing of each command on or off (off at first), and what it saw.
+  void setProfiling(bool on);
+  std::vector<CommandProfile> profile() const;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The executor that `submit` uses for this program on this device; made at
+/// the first call and kept as long as the binary and the device are.
+std::shared_ptr<Executor> executorFor(const DeviceRef &device, const Program &program);
+
+/// executorFor(device, program)->run(inputs).
+std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> inputs,
+                           EventSink *events = nullptr);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PROGRAM_EXECUTOR_H

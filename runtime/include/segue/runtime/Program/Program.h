@@ -1,0 +1,113 @@
+//===- Program.h - the signature of one compiled entry ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A Program is one entry of a Binary: what it takes, what it gives, what of it
+// is in place, and what backward needs. Immutable; any thread may read it.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PROGRAM_PROGRAM_H
+#define SEGUE_RUNTIME_PROGRAM_PROGRAM_H
+
+#include "segue/runtime/Tensor/TensorDesc.h"
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace segue::inline runtime {
+
+class BinaryImage;
+
+/// What a value is to the training step; the values of schemas/program.fbs.
+enum class Role : int8_t {
+  Input = 0,
+  Parameter = 1,
+  Frozen = 2,
+  Output = 3,
+  Saved = 4,
+  Gradient = 5,
+  State = 6,
+  Hyper = 7
+};
+
+std::string_view name(Role role);
+
+/// One input or output of a program.
+struct Value {
+  std::string name;
+  Role role = Role::Input;
+  /// Shared with the tensors that the program returns.
+  std::shared_ptr<const TensorDesc> sharedDesc;
+  /// The value that this one belongs to (gradient, state, saved), or empty.
+  std::string of;
+  /// "model.py:12:3 (h.0.attn)", or empty.
+  std::string location;
+
+  const TensorDesc &desc() const { return *sharedDesc; }
+};
+
+/// Output `output` lies in the storage of input `input`; if not `required`,
+/// only where the caller donates that input.
+struct Alias {
+  uint32_t input = 0, output = 0;
+  bool required = false;
+};
+
+/// One saved value of a forward program, as the services see it.
+struct SavePoint {
+  /// Index of the output, or of the input where `aliasesInput`.
+  uint32_t value = 0;
+  bool aliasesInput = false;
+  uint32_t backwardInput = 0;
+  uint32_t backwardOrder = 0;
+  uint64_t bytes = 0;
+  uint64_t recomputeFlops = 0;
+  std::string block;
+};
+
+/// Commands of one kind in a program, for inspection.
+struct CommandCount {
+  std::string kind;
+  uint64_t count = 0;
+};
+
+class Program {
+public:
+  const std::string &name() const;
+  const std::vector<Value> &inputs() const;
+  const std::vector<Value> &outputs() const;
+  /// Throw InvalidArgument for an index outside.
+  const Value &input(size_t index) const;
+  const Value &output(size_t index) const;
+  /// Index of the input or output called so, or -1.
+  int findInput(std::string_view name) const;
+  int findOutput(std::string_view name) const;
+
+  const std::vector<Alias> &aliases() const;
+  const std::vector<SavePoint> &savePoints() const;
+
+  /// Temporaries, bytes, and the least that any placement could reach.
+  uint64_t arenaBytes() const;
+  uint64_t arenaLowerBound() const;
+  std::vector<CommandCount> commandCounts() const;
+  /// Floating point operations of all matmul commands of one run.
+  uint64_t matmulFlops() const;
+
+  const std::shared_ptr<const BinaryImage> &image() const { return image_; }
+  size_t index() const { return index_; }
+
+private:
+  friend class Binary;
+  Program(std::shared_ptr<const BinaryImage> image, size_t index) : image_(std::move(image)), index_(index) {}
+
+  std::shared_ptr<const BinaryImage> image_;
+  size_t index_ = 0;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PROGRAM_PROGRAM_H

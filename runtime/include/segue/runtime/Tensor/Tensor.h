@@ -1,0 +1,84 @@
+//===- Tensor.h - a value over shared storage -------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A Tensor is a small value: a description and a reference to storage. Copying
+// it copies no data; giving it away is std::move, and a tensor that was given
+// away and is the last over its storage may be overwritten by the program that
+// received it (a donation).
+//
+//   auto device = Device::open("cpu");
+//   Tensor x = Tensor::zeros(device, TensorDesc({8, 128}, ElementType::i64));
+//   x.data<int64_t>()[0] = 65;
+//   Tensor view = Tensor::wrap(device, desc, pointer, [owner] {});   // no copy
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TENSOR_TENSOR_H
+#define SEGUE_RUNTIME_TENSOR_TENSOR_H
+
+#include "segue/runtime/Tensor/Storage.h"
+#include "segue/runtime/Tensor/TensorDesc.h"
+
+namespace segue::inline runtime {
+
+class Tensor {
+public:
+  /// No tensor: `if (tensor)` is false.
+  Tensor() = default;
+
+  /// Storage for `desc` in the space it names; not initialised. Throws
+  /// InvalidArgument for a bad description, DeviceOom, and Unsupported where
+  /// the device lacks the space.
+  static Tensor empty(const DeviceRef &device, TensorDesc desc);
+  static Tensor empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc);
+
+  /// The same, every byte 0.
+  static Tensor zeros(const DeviceRef &device, TensorDesc desc);
+
+  /// One element.
+  static Tensor scalar(const DeviceRef &device, float value);
+  static Tensor scalar(const DeviceRef &device, int64_t value);
+
+  /// Refers to memory of the caller, without a copy; see Storage::wrap.
+  /// `data` is the first element. The alignment of the result is that of the
+  /// pointer, whatever `desc` says, so that `submit` knows the truth.
+  static Tensor wrap(const DeviceRef &device, TensorDesc desc, void *data, std::function<void()> release,
+                     bool writable = true);
+
+  /// A tensor of `desc` in existing storage, from desc.layout.offset on.
+  /// Throws InvalidArgument if it does not fit.
+  static Tensor in(std::shared_ptr<Storage> storage, std::shared_ptr<const TensorDesc> desc);
+
+  explicit operator bool() const { return storage_ != nullptr; }
+
+  const TensorDesc &desc() const { return *desc_; }
+  const std::shared_ptr<const TensorDesc> &sharedDesc() const { return desc_; }
+  const Shape &shape() const { return desc_->shape; }
+  ElementType element() const { return desc_->element; }
+  uint64_t elementCount() const { return desc_->elementCount(); }
+  const std::shared_ptr<Storage> &storage() const { return storage_; }
+  const DeviceRef &device() const { return storage_->device(); }
+
+  /// The first element; where it can be read is a matter of its space.
+  std::byte *bytes() const { return storage_->data() + desc_->layout.offset; }
+  template <typename T> T *data() const { return reinterpret_cast<T *>(bytes()); }
+
+  /// The only element, converted. Throws InvalidArgument for more than one.
+  double item() const;
+
+  /// True if nobody else holds the storage and it is not external: what makes
+  /// a moved tensor a donation.
+  bool isSoleOwner() const { return storage_.use_count() == 1 && !storage_->isExternal(); }
+
+private:
+  std::shared_ptr<Storage> storage_;
+  std::shared_ptr<const TensorDesc> desc_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_TENSOR_TENSOR_H

@@ -1,0 +1,58 @@
+//===- TensorDesc.h - what a tensor is and how it lies ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The logical part of a tensor (shape, element type) and its Layout: what a
+// program declares per input and output, and what `submit` compares.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TENSOR_TENSORDESC_H
+#define SEGUE_RUNTIME_TENSOR_TENSORDESC_H
+
+#include "segue/runtime/Tensor/Layout.h"
+
+namespace segue::inline runtime {
+
+struct TensorDesc {
+  Shape shape;
+  ElementType element = ElementType::f32;
+  Layout layout;
+
+  TensorDesc() = default;
+  TensorDesc(Shape shape, ElementType element, Layout layout = {})
+      : shape(std::move(shape)), element(element), layout(std::move(layout)) {}
+
+  bool operator==(const TensorDesc &) const = default;
+
+  /// Checks the rules of a description: extents and strides are not negative,
+  /// one stride per dimension, no more tile extents than dimensions, alignment
+  /// a power of two, sizes below 2^63. Throws InvalidArgument.
+  void validate() const;
+
+  /// Product of the extents. The description must be valid.
+  uint64_t elementCount() const;
+
+  /// Bytes from the first to behind the last element. Must be valid.
+  uint64_t spanBytes() const;
+
+  /// Strides in elements, also where the layout leaves them out.
+  std::vector<int64_t> strides() const { return effectiveStrides(shape, layout); }
+
+  bool isDense() const;
+
+  /// 64-bit hash of shape, element type and canonical layout less alignment,
+  /// offset and space: equal for descriptions that differ in no byte.
+  uint64_t hash() const;
+
+  /// "bf16[8,128,768]"; a layout that is not dense follows as
+  /// " strides [1,8]", a space other than device_dram as " in host".
+  std::string str() const;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_TENSOR_TENSORDESC_H

@@ -1,0 +1,49 @@
+//===- Error.cpp - the one exception of the runtime -----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Error.h"
+
+namespace segue::inline runtime {
+
+std::string_view errorCodeName(ErrorCode code) {
+  switch (code) {
+  case ErrorCode::InvalidArgument:
+    return "INVALID_ARGUMENT";
+  case ErrorCode::LayoutMismatch:
+    return "LAYOUT_MISMATCH";
+  case ErrorCode::NameUnknown:
+    return "NAME_UNKNOWN";
+  case ErrorCode::MissingInput:
+    return "MISSING_INPUT";
+  case ErrorCode::MissingWeight:
+    return "MISSING_WEIGHT";
+  case ErrorCode::IoFailed:
+    return "IO_FAILED";
+  case ErrorCode::FileCorrupt:
+    return "FILE_CORRUPT";
+  case ErrorCode::VersionUnsupported:
+    return "VERSION_UNSUPPORTED";
+  case ErrorCode::NativeCodeRefused:
+    return "NATIVE_CODE_REFUSED";
+  case ErrorCode::Unsupported:
+    return "UNSUPPORTED";
+  case ErrorCode::IndexOutOfRange:
+    return "INDEX_OUT_OF_RANGE";
+  case ErrorCode::NanLoss:
+    return "NAN_LOSS";
+  case ErrorCode::DeviceOom:
+    return "DEVICE_OOM";
+  }
+  return "UNKNOWN";
+}
+
+Error::Error(ErrorCode code, const std::string &message)
+    : std::runtime_error(std::string(errorCodeName(code)) + ": " + message), code_(code), message_(message) {}
+
+Error Error::within(const std::string &context) const { return Error(code_, context + ": " + message_); }
+
+} // namespace segue::inline runtime
