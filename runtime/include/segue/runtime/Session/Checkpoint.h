@@ -1,0 +1,41 @@
+//===- Checkpoint.h - what a training run is resumed from -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A checkpoint is one safetensors file: parameters under their session keys,
+// optimizer state under "segue.state.<name>", step and seed in the metadata.
+// Other tools read it as a file of weights.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SESSION_CHECKPOINT_H
+#define SEGUE_RUNTIME_SESSION_CHECKPOINT_H
+
+#include "segue/runtime/Session/Safetensors.h"
+
+namespace segue::inline runtime {
+
+struct Checkpoint {
+  /// Trained and frozen values, by session key.
+  TensorMap parameters;
+  /// Optimizer state: "m.<key>" and so on.
+  TensorMap state;
+  /// Steps finished.
+  int64_t step = 0;
+  int64_t seed = 0;
+};
+
+/// Writes atomically and durably; see OutputFile. Throws IoFailed.
+void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint);
+
+/// Reads a checkpoint; its tensors are read-only views of the mapped file.
+/// Throws IoFailed, FileCorrupt, and InvalidArgument for a safetensors file
+/// that is not a checkpoint of ours.
+Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SESSION_CHECKPOINT_H

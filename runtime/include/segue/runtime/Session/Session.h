@@ -1,0 +1,184 @@
+//===- Session.h - a training step over stitched modules --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A Session owns parameters, gradients, optimizer state and random state by
+// name, and runs STEP_BEGIN → FORWARD → BACKWARD → OPTIMIZER → STEP_END over
+// modules that were compiled apart.
+//
+//   Session session(device, {{"front", Binary::load("front.segue")}, {"back", Binary::load("back.segue")}});
+//   session.loadWeights("init.safetensors");
+//   for (int step = 0; step < 1000; ++step)
+//     std::cout << session.step({{"tokens", x}, {"targets", y}}, 3e-4).loss << '\n';
+//   session.save("checkpoint.safetensors");
+//
+// Wiring joins outputs to inputs by the rule of Wiring.h. The gradient of the
+// scalar output called "loss" is 1 (of several, their sum is the loss); that
+// of another output is the sum of what its readers give, or zeros.
+//
+// Names: a parameter's *session key* is its name in the program where only one
+// module has that name, otherwise "<module>.<name>" (a form that is always
+// understood). Equal names alone never tie: two modules may each have an
+// "h.0.weight". Tied parameters are given as groups in SessionOptions: one
+// storage under the key of the first, gradients summed, optimized once.
+//
+// A step that fails leaves parameters, state and step counter as the last
+// finished step left them; only a failure inside an optimizer program itself
+// can break that, is reported as StateTorn, and stops the session until load().
+//
+// One thread at a time.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SESSION_SESSION_H
+#define SEGUE_RUNTIME_SESSION_SESSION_H
+
+#include "segue/runtime/Session/Checkpoint.h"
+#include "segue/runtime/Session/Module.h"
+#include "segue/runtime/Session/Wiring.h"
+
+namespace segue::inline runtime {
+
+/// A module of a session. An empty name stands for its position: "0", "1".
+struct SessionModule {
+  std::string name;
+  Binary binary;
+};
+
+/// A parameter (or frozen value) by the name its module knows it by.
+struct ParameterRef {
+  std::string module, name;
+};
+
+struct SessionOptions {
+  /// Gradients are scaled so that their joint norm is at most this; 0 or less
+  /// leaves them as they are.
+  double maxGradNorm = 0;
+  /// Value of the hyper "seed" in the first module and batch of a step; others
+  /// get numbers made from it, so that no two share their random masks.
+  int64_t seed = 0;
+  /// Groups of parameters that are one.
+  std::vector<std::vector<ParameterRef>> tied;
+  /// Bindings that win over batch and position.
+  std::vector<Wire> wires;
+  /// Told of phases and blocks; not owned, may be null.
+  EventSink *events = nullptr;
+};
+
+struct StepResult {
+  /// Mean over the accumulated batches.
+  double loss = 0;
+  /// Joint norm of the (mean) gradients before clipping; NaN if no module has
+  /// a grad_norm program.
+  double gradNorm = 0;
+  /// The factor that gradients were scaled down by to keep to maxGradNorm.
+  double clip = 1;
+  /// Number of the step, 1 for the first.
+  int64_t step = 0;
+  /// Outputs of the last module for the last batch, by name.
+  TensorMap outputs;
+};
+
+struct ParameterInfo {
+  /// Session key.
+  std::string key;
+  TensorDesc desc;
+  /// False for frozen parameters and buffers.
+  bool trained = true;
+  /// Every module and name it goes by; more than one if it is tied.
+  std::vector<ParameterRef> members;
+};
+
+class Session {
+public:
+  /// Allocates the optimizer state (zeros) and no parameters. Throws
+  /// LayoutMismatch where tied parameters or a wire's ends differ, NameUnknown
+  /// for a tie or wire to nothing, InvalidArgument for two modules of one name.
+  Session(DeviceRef device, std::vector<SessionModule> modules, SessionOptions options = {});
+  ~Session();
+  Session(Session &&) noexcept;
+  Session &operator=(Session &&) noexcept;
+
+  const DeviceRef &device() const;
+  const std::vector<Module> &modules() const;
+
+  /// Trained and frozen values, each once, in order of appearance.
+  const std::vector<ParameterInfo> &parameters() const;
+
+  /// Copies `tensor` into the parameter (trained or frozen) called `key`, into
+  /// bound memory where there is any. Throws NameUnknown with the nearest key,
+  /// LayoutMismatch for another shape or element type.
+  void setParameter(std::string_view key, const Tensor &tensor);
+
+  /// Makes the parameter use the storage of `tensor`, so that training changes
+  /// it in place and what the caller writes there counts. True if its layout
+  /// fits and it is writable (a frozen value need not be); otherwise false:
+  /// the value was copied and the two are apart. Throws as setParameter.
+  bool bindParameter(std::string_view key, const Tensor &tensor);
+
+  /// Sets parameters from a safetensors file that must have all of them.
+  /// Returns the names in the file that no module has. Throws IoFailed,
+  /// FileCorrupt, MissingWeight naming module, parameter and the nearest name
+  /// in the file, LayoutMismatch; nothing has changed then.
+  std::vector<std::string> loadWeights(const std::filesystem::path &path);
+
+  /// The parameter itself, not a copy: the next step changes it. Throws
+  /// NameUnknown, MissingWeight if it has no value yet.
+  const Tensor &parameter(std::string_view key) const;
+
+  /// One training step. Gradients that wait from forwardBackward are dropped
+  /// first. Throws what forwardBackward and optimize throw.
+  StepResult step(const TensorMap &batch, double lr);
+  /// The same over micro-batches: the gradient is the mean of theirs.
+  StepResult step(std::span<const TensorMap> microBatches, double lr);
+
+  /// FORWARD and BACKWARD of one batch; adds its gradients to those waiting.
+  /// Returns the loss. Throws MissingWeight naming what has no value, what
+  /// wireModules throws, NanLoss, StateTorn, InvalidArgument if a module has
+  /// no backward or none a loss. When it throws, no gradients wait any more.
+  double forwardBackward(const TensorMap &batch);
+
+  /// OPTIMIZER with the mean of the waiting gradients, and STEP_END. Throws
+  /// InvalidArgument if none wait or a module was compiled without optimizer,
+  /// NanLoss if their norm is not finite, StateTorn.
+  StepResult optimize(double lr);
+
+  /// The sum of the gradients waiting for a parameter, between forwardBackward
+  /// and optimize. Throws NameUnknown, InvalidArgument if it has none.
+  const Tensor &gradient(std::string_view key) const;
+  /// Gradients of batch tensors in the last forwardBackward, by name.
+  const TensorMap &inputGradients() const;
+  /// Drops the gradients that wait.
+  void clearGradients();
+
+  /// Runs inference; outputs of the last module by name. Changes nothing.
+  TensorMap evaluate(const TensorMap &batch);
+
+  /// Steps finished since the beginning of training.
+  int64_t stepCount() const;
+  int64_t seed() const;
+  /// Optimizer state: "m.<key>" → tensor. Not copies.
+  const TensorMap &state() const;
+
+  /// Parameters, states, step and seed; tensors are not copied.
+  Checkpoint checkpoint() const;
+  /// Takes all of that back by copying; steps after it give the same losses to
+  /// the bit. Everything is checked before anything changes. Drops waiting
+  /// gradients. Throws MissingWeight, NameUnknown, LayoutMismatch.
+  void restore(const Checkpoint &checkpoint);
+
+  /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)).
+  void save(const std::filesystem::path &path) const;
+  void load(const std::filesystem::path &path);
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SESSION_SESSION_H
