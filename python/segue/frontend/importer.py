@@ -1,0 +1,332 @@
+# ===- importer.py - from torch.export to the segue dialect -------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Runs `torch.export` and translates its graph, node by node.
+
+The graph is the training IR: ATen operators that are not decomposed, so that
+`linear`, `layer_norm`, `scaled_dot_product_attention` and their like arrive whole.
+The importer gives every op its place (block of the model, module path, source
+line) and every argument its role, and checks each lowering against the shape
+and element type that PyTorch computed.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import warnings
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
+from . import ops
+from .ops.table import NodeBuilder, Unsupported
+from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
+from .writer import GraphWriter, Value, element_type, float_literal, quoted, tensor_type
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+# Checks that hold by construction once shapes are static.
+_IGNORED = {
+    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_scalar.default",
+    "aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default",
+}
+
+
+def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None, *,
+            weight_decay: dict[str, float] | None = None) -> Captured:
+    """Translate a module, called with these example arguments, to the `segue` dialect.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Parameters that require a gradient are trained; other parameters and buffers are frozen.
+    args, kwargs
+        Example arguments: their shapes and element types are those of the program.
+    weight_decay : dict, optional
+        Decay by parameter name, where it differs from the optimizer's.
+
+    Raises
+    ------
+    UnsupportedOpError
+        For an operator without a lowering: names it, the module path and the source line.
+    InvalidArgumentError
+        For empty or dynamic shapes and for element types that Segue lacks.
+    ExportError
+        When `torch.export` fails; its error is chained.
+    """
+    leaves, names, in_spec, signature, args, kwargs = flatten_call(module.forward, tuple(args), dict(kwargs or {}))
+    for leaf, name in zip(leaves, names):
+        if isinstance(leaf, torch.Tensor):
+            _check_tensor(leaf, f"input {name!r}")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        _check_tensor(tensor, f"{name!r} of the module")
+    return _Importer(module, _export(module, args, kwargs), leaves, names, weight_decay or {}).run(in_spec, signature)
+
+
+def _check_tensor(tensor: torch.Tensor, what: str):
+    if any(extent == 0 for extent in tensor.shape):
+        raise InvalidArgumentError(
+            f"{what} has shape {list(tensor.shape)}: a dimension is empty; give at least one element per dimension")
+    try:
+        element_type(tensor.dtype)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{what}: {error}") from None
+
+
+def _export(module, args, kwargs):
+    # A tensor given twice would be one input of the exported graph; a copy of each keeps them apart.
+    fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
+    args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, tuple(args), kwargs, strict=False)
+            if _mutates(program.graph_module):
+                program = program.run_decompositions({})
+    except Exception as error:  # whatever user code or the exporter raises
+        first = str(error).strip().splitlines()
+        raise ExportError(
+            f"torch.export could not capture {type(module).__name__}: {type(error).__name__}: {first[0] if first else ''}",
+            report={"module": type(module).__name__}) from error
+    return program
+
+
+def _mutates(graph_module) -> bool:
+    return any(
+        isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        for part in graph_module.modules() if isinstance(part, torch.fx.GraphModule)
+        for node in part.graph.nodes)
+
+
+class _Importer:
+
+    def __init__(self, module, program, leaves, names, weight_decay):
+        self.module, self.program = module, program
+        self.leaves, self.names = leaves, names
+        self.weight_decay = weight_decay
+        self.writer = GraphWriter()
+        self.arguments: list[Argument] = []
+        self.texts: list[str] = []  # of the arguments
+        self.values: dict[str, Value] = {}  # of the arguments, by their name in the program
+        self.env: dict[torch.fx.Node, Any] = {}
+
+    def run(self, in_spec, signature) -> Captured:
+        self._bind_placeholders()
+        self._run_graph(self.program.graph_module, self.env)
+        results, result_leaves, returned = self._results()
+        if self.writer.uses_random:
+            for name in ("seed", "step"):
+                self._add_argument(name, "hyper", (), torch.int64, f"%{name}")
+        constants = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in self.leaves]
+        structure = Structure(
+            in_spec, [n if c is not None else Constant(n, l) for n, c, l in zip(self.names, constants, self.leaves)],
+            self.program.call_spec.out_spec, result_leaves, signature)
+        return Captured(self._text(results, returned), self.arguments, results, structure)
+
+    # --- arguments ------------------------------------------------------------------
+
+    def _bind_placeholders(self):
+        nodes = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
+        tensors = iter(zip(self.names, self.leaves))
+        for spec in self.program.graph_signature.input_specs:
+            node = nodes[spec.arg.name]
+            if spec.kind is InputKind.USER_INPUT:
+                name, leaf = next(tensors)
+                if isinstance(spec.arg, TensorArgument):
+                    self._check_static(node, name)
+                    self.env[node] = self._add_argument(name, "input", leaf.shape, leaf.dtype)
+                else:
+                    self.env[node] = leaf
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+                if node.users:
+                    self.env[node] = self._add_weight(spec.target)
+            elif spec.kind is InputKind.CONSTANT_TENSOR:
+                if node.users:
+                    self.env[node] = self.writer.constant_tensor(self.program.constants[spec.target])
+            else:
+                raise InvalidArgumentError(f"the module has an input of kind {spec.kind.name}, which Segue lacks")
+
+    def _check_static(self, node, name):
+        if any(isinstance(d, torch.SymInt) for d in node.meta["val"].shape):
+            raise InvalidArgumentError(f"input {name!r} has a dynamic shape; Segue compiles one variant per static shape")
+
+    def _add_weight(self, target: str) -> Value:
+        tensor = _attribute(self.module, target)
+        names = tuple(n for n, t in _named_weights(self.module) if t is tensor)
+        name = names[0] if names else target
+        if name not in self.values:
+            trained = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad and tensor.is_floating_point()
+            self._add_argument(name, "parameter" if trained else "frozen", tensor.shape, tensor.dtype, names=names)
+        return self.values[name]
+
+    def _add_argument(self, name, role, shape, dtype, ssa=None, names=()) -> Value:
+        if name in self.values:
+            raise InvalidArgumentError(f"input {name!r} has the name of a {role} of the module; rename one of them")
+        shape = tuple(shape)
+        differentiable = role in ("input", "parameter") and dtype.is_floating_point
+        value = Value(ssa or f"%arg{len(self.arguments)}", shape, dtype, differentiable)
+        attributes = f"segue.name = {quoted(name)}, segue.role = #segue.role<{role}>"
+        if role == "parameter" and name in self.weight_decay:
+            attributes += f", segue.weight_decay = {float_literal(float(self.weight_decay[name]))} : f64"
+        self.arguments.append(Argument(name, role, shape, dtype, tuple(names)))
+        self.texts.append(f"{value.name}: {value.type} {{{attributes}}}")
+        self.values[name] = value
+        return value
+
+    # --- nodes --------------------------------------------------------------------------
+
+    def _run_graph(self, graph_module, env):
+        for node in graph_module.graph.nodes:
+            if node.op == "call_function":
+                env[node] = self._run_node(graph_module, node, env)
+            elif node.op == "output" and graph_module is not self.program.graph_module:
+                return pytree.tree_map_only(torch.fx.Node, lambda n: env[n], node.args[0])
+        return None
+
+    def _run_node(self, graph_module, node, env):
+        target = str(node.target)
+        read = lambda tree: pytree.tree_map_only(torch.fx.Node, lambda n: env[n], tree)  # noqa: E731
+        if node.target is operator.getitem:
+            return read(node.args[0])[node.args[1]]
+        if target in _IGNORED:
+            return None
+        if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            return self._run_wrapped(graph_module, node, env, read)
+        self._move_to(node)
+        lowering = ops.OPS.get(target)
+        if lowering is None:
+            raise self._unsupported(node, "it has no lowering")
+        expected = node.meta.get("val")
+        results = list(expected) if isinstance(expected, (list, tuple)) else [expected]
+        try:
+            answer = lowering(NodeBuilder(self.writer, results), *read(node.args), **read(node.kwargs))
+        except Unsupported as reason:
+            raise self._unsupported(node, str(reason)) from None
+        except InvalidArgumentError as error:
+            raise self._unsupported(node, str(error)) from error
+        for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
+            if value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype:
+                raise AssertionError(
+                    f"the lowering of {target} gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")
+        return answer
+
+    def _run_wrapped(self, graph_module, node, env, read):
+        """A region under no_grad or autocast(enabled=False) is imported in place."""
+        submodules = [a for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
+        inner = getattr(graph_module, submodules[0].target)
+        operands = [read(a) for a in node.args[node.args.index(submodules[0]) + 1 :]]
+        if str(node.target) == "wrap_with_autocast" and node.args[node.args.index(submodules[0]) - 2] is not False \
+                and True in node.args[: node.args.index(submodules[0])]:
+            raise self._unsupported(node, "autocast regions; cast explicitly")
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        answer = self._run_graph(inner, dict(zip(placeholders, operands)))
+        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+            if any(v.differentiable for v in pytree.tree_leaves(answer) if isinstance(v, Value)):
+                raise self._unsupported(node, "a no_grad region whose result depends on a trained value")
+        return answer
+
+    def _unsupported(self, node, reason) -> UnsupportedOpError:
+        path, source = _module_path(node), _source(node)
+        where = f"{source[0]}:{source[1]}" if source else "an unknown line"
+        return UnsupportedOpError(
+            f"operator {node.target} in module {path or '<top>'!r} at {where} is not supported: {reason}",
+            report={"op": str(node.target), "module": path, "source": where})
+
+    def _move_to(self, node):
+        path, source = _module_path(node), _source(node)
+        self.writer.block = _block(path)
+        file, line = source or ("<unknown>", 0)
+        place = f"{quoted(file)}:{line}:1"
+        self.writer.location = f"{quoted(path)}({place})" if path else place
+
+    # --- results ----------------------------------------------------------------------------
+
+    def _results(self):
+        self.writer.block = self.writer.location = None
+        by_name = {n.name: self.env.get(n) for n in self.program.graph.nodes}
+        specs = self.program.graph_signature.output_specs
+        for spec in specs:
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                raise InvalidArgumentError(
+                    f"the module changes {spec.target!r} in place ({spec.kind.name}); Segue programs change no buffer: "
+                    "return the new value instead, or call module.eval()")
+        values = [None if isinstance(s.arg, ConstantArgument) else by_name[s.arg.name] for s in specs]
+        names = _result_names(self.program.call_spec.out_spec, values)
+        results, leaves, returned = [], [], []
+        for spec, value, name in zip(specs, values, names):
+            if isinstance(value, Value):
+                leaves.append(len(results))
+                results.append(Result(name, value.shape, value.dtype))
+                returned.append(value)
+            else:
+                leaves.append(Constant(name, getattr(spec.arg, "value", None)))
+        if not results:
+            raise InvalidArgumentError("the module returns no tensor")
+        return results, leaves, returned
+
+    def _text(self, results, returned) -> str:
+        types = ", ".join(v.type for v in returned)
+        attributed = ", ".join(
+            f"{v.type} {{segue.name = {quoted(r.name)}, segue.role = #segue.role<output>}}"
+            for r, v in zip(results, returned))
+        arguments = ",\n    ".join(self.texts)
+        return (f"module {{\n  func.func @forward(\n    {arguments}\n  ) -> ({attributed}) {{\n"
+                f"{self.writer.body()}\n    return {', '.join(v.name for v in returned)} : {types}\n  }}\n}}\n"
+                f"{self.writer.location_definitions()}\n")
+
+
+def _result_names(out_spec, values) -> list[str]:
+    """Keys of a dictionary; "loss" for the only float scalar; otherwise out0, out1, ..."""
+    stand_in = pytree.tree_unflatten(list(range(len(values))), out_spec)
+    pairs, _ = pytree.tree_flatten_with_path(stand_in)
+    keyed = ["".join(f".{getattr(k, 'key', getattr(k, 'idx', getattr(k, 'name', k)))}" for k in path)[1:]
+             for path, _ in pairs]
+    if any(not text.replace(".", "").isdigit() for text in keyed if text):
+        return keyed
+    scalars = [i for i, v in enumerate(values) if isinstance(v, Value) and v.shape == () and v.is_float]
+    names = [f"out{i}" for i in range(len(values))]
+    if len(scalars) == 1:
+        names[scalars[0]] = "loss"
+    return names
+
+
+def _named_weights(module):
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _attribute(module, path: str):
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _module_path(node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    return next(reversed(stack.values()))[0] if stack else ""
+
+
+def _block(path: str) -> str | None:
+    """The outermost numbered module on the path: "h.3" of "h.3.mlp.0.fc"."""
+    parts = path.split(".")
+    for i, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: i + 1])
+    return None
+
+
+def _source(node) -> tuple[str, int] | None:
+    """The innermost frame outside of PyTorch."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not f[0].startswith(_TORCH)]
+    chosen = (own or frames)[-1:]
+    return (chosen[0][0], int(chosen[0][1])) if chosen else None

@@ -1,0 +1,20 @@
+# ===- ops - the table from ATen operators to segue ops ------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""The table from ATen operators to functions that write `segue` ops.
+
+A function is entered by `@lowers("aten.name.overload", ...)`. It is called with
+the builder of the node and with the arguments of the operator: tensors as
+`Value`, everything else as it is; its defaults are those of the ATen schema. It returns
+a `Value`, or a list of them for operators with several results. Shapes, element
+types and differentiability of what it returns are checked by the importer
+against what PyTorch computed, so a wrong lowering is found when compiling.
+"""
+
+from . import elementwise, losses, matmul, normalisation, reductions, shapes, sources
+from .table import OPS, lowers
+
+__all__ = ["OPS", "lowers", "elementwise", "losses", "matmul", "normalisation", "reductions", "shapes", "sources"]

@@ -1,0 +1,305 @@
+# ===- elementwise.py - arithmetic, functions, comparisons, casts ---------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Arithmetic, functions of one variable, comparisons, selection and casts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..writer import Value
+from .table import NodeBuilder, Unsupported, lowers, promoted_type
+
+# --- functions of one variable -------------------------------------------------------
+
+
+def _enter_unary(aten: str, name: str):
+    @lowers(f"aten.{aten}.default")
+    def function(b: NodeBuilder, x: Value) -> Value:
+        return b.unary(name, x)
+
+
+for _aten, _name in {
+    "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "expm1": "expm1", "log": "log",
+    "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf",
+    "sigmoid": "sigmoid", "silu": "silu", "relu": "relu",
+}.items():
+    _enter_unary(_aten, _name)
+
+
+@lowers("aten.gelu.default")
+def gelu(b, x, *, approximate="none"):
+    return b.gelu("tanh" if approximate == "tanh" else "erf", x)
+
+
+@lowers("aten.reciprocal.default")
+def reciprocal(b, x):
+    x = b.cast(x, b.dtype)
+    return b.binary("div", b.constant(1.0, (), x.dtype), x)
+
+
+@lowers("aten.square.default")
+def square(b, x):
+    return b.binary("mul", x, x)
+
+
+@lowers("aten.log1p.default")
+def log1p(b, x):
+    x = b.cast(x, b.dtype)
+    return b.unary("log", b.binary("add", x, b.constant(1.0, (), x.dtype)))
+
+
+@lowers("aten.log2.default")
+def log2(b, x):
+    return b.binary("mul", b.unary("log", x), b.constant(1 / math.log(2), (), b.dtype))
+
+
+@lowers("aten.exp2.default")
+def exp2(b, x):
+    return b.unary("exp", b.binary("mul", b.cast(x, b.dtype), b.constant(math.log(2), (), b.dtype)))
+
+
+@lowers("aten.tan.default")
+def tan(b, x):
+    return b.binary("div", b.unary("sin", x), b.unary("cos", x))
+
+
+@lowers("aten.log_sigmoid.default")
+def log_sigmoid(b, x):
+    # min(x, 0) - log(1 + exp(-|x|)) does not overflow.
+    zero = b.constant(0.0, (), x.dtype)
+    return b.binary("sub", b.binary("min", x, zero), _log1p_exp_of_minus_abs(b, x))
+
+
+@lowers("aten.softplus.default")
+def softplus(b, x, beta=1, threshold=20):
+    scaled = b.binary("mul", x, b.constant(float(beta), (), x.dtype))
+    zero = b.constant(0.0, (), x.dtype)
+    soft = b.binary("add", b.binary("max", scaled, zero), _log1p_exp_of_minus_abs(b, scaled))
+    soft = b.binary("div", soft, b.constant(float(beta), (), x.dtype))
+    return b.select(b.compare("gt", scaled, b.constant(float(threshold), (), x.dtype)), x, soft)
+
+
+def _log1p_exp_of_minus_abs(b, x):
+    e = b.writer.unary("exp", b.writer.unary("neg", b.writer.unary("abs", x)))
+    return b.writer.unary("log", b.binary("add", e, b.constant(1.0, (), x.dtype)))
+
+
+@lowers("aten.leaky_relu.default")
+def leaky_relu(b, x, negative_slope=0.01):
+    zero = b.constant(0.0, (), x.dtype)
+    return b.select(b.compare("gt", x, zero), x, b.binary("mul", x, b.constant(negative_slope, (), x.dtype)))
+
+
+@lowers("aten.elu.default")
+def elu(b, x, alpha=1, scale=1, input_scale=1):
+    zero = b.constant(0.0, (), x.dtype)
+    inner = b.binary("mul", b.binary("min", x, zero), b.constant(float(input_scale), (), x.dtype))
+    negative = b.binary("mul", b.writer.unary("expm1", inner), b.constant(float(alpha), (), x.dtype))
+    result = b.select(b.compare("gt", x, zero), x, negative)
+    return b.binary("mul", result, b.constant(float(scale), (), x.dtype)) if scale != 1 else result
+
+
+@lowers("aten.selu.default")
+def selu(b, x):
+    # Klambauer et al., arXiv:1706.02515.
+    return elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+@lowers("aten.relu6.default")
+def relu6(b, x):
+    return clamp(b, x, 0, 6)
+
+
+@lowers("aten.hardtanh.default")
+def hardtanh(b, x, min_val=-1, max_val=1):
+    return clamp(b, x, min_val, max_val)
+
+
+@lowers("aten.mish.default")
+def mish(b, x):
+    return b.binary("mul", x, b.writer.unary("tanh", softplus(b, x)))
+
+
+# --- functions of two variables ---------------------------------------------------------
+
+
+def _scaled(b, x: Value, alpha) -> Value:
+    return x if alpha == 1 else b.binary("mul", x, b.constant(alpha, (), x.dtype))
+
+
+@lowers("aten.add.Tensor", "aten.add.Scalar")
+def add(b, x, y, alpha=1):
+    x, y = b.promoted(x, y)
+    if x.dtype == torch.bool:
+        return b.binary("or", x, y)
+    return b.binary("add", x, _scaled(b, y, alpha))
+
+
+@lowers("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(b, x, y, alpha=1):
+    x, y = b.promoted(x, y)
+    return b.binary("sub", x, _scaled(b, y, alpha))
+
+
+@lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(b, x, y, alpha=1):
+    x, y = b.promoted(x, y)
+    return b.binary("sub", y, _scaled(b, x, alpha))
+
+
+@lowers("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(b, x, y):
+    x, y = b.promoted(x, y)
+    return b.binary("and" if x.dtype == torch.bool else "mul", x, y)
+
+
+@lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+def div(b, x, y):
+    return b.binary("div", b.value(x, dtype=b.dtype), b.value(y, dtype=b.dtype))
+
+
+@lowers("aten.maximum.default", "aten.max.other")
+def maximum(b, x, y):
+    return b.binary("max", *b.promoted(x, y))
+
+
+@lowers("aten.minimum.default", "aten.min.other")
+def minimum(b, x, y):
+    return b.binary("min", *b.promoted(x, y))
+
+
+@lowers("aten.addcmul.default")
+def addcmul(b, x, y, z, *, value=1):
+    return b.binary("add", x, _scaled(b, b.binary("mul", y, z), value))
+
+
+@lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(b, x, y, weight):
+    weight = b.value(weight, like=x)
+    return b.binary("add", x, b.binary("mul", weight, b.binary("sub", y, x)))
+
+
+@lowers("aten.pow.Tensor_Scalar")
+def pow_scalar(b, x, exponent):
+    x = b.cast(x, b.dtype)
+    if exponent == 1:
+        return x
+    if exponent == 2:
+        return b.binary("mul", x, x)
+    if exponent == 3:
+        return b.binary("mul", b.binary("mul", x, x), x)
+    if not x.is_float:
+        raise Unsupported(f"exponent {exponent} of an integer tensor")
+    if exponent == 0.5:
+        return b.writer.unary("sqrt", x)
+    if exponent == -0.5:
+        return b.writer.unary("rsqrt", x)
+    if exponent == -1:
+        return reciprocal(b, x)
+    return b.binary("pow", x, b.constant(float(exponent), (), x.dtype))
+
+
+@lowers("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def pow_tensor(b, x, exponent):
+    if not b.dtype.is_floating_point:
+        raise Unsupported("an integer result")
+    return b.binary("pow", b.value(x, dtype=b.dtype), b.value(exponent, dtype=b.dtype))
+
+
+@lowers("aten.clamp.default", "aten.clip.default", "aten.clamp.Tensor")
+def clamp(b, x, min=None, max=None):
+    x = b.cast(x, b.dtype)
+    if min is not None:
+        x = b.binary("max", x, b.value(min, dtype=x.dtype))
+    if max is not None:
+        x = b.binary("min", x, b.value(max, dtype=x.dtype))
+    return x
+
+
+@lowers("aten.clamp_min.default")
+def clamp_min(b, x, min):
+    return clamp(b, x, min=min)
+
+
+@lowers("aten.clamp_max.default")
+def clamp_max(b, x, max):
+    return clamp(b, x, max=max)
+
+
+# --- comparisons and truth values -----------------------------------------------------------
+
+
+def _enter_compare(predicate: str, *aten: str):
+    @lowers(*(f"aten.{name}.{overload}" for name in aten for overload in ("Tensor", "Scalar")))
+    def function(b: NodeBuilder, x, y) -> Value:
+        dtype = promoted_type(x, y)
+        return b.compare(predicate, b.value(x, dtype=dtype), b.value(y, dtype=dtype))
+
+
+for _predicate, _names in {
+    "eq": ("eq",), "ne": ("ne", "not_equal"), "lt": ("lt", "less"), "le": ("le", "less_equal"),
+    "gt": ("gt", "greater"), "ge": ("ge", "greater_equal"),
+}.items():
+    _enter_compare(_predicate, *_names)
+
+
+@lowers("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.__and__.Tensor")
+def logical_and(b, x, y):
+    return b.binary("and", _truth(b, x), _truth(b, y))
+
+
+@lowers("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.__or__.Tensor")
+def logical_or(b, x, y):
+    return b.binary("or", _truth(b, x), _truth(b, y))
+
+
+@lowers("aten.logical_xor.default", "aten.bitwise_xor.Tensor", "aten.__xor__.Tensor")
+def logical_xor(b, x, y):
+    return b.compare("ne", _truth(b, x), _truth(b, y))
+
+
+@lowers("aten.logical_not.default", "aten.bitwise_not.default")
+def logical_not(b, x):
+    return b.writer.unary("not", _truth(b, x))
+
+
+def _truth(b, x: Value) -> Value:
+    if b.dtype != torch.bool:
+        raise Unsupported("bits of integers; only truth values are combined")
+    return b.cast(x, torch.bool)
+
+
+@lowers("aten.isnan.default")
+def isnan(b, x):
+    return b.compare("ne", x, x)
+
+
+@lowers("aten.isinf.default")
+def isinf(b, x):
+    return b.compare("eq", b.writer.unary("abs", x), b.constant(math.inf, (), x.dtype))
+
+
+@lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def where(b, condition, x, y):
+    return b.select(condition, b.value(x, dtype=b.dtype), b.value(y, dtype=b.dtype))
+
+
+@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(b, x, mask, value):
+    return b.select(mask, b.value(value, dtype=x.dtype), x)
+
+
+# --- casts and copies ----------------------------------------------------------------------------
+
+
+@lowers("aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other", "aten._to_copy.default",
+        "aten.type_as.default", "aten.clone.default", "aten.contiguous.default", "aten.alias.default",
+        "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.float.default", "aten.copy.default")
+def cast(b, x, *_, **__):
+    return b.broadcast_to(b.cast(x, b.dtype), b.shape)

@@ -1,0 +1,157 @@
+# ===- losses.py - losses -----------------------------------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Losses. `reduction` is ATen's: 0 none, 1 mean, 2 sum."""
+
+from __future__ import annotations
+
+import torch
+
+from .table import Unsupported, lowers
+
+_NONE, _MEAN, _SUM = 0, 1, 2
+
+
+def _reduced(b, losses, reduction):
+    if reduction == _NONE:
+        return losses
+    return b.reduce("mean" if reduction == _MEAN else "sum", losses, range(losses.rank))
+
+
+def _rows(b, x):
+    """[N, C, d...] or [C] as [rows, C]."""
+    if x.rank == 1:
+        return b.reshape(x, (1,) + x.shape)
+    moved = b.transpose(x, [0, *range(2, x.rank), 1])
+    return b.reshape(moved, (_count(moved.shape) // x.shape[1], x.shape[1]))
+
+
+def _count(shape):
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def _finished(b, losses, targets, weights, reduction, ignore_index):
+    """Rows to the shape of the result; the mean is over the weights of rows that count."""
+    if reduction == _NONE:
+        return b.cast(b.reshape(losses, b.shape), b.dtype)
+    total = b.reduce("sum", losses, [0])
+    if reduction == _MEAN:
+        total = b.binary("div", total, b.reduce("sum", weights, [0]))
+    return b.cast(total, b.dtype)
+
+
+def _row_weights(b, targets, weight, ignore_index):
+    counts = b.compare("ne", targets, b.constant(ignore_index, (), targets.dtype))
+    if weight is None:
+        return b.cast(counts, torch.float32), counts
+    classes = b.select(counts, targets, b.constant(0, (), targets.dtype))
+    per_row = b.gather(b.cast(weight, torch.float32), classes)
+    return b.select(counts, per_row, b.constant(0.0)), counts
+
+
+@lowers("aten.cross_entropy_loss.default")
+def cross_entropy(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
+    if target.is_float:
+        return _soft_cross_entropy(b, x, target, weight, reduction, label_smoothing)
+    logits, targets = _rows(b, x), b.reshape(target, (_count(target.shape),))
+    weights, counts = _row_weights(b, targets, weight, ignore_index)
+    losses = b.cross_entropy(logits, targets, ignore_index)
+    if weight is not None:
+        losses = b.binary("mul", losses, weights)
+    if label_smoothing > 0.0:
+        # (1 - e) times the loss of the target, e times the mean over the loss of every class.
+        minus_log = b.writer.unary("neg", b.softmax(b.cast(logits, torch.float32), 1, log=True))
+        if weight is not None:
+            minus_log = b.binary("mul", minus_log, b.cast(weight, torch.float32))
+        smooth = b.reduce("mean", minus_log, [1])
+        smooth = b.select(counts, smooth, b.constant(0.0))
+        losses = b.binary("add", b.binary("mul", losses, b.constant(1 - label_smoothing)),
+                          b.binary("mul", smooth, b.constant(label_smoothing)))
+    return _finished(b, losses, targets, weights, reduction, ignore_index)
+
+
+def _soft_cross_entropy(b, x, target, weight, reduction, label_smoothing):
+    """The target is a distribution over the classes."""
+    dim = 0 if x.rank == 1 else 1
+    if label_smoothing > 0.0:
+        target = b.binary("add", b.binary("mul", target, b.constant(1 - label_smoothing, (), target.dtype)),
+                          b.constant(label_smoothing / x.shape[dim], (), target.dtype))
+    logs = b.softmax(x, dim, log=True)
+    if weight is not None:
+        logs = b.binary("mul", logs, b.reshape(weight, weight.shape + (1,) * (x.rank - dim - 1)))
+    losses = b.writer.unary("neg", b.reduce("sum", b.binary("mul", target, logs), [dim]))
+    if reduction == _MEAN:  # over the batch, not over the weights
+        total = b.reduce("sum", losses, range(losses.rank))
+        return b.binary("mul", total, b.constant(1 / max(_count(losses.shape), 1), (), losses.dtype))
+    return _reduced(b, losses, reduction)
+
+
+@lowers("aten.nll_loss.default", "aten.nll_loss_nd.default", "aten.nll_loss2d.default")
+def nll_loss(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100):
+    logs, targets = _rows(b, x), b.reshape(target, (_count(target.shape),))
+    weights, _ = _row_weights(b, targets, weight, ignore_index)
+    classes = b.iota(1, logs.shape, targets.dtype)
+    chosen = b.compare("eq", classes, b.broadcast(targets, [0], logs.shape))
+    picked = b.reduce("sum", b.select(chosen, b.cast(logs, torch.float32), b.constant(0.0)), [1])
+    losses = b.writer.unary("neg", b.binary("mul", picked, weights))
+    return _finished(b, losses, targets, weights, reduction, ignore_index)
+
+
+@lowers("aten.mse_loss.default")
+def mse_loss(b, x, target, reduction=_MEAN):
+    difference = b.binary("sub", *b.promoted(x, target))
+    return _reduced(b, b.binary("mul", difference, difference), reduction)
+
+
+@lowers("aten.l1_loss.default")
+def l1_loss(b, x, target, reduction=_MEAN):
+    return _reduced(b, b.writer.unary("abs", b.binary("sub", *b.promoted(x, target))), reduction)
+
+
+@lowers("aten.smooth_l1_loss.default")
+def smooth_l1_loss(b, x, target, reduction=_MEAN, beta=1.0):
+    if beta == 0:
+        return l1_loss(b, x, target, reduction)
+    distance = b.writer.unary("abs", b.binary("sub", *b.promoted(x, target)))
+    near = b.binary("mul", b.binary("mul", distance, distance), b.constant(0.5 / beta, (), distance.dtype))
+    far = b.binary("sub", distance, b.constant(0.5 * beta, (), distance.dtype))
+    inside = b.compare("lt", distance, b.constant(float(beta), (), distance.dtype))
+    return _reduced(b, b.select(inside, near, far), reduction)
+
+
+@lowers("aten.huber_loss.default")
+def huber_loss(b, x, target, reduction=_MEAN, delta=1.0):
+    distance = b.writer.unary("abs", b.binary("sub", *b.promoted(x, target)))
+    near = b.binary("mul", b.binary("mul", distance, distance), b.constant(0.5, (), distance.dtype))
+    far = b.binary("mul", b.binary("sub", distance, b.constant(0.5 * delta, (), distance.dtype)),
+                   b.constant(float(delta), (), distance.dtype))
+    inside = b.compare("le", distance, b.constant(float(delta), (), distance.dtype))
+    return _reduced(b, b.select(inside, near, far), reduction)
+
+
+@lowers("aten.binary_cross_entropy_with_logits.default")
+def bce_with_logits(b, x, target, weight=None, pos_weight=None, reduction=_MEAN):
+    if pos_weight is not None:
+        raise Unsupported("pos_weight")
+    # max(x, 0) - x t + log(1 + exp(-|x|)) does not overflow.
+    e = b.writer.unary("exp", b.writer.unary("neg", b.writer.unary("abs", x)))
+    soft = b.writer.unary("log", b.binary("add", e, b.constant(1.0, (), x.dtype)))
+    losses = b.binary("sub", b.binary("max", x, b.constant(0.0, (), x.dtype)), b.binary("mul", x, target))
+    losses = b.binary("add", losses, soft)
+    if weight is not None:
+        losses = b.binary("mul", losses, weight)
+    return _reduced(b, losses, reduction)
+
+
+@lowers("aten.kl_div.default")
+def kl_div(b, x, target, reduction=_MEAN, *, log_target=False):
+    if not log_target:
+        raise Unsupported("a target that is not given as logarithms; pass log_target=True")
+    losses = b.binary("mul", b.writer.unary("exp", target), b.binary("sub", target, x))
+    return _reduced(b, losses, reduction)

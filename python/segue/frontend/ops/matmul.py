@@ -1,0 +1,258 @@
+# ===- matmul.py - products of matrices, attention, embedding ---------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Products of matrices, attention and lookups.
+
+Contractions become one `segue.dot_general` each: transposes stay views of its
+operands and never move bytes by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .sources import dropped
+from .table import Unsupported, lowers, normalised
+
+
+def _product(b, x, y, batch, contract):
+    if not x.is_float:
+        raise Unsupported("a product of integer matrices")
+    return b.dot_general(x, y, batch, contract)
+
+
+@lowers("aten.linear.default")
+def linear(b, x, weight, bias=None):
+    y = _product(b, x, weight, ([], []), ([x.rank - 1], [weight.rank - 1]))
+    return y if bias is None else b.binary("add", y, bias)
+
+
+@lowers("aten.mm.default")
+def mm(b, x, y):
+    return _product(b, x, y, ([], []), ([1], [0]))
+
+
+@lowers("aten.bmm.default")
+def bmm(b, x, y):
+    return _product(b, x, y, ([0], [0]), ([2], [1]))
+
+
+@lowers("aten.mv.default", "aten.dot.default", "aten.inner.default", "aten.vdot.default")
+def mv(b, x, y):
+    return _product(b, x, y, ([], []), ([x.rank - 1], [y.rank - 1]))
+
+
+@lowers("aten.outer.default", "aten.ger.default")
+def outer(b, x, y):
+    return b.binary("mul", b.reshape(x, (x.shape[0], 1)), b.reshape(y, (1, y.shape[0])))
+
+
+@lowers("aten.matmul.default")
+def matmul(b, x, y):
+    if y.rank <= 2:  # one matrix for all of x, or a vector: no batch
+        return _product(b, x, y, ([], []), ([x.rank - 1], [max(y.rank - 2, 0)]))
+    if x.rank == 1:
+        return b.reshape(matmul(b, b.reshape(x, (1, x.shape[0])), y), b.shape)
+    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    x, y = b.broadcast_to(x, lead + x.shape[-2:]), b.broadcast_to(y, lead + y.shape[-2:])
+    batch = list(range(len(lead)))
+    return _product(b, x, y, (batch, batch), ([len(lead) + 1], [len(lead)]))
+
+
+@lowers("aten.addmm.default")
+def addmm(b, bias, x, y, *, beta=1, alpha=1):
+    return _plus(b, mm(b, x, y), bias, beta, alpha)
+
+
+@lowers("aten.addmv.default")
+def addmv(b, bias, x, y, *, beta=1, alpha=1):
+    return _plus(b, mv(b, x, y), bias, beta, alpha)
+
+
+@lowers("aten.baddbmm.default")
+def baddbmm(b, bias, x, y, *, beta=1, alpha=1):
+    return _plus(b, bmm(b, x, y), bias, beta, alpha)
+
+
+def _plus(b, product, bias, beta, alpha):
+    if alpha != 1:
+        product = b.binary("mul", product, b.constant(float(alpha), (), product.dtype))
+    if beta == 0:
+        return product
+    if beta != 1:
+        bias = b.binary("mul", bias, b.constant(float(beta), (), bias.dtype))
+    return b.binary("add", product, bias)
+
+
+@lowers("aten.einsum.default")
+def einsum(b, equation, operands, *, path=None):
+    """Contracts from the left to the right, two operands at a time."""
+    equation = equation.replace(" ", "")
+    if "..." in equation:
+        equation = _without_ellipsis(equation, operands)
+    terms, _, result = equation.partition("->")
+    terms = terms.split(",")
+    if "->" not in equation:
+        letters = "".join(terms)
+        result = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    pending = [_unrepeated(t, v) for t, v in zip(terms, operands)]
+    while len(pending) > 1:
+        (left, x), (right, y), rest = pending[0], pending[1], pending[2:]
+        wanted = set(result).union(*(t for t, _ in rest))
+        pending = [_contract(b, left, x, right, y, wanted), *rest]
+    term, x = pending[0]
+    summed = [i for i, c in enumerate(term) if c not in result]
+    x = b.reduce("sum", x, summed)
+    term = "".join(c for c in term if c in result)
+    return b.transpose(x, [term.index(c) for c in result])
+
+
+def _without_ellipsis(equation, operands):
+    terms = equation.partition("->")[0].split(",")
+    ranks = {v.rank - len(t.replace("...", "")) for t, v in zip(terms, operands) if "..." in t}
+    if len(ranks) != 1:
+        raise Unsupported("'...' of several ranks in one equation")
+    free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
+    return equation.replace("...", "".join(free[: ranks.pop()]))
+
+
+def _unrepeated(term, x):
+    if len(set(term)) != len(term):
+        raise Unsupported(f"a diagonal in einsum: {term!r} repeats an index")
+    return term, x
+
+
+def _contract(b, left, x, right, y, wanted):
+    # An index that only one side has, and nobody wants, is summed first.
+    for_left = [i for i, c in enumerate(left) if c not in right and c not in wanted]
+    x, left = b.reduce("sum", x, for_left), "".join(c for i, c in enumerate(left) if i not in for_left)
+    for_right = [i for i, c in enumerate(right) if c not in left and c not in wanted]
+    y, right = b.reduce("sum", y, for_right), "".join(c for i, c in enumerate(right) if i not in for_right)
+    shared = [c for c in left if c in right]
+    extents = {c: max(x.shape[left.index(c)], y.shape[right.index(c)]) for c in shared}
+    x = b.broadcast_to(x, [extents.get(c, d) for c, d in zip(left, x.shape)])
+    y = b.broadcast_to(y, [extents.get(c, d) for c, d in zip(right, y.shape)])
+    batch = [c for c in shared if c in wanted]
+    contract = [c for c in shared if c not in wanted]
+    product = _product(b, x, y, ([left.index(c) for c in batch], [right.index(c) for c in batch]),
+                       ([left.index(c) for c in contract], [right.index(c) for c in contract]))
+    term = "".join(batch) + "".join(c for c in left if c not in shared) + "".join(c for c in right if c not in shared)
+    return term, product
+
+
+# --- attention ---------------------------------------------------------------------------------
+
+
+@lowers("aten.scaled_dot_product_attention.default")
+def attention(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if enable_gqa:
+        key, value = (_repeated_heads(b, x, query.shape[-3]) for x in (key, value))
+    lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    q, k, v = (b.broadcast_to(x, lead + x.shape[-2:]) for x in (query, key, value))
+
+    # Two leading dimensions, whatever the caller has.
+    heads = lead[-1] if len(lead) > 1 else 1
+    flat = (math.prod(lead) // heads, heads)
+    q, k, v = (b.reshape(x, flat + x.shape[-2:]) for x in (q, k, v))
+    mask = attn_mask
+    if mask is not None:
+        whole = lead + (q.shape[-2], k.shape[-2])
+        if mask.rank > 4 or len(lead) != 2:
+            mask = b.reshape(b.broadcast_to(mask, whole), flat + whole[-2:])
+        mask = b.reshape(mask, (1,) * (4 - mask.rank) + mask.shape)
+        if mask.is_float:
+            mask = b.cast(mask, q.dtype)
+
+    # The whole op drops nothing, wants equal head sizes, and gives no gradient for the mask.
+    whole_op = dropout_p == 0.0 and v.shape == k.shape and not (mask is not None and mask.differentiable)
+    run = b.attention if whole_op else _written_out
+    arguments = (q, k, v, mask, is_causal, scale)
+    y = run(*arguments) if whole_op else run(b, *arguments, dropout_p)
+    return b.reshape(y, b.shape)
+
+
+def _repeated_heads(b, x, heads):
+    if x.shape[-3] == heads:
+        return x
+    lead, times = x.shape[:-2], heads // x.shape[-3]
+    spread = lead + (times,) + x.shape[-2:]
+    dims = [i for i in range(len(spread)) if i != len(lead)]
+    return b.reshape(b.broadcast(x, dims, spread), x.shape[:-3] + (heads,) + x.shape[-2:])
+
+
+def _written_out(b, q, k, v, mask, causal, scale, dropout_p):
+    scores = b.dot_general(q, k, ([0, 1], [0, 1]), ([3], [3]))
+    scores = b.binary("mul", scores, b.constant(scale, (), q.dtype))
+    hidden = b.constant(-math.inf, (), q.dtype)
+    if causal:
+        rows, keys = b.iota(0, scores.shape[2:]), b.iota(1, scores.shape[2:])
+        scores = b.select(b.compare("le", keys, rows), scores, hidden)
+    if mask is not None:
+        scores = b.binary("add", scores, mask) if mask.is_float else b.select(mask, scores, hidden)
+    weights = b.softmax(scores, 3)
+    if dropout_p > 0.0:
+        weights = dropped(b, weights, dropout_p)
+    return b.dot_general(weights, v, ([0, 1], [0, 1]), ([3], [2]))
+
+
+# --- lookups -------------------------------------------------------------------------------------
+
+
+@lowers("aten.embedding.default")
+def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    if padding_idx >= 0 and weight.differentiable:
+        raise Unsupported(f"padding_idx={padding_idx} of a trained table; leave it out")
+    if scale_grad_by_freq:
+        raise Unsupported("scale_grad_by_freq")
+    return b.gather(weight, indices)
+
+
+@lowers("aten.index_select.default")
+def index_select(b, x, dim, index):
+    return _gather_dim(b, x, normalised(dim, x.rank), index)
+
+
+@lowers("aten.index.Tensor")
+def index(b, x, indices):
+    given = [(i, v) for i, v in enumerate(indices) if v is not None]
+    if len(given) != 1 or given[0][1].dtype == torch.bool:
+        raise Unsupported("indexing by several tensors at once, or by a mask")
+    return _gather_dim(b, x, *given[0])
+
+
+def _gather_dim(b, x, dim, indices):
+    """Result dimensions: those of x before dim, those of indices, those of x after."""
+    indices = _wrapped(b, indices, x.shape[dim])
+    order = [dim] + [i for i in range(x.rank) if i != dim]
+    y = b.gather(b.transpose(x, order), indices)
+    n = indices.rank
+    return b.transpose(y, [*range(n, n + dim), *range(n), *range(n + dim, y.rank)])
+
+
+def _wrapped(b, indices, extent):
+    """Negative indices count from the end."""
+    behind = b.compare("lt", indices, b.constant(0, (), indices.dtype))
+    return b.select(behind, b.binary("add", indices, b.constant(extent, (), indices.dtype)), indices)
+
+
+@lowers("aten.gather.default", "aten.take_along_dim.default")
+def gather(b, x, dim, index, *, sparse_grad=False):
+    if not x.rank:
+        raise Unsupported("a scalar")
+    dim = normalised(dim, x.rank)
+    if index.dtype != torch.int64:
+        index = b.cast(index, torch.int64)
+    # The place of an element in the flattened tensor.
+    strides = [math.prod(x.shape[i + 1 :]) for i in range(x.rank)]
+    place = None
+    for i in range(x.rank):
+        coordinate = index if i == dim else b.iota(i, index.shape)
+        part = b.binary("mul", coordinate, b.constant(strides[i], (), torch.int64)) if strides[i] != 1 else coordinate
+        place = part if place is None else b.binary("add", place, part)
+    return b.gather(b.reshape(x, (math.prod(x.shape),)), place)

@@ -1,0 +1,78 @@
+# ===- normalisation.py - layer norm, rms norm, softmax ---------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Normalisations, kept whole so that derivative and kernels can be good ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .table import Unsupported, lowers, normalised
+
+
+def _rows(b, x, normalized_shape, parameters):
+    """`x` and the parameters with the normalised dimensions made one."""
+    kept = x.shape[: x.rank - len(normalized_shape)]
+    extent = math.prod(normalized_shape)
+    flat = [None if p is None else b.reshape(p, (extent,)) for p in parameters]
+    return b.reshape(x, kept + (extent,)), flat
+
+
+@lowers("aten.layer_norm.default")
+def layer_norm(b, x, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True):
+    rows, (weight, bias) = _rows(b, x, normalized_shape, (weight, bias))
+    return b.reshape(b.layer_norm(rows, weight, bias, eps), x.shape)
+
+
+@lowers("aten.rms_norm.default")
+def rms_norm(b, x, normalized_shape, weight=None, eps=None):
+    rows, (weight,) = _rows(b, x, normalized_shape, (weight,))
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    return b.reshape(b.rms_norm(rows, weight, eps), x.shape)
+
+
+@lowers("aten.group_norm.default")
+def group_norm(b, x, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True):
+    groups = b.reshape(x, (x.shape[0], num_groups, math.prod(x.shape[1:]) // num_groups))
+    result = b.reshape(b.layer_norm(groups, None, None, eps), x.shape)
+    channels = (x.shape[1],) + (1,) * (x.rank - 2)
+    if weight is not None:
+        result = b.binary("mul", result, b.reshape(weight, channels))
+    return result if bias is None else b.binary("add", result, b.reshape(bias, channels))
+
+
+@lowers("aten.batch_norm.default")
+def batch_norm(b, x, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled):
+    if training:
+        raise Unsupported("batch norm in training mode changes its buffers; call module.eval() first")
+    channels = (x.shape[1],) + (1,) * (x.rank - 2)
+    scale = b.writer.unary("rsqrt", b.binary("add", running_var, b.constant(eps, (), running_var.dtype)))
+    result = b.binary("sub", x, b.reshape(running_mean, channels))
+    result = b.binary("mul", result, b.reshape(scale, channels))
+    if weight is not None:
+        result = b.binary("mul", result, b.reshape(weight, channels))
+    return result if bias is None else b.binary("add", result, b.reshape(bias, channels))
+
+
+@lowers("aten._native_batch_norm_legit_functional.default")
+def batch_norm_training(b, *_):
+    raise Unsupported("batch norm in training mode changes its buffers; call module.eval() first")
+
+
+@lowers("aten.softmax.int", "aten._softmax.default")
+def softmax(b, x, dim, *_):
+    x = b.cast(x, b.dtype)
+    return b.softmax(x, normalised(dim, x.rank)) if x.rank else b.constant(1.0, (), b.dtype)
+
+
+@lowers("aten.log_softmax.int", "aten._log_softmax.default")
+def log_softmax(b, x, dim, *_):
+    x = b.cast(x, b.dtype)
+    return b.softmax(x, normalised(dim, x.rank), log=True) if x.rank else b.constant(0.0, (), b.dtype)
+
+

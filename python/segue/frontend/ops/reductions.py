@@ -1,0 +1,124 @@
+# ===- reductions.py - sums, means, extrema, variances --------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Operators that combine all elements along some dimensions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .table import Unsupported, all_dims, lowers
+
+
+def _count(shape, dims) -> int:
+    return math.prod(shape[d] for d in dims)
+
+
+@lowers("aten.sum.default", "aten.sum.dim_IntList")
+def sum_(b, x, dim=None, keepdim=False, *, dtype=None):
+    return b.reduce("sum", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
+
+
+@lowers("aten.mean.default", "aten.mean.dim")
+def mean(b, x, dim=None, keepdim=False, *, dtype=None):
+    return b.reduce("mean", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
+
+
+@lowers("aten.amax.default")
+def amax(b, x, dim=(), keepdim=False):
+    return b.reduce("max", x, all_dims(dim, x.rank), keepdim)
+
+
+@lowers("aten.amin.default")
+def amin(b, x, dim=(), keepdim=False):
+    return b.reduce("min", x, all_dims(dim, x.rank), keepdim)
+
+
+@lowers("aten.max.default")
+def max_(b, x):
+    return b.reduce("max", x, range(x.rank))
+
+
+@lowers("aten.min.default")
+def min_(b, x):
+    return b.reduce("min", x, range(x.rank))
+
+
+@lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
+def any_(b, x, dim=None, keepdim=False):
+    return _truths(b, "max", x, dim, keepdim)
+
+
+@lowers("aten.all.default", "aten.all.dim", "aten.all.dims")
+def all_(b, x, dim=None, keepdim=False):
+    return _truths(b, "min", x, dim, keepdim)
+
+
+def _truths(b, kind, x, dim, keepdim):
+    x = b.cast(b.cast(x, torch.bool), torch.int32)
+    return b.cast(b.reduce(kind, x, all_dims(dim, x.rank), keepdim), torch.bool)
+
+
+def _variance(b, x, dim, correction, keepdim):
+    dims = all_dims(dim, x.rank)
+    count, correction = _count(x.shape, dims), 1 if correction is None else correction
+    if count <= correction:
+        raise Unsupported(f"correction {correction} over {count} elements: the variance is not a number")
+    centred = b.binary("sub", x, b.reduce("mean", x, dims, keepdim=True))
+    total = b.reduce("sum", b.binary("mul", centred, centred), dims, keepdim)
+    return b.binary("mul", total, b.constant(1 / (count - correction), (), x.dtype))
+
+
+@lowers("aten.var.correction")
+def var(b, x, dim=None, *, correction=None, keepdim=False):
+    return _variance(b, x, dim, correction, keepdim)
+
+
+@lowers("aten.var.dim")
+def var_dim(b, x, dim, unbiased=True, keepdim=False):
+    return _variance(b, x, dim, int(unbiased), keepdim)
+
+
+@lowers("aten.std.correction")
+def std(b, x, dim=None, *, correction=None, keepdim=False):
+    return b.writer.unary("sqrt", _variance(b, x, dim, correction, keepdim))
+
+
+@lowers("aten.std.dim")
+def std_dim(b, x, dim, unbiased=True, keepdim=False):
+    return b.writer.unary("sqrt", _variance(b, x, dim, int(unbiased), keepdim))
+
+
+@lowers("aten.var_mean.correction")
+def var_mean(b, x, dim=None, *, correction=None, keepdim=False):
+    return [_variance(b, x, dim, correction, keepdim), b.reduce("mean", x, all_dims(dim, x.rank), keepdim)]
+
+
+@lowers("aten.var_mean.dim")
+def var_mean_dim(b, x, dim, unbiased=True, keepdim=False):
+    return var_mean(b, x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@lowers("aten.logsumexp.default")
+def logsumexp(b, x, dim, keepdim=False):
+    dims = all_dims(dim, x.rank)
+    peak = b.reduce("max", x, dims, keepdim=True)
+    total = b.writer.unary("log", b.reduce("sum", b.writer.unary("exp", b.binary("sub", x, peak)), dims, keepdim=True))
+    return b.reshape(b.binary("add", total, peak), b.shape)
+
+
+@lowers("aten.linalg_vector_norm.default")
+def vector_norm(b, x, ord=2, dim=None, keepdim=False, *, dtype=None):
+    x, dims = b.cast(x, b.dtype), all_dims(dim, x.rank)
+    if ord == 2:
+        return b.writer.unary("sqrt", b.reduce("sum", b.binary("mul", x, x), dims, keepdim))
+    if ord == 1:
+        return b.reduce("sum", b.writer.unary("abs", x), dims, keepdim)
+    if ord == math.inf:
+        return b.reduce("max", b.writer.unary("abs", x), dims, keepdim)
+    raise Unsupported(f"order {ord}; 1, 2 and inf are known")

@@ -1,0 +1,182 @@
+# ===- shapes.py - views, slices, joins -------------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Operators that move elements and compute nothing.
+
+PyTorch says what shape comes out; whether it is a view or a copy there does not
+matter here, since values are never changed.
+"""
+
+from __future__ import annotations
+
+from .table import Unsupported, lowers, normalised
+
+
+@lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints",
+        "aten.unflatten.int", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",
+        "aten.unsqueeze.default", "aten.view_as.default", "aten.reshape_as.default", "aten.ravel.default")
+def reshape(b, x, *_, **__):
+    return b.reshape(x, b.shape)
+
+
+@lowers("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default")
+def expand(b, x, *_, **__):
+    return b.broadcast_to(x, b.shape)
+
+
+@lowers("aten.broadcast_tensors.default")
+def broadcast_tensors(b, tensors):
+    return b.broadcast_together(*tensors)
+
+
+@lowers("aten.permute.default")
+def permute(b, x, dims):
+    return b.transpose(x, [normalised(d, x.rank) for d in dims])
+
+
+@lowers("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
+def transpose(b, x, dim0, dim1):
+    order = list(range(x.rank))
+    dim0, dim1 = normalised(dim0, x.rank), normalised(dim1, x.rank)
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return b.transpose(x, order)
+
+
+@lowers("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
+def matrix_transpose(b, x):
+    return transpose(b, x, -2, -1) if x.rank > 1 else x
+
+
+@lowers("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist")
+def movedim(b, x, source, destination):
+    source = [source] if isinstance(source, int) else source
+    destination = [destination] if isinstance(destination, int) else destination
+    moved = {normalised(d, x.rank): normalised(s, x.rank) for s, d in zip(source, destination)}
+    rest = iter(i for i in range(x.rank) if i not in moved.values())
+    return b.transpose(x, [moved[i] if i in moved else next(rest) for i in range(x.rank)])
+
+
+@lowers("aten.select.int")
+def select(b, x, dim, index):
+    dim = normalised(dim, x.rank)
+    index = index + x.shape[dim] if index < 0 else index
+    return b.reshape(b.slice_dim(x, dim, index, index + 1), b.shape)
+
+
+@lowers("aten.slice.Tensor")
+def slice_(b, x, dim=0, start=None, end=None, step=1):
+    dim = normalised(dim, x.rank)
+    start, end, step = slice(start, end, step).indices(x.shape[dim])
+    return b.slice_dim(x, dim, start, end, step)
+
+
+@lowers("aten.narrow.default")
+def narrow(b, x, dim, start, length):
+    dim = normalised(dim, x.rank)
+    start = start + x.shape[dim] if start < 0 else start
+    return b.slice_dim(x, dim, start, start + length)
+
+
+@lowers("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default",
+        "aten.tensor_split.sections", "aten.tensor_split.indices")
+def split(b, x, _, dim=0):
+    dim, start, parts = normalised(dim, x.rank), 0, []
+    for result in b.results:
+        parts.append(b.slice_dim(x, dim, start, start + result.shape[dim]))
+        start += result.shape[dim]
+    return parts
+
+
+@lowers("aten.unbind.int")
+def unbind(b, x, dim=0):
+    dim = normalised(dim, x.rank)
+    return [b.reshape(b.slice_dim(x, dim, i, i + 1), b.shape) for i in range(x.shape[dim])]
+
+
+@lowers("aten.cat.default", "aten.concat.default")
+def cat(b, tensors, dim=0):
+    return b.concat([b.cast(t, b.dtype) for t in tensors], normalised(dim, len(b.shape)))
+
+
+@lowers("aten.stack.default")
+def stack(b, tensors, dim=0):
+    dim = normalised(dim, len(b.shape))
+    shape = [1 if i == dim else d for i, d in enumerate(b.shape)]
+    return b.concat([b.reshape(b.cast(t, b.dtype), shape) for t in tensors], dim)
+
+
+@lowers("aten.repeat.default", "aten.tile.default")
+def repeat(b, x, repeats):
+    repeats = [1] * (len(b.shape) - len(repeats)) + list(repeats)
+    shape = [1] * (len(repeats) - x.rank) + list(x.shape)
+    # [d] repeated r times is [r, d], flattened.
+    dims = [2 * i + 1 for i in range(len(shape))]
+    spread = [extent for pair in zip(repeats, shape) for extent in pair]
+    return b.reshape(b.broadcast(b.reshape(x, shape), dims, spread), b.shape)
+
+
+@lowers("aten.repeat_interleave.self_int")
+def repeat_interleave(b, x, repeats, dim=None, *, output_size=None):
+    if dim is None:
+        x, dim = b.reshape(x, (_count(x.shape),)), 0
+    dim = normalised(dim, x.rank)
+    spread = list(x.shape[: dim + 1]) + [repeats] + list(x.shape[dim + 1 :])
+    dims = [i for i in range(len(spread)) if i != dim + 1]
+    return b.reshape(b.broadcast(x, dims, spread), b.shape)
+
+
+def _count(shape) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+@lowers("aten.roll.default")
+def roll(b, x, shifts, dims=()):
+    shifts = [shifts] if isinstance(shifts, int) else shifts
+    dims = [dims] if isinstance(dims, int) else dims
+    shape = x.shape
+    if not dims:
+        x, dims = b.reshape(x, (_count(shape),)), [0]
+    for shift, dim in zip(shifts, dims):
+        dim = normalised(dim, x.rank)
+        cut = -shift % x.shape[dim]
+        if cut:
+            x = b.concat([b.slice_dim(x, dim, cut, x.shape[dim]), b.slice_dim(x, dim, 0, cut)], dim)
+    return b.reshape(x, shape)
+
+
+@lowers("aten.constant_pad_nd.default", "aten.pad.default")
+def pad(b, x, pad, *rest, value=0):
+    mode = rest[0] if rest and isinstance(rest[0], str) else "constant"
+    if mode != "constant":
+        raise Unsupported(f"mode {mode!r}; only 'constant' pads")
+    numbers = [r for r in rest if not isinstance(r, str) and r is not None]
+    value = numbers[0] if numbers else value or 0
+    low, high = [0] * x.rank, [0] * x.rank
+    for i in range(len(pad) // 2):  # pairs count from the last dimension
+        low[x.rank - 1 - i], high[x.rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    # A negative amount cuts.
+    x = b.slice(x, [max(-l, 0) for l in low], [d - max(-h, 0) for d, h in zip(x.shape, high)], [1] * x.rank)
+    return b.pad(x, [max(l, 0) for l in low], [max(h, 0) for h in high], value)
+
+
+def _triangle(b, x, keep: str, diagonal: int):
+    matrix = x.shape[-2:]
+    rows, columns = b.iota(0, matrix), b.iota(1, matrix)
+    inside = b.compare(keep, columns, b.binary("add", rows, b.constant(diagonal, (), rows.dtype)))
+    return b.select(inside, x, b.constant(0, (), x.dtype))
+
+
+@lowers("aten.tril.default")
+def tril(b, x, diagonal=0):
+    return _triangle(b, x, "le", diagonal)
+
+
+@lowers("aten.triu.default")
+def triu(b, x, diagonal=0):
+    return _triangle(b, x, "ge", diagonal)

@@ -1,0 +1,103 @@
+# ===- sources.py - values from nothing, random values ------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Operators that make values from nothing: fills, ranges, random numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from .table import lowers
+
+
+@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.empty.memory_format",
+        "aten.empty_like.default", "aten.new_empty.default")
+def zeros(b, *_, **__):
+    return b.constant(0, b.shape, b.dtype)
+
+
+@lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def ones(b, *_, **__):
+    return b.constant(1, b.shape, b.dtype)
+
+
+@lowers("aten.full.default", "aten.full_like.default", "aten.new_full.default")
+def full(b, _, fill, *rest, **__):
+    # full(size, value), full_like(x, value), new_full(x, size, value)
+    value = rest[0] if isinstance(fill, (list, tuple)) else fill
+    return b.constant(value, b.shape, b.dtype)
+
+
+@lowers("aten.scalar_tensor.default")
+def scalar_tensor(b, value, **__):
+    return b.constant(value, (), b.dtype)
+
+
+@lowers("aten.arange.default")
+def arange_end(b, end, **_):
+    return _range(b, 0, 1)
+
+
+@lowers("aten.arange.start")
+def arange_start(b, start, end, **_):
+    return _range(b, start, 1)
+
+
+@lowers("aten.arange.start_step")
+def arange_step(b, start, end, step=1, **_):
+    return _range(b, start, step)
+
+
+def _range(b, start, step):
+    values = b.iota(0, b.shape, b.dtype)
+    if step != 1:
+        values = b.binary("mul", values, b.constant(step, (), b.dtype))
+    return b.binary("add", values, b.constant(start, (), b.dtype)) if start != 0 else values
+
+
+@lowers("aten.eye.default", "aten.eye.m")
+def eye(b, *_, **__):
+    diagonal = b.compare("eq", b.iota(0, b.shape), b.iota(1, b.shape))
+    return b.cast(diagonal, b.dtype)
+
+
+@lowers("aten.one_hot.default")
+def one_hot(b, x, num_classes=-1):
+    shape = x.shape + (b.shape[-1],)
+    classes = b.iota(len(shape) - 1, shape, x.dtype)
+    return b.cast(b.compare("eq", b.broadcast(x, range(x.rank), shape), classes), b.dtype)
+
+
+# --- random: counter-based, so that recomputation never changes a mask -----------------------
+
+
+@lowers("aten.rand.default", "aten.rand_like.default")
+def rand(b, *_, **__):
+    return b.cast(b.random(b.shape), b.dtype)
+
+
+@lowers("aten.bernoulli.default")
+def bernoulli(b, probability, **_):
+    drawn = b.compare("lt", b.random(b.shape), b.cast(probability, torch.float32))
+    return b.cast(drawn, b.dtype)
+
+
+@lowers("aten.bernoulli.p")
+def bernoulli_p(b, _, p=0.5, **__):
+    return b.cast(b.compare("lt", b.random(b.shape), b.constant(p)), b.dtype)
+
+
+def dropped(b, x, p: float):
+    """`x` with elements zeroed with probability `p`, the others scaled to keep the mean."""
+    if p >= 1.0:
+        return b.binary("mul", x, b.constant(0, (), x.dtype))
+    keep = b.compare("ge", b.random(x.shape), b.constant(p))
+    return b.select(keep, b.binary("mul", x, b.constant(1 / (1 - p), (), x.dtype)), b.constant(0, (), x.dtype))
+
+
+@lowers("aten.dropout.default")
+def dropout(b, x, p, train):
+    return dropped(b, x, p) if train and p > 0 else x

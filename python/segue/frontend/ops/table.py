@@ -1,0 +1,100 @@
+# ===- table.py - how a lowering is entered ------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""How a lowering is entered in the table, and what it is given to work with."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+from ..writer import GraphWriter, Value
+
+#: Operator ("aten.add.Tensor") -> function(builder, *args, **kwargs).
+OPS: dict[str, Callable] = {}
+
+
+def lowers(*names: str):
+    """Enter a function in the table under the given operators."""
+
+    def enter(function: Callable) -> Callable:
+        for name in names:
+            assert name not in OPS, f"{name} is entered twice"
+            OPS[name] = function
+        return function
+
+    return enter
+
+
+class Unsupported(Exception):
+    """Raised by a lowering for an argument that it cannot express; the text says which."""
+
+
+class NodeBuilder:
+    """The writer, with what PyTorch knows of the results of the node at hand.
+
+    Attributes
+    ----------
+    writer : GraphWriter
+    shape, dtype : of the first result of the node
+    """
+
+    def __init__(self, writer: GraphWriter, results: list):
+        self.writer = writer
+        self.results = results
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.results[0].shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.results[0].dtype
+
+    def __getattr__(self, name: str):  # everything of the writer, one dot nearer
+        return getattr(self.writer, name)
+
+    def value(self, x, like: Value | None = None, dtype: torch.dtype | None = None) -> Value:
+        """`x` as a value; a Python number becomes a scalar constant of `dtype`, or of `like`'s."""
+        if isinstance(x, Value):
+            return x if dtype is None else self.writer.cast(x, dtype)
+        return self.writer.constant(x, (), dtype or like.dtype)
+
+    def promoted(self, *xs) -> list[Value]:
+        """Values of one element type, by PyTorch's promotion of tensors, scalars and numbers."""
+        dtype = promoted_type(*xs)
+        return [self.value(x, dtype=dtype) for x in xs]
+
+    def unary(self, name: str, x: Value) -> Value:
+        """Integers are taken to the float type that PyTorch would use."""
+        return self.writer.unary(name, self.writer.cast(x, self.dtype))
+
+
+def promoted_type(*xs) -> torch.dtype:
+    """The element type in which PyTorch combines tensors and numbers."""
+    stand_ins = [
+        torch.empty((1,) if x.shape else (), dtype=x.dtype, device="meta") if isinstance(x, Value) else x for x in xs
+    ]
+    result = stand_ins[0]
+    for other in stand_ins[1:]:
+        dtype = torch.result_type(result, other)
+        dims = max(getattr(result, "ndim", 0), getattr(other, "ndim", 0))
+        result = torch.empty((1,) if dims else (), dtype=dtype, device="meta")
+    return result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result)
+
+
+def normalised(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def all_dims(dims, rank: int) -> list[int]:
+    """None and the empty list mean all dimensions."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(rank))
+    dims = [dims] if isinstance(dims, int) else dims
+    return sorted(normalised(d, rank) for d in dims) if rank else []

@@ -1,0 +1,160 @@
+# ===- signature.py - what goes into and comes out of a captured module -----------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""What goes into and comes out of a captured module: names, roles, structure.
+
+A call of a PyTorch module has nested arguments and results; a program has flat,
+named ones. The classes here hold the way between the two, so that a call can
+be checked, flattened and put together again without PyTorch's exporter.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the program.
+
+    `names` holds every name that the tensor has in the module: tied parameters
+    have several and are one argument, called by the first.
+    """
+
+    name: str
+    role: str  # input, parameter, frozen, hyper
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result of the program."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass
+class Captured:
+    """A module as a graph of the `segue` dialect.
+
+    Attributes
+    ----------
+    text : str
+        The MLIR module.
+    arguments, results : list
+        In the order of `@forward`.
+    structure : Structure
+        The way from calls to flat tensors and back.
+    """
+
+    text: str
+    arguments: list[Argument]
+    results: list[Result]
+    structure: "Structure"
+
+    def named(self, role: str) -> list[Argument]:
+        return [a for a in self.arguments if a.role == role]
+
+
+@dataclass
+class Structure:
+    """How nested arguments and results map to flat, named tensors.
+
+    `leaves` has one entry per leaf of the call's arguments: the name of an input,
+    or `Constant` for a leaf that is not a tensor and was built into the graph.
+    `result_leaves` likewise: an index into the results of the program, or a `Constant`.
+    """
+
+    in_spec: Any
+    leaves: list
+    out_spec: Any
+    result_leaves: list
+    signature: inspect.Signature | None = field(default=None, compare=False)
+
+    def flatten(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+        """The input tensors of a call by name; raises where the call has another structure."""
+        args, kwargs = positional(self.signature, args, kwargs)
+        flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+        if spec != self.in_spec:
+            raise InvalidArgumentError(
+                f"the call has another structure than the example: inputs are {self.input_names()}")
+        tensors = {}
+        for leaf, given in zip(self.leaves, flat):
+            if not isinstance(leaf, Constant):
+                tensors[leaf] = given
+            elif leaf.value is not given and leaf.value != given:
+                raise InvalidArgumentError(
+                    f"argument {leaf.name!r} is {given!r}, but the module was compiled for {leaf.value!r}")
+        return tensors
+
+    def unflatten(self, results: list) -> Any:
+        leaves = [leaf.value if isinstance(leaf, Constant) else results[leaf] for leaf in self.result_leaves]
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def input_names(self) -> list[str]:
+        return [leaf for leaf in self.leaves if not isinstance(leaf, Constant)]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A leaf that is not a tensor."""
+
+    name: str
+    value: Any
+
+
+def positional(signature: inspect.Signature | None, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The call with as many arguments as possible given by position."""
+    if signature is None:
+        return tuple(args), dict(kwargs)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidArgumentError(f"{error}; the module takes {signature}") from None
+    return bound.args, bound.kwargs
+
+
+def flatten_call(forward: Callable, args: tuple, kwargs: dict):
+    """Name every leaf of a call of `forward`.
+
+    Returns the leaves, their names ("x", "batch.tokens", "xs.0"), the spec, and the signature.
+    """
+    signature = inspect.signature(forward)
+    args, kwargs = positional(signature, args, kwargs)
+    kwargs = dict(sorted(kwargs.items()))
+    by_position = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            by_position += [f"{parameter.name}.{i}" for i in range(len(args) - len(by_position))]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            by_position.append(parameter.name)
+    pairs, spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
+    names, leaves = [], []
+    for path, leaf in pairs:
+        where, rest = path[0].idx, [_key_text(k) for k in path[1:]]
+        if where == 0:
+            rest[0] = by_position[int(rest[0])]
+        names.append(".".join(rest))
+        leaves.append(leaf)
+    return leaves, names, spec, signature, args, kwargs
+
+
+def _key_text(key) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -1,0 +1,349 @@
+# ===- writer.py - writes ops of the segue dialect as text --------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Writes a function of the `segue` dialect, op by op, as MLIR text.
+
+The writer knows the assembly of the ops (SegueOps.td) and the dialect's rule
+that broadcasting is explicit; it knows nothing of PyTorch's operators. Values
+carry shape and element type, so that callers never parse text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import InvalidArgumentError
+
+ELEMENT_TYPES = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int8: "i8",
+    torch.bool: "i1",
+}
+
+_HEX_OF_SPECIAL = {  # element type -> (inf, -inf, nan)
+    "f32": ("0x7F800000", "0xFF800000", "0x7FC00000"),
+    "bf16": ("0x7F80", "0xFF80", "0x7FC0"),
+    "f16": ("0x7C00", "0xFC00", "0x7E00"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA value: a ranked tensor.
+
+    `differentiable` is true where a gradient may flow back from the value to a
+    parameter or a float input.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    differentiable: bool = False
+
+    @property
+    def type(self) -> str:
+        return tensor_type(self.shape, self.dtype)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.is_floating_point
+
+
+def element_type(dtype: torch.dtype) -> str:
+    """Spelling of an element type; raises for those that the dialect lacks."""
+    if dtype not in ELEMENT_TYPES:
+        known = ", ".join(str(t).removeprefix("torch.") for t in ELEMENT_TYPES)
+        raise InvalidArgumentError(f"element type {dtype} is not supported; use one of {known}")
+    return ELEMENT_TYPES[dtype]
+
+
+def tensor_type(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"tensor<{''.join(f'{d}x' for d in shape)}{element_type(dtype)}>"
+
+
+def quoted(text: str) -> str:
+    """A string literal of MLIR."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\0A") + '"'
+
+
+def literal(value: float | int | bool, dtype: torch.dtype) -> str:
+    """A number as an element of `dtype` in an MLIR attribute."""
+    if dtype == torch.bool:
+        return "true" if value else "false"
+    if not dtype.is_floating_point:
+        return str(int(value))
+    return float_literal(float(value), element_type(dtype))
+
+
+def float_literal(value: float, element: str = "f64") -> str:
+    if math.isinf(value) or math.isnan(value):
+        special = _HEX_OF_SPECIAL[element]
+        return special[2] if math.isnan(value) else special[0 if value > 0 else 1]
+    text = repr(value)
+    if "e" in text:
+        mantissa, exponent = text.split("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{int(exponent)}"
+    return text
+
+
+def _ints(values) -> str:
+    return "[" + ", ".join(str(int(v)) for v in values) + "]"
+
+
+class GraphWriter:
+    """Appends ops to the body of one function.
+
+    `block` and `location` are stamped on each op as it is written; the importer
+    sets them when it moves to another node of the source.
+    """
+
+    def __init__(self):
+        self.block: str | None = None
+        self.location: str | None = None
+        self._lines: list[str] = []
+        self._count = 0
+        self._locations: dict[str, int] = {}
+        self._constants: dict[tuple, Value] = {}
+        self._random_ids = 0
+        self.uses_random = False
+
+    # --- text ----------------------------------------------------------------
+
+    def location_ref(self) -> str:
+        if self.location is None:
+            return ""
+        number = self._locations.setdefault(self.location, len(self._locations))
+        return f" loc(#loc{number})"
+
+    def body(self) -> str:
+        return "\n".join(self._lines)
+
+    def location_definitions(self) -> str:
+        return "\n".join(f"#loc{number} = loc({text})" for text, number in self._locations.items())
+
+    def _emit(self, name: str, head: str, tail: str, results: list[tuple[tuple[int, ...], torch.dtype]],
+              operands=(), attributes: str = "") -> list[Value]:
+        number = self._count
+        self._count += 1
+        if self.block is not None:
+            attributes = f"segue.block = {quoted(self.block)}" + (f", {attributes}" if attributes else "")
+        attr_dict = f" {{{attributes}}}" if attributes else ""
+        count = f":{len(results)}" if len(results) > 1 else ""
+        self._lines.append(
+            f"    %{number}{count} = segue.{name}{' ' if head else ''}{head}{attr_dict} : {tail}{self.location_ref()}")
+        flows = any(v.differentiable for v in operands)
+        return [
+            Value(f"%{number}" + (f"#{i}" if len(results) > 1 else ""), tuple(shape), dtype,
+                  flows and dtype.is_floating_point)
+            for i, (shape, dtype) in enumerate(results)
+        ]
+
+    # --- values from nothing ---------------------------------------------------
+
+    def constant(self, value: float | int | bool, shape=(), dtype: torch.dtype = torch.float32) -> Value:
+        """A splat."""
+        shape = tuple(shape)
+        key = (literal(value, dtype), shape, dtype)
+        if key not in self._constants:
+            number = self._count
+            self._count += 1
+            self._lines.append(
+                f"    %{number} = segue.constant dense<{key[0]}> : {tensor_type(shape, dtype)}{self.location_ref()}")
+            self._constants[key] = Value(f"%{number}", shape, dtype)
+        return self._constants[key]
+
+    def constant_tensor(self, tensor: torch.Tensor) -> Value:
+        """A constant with the elements of a tensor."""
+        tensor = tensor.detach().contiguous().cpu()
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        if tensor.numel() == 1:
+            return self.constant(tensor.reshape(()).item(), shape, dtype)
+        if dtype == torch.bool:
+            data = json.dumps(tensor.tolist())
+        else:
+            data = '"0x' + tensor.reshape(-1).view(torch.uint8).numpy().tobytes().hex().upper() + '"'
+        number = self._count
+        self._count += 1
+        self._lines.append(
+            f"    %{number} = segue.constant dense<{data}> : {tensor_type(shape, dtype)}{self.location_ref()}")
+        return Value(f"%{number}", shape, dtype)
+
+    def iota(self, dim: int, shape, dtype: torch.dtype = torch.int64) -> Value:
+        shape = tuple(shape)
+        return self._emit("iota", f"dim {dim}", tensor_type(shape, dtype), [(shape, dtype)])[0]
+
+    def random(self, shape) -> Value:
+        """Uniform in [0, 1), f32, another draw at each call."""
+        self.uses_random = True
+        shape, number = tuple(shape), self._random_ids
+        self._random_ids += 1
+        return self._emit("random", f"%seed, %step id {number}", tensor_type(shape, torch.float32),
+                          [(shape, torch.float32)])[0]
+
+    # --- elementwise -------------------------------------------------------------
+
+    def unary(self, name: str, x: Value) -> Value:
+        return self._emit(name, x.name, x.type, [(x.shape, x.dtype)], [x])[0]
+
+    def gelu(self, kind: str, x: Value) -> Value:
+        return self._emit("gelu", f"{kind} {x.name}", x.type, [(x.shape, x.dtype)], [x])[0]
+
+    def binary(self, name: str, a: Value, b: Value) -> Value:
+        """Broadcasts both to one shape; element types must already agree."""
+        a, b = self.broadcast_together(a, b)
+        return self._emit(name, f"{a.name}, {b.name}", a.type, [(a.shape, a.dtype)], [a, b])[0]
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        a, b = self.broadcast_together(a, b)
+        tail = f"{a.type} -> {tensor_type(a.shape, torch.bool)}"
+        return self._emit("compare", f"{predicate} {a.name}, {b.name}", tail, [(a.shape, torch.bool)])[0]
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        condition, a, b = self.broadcast_together(condition, a, b)
+        return self._emit("select", f"{condition.name}, {a.name}, {b.name}", f"{condition.type}, {a.type}",
+                          [(a.shape, a.dtype)], [a, b])[0]
+
+    def cast(self, x: Value, dtype: torch.dtype) -> Value:
+        if x.dtype == dtype:
+            return x
+        return self._emit("cast", x.name, f"{x.type} -> {tensor_type(x.shape, dtype)}", [(x.shape, dtype)], [x])[0]
+
+    # --- shapes --------------------------------------------------------------------
+
+    def broadcast_together(self, *values: Value) -> list[Value]:
+        shape = torch.broadcast_shapes(*(v.shape for v in values))
+        return [self.broadcast_to(v, shape) for v in values]
+
+    def broadcast_to(self, x: Value, shape) -> Value:
+        """As numpy: dimensions align at the right."""
+        shape = tuple(shape)
+        return self.broadcast(x, range(len(shape) - x.rank, len(shape)), shape)
+
+    def broadcast(self, x: Value, dims, shape) -> Value:
+        """Dimension k of `x` becomes dimension `dims[k]` of the result."""
+        shape, dims = tuple(shape), list(dims)
+        if shape == x.shape:
+            return x
+        return self._emit("broadcast", f"{x.name} dims {_ints(dims)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
+                          [(shape, x.dtype)], [x])[0]
+
+    def reshape(self, x: Value, shape) -> Value:
+        shape = tuple(shape)
+        if shape == x.shape:
+            return x
+        return self._emit("reshape", x.name, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+
+    def transpose(self, x: Value, permutation) -> Value:
+        permutation = list(permutation)
+        if permutation == list(range(x.rank)):
+            return x
+        shape = tuple(x.shape[p] for p in permutation)
+        return self._emit("transpose", f"{x.name} {_ints(permutation)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
+                          [(shape, x.dtype)], [x])[0]
+
+    def slice(self, x: Value, starts, limits, steps) -> Value:
+        shape = tuple(-(-(e - s) // t) for s, e, t in zip(starts, limits, steps))
+        if shape == x.shape:
+            return x
+        head = f"{x.name} {_ints(starts)} to {_ints(limits)} by {_ints(steps)}"
+        return self._emit("slice", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+
+    def slice_dim(self, x: Value, dim: int, start: int, limit: int, step: int = 1) -> Value:
+        starts, limits, steps = [0] * x.rank, list(x.shape), [1] * x.rank
+        starts[dim], limits[dim], steps[dim] = start, limit, step
+        return self.slice(x, starts, limits, steps)
+
+    def pad(self, x: Value, low, high, value: float = 0.0) -> Value:
+        shape = tuple(l + d + h for l, d, h in zip(low, x.shape, high))
+        head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints([0] * x.rank)} "
+                f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
+        return self._emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+
+    def concat(self, values: list[Value], dim: int) -> Value:
+        if len(values) == 1:
+            return values[0]
+        shape = list(values[0].shape)
+        shape[dim] = sum(v.shape[dim] for v in values)
+        dtype = values[0].dtype
+        head = f"{', '.join(v.name for v in values)} dim {dim}"
+        tail = f"{', '.join(v.type for v in values)} -> {tensor_type(tuple(shape), dtype)}"
+        return self._emit("concat", head, tail, [(tuple(shape), dtype)], values)[0]
+
+    # --- reductions and contractions -------------------------------------------------
+
+    def reduce(self, kind: str, x: Value, dims, keepdim: bool = False) -> Value:
+        dims = sorted(dims)
+        if dims:
+            shape = tuple(d for i, d in enumerate(x.shape) if i not in dims)
+            result = self._emit("reduce", f"{kind} {x.name} dims {_ints(dims)}",
+                                f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+        else:
+            result = x
+        if keepdim:
+            result = self.reshape(result, [1 if i in dims else d for i, d in enumerate(x.shape)])
+        return result
+
+    def dot_general(self, a: Value, b: Value, batch, contract) -> Value:
+        """`batch` and `contract` are pairs (dimensions of a, dimensions of b)."""
+        free_a = [d for i, d in enumerate(a.shape) if i not in batch[0] and i not in contract[0]]
+        free_b = [d for i, d in enumerate(b.shape) if i not in batch[1] and i not in contract[1]]
+        shape = tuple([a.shape[i] for i in batch[0]] + free_a + free_b)
+        head = (f"{a.name}, {b.name} batch {_ints(batch[0])} x {_ints(batch[1])} "
+                f"contract {_ints(contract[0])} x {_ints(contract[1])}")
+        tail = f"{a.type}, {b.type} -> {tensor_type(shape, a.dtype)}"
+        return self._emit("dot_general", head, tail, [(shape, a.dtype)], [a, b])[0]
+
+    def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float) -> Value:
+        lse = (q.shape[:3], torch.float32)
+        head = f"{q.name}, {k.name}, {v.name}"
+        if mask is not None:
+            head += f" mask {mask.name} : {mask.type}"
+        head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
+        return self._emit("attention", head, f"{q.type}, {k.type} -> {tensor_type(*lse)}",
+                          [(q.shape, q.dtype), lse], [q, k, v])[0]
+
+    # --- normalisation, losses, indexing -------------------------------------------------
+
+    def layer_norm(self, x: Value, gamma: Value | None, beta: Value | None, eps: float) -> Value:
+        stat = (x.shape[:-1], torch.float32)
+        head = x.name
+        head += f" gamma {gamma.name} : {gamma.type}" if gamma is not None else ""
+        head += f" beta {beta.name} : {beta.type}" if beta is not None else ""
+        return self._emit("layer_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
+                          [(x.shape, x.dtype), stat, stat], [v for v in (x, gamma, beta) if v is not None])[0]
+
+    def rms_norm(self, x: Value, gamma: Value | None, eps: float) -> Value:
+        stat = (x.shape[:-1], torch.float32)
+        head = x.name + (f" gamma {gamma.name} : {gamma.type}" if gamma is not None else "")
+        return self._emit("rms_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
+                          [(x.shape, x.dtype), stat], [v for v in (x, gamma) if v is not None])[0]
+
+    def softmax(self, x: Value, dim: int, log: bool = False) -> Value:
+        return self._emit("log_softmax" if log else "softmax", f"{x.name} dim {dim}", x.type,
+                          [(x.shape, x.dtype)], [x])[0]
+
+    def cross_entropy(self, logits: Value, targets: Value, ignore_index: int) -> Value:
+        row = (logits.shape[:1], torch.float32)
+        head = f"{logits.name}, {targets.name} ignore_index {ignore_index}"
+        return self._emit("cross_entropy", head, f"{logits.type}, {targets.type} -> {tensor_type(*row)}",
+                          [row, row], [logits])[0]
+
+    def gather(self, table: Value, indices: Value) -> Value:
+        shape = indices.shape + table.shape[1:]
+        tail = f"{table.type}, {indices.type} -> {tensor_type(shape, table.dtype)}"
+        return self._emit("gather", f"{table.name}[{indices.name}]", tail, [(shape, table.dtype)], [table])[0]

@@ -1,0 +1,286 @@
+# ===- op_cases.py - every operator of the frontend, with shapes ---------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Every operator of the frontend with a spread of shapes: even, odd, size 1, scalars.
+
+A case is a function of tensors and a way to make its inputs. The same cases are
+parsed and verified (test_frontend.py) and compared with PyTorch, values and
+gradients (test_ops.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    function: Callable
+    inputs: tuple  # callables of a generator, each gives a tensor
+    tolerance: float = 1e-4  # relative, norm-wise
+
+    def make(self, seed: int = 0) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return [maker(generator) for maker in self.inputs]
+
+
+class Apply(torch.nn.Module):
+    """A function as a module without weights."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors):
+        return self.function(*tensors)
+
+
+def normal(*shape, dtype=torch.float32):
+    return lambda g: torch.randn(shape, generator=g).to(dtype)
+
+
+def uniform(low, high, *shape):
+    """Away from kinks and poles."""
+    return lambda g: torch.rand(shape, generator=g) * (high - low) + low
+
+
+def integers(low, high, *shape, dtype=torch.int64):
+    return lambda g: torch.randint(low, high, shape, generator=g, dtype=dtype)
+
+
+def truths(*shape):
+    return lambda g: torch.rand(shape, generator=g) < 0.5
+
+
+CASES: list[Case] = []
+
+
+def case(name, function, *inputs, **options):
+    assert all(c.name != name for c in CASES), name
+    CASES.append(Case(name, function, inputs, **options))
+
+
+SHAPES = [(), (1,), (7,), (4, 8), (3, 1, 5), (2, 3, 4, 5), (1, 1), (33, 17)]
+
+
+def text(shape) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+# --- elementwise ----------------------------------------------------------------------
+
+UNARY = {
+    "neg": (torch.neg, -2, 2), "abs": (torch.abs, 0.2, 2), "sign": (torch.sign, 0.2, 2), "exp": (torch.exp, -3, 3),
+    "expm1": (torch.expm1, -1, 1), "log": (torch.log, 0.1, 4), "sqrt": (torch.sqrt, 0.1, 4),
+    "rsqrt": (torch.rsqrt, 0.1, 4), "sin": (torch.sin, -6, 6), "cos": (torch.cos, -6, 6), "tanh": (torch.tanh, -4, 4),
+    "erf": (torch.erf, -3, 3), "sigmoid": (torch.sigmoid, -6, 6), "silu": (F.silu, -6, 6), "relu": (F.relu, -2, 2),
+    "gelu_erf": (F.gelu, -4, 4), "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), -4, 4),
+    "reciprocal": (torch.reciprocal, 0.3, 3), "square": (torch.square, -2, 2), "log1p": (torch.log1p, -0.5, 3),
+    "log2": (torch.log2, 0.1, 4), "exp2": (torch.exp2, -3, 3), "tan": (torch.tan, -1, 1),
+    "log_sigmoid": (F.logsigmoid, -5, 5), "softplus": (F.softplus, -5, 25), "leaky_relu": (F.leaky_relu, -2, 2),
+    "elu": (F.elu, -2, 2), "selu": (F.selu, -2, 2), "relu6": (F.relu6, -2, 8), "hardtanh": (F.hardtanh, -2, 2),
+    "mish": (F.mish, -3, 3), "pow2": (lambda x: x ** 2, -2, 2), "pow3": (lambda x: x ** 3, -2, 2),
+    "pow_half": (lambda x: x ** 0.5, 0.2, 2), "pow_minus_half": (lambda x: x ** -0.5, 0.2, 2),
+    "pow1.7": (lambda x: x ** 1.7, 0.2, 2), "scalar_power": (lambda x: 2.0 ** x, -2, 2),
+    "clamp": (lambda x: x.clamp(-0.5, 0.7), -2, 2), "clamp_min": (lambda x: x.clamp(min=0.1), -2, 2),
+    "clamp_min_function": (lambda x: torch.clamp_min(x, 0.1), -2, 2), "clamp_max_function": (lambda x: torch.clamp_max(x, 0.1), -2, 2),
+    "clamp_max": (lambda x: x.clamp(max=0.1), -2, 2), "rsub": (lambda x: 1 - x, -2, 2),
+    "scalar_arithmetic": (lambda x: (x * 3 + 1) / 2 - 0.5, -2, 2), "scalar_over": (lambda x: 1.5 / x, 0.3, 2),
+    "softmax_last": (lambda x: torch.softmax(x, -1), -3, 3), "double_use": (lambda x: x * x + x, -2, 2),
+}
+for _name, (_function, _low, _high) in UNARY.items():
+    for _shape in [(7,), (33, 17)] if _name not in ("exp", "gelu_tanh", "pow2") else SHAPES:
+        case(f"{_name}-{text(_shape)}", _function, uniform(_low, _high, *_shape))
+
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
+    "minimum": torch.minimum, "pow": torch.pow, "add_alpha": lambda x, y: torch.add(x, y, alpha=0.5),
+    "where": lambda x, y: torch.where(x > y, x, y), "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.7),
+}
+PAIRS = [((4, 8), (4, 8)), ((4, 8), (8,)), ((3, 1, 5), (1, 7, 1)), ((), (3,)), ((5, 1), ()), ((1,), (1,)), ((2, 3, 4), (3, 1))]
+for _name, _function in BINARY.items():
+    for _a, _b in PAIRS if _name in ("add", "mul", "div") else PAIRS[2:4]:
+        case(f"{_name}-{text(_a)}-{text(_b)}", _function, uniform(0.5, 2, *_a), uniform(0.6, 2.1, *_b))
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    case(f"compare_{_name}", lambda x, y, f=getattr(torch, _name): f(x, y), integers(0, 3, 5, 7), integers(0, 3, 7))
+    case(f"compare_{_name}_scalar", lambda x, f=getattr(torch, _name): f(x, 0.5), normal(5, 3))
+case("logical", lambda x, y: (x & y) | ~x ^ y, truths(5, 7), truths(7))
+case("masked_fill", lambda x, m: x.masked_fill(m, -1e9).exp(), normal(4, 6), truths(4, 6))
+case("masked_fill_inf", lambda x: torch.softmax(x.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf), -1), normal(3, 6, 6))
+case("isnan", lambda x: torch.isnan(x / x), integers(0, 2, 9, dtype=torch.int32))
+case("mixed_types", lambda x, i: x * i + 2, normal(4, 3), integers(-3, 3, 4, 3))
+case("integer_arithmetic", lambda x, y: x * y + 3 - y, integers(-9, 9, 4, 3), integers(-9, 9, 3))
+case("integer_division", lambda x, y: x / y, integers(1, 9, 4, 3), integers(1, 9, 3))
+case("casts", lambda x: x.to(torch.bfloat16).float() + x.to(torch.int32).float() + x.bool().float(), uniform(0.6, 5, 33))
+case("bf16_chain", lambda x, y: (x * y + x).float().sum(), normal(5, 9, dtype=torch.bfloat16),
+     normal(9, dtype=torch.bfloat16), tolerance=2e-2)
+
+# --- shapes -----------------------------------------------------------------------------
+
+SHAPE_OPS = {
+    "view": lambda x: x.reshape(4, -1), "flatten": lambda x: x.flatten(1), "unflatten": lambda x: x.unflatten(2, (2, 3)),
+    "permute": lambda x: x.permute(2, 0, 1), "transpose": lambda x: x.transpose(-1, 0), "mT": lambda x: x.mT,
+    "movedim": lambda x: x.movedim(0, 2), "unsqueeze": lambda x: x.unsqueeze(1).unsqueeze(-1),
+    "squeeze": lambda x: x[:1].squeeze(), "expand": lambda x: x[:, :1].expand(4, 5, 6),
+    "select": lambda x: x[1], "select_last": lambda x: x[..., -1], "slice": lambda x: x[1:3, ::2, -4:],
+    "slice_step": lambda x: x[:, 1:5:3], "narrow": lambda x: x.narrow(2, 1, 3),
+    "split": lambda x: x.split(2, dim=1), "split_sizes": lambda x: x.split([1, 4], dim=1),
+    "chunk": lambda x: x.chunk(4, dim=-1), "unbind": lambda x: x.unbind(1)[2], "cat": lambda x: torch.cat([x, x[:, :2]], 1),
+    "stack": lambda x: torch.stack([x, x * 2], -1), "repeat": lambda x: x.repeat(2, 1, 3), "tile": lambda x: x.tile(2, 1),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, dim=1), "roll": lambda x: x.roll(2, 1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5), "pad_negative": lambda x: F.pad(x, (-1, 2)),
+    "tril": lambda x: x.tril(), "triu": lambda x: x.triu(1), "contiguous": lambda x: x.transpose(0, 1).contiguous(),
+    "clone": lambda x: x.clone() * 2, "rotate_half": lambda x: torch.cat([-x[..., 3:], x[..., :3]], -1),
+    "in_place": lambda x: (x * 1.0).add_(1).mul_(x), "slice_assign": lambda x: _assign(x),
+}
+
+
+def _assign(x):
+    y = x * 1.0
+    y[:, 1] = 0.5
+    return y * x
+
+
+for _name, _function in SHAPE_OPS.items():
+    if _name != "slice_assign":
+        case(f"shape_{_name}", _function, normal(4, 5, 6))
+case("shape_scalar_views", lambda x: x.reshape(1, 1).squeeze().unsqueeze(0), normal())
+case("shape_ones", lambda x: x.permute(1, 2, 0).reshape(1), normal(1, 1, 1))
+
+# --- sources ------------------------------------------------------------------------------
+
+case("arange", lambda x: x * torch.arange(7) + torch.arange(2, 9) * torch.arange(1, 15, 2), normal(3, 7))
+case("zeros_ones_full", lambda x: x + torch.zeros(5) + torch.ones_like(x) + torch.full((4, 1), 2.5) + x.new_ones(5), normal(4, 5))
+case("scalar_tensor", lambda x: torch.where(x > 0, x, torch.scalar_tensor(0.5)), normal(4, 5))
+case("eye", lambda x: x * torch.eye(4), normal(4, 4))
+case("lifted_constant", lambda x: x * torch.tensor([1.0, -2.0, 0.5]), normal(4, 3))
+case("one_hot", lambda i, x: F.one_hot(i, 5).float() * x, integers(0, 5, 4), normal(4, 5))
+case("causal_mask", lambda x: x.masked_fill(torch.arange(6)[:, None] < torch.arange(6)[None, :], 0.0), normal(2, 6, 6))
+
+# --- reductions -----------------------------------------------------------------------------
+
+for _name, _function in {"sum": torch.sum, "mean": torch.mean}.items():
+    for _shape in SHAPES:
+        case(f"{_name}_all-{text(_shape)}", _function, normal(*_shape))
+    for _dims in [0, -1, (0, 2), (0, 1, 2)]:
+        for _keep in (False, True):
+            case(f"{_name}-{_dims}-{_keep}", lambda x, f=_function, d=_dims, k=_keep: f(x, dim=d, keepdim=k), normal(3, 5, 7))
+case("amax", lambda x: x.amax(1), normal(3, 5, 7))
+case("amax_keep", lambda x: x.amax((0, 2), keepdim=True), normal(3, 5, 7))
+case("amin", lambda x: x.amin(-1), normal(3, 5, 7))
+case("max_all", lambda x: x.max(), normal(3, 5))
+case("any_all", lambda x: (x > 1).any(1) & (x > -3).all(1), normal(6, 5))
+case("var", lambda x: x.var(-1), normal(3, 7))
+case("var_biased", lambda x: x.var(0, unbiased=False, keepdim=True), normal(3, 7))
+case("std", lambda x: x.std((0, 1)), normal(3, 7))
+case("var_mean", lambda x: torch.var_mean(x, -1), normal(3, 7))
+case("var_correction", lambda x: x.var(-1, correction=2) + x.std(-1, correction=0), normal(3, 7))
+case("var_mean_correction", lambda x: torch.var_mean(x, 1, correction=0)[0], normal(3, 7))
+case("var_all", lambda x: x.var() + x.std(), normal(3, 7))
+case("logsumexp", lambda x: x.logsumexp(1), normal(3, 7))
+case("norm2", lambda x: torch.linalg.vector_norm(x, dim=-1), normal(3, 7))
+case("norm1", lambda x: x.norm(p=1, dim=0), normal(3, 7))
+case("integer_sum", lambda x: x.sum(0), integers(-5, 5, 7, 3))
+
+# --- products ----------------------------------------------------------------------------------
+
+for _m, _k, _n in [(4, 8, 16), (1, 1, 1), (5, 7, 3), (33, 17, 9), (1, 64, 5), (64, 1, 7)]:
+    case(f"mm-{_m}x{_k}x{_n}", torch.mm, normal(_m, _k), normal(_k, _n))
+    case(f"linear-{_m}x{_k}x{_n}", F.linear, normal(_m, _k), normal(_n, _k), normal(_n))
+case("linear_3d", F.linear, normal(2, 5, 7), normal(3, 7), normal(3))
+case("linear_1d", F.linear, normal(7), normal(3, 7))
+case("linear_no_bias", F.linear, normal(2, 5, 7), normal(3, 7))
+case("bmm", torch.bmm, normal(3, 4, 5), normal(3, 5, 6))
+case("matmul_broadcast", torch.matmul, normal(2, 1, 4, 5), normal(3, 5, 6))
+case("matmul_matrix", torch.matmul, normal(2, 3, 4, 5), normal(5, 6))
+case("matmul_vector", torch.matmul, normal(2, 4, 5), normal(5))
+case("vector_matmul", torch.matmul, normal(5), normal(2, 5, 3))
+case("matmul_transposed", lambda x, y: x.transpose(1, 2) @ y, normal(2, 5, 4), normal(2, 5, 6))
+case("dot", torch.dot, normal(9), normal(9))
+case("mv", torch.mv, normal(4, 9), normal(9))
+case("outer", torch.outer, normal(4), normal(9))
+case("addmm", lambda c, x, y: torch.addmm(c, x, y, beta=0.5, alpha=2), normal(6), normal(4, 5), normal(5, 6))
+case("addmv", torch.addmv, normal(4), normal(4, 9), normal(9))
+case("baddbmm", lambda c, x, y: torch.baddbmm(c, x, y, alpha=0.3), normal(3, 4, 6), normal(3, 4, 5), normal(3, 5, 6))
+for _equation, _shapes in {
+    "ij,jk->ik": [(3, 4), (4, 5)], "bhid,bhjd->bhij": [(2, 3, 4, 5), (2, 3, 6, 5)], "bij,bj->bi": [(2, 3, 4), (2, 4)],
+    "i,j->ij": [(3,), (4,)], "ijk->ki": [(2, 3, 4)], "...ij,...jk->...ik": [(2, 3, 4), (2, 4, 5)],
+    "ij,jk,kl->il": [(2, 3), (3, 4), (4, 5)], "ij,ij->": [(3, 4), (3, 4)], "bnd,dhk->bhnk": [(2, 3, 4), (4, 5, 6)],
+}.items():
+    case(f"einsum-{_equation}", lambda *xs, e=_equation: torch.einsum(e, *xs), *(normal(*s) for s in _shapes))
+
+# --- attention ------------------------------------------------------------------------------------
+
+sdpa = F.scaled_dot_product_attention
+for _b, _h, _r, _d in [(2, 3, 8, 16), (1, 1, 1, 1), (1, 2, 17, 8), (2, 1, 33, 5)]:
+    _qkv = [normal(_b, _h, _r, _d)] * 3
+    case(f"attention-{_b}x{_h}x{_r}x{_d}", sdpa, *_qkv)
+    case(f"attention_causal-{_b}x{_h}x{_r}x{_d}", lambda q, k, v: sdpa(q, k, v, is_causal=True), *_qkv)
+case("attention_3d", sdpa, *[normal(2, 8, 16)] * 3)
+case("attention_cross", sdpa, normal(2, 3, 5, 8), normal(2, 3, 9, 8), normal(2, 3, 9, 8))
+case("attention_scale", lambda q, k, v: sdpa(q, k, v, scale=0.1), *[normal(2, 3, 5, 8)] * 3)
+case("attention_bool_mask", lambda q, k, v, m: sdpa(q, k, v, attn_mask=m | torch.eye(6).bool()), *[normal(2, 3, 6, 8)] * 3, truths(6, 6))
+case("attention_float_mask", lambda q, k, v: sdpa(q, k, v, attn_mask=-torch.arange(6.0).expand(1, 1, 6, 6)), *[normal(2, 3, 6, 8)] * 3)
+case("attention_trained_mask", lambda q, k, v, m: sdpa(q, k, v, attn_mask=m), *[normal(2, 3, 6, 8)] * 3, normal(6, 6))
+case("attention_gqa", lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True),
+     normal(2, 6, 5, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 8))
+case("attention_value_size", sdpa, normal(2, 3, 5, 8), normal(2, 3, 5, 8), normal(2, 3, 5, 4))
+
+# --- normalisation ------------------------------------------------------------------------------------
+
+for _shape in [(4, 8), (1, 1), (3, 5, 7), (33, 65)]:
+    _n = _shape[-1]
+    # A row of one element is constant after normalisation: its gradient is exactly 0 and has no direction.
+    if _n > 1:
+        case(f"layer_norm-{text(_shape)}", lambda x, g, b, n=_n: F.layer_norm(x, (n,), g, b), normal(*_shape), normal(_n), normal(_n))
+    case(f"rms_norm-{text(_shape)}", lambda x, g, n=_n: F.rms_norm(x, (n,), g, 1e-2), normal(*_shape), normal(_n))
+    case(f"softmax-{text(_shape)}", lambda x: torch.softmax(x, 0) + torch.softmax(x, -1), normal(*_shape))
+    case(f"log_softmax-{text(_shape)}", lambda x: torch.log_softmax(x, 0) + F.log_softmax(x, -1), normal(*_shape))
+case("layer_norm_plain", lambda x: F.layer_norm(x, (7,)), normal(3, 7))
+case("layer_norm_two_dims", lambda x, g, b: F.layer_norm(x, (5, 7), g, b), normal(3, 5, 7), normal(5, 7), normal(5, 7))
+case("rms_norm_plain", lambda x: F.rms_norm(x, (7,)), normal(3, 7))
+case("rms_norm_written_out", lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * g, normal(3, 7), normal(7))
+case("group_norm", lambda x, g, b: F.group_norm(x, 2, g, b), normal(3, 4, 5), normal(4), normal(4))
+
+# --- losses ------------------------------------------------------------------------------------------------
+
+for _rows, _classes in [(8, 16), (1, 1), (5, 7), (33, 65)]:
+    case(f"cross_entropy-{_rows}x{_classes}", F.cross_entropy, normal(_rows, _classes), integers(0, _classes, _rows))
+for _reduction in ("none", "sum", "mean"):
+    case(f"cross_entropy_{_reduction}", lambda x, t, r=_reduction: F.cross_entropy(x, t, reduction=r), normal(6, 9), integers(0, 9, 6))
+    case(f"cross_entropy_ignore_{_reduction}", lambda x, t, r=_reduction: F.cross_entropy(x, t, ignore_index=2, reduction=r),
+         normal(16, 4), integers(0, 4, 16))
+    case(f"cross_entropy_smooth_{_reduction}",
+         lambda x, t, r=_reduction: F.cross_entropy(x, t, label_smoothing=0.1, ignore_index=1, reduction=r), normal(16, 4), integers(0, 4, 16))
+    case(f"mse_{_reduction}", lambda x, y, r=_reduction: F.mse_loss(x, y, reduction=r), normal(5, 7), normal(5, 7))
+case("cross_entropy_weighted", lambda x, t, w: F.cross_entropy(x, t, weight=w.abs() + 0.1), normal(6, 9), integers(0, 9, 6), normal(9))
+case("cross_entropy_nd", F.cross_entropy, normal(2, 5, 3, 4), integers(0, 5, 2, 3, 4))
+case("cross_entropy_soft", lambda x, t: F.cross_entropy(x, t.softmax(-1)), normal(4, 5), normal(4, 5))
+case("nll", lambda x, t: F.nll_loss(F.log_softmax(x, -1), t), normal(6, 9), integers(0, 9, 6))
+case("nll_ignore", lambda x, t: F.nll_loss(F.log_softmax(x, -1), t, ignore_index=3, reduction="sum"), normal(16, 5), integers(0, 5, 16))
+case("l1", F.l1_loss, normal(5, 7), normal(5, 7))
+case("smooth_l1", F.smooth_l1_loss, normal(5, 7), normal(5, 7))
+case("huber", F.huber_loss, normal(5, 7), normal(5, 7))
+case("kl_div", lambda x, y: F.kl_div(x, y, reduction="sum", log_target=True), normal(5, 7), normal(5, 7))
+case("bce_with_logits", F.binary_cross_entropy_with_logits, normal(5, 7), uniform(0, 1, 5, 7))
+
+# --- lookups -----------------------------------------------------------------------------------------------
+
+case("embedding", lambda i, w: F.embedding(i, w), integers(0, 11, 3, 5), normal(11, 7))
+case("embedding_one", lambda i, w: F.embedding(i, w), integers(0, 1, 1), normal(1, 1))
+case("index_rows", lambda x, i: x[i], normal(5, 3), integers(-5, 5, 7))
+case("index_columns", lambda x, i: x[:, i], normal(5, 6, 3), integers(0, 6, 4))
+case("index_select", lambda x, i: x.index_select(1, i), normal(5, 6), integers(0, 6, 4))
+case("gather", lambda x, i: x.gather(1, i), normal(5, 6), integers(0, 6, 5, 3))
+case("gather_first", lambda x, i: x.gather(0, i), normal(5, 6), integers(0, 5, 2, 6))

@@ -1,0 +1,217 @@
+# ===- test_frontend.py - capture: text, names, roles, places, refusals ------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Capture alone: no code is made here. What programs compute is tested in test_ops.py."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from op_cases import CASES, Apply
+
+import segue
+from segue.frontend import capture
+from segue.frontend.ops import OPS
+
+SEGUE_OPT = os.environ.get("SEGUE_OPT") or shutil.which("segue-opt") or os.path.join(
+    os.path.dirname(__file__), "../../build/bin/segue-opt")
+
+
+def verify(*texts):
+    """Parse and verify modules in one run of segue-opt."""
+    run = subprocess.run([SEGUE_OPT, "--split-input-file", "--verify-roundtrip", "-"],
+                         input="\n// -----\n".join(texts), capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr[:4000]
+
+
+def test_every_case_is_valid_ir():
+    texts = []
+    for one in CASES:
+        captured = capture(Apply(one.function), tuple(one.make()))
+        texts.append(f"// {one.name}\n{captured.text}")
+    verify(*texts)
+
+
+def test_every_lowering_has_a_case():
+    """A lowering that no case reaches would be wrong in silence."""
+    reached = set()
+    originals = dict(OPS)
+    try:
+        for name, function in originals.items():
+            OPS[name] = lambda *a, _n=name, _f=function, **k: (reached.add(id(_f)), _f(*a, **k))[1]
+        for one in CASES:
+            capture(Apply(one.function), tuple(one.make()))
+        for module, inputs in EXTRA:
+            capture(module, inputs)
+    finally:
+        OPS.update(originals)
+    missed = {name for name, f in originals.items() if id(f) not in reached}
+    # Aliases of one lowering count as reached together. This one refuses (test_a_changed_buffer_is_refused).
+    assert missed == {"aten._native_batch_norm_legit_functional.default"}
+
+
+EXTRA = [
+    (Apply(lambda x: F.dropout(x, 0.5, True) + torch.rand(3) + torch.rand_like(x)), (torch.randn(4, 3),)),
+    (Apply(lambda x: torch.bernoulli(x, 0.3) + torch.bernoulli(x)), (torch.rand(4, 3),)),
+    (nn.BatchNorm1d(3).eval(), (torch.randn(4, 3),)),
+    (Apply(lambda x: torch.eye(3) + x), (torch.randn(3, 3),)),
+    (Apply(lambda x: x.isinf() | x.isnan() | (x.min() > 0)), (torch.randn(3, 3),)),
+]
+
+
+class Mlp(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(2))
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.register_buffer("shift", torch.ones(4), persistent=False)
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x, options=None):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x * self.scale + self.shift * self.frozen
+
+
+def test_names_and_roles():
+    captured = capture(Mlp(), (torch.randn(3, 4),))
+    roles = {a.name: a.role for a in captured.arguments}
+    assert roles == {
+        **{f"layers.{i}.{j}.{w}": "parameter" for i in range(2) for j in (0, 2) for w in ("weight", "bias")},
+        "scale": "frozen", "shift": "frozen", "frozen": "frozen", "x": "input",
+    }
+    assert [r.name for r in captured.results] == ["out0"]
+    verify(captured.text)
+
+
+def test_blocks_and_places():
+    text = capture(Mlp(), (torch.randn(3, 4),)).text
+    # A numbered module inside of a block belongs to the block.
+    assert set(re.findall(r'segue.block = "([^"]+)"', text)) == {"layers.0", "layers.1"}
+    line = Mlp.forward.__code__.co_firstlineno + 2
+    assert re.search(rf'loc\("layers\.0[^"]*"\("{re.escape(__file__)}":{line}:1\)\)', text)
+
+
+def test_tied_parameters_are_one_argument():
+
+    class Tied(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids):
+            return self.head(self.embedding(ids))
+
+    captured = capture(Tied(), (torch.tensor([1, 2]),))
+    (parameter,) = captured.named("parameter")
+    assert parameter.names == ("embedding.weight", "head.weight")
+    verify(captured.text)
+
+
+def test_one_tensor_given_twice_is_two_inputs():
+    x = torch.randn(3)
+    captured = capture(Apply(lambda a, b: a - 2 * b), (x, x))
+    assert len(captured.named("input")) == 2
+    sub = re.search(r"segue.sub %arg0, ", captured.text)
+    assert sub, captured.text
+
+
+def test_structure_of_calls():
+
+    class Nested(nn.Module):
+
+        def forward(self, batch, *more, scale=1.0, **named):
+            return {"sum": batch["a"] + more[0], "list": [batch["b"][0] * scale, named["z"]], "none": None}
+
+    a, b, c, z = (torch.randn(2) for _ in range(4))
+    captured = capture(Nested(), ({"a": a, "b": [b]}, c), {"scale": 2.0, "z": z})
+    assert captured.structure.input_names() == ["batch.a", "batch.b.0", "more.0", "z"]
+    assert [r.name for r in captured.results] == ["sum", "list.0", "list.1"]
+    flat = captured.structure.flatten(({"a": a, "b": [b]}, c), {"z": z, "scale": 2.0})
+    assert flat["more.0"] is c
+    with pytest.raises(segue.InvalidArgumentError, match="scale.*2.0"):
+        captured.structure.flatten(({"a": a, "b": [b]}, c), {"z": z, "scale": 3.0})
+    assert captured.structure.unflatten([a, b, z]) == {"sum": a, "list": [b, z], "none": None}
+    verify(captured.text)
+
+
+def test_the_only_scalar_is_the_loss():
+    captured = capture(Apply(lambda x, t: (F.mse_loss(x, t), x * 2)), (torch.randn(3), torch.randn(3)))
+    assert [r.name for r in captured.results] == ["loss", "out1"]
+
+
+def test_dropout_draws_by_counter():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Dropout(0.1))
+    captured = capture(module, (torch.randn(2, 4),))
+    assert re.findall(r"segue.random %seed, %step id (\d)", captured.text) == ["0", "1"]
+    assert {a.name for a in captured.named("hyper")} == {"seed", "step"}
+    verify(captured.text)
+    assert "segue.random" not in capture(module.eval(), (torch.randn(2, 4),)).text
+
+
+def test_weight_decay_by_parameter():
+    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),), weight_decay={"bias": 0.0}).text
+    assert re.findall(r'segue.name = "(\w+)"[^}]*segue.weight_decay = 0.0 : f64', text) == ["bias"]
+    verify(text)
+
+
+def test_no_grad_region_is_imported():
+
+    class Rotary(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("frequencies", torch.rand(4))
+
+        def forward(self, x):
+            with torch.no_grad():
+                angles = torch.arange(3).float()[:, None] * self.frequencies
+                cos = angles.cos()
+            return x * cos
+
+    verify(capture(Rotary(), (torch.randn(2, 3, 4),)).text)
+
+
+def test_unsupported_operator_names_op_module_and_line():
+
+    class Inner(nn.Module):
+
+        def forward(self, x):
+            return torch.fft.fft(x).real
+
+    outer = nn.Sequential(nn.Linear(4, 4), Inner())
+    with pytest.raises(segue.UnsupportedOpError) as caught:
+        capture(outer, (torch.randn(2, 4),))
+    line = Inner.forward.__code__.co_firstlineno + 1
+    assert caught.value.report["op"].startswith("aten.fft_fft") or "fft" in caught.value.report["op"]
+    assert caught.value.report["module"] == "1"
+    assert caught.value.report["source"] == f"{__file__}:{line}"
+    assert f"{__file__}:{line}" in str(caught.value) and "'1'" in str(caught.value)
+
+
+@pytest.mark.parametrize("inputs, words", [
+    ((torch.randn(0, 4),), r"input 'x' has shape \[0, 4\]: a dimension is empty"),
+    ((torch.randn(2, 4, dtype=torch.float64),), "element type torch.float64 is not supported"),
+    ((torch.randn(2, 5),), "torch.export could not capture Mlp"),
+    ((), "missing a required argument: 'x'"),
+])
+def test_refusals_say_why(inputs, words):
+    with pytest.raises(segue.Error, match=words):
+        capture(Mlp(), inputs)
+
+
+def test_a_changed_buffer_is_refused():
+    with pytest.raises(segue.Error, match="running_mean|batch norm in training mode"):
+        capture(nn.BatchNorm1d(3), (torch.randn(4, 3),))
