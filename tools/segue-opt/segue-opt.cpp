@@ -10,7 +10,9 @@
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
+#include "segue/Dialect/Segue/Derivatives/Derivatives.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/Transforms/Passes.h"
 
 int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
@@ -18,5 +20,7 @@ int main(int argc, char **argv) {
   mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
   registry.insert<segue::SegueDialect, segue::prog::ProgDialect>();
+  segue::registerDerivatives(registry);
+  segue::registerSegueTransformsPasses();
   return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
 }

@@ -70,15 +70,17 @@ static Value contractWith(GradientBuilder &b, Value gradient, const Side &mine, 
   return b.transpose(product, permutation);
 }
 
-static Gradients dotGeneralGradients(DotGeneralOp op, GradientBuilder &b, ValueRange gradients,
-                                     ArrayRef<bool> wanted) {
+static Gradients dotGeneralGradients(DotGeneralOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
   Value gradient = b.down(gradients[0], op.getLhs());
   int64_t batchRank = op.getLhsBatch().size();
   Side lhs{op.getLhs(), op.getLhsBatch(), op.getLhsContract(), op.getLhsFree(), batchRank};
   Side rhs{op.getRhs(), op.getRhsBatch(), op.getRhsContract(), op.getRhsFree(),
            batchRank + static_cast<int64_t>(lhs.free.size())};
-  return SmallVector<Value>{wanted[0] ? contractWith(b, gradient, lhs, rhs) : Value(),
+  SmallVector<Value> answer{wanted[0] ? contractWith(b, gradient, lhs, rhs) : Value(),
                             wanted[1] ? contractWith(b, gradient, rhs, lhs) : Value()};
+  if (Value bias = op.getBias())
+    answer.push_back(wanted[2] ? b.down(b.sumRows(b.up(gradients[0])), bias) : Value());
+  return answer;
 }
 
 //===----------------------------------------------------------------------===//

@@ -64,9 +64,7 @@ static Value erfGradient(GradientBuilder &b, Value x, Value, Value g) {
   return b.mul(b.mul(g, 2 * llvm::numbers::inv_sqrtpi), b.exp(b.neg(b.mul(x, x))));
 }
 
-static Value sigmoidGradient(GradientBuilder &b, Value, Value y, Value g) {
-  return b.mul(g, b.mul(y, b.sub(1.0, y)));
-}
+static Value sigmoidGradient(GradientBuilder &b, Value, Value y, Value g) { return b.mul(g, b.mul(y, b.sub(1.0, y))); }
 
 /// With s = sigmoid(x): d/dx (x s) = s (1 + x (1 - s)).
 static Value siluGradient(GradientBuilder &b, Value x, Value, Value g) {

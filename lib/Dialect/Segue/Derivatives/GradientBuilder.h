@@ -84,8 +84,7 @@ inline mlir::RankedTensorType typeOf(mlir::Value value) { return mlir::cast<mlir
 inline llvm::ArrayRef<int64_t> shapeOf(mlir::Value value) { return typeOf(value).getShape(); }
 
 template <typename OpTy, auto derivative>
-struct DerivativeModel
-    : DifferentiableOpInterface::ExternalModel<DerivativeModel<OpTy, derivative>, OpTy> {
+struct DerivativeModel : DifferentiableOpInterface::ExternalModel<DerivativeModel<OpTy, derivative>, OpTy> {
   Gradients buildGradients(mlir::Operation *op, mlir::OpBuilder &builder, mlir::ValueRange resultGradients,
                            llvm::ArrayRef<bool> wanted) const {
     GradientBuilder b(builder, op->getLoc());

@@ -112,8 +112,10 @@ static Gradients crossEntropyGradients(CrossEntropyOp op, GradientBuilder &b, Va
   Value dlogits;
   if (Value g = gradients[0]) {
     Value targets = op.getTargets();
-    Value ignored = b.compare(Predicate::Eq, targets, b.create<ConstantOp>(DenseElementsAttr::get(
-        typeOf(targets), b.builder.getIntegerAttr(typeOf(targets).getElementType(), op.getIgnoreIndex()))));
+    Value ignored = b.compare(
+        Predicate::Eq, targets,
+        b.create<ConstantOp>(DenseElementsAttr::get(
+            typeOf(targets), b.builder.getIntegerAttr(typeOf(targets).getElementType(), op.getIgnoreIndex()))));
     Value counted = b.select(ignored, b.splat(g, 0.0), g);
     Value column = b.create<IotaOp>(RankedTensorType::get(shape, b.builder.getI32Type()), 1);
     Value target = b.rows(b.cast(targets, b.builder.getI32Type()), column);

@@ -419,8 +419,11 @@ def Segue_AttentionOp : Segue_Op<"attention", [Pure, AllTypesMatch<["q", "result
   let hasVerifier = 1;
 }
 
-def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q", "out", "grad", "gradQ"]>,
-                                                 AllTypesMatch<["k", "v", "gradK", "gradV"]>]> {
+// Result types are inferred from operands in front of the optional one.
+def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q", "gradQ"]>,
+                                                 AllTypesMatch<["k", "v", "gradK", "gradV"]>,
+                                                 TypesMatchWith<"`out` has the type of `q`", "q", "out", "$_self">,
+                                                 TypesMatchWith<"`grad` has the type of `q`", "q", "grad", "$_self">]> {
   let summary = "gives the gradients of attention for q, k and v";
   let description = [{
     From the operands and results of `segue.attention` and the gradient of its

@@ -12,6 +12,12 @@
 
 namespace segue {
 
+/// What `segue-plan-saved` may recompute.
+enum class Recompute { None, Cheap, All };
+
+/// What `segue-optimizer` makes.
+enum class OptimizerKind { AdamW, Sgd };
+
 #define GEN_PASS_DECL
 #include "segue/Dialect/Segue/Transforms/Passes.h.inc"
 

@@ -1,5 +1,7 @@
 //===- Passes.td - passes on the segue dialect -------------*- tablegen -*-===//
 //
+// In the order in which the pipeline runs them.
+//
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
@@ -9,5 +11,168 @@
 #define SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_TD
 
 include "mlir/Pass/PassBase.td"
+
+def SegueAutodiff : Pass<"segue-autodiff", "::mlir::ModuleOp"> {
+  let summary = "makes @backward from @forward by reverse-mode differentiation";
+  let description = [{
+    Training needs the gradients of the parameters, and of the inputs that
+    come from a module before. A value gets a gradient only if it lies on a
+    path from an argument that wants one (a float argument of role
+    `parameter`, or of role `input` without `segue.requires_grad = false`) to
+    a float output; for frozen values nothing is computed or saved.
+
+    `@forward` gets one more result per value that `@backward` uses, with role
+    `saved`. Constants and iotas are made again instead, and so are reshapes,
+    transposes and broadcasts of what is there. `@backward` takes the saved
+    values in the order of the results, the arguments of `@forward` that it
+    uses, and a gradient `grad.<output>` per output that has a path; it
+    returns `grad.<name>` per parameter, then per input that wants one, zeros
+    where there is no path. The original stays as `@inference`. Ops of
+    `@backward` have the location and the block of the op that they belong to.
+
+    Before:
+    ```mlir
+    func.func @forward(%x: tensor<4xf32> {segue.name = "x", segue.role = #segue.role<input>, segue.requires_grad = false},
+                       %w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+        -> (tensor<4xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
+      %0 = segue.mul %x, %w : tensor<4xf32>
+      %1 = segue.tanh %0 : tensor<4xf32>
+      return %1 : tensor<4xf32>
+    }
+    ```
+    After, without the attributes:
+    ```mlir
+    func.func @forward(%x: tensor<4xf32>, %w: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+      %0 = segue.mul %x, %w : tensor<4xf32>
+      %1 = segue.tanh %0 : tensor<4xf32>
+      return %1, %1 : tensor<4xf32>, tensor<4xf32>
+    }
+    func.func @backward(%saved: tensor<4xf32>, %x: tensor<4xf32>, %grad: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = segue.mul %saved, %saved : tensor<4xf32>
+      %one = segue.constant dense<1.0> : tensor<4xf32>
+      %1 = segue.sub %one, %0 : tensor<4xf32>
+      %2 = segue.mul %grad, %1 : tensor<4xf32>
+      %3 = segue.mul %2, %x : tensor<4xf32>
+      return %3 : tensor<4xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
+  let statistics = [
+    Statistic<"valuesSaved", "values-saved", "Forward values that backward needs">,
+    Statistic<"bytesSaved", "bytes-saved", "Bytes of these values">];
+}
+
+def SeguePlanSaved : Pass<"segue-plan-saved", "::mlir::ModuleOp"> {
+  let summary = "chooses what backward gets saved and what it recomputes";
+  let description = [{
+    Most of the memory of a training step holds saved values, and many of them
+    follow from others by a few flops: the result of a gelu from its operand, a
+    dropout mask from its seed. This pass picks the cheapest set of values from
+    which `@backward` can make all that it needs: a minimum cut of the graph of
+    `@forward`, where saving a value costs its bytes and recomputing an op
+    costs its flops, `flops-per-byte` of which weigh as much as one byte.
+    Parameters and inputs are there anyway and cost nothing, except for float
+    inputs: these are activations of the module before.
+
+    With `recompute=cheap`, contractions, attention and scatters are never done
+    twice; with `all`, they may be, and bytes alone decide; with `none`, what
+    was saved stays saved. Ops to recompute are cloned into `@backward` in
+    front of their first use.
+
+    Every saved result is marked with `segue.recompute_flops`, what it would
+    cost to make it from the other saved values and the arguments, and with the
+    `segue.block` of its op: the runtime may still drop or move it.
+
+    Before:
+    ```mlir
+    func.func @forward(...) -> (tensor<8x32xf32>, tensor<8x64xf32> {segue.name = "saved.0"}, tensor<8x64xf32> {segue.name = "saved.1"}) {
+      %h = segue.dot_general %x, %w1 ...
+      %a = segue.gelu erf %h : tensor<8x64xf32>
+      %y = segue.dot_general %a, %w2 ...
+      return %y, %h, %a : ...
+    }
+    func.func @backward(%h: ..., %a: ..., ...) {
+      %dw2 = segue.dot_general %grad, %a ...
+    ```
+    After:
+    ```mlir
+    func.func @forward(...) -> (tensor<8x32xf32>, tensor<8x64xf32> {segue.name = "saved.0", segue.recompute_flops = 32768}) {
+      ...
+      return %y, %h : ...
+    }
+    func.func @backward(%h: ..., ...) {
+      %a = segue.gelu erf %h : tensor<8x64xf32>
+      %dw2 = segue.dot_general %grad, %a ...
+    ```
+  }];
+  let options = [
+    Option<"recompute", "recompute", "::segue::Recompute", "::segue::Recompute::Cheap",
+           "What may be recomputed: none, cheap, all",
+           [{::llvm::cl::values(
+               clEnumValN(::segue::Recompute::None, "none", "nothing: every value that backward needs stays saved"),
+               clEnumValN(::segue::Recompute::Cheap, "cheap", "all but contractions, attention and scatters"),
+               clEnumValN(::segue::Recompute::All, "all", "everything: fewest bytes"))}]>,
+    Option<"flopsPerByte", "flops-per-byte", "int64_t", "64",
+           "Flops of recomputation that one saved byte is worth">,
+    Option<"maxRecomputeFlops", "max-recompute-flops", "int64_t", "0",
+           "Most flops that one op may cost to be recomputed; 0: no limit">];
+  let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
+  let statistics = [
+    Statistic<"bytesBefore", "bytes-saved-before", "Bytes of saved values before">,
+    Statistic<"bytesAfter", "bytes-saved-after", "Bytes of saved values after">,
+    Statistic<"opsRecomputed", "ops-recomputed", "Ops cloned into backward">,
+    Statistic<"flopsRecomputed", "flops-recomputed", "Flops of these ops">];
+}
+
+def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
+  let summary = "makes @optimizer and @grad_norm from the gradients of @backward";
+  let description = [{
+    An optimizer step is a program like the others, compiled with the module
+    whose parameters it updates. Each trained parameter `p` brings its value,
+    its gradient `grad.p` and its state: `m.p` and `v.p` for AdamW, `u.p` for
+    SGD, in f32. Scalars `lr`, `step` (1 at the first step) and `clip` (a factor
+    on the gradients) are arguments, so that schedules and clipping are the
+    session's. A result that replaces an argument names it in `segue.alias` and
+    is written in its place.
+
+    `@grad_norm` returns the sum of the squares of all elements of all
+    gradients of parameters; the session adds these over its modules, takes the
+    root and passes `clip`.
+
+    `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
+
+    After, with one parameter and `kind=sgd`, without the attributes:
+    ```mlir
+    func.func @optimizer(%w: tensor<4xf32>, %grad: tensor<4xf32>, %u: tensor<4xf32>,
+                         %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
+      %0, %1 = segue.sgd %w, %grad, %u lr %lr step %step clip %clip momentum 0.9 dampening 0.0 decay 0.0
+          : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+      return %0, %1 : tensor<4xf32>, tensor<4xf32>
+    }
+    func.func @grad_norm(%grad: tensor<4xf32>) -> tensor<f32> {
+      %0 = segue.mul %grad, %grad : tensor<4xf32>
+      %1 = segue.reduce sum %0 dims [0] : tensor<4xf32> -> tensor<f32>
+      return %1 : tensor<f32>
+    }
+    ```
+  }];
+  let options = [
+    Option<"kind", "kind", "::segue::OptimizerKind", "::segue::OptimizerKind::AdamW", "Which optimizer: adamw, sgd",
+           [{::llvm::cl::values(
+               clEnumValN(::segue::OptimizerKind::AdamW, "adamw", "AdamW, Loshchilov and Hutter"),
+               clEnumValN(::segue::OptimizerKind::Sgd, "sgd", "gradient descent with momentum"))}]>,
+    Option<"beta1", "beta1", "double", "0.9", "AdamW: decay of the mean of gradients">,
+    Option<"beta2", "beta2", "double", "0.999", "AdamW: decay of the mean of their squares">,
+    Option<"eps", "eps", "double", "1.0e-8", "AdamW: added to the root of the mean square">,
+    Option<"decay", "decay", "double", "0.0", "Weight decay, decoupled from the gradient in AdamW">,
+    Option<"momentum", "momentum", "double", "0.0", "SGD: share of the last step that is kept">,
+    Option<"dampening", "dampening", "double", "0.0", "SGD: part of the gradient that momentum leaves out">,
+    Option<"nesterov", "nesterov", "bool", "false", "SGD: looks one step ahead">];
+  let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
+  let statistics = [
+    Statistic<"parameters", "parameters", "Parameters that are trained">,
+    Statistic<"stateBytes", "state-bytes", "Bytes of optimizer state">];
+}
 
 #endif // SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_TD

@@ -1,0 +1,86 @@
+//===- TrainingSignature.cpp - names and roles of functions ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "TrainingSignature.h"
+
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace segue;
+
+Role segue::argumentRole(func::FuncOp function, unsigned index) {
+  auto role = function.getArgAttrOfType<RoleAttr>(index, SegueDialect::kRoleAttr);
+  return role ? role.getValue() : Role::Input;
+}
+
+Role segue::resultRole(func::FuncOp function, unsigned index) {
+  auto role = function.getResultAttrOfType<RoleAttr>(index, SegueDialect::kRoleAttr);
+  return role ? role.getValue() : Role::Output;
+}
+
+StringRef segue::argumentName(func::FuncOp function, unsigned index) {
+  auto name = function.getArgAttrOfType<StringAttr>(index, SegueDialect::kNameAttr);
+  return name ? name.getValue() : StringRef();
+}
+
+StringRef segue::resultName(func::FuncOp function, unsigned index) {
+  auto name = function.getResultAttrOfType<StringAttr>(index, SegueDialect::kNameAttr);
+  return name ? name.getValue() : StringRef();
+}
+
+DictionaryAttr segue::signatureAttrs(MLIRContext *context, StringRef name, Role role, StringRef of) {
+  Builder b(context);
+  SmallVector<NamedAttribute> attrs{b.getNamedAttr(SegueDialect::kNameAttr, b.getStringAttr(name)),
+                                    b.getNamedAttr(SegueDialect::kRoleAttr, RoleAttr::get(context, role))};
+  if (!of.empty())
+    attrs.push_back(b.getNamedAttr(SegueDialect::kOfAttr, b.getStringAttr(of)));
+  return b.getDictionaryAttr(attrs);
+}
+
+FailureOr<func::FuncOp> segue::requireFunction(ModuleOp module, StringRef name, StringRef pass) {
+  auto function = module.lookupSymbol<func::FuncOp>(name);
+  if (!function)
+    return module.emitError() << "`" << pass << "` needs a function `@" << name << "`, but the module has none";
+  if (!function.getBody().hasOneBlock())
+    return function.emitError() << "`" << pass << "` needs a body of one block, but `@" << name << "` has "
+                                << function.getBody().getBlocks().size();
+  return function;
+}
+
+static LogicalResult requireNames(func::FuncOp function, unsigned count, StringRef kind,
+                                  function_ref<StringRef(unsigned)> nameOf) {
+  llvm::StringSet<> seen;
+  for (unsigned index = 0; index < count; ++index) {
+    StringRef name = nameOf(index);
+    if (name.empty())
+      return function.emitError() << kind << " " << index << " of `@" << function.getName()
+                                  << "` has no `segue.name`, by which gradients are called";
+    if (!seen.insert(name).second)
+      return function.emitError() << kind << " " << index << " of `@" << function.getName() << "` has the name \""
+                                  << name << "\" of another " << kind;
+  }
+  return success();
+}
+
+LogicalResult segue::requireNames(func::FuncOp function) {
+  if (failed(::requireNames(function, function.getNumArguments(), "argument",
+                            [&](unsigned index) { return argumentName(function, index); })))
+    return failure();
+  return ::requireNames(function, function.getNumResults(), "result",
+                        [&](unsigned index) { return resultName(function, index); });
+}
+
+int64_t segue::tensorBytes(Type type) {
+  auto tensor = cast<RankedTensorType>(type);
+  return tensor.getNumElements() * llvm::divideCeil(tensor.getElementTypeBitWidth(), 8);
+}
+
+bool segue::isFloatTensor(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  return tensor && isa<FloatType>(tensor.getElementType());
+}

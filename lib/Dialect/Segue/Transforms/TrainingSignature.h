@@ -1,0 +1,53 @@
+//===- TrainingSignature.h - names and roles of functions -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Reads and writes the attributes on arguments and results that tell a
+// training step what they are. An argument without a role is an input, a
+// result without one an output.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_TRAININGSIGNATURE_H
+#define SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_TRAININGSIGNATURE_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+
+namespace segue {
+
+inline constexpr llvm::StringLiteral kInference = "inference";
+inline constexpr llvm::StringLiteral kGradientPrefix = "grad.";
+inline constexpr llvm::StringLiteral kRequiresGradAttr = "segue.requires_grad";
+inline constexpr llvm::StringLiteral kRecomputeFlopsAttr = "segue.recompute_flops";
+inline constexpr llvm::StringLiteral kWeightDecayAttr = "segue.weight_decay";
+inline constexpr llvm::StringLiteral kAliasAttr = "segue.alias";
+
+Role argumentRole(mlir::func::FuncOp function, unsigned index);
+Role resultRole(mlir::func::FuncOp function, unsigned index);
+/// Empty where there is none.
+llvm::StringRef argumentName(mlir::func::FuncOp function, unsigned index);
+llvm::StringRef resultName(mlir::func::FuncOp function, unsigned index);
+
+/// The attributes `segue.name`, `segue.role` and, unless empty, `segue.of`.
+mlir::DictionaryAttr signatureAttrs(mlir::MLIRContext *context, llvm::StringRef name, Role role,
+                                    llvm::StringRef of = "");
+
+/// The function `name` of `module` if it has one block; otherwise an error that
+/// says what `pass` wanted of it.
+mlir::FailureOr<mlir::func::FuncOp> requireFunction(mlir::ModuleOp module, llvm::StringRef name, llvm::StringRef pass);
+
+/// Fails if an argument or result has no name, or the name of another.
+mlir::LogicalResult requireNames(mlir::func::FuncOp function);
+
+/// Bytes of a dense tensor; an i1 takes one.
+int64_t tensorBytes(mlir::Type type);
+bool isFloatTensor(mlir::Type type);
+
+} // namespace segue
+
+#endif // SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_TRAININGSIGNATURE_H
