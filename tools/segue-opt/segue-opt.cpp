@@ -9,11 +9,9 @@
 #include "mlir/InitAllExtensions.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
-#include "segue/Dialect/Check/IR/CheckDialect.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/Derivatives/Derivatives.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
-#include "segue/Dialect/Segue/Interpreter/Passes.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 
 int main(int argc, char **argv) {
@@ -21,9 +19,8 @@ int main(int argc, char **argv) {
   mlir::registerAllDialects(registry);
   mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
-  registry.insert<segue::SegueDialect, segue::check::CheckDialect, segue::prog::ProgDialect>();
+  registry.insert<segue::SegueDialect, segue::prog::ProgDialect>();
   segue::registerDerivatives(registry);
-  segue::registerSegueInterpreterPasses();
   segue::registerSegueTransformsPasses();
   return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
 }

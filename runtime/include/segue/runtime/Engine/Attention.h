@@ -18,7 +18,7 @@
 #include <array>
 #include <string>
 
-namespace segue {
+namespace segue::inline runtime {
 
 enum class MaskKind : int8_t {
   none,
@@ -100,6 +100,6 @@ public:
   virtual void run(const AttentionGradArgs &args) const = 0;
 };
 
-} // namespace segue
+} // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_ENGINE_ATTENTION_H

@@ -29,7 +29,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace segue {
+namespace segue::inline runtime {
 
 class Engine {
 public:
@@ -55,6 +55,6 @@ private:
   std::unique_ptr<State> state_;
 };
 
-} // namespace segue
+} // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_ENGINE_ENGINE_H

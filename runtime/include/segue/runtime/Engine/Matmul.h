@@ -17,7 +17,7 @@
 #include <array>
 #include <string>
 
-namespace segue {
+namespace segue::inline runtime {
 
 /// One operand of a matmul: [batch, rows, columns].
 struct MatrixView {
@@ -41,7 +41,7 @@ struct MatmulSpec {
   bool accumulate = false;
 
   /// 2 * batch * m * n * k.
-  int64_t flops() const { return 2 * batch * m * n * k; }
+  double flops() const { return 2.0 * batch * m * n * k; }
 
   /// Why no engine can run this: a sentence to append to "matmul: ". Empty if
   /// it can. Element types are f32, bf16 or f16 (a and b alike); c has unit
@@ -68,6 +68,6 @@ public:
   virtual std::string describe() const = 0;
 };
 
-} // namespace segue
+} // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_ENGINE_MATMUL_H

@@ -26,7 +26,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace segue {
+namespace segue::inline runtime {
 
 /// Flushes denormals in this thread while it lives; see the head of the file.
 class FlushDenormals {
@@ -81,6 +81,6 @@ private:
   int count_;
 };
 
-} // namespace segue
+} // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_ENGINE_THREADS_H

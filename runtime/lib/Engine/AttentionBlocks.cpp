@@ -1,0 +1,56 @@
+//===- AttentionBlocks.cpp - operands of attention in and out of panels ---===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Packing and unpacking shared by attention and its derivative.
+//
+//===----------------------------------------------------------------------===//
+
+#include "AttentionPlans.h"
+#include <cmath>
+
+using namespace segue;
+
+void segue::packRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const void *source,
+                     int64_t rowStep, float *wide, float *target, int64_t width) {
+  if (type == ElementType::f32)
+    return kernels.pack(rows, dim, static_cast<const float *>(source), rowStep, 1, target, width);
+  widenRows(kernels, type, rows, dim, source, rowStep, wide, dim);
+  kernels.pack(rows, dim, wide, dim, 1, target, width);
+}
+
+void segue::packDims(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const void *source,
+                     int64_t rowStep, float *wide, float *target) {
+  if (type == ElementType::f32)
+    return kernels.pack(dim, rows, static_cast<const float *>(source), 1, rowStep, target, kernels.tileRows);
+  widenRows(kernels, type, rows, dim, source, rowStep, wide, dim);
+  kernels.pack(dim, rows, wide, 1, dim, target, kernels.tileRows);
+}
+
+void segue::fillMask(const VectorKernels &kernels, const AttentionSpec &spec, const void *mask, int64_t batch,
+                     int64_t head, int64_t firstRow, int64_t rows, int64_t keys, float *target) {
+  const auto &strides = spec.maskStrides;
+  int64_t first = batch * strides[0] + head * strides[1] + firstRow * strides[2];
+  for (int64_t key = 0; key < keys; ++key, target += kernels.panel) {
+    int64_t at = first + key * strides[3];
+    for (int64_t row = 0; row < rows; ++row) {
+      const void *element = advance(mask, spec.maskElement, at + row * strides[2]);
+      if (spec.mask == MaskKind::keep)
+        target[row] = *static_cast<const uint8_t *>(element) ? 0.0f : -INFINITY;
+      else
+        widen(kernels, spec.maskElement, 1, element, target + row);
+    }
+    std::fill(target + rows, target + kernels.panel, 0.0f);
+  }
+}
+
+void segue::writeBlock(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const float *block,
+                       float *wide, void *target, int64_t rowStep) {
+  if (type == ElementType::f32)
+    return kernels.transpose(dim, rows, block, kernels.panel, static_cast<float *>(target), rowStep);
+  kernels.transpose(dim, rows, block, kernels.panel, wide, dim);
+  narrowRows(kernels, type, rows, dim, wide, dim, target, rowStep);
+}

@@ -1,0 +1,87 @@
+//===- Engine.cpp - plans for the library commands ------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Chooses who runs a spec and remembers the plans. The choice is a fixed rule,
+// taken from measurements (bench/RESULTS.md), so that a machine always gives
+// the same results:
+//
+// - f32 matmul: the engine's own panels. On the shapes of a GPT step they are
+//   level with oneDNN 2.6.3 on plain operands and 5 to 25 % ahead where an
+//   operand is transposed in memory (weight gradients).
+// - bf16 matmul: oneDNN, which has AMX; panels where it has no kernel.
+// - f16 matmul: panels, in f32: oneDNN 2.6.3 has no f16 on CPUs.
+// - attention: the engine's own.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Engine/Engine.h"
+#include "AttentionPlans.h"
+#include "OneDnnMatmul.h"
+#include "PanelMatmul.h"
+#include "Scratch.h"
+#include <cassert>
+#include <utility>
+#include <vector>
+
+using namespace segue;
+
+namespace {
+
+/// Plans by spec. A program has few distinct specs: a list will do.
+template <typename Spec, typename Plan> class PlanCache {
+public:
+  template <typename Make> std::shared_ptr<const Plan> findOrMake(const Spec &spec, Make make) {
+    for (const auto &[known, plan] : plans_)
+      if (known == spec)
+        return plan;
+    plans_.emplace_back(spec, make());
+    return plans_.back().second;
+  }
+
+private:
+  std::vector<std::pair<Spec, std::shared_ptr<const Plan>>> plans_;
+};
+
+} // namespace
+
+struct Engine::State {
+  explicit State(Threads threads) : threads(threads), scratch(std::make_shared<Scratch>(threads.count())) {}
+
+  Threads threads;
+  std::shared_ptr<Scratch> scratch;
+  PlanCache<MatmulSpec, MatmulPlan> matmuls;
+  PlanCache<AttentionSpec, AttentionPlan> attentions;
+  PlanCache<AttentionGradSpec, AttentionGradPlan> attentionGrads;
+};
+
+Engine::Engine(Threads threads) : state_(std::make_unique<State>(threads)) {}
+Engine::~Engine() = default;
+
+std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &spec) {
+  assert(spec.findProblem().empty() && "check findProblem() before planning");
+  return state_->matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
+    if (spec.a.element != ElementType::f32)
+      if (auto plan = makeOneDnnMatmul(spec, state_->threads, state_->scratch))
+        return plan;
+    return makePanelMatmul(spec, state_->threads, state_->scratch);
+  });
+}
+
+std::shared_ptr<const AttentionPlan> Engine::planAttention(const AttentionSpec &spec) {
+  assert(spec.findProblem().empty() && "check findProblem() before planning");
+  return state_->attentions.findOrMake(spec, [&] { return makeAttentionPlan(spec, state_->threads, state_->scratch); });
+}
+
+std::shared_ptr<const AttentionGradPlan> Engine::planAttentionGrad(const AttentionGradSpec &spec) {
+  assert(spec.findProblem().empty() && "check findProblem() before planning");
+  return state_->attentionGrads.findOrMake(
+      spec, [&] { return makeAttentionGradPlan(spec, state_->threads, state_->scratch); });
+}
+
+const Threads &Engine::threads() const { return state_->threads; }
+
+uint64_t Engine::scratchBytes() const { return state_->scratch->totalBytes(); }

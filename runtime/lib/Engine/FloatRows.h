@@ -1,0 +1,68 @@
+//===- FloatRows.h - rows of any float type as f32 --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The inner loops know f32 alone. 16-bit operands are widened into scratch and
+// results narrowed from it, row by row.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_ENGINE_FLOATROWS_H
+#define SEGUE_RUNTIME_LIB_ENGINE_FLOATROWS_H
+
+#include "VectorKernels.h"
+#include "segue/runtime/Tensor/ElementType.h"
+#include <cassert>
+#include <cstring>
+
+namespace segue::inline runtime {
+
+/// The element `index` elements after `base`.
+inline const void *advance(const void *base, ElementType type, int64_t index) {
+  return static_cast<const char *>(base) + index * static_cast<int64_t>(byteSize(type));
+}
+inline void *advance(void *base, ElementType type, int64_t index) {
+  return static_cast<char *>(base) + index * static_cast<int64_t>(byteSize(type));
+}
+
+/// Copies `count` adjacent elements to f32.
+inline void widen(const VectorKernels &kernels, ElementType type, int64_t count, const void *source, float *target) {
+  assert(isFloat(type));
+  if (type == ElementType::f32)
+    std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
+  else if (type == ElementType::bf16)
+    kernels.widenBf16(count, static_cast<const uint16_t *>(source), target);
+  else
+    kernels.widenF16(count, static_cast<const uint16_t *>(source), target);
+}
+
+/// Copies `count` f32 to adjacent elements of `type`.
+inline void narrow(const VectorKernels &kernels, ElementType type, int64_t count, const float *source, void *target) {
+  assert(isFloat(type));
+  if (type == ElementType::f32)
+    std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
+  else if (type == ElementType::bf16)
+    kernels.narrowBf16(count, source, static_cast<uint16_t *>(target));
+  else
+    kernels.narrowF16(count, source, static_cast<uint16_t *>(target));
+}
+
+/// The same for rows: `rowStep` elements of the source from one to the next,
+/// `targetStep` floats of the target.
+inline void widenRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t columns, const void *source,
+                      int64_t rowStep, float *target, int64_t targetStep) {
+  for (int64_t row = 0; row < rows; ++row)
+    widen(kernels, type, columns, advance(source, type, row * rowStep), target + row * targetStep);
+}
+inline void narrowRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t columns,
+                       const float *source, int64_t sourceStep, void *target, int64_t rowStep) {
+  for (int64_t row = 0; row < rows; ++row)
+    narrow(kernels, type, columns, source + row * sourceStep, advance(target, type, row * rowStep));
+}
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_ENGINE_FLOATROWS_H

@@ -1,0 +1,218 @@
+//===- PanelMatmul.cpp - matmul in f32 by packed panels -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The blocking is that of Goto and van de Geijn ("Anatomy of high-performance
+// matrix multiplication", 2008): a block of b of kDepth x kColumns is packed
+// for the second-level cache, blocks of a of kRows x kDepth pass by, and a tile
+// of rows stays in the first-level cache while all panels of b meet it.
+//
+// Threads share nothing: c is cut into a grid of pieces, one per thread, and
+// each piece packs what it needs. That packs b (or a) once per thread, which at
+// these sizes costs less than a barrier per block.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PanelMatmul.h"
+#include "FloatRows.h"
+#include "VectorKernels.h"
+#include <algorithm>
+
+using namespace segue;
+
+namespace {
+
+// Multiples of the tile rows (4, 6, 12) and panel widths (8, 16, 32) of all
+// instruction sets. b takes 1.1 MiB of the second-level cache, a 0.2 MiB.
+constexpr int64_t kDepth = 384, kRows = 120, kColumns = 768;
+
+/// Products below this many operations run on one thread: a parallel region
+/// costs as much (a few microseconds).
+constexpr double kSerialFlops = 4e5;
+
+/// One piece of c: rows and columns of one item of the batch.
+struct Piece {
+  int64_t item, row, rows, column, columns;
+};
+
+struct Pointers {
+  const void *a, *b;
+  void *c;
+  const void *bias;
+};
+
+struct Buffers {
+  float *a, *b, *wide, *c, *bias;
+};
+
+class PanelMatmul final : public MatmulPlan {
+public:
+  PanelMatmul(const MatmulSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch)
+      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(vectorKernels()) {
+    cutGrid();
+    ScratchCutter cutter;
+    cutBuffers(cutter);
+    scratch_->reserve(cutter.bytes());
+  }
+
+  void run(const void *a, const void *b, void *c, const void *bias) const override {
+    int64_t pieces = spec_.batch * gridRows_ * gridColumns_;
+    Pointers pointers{a, b, c, bias};
+    auto runItem = [&](int64_t index, int64_t thread) { runPiece(piece(index), pointers, thread); };
+    if (serial_) {
+      FlushDenormals flush;
+      for (int64_t index = 0; index < pieces; ++index)
+        runItem(index, 0);
+    } else {
+      threads_.forEachItem(pieces, runItem);
+    }
+  }
+
+  std::string describe() const override {
+    std::string grid = std::to_string(gridRows_) + "x" + std::to_string(gridColumns_);
+    return std::string("panels ") + kernels_.name + (serial_ ? " serial" : " grid " + grid);
+  }
+
+private:
+  void cutGrid();
+  Buffers cutBuffers(ScratchCutter &cutter) const;
+  Piece piece(int64_t index) const;
+  void runPiece(const Piece &piece, const Pointers &pointers, int64_t thread) const;
+  void packBlock(const MatrixView &view, const void *base, int64_t outer, int64_t outerCount, int64_t outerStride,
+                 int64_t depth, int64_t depthCount, int64_t depthStride, float *wide, float *target,
+                 int64_t width) const;
+
+  bool widens() const { return spec_.a.element != ElementType::f32; }
+  bool narrows() const { return spec_.c.element != ElementType::f32; }
+
+  MatmulSpec spec_;
+  Threads threads_;
+  std::shared_ptr<Scratch> scratch_;
+  const VectorKernels &kernels_;
+  bool serial_ = false;
+  int64_t gridRows_ = 1, gridColumns_ = 1;
+  /// Extents of a piece: multiples of the tile rows and the panel.
+  int64_t pieceRows_ = 1, pieceColumns_ = 1;
+};
+
+} // namespace
+
+static int64_t roundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// Chooses how many pieces one item of the batch is cut into: as many as keep
+/// all threads busy, in the shape that packs the fewest elements.
+void PanelMatmul::cutGrid() {
+  serial_ = threads_.count() == 1 || spec_.flops() < kSerialFlops;
+  int64_t wanted = serial_ || spec_.batch >= threads_.count() ? 1 : (threads_.count() - 1) / spec_.batch + 1;
+  int64_t tiles = std::max<int64_t>(1, roundUp(spec_.m, kernels_.tileRows) / kernels_.tileRows);
+  int64_t panels = std::max<int64_t>(1, roundUp(spec_.n, kernels_.panel) / kernels_.panel);
+  int64_t least = -1;
+  for (int64_t rows = 1; rows <= wanted; ++rows) {
+    int64_t columns = wanted / rows;
+    if (rows * columns != wanted)
+      continue;
+    int64_t pieceTiles = (tiles - 1) / rows + 1, piecePanels = (panels - 1) / columns + 1;
+    // What the slowest thread multiplies, and, a hundredth of it in cost per
+    // element and row, what it packs.
+    int64_t work = pieceTiles * kernels_.tileRows * piecePanels * kernels_.panel;
+    int64_t packed = pieceTiles * kernels_.tileRows + piecePanels * kernels_.panel;
+    int64_t cost = work + 100 * packed;
+    if (least >= 0 && cost >= least)
+      continue;
+    least = cost;
+    pieceRows_ = pieceTiles * kernels_.tileRows;
+    pieceColumns_ = piecePanels * kernels_.panel;
+  }
+  gridRows_ = std::max<int64_t>(1, (spec_.m + pieceRows_ - 1) / pieceRows_);
+  gridColumns_ = std::max<int64_t>(1, (spec_.n + pieceColumns_ - 1) / pieceColumns_);
+}
+
+Buffers PanelMatmul::cutBuffers(ScratchCutter &cutter) const {
+  int64_t depth = std::min(spec_.k, kDepth), rows = std::min(pieceRows_, kRows);
+  int64_t columns = std::min(pieceColumns_, kColumns);
+  Buffers buffers{};
+  buffers.a = cutter.floats(depth * rows);
+  buffers.b = cutter.floats(depth * columns);
+  if (widens())
+    buffers.wide = cutter.floats(depth * std::max(rows, columns));
+  if (narrows())
+    buffers.c = cutter.floats(pieceRows_ * columns);
+  if (spec_.hasBias)
+    buffers.bias = cutter.floats(columns);
+  return buffers;
+}
+
+Piece PanelMatmul::piece(int64_t index) const {
+  int64_t column = index % gridColumns_ * pieceColumns_;
+  int64_t row = index / gridColumns_ % gridRows_ * pieceRows_;
+  return {index / gridColumns_ / gridRows_, row, std::min(pieceRows_, spec_.m - row), column,
+          std::min(pieceColumns_, spec_.n - column)};
+}
+
+/// Packs `outerCount` rows of a (or columns of b) over `depthCount` of the depth.
+void PanelMatmul::packBlock(const MatrixView &view, const void *base, int64_t outer, int64_t outerCount,
+                            int64_t outerStride, int64_t depth, int64_t depthCount, int64_t depthStride, float *wide,
+                            float *target, int64_t width) const {
+  const void *source = advance(base, view.element, outer * outerStride + depth * depthStride);
+  if (!widens()) {
+    kernels_.pack(outerCount, depthCount, static_cast<const float *>(source), outerStride, depthStride, target, width);
+  } else if (outerStride == 1) {
+    widenRows(kernels_, view.element, depthCount, outerCount, source, depthStride, wide, outerCount);
+    kernels_.pack(outerCount, depthCount, wide, 1, outerCount, target, width);
+  } else {
+    if (depthStride == 1)
+      widenRows(kernels_, view.element, outerCount, depthCount, source, outerStride, wide, depthCount);
+    else
+      for (int64_t i = 0; i < outerCount; ++i)
+        widenRows(kernels_, view.element, depthCount, 1, advance(source, view.element, i * outerStride), depthStride,
+                  wide + i * depthCount, 1);
+    kernels_.pack(outerCount, depthCount, wide, depthCount, 1, target, width);
+  }
+}
+
+void PanelMatmul::runPiece(const Piece &piece, const Pointers &pointers, int64_t thread) const {
+  ScratchCutter cutter(scratch_->area(thread));
+  Buffers buffers = cutBuffers(cutter);
+  const void *a = advance(pointers.a, spec_.a.element, piece.item * spec_.a.strides[0]);
+  const void *b = advance(pointers.b, spec_.b.element, piece.item * spec_.b.strides[0]);
+  ElementType cType = spec_.c.element;
+  void *c = advance(pointers.c, cType, piece.item * spec_.c.strides[0] + piece.row * spec_.c.strides[1]);
+
+  for (int64_t j = 0; j < piece.columns; j += kColumns) {
+    int64_t column = piece.column + j, columns = std::min(kColumns, piece.columns - j);
+    if (spec_.hasBias)
+      widen(kernels_, spec_.bias, columns, advance(pointers.bias, spec_.bias, column), buffers.bias);
+    void *target = advance(c, cType, column);
+    // 16-bit results are summed in f32 first, all rows of the piece.
+    float *sums = narrows() ? buffers.c : static_cast<float *>(target);
+    int64_t sumStep = narrows() ? columns : spec_.c.strides[1];
+    if (narrows() && spec_.accumulate)
+      widenRows(kernels_, cType, piece.rows, columns, target, spec_.c.strides[1], sums, sumStep);
+    // Once at least: without depth the result is the bias, or zero.
+    int64_t l = 0;
+    do {
+      int64_t depth = std::min(kDepth, spec_.k - l);
+      packBlock(spec_.b, b, column, columns, spec_.b.strides[2], l, depth, spec_.b.strides[1], buffers.wide, buffers.b,
+                kernels_.panel);
+      for (int64_t i = 0; i < piece.rows; i += kRows) {
+        int64_t rows = std::min(kRows, piece.rows - i);
+        packBlock(spec_.a, a, piece.row + i, rows, spec_.a.strides[1], l, depth, spec_.a.strides[2], buffers.wide,
+                  buffers.a, kernels_.tileRows);
+        kernels_.multiplyPacked(rows, columns, depth, buffers.a, depth * kernels_.tileRows, buffers.b,
+                                sums + i * sumStep, sumStep, spec_.accumulate || l > 0,
+                                spec_.hasBias && l == 0 ? buffers.bias : nullptr);
+      }
+      l += kDepth;
+    } while (l < spec_.k);
+    if (narrows())
+      narrowRows(kernels_, cType, piece.rows, columns, sums, sumStep, target, spec_.c.strides[1]);
+  }
+}
+
+std::shared_ptr<const MatmulPlan> segue::makePanelMatmul(const MatmulSpec &spec, Threads threads,
+                                                         std::shared_ptr<Scratch> scratch) {
+  return std::make_shared<PanelMatmul>(spec, threads, std::move(scratch));
+}

@@ -1,0 +1,121 @@
+//===- Specs.cpp - what the engine can run --------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The checks of specs. They may come from a file that nobody trusts, so every
+// property that a plan relies on is checked here, apart from the bounds of the
+// buffers, which the executor knows.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Engine/Attention.h"
+#include "segue/runtime/Engine/Matmul.h"
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+using namespace segue;
+
+static std::string text(ElementType type) { return std::string(name(type)); }
+
+/// Extents of one tensor; `least` is that of each.
+static std::string findExtentProblem(std::initializer_list<std::pair<const char *, int64_t>> extents, int64_t least) {
+  // No machine holds tensors of 2^46 elements, and below that sizes in bytes
+  // and sums of offsets do not overflow.
+  constexpr double kMost = 1ull << 46;
+  double elements = 1;
+  for (auto [what, extent] : extents) {
+    if (extent < least)
+      return std::string(what) + " is " + std::to_string(extent) + ", the least is " + std::to_string(least);
+    elements *= std::max<double>(1, static_cast<double>(extent));
+  }
+  if (elements <= kMost)
+    return {};
+  std::string shape;
+  for (auto [what, extent] : extents)
+    shape += std::string(shape.empty() ? "" : " * ") + what + " " + std::to_string(extent);
+  return shape + " are more than 2^46 elements";
+}
+
+/// "f32", or "bf16 or f32".
+static std::string orF32(ElementType type) { return type == ElementType::f32 ? text(type) : text(type) + " or f32"; }
+
+std::string MatmulSpec::findProblem() const {
+  std::string problem = findExtentProblem({{"batch", batch}, {"m", m}, {"k", k}}, 0);
+  if (problem.empty())
+    problem = findExtentProblem({{"batch", batch}, {"k", k}, {"n", n}}, 0);
+  if (problem.empty())
+    problem = findExtentProblem({{"batch", batch}, {"m", m}, {"n", n}}, 0);
+  if (!problem.empty())
+    return problem;
+  if (!isFloat(a.element) || a.element != b.element)
+    return "operands are " + text(a.element) + " and " + text(b.element) +
+           ", they must be one float type; insert a cast";
+  if (c.element != a.element && c.element != ElementType::f32)
+    return "result is " + text(c.element) + ", it must be " + orF32(a.element) + "; insert a cast";
+  if (hasBias && bias != c.element && bias != ElementType::f32)
+    return "bias is " + text(bias) + ", it must be " + orF32(c.element) + "; insert a cast";
+  if (n > 1 && c.strides[2] != 1)
+    return "column stride of the result is " + std::to_string(c.strides[2]) + ", it must be 1";
+  if (m > 1 && c.strides[1] < n)
+    return "row stride of the result is " + std::to_string(c.strides[1]) + ", rows of " + std::to_string(n) +
+           " elements overlap";
+  if (batch > 1 && m > 0 && n > 0 && c.strides[0] < 1)
+    return "batch stride of the result is " + std::to_string(c.strides[0]) + ", its matrices overlap";
+  return {};
+}
+
+/// Strides of a tensor [batch, heads, length, dim].
+static std::string findStrideProblem(const char *what, const AttentionSpec &spec, const AttentionStrides &strides,
+                                     int64_t length, bool isResult) {
+  if (spec.dim > 1 && strides[3] != 1)
+    return std::string("dim stride of ") + what + " is " + std::to_string(strides[3]) + ", it must be 1";
+  int64_t extents[] = {spec.batch, spec.heads, length};
+  bool empty = spec.batch == 0 || spec.heads == 0 || length == 0;
+  for (int d = 0; d < 3; ++d)
+    if (isResult && !empty && extents[d] > 1 && strides[d] < spec.dim)
+      return "stride " + std::to_string(d) + " of " + what + " is " + std::to_string(strides[d]) + ", its rows of " +
+             std::to_string(spec.dim) + " elements overlap";
+  return {};
+}
+
+std::string AttentionSpec::findProblem() const {
+  std::string problem = findExtentProblem({{"dim", dim}}, 1);
+  if (problem.empty())
+    problem = findExtentProblem({{"batch", batch}, {"heads", heads}, {"rows", rows}, {"dim", dim}}, 0);
+  if (problem.empty())
+    problem = findExtentProblem({{"batch", batch}, {"heads", heads}, {"keys", keys}, {"dim", dim}}, 0);
+  if (problem.empty())
+    problem = findStrideProblem("q", *this, q, rows, false);
+  if (problem.empty())
+    problem = findStrideProblem("k", *this, k, keys, false);
+  if (problem.empty())
+    problem = findStrideProblem("v", *this, v, keys, false);
+  if (problem.empty())
+    problem = findStrideProblem("out", *this, out, rows, true);
+  if (!problem.empty())
+    return problem;
+  if (!isFloat(element))
+    return "operands are " + text(element) + ", they must be f32, bf16 or f16";
+  if (mask == MaskKind::keep && maskElement != ElementType::i1)
+    return "a mask that keeps is " + text(maskElement) + ", it must be i1";
+  if (mask == MaskKind::add && !isFloat(maskElement))
+    return "a mask that is added is " + text(maskElement) + ", it must be a float";
+  return {};
+}
+
+std::string AttentionGradSpec::findProblem() const {
+  std::string problem = forward.findProblem();
+  if (problem.empty())
+    problem = findStrideProblem("grad_out", forward, gradOut, forward.rows, false);
+  if (problem.empty())
+    problem = findStrideProblem("grad_q", forward, gradQ, forward.rows, true);
+  if (problem.empty())
+    problem = findStrideProblem("grad_k", forward, gradK, forward.keys, true);
+  if (problem.empty())
+    problem = findStrideProblem("grad_v", forward, gradV, forward.keys, true);
+  return problem;
+}

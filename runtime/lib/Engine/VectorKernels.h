@@ -1,0 +1,109 @@
+//===- VectorKernels.h - inner loops of the engine --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The inner loops of the engine's own matmul and attention, in f32. One source,
+// VectorKernels.cpp, is compiled for x86-64, x86-64-v3 and x86-64-v4; the best
+// that the processor runs is chosen once.
+//
+// The unit of work is a product of a few rows (`tileRows` at most) with a panel
+// of `panel` columns: b is a panel, [depth][panel], which the kernel walks
+// through while the results stay in registers.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_ENGINE_VECTORKERNELS_H
+#define SEGUE_RUNTIME_LIB_ENGINE_VECTORKERNELS_H
+
+#include <cstdint>
+
+namespace segue::inline runtime {
+
+/// Softmax of one block of attention rows; see VectorKernels::softmax.
+struct SoftmaxBlock {
+  /// [keys][panel]: scores of up to `panel` rows side by side, replaced by
+  /// exp(score - largest score of the row).
+  float *scores;
+  int64_t keys;
+  /// Added to the scores before: [keys][panel], or null.
+  const float *mask;
+  /// With causal, key j is seen by the row in lane i if j <= firstRow + i.
+  bool causal;
+  int64_t firstRow;
+  /// [panel] each: 1 / sum, or 0 for a row that sees nothing; and log of sum.
+  float *inverseSum, *logSum;
+};
+
+/// Derivative of the softmax; see VectorKernels::softmaxGrad.
+struct SoftmaxGradBlock {
+  /// [keys][panel]: scores, replaced by probabilities exp(score - logSum).
+  float *scores;
+  /// [keys][panel]: derivatives of the probabilities, replaced by those of the
+  /// unscaled scores: scale * p * (dp - delta).
+  float *grads;
+  int64_t keys;
+  const float *mask;
+  bool causal;
+  int64_t firstRow;
+  float scale;
+  /// [panel]: as softmax gave it; rows beyond the last hold anything finite.
+  const float *logSum;
+  /// [panel]: sum over dims of out * gradOut.
+  const float *delta;
+};
+
+struct VectorKernels {
+  const char *name;
+  /// Floats per vector, rows of the largest tile, columns of a panel.
+  int64_t lanes, tileRows, panel;
+
+  /// c[i][j] = or += sum over l < depth of a[i][l] * b[l][j] (+ bias[j]) from
+  /// packed operands: a is panels of `tileRows` rows, each [depth][tileRows] and
+  /// `aPanelStep` floats from the next; b is panels of `panel` columns,
+  /// [columns / panel][depth][panel]. The bias may be null.
+  void (*multiplyPacked)(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t aPanelStep,
+                         const float *b, float *c, int64_t cStep, bool accumulate, const float *bias);
+
+  /// The same for one panel of columns where a is a block [rows][panel] of
+  /// scores and b is [depth][bStep].
+  void (*multiplyBlockRows)(int64_t rows, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
+                            int64_t cStep, bool accumulate);
+
+  /// target[p][l][w] = source[(p * width + w) * step + l * depthStep], zero
+  /// where p * width + w >= count; width is `tileRows` or `panel`. The target
+  /// needs one vector of room behind it.
+  void (*pack)(int64_t count, int64_t depth, const float *source, int64_t step, int64_t depthStep, float *target,
+               int64_t width);
+
+  /// target[c * targetStep + r] = source[r * sourceStep + c].
+  void (*transpose)(int64_t rows, int64_t columns, const float *source, int64_t sourceStep, float *target,
+                    int64_t targetStep);
+
+  /// data[i] *= factor.
+  void (*scale)(int64_t count, float factor, float *data);
+  /// data[r][i] *= factors[i], for data of [rows][panel].
+  void (*scaleColumns)(int64_t rows, const float *factors, float *data);
+  float (*dot)(int64_t count, const float *a, const float *b);
+
+  void (*softmax)(const SoftmaxBlock &block);
+  void (*softmaxGrad)(const SoftmaxGradBlock &block);
+
+  /// 16-bit floats to f32 and back, to nearest even.
+  void (*widenBf16)(int64_t count, const uint16_t *source, float *target);
+  void (*widenF16)(int64_t count, const uint16_t *source, float *target);
+  void (*narrowBf16)(int64_t count, const float *source, uint16_t *target);
+  void (*narrowF16)(int64_t count, const float *source, uint16_t *target);
+};
+
+/// One table per instruction set that VectorKernels.cpp is compiled for.
+extern const VectorKernels vectorKernelsV1, vectorKernelsV3, vectorKernelsV4;
+
+/// The best table that this processor runs.
+const VectorKernels &vectorKernels();
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_ENGINE_VECTORKERNELS_H
