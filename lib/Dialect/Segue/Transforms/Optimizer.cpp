@@ -28,42 +28,45 @@ struct TrainedParameter {
   Attribute block;
 };
 
-/// Collects arguments and results of a function while its body is written.
+/// Writes a function whose arguments and results come up one after another. They
+/// are set at once at the end: a model has thousands.
 class FunctionWriter {
 public:
-  FunctionWriter(ModuleOp module, StringRef name) : builder(module.getContext()), function(createIn(module, name)) {
-    builder.setInsertionPointToEnd(function.addEntryBlock());
+  FunctionWriter(ModuleOp module, StringRef name)
+      : builder(OpBuilder::atBlockEnd(module.getBody())),
+        function(func::FuncOp::create(builder, module.getLoc(), name, builder.getFunctionType({}, {}))),
+        body(function.addEntryBlock()) {
+    builder.setInsertionPointToEnd(body);
   }
 
   Value addArgument(Type type, Location loc, StringRef name, Role role, StringRef of = "") {
-    (void)function.insertArgument(function.getNumArguments(), type, attrs(name, role, of), loc);
-    return function.getArguments().back();
+    argumentAttrs.push_back(signatureAttrs(builder.getContext(), name, role, of));
+    return body->addArgument(type, loc);
   }
 
   /// A result that is written in the place of argument `alias`, if given.
   void addResult(Value value, StringRef name, Role role, StringRef of = "", Value alias = {}) {
-    unsigned index = function.getNumResults();
-    (void)function.insertResult(index, value.getType(), attrs(name, role, of));
+    NamedAttrList attrs(signatureAttrs(builder.getContext(), name, role, of));
     if (alias)
-      function.setResultAttr(index, kAliasAttr, builder.getI64IntegerAttr(cast<BlockArgument>(alias).getArgNumber()));
+      attrs.set(kAliasAttr, builder.getI64IntegerAttr(cast<BlockArgument>(alias).getArgNumber()));
+    resultAttrs.push_back(attrs.getDictionary(builder.getContext()));
     results.push_back(value);
   }
 
-  void finish() { func::ReturnOp::create(builder, function.getLoc(), results); }
+  void finish() {
+    func::ReturnOp::create(builder, function.getLoc(), results);
+    function.setType(builder.getFunctionType(body->getArgumentTypes(), TypeRange(ValueRange(results))));
+    function.setAllArgAttrs(argumentAttrs);
+    function.setAllResultAttrs(resultAttrs);
+  }
 
   OpBuilder builder;
 
 private:
-  static func::FuncOp createIn(ModuleOp module, StringRef name) {
-    OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
-    return func::FuncOp::create(builder, module.getLoc(), name, builder.getFunctionType({}, {}));
-  }
-  DictionaryAttr attrs(StringRef name, Role role, StringRef of) {
-    return signatureAttrs(builder.getContext(), name, role, of);
-  }
-
   func::FuncOp function;
+  Block *body;
   SmallVector<Value> results;
+  SmallVector<DictionaryAttr> argumentAttrs, resultAttrs;
 };
 } // namespace
 

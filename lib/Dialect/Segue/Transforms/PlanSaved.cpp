@@ -125,7 +125,7 @@ struct PlanSaved : segue::impl::SeguePlanSavedBase<PlanSaved> {
     if (flopsPerByte < 1 || maxRecomputeFlops < 0)
       return module.emitError() << "`segue-plan-saved` needs `flops-per-byte` of at least 1 and "
                                    "`max-recompute-flops` of at least 0, but was given "
-                                << flopsPerByte << " and " << maxRecomputeFlops;
+                                << int64_t(flopsPerByte) << " and " << int64_t(maxRecomputeFlops);
     FailureOr<func::FuncOp> forward = requireFunction(module, SegueDialect::kForward, getArgument());
     FailureOr<func::FuncOp> backward = requireFunction(module, SegueDialect::kBackward, getArgument());
     if (failed(forward) || failed(backward))

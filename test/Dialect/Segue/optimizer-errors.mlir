@@ -1,0 +1,28 @@
+// RUN: segue-opt %s --split-input-file --segue-optimizer --verify-diagnostics
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=beta1=1.0 2>&1 | FileCheck %s --check-prefix=BETA
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=decay=-1.0 2>&1 | FileCheck %s --check-prefix=DECAY
+// RUN: not segue-opt %s --split-input-file --segue-optimizer="kind=sgd nesterov" 2>&1 | FileCheck %s --check-prefix=NESTEROV
+
+// BETA: `segue-optimizer` was given beta1 = 1.000000e+00; it must be in [0, 1)
+// DECAY: `segue-optimizer` was given decay = -1.000000e+00; it must be 0 or more
+// NESTEROV: `segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0
+func.func @forward() { return }
+func.func @backward() { return }
+// expected-error @+1 {{`segue-optimizer` makes `@grad_norm`, but the module has one}}
+func.func @grad_norm() { return }
+
+// -----
+
+// expected-error @+1 {{`segue-optimizer` needs a function `@backward`, but the module has none}}
+module {
+  func.func @forward() { return }
+}
+
+// -----
+
+func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>}) { return }
+// expected-error @+1 {{result 0 of `@backward` is the gradient of "w" and has type 'tensor<5xf32>', but the parameter has 'tensor<4xf32>'}}
+func.func @backward() -> (tensor<5xf32> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>}) {
+  %0 = segue.constant dense<0.0> : tensor<5xf32>
+  return %0 : tensor<5xf32>
+}

@@ -1,0 +1,49 @@
+// RUN: segue-opt %s --segue-autodiff --segue-optimizer="decay=0.25 beta2=0.75" | FileCheck %s --check-prefixes=CHECK,ADAMW
+// RUN: segue-opt %s --segue-autodiff --segue-optimizer="kind=sgd momentum=0.5 nesterov" | FileCheck %s --check-prefixes=CHECK,SGD
+
+// Every trained parameter brings its value, its gradient and its states; the
+// results replace these arguments. State is f32, also for a bf16 parameter.
+// Frozen values and inputs are not there. A parameter may have its own decay,
+// and the step has the block of the parameter's first use.
+// CHECK-LABEL: func.func @optimizer
+// ADAMW-SAME: (%[[W:.*]]: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
+// ADAMW-SAME: %[[GW:.*]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
+// ADAMW-SAME: %[[M:.*]]: tensor<2x3xf32> {segue.name = "m.w", segue.of = "w", segue.role = #segue.role<state>},
+// ADAMW-SAME: %[[V:.*]]: tensor<2x3xf32> {segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
+// ADAMW-SAME: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>},
+// ADAMW-SAME: %[[LR:.*]]: tensor<f32> {segue.name = "lr", segue.role = #segue.role<hyper>},
+// ADAMW-SAME: %[[STEP:.*]]: tensor<i64> {segue.name = "step", segue.role = #segue.role<hyper>},
+// ADAMW-SAME: %[[CLIP:.*]]: tensor<f32> {segue.name = "clip", segue.role = #segue.role<hyper>}) ->
+// ADAMW-SAME: (tensor<2x3xbf16> {segue.alias = 0 : i64, segue.name = "w", segue.role = #segue.role<parameter>},
+// ADAMW-SAME: tensor<2x3xf32> {segue.alias = 2 : i64, segue.name = "m.w", segue.of = "w", segue.role = #segue.role<state>},
+// ADAMW-SAME: tensor<2x3xf32> {segue.alias = 3 : i64, segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
+// ADAMW-SAME: tensor<3xbf16> {segue.alias = 4 : i64, segue.name = "b", segue.role = #segue.role<parameter>},
+// ADAMW: segue.adamw %[[W]], %[[GW]], %[[M]], %[[V]] lr %[[LR]] step %[[STEP]] clip %[[CLIP]] betas [{{[^,]*}}, 7.500000e-01] eps 1.000000e-08 decay 2.500000e-01 {segue.block = "head"}
+// ADAMW: segue.adamw {{.*}} decay 0.000000e+00
+// ADAMW-NOT: segue.adamw
+// SGD-SAME: %[[U:.*]]: tensor<2x3xf32> {segue.name = "u.w", segue.of = "w", segue.role = #segue.role<state>}
+// SGD: segue.sgd %{{.*}}, %{{.*}}, %[[U]] lr %{{.*}} momentum 5.000000e-01 dampening 0.000000e+00 decay 0.000000e+00 nesterov {segue.block = "head"}
+// SGD: segue.sgd
+
+// Gradients of parameters alone, in f32, rows first.
+// CHECK-LABEL: func.func @grad_norm
+// CHECK-SAME: (%[[GW:.*]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
+// CHECK-SAME: %[[GB:.*]]: tensor<3xbf16> {segue.name = "grad.b", {{[^}]*}}}) -> (tensor<f32> {segue.name = "grad_norm_sq", segue.role = #segue.role<output>}) {
+// CHECK: %[[WIDE:.*]] = segue.cast %[[GW]] : tensor<2x3xbf16> -> tensor<2x3xf32>
+// CHECK: %[[SQUARE:.*]] = segue.mul %[[WIDE]], %[[WIDE]]
+// CHECK: %[[ROWS:.*]] = segue.reduce sum %[[SQUARE]] dims [1]
+// CHECK: %[[A:.*]] = segue.reduce sum %[[ROWS]] dims [0] : tensor<2xf32> -> tensor<f32>
+// CHECK: %[[B:.*]] = segue.reduce sum %{{.*}} dims [0] : tensor<3xf32> -> tensor<f32>
+// CHECK: %[[SUM:.*]] = segue.add %[[A]], %[[B]] : tensor<f32>
+// CHECK: return %[[SUM]]
+func.func @forward(%x: tensor<4x2xbf16> {segue.name = "x", segue.role = #segue.role<input>},
+                   %w: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
+                   %b: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>, segue.weight_decay = 0.0 : f64},
+                   %f: tensor<4x3xbf16> {segue.name = "f", segue.role = #segue.role<frozen>})
+    -> (tensor<4x3xbf16> {segue.name = "y", segue.role = #segue.role<output>}) {
+  %0 = segue.dot_general %x, %w batch [] x [] contract [1] x [0] {segue.block = "head"} : tensor<4x2xbf16>, tensor<2x3xbf16> -> tensor<4x3xbf16>
+  %1 = segue.broadcast %b dims [1] : tensor<3xbf16> -> tensor<4x3xbf16>
+  %2 = segue.add %0, %1 : tensor<4x3xbf16>
+  %3 = segue.add %2, %f : tensor<4x3xbf16>
+  return %3 : tensor<4x3xbf16>
+}
