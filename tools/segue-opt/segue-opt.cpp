@@ -9,6 +9,7 @@
 #include "mlir/InitAllExtensions.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
+#include "segue/Conversion/SegueToProg/SegueToProg.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/Derivatives/Derivatives.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
@@ -19,6 +20,7 @@ int main(int argc, char **argv) {
   mlir::registerAllDialects(registry);
   mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
+  segue::registerSegueToProgPasses();
   registry.insert<segue::SegueDialect, segue::prog::ProgDialect>();
   segue::registerDerivatives(registry);
   segue::registerSegueTransformsPasses();

@@ -1,0 +1,125 @@
+//===- FunctionLowering.h - one function to one program ---------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_CONVERSION_SEGUETOPROG_FUNCTIONLOWERING_H
+#define SEGUE_LIB_CONVERSION_SEGUETOPROG_FUNCTIONLOWERING_H
+
+#include "ConstantPool.h"
+#include "Window.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace segue {
+
+struct LoweringCounts {
+  uint64_t copies = 0;
+  uint64_t copiedBytes = 0;
+  uint64_t placed = 0;
+};
+
+/// Lowers one function. The order of calls is `run`, then the queries.
+class FunctionLowering {
+public:
+  FunctionLowering(mlir::func::FuncOp func, ConstantPool &constants, LoweringCounts &counts)
+      : func(func), constants(constants), counts(counts), builder(func.getContext()) {}
+
+  /// Builds the program behind `insertAfter`.
+  llvm::FailureOr<prog::ProgramOp> run(mlir::Operation *insertAfter);
+
+  /// Inputs with role saved, in the order of first use.
+  llvm::ArrayRef<unsigned> restoreOrder() const { return restored; }
+
+private:
+  // Signature.
+  llvm::LogicalResult buildSignature(mlir::Operation *insertAfter);
+  llvm::FailureOr<prog::ValueAttr> describe(mlir::Type type, bool isInput, unsigned index);
+
+  // Where values go (Placement.cpp).
+  void placeValues();
+  void placeResults();
+  void placeOperandsOf(mlir::Operation *op);
+  void propose(mlir::Value value, const Window &place);
+  bool accepts(mlir::OpResult value, const Window &place);
+  bool mayOverwrite(mlir::OpResult value, unsigned input);
+  bool usersAccept(mlir::Value value, const Window &window);
+  std::optional<Window> predict(mlir::Value value);
+  mlir::Value rootOf(mlir::Value value);
+
+  // Commands.
+  llvm::LogicalResult lower(mlir::Operation *op);
+  llvm::LogicalResult lowerLaunch(LaunchOp op);
+  llvm::LogicalResult lowerDot(DotGeneralOp op);
+  llvm::LogicalResult lowerAttention(AttentionOp op);
+  llvm::LogicalResult lowerAttentionGrad(AttentionGradOp op);
+  void lowerShapeOp(mlir::Operation *op);
+  void lowerConcat(ConcatOp op);
+  void lowerPad(PadOp op);
+  void lowerConstantResult(ConstantOp op);
+  void writeResults();
+  void markSaved();
+
+  // Windows of values.
+  Window windowOf(mlir::Value value);
+  Window targetOf(mlir::Value value);
+  Window denseWindowOf(mlir::Value value);
+  Window rowWindowOf(mlir::Value value);
+  Window matrixOf(mlir::Value value, llvm::ArrayRef<int64_t> batch, llvm::ArrayRef<int64_t> rows,
+                  llvm::ArrayRef<int64_t> columns);
+  Window temporary(llvm::ArrayRef<int64_t> shape, mlir::Type element);
+  Window constantWindow(ConstantOp op);
+  Window splatWindow(mlir::Attribute element, llvm::ArrayRef<int64_t> shape);
+  mlir::Value constantBuffer(llvm::StringRef bytes);
+  Window copyToTemporary(const Window &source);
+  void copyReshaped(const Window &source, const Window &target);
+
+  // Emission.
+  void prepare(llvm::ArrayRef<Window> reads, llvm::ArrayRef<Window> writes);
+  mlir::Value view(const Window &window);
+  void emitted(mlir::Operation *command);
+  void copy(const Window &source, const Window &target);
+  void fill(mlir::Value buffer, mlir::Attribute element);
+
+  mlir::func::FuncOp func;
+  ConstantPool &constants;
+  LoweringCounts &counts;
+  mlir::OpBuilder builder;
+
+  prog::ProgramOp program;
+  prog::PhaseOp phase;
+  /// The open block, null outside of blocks, and the one that the op being
+  /// lowered belongs to.
+  prog::BlockOp block;
+  mlir::StringAttr wantedBlock;
+  mlir::Location loc = mlir::UnknownLoc::get(func.getContext());
+
+  /// Where each value lies, or is to be written.
+  llvm::DenseMap<mlir::Value, Window> windows;
+  /// Values with a place of their own: shape ops that are written, not viewed.
+  llvm::DenseSet<mlir::Value> owned;
+  /// Dense copies and constants made on demand.
+  llvm::DenseMap<mlir::Value, Window> denseCopies;
+  llvm::DenseMap<uint64_t, mlir::Value> constantBuffers;
+  /// Position in the function, and the last op that reads an argument.
+  llvm::DenseMap<mlir::Operation *, unsigned> position;
+  llvm::DenseMap<mlir::Value, unsigned> lastUse;
+  /// Input that output i must lie in, or -1.
+  llvm::SmallVector<int64_t> aliasOf;
+  /// Results that are written by a copy at the end.
+  llvm::SmallVector<unsigned> lateResults;
+  /// Buffers to fill before anything is written to them.
+  llvm::DenseMap<mlir::Value, mlir::Attribute> pendingFills;
+
+  /// Buffers read and written by the command that is being built.
+  llvm::SmallVector<mlir::Value> reads, writes;
+  llvm::SmallVector<unsigned> restored;
+  llvm::DenseSet<mlir::Value> restoredBuffers;
+  llvm::MapVector<mlir::Value, mlir::Operation *> lastRead, lastWrite;
+};
+
+} // namespace segue
+
+#endif // SEGUE_LIB_CONVERSION_SEGUETOPROG_FUNCTIONLOWERING_H

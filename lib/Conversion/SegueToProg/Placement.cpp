@@ -1,0 +1,220 @@
+//===- Placement.cpp - where the values of a function are written ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Walks the function backwards, so that all users of a value are decided
+// before it. A value that must lie in a given place (a result, an operand of a
+// concat or pad, a shape that no view can show) proposes that place to its
+// producer, through transposes and reshapes. A producer that can write there
+// does; otherwise a copy is made when commands are emitted. Nothing here is
+// needed for correctness: without any proposal taken there are more copies.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FunctionLowering.h"
+#include "segue/Dialect/Prog/IR/ProgBuffers.h"
+
+using namespace mlir;
+using namespace segue;
+
+static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+/// The value whose bytes `value` shows.
+Value FunctionLowering::rootOf(Value value) {
+  while (isViewOp(value.getDefiningOp()) && !owned.contains(value))
+    value = value.getDefiningOp()->getOperand(0);
+  return value;
+}
+
+void FunctionLowering::placeValues() {
+  Block &body = func.getBody().front();
+  for (auto [i, op] : llvm::enumerate(body)) {
+    position[&op] = i;
+    for (Value operand : op.getOperands()) {
+      while (isViewOp(operand.getDefiningOp()))
+        operand = operand.getDefiningOp()->getOperand(0);
+      lastUse[operand] = i;
+    }
+  }
+  placeResults();
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    placeOperandsOf(&op);
+}
+
+/// True if `value` may be written over input `input`: nothing reads that later
+/// on, and the op that makes `value` can work in place.
+bool FunctionLowering::mayOverwrite(OpResult value, unsigned input) {
+  BlockArgument arg = func.getArgument(input);
+  Operation *producer = value.getOwner();
+  auto last = lastUse.find(arg);
+  if (last == lastUse.end() || last->second < position[producer])
+    return true;
+  if (last->second > position[producer])
+    return false;
+  auto launch = dyn_cast<LaunchOp>(producer);
+  if (!launch)
+    return false;
+  ArrayRef<int64_t> pairs = launch.getInPlace();
+  for (auto [i, operand] : llvm::enumerate(launch.getInputs())) {
+    if (rootOf(operand) != arg)
+      continue;
+    bool listed = false;
+    for (size_t pair = 0; pair + 1 < pairs.size(); pair += 2)
+      listed |= pairs[pair] == static_cast<int64_t>(i) && pairs[pair + 1] == value.getResultNumber();
+    if (!listed)
+      return false;
+  }
+  return true;
+}
+
+void FunctionLowering::placeResults() {
+  auto terminator = cast<func::ReturnOp>(func.getBody().front().getTerminator());
+  for (auto [i, value] : llvm::enumerate(terminator.getOperands())) {
+    auto buffer = program.getOutputBuffer(i);
+    std::optional<SmallVector<int64_t>> strides = prog::stridesOf(cast<MemRefType>(buffer.getType()));
+    Window place{buffer, 0, typeOf(value).getElementType(), SmallVector<int64_t>(typeOf(value).getShape()), *strides};
+    if (auto arg = dyn_cast<BlockArgument>(value)) {
+      if (aliasOf[i] != arg.getArgNumber())
+        lateResults.push_back(i);
+      continue;
+    }
+    // Shape ops take any place, but what they are made of is written earlier:
+    // too early for a place that lies over an input.
+    auto result = cast<OpResult>(value);
+    bool isShape = isViewOp(result.getOwner()) || isa<ConcatOp, PadOp, segue::ConstantOp>(result.getOwner());
+    bool fits = isShape ? aliasOf[i] < 0 : accepts(result, place);
+    if (windows.contains(value) || !fits || (aliasOf[i] >= 0 && !mayOverwrite(result, aliasOf[i]))) {
+      lateResults.push_back(i);
+      continue;
+    }
+    windows[value] = place;
+    owned.insert(value);
+    ++counts.placed;
+  }
+}
+
+/// `value` should be written to `place`. Taken if it has no place yet, nobody
+/// else needs it dense, and its producer can write there.
+void FunctionLowering::propose(Value value, const Window &place) {
+  Operation *producer = value.getDefiningOp();
+  if (!producer || windows.contains(value) || isa<ConstantOp, SliceOp, BroadcastOp>(producer))
+    return;
+  if (!value.hasOneUse() && !place.isDense())
+    return;
+  bool isShape = isa<TransposeOp, ReshapeOp, ConcatOp, PadOp>(producer);
+  if (!isShape && !accepts(cast<OpResult>(value), place))
+    return;
+  windows[value] = place;
+  owned.insert(value);
+  if (!isShape)
+    ++counts.placed;
+}
+
+/// True if the op that makes `value` can write to `place`.
+bool FunctionLowering::accepts(OpResult value, const Window &place) {
+  Operation *producer = value.getOwner();
+  if (isa<LaunchOp>(producer))
+    return place.isDense();
+  if (isa<AttentionOp>(producer) && value.getResultNumber() == 1)
+    return place.isDense();
+  if (isa<AttentionOp, AttentionGradOp>(producer))
+    return place.hasUnitLastStride();
+  if (auto dot = dyn_cast<DotGeneralOp>(producer)) {
+    auto all = llvm::to_vector(llvm::seq<int64_t>(0, place.shape.size()));
+    size_t batch = dot.getLhsBatch().size(), rows = dot.getLhsFree().size();
+    ArrayRef<int64_t> dims(all);
+    std::optional<Collapsed> b = place.collapse(dims.take_front(batch));
+    std::optional<Collapsed> m = place.collapse(dims.slice(batch, rows));
+    std::optional<Collapsed> n = place.collapse(dims.drop_front(batch + rows));
+    if (!b || !m || !n)
+      return false;
+    bool mayTurn = !dot.getBias() && (m->stride == 1 || m->extent == 1);
+    return n->stride == 1 || n->extent == 1 || mayTurn;
+  }
+  return false;
+}
+
+/// The window that `value` will have if its root gets a dense one.
+std::optional<Window> FunctionLowering::predict(Value value) {
+  if (auto known = windows.find(value); known != windows.end())
+    return known->second;
+  if (isViewOp(value.getDefiningOp())) {
+    std::optional<Window> operand = predict(value.getDefiningOp()->getOperand(0));
+    return operand ? applyShapeOp(value.getDefiningOp(), *operand) : std::nullopt;
+  }
+  return Window::dense({}, typeOf(value).getShape(), typeOf(value).getElementType());
+}
+
+/// True if no command that reads `value` needs a copy of `window`.
+bool FunctionLowering::usersAccept(Value value, const Window &window) {
+  for (OpOperand &use : value.getUses()) {
+    Operation *user = use.getOwner();
+    if (isa<LaunchOp>(user) && !window.isDense())
+      return false;
+    if (isa<AttentionOp, AttentionGradOp>(user) && !window.hasUnitLastStride())
+      return false;
+    if (auto dot = dyn_cast<DotGeneralOp>(user)) {
+      bool isLhs = use.getOperandNumber() == 0;
+      if (use.getOperandNumber() > 1)
+        continue;
+      if (!window.collapse(isLhs ? dot.getLhsBatch() : dot.getRhsBatch()) ||
+          !window.collapse(isLhs ? dot.getLhsContract() : dot.getRhsContract()) ||
+          !window.collapse(isLhs ? dot.getLhsFree() : dot.getRhsFree()))
+        return false;
+    }
+  }
+  return true;
+}
+
+void FunctionLowering::placeOperandsOf(Operation *op) {
+  if (auto concat = dyn_cast<ConcatOp>(op)) {
+    Value result = concat.getResult();
+    if (!windows.contains(result)) {
+      windows[result] = temporary(typeOf(result).getShape(), typeOf(result).getElementType());
+      owned.insert(result);
+    }
+    Window whole = windows[result];
+    SmallVector<int64_t> starts(whole.shape.size(), 0), steps(whole.shape.size(), 1);
+    for (Value input : concat.getInputs()) {
+      propose(input, whole.slice(starts, steps, typeOf(input).getShape()));
+      starts[concat.getDim()] += typeOf(input).getDimSize(concat.getDim());
+    }
+    return;
+  }
+  if (auto pad = dyn_cast<PadOp>(op)) {
+    Value result = pad.getResult();
+    if (!windows.contains(result)) {
+      windows[result] = temporary(typeOf(result).getShape(), typeOf(result).getElementType());
+      owned.insert(result);
+    }
+    // A fill covers a whole buffer: only then may the operand be written early.
+    Window whole = windows[result];
+    if (whole.bytes() == prog::viewBytes(cast<MemRefType>(whole.buffer.getType())) && whole.isDense()) {
+      pendingFills[whole.buffer] = pad.getValue();
+      SmallVector<int64_t> steps;
+      for (int64_t interior : pad.getInterior())
+        steps.push_back(interior + 1);
+      propose(pad.getInput(), whole.slice(pad.getLow(), steps, typeOf(pad.getInput()).getShape()));
+    }
+    return;
+  }
+  if (!isViewOp(op) || op->use_empty())
+    return;
+  // A shape op without a place is a view, unless no strides show it or its
+  // readers would copy that view.
+  Value result = op->getResult(0);
+  if (!windows.contains(result)) {
+    if (isa<SliceOp, BroadcastOp>(op))
+      return;
+    std::optional<Window> seen = predict(result);
+    if (seen && usersAccept(result, *seen))
+      return;
+    windows[result] = temporary(typeOf(result).getShape(), typeOf(result).getElementType());
+    owned.insert(result);
+  }
+  if (std::optional<Window> inverse = invertShapeOp(op, windows[result]))
+    propose(op->getOperand(0), *inverse);
+}

@@ -1,0 +1,147 @@
+//===- SegueToProg.cpp - from tensors to programs -------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The pass: declares the kernels, lowers each function, stores the constants,
+// and tells the services what forward saves for backward.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/Conversion/SegueToProg/SegueToProg.h"
+#include "FunctionLowering.h"
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
+#include "segue/Dialect/Prog/IR/ProgBuffers.h"
+#include "llvm/Support/xxhash.h"
+
+namespace segue {
+#define GEN_PASS_DEF_SEGUETOPROG
+#include "segue/Conversion/SegueToProg/Passes.h.inc"
+} // namespace segue
+
+using namespace mlir;
+using namespace segue;
+
+/// Hash of what a kernel does, whatever it is called.
+static uint64_t hashKernel(func::FuncOp func) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << func.getFunctionType() << func->getDiscardableAttrDictionary();
+  for (Operation &op : func.getBody().front())
+    op.print(os, OpPrintingFlags().useLocalScope());
+  return llvm::xxh3_64bits(text);
+}
+
+static LogicalResult declareKernel(OpBuilder &builder, func::FuncOp func) {
+  auto outputs = func->getAttrOfType<IntegerAttr>("segue.outputs");
+  auto fixed = func->getAttrOfType<DenseI64ArrayAttr>("segue.fixed_bytes");
+  auto perUnit = func->getAttrOfType<DenseI64ArrayAttr>("segue.bytes_per_unit");
+  if (!outputs || !fixed || !perUnit || func.isExternal() || func.getNumArguments() < 2)
+    return func.emitError() << "kernel @" << func.getName()
+                            << " needs a body, buffers, a range, and the attributes `segue.outputs`, "
+                               "`segue.fixed_bytes` and `segue.bytes_per_unit`";
+  // All arguments but the range are buffers.
+  prog::KernelOp::create(
+      builder, func.getLoc(), func.getNameAttr(), builder.getUI32IntegerAttr(func.getNumArguments() - 2),
+      builder.getUI32IntegerAttr(outputs.getInt()), fixed, perUnit,
+      builder.getIntegerAttr(builder.getIntegerType(64, false), APInt(64, hashKernel(func))), ArrayAttr());
+  return success();
+}
+
+static void storeConstants(OpBuilder &builder, Location loc, StringRef bytes) {
+  auto type = RankedTensorType::get({static_cast<int64_t>(bytes.size())}, builder.getI8Type());
+  AsmResourceBlob blob = HeapAsmResourceBlob::allocateAndCopyWithAlign(ArrayRef<char>(bytes.data(), bytes.size()),
+                                                                       prog::kAlignment, /*dataIsMutable=*/false);
+  auto data = DenseResourceElementsAttr::get(type, "segment0", std::move(blob));
+  prog::SegmentOp::create(builder, loc, "segment0", prog::SegmentKind::Constants, prog::kAlignment, data);
+}
+
+/// What `forward` saves, in the order in which `backward` wants it.
+static void describeSaved(prog::ProgramOp forward, func::FuncOp source, prog::ProgramOp backward,
+                          ArrayRef<unsigned> restoreOrder) {
+  llvm::StringMap<unsigned> inputs;
+  for (unsigned i = 0; i < backward.getNumInputs(); ++i)
+    if (backward.getInput(i).getRole() == Role::Saved)
+      inputs[backward.getInput(i).getName()] = i;
+  // Inputs that no command reads come last.
+  llvm::DenseMap<unsigned, unsigned> order;
+  for (unsigned input : restoreOrder)
+    order.try_emplace(input, order.size());
+  for (unsigned i = 0; i < backward.getNumInputs(); ++i)
+    if (backward.getInput(i).getRole() == Role::Saved)
+      order.try_emplace(i, order.size());
+
+  SmallVector<Attribute> points;
+  for (unsigned i = 0; i < forward.getNumOutputs(); ++i) {
+    auto input = inputs.find(forward.getOutput(i).getName());
+    if (forward.getOutput(i).getRole() != Role::Saved || input == inputs.end())
+      continue;
+    auto flops = source.getResultAttrOfType<IntegerAttr>(i, "segue.recompute_flops");
+    uint64_t bytes = *prog::viewBytes(cast<MemRefType>(forward.getOutputBuffer(i).getType()));
+    points.push_back(prog::SavePointAttr::get(forward.getContext(), i, /*aliases_input=*/false, input->second,
+                                              order[input->second], bytes, flops ? flops.getValue().getZExtValue() : 0,
+                                              source.getResultAttrOfType<StringAttr>(i, SegueDialect::kBlockAttr)));
+  }
+  if (!points.empty())
+    forward.setSavePointsAttr(ArrayAttr::get(forward.getContext(), points));
+}
+
+namespace {
+struct SegueToProgPass : segue::impl::SegueToProgBase<SegueToProgPass> {
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    if (failed(declareKernels(module)) || failed(lowerFunctions(module)))
+      return signalPassFailure();
+    for (auto func : llvm::make_early_inc_range(module.getOps<func::FuncOp>()))
+      func.erase();
+  }
+
+private:
+  LogicalResult declareKernels(ModuleOp module) {
+    auto kernels = module.lookupSymbol<ModuleOp>("kernels");
+    if (!kernels)
+      return success();
+    OpBuilder builder(kernels);
+    for (auto func : kernels.getOps<func::FuncOp>())
+      if (func.isPublic() && failed(declareKernel(builder, func)))
+        return failure();
+    return success();
+  }
+
+  LogicalResult lowerFunctions(ModuleOp module) {
+    ConstantPool constants;
+    LoweringCounts counts;
+    struct Lowered {
+      func::FuncOp source;
+      prog::ProgramOp program;
+      SmallVector<unsigned> restoreOrder;
+    };
+    llvm::StringMap<Lowered> programs;
+    auto functions = llvm::to_vector(module.getOps<func::FuncOp>());
+    Operation *last = &module.getBody()->back();
+    for (func::FuncOp func : functions) {
+      FunctionLowering lowering(func, constants, counts);
+      FailureOr<prog::ProgramOp> program = lowering.run(last);
+      if (failed(program))
+        return failure();
+      last = *program;
+      programs[func.getName()] = {func, *program, SmallVector<unsigned>(lowering.restoreOrder())};
+    }
+    if (!constants.bytes().empty()) {
+      OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
+      storeConstants(builder, builder.getUnknownLoc(), constants.bytes());
+    }
+    auto forward = programs.find(SegueDialect::kForward), backward = programs.find(SegueDialect::kBackward);
+    if (forward != programs.end() && backward != programs.end())
+      describeSaved(forward->second.program, forward->second.source, backward->second.program,
+                    backward->second.restoreOrder);
+    copies += counts.copies;
+    copiedBytes += counts.copiedBytes;
+    placed += counts.placed;
+    return success();
+  }
+};
+} // namespace
