@@ -35,6 +35,8 @@ std::string_view errorCodeName(ErrorCode code) {
     return "INDEX_OUT_OF_RANGE";
   case ErrorCode::NanLoss:
     return "NAN_LOSS";
+  case ErrorCode::StateTorn:
+    return "STATE_TORN";
   case ErrorCode::DeviceOom:
     return "DEVICE_OOM";
   }

@@ -49,6 +49,9 @@ enum class ErrorCode {
   IndexOutOfRange,
   /// The loss or the gradient norm is NaN or infinite.
   NanLoss,
+  /// An optimizer failed midway: parameters are between two steps. Fatal for
+  /// the session until it loads a checkpoint.
+  StateTorn,
   /// The device has no memory for an allocation.
   DeviceOom,
 };

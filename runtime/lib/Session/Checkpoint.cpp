@@ -1,0 +1,67 @@
+//===- Checkpoint.cpp - what a training run is resumed from ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Session/Checkpoint.h"
+#include "segue/runtime/Error.h"
+#include <charconv>
+
+namespace segue::inline runtime {
+
+static constexpr std::string_view statePrefix = "segue.state.";
+static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed";
+/// Raised when a reader of the version before would misunderstand the file.
+static constexpr std::string_view version = "1";
+
+void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint) {
+  TensorMap tensors = checkpoint.parameters;
+  for (const auto &[key, tensor] : tensors)
+    if (key.starts_with(statePrefix))
+      throw Error(ErrorCode::InvalidArgument, "parameter \"" + key + "\": names that begin with \"" +
+                                                  std::string(statePrefix) + "\" are kept for optimizer state");
+  for (const auto &[key, tensor] : checkpoint.state)
+    tensors[std::string(statePrefix) + key] = tensor;
+  saveSafetensors(path, tensors,
+                  {{std::string(versionKey), std::string(version)},
+                   {std::string(stepKey), std::to_string(checkpoint.step)},
+                   {std::string(seedKey), std::to_string(checkpoint.seed)}});
+}
+
+static int64_t readNumber(const SafetensorsFile &file, std::string_view key) {
+  auto it = file.metadata().find(key);
+  std::string_view text = it == file.metadata().end() ? std::string_view() : it->second;
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size())
+    throw Error(ErrorCode::FileCorrupt, file.path().string() + ": metadata \"" + std::string(key) + "\" is \"" +
+                                            std::string(text) + "\", not a number; use another checkpoint");
+  return number;
+}
+
+Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path) {
+  SafetensorsFile file = SafetensorsFile::open(path);
+  auto found = file.metadata().find(versionKey);
+  if (found == file.metadata().end())
+    throw Error(ErrorCode::InvalidArgument,
+                path.string() + ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
+  if (found->second != version)
+    throw Error(ErrorCode::VersionUnsupported, path.string() + ": checkpoint of version " + found->second +
+                                                   ", this runtime reads version " + std::string(version));
+  Checkpoint checkpoint;
+  checkpoint.step = readNumber(file, stepKey);
+  checkpoint.seed = readNumber(file, seedKey);
+  if (checkpoint.step < 0)
+    throw Error(ErrorCode::FileCorrupt, path.string() + ": step " + std::to_string(checkpoint.step) +
+                                            " is negative; use another checkpoint");
+  for (const SafetensorsEntry &entry : file.entries()) {
+    bool isState = entry.name.starts_with(statePrefix);
+    TensorMap &target = isState ? checkpoint.state : checkpoint.parameters;
+    target[isState ? entry.name.substr(statePrefix.size()) : entry.name] = file.tensor(device, entry.name);
+  }
+  return checkpoint;
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,26 @@
+//===- GradientSum.h - sums of gradients ------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Gradients meet where a value has several readers, where a parameter is tied,
+// and over micro-batches. Sums are kept in f32 whatever the gradients are.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_GRADIENTSUM_H
+#define SEGUE_RUNTIME_LIB_SESSION_GRADIENTSUM_H
+
+#include "segue/runtime/Tensor/Tensor.h"
+
+namespace segue::inline runtime {
+
+/// sum += gradient. A null sum takes the tensor itself, without a copy; later
+/// ones are added in place, in dense f32. The shapes are the same.
+void addGradient(Tensor &sum, Tensor gradient);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_GRADIENTSUM_H

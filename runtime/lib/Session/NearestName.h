@@ -1,0 +1,30 @@
+//===- NearestName.h - "did you mean" ---------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The end of messages about a name that nobody knows.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_NEARESTNAME_H
+#define SEGUE_RUNTIME_LIB_SESSION_NEARESTNAME_H
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+/// The known name with the least edit distance to `name` (the first of
+/// several), or empty if none is known.
+std::string_view nearestName(std::string_view name, std::span<const std::string_view> known);
+
+/// "; the nearest is \"x\"", or nothing if none is known.
+std::string nearestHint(std::string_view name, std::span<const std::string_view> known);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_NEARESTNAME_H

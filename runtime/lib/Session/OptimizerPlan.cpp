@@ -1,0 +1,77 @@
+//===- OptimizerPlan.cpp - what feeds a module's optimizer ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "OptimizerPlan.h"
+#include "segue/runtime/Error.h"
+
+namespace segue::inline runtime {
+
+/// "m.weight" of "weight" becomes "m.<key>".
+static std::string stateKey(const Value &value, const std::string &key) {
+  std::string_view name = value.name;
+  if (name.ends_with(value.of))
+    return std::string(name.substr(0, name.size() - value.of.size())) + key;
+  return value.name + "." + key;
+}
+
+static Feed hyperFeed(const Module &module, const Value &value) {
+  if (value.name == "lr")
+    return Feed::LearningRate;
+  if (value.name == "step")
+    return Feed::Step;
+  if (value.name == "clip")
+    return Feed::Clip;
+  throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\": the optimizer wants \"" + value.name +
+                                          "\", but a session gives lr, step and clip only");
+}
+
+static OptimizerValue resolve(const Module &module, size_t index, const ParameterTable &table, const Value &value) {
+  if (value.role == Role::Hyper)
+    return {hyperFeed(module, value), 0, {}};
+  const std::string &parameter = value.role == Role::Parameter ? value.name : value.of;
+  bool known = false;
+  for (const Value &trained : module.parameters())
+    known |= trained.name == parameter;
+  if (!known)
+    throw Error(ErrorCode::FileCorrupt, "module \"" + module.name() + "\": the optimizer names the parameter \"" +
+                                            parameter + "\", which forward does not have; compile the module again");
+  size_t slot = table.slotOf(index, parameter);
+  if (table.owner(slot) != index)
+    return {Feed::Scratch, slot, {}};
+  switch (value.role) {
+  case Role::Parameter:
+    return {Feed::Parameter, slot, {}};
+  case Role::Gradient:
+    return {Feed::Gradient, slot, {}};
+  case Role::State:
+    return {Feed::State, slot, stateKey(value, table.infos()[slot].key)};
+  default:
+    throw Error(ErrorCode::FileCorrupt, "module \"" + module.name() + "\": the optimizer has a value \"" + value.name +
+                                            "\" of role " + std::string(name(value.role)) +
+                                            "; compile the module again");
+  }
+}
+
+OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterTable &table) {
+  OptimizerPlan plan;
+  plan.optimizer = module.find("optimizer");
+  plan.gradNorm = module.find("grad_norm");
+  for (const Value &value : module.parameters())
+    plan.ownsParameters |= table.owner(table.slotOf(index, value.name)) == index;
+  if (plan.optimizer) {
+    for (const Value &value : plan.optimizer->inputs())
+      plan.optimizerInputs.push_back(resolve(module, index, table, value));
+    for (const Value &value : plan.optimizer->outputs())
+      plan.optimizerOutputs.push_back(resolve(module, index, table, value));
+  }
+  if (plan.gradNorm)
+    for (const Value &value : plan.gradNorm->inputs())
+      plan.gradNormInputs.push_back(resolve(module, index, table, value));
+  return plan;
+}
+
+} // namespace segue::inline runtime

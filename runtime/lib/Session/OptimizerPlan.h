@@ -1,0 +1,47 @@
+//===- OptimizerPlan.h - what feeds a module's optimizer --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// `@optimizer` and `@grad_norm` of a module name parameters, gradients, states
+// and hypers; the plan says, decided once, which tensor of the session each of
+// them is. A tied parameter belongs to one module; in the others it is fed
+// zeros that nobody reads, so that it is counted and updated once.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_OPTIMIZERPLAN_H
+#define SEGUE_RUNTIME_LIB_SESSION_OPTIMIZERPLAN_H
+
+#include "ParameterTable.h"
+
+namespace segue::inline runtime {
+
+enum class Feed : int8_t { Parameter, Gradient, State, Scratch, LearningRate, Step, Clip };
+
+/// One input or output of a program of the optimizer phase.
+struct OptimizerValue {
+  Feed feed = Feed::Scratch;
+  /// Parameter, Gradient: the slot.
+  size_t slot = 0;
+  /// State: its key in the session.
+  std::string state;
+};
+
+struct OptimizerPlan {
+  /// Null if the module has none.
+  const Program *optimizer = nullptr, *gradNorm = nullptr;
+  /// True if the module trains a parameter that no earlier one trains.
+  bool ownsParameters = false;
+  std::vector<OptimizerValue> optimizerInputs, optimizerOutputs, gradNormInputs;
+};
+
+/// The plan of module `module`. Throws FileCorrupt where the programs name a
+/// parameter that forward does not have, Unsupported for an unknown hyper.
+OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterTable &table);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_OPTIMIZERPLAN_H

@@ -1,0 +1,636 @@
+//===- Session.cpp - a training step over stitched modules ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The optimizer programs are the only writers of parameters and states, and
+// they run last: whatever fails before them leaves the last finished step.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Session/Session.h"
+#include "GradientSum.h"
+#include "NearestName.h"
+#include "OptimizerPlan.h"
+#include "ParameterTable.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace segue::inline runtime {
+
+static std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModule> given) {
+  if (given.empty())
+    throw Error(ErrorCode::InvalidArgument, "a session needs at least one module");
+  std::vector<Module> modules;
+  std::set<std::string> names;
+  for (size_t i = 0; i < given.size(); ++i) {
+    std::string name = given[i].name.empty() ? std::to_string(i) : given[i].name;
+    if (!names.insert(name).second)
+      throw Error(ErrorCode::InvalidArgument,
+                  "two modules of the session are called \"" + name + "\"; give each its own name");
+    modules.emplace_back(device, std::move(given[i].binary), std::move(name));
+  }
+  return modules;
+}
+
+/// A scalar for a hyper value, in the element type that the program declares.
+static Tensor hyperTensor(const DeviceRef &device, const Value &value, double number) {
+  Tensor scalar = isFloat(value.desc().element) ? Tensor::scalar(device, float(number))
+                                                : Tensor::scalar(device, int64_t(number));
+  return toLayout(device, scalar, value.desc());
+}
+
+static bool sameTensor(const Tensor &a, const Tensor &b) {
+  return a.storage() == b.storage() && a.desc().layout.offset == b.desc().layout.offset;
+}
+
+struct Session::State {
+  State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
+
+  // Parameters.
+  void checkFits(size_t slot, const Tensor &tensor) const;
+  void assign(size_t slot, const Tensor &tensor);
+  void assignAll(const std::vector<Tensor> &sources);
+  void requireValues() const;
+  void requireWhole() const;
+
+  // Phases.
+  void enter(Phase phase) {
+    if (options.events)
+      options.events->onPhase(phase);
+  }
+  Wiring wiringFor(const TensorMap &batch) const;
+  Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
+                        const std::vector<std::vector<Tensor>> &outputs) const;
+  int64_t seedOf(size_t module) const;
+  double runForward(const Wiring &wiring, const TensorMap &batch, std::vector<Token> &tokens);
+  void runBackward(const Wiring &wiring, std::vector<Token> tokens);
+  void drop();
+  double gradientNorm();
+  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &values, double lr,
+                                       double clip, bool giveGradients);
+  void runOptimizer(const OptimizerPlan &plan, double lr, double clip);
+
+  DeviceRef device;
+  SessionOptions options;
+  std::vector<Module> modules;
+  std::vector<ModulePorts> ports;
+  ParameterTable table;
+  std::vector<OptimizerPlan> plans;
+
+  /// By slot; null until set.
+  std::vector<Tensor> values;
+  TensorMap optimizerState;
+  int64_t step = 0;
+  /// Parameters are between two steps.
+  bool torn = false;
+
+  /// By slot: the sums that wait, over `waiting` batches.
+  std::vector<Tensor> gradients;
+  TensorMap inputGradients;
+  TensorMap lastOutputs;
+  int64_t waiting = 0;
+  double lossSum = 0;
+};
+
+//===----------------------------------------------------------------------===//
+// Construction
+//===----------------------------------------------------------------------===//
+
+Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
+    : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
+      table(modules, options.tied), values(table.size()), gradients(table.size()) {
+  for (const Module &module : modules) {
+    ports.push_back({module.name(), module.inputs(), module.outputs()});
+    for (const Value &hyper : module.hypers())
+      if (hyper.name != "seed" && hyper.name != "step")
+        throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" wants the hyper \"" + hyper.name +
+                                                "\", but a session gives seed and step only");
+  }
+  checkWires(ports, options.wires);
+  for (size_t m = 0; m < modules.size(); ++m) {
+    plans.push_back(planOptimizer(modules[m], m, table));
+    const OptimizerPlan &plan = plans.back();
+    for (size_t i = 0; i < plan.optimizerInputs.size(); ++i)
+      if (plan.optimizerInputs[i].feed == Feed::State)
+        optimizerState[plan.optimizerInputs[i].state] = Tensor::zeros(device, plan.optimizer->input(i).desc());
+  }
+}
+
+Session::Session(DeviceRef device, std::vector<SessionModule> modules, SessionOptions options)
+    : state_(std::make_unique<State>(std::move(device), std::move(modules), std::move(options))) {}
+Session::~Session() = default;
+Session::Session(Session &&) noexcept = default;
+Session &Session::operator=(Session &&) noexcept = default;
+
+const DeviceRef &Session::device() const { return state_->device; }
+const std::vector<Module> &Session::modules() const { return state_->modules; }
+int64_t Session::stepCount() const { return state_->step; }
+int64_t Session::seed() const { return state_->options.seed; }
+const TensorMap &Session::state() const { return state_->optimizerState; }
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+const std::vector<ParameterInfo> &Session::parameters() const { return state_->table.infos(); }
+
+static void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted) {
+  if (!tensor)
+    throw Error(ErrorCode::InvalidArgument, what + ": a null tensor was given");
+  if (tensor.shape() != wanted.shape || tensor.element() != wanted.element)
+    throw Error(ErrorCode::LayoutMismatch, what + ": " + tensor.desc().str() + " given, " + wanted.str() + " declared");
+}
+
+void Session::State::checkFits(size_t slot, const Tensor &tensor) const {
+  checkSame("parameter \"" + table.infos()[slot].key + "\"", tensor, table.infos()[slot].desc);
+}
+
+void Session::State::assign(size_t slot, const Tensor &tensor) {
+  Tensor &value = values[slot];
+  if (value && value.storage()->isWritable())
+    copyInto(tensor, value);
+  else
+    value = copyTo(device, tensor, table.infos()[slot].desc);
+}
+
+/// Assigns sources by slot. What has to be allocated is allocated first.
+void Session::State::assignAll(const std::vector<Tensor> &sources) {
+  std::vector<Tensor> fresh(values.size());
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    if (!values[slot] || !values[slot].storage()->isWritable())
+      fresh[slot] = copyTo(device, sources[slot], table.infos()[slot].desc);
+  for (size_t slot = 0; slot < values.size(); ++slot) {
+    if (fresh[slot])
+      values[slot] = std::move(fresh[slot]);
+    else
+      copyInto(sources[slot], values[slot]);
+  }
+}
+
+void Session::setParameter(std::string_view key, const Tensor &tensor) {
+  size_t slot = state_->table.require(key);
+  state_->checkFits(slot, tensor);
+  state_->assign(slot, tensor);
+}
+
+bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
+  size_t slot = state_->table.require(key);
+  state_->checkFits(slot, tensor);
+  const ParameterInfo &info = state_->table.infos()[slot];
+  bool fits = tensor.device() == state_->device && hasLayout(tensor, info.desc.layout) &&
+              (tensor.storage()->isWritable() || !info.trained);
+  if (fits)
+    state_->values[slot] = tensor;
+  else
+    state_->assign(slot, tensor);
+  return fits;
+}
+
+const Tensor &Session::parameter(std::string_view key) const {
+  size_t slot = state_->table.require(key);
+  if (!state_->values[slot])
+    throw Error(ErrorCode::MissingWeight,
+                "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
+  return state_->values[slot];
+}
+
+static std::string memberText(const ParameterInfo &info) {
+  return "module \"" + info.members.front().module + "\", parameter \"" + info.members.front().name + "\"";
+}
+
+std::vector<std::string> Session::loadWeights(const std::filesystem::path &path) {
+  SafetensorsFile file = SafetensorsFile::open(path);
+  std::set<std::string_view> unused;
+  std::vector<std::string_view> known;
+  for (const SafetensorsEntry &entry : file.entries())
+    unused.insert(entry.name), known.push_back(entry.name);
+  std::vector<Tensor> sources;
+  for (size_t slot = 0; slot < state_->table.size(); ++slot) {
+    const ParameterInfo &info = state_->table.infos()[slot];
+    const SafetensorsEntry *entry = file.find(info.key);
+    for (const ParameterRef &member : info.members) // also by its full name
+      if (!entry)
+        entry = file.find(member.module + "." + member.name);
+    if (!entry)
+      throw Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + path.string() +
+                                                " has no tensor \"" + info.key + "\"" + nearestHint(info.key, known));
+    unused.erase(entry->name);
+    sources.push_back(file.tensor(state_->device, entry->name));
+    checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
+  }
+  state_->assignAll(sources);
+  return {unused.begin(), unused.end()};
+}
+
+void Session::State::requireValues() const {
+  size_t missing = 0, first = 0;
+  for (size_t slot = values.size(); slot-- > 0;)
+    if (!values[slot])
+      ++missing, first = slot;
+  if (!missing)
+    return;
+  std::string others = missing > 1 ? " (and " + std::to_string(missing - 1) + " others have none)" : "";
+  throw Error(ErrorCode::MissingWeight, memberText(table.infos()[first]) + " (" + table.infos()[first].desc.str() +
+                                            ") has no value" + others + "; set parameters or load weights first");
+}
+
+void Session::State::requireWhole() const {
+  if (torn)
+    throw Error(ErrorCode::StateTorn, "an optimizer failed midway before: parameters are between two steps; load a "
+                                      "checkpoint");
+}
+
+//===----------------------------------------------------------------------===//
+// FORWARD and BACKWARD
+//===----------------------------------------------------------------------===//
+
+Wiring Session::State::wiringFor(const TensorMap &batch) const {
+  BatchDescs descs;
+  for (const auto &[name, tensor] : batch) {
+    if (!tensor)
+      throw Error(ErrorCode::InvalidArgument, "the batch has a null tensor for \"" + name + "\"");
+    descs[name] = &tensor.desc();
+  }
+  return wireModules(ports, options.wires, descs);
+}
+
+/// The seed of the first module and batch is the user's. Modules number their
+/// random ops alone and micro-batches share a step, hence the others get seeds
+/// of their own: odd multiples of the golden ratio of 2^64 keep them apart.
+int64_t Session::State::seedOf(size_t module) const {
+  uint64_t stream = uint64_t(waiting) << 20 | module;
+  return int64_t(uint64_t(options.seed) + stream * 0x9E3779B97F4A7C15u);
+}
+
+Module::Lookup Session::State::lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
+                                      const std::vector<std::vector<Tensor>> &outputs) const {
+  return [this, module, &wiring, &batch, &outputs](const Value &value) -> Tensor {
+    switch (value.role) {
+    case Role::Parameter:
+    case Role::Frozen:
+      return values[table.slotOf(module, value.name)];
+    case Role::Hyper: {
+      Tensor scalar = Tensor::scalar(device, value.name == "seed" ? seedOf(module) : step + 1);
+      return toLayout(device, scalar, value.desc());
+    }
+    default:
+      break;
+    }
+    std::span<const Value> inputs = modules[module].inputs();
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].name == value.name) {
+        const auto &ref = wiring[module][i];
+        return ref ? outputs[ref->module][ref->output] : batch.find(value.name)->second;
+      }
+    return Tensor();
+  };
+}
+
+static TensorMap byName(std::span<const Value> outputs, const std::vector<Tensor> &tensors) {
+  TensorMap map;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    map[outputs[i].name] = tensors[i];
+  return map;
+}
+
+double Session::State::runForward(const Wiring &wiring, const TensorMap &batch, std::vector<Token> &tokens) {
+  enter(Phase::Forward);
+  std::vector<std::vector<Tensor>> outputs(modules.size());
+  double loss = 0;
+  bool hasLoss = false;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    ForwardResult result = modules[m].forward(lookup(m, wiring, batch, outputs), options.events);
+    tokens.push_back(std::move(result.token));
+    outputs[m] = std::move(result.outputs);
+    for (size_t i = 0; i < outputs[m].size(); ++i)
+      if (isLoss(modules[m].outputs()[i]))
+        loss += outputs[m][i].item(), hasLoss = true;
+  }
+  if (!hasLoss)
+    throw Error(ErrorCode::InvalidArgument,
+                "no module of the session has a float scalar output called \"loss\"; training needs one");
+  lastOutputs = byName(ports.back().outputs, outputs.back());
+  return loss;
+}
+
+void Session::State::runBackward(const Wiring &wiring, std::vector<Token> tokens) {
+  enter(Phase::Backward);
+  std::vector<TensorMap> outputGradients(modules.size());
+  for (size_t m = modules.size(); m-- > 0;) {
+    const Module &module = modules[m];
+    for (const Value &output : module.outputs())
+      if (isLoss(output) && module.takesGradientOf(output.name))
+        addGradient(outputGradients[m][output.name], hyperTensor(device, output, 1));
+    TensorMap results =
+        module.backward(std::move(tokens[m]), std::exchange(outputGradients[m], {}), options.events);
+    for (const Value &parameter : module.parameters())
+      if (auto it = results.find(parameter.name); it != results.end())
+        addGradient(gradients[table.slotOf(m, parameter.name)], std::move(it->second));
+    for (size_t i = 0; i < module.inputs().size(); ++i) {
+      auto it = results.find(module.inputs()[i].name);
+      if (it == results.end())
+        continue;
+      if (const auto &ref = wiring[m][i]) {
+        const std::string &output = ports[ref->module].outputs[ref->output].name;
+        if (modules[ref->module].takesGradientOf(output))
+          addGradient(outputGradients[ref->module][output], std::move(it->second));
+      } else {
+        addGradient(inputGradients[it->first], std::move(it->second));
+      }
+    }
+  }
+}
+
+void Session::State::drop() {
+  for (Tensor &gradient : gradients)
+    gradient = Tensor();
+  inputGradients.clear();
+  waiting = 0;
+  lossSum = 0;
+}
+
+double Session::forwardBackward(const TensorMap &batch) {
+  State &s = *state_;
+  try {
+    s.requireWhole();
+    s.requireValues();
+    for (const Module &module : s.modules)
+      if (!module.hasBackward())
+        throw Error(ErrorCode::InvalidArgument,
+                    "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
+    Wiring wiring = s.wiringFor(batch);
+    if (!s.waiting)
+      s.enter(Phase::StepBegin);
+    std::vector<Token> tokens;
+    double loss = s.runForward(wiring, batch, tokens);
+    if (!std::isfinite(loss))
+      throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
+                                          "; parameters and optimizer state are those of step " +
+                                          std::to_string(s.step) + "; try a smaller learning rate or look at the batch");
+    s.inputGradients.clear();
+    s.runBackward(wiring, std::move(tokens));
+    s.lossSum += loss;
+    ++s.waiting;
+    return loss;
+  } catch (...) {
+    s.drop();
+    throw;
+  }
+}
+
+const Tensor &Session::gradient(std::string_view key) const {
+  size_t slot = state_->table.require(key);
+  if (!state_->gradients[slot])
+    throw Error(ErrorCode::InvalidArgument, "parameter \"" + state_->table.infos()[slot].key +
+                                                "\" has no gradient now; gradients wait between forwardBackward " +
+                                                "and optimize, for trained parameters");
+  return state_->gradients[slot];
+}
+
+const TensorMap &Session::inputGradients() const { return state_->inputGradients; }
+void Session::clearGradients() { state_->drop(); }
+
+TensorMap Session::evaluate(const TensorMap &batch) {
+  State &s = *state_;
+  s.requireWhole();
+  s.requireValues();
+  Wiring wiring = s.wiringFor(batch);
+  std::vector<std::vector<Tensor>> outputs(s.modules.size());
+  for (size_t m = 0; m < s.modules.size(); ++m)
+    outputs[m] = s.modules[m].infer(s.lookup(m, wiring, batch, outputs), s.options.events);
+  return byName(s.ports.back().outputs, outputs.back());
+}
+
+//===----------------------------------------------------------------------===//
+// OPTIMIZER
+//===----------------------------------------------------------------------===//
+
+/// The inputs of a program of the optimizer phase. `giveGradients`: this is
+/// the last reader, gradients are given away and freed as they are used up.
+std::vector<Tensor> Session::State::optimizerTensors(const Program &program,
+                                                     const std::vector<OptimizerValue> &inputs, double lr,
+                                                     double clip, bool giveGradients) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value &value = program.inputs()[i];
+    switch (inputs[i].feed) {
+    case Feed::Parameter:
+      tensors.push_back(values[inputs[i].slot]);
+      break;
+    case Feed::Gradient: {
+      Tensor &sum = gradients[inputs[i].slot];
+      Tensor gradient = !sum ? Tensor::zeros(device, value.desc()) : toLayout(device, sum, value.desc());
+      if (giveGradients)
+        sum = Tensor();
+      tensors.push_back(std::move(gradient));
+      break;
+    }
+    case Feed::State:
+      tensors.push_back(optimizerState.find(inputs[i].state)->second);
+      break;
+    case Feed::Scratch:
+      tensors.push_back(Tensor::zeros(device, value.desc()));
+      break;
+    case Feed::LearningRate:
+      tensors.push_back(hyperTensor(device, value, lr));
+      break;
+    case Feed::Step:
+      tensors.push_back(hyperTensor(device, value, double(step + 1)));
+      break;
+    case Feed::Clip:
+      tensors.push_back(hyperTensor(device, value, clip));
+      break;
+    }
+  }
+  return tensors;
+}
+
+/// Joint norm of the sums that wait, or NaN if no module can say it.
+double Session::State::gradientNorm() {
+  double square = 0;
+  bool known = false;
+  for (const OptimizerPlan &plan : plans) {
+    if (!plan.gradNorm)
+      continue;
+    known = true;
+    square += submit(device, *plan.gradNorm, optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, false),
+                     options.events)
+                  .front()
+                  .item();
+  }
+  return known ? std::sqrt(square) : std::numeric_limits<double>::quiet_NaN();
+}
+
+void Session::State::runOptimizer(const OptimizerPlan &plan, double lr, double clip) {
+  std::vector<Tensor> results =
+      submit(device, *plan.optimizer, optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, clip, true),
+             options.events);
+  // Written in place, mostly; a parameter bound to another layout is not.
+  for (size_t i = 0; i < results.size(); ++i) {
+    const OptimizerValue &value = plan.optimizerOutputs[i];
+    if (value.feed == Feed::Scratch)
+      continue;
+    const Tensor &target =
+        value.feed == Feed::Parameter ? values[value.slot] : optimizerState.find(value.state)->second;
+    if (!sameTensor(results[i], target))
+      copyInto(results[i], target);
+  }
+}
+
+/// True for errors that a program throws before it has written anything.
+static bool refusedAtOnce(const std::exception &error) {
+  auto *known = dynamic_cast<const Error *>(&error);
+  return known && (known->code() == ErrorCode::LayoutMismatch || known->code() == ErrorCode::MissingInput ||
+                   known->code() == ErrorCode::InvalidArgument);
+}
+
+StepResult Session::optimize(double lr) {
+  State &s = *state_;
+  s.requireWhole();
+  if (!s.waiting)
+    throw Error(ErrorCode::InvalidArgument, "no gradients wait for the optimizer; call forwardBackward first");
+  if (!std::isfinite(lr))
+    throw Error(ErrorCode::InvalidArgument, "the learning rate is " + std::to_string(lr) + "; give a finite number");
+  for (size_t m = 0; m < s.modules.size(); ++m) {
+    if (s.plans[m].ownsParameters && !s.plans[m].optimizer)
+      throw Error(ErrorCode::InvalidArgument,
+                  "module \"" + s.modules[m].name() + "\" was compiled without optimizer; compile it with one");
+    if (s.options.maxGradNorm > 0 && s.plans[m].ownsParameters && !s.plans[m].gradNorm)
+      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() +
+                                                  "\" has no program \"grad_norm\", which clipping needs; compile it " +
+                                                  "with an optimizer");
+  }
+  StepResult result;
+  double count = double(s.waiting);
+  result.step = s.step + 1;
+  result.loss = s.lossSum / count;
+  s.enter(Phase::Optimizer);
+  // Everything that can be refused is refused before the first write.
+  for (const OptimizerPlan &plan : s.plans)
+    if (plan.ownsParameters)
+      executorFor(s.device, *plan.optimizer);
+  result.gradNorm = s.gradientNorm() / count;
+  bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
+  if (known && !std::isfinite(result.gradNorm)) {
+    s.drop();
+    throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
+                                        std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
+                                        "); parameters and optimizer state are those of step " +
+                                        std::to_string(s.step));
+  }
+  if (s.options.maxGradNorm > 0)
+    result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
+  // The mean over batches rides on the factor that clipping multiplies by.
+  bool writing = false; // an optimizer has run already
+  for (size_t m = 0; m < s.plans.size(); ++m) {
+    if (!s.plans[m].ownsParameters)
+      continue;
+    try {
+      s.runOptimizer(s.plans[m], lr, result.clip / count);
+      writing = true;
+    } catch (const std::exception &error) {
+      s.drop();
+      if (!writing && refusedAtOnce(error))
+        throw;
+      s.torn = true;
+      throw Error(ErrorCode::StateTorn, "step " + std::to_string(result.step) + ": the optimizer of module \"" +
+                                            s.modules[m].name() + "\" failed midway (" + error.what() +
+                                            "); parameters are between two steps; load a checkpoint");
+    }
+  }
+  s.step = result.step;
+  TensorMap inputGradients = std::move(s.inputGradients);
+  s.drop();
+  s.inputGradients = std::move(inputGradients);
+  result.outputs = std::move(s.lastOutputs);
+  s.enter(Phase::StepEnd);
+  return result;
+}
+
+StepResult Session::step(const TensorMap &batch, double lr) { return step(std::span(&batch, 1), lr); }
+
+StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
+  if (microBatches.empty())
+    throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
+  clearGradients();
+  for (const TensorMap &batch : microBatches)
+    forwardBackward(batch);
+  return optimize(lr);
+}
+
+//===----------------------------------------------------------------------===//
+// Checkpoints
+//===----------------------------------------------------------------------===//
+
+Checkpoint Session::checkpoint() const {
+  const State &s = *state_;
+  s.requireWhole();
+  s.requireValues();
+  Checkpoint checkpoint;
+  for (size_t slot = 0; slot < s.values.size(); ++slot)
+    checkpoint.parameters[s.table.infos()[slot].key] = s.values[slot];
+  checkpoint.state = s.optimizerState;
+  checkpoint.step = s.step;
+  checkpoint.seed = s.options.seed;
+  return checkpoint;
+}
+
+/// The tensor called `key`, of the shape of `wanted`; names what is missing.
+static const Tensor &requireIn(const TensorMap &tensors, const std::string &key, const TensorDesc &wanted,
+                               const std::string &what) {
+  auto it = tensors.find(key);
+  if (it == tensors.end()) {
+    std::vector<std::string_view> known;
+    for (const auto &[name, tensor] : tensors)
+      known.push_back(name);
+    throw Error(ErrorCode::MissingWeight, "the checkpoint lacks " + what + " \"" + key + "\"" +
+                                              nearestHint(key, known) + "; it belongs to other modules");
+  }
+  checkSame("checkpoint, " + what + " \"" + key + "\"", it->second, wanted);
+  return it->second;
+}
+
+void Session::restore(const Checkpoint &checkpoint) {
+  State &s = *state_;
+  std::vector<Tensor> sources;
+  for (const ParameterInfo &info : s.table.infos())
+    sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
+  for (const auto &[key, tensor] : s.optimizerState)
+    requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
+  auto rejectOthers = [](const TensorMap &given, size_t known, auto &&has, const char *what) {
+    if (given.size() != known)
+      for (const auto &[key, tensor] : given)
+        if (!has(key))
+          throw Error(ErrorCode::NameUnknown, std::string("the checkpoint has ") + what + " \"" + key +
+                                                  "\", which the session lacks; it belongs to other modules");
+  };
+  std::set<std::string_view> keys;
+  for (const ParameterInfo &info : s.table.infos())
+    keys.insert(info.key);
+  rejectOthers(
+      checkpoint.parameters, keys.size(), [&](const std::string &key) { return keys.contains(key); }, "parameter");
+  rejectOthers(
+      checkpoint.state, s.optimizerState.size(),
+      [&](const std::string &key) { return s.optimizerState.contains(key); }, "optimizer state");
+  s.assignAll(sources);
+  for (auto &[key, tensor] : s.optimizerState)
+    copyInto(checkpoint.state.find(key)->second, tensor);
+  s.step = checkpoint.step;
+  s.options.seed = checkpoint.seed;
+  s.torn = false;
+  s.drop();
+}
+
+void Session::save(const std::filesystem::path &path) const { saveCheckpoint(path, checkpoint()); }
+void Session::load(const std::filesystem::path &path) { restore(loadCheckpoint(state_->device, path)); }
+
+} // namespace segue::inline runtime

@@ -1,0 +1,156 @@
+//===- Wiring.cpp - which output feeds which input ------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Session/Wiring.h"
+#include "NearestName.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+static std::string quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+
+bool isLoss(const Value &output) {
+  return output.name == "loss" && output.desc().shape.empty() && isFloat(output.desc().element);
+}
+
+static std::vector<std::string_view> namesOf(std::span<const Value> values) {
+  std::vector<std::string_view> names;
+  for (const Value &value : values)
+    names.push_back(value.name);
+  return names;
+}
+
+/// Index of the value called `name`; throws NameUnknown, calling it `what`.
+static size_t indexOf(std::string_view name, std::span<const Value> values, const std::string &what) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i].name == name)
+      return i;
+  throw Error(ErrorCode::NameUnknown,
+              what + " " + quoted(name) + " does not exist" + nearestHint(name, namesOf(values)));
+}
+
+static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> modules) {
+  std::vector<std::string_view> known;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (modules[i].name == name)
+      return i;
+    known.push_back(modules[i].name);
+  }
+  throw Error(ErrorCode::NameUnknown,
+              "wiring: module " + quoted(name) + " does not exist" + nearestHint(name, known));
+}
+
+/// Shape and element type must be the same; who wants and who gives is said.
+static void checkFits(const TensorDesc &given, std::string_view from, const Value &input, std::string_view module) {
+  if (given.shape != input.desc().shape || given.element != input.desc().element)
+    throw Error(ErrorCode::LayoutMismatch, "module " + quoted(module) + ", input " + quoted(input.name) + ": " +
+                                               given.str() + " given by " + std::string(from) + ", " +
+                                               input.desc().str() + " declared; compile the module for this shape");
+}
+
+static std::string outputText(const ModulePorts &module, const Value &output) {
+  return "output " + quoted(output.name) + " of module " + quoted(module.name);
+}
+
+/// Wires as indices, by module and input; everything but shapes is checked.
+static Wiring resolveWires(std::span<const ModulePorts> modules, std::span<const Wire> wires) {
+  Wiring wiring(modules.size());
+  for (size_t m = 0; m < modules.size(); ++m)
+    wiring[m].resize(modules[m].inputs.size());
+  for (const Wire &wire : wires) {
+    size_t to = moduleIndex(wire.module, modules), from = moduleIndex(wire.fromModule, modules);
+    size_t input = indexOf(wire.input, modules[to].inputs, "wiring: module " + quoted(wire.module) + ", input");
+    size_t output =
+        indexOf(wire.output, modules[from].outputs, "wiring: module " + quoted(wire.fromModule) + ", output");
+    if (from >= to)
+      throw Error(ErrorCode::InvalidArgument,
+                  "wiring: input " + quoted(wire.input) + " of module " + quoted(wire.module) + " cannot come from " +
+                      "module " + quoted(wire.fromModule) + ", which does not run before it");
+    if (wiring[to][input])
+      throw Error(ErrorCode::InvalidArgument, "wiring: input " + quoted(wire.input) + " of module " +
+                                                  quoted(wire.module) + " has two wires");
+    wiring[to][input] = OutputRef{from, output};
+  }
+  return wiring;
+}
+
+void checkWires(std::span<const ModulePorts> modules, std::span<const Wire> wires) {
+  Wiring wiring = resolveWires(modules, wires);
+  for (size_t m = 0; m < modules.size(); ++m)
+    for (size_t i = 0; i < wiring[m].size(); ++i)
+      if (const auto &ref = wiring[m][i]) {
+        const Value &output = modules[ref->module].outputs[ref->output];
+        checkFits(output.desc(), outputText(modules[ref->module], output), modules[m].inputs[i], modules[m].name);
+      }
+}
+
+/// The next output of `previous` for an input without name in the batch:
+/// unused by this module, and not the loss.
+static std::optional<size_t> nextOutput(const ModulePorts &previous, const std::vector<bool> &taken) {
+  for (size_t o = 0; o < previous.outputs.size(); ++o)
+    if (!taken[o] && !isLoss(previous.outputs[o]))
+      return o;
+  return std::nullopt;
+}
+
+static Error unbound(const ModulePorts &module, const Value &input, const ModulePorts *previous,
+                     const BatchDescs &batch) {
+  std::string given;
+  for (const auto &[name, desc] : batch)
+    given += (given.empty() ? "" : ", ") + quoted(name);
+  std::string before = previous ? "module " + quoted(previous->name) + " before it has no output left"
+                                : std::string("there is no module before it");
+  return Error(ErrorCode::MissingInput, "module " + quoted(module.name) + ", input " + quoted(input.name) + " (" +
+                                            input.desc().str() + "): nothing gives it; the batch has " +
+                                            (given.empty() ? "no tensors" : given) + ", and " + before +
+                                            "; put it in the batch or give a wire");
+}
+
+Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> wires, const BatchDescs &batch) {
+  Wiring wiring = resolveWires(modules, wires);
+  std::map<std::string_view, bool> used;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const ModulePorts &module = modules[m];
+    const ModulePorts *previous = m ? &modules[m - 1] : nullptr;
+    std::vector<bool> taken(previous ? previous->outputs.size() : 0);
+    for (const auto &ref : wiring[m])
+      if (ref && ref->module + 1 == m)
+        taken[ref->output] = true;
+    for (size_t i = 0; i < module.inputs.size(); ++i) {
+      const Value &input = module.inputs[i];
+      auto fromBatch = batch.find(input.name);
+      if (!wiring[m][i] && fromBatch != batch.end()) {
+        used[input.name] = true;
+        checkFits(*fromBatch->second, "the batch", input, module.name);
+        continue;
+      }
+      if (!wiring[m][i]) {
+        std::optional<size_t> output = previous ? nextOutput(*previous, taken) : std::nullopt;
+        if (!output)
+          throw unbound(module, input, previous, batch);
+        taken[*output] = true;
+        wiring[m][i] = OutputRef{m - 1, *output};
+      }
+      const ModulePorts &source = modules[wiring[m][i]->module];
+      const Value &output = source.outputs[wiring[m][i]->output];
+      checkFits(output.desc(), outputText(source, output), input, module.name);
+    }
+  }
+  for (const auto &[name, desc] : batch)
+    if (!used.contains(name)) {
+      std::vector<std::string_view> known;
+      for (const ModulePorts &module : modules)
+        for (std::string_view input : namesOf(module.inputs))
+          known.push_back(input);
+      throw Error(ErrorCode::NameUnknown, "the batch has a tensor " + quoted(name) + " (" + desc->str() +
+                                              ") that no module takes" + nearestHint(name, known));
+    }
+  return wiring;
+}
+
+} // namespace segue::inline runtime
