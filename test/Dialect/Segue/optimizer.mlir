@@ -6,14 +6,14 @@
 // Frozen values and inputs are not there. A parameter may have its own decay,
 // and the step has the block of the parameter's first use.
 // CHECK-LABEL: func.func @optimizer
-// ADAMW-SAME: (%[[W:.*]]: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
-// ADAMW-SAME: %[[GW:.*]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
-// ADAMW-SAME: %[[M:.*]]: tensor<2x3xf32> {segue.name = "m.w", segue.of = "w", segue.role = #segue.role<state>},
-// ADAMW-SAME: %[[V:.*]]: tensor<2x3xf32> {segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
+// ADAMW-SAME: (%[[W:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
+// ADAMW-SAME: %[[GW:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
+// ADAMW-SAME: %[[M:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "m.w", segue.of = "w", segue.role = #segue.role<state>},
+// ADAMW-SAME: %[[V:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
 // ADAMW-SAME: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>},
-// ADAMW-SAME: %[[LR:.*]]: tensor<f32> {segue.name = "lr", segue.role = #segue.role<hyper>},
-// ADAMW-SAME: %[[STEP:.*]]: tensor<i64> {segue.name = "step", segue.role = #segue.role<hyper>},
-// ADAMW-SAME: %[[CLIP:.*]]: tensor<f32> {segue.name = "clip", segue.role = #segue.role<hyper>}) ->
+// ADAMW-SAME: %[[LR:[a-z0-9]+]]: tensor<f32> {segue.name = "lr", segue.role = #segue.role<hyper>},
+// ADAMW-SAME: %[[STEP:[a-z0-9]+]]: tensor<i64> {segue.name = "step", segue.role = #segue.role<hyper>},
+// ADAMW-SAME: %[[CLIP:[a-z0-9]+]]: tensor<f32> {segue.name = "clip", segue.role = #segue.role<hyper>}) ->
 // ADAMW-SAME: (tensor<2x3xbf16> {segue.alias = 0 : i64, segue.name = "w", segue.role = #segue.role<parameter>},
 // ADAMW-SAME: tensor<2x3xf32> {segue.alias = 2 : i64, segue.name = "m.w", segue.of = "w", segue.role = #segue.role<state>},
 // ADAMW-SAME: tensor<2x3xf32> {segue.alias = 3 : i64, segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
@@ -21,14 +21,14 @@
 // ADAMW: segue.adamw %[[W]], %[[GW]], %[[M]], %[[V]] lr %[[LR]] step %[[STEP]] clip %[[CLIP]] betas [{{[^,]*}}, 7.500000e-01] eps 1.000000e-08 decay 2.500000e-01 {segue.block = "head"}
 // ADAMW: segue.adamw {{.*}} decay 0.000000e+00
 // ADAMW-NOT: segue.adamw
-// SGD-SAME: %[[U:.*]]: tensor<2x3xf32> {segue.name = "u.w", segue.of = "w", segue.role = #segue.role<state>}
+// SGD-SAME: %[[U:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "u.w", segue.of = "w", segue.role = #segue.role<state>}
 // SGD: segue.sgd %{{.*}}, %{{.*}}, %[[U]] lr %{{.*}} momentum 5.000000e-01 dampening 0.000000e+00 decay 0.000000e+00 nesterov {segue.block = "head"}
 // SGD: segue.sgd
 
 // Gradients of parameters alone, in f32, rows first.
 // CHECK-LABEL: func.func @grad_norm
-// CHECK-SAME: (%[[GW:.*]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
-// CHECK-SAME: %[[GB:.*]]: tensor<3xbf16> {segue.name = "grad.b", {{[^}]*}}}) -> (tensor<f32> {segue.name = "grad_norm_sq", segue.role = #segue.role<output>}) {
+// CHECK-SAME: (%[[GW:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
+// CHECK-SAME: %[[GB:[a-z0-9]+]]: tensor<3xbf16> {segue.name = "grad.b", {{[^}]*}}}) -> (tensor<f32> {segue.name = "grad_norm_sq", segue.role = #segue.role<output>}) {
 // CHECK: %[[WIDE:.*]] = segue.cast %[[GW]] : tensor<2x3xbf16> -> tensor<2x3xf32>
 // CHECK: %[[SQUARE:.*]] = segue.mul %[[WIDE]], %[[WIDE]]
 // CHECK: %[[ROWS:.*]] = segue.reduce sum %[[SQUARE]] dims [1]
