@@ -10,9 +10,11 @@
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "segue/Conversion/SegueToProg/SegueToProg.h"
+#include "segue/Dialect/Check/IR/CheckDialect.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/Derivatives/Derivatives.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/Interpreter/Passes.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 
 int main(int argc, char **argv) {
@@ -20,9 +22,10 @@ int main(int argc, char **argv) {
   mlir::registerAllDialects(registry);
   mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
-  segue::registerSegueToProgPasses();
-  registry.insert<segue::SegueDialect, segue::prog::ProgDialect>();
+  registry.insert<segue::SegueDialect, segue::check::CheckDialect, segue::prog::ProgDialect>();
   segue::registerDerivatives(registry);
+  segue::registerSegueInterpreterPasses();
+  segue::registerSegueToProgPasses();
   segue::registerSegueTransformsPasses();
   return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
 }

@@ -1,0 +1,195 @@
+//===- Contractions.cpp - evaluates reductions, products and attention ----===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Evaluators.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace segue;
+using namespace segue::interpreter;
+
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// `index` without the dimensions in `dims`.
+static SmallVector<int64_t> without(ArrayRef<int64_t> index, ArrayRef<int64_t> dims) {
+  SmallVector<int64_t> rest;
+  for (auto [k, i] : llvm::enumerate(index))
+    if (!llvm::is_contained(dims, static_cast<int64_t>(k)))
+      rest.push_back(i);
+  return rest;
+}
+
+static LogicalResult evaluateReduce(ReduceOp op, const Frame &in, Results out) {
+  const HostTensor &input = in[op.getInput()];
+  HostTensor &result = out[0];
+  ReduceKind kind = op.getKind();
+  if (input.size() == 0 && result.size() != 0 && (kind == ReduceKind::Max || kind == ReduceKind::Min))
+    return op.emitError("has no element to take the maximum or minimum of");
+  std::vector<bool> started(result.size(), false);
+  forEachIndex(input.type.getShape(), [&](ArrayRef<int64_t> index, int64_t i) {
+    int64_t to = positionOf(result.type.getShape(), without(index, op.getDims()));
+    bool first = !started[to];
+    started[to] = true;
+    if (kind == ReduceKind::Max || kind == ReduceKind::Min) {
+      bool larger = kind == ReduceKind::Max;
+      if (!input.isFloat()) {
+        int64_t x = input.ints[i], &best = result.ints[to];
+        best = first || (larger ? x > best : x < best) ? x : best;
+        return;
+      }
+      double x = input.floats[i], &best = result.floats[to];
+      if (first || std::isnan(x) || (larger ? x > best : x < best)) // a NaN in `best` stays
+        best = x;
+      return;
+    }
+    if (input.isFloat())
+      result.floats[to] += input.floats[i];
+    else
+      result.ints[to] = static_cast<int64_t>(static_cast<uint64_t>(result.ints[to]) + input.ints[i]);
+  });
+  if (kind == ReduceKind::Mean)
+    for (double &value : result.floats)
+      value *= static_cast<double>(result.size()) / static_cast<double>(input.size());
+  return success();
+}
+
+static LogicalResult evaluateDotGeneral(DotGeneralOp op, const Frame &in, Results out) {
+  const HostTensor &lhs = in[op.getLhs()], &rhs = in[op.getRhs()];
+  SmallVector<int64_t> lhsFree = op.getLhsFree(), rhsFree = op.getRhsFree(), contracted;
+  for (int64_t dim : op.getLhsContract())
+    contracted.push_back(lhs.type.getDimSize(dim));
+  SmallVector<int64_t> l(lhs.type.getRank()), r(rhs.type.getRank());
+  forEachIndex(out[0].type.getShape(), [&](ArrayRef<int64_t> index, int64_t i) {
+    auto take = [&](SmallVector<int64_t> &target, ArrayRef<int64_t> dims) {
+      for (auto [k, dim] : llvm::enumerate(dims))
+        target[dim] = index[k];
+    };
+    take(l, op.getLhsBatch());
+    take(r, op.getRhsBatch());
+    index = index.drop_front(op.getLhsBatch().size());
+    take(l, lhsFree);
+    index = index.drop_front(lhsFree.size());
+    take(r, rhsFree);
+    double sum = op.getBias() ? in[op.getBias()].floats[i % out[0].type.getShape().back()] : 0;
+    forEachIndex(contracted, [&](ArrayRef<int64_t> at, int64_t) {
+      for (auto [k, dim] : llvm::enumerate(op.getLhsContract()))
+        l[dim] = at[k];
+      for (auto [k, dim] : llvm::enumerate(op.getRhsContract()))
+        r[dim] = at[k];
+      sum += lhs.floats[positionOf(lhs.type.getShape(), l)] * rhs.floats[positionOf(rhs.type.getShape(), r)];
+    });
+    out[0].floats[i] = sum;
+  });
+  return success();
+}
+
+namespace {
+/// The scaled, masked scores of attention; minus infinity where a row does not
+/// see a key.
+struct Scores {
+  const HostTensor &q, &k;
+  const HostTensor *mask;
+  bool causal;
+  double scale;
+
+  int64_t batches() const { return q.type.getDimSize(0) * q.type.getDimSize(1); }
+  int64_t rows() const { return q.type.getDimSize(2); }
+  int64_t keys() const { return k.type.getDimSize(2); }
+  int64_t dim() const { return q.type.getDimSize(3); }
+
+  /// The position of row `row` of batch and head `b`, whose last extent is `width`.
+  static int64_t at(int64_t b, int64_t row, int64_t rows, int64_t width) { return (b * rows + row) * width; }
+
+  double operator()(int64_t b, int64_t row, int64_t key) const {
+    if (causal && key > row)
+      return -kInfinity;
+    double score = 0;
+    for (int64_t d = 0; d < dim(); ++d)
+      score += q.floats[at(b, row, rows(), dim()) + d] * k.floats[at(b, key, keys(), dim()) + d];
+    score *= scale;
+    if (!mask)
+      return score;
+    int64_t heads = q.type.getDimSize(1);
+    SmallVector<int64_t> index = {b / heads, b % heads, row, key};
+    for (auto [i, extent] : llvm::zip_equal(index, mask->type.getShape()))
+      if (extent == 1)
+        i = 0;
+    int64_t position = positionOf(mask->type.getShape(), index);
+    if (mask->isFloat())
+      return score + mask->floats[position];
+    return mask->ints[position] ? score : -kInfinity;
+  }
+};
+} // namespace
+
+template <typename OpTy>
+static Scores scoresOf(OpTy op, const Frame &in) {
+  return {in[op.getQ()], in[op.getK()], op.getMask() ? &in[op.getMask()] : nullptr, op.getCausal(),
+          op.getScale().convertToDouble()};
+}
+
+static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results out) {
+  Scores scores = scoresOf(op, in);
+  const HostTensor &v = in[op.getV()];
+  int64_t rows = scores.rows(), keys = scores.keys(), dim = scores.dim();
+  for (int64_t b = 0; b < scores.batches(); ++b)
+    for (int64_t row = 0; row < rows; ++row) {
+      double largest = -kInfinity, sum = 0;
+      for (int64_t key = 0; key < keys; ++key)
+        largest = std::fmax(largest, scores(b, row, key));
+      double &lse = out[1].floats[b * rows + row];
+      if (largest == -kInfinity) { // sees no key: zeros
+        lse = -kInfinity;
+        continue;
+      }
+      for (int64_t key = 0; key < keys; ++key)
+        sum += std::exp(scores(b, row, key) - largest);
+      lse = largest + std::log(sum);
+      for (int64_t key = 0; key < keys; ++key)
+        for (int64_t d = 0; d < dim; ++d)
+          out[0].floats[Scores::at(b, row, rows, dim) + d] +=
+              std::exp(scores(b, row, key) - lse) * v.floats[Scores::at(b, key, keys, dim) + d];
+    }
+  return success();
+}
+
+/// Dao et al., arXiv:2205.14135, algorithm 4, without its tiles.
+static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, Results out) {
+  Scores scores = scoresOf(op, in);
+  const HostTensor &v = in[op.getV()], &result = in[op.getOut()], &lse = in[op.getLse()], &grad = in[op.getGrad()];
+  int64_t rows = scores.rows(), keys = scores.keys(), dim = scores.dim();
+  for (int64_t b = 0; b < scores.batches(); ++b)
+    for (int64_t row = 0; row < rows; ++row) {
+      double rowLse = lse.floats[b * rows + row];
+      if (rowLse == -kInfinity)
+        continue;
+      int64_t atRow = Scores::at(b, row, rows, dim);
+      double weighted = 0;
+      for (int64_t d = 0; d < dim; ++d)
+        weighted += grad.floats[atRow + d] * result.floats[atRow + d];
+      for (int64_t key = 0; key < keys; ++key) {
+        int64_t atKey = Scores::at(b, key, keys, dim);
+        double p = std::exp(scores(b, row, key) - rowLse), gradP = 0;
+        for (int64_t d = 0; d < dim; ++d)
+          gradP += grad.floats[atRow + d] * v.floats[atKey + d];
+        double gradScore = p * (gradP - weighted) * scores.scale;
+        for (int64_t d = 0; d < dim; ++d) {
+          out[0].floats[atRow + d] += gradScore * scores.k.floats[atKey + d];
+          out[1].floats[atKey + d] += gradScore * scores.q.floats[atRow + d];
+          out[2].floats[atKey + d] += p * grad.floats[atRow + d];
+        }
+      }
+    }
+  return success();
+}
+
+void interpreter::addContractions(EvaluatorTable &table) {
+  table.add(evaluateReduce);
+  table.add(evaluateDotGeneral);
+  table.add(evaluateAttention);
+  table.add(evaluateAttentionGrad);
+}
