@@ -5,27 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "mlir/InitAllDialects.h"
-#include "mlir/InitAllExtensions.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
-#include "segue/Conversion/SegueToProg/SegueToProg.h"
-#include "segue/Dialect/Check/IR/CheckDialect.h"
-#include "segue/Dialect/Prog/IR/ProgDialect.h"
-#include "segue/Dialect/Segue/Derivatives/Derivatives.h"
-#include "segue/Dialect/Segue/IR/SegueDialect.h"
-#include "segue/Dialect/Segue/Interpreter/Passes.h"
-#include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "segue/Compiler/Registration.h"
 
 int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
-  mlir::registerAllDialects(registry);
-  mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
-  registry.insert<segue::SegueDialect, segue::check::CheckDialect, segue::prog::ProgDialect>();
-  segue::registerDerivatives(registry);
-  segue::registerSegueInterpreterPasses();
-  segue::registerSegueToProgPasses();
-  segue::registerSegueTransformsPasses();
+  segue::registerAllSegue(registry);
+  segue::registerAllSeguePasses();
   return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
 }
