@@ -29,8 +29,9 @@ struct Buffers {
 
 class PanelAttention final : public AttentionPlan {
 public:
-  PanelAttention(const AttentionSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch)
-      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(vectorKernels()) {
+  PanelAttention(const AttentionSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch,
+                 const VectorKernels &kernels)
+      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(kernels) {
     chooseItems();
     ScratchCutter cutter;
     cutBuffers(cutter);
@@ -100,8 +101,11 @@ void PanelAttention::runItem(const AttentionArgs &args, int64_t item, int64_t th
 
   for (int64_t row = firstRow; row < lastRow; row += panel) {
     int64_t rows = std::min(panel, lastRow - row), seen = keysSeen(spec_, row, rows);
-    packRows(kernels_, type, rows, dim, advance(args.q, type, headOffset(spec_.q, batch, head) + row * spec_.q[2]),
-             spec_.q[2], buffers.wide, buffers.query, panel);
+    const void *q = advance(args.q, type, headOffset(spec_.q, batch, head) + row * spec_.q[2]);
+    void *out = advance(args.out, type, headOffset(spec_.out, batch, head) + row * spec_.out[2]);
+    packRows(kernels_, type, rows, dim, q, spec_.q[2], buffers.wide, buffers.query, panel);
+    prefetchRows(type, std::min(panel, lastRow - row - rows), dim, advance(q, type, rows * spec_.q[2]), spec_.q[2]);
+    prefetchRows</*kWrite=*/true>(type, rows, dim, out, spec_.out[2]);
     kernels_.scale(dim * panel, spec_.scale, buffers.query);
     kernels_.multiplyPacked(seen, panel, dim, buffers.keys, dim * tile, buffers.query, buffers.scores, panel, false,
                             nullptr);
@@ -111,13 +115,13 @@ void PanelAttention::runItem(const AttentionArgs &args, int64_t item, int64_t th
     kernels_.multiplyPacked(dim, panel, seen, buffers.values, keys * tile, buffers.scores, buffers.result, panel, false,
                             nullptr);
     kernels_.scaleColumns(dim, buffers.inverseSum, buffers.result);
-    writeBlock(kernels_, type, rows, dim, buffers.result, buffers.wide,
-               advance(args.out, type, headOffset(spec_.out, batch, head) + row * spec_.out[2]), spec_.out[2]);
+    writeBlock(kernels_, type, rows, dim, buffers.result, buffers.wide, out, spec_.out[2]);
     std::copy_n(buffers.logSum, rows, args.lse + (batch * spec_.heads + head) * spec_.rows + row);
   }
 }
 
 std::shared_ptr<const AttentionPlan> segue::makeAttentionPlan(const AttentionSpec &spec, Threads threads,
-                                                              std::shared_ptr<Scratch> scratch) {
-  return std::make_shared<PanelAttention>(spec, threads, std::move(scratch));
+                                                              std::shared_ptr<Scratch> scratch,
+                                                              const VectorKernels &kernels) {
+  return std::make_shared<PanelAttention>(spec, threads, std::move(scratch), kernels);
 }

@@ -37,8 +37,9 @@ struct Buffers {
 
 class PanelAttentionGrad final : public AttentionGradPlan {
 public:
-  PanelAttentionGrad(const AttentionGradSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch)
-      : grad_(spec), spec_(grad_.forward), threads_(threads), scratch_(std::move(scratch)), kernels_(vectorKernels()),
+  PanelAttentionGrad(const AttentionGradSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch,
+                     const VectorKernels &kernels)
+      : grad_(spec), spec_(grad_.forward), threads_(threads), scratch_(std::move(scratch)), kernels_(kernels),
         padded_((spec_.dim + kernels_.panel - 1) / kernels_.panel * kernels_.panel) {
     ScratchCutter cutter;
     cutBuffers(cutter);
@@ -128,6 +129,11 @@ void PanelAttentionGrad::loadBlock(const AttentionGradArgs &args, const Buffers 
   for (float *padding : {buffers.queryRows, buffers.gradRows})
     for (int64_t i = 0; i < rows && dim < padded_; ++i)
       std::fill(padding + i * padded_ + dim, padding + (i + 1) * padded_, 0.0f);
+  // The rows of the next block; this block's products hide their coming.
+  int64_t next = std::min(panel, spec_.rows - row - rows);
+  prefetchRows(type, next, dim, advance(q, type, rows * spec_.q[2]), spec_.q[2]);
+  prefetchRows(type, next, dim, advance(out, type, rows * spec_.out[2]), spec_.out[2]);
+  prefetchRows(type, next, dim, advance(gradOut, type, rows * grad_.gradOut[2]), grad_.gradOut[2]);
   widenRows(kernels_, type, rows, dim, q, spec_.q[2], buffers.queryRows, padded_);
   widenRows(kernels_, type, rows, dim, gradOut, grad_.gradOut[2], buffers.gradRows, padded_);
   kernels_.pack(rows, dim, buffers.queryRows, padded_, 1, buffers.queryPanel, panel);
@@ -147,7 +153,9 @@ void PanelAttentionGrad::runBlock(const AttentionGradArgs &args, const Buffers &
                                   int64_t row) const {
   int64_t panel = kernels_.panel, tile = kernels_.tileRows, dim = spec_.dim;
   int64_t rows = std::min(panel, spec_.rows - row), seen = keysSeen(spec_, row, rows);
+  void *gradQ = advance(args.gradQ, spec_.element, headOffset(grad_.gradQ, batch, head) + row * grad_.gradQ[2]);
   loadBlock(args, buffers, batch, head, row, rows);
+  prefetchRows</*kWrite=*/true>(spec_.element, rows, dim, gradQ, grad_.gradQ[2]);
   kernels_.multiplyPacked(seen, panel, dim, buffers.keyRows, dim * tile, buffers.queryPanel, buffers.scores, panel,
                           false, nullptr);
   kernels_.multiplyPacked(seen, panel, dim, buffers.valueRows, dim * tile, buffers.gradPanel, buffers.grads, panel,
@@ -159,9 +167,7 @@ void PanelAttentionGrad::runBlock(const AttentionGradArgs &args, const Buffers &
 
   kernels_.multiplyPacked(dim, panel, seen, buffers.keyDims, spec_.keys * tile, buffers.grads, buffers.result, panel,
                           false, nullptr);
-  writeBlock(kernels_, spec_.element, rows, dim, buffers.result, buffers.wide,
-             advance(args.gradQ, spec_.element, headOffset(grad_.gradQ, batch, head) + row * grad_.gradQ[2]),
-             grad_.gradQ[2]);
+  writeBlock(kernels_, spec_.element, rows, dim, buffers.result, buffers.wide, gradQ, grad_.gradQ[2]);
   for (int64_t column = 0; column < padded_; column += panel) {
     kernels_.multiplyBlockRows(seen, rows, buffers.grads, buffers.queryRows + column, padded_,
                                buffers.gradKeys + column, padded_, true);
@@ -171,6 +177,7 @@ void PanelAttentionGrad::runBlock(const AttentionGradArgs &args, const Buffers &
 }
 
 std::shared_ptr<const AttentionGradPlan> segue::makeAttentionGradPlan(const AttentionGradSpec &spec, Threads threads,
-                                                                      std::shared_ptr<Scratch> scratch) {
-  return std::make_shared<PanelAttentionGrad>(spec, threads, std::move(scratch));
+                                                                      std::shared_ptr<Scratch> scratch,
+                                                                      const VectorKernels &kernels) {
+  return std::make_shared<PanelAttentionGrad>(spec, threads, std::move(scratch), kernels);
 }

@@ -22,9 +22,10 @@
 namespace segue::inline runtime {
 
 std::shared_ptr<const AttentionPlan> makeAttentionPlan(const AttentionSpec &spec, Threads threads,
-                                                       std::shared_ptr<Scratch> scratch);
+                                                       std::shared_ptr<Scratch> scratch, const VectorKernels &kernels);
 std::shared_ptr<const AttentionGradPlan> makeAttentionGradPlan(const AttentionGradSpec &spec, Threads threads,
-                                                               std::shared_ptr<Scratch> scratch);
+                                                               std::shared_ptr<Scratch> scratch,
+                                                               const VectorKernels &kernels);
 
 // What both share. A *block* is up to `panel` rows of q side by side, one per
 // lane: scores of a block are [keys][panel], so that a row's maximum and sum

@@ -49,16 +49,18 @@ private:
 } // namespace
 
 struct Engine::State {
-  explicit State(Threads threads) : threads(threads), scratch(std::make_shared<Scratch>(threads.count())) {}
+  State(Threads threads, InstructionSet most)
+      : threads(threads), kernels(vectorKernels(most)), scratch(std::make_shared<Scratch>(threads.count())) {}
 
   Threads threads;
+  const VectorKernels &kernels;
   std::shared_ptr<Scratch> scratch;
   PlanCache<MatmulSpec, MatmulPlan> matmuls;
   PlanCache<AttentionSpec, AttentionPlan> attentions;
   PlanCache<AttentionGradSpec, AttentionGradPlan> attentionGrads;
 };
 
-Engine::Engine(Threads threads) : state_(std::make_unique<State>(threads)) {}
+Engine::Engine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
 Engine::~Engine() = default;
 
 std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &spec) {
@@ -67,19 +69,20 @@ std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &spec) {
     if (spec.a.element != ElementType::f32)
       if (auto plan = makeOneDnnMatmul(spec, state_->threads, state_->scratch))
         return plan;
-    return makePanelMatmul(spec, state_->threads, state_->scratch);
+    return makePanelMatmul(spec, state_->threads, state_->scratch, state_->kernels);
   });
 }
 
 std::shared_ptr<const AttentionPlan> Engine::planAttention(const AttentionSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
-  return state_->attentions.findOrMake(spec, [&] { return makeAttentionPlan(spec, state_->threads, state_->scratch); });
+  return state_->attentions.findOrMake(
+      spec, [&] { return makeAttentionPlan(spec, state_->threads, state_->scratch, state_->kernels); });
 }
 
 std::shared_ptr<const AttentionGradPlan> Engine::planAttentionGrad(const AttentionGradSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
   return state_->attentionGrads.findOrMake(
-      spec, [&] { return makeAttentionGradPlan(spec, state_->threads, state_->scratch); });
+      spec, [&] { return makeAttentionGradPlan(spec, state_->threads, state_->scratch, state_->kernels); });
 }
 
 const Threads &Engine::threads() const { return state_->threads; }

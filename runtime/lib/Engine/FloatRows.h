@@ -28,6 +28,18 @@ inline void *advance(void *base, ElementType type, int64_t index) {
   return static_cast<char *>(base) + index * static_cast<int64_t>(byteSize(type));
 }
 
+/// Asks for rows that will be read, or written, soon: a few rows ahead of their
+/// use hides that each begins on another page, where the processor's own
+/// prefetching stops.
+template <bool kWrite = false>
+inline void prefetchRows(ElementType type, int64_t rows, int64_t columns, const void *base, int64_t rowStep) {
+  constexpr int64_t kLine = 64;
+  int64_t bytes = columns * static_cast<int64_t>(byteSize(type));
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t at = 0; at < bytes; at += kLine)
+      __builtin_prefetch(static_cast<const char *>(advance(base, type, row * rowStep)) + at, kWrite, /*locality=*/2);
+}
+
 /// Copies `count` adjacent elements to f32.
 inline void widen(const VectorKernels &kernels, ElementType type, int64_t count, const void *source, float *target) {
   assert(isFloat(type));
@@ -54,13 +66,21 @@ inline void narrow(const VectorKernels &kernels, ElementType type, int64_t count
 /// `targetStep` floats of the target.
 inline void widenRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t columns, const void *source,
                       int64_t rowStep, float *target, int64_t targetStep) {
-  for (int64_t row = 0; row < rows; ++row)
+  constexpr int64_t kAhead = 8;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row + kAhead < rows)
+      prefetchRows(type, 1, columns, advance(source, type, (row + kAhead) * rowStep), 0);
     widen(kernels, type, columns, advance(source, type, row * rowStep), target + row * targetStep);
+  }
 }
 inline void narrowRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t columns,
                        const float *source, int64_t sourceStep, void *target, int64_t rowStep) {
-  for (int64_t row = 0; row < rows; ++row)
+  constexpr int64_t kAhead = 8;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row + kAhead < rows)
+      prefetchRows</*kWrite=*/true>(type, 1, columns, advance(target, type, (row + kAhead) * rowStep), 0);
     narrow(kernels, type, columns, source + row * sourceStep, advance(target, type, row * rowStep));
+  }
 }
 
 } // namespace segue::inline runtime

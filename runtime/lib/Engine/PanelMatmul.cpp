@@ -50,8 +50,8 @@ struct Buffers {
 
 class PanelMatmul final : public MatmulPlan {
 public:
-  PanelMatmul(const MatmulSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch)
-      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(vectorKernels()) {
+  PanelMatmul(const MatmulSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch, const VectorKernels &kernels)
+      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(kernels) {
     cutGrid();
     ScratchCutter cutter;
     cutBuffers(cutter);
@@ -213,6 +213,7 @@ void PanelMatmul::runPiece(const Piece &piece, const Pointers &pointers, int64_t
 }
 
 std::shared_ptr<const MatmulPlan> segue::makePanelMatmul(const MatmulSpec &spec, Threads threads,
-                                                         std::shared_ptr<Scratch> scratch) {
-  return std::make_shared<PanelMatmul>(spec, threads, std::move(scratch));
+                                                         std::shared_ptr<Scratch> scratch,
+                                                         const VectorKernels &kernels) {
+  return std::make_shared<PanelMatmul>(spec, threads, std::move(scratch), kernels);
 }

@@ -14,6 +14,7 @@
 #define SEGUE_RUNTIME_LIB_ENGINE_PANELMATMUL_H
 
 #include "Scratch.h"
+#include "VectorKernels.h"
 #include "segue/runtime/Engine/Matmul.h"
 #include "segue/runtime/Engine/Threads.h"
 #include <memory>
@@ -23,7 +24,7 @@ namespace segue::inline runtime {
 /// A plan for any spec without problem; 16-bit operands are widened. The sum of
 /// an element has the same order whatever the number of threads.
 std::shared_ptr<const MatmulPlan> makePanelMatmul(const MatmulSpec &spec, Threads threads,
-                                                  std::shared_ptr<Scratch> scratch);
+                                                  std::shared_ptr<Scratch> scratch, const VectorKernels &kernels);
 
 } // namespace segue::inline runtime
 

@@ -198,6 +198,8 @@ void transpose(int64_t rows, int64_t columns, const float *source, int64_t sourc
       target[c * targetStep + r] = source[r * sourceStep + c];
 }
 
+constexpr int64_t kFloatsPerLine = 16;
+
 template <int kWidth>
 void packWidth(int64_t count, int64_t depth, const float *source, int64_t step, int64_t depthStep, float *target) {
   if (step == 1) {
@@ -206,6 +208,9 @@ void packWidth(int64_t count, int64_t depth, const float *source, int64_t step, 
     constexpr int64_t kLines = 16;
     for (int64_t first = 0; first < depth; first += kLines) {
       int64_t last = depth - first < kLines ? depth : first + kLines;
+      for (int64_t l = last; l < depth && l < last + kLines; ++l)
+        for (int64_t w = 0; w < count; w += kFloatsPerLine)
+          __builtin_prefetch(source + w + l * depthStep);
       for (int64_t p = 0; p < count; p += kWidth)
         for (int64_t l = first; l < last; ++l) {
           const float *from = source + p + l * depthStep;
@@ -223,6 +228,10 @@ void packWidth(int64_t count, int64_t depth, const float *source, int64_t step, 
   for (int64_t p = 0; p < count; p += kWidth, target += depth * kWidth) {
     const float *from = source + p * step;
     int64_t width = count - p < kWidth ? count - p : kWidth;
+    // The rows of the next panel.
+    for (int64_t w = p + kWidth; w < count && w < p + 2 * kWidth && depthStep == 1; ++w)
+      for (int64_t l = 0; l < depth; l += kFloatsPerLine)
+        __builtin_prefetch(source + w * step + l);
     int64_t l = 0;
     if (width == kWidth && depthStep == 1) {
       constexpr int kVectors = (kWidth + kLanes - 1) / kLanes;

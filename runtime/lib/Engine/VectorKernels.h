@@ -101,8 +101,10 @@ struct VectorKernels {
 /// One table per instruction set that VectorKernels.cpp is compiled for.
 extern const VectorKernels vectorKernelsV1, vectorKernelsV3, vectorKernelsV4;
 
-/// The best table that this processor runs.
-const VectorKernels &vectorKernels();
+enum class InstructionSet : int8_t;
+
+/// The best table up to `most` that this processor runs.
+const VectorKernels &vectorKernels(InstructionSet most);
 
 } // namespace segue::inline runtime
 

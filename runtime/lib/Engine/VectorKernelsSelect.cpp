@@ -11,11 +11,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "VectorKernels.h"
+#include "segue/runtime/Engine/Engine.h"
 
-const segue::VectorKernels &segue::vectorKernels() {
+const segue::VectorKernels &segue::vectorKernels(InstructionSet most) {
   __builtin_cpu_init();
-  static const VectorKernels &chosen = __builtin_cpu_supports("x86-64-v4")   ? vectorKernelsV4
-                                       : __builtin_cpu_supports("x86-64-v3") ? vectorKernelsV3
-                                                                             : vectorKernelsV1;
-  return chosen;
+  if (most >= InstructionSet::x86_64_v4 && __builtin_cpu_supports("x86-64-v4"))
+    return vectorKernelsV4;
+  if (most >= InstructionSet::x86_64_v3 && __builtin_cpu_supports("x86-64-v3"))
+    return vectorKernelsV3;
+  return vectorKernelsV1;
 }

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Machines.h"
 #include "Values.h"
 #include "segue/runtime/Engine/Engine.h"
 #include <algorithm>
@@ -180,12 +181,12 @@ static void expectNear(const char *what, const Values &got, uint64_t seed, const
     ASSERT_TRUE(inside[at] || got.at(at) == before.at(at)) << what << " written outside at " << at;
 }
 
-static void check(int threads, const Case &c) {
+static void check(const Machine &machine, const Case &c) {
   SCOPED_TRACE(testing::Message() << std::string(name(c.type)) << " " << c.batch << "x" << c.heads << "x" << c.rows
                                   << "x" << c.keys << "x" << c.dim << (c.causal ? " causal" : "") << " mask "
                                   << int(c.mask) << " repeats " << c.maskRepeats << " lie " << int(c.lie) << " at "
-                                  << threads << " threads");
-  Engine engine{Threads(threads)};
+                                  << machine.threads << " threads");
+  Engine engine(Threads(machine.threads), machine.set);
   Problem p = makeProblem(c);
   computeByLoops(p);
   runEngine(engine, p);
@@ -204,7 +205,7 @@ static void check(int threads, const Case &c) {
   expectNear("gradV", p.gradV, 9, p.wantGradV, s, p.spec.gradV, s.keys, 4 * allowed);
 }
 
-class AttentionTest : public testing::TestWithParam<int> {};
+class AttentionTest : public testing::TestWithParam<Machine> {};
 
 // Odd extents, extents of 1, blocks that end inside, more and fewer keys than rows.
 TEST_P(AttentionTest, AgreesWithLoopsForAllExtents) {
@@ -233,7 +234,7 @@ TEST_P(AttentionTest, AgreesWithLoopsForAllMasks) {
 
 // A row that sees no key gives zeros, -inf, and no gradient; never NaN.
 TEST_P(AttentionTest, RowsThatSeeNothingGiveZeros) {
-  Engine engine{Threads(GetParam())};
+  Engine engine(Threads(GetParam().threads), GetParam().set);
   Case c{1, 2, 40, 40, 16, false, MaskKind::keep};
   Problem p = makeProblem(c);
   for (int64_t i = 0; i < p.mask.size(); ++i)
@@ -253,7 +254,7 @@ TEST_P(AttentionTest, WithoutKeysGivesZeros) { check(GetParam(), {1, 2, 3, 0, 4}
 
 TEST_P(AttentionTest, WithoutRowsGivesNoGradient) { check(GetParam(), {1, 2, 0, 3, 4}); }
 
-INSTANTIATE_TEST_SUITE_P(Threads, AttentionTest, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Machines, AttentionTest, kMachines, describe);
 
 // Scores far apart and far from 0: no overflow, no loss of the small ones.
 TEST(AttentionRangeTest, LargeScoresStayFinite) {

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Machines.h"
 #include "Values.h"
 #include "segue/runtime/Engine/Engine.h"
 #include <cmath>
@@ -80,11 +81,11 @@ static constexpr Extents kExtents[] = {{1, 1, 1, 1},     {1, 5, 7, 3},    {3, 13
                                        {2, 1, 100, 64},  {1, 130, 1, 50}, {1, 250, 70, 400}, {5, 64, 64, 64},
                                        {1, 37, 800, 65}, {1, 3, 2, 1000}};
 
-class MatmulTest : public testing::TestWithParam<int> {};
+class MatmulTest : public testing::TestWithParam<Machine> {};
 
-// Every pair of ways to lie, every type, at 1, 2 and 3 threads.
+// Every pair of ways to lie, every type.
 TEST_P(MatmulTest, AgreesWithLoopsForAllWaysToLie) {
-  Engine engine{Threads(GetParam())};
+  Engine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
     for (Lie left : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
       for (Lie right : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
@@ -99,7 +100,7 @@ TEST_P(MatmulTest, AgreesWithLoopsForAllWaysToLie) {
 }
 
 TEST_P(MatmulTest, AgreesWithLoopsForAllExtents) {
-  Engine engine{Threads(GetParam())};
+  Engine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
     for (const Extents &e : kExtents)
       for (ElementType result : {type, ElementType::f32})
@@ -121,7 +122,7 @@ TEST_P(MatmulTest, AgreesWithLoopsForAllExtents) {
 
 // One matrix for the whole batch, and one row for all rows: strides of 0.
 TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
-  Engine engine{Threads(GetParam())};
+  Engine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16}) {
     MatmulSpec spec{4, 20, 40, 30};
     spec.a = {type, {0, 0, 1}};
@@ -133,7 +134,7 @@ TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
 
 // Without depth the sum is empty: c is the bias, or zero, or stays.
 TEST_P(MatmulTest, GivesBiasWhereThereIsNoDepth) {
-  Engine engine{Threads(GetParam())};
+  Engine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
     for (bool hasBias : {false, true})
       for (bool accumulate : {false, true}) {
@@ -149,7 +150,7 @@ TEST_P(MatmulTest, GivesBiasWhereThereIsNoDepth) {
 }
 
 TEST_P(MatmulTest, DoesNothingWithoutRowsOrColumns) {
-  Engine engine{Threads(GetParam())};
+  Engine engine(Threads(GetParam().threads), GetParam().set);
   for (Extents e : {Extents{0, 2, 2, 2}, Extents{1, 0, 2, 2}, Extents{1, 2, 0, 2}}) {
     MatmulSpec spec{e.batch, e.m, e.n, e.k};
     spec.a = place(ElementType::f32, e.m, e.k, Lie::Plain);
@@ -159,7 +160,7 @@ TEST_P(MatmulTest, DoesNothingWithoutRowsOrColumns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, MatmulTest, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Machines, MatmulTest, kMachines, describe);
 
 // Bits, not numbers: the sum has one order, whatever the threads.
 TEST(MatmulDeterminismTest, IsTheSameAtEachRunAndThreadCount) {

@@ -31,9 +31,14 @@
 
 namespace segue::inline runtime {
 
+/// Instruction sets that the engine has kernels for, by what they need.
+enum class InstructionSet : int8_t { x86_64, x86_64_v3, x86_64_v4 };
+
 class Engine {
 public:
-  explicit Engine(Threads threads = Threads());
+  /// Uses the best instruction set that the processor has, up to `most`: a
+  /// lower one gives the results of a lesser machine, bf16 products apart.
+  explicit Engine(Threads threads = Threads(), InstructionSet most = InstructionSet::x86_64_v4);
   ~Engine();
   Engine(const Engine &) = delete;
   Engine &operator=(const Engine &) = delete;
