@@ -517,7 +517,7 @@ StepResult Session::optimize(double lr) {
   // Everything that can be refused is refused before the first write.
   for (const OptimizerPlan &plan : s.plans)
     if (plan.ownsParameters)
-      executorFor(s.device, *plan.optimizer);
+      Executor(s.device, *plan.optimizer);
   result.gradNorm = s.gradientNorm() / count;
   bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
   if (known && !std::isfinite(result.gradNorm)) {

@@ -29,6 +29,7 @@
 
 namespace segue::inline runtime {
 
+class Engine;
 class Device;
 using DeviceRef = std::shared_ptr<Device>;
 
@@ -70,6 +71,10 @@ public:
 
   /// Copies bytes between its spaces; the ranges do not overlap. Blocks.
   virtual void copy(void *target, const void *source, uint64_t bytes) = 0;
+
+  /// Library calls: plans are made when a program is prepared, and run in
+  /// between launches by the thread that submits.
+  virtual Engine &engine() = 0;
 
   /// Runs `kernel` over [0, range) in pieces that are multiples of `grain`, on
   /// up to `threads` threads of the pool (1: inline, on the calling thread).

@@ -7,8 +7,9 @@
 //
 // An Executor is a program made ready for a device: kernels found, library
 // calls planned, every view resolved to buffer and offset, the arena there.
-// To run it is to walk a flat vector. `submit` keeps one executor per program
-// and device.
+// To run it is to walk a flat vector. What was made ready is kept with the
+// binary, one per program and device, and shared by all executors of the two:
+// an Executor is a handle, cheap to make again and to copy.
 //
 //   std::vector<Tensor> y = submit(device, binary.program("forward"), {x, w});
 //   std::vector<Tensor> z = submit(device, other.program("forward"), std::move(y));
@@ -43,13 +44,14 @@ struct CommandProfile {
   uint64_t calls = 0;
 };
 
+class PreparedProgram;
+
 class Executor {
 public:
-  /// Makes `program` ready. Throws NativeCodeRefused, Unsupported (no kernel
-  /// for this CPU, a library call that no engine has), DeviceOom. Costs
-  /// milliseconds: plans library calls and maps kernels.
+  /// Makes `program` ready, if it is not. Throws NativeCodeRefused, Unsupported
+  /// (no kernel for this CPU, a library call that no engine has), DeviceOom.
+  /// Costs milliseconds the first time: plans library calls and maps kernels.
   Executor(DeviceRef device, Program program);
-  ~Executor();
 
   /// Aligns the inputs, runs, and returns one tensor per output in its
   /// declared layout, ready on return. All inputs are checked before anything
@@ -62,26 +64,23 @@ public:
   /// changed; IndexOutOfRange from a kernel, after which inputs with a
   /// required alias hold unspecified values. Two runs of one executor never
   /// overlap; a second thread waits.
-  std::vector<Tensor> run(std::vector<Tensor> inputs, EventSink *events = nullptr);
+  std::vector<Tensor> run(std::vector<Tensor> inputs, EventSink *events = nullptr) const;
 
-  const Program &program() const;
-  const DeviceRef &device() const;
+  const Program &program() const { return program_; }
+  const DeviceRef &device() const { return device_; }
   SubmitCounters counters() const;
 
   /// Turns timing of each command on or off (off at first), and what it saw.
-  void setProfiling(bool on);
+  void setProfiling(bool on) const;
   std::vector<CommandProfile> profile() const;
 
 private:
-  struct State;
-  std::unique_ptr<State> state_;
+  DeviceRef device_;
+  Program program_;
+  std::shared_ptr<PreparedProgram> prepared_;
 };
 
-/// The executor that `submit` uses for this program on this device; made at
-/// the first call and kept as long as the binary and the device are.
-std::shared_ptr<Executor> executorFor(const DeviceRef &device, const Program &program);
-
-/// executorFor(device, program)->run(inputs).
+/// Executor(device, program).run(inputs).
 std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> inputs,
                            EventSink *events = nullptr);
 

@@ -1,0 +1,61 @@
+//===- Device.cpp - the list of drivers -----------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A new device is a new line in `drivers`.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Device/Device.h"
+#include "CpuDevice.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+namespace {
+struct Driver {
+  std::string_view name;
+  DeviceRef (*open)(const std::map<std::string, std::string> &options);
+};
+} // namespace
+
+static constexpr Driver drivers[] = {
+    {"cpu", openCpuDevice},
+};
+
+static std::map<std::string, std::string> parseOptions(std::string_view spec, std::string_view text) {
+  std::map<std::string, std::string> options;
+  while (!text.empty()) {
+    std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    size_t equals = item.find('=');
+    if (equals == 0 || equals == std::string_view::npos)
+      throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": \"" + std::string(item) +
+                                                  "\" is not of the form key=value");
+    options[std::string(item.substr(0, equals))] = std::string(item.substr(equals + 1));
+  }
+  return options;
+}
+
+DeviceRef Device::open(std::string_view spec) {
+  std::string_view driverName = spec.substr(0, spec.find(':'));
+  std::string_view rest = driverName.size() < spec.size() ? spec.substr(driverName.size() + 1) : "";
+  std::string known;
+  for (const Driver &driver : drivers) {
+    if (driver.name == driverName)
+      return driver.open(parseOptions(spec, rest));
+    known += (known.empty() ? "\"" : ", \"") + std::string(driver.name) + "\"";
+  }
+  throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": there is no driver \"" +
+                                              std::string(driverName) + "\"; known are " + known);
+}
+
+bool Device::hasSpace(Space space) const {
+  return std::ranges::any_of(spaces(), [&](const SpaceInfo &info) { return info.space == space; });
+}
+
+} // namespace segue::inline runtime

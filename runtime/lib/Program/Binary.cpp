@@ -1,0 +1,169 @@
+//===- Binary.cpp - handles over a verified .segue file -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Program/Binary.h"
+#include "BinaryImage.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// Binary
+//===----------------------------------------------------------------------===//
+
+Binary::Binary(std::shared_ptr<const BinaryImage> image) : image_(std::move(image)) {
+  for (size_t i = 0; i < image_->programs().size(); ++i)
+    programs_.push_back(Program(image_, i));
+}
+
+Binary Binary::load(const std::filesystem::path &path, const LoadOptions &options) {
+  return Binary(std::make_shared<const BinaryImage>(FileBytes::map(path), path.string(), options));
+}
+
+Binary Binary::fromMemory(std::span<const std::byte> bytes, const LoadOptions &options, std::string name) {
+  return Binary(std::make_shared<const BinaryImage>(FileBytes::copy(bytes), std::move(name), options));
+}
+
+bool Binary::hasProgram(std::string_view name) const {
+  return std::ranges::any_of(programs_, [&](const Program &program) { return program.name() == name; });
+}
+
+const Program &Binary::program(std::string_view name) const {
+  std::string known;
+  for (const Program &program : programs_) {
+    if (program.name() == name)
+      return program;
+    known += (known.empty() ? "\"" : ", \"") + program.name() + "\"";
+  }
+  throw Error(ErrorCode::NameUnknown, this->name() + " has no program \"" + std::string(name) + "\"; it has " +
+                                          (known.empty() ? "none" : known));
+}
+
+const std::string &Binary::name() const { return image_->name(); }
+
+std::string Binary::producer() const { return image_->root().producer() ? image_->root().producer()->str() : ""; }
+
+std::vector<std::pair<std::string, std::string>> Binary::options() const {
+  std::vector<std::pair<std::string, std::string>> options;
+  auto *tables = image_->root().options();
+  for (uint32_t i = 0; i < countOf(tables); ++i)
+    options.emplace_back(tables->Get(i)->key()->str(), tables->Get(i)->value() ? tables->Get(i)->value()->str() : "");
+  return options;
+}
+
+static std::string isaName(schema::Isa isa) {
+  switch (isa) {
+  case schema::Isa::x86_64_v3:
+    return "x86-64-v3";
+  case schema::Isa::x86_64_v4:
+    return "x86-64-v4";
+  case schema::Isa::ptx:
+    return "ptx";
+  }
+  return "?";
+}
+
+std::vector<KernelInfo> Binary::kernels() const {
+  std::vector<KernelInfo> kernels;
+  auto *tables = image_->root().kernels();
+  for (uint32_t i = 0; i < countOf(tables); ++i) {
+    const schema::Kernel &table = *tables->Get(i);
+    KernelInfo info{table.name()->str(), table.arguments(), table.outputs(), {}, table.hash()};
+    for (uint32_t k = 0; k < countOf(table.variants()); ++k)
+      info.isas.push_back(isaName(table.variants()->Get(k)->isa()));
+    kernels.push_back(std::move(info));
+  }
+  return kernels;
+}
+
+std::vector<SegmentInfo> Binary::segments() const {
+  std::vector<SegmentInfo> segments;
+  auto *tables = image_->root().segments();
+  for (uint32_t i = 0; i < countOf(tables); ++i) {
+    const schema::Segment &table = *tables->Get(i);
+    segments.push_back({schema::EnumNameSegmentKind(table.kind()), table.offset(), table.length(), table.hash()});
+  }
+  return segments;
+}
+
+uint64_t Binary::bytes() const { return image_->bytes().size(); }
+
+//===----------------------------------------------------------------------===//
+// Program
+//===----------------------------------------------------------------------===//
+
+std::string_view name(Role role) {
+  static constexpr std::string_view names[] = {"input",    "parameter", "frozen", "output",
+                                               "saved", "gradient",  "state",  "hyper"};
+  return uint8_t(role) < std::size(names) ? names[uint8_t(role)] : "?";
+}
+
+const std::string &Program::name() const { return image_->programs()[index_].name; }
+const std::vector<Value> &Program::inputs() const { return image_->programs()[index_].inputs; }
+const std::vector<Value> &Program::outputs() const { return image_->programs()[index_].outputs; }
+const std::vector<Alias> &Program::aliases() const { return image_->programs()[index_].aliases; }
+const std::vector<SavePoint> &Program::savePoints() const { return image_->programs()[index_].savePoints; }
+
+static const Value &at(const std::vector<Value> &values, size_t index, const Program &program, const char *kind) {
+  if (index >= values.size())
+    throw Error(ErrorCode::InvalidArgument, "program \"" + program.name() + "\" has " + std::to_string(values.size()) +
+                                                " " + kind + "s; there is no " + kind + " " + std::to_string(index));
+  return values[index];
+}
+
+const Value &Program::input(size_t index) const { return at(inputs(), index, *this, "input"); }
+const Value &Program::output(size_t index) const { return at(outputs(), index, *this, "output"); }
+
+static int find(const std::vector<Value> &values, std::string_view name) {
+  auto found = std::ranges::find(values, name, &Value::name);
+  return found == values.end() ? -1 : int(found - values.begin());
+}
+
+int Program::findInput(std::string_view name) const { return find(inputs(), name); }
+int Program::findOutput(std::string_view name) const { return find(outputs(), name); }
+
+static const schema::Program &tableOf(const Program &program) {
+  return *program.image()->programs()[program.index()].table;
+}
+
+uint64_t Program::arenaBytes() const {
+  auto *arenas = tableOf(*this).arenas();
+  return countOf(arenas) ? arenas->Get(0)->bytes() : 0;
+}
+
+uint64_t Program::arenaLowerBound() const {
+  auto *arenas = tableOf(*this).arenas();
+  return countOf(arenas) ? arenas->Get(0)->lower_bound() : 0;
+}
+
+std::vector<CommandCount> Program::commandCounts() const {
+  std::vector<CommandCount> counts;
+  auto *commands = tableOf(*this).commands();
+  for (uint32_t i = 0; i < countOf(commands); ++i) {
+    std::string kind = schema::EnumNameCommandBody(commands->Get(i)->body_type());
+    auto found = std::ranges::find(counts, kind, &CommandCount::kind);
+    if (found == counts.end())
+      counts.push_back({kind, 1});
+    else
+      ++found->count;
+  }
+  return counts;
+}
+
+uint64_t Program::matmulFlops() const {
+  uint64_t flops = 0;
+  auto *commands = tableOf(*this).commands();
+  for (uint32_t i = 0; i < countOf(commands); ++i)
+    if (const schema::Matmul *matmul = commands->Get(i)->body_as_Matmul()) {
+      auto a = numbers(matmul->a()->shape()), c = numbers(matmul->c()->shape());
+      flops += 2 * uint64_t(c[0]) * uint64_t(c[1]) * uint64_t(c[2]) * uint64_t(a[2]);
+    }
+  return flops;
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,194 @@
+//===- BinaryImage.cpp - the bytes and tables of a .segue file ------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "BinaryImage.h"
+#include "KernelLibrary.h"
+#include "PreparedProgram.h"
+#include "segue/runtime/Error.h"
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// Bytes
+//===----------------------------------------------------------------------===//
+
+FileBytes FileBytes::map(const std::filesystem::path &path) {
+  auto fail = [&](const char *what) -> Error {
+    return Error(ErrorCode::IoFailed, path.string() + ": " + what + ": " + std::strerror(errno));
+  };
+  int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    throw fail("cannot open");
+  struct stat status;
+  if (fstat(file, &status) != 0 || S_ISDIR(status.st_mode)) {
+    if (S_ISDIR(status.st_mode))
+      errno = EISDIR;
+    Error error = fail("cannot read");
+    close(file);
+    throw error;
+  }
+  FileBytes bytes;
+  bytes.size_ = size_t(status.st_size);
+  if (bytes.size_ != 0) {
+    void *data = mmap(nullptr, bytes.size_, PROT_READ, MAP_PRIVATE, file, 0);
+    if (data == MAP_FAILED) {
+      Error error = fail("cannot map");
+      close(file);
+      throw error;
+    }
+    bytes.data_ = static_cast<const std::byte *>(data);
+    bytes.mapped_ = true;
+  }
+  close(file);
+  return bytes;
+}
+
+FileBytes FileBytes::copy(std::span<const std::byte> source) {
+  FileBytes bytes;
+  bytes.size_ = source.size();
+  // As aligned as a mapped file: segments keep their alignment.
+  auto *data = static_cast<std::byte *>(std::aligned_alloc(4096, (source.size() + 4095) / 4096 * 4096));
+  if (!data && !source.empty())
+    throw Error(ErrorCode::DeviceOom, "no memory for a file of " + std::to_string(source.size()) + " bytes");
+  if (!source.empty())
+    std::memcpy(data, source.data(), source.size());
+  bytes.data_ = data;
+  return bytes;
+}
+
+FileBytes::FileBytes(FileBytes &&other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), mapped_(other.mapped_) {}
+
+FileBytes::~FileBytes() {
+  if (!data_)
+    return;
+  if (mapped_)
+    munmap(const_cast<std::byte *>(data_), size_);
+  else
+    std::free(const_cast<std::byte *>(data_));
+}
+
+//===----------------------------------------------------------------------===//
+// Tables
+//===----------------------------------------------------------------------===//
+
+TensorDesc readTensorDesc(const schema::TensorDesc &table) {
+  TensorDesc desc;
+  auto shape = numbers(table.shape());
+  desc.shape.assign(shape.begin(), shape.end());
+  desc.element = ElementType(table.element());
+  if (const schema::Layout *layout = table.layout()) {
+    auto strides = numbers(layout->strides());
+    auto tile = numbers(layout->tile());
+    desc.layout.space = Space(layout->space());
+    desc.layout.strides.assign(strides.begin(), strides.end());
+    desc.layout.tile.assign(tile.begin(), tile.end());
+    desc.layout.storage = StorageType(layout->storage());
+    desc.layout.offset = layout->offset();
+    desc.layout.alignment = layout->alignment();
+  }
+  desc.validate();
+  return desc;
+}
+
+static std::string text(const flatbuffers::String *string) { return string ? string->str() : std::string(); }
+
+BinaryImage::BinaryImage(FileBytes bytes, std::string name, const LoadOptions &options)
+    : bytes_(std::move(bytes)), name_(std::move(name)), options_(options) {
+  root_ = verifyFile(bytes_.span(), name_);
+  verifyTables(*root_, bytes_.span(), name_);
+
+  auto readValues = [&](const auto *tables) {
+    std::vector<Value> values;
+    for (uint32_t i = 0; i < countOf(tables); ++i) {
+      const schema::Value &table = *tables->Get(i);
+      values.push_back({table.name()->str(), Role(table.role()),
+                        std::make_shared<const TensorDesc>(readTensorDesc(*table.desc())), text(table.of()),
+                        location(table.location())});
+    }
+    return values;
+  };
+  for (uint32_t i = 0; i < countOf(root_->programs()); ++i) {
+    const schema::Program &table = *root_->programs()->Get(i);
+    ProgramInfo info;
+    info.name = table.name()->str();
+    info.inputs = readValues(table.inputs());
+    info.outputs = readValues(table.outputs());
+    for (uint32_t k = 0; k < countOf(table.aliases()); ++k) {
+      const schema::Alias &alias = *table.aliases()->Get(k);
+      info.aliases.push_back({alias.input(), alias.output(), alias.required()});
+    }
+    for (uint32_t k = 0; k < countOf(table.save_points()); ++k) {
+      const schema::SavePoint &point = *table.save_points()->Get(k);
+      info.savePoints.push_back({point.value(), point.aliases_input(), point.backward_input(), point.backward_order(),
+                                 point.bytes(), point.recompute_flops(), text(point.block())});
+    }
+    info.table = &table;
+    programs_.push_back(std::move(info));
+  }
+}
+
+BinaryImage::~BinaryImage() = default;
+
+std::span<const std::byte> BinaryImage::segment(uint32_t index) const {
+  const schema::Segment &segment = *root_->segments()->Get(index);
+  return bytes_.span().subspan(segment.offset(), segment.length());
+}
+
+std::string BinaryImage::location(int32_t index) const {
+  if (index < 0)
+    return "";
+  const schema::Location &location = *root_->locations()->Get(uint32_t(index));
+  std::string result;
+  if (location.file() && location.file()->size()) {
+    result = location.file()->str();
+    if (location.line())
+      result += ":" + std::to_string(location.line());
+    if (location.column())
+      result += ":" + std::to_string(location.column());
+  }
+  if (location.name() && location.name()->size())
+    result += (result.empty() ? "" : " (") + location.name()->str() + (result.empty() ? "" : ")");
+  return result;
+}
+
+KernelLibrary &BinaryImage::kernels() const {
+  std::lock_guard lock(mutex_);
+  if (!kernels_) {
+    if (!options_.allowNativeKernels)
+      throw Error(ErrorCode::NativeCodeRefused, name_ + " holds native kernels and was loaded without leave to run them; "
+                                                        "load it with allowNativeKernels if you trust where it comes from");
+    kernels_ = std::make_unique<KernelLibrary>(*this);
+  }
+  return *kernels_;
+}
+
+std::shared_ptr<PreparedProgram> BinaryImage::prepared(const DeviceRef &device, size_t program) const {
+  {
+    std::lock_guard lock(mutex_);
+    auto [entry, end] = prepared_.equal_range(program);
+    while (entry != end) {
+      DeviceRef entryDevice = entry->second.device.lock();
+      if (entryDevice == device)
+        return entry->second.program;
+      entry = entryDevice ? std::next(entry) : prepared_.erase(entry);
+    }
+  }
+  auto made = std::make_shared<PreparedProgram>(*device, *this, program);
+  std::lock_guard lock(mutex_);
+  prepared_.emplace(program, PreparedEntry{device, made});
+  return made;
+}
+
+} // namespace segue::inline runtime

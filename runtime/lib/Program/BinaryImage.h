@@ -1,0 +1,117 @@
+//===- BinaryImage.h - the bytes and tables of a .segue file ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What Binary, Program and Executor share: the mapped bytes, the verified
+// FlatBuffer over them, signatures in the runtime's own types, and, once asked
+// for, mapped kernels and prepared programs.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_PROGRAM_BINARYIMAGE_H
+#define SEGUE_LIB_PROGRAM_BINARYIMAGE_H
+
+#include "binary_generated.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Program/Binary.h"
+#include <map>
+#include <mutex>
+
+namespace segue::inline runtime {
+
+class KernelLibrary;
+class PreparedProgram;
+
+/// A read-only run of bytes: a mapped file, or a copy in memory.
+class FileBytes {
+public:
+  static FileBytes map(const std::filesystem::path &path);
+  static FileBytes copy(std::span<const std::byte> bytes);
+  FileBytes(FileBytes &&other) noexcept;
+  FileBytes(const FileBytes &) = delete;
+  FileBytes &operator=(const FileBytes &) = delete;
+  ~FileBytes();
+
+  std::span<const std::byte> span() const { return {data_, size_}; }
+
+private:
+  FileBytes() = default;
+
+  const std::byte *data_ = nullptr;
+  size_t size_ = 0;
+  bool mapped_ = false;
+};
+
+/// A program in the runtime's own types, beside its verified table.
+struct ProgramInfo {
+  std::string name;
+  std::vector<Value> inputs, outputs;
+  std::vector<Alias> aliases;
+  std::vector<SavePoint> savePoints;
+  const schema::Program *table = nullptr;
+};
+
+class BinaryImage {
+public:
+  /// Verifies everything; throws as Binary::load does.
+  BinaryImage(FileBytes bytes, std::string name, const LoadOptions &options);
+  ~BinaryImage();
+
+  const std::string &name() const { return name_; }
+  const schema::Binary &root() const { return *root_; }
+  const std::vector<ProgramInfo> &programs() const { return programs_; }
+  std::span<const std::byte> bytes() const { return bytes_.span(); }
+  std::span<const std::byte> segment(uint32_t index) const;
+
+  /// "model.py:12:3 (h.0.attn)" of an index into the locations, or empty.
+  std::string location(int32_t index) const;
+
+  /// The kernels, mapped at the first call. Throws NativeCodeRefused.
+  KernelLibrary &kernels() const;
+
+  /// The prepared form of a program on a device, made at the first call.
+  std::shared_ptr<PreparedProgram> prepared(const DeviceRef &device, size_t program) const;
+
+private:
+  FileBytes bytes_;
+  std::string name_;
+  LoadOptions options_;
+  const schema::Binary *root_ = nullptr;
+  std::vector<ProgramInfo> programs_;
+
+  // Made when needed; the mutex guards all three.
+  mutable std::mutex mutex_;
+  mutable std::unique_ptr<KernelLibrary> kernels_;
+  struct PreparedEntry {
+    std::weak_ptr<Device> device;
+    std::shared_ptr<PreparedProgram> program;
+  };
+  mutable std::multimap<size_t, PreparedEntry> prepared_;
+};
+
+/// Checks trailer, FlatBuffer and versions and returns the root. Throws.
+const schema::Binary *verifyFile(std::span<const std::byte> file, const std::string &name);
+
+/// Checks every number in the tables against the file. Throws FileCorrupt,
+/// naming the program and the command.
+void verifyTables(const schema::Binary &root, std::span<const std::byte> file, const std::string &name);
+
+/// The description in the runtime's own type. Throws InvalidArgument.
+TensorDesc readTensorDesc(const schema::TensorDesc &table);
+
+/// The vector, or an empty span where the field is absent.
+template <typename T> std::span<const T> numbers(const flatbuffers::Vector<T> *vector) {
+  if (!vector)
+    return {};
+  return {vector->data(), vector->size()};
+}
+
+/// Size of a vector of tables that may be absent.
+template <typename T> uint32_t countOf(const flatbuffers::Vector<T> *vector) { return vector ? vector->size() : 0; }
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_PROGRAM_BINARYIMAGE_H

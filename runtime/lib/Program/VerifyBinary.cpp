@@ -1,0 +1,498 @@
+//===- VerifyBinary.cpp - a file is untrusted until this has passed -------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Two steps. verifyFile: trailer, hash, FlatBuffer structure, versions. Then
+// verifyTables: each index, offset, size, shape product, alias and kernel
+// reference of each program, so that nothing after it needs to look again.
+// Sizes are compared by rangeFits and the checked functions of Layout.h alone.
+//
+//===----------------------------------------------------------------------===//
+
+#include "BinaryImage.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <cstring>
+#include <set>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// The file
+//===----------------------------------------------------------------------===//
+
+namespace {
+struct Trailer {
+  uint64_t hash, fileBytes, flatBufferBytes;
+  char magic[8];
+};
+} // namespace
+static_assert(sizeof(Trailer) == 32);
+
+const schema::Binary *verifyFile(std::span<const std::byte> file, const std::string &name) {
+  auto corrupt = [&](const std::string &what) { return Error(ErrorCode::FileCorrupt, name + ": " + what); };
+  Trailer trailer;
+  if (file.size() < sizeof(Trailer))
+    throw corrupt("only " + std::to_string(file.size()) + " bytes long; not a .segue file, or cut off");
+  std::span<const std::byte> body = file.first(file.size() - sizeof(Trailer));
+  std::memcpy(&trailer, file.data() + body.size(), sizeof(Trailer));
+  if (std::memcmp(trailer.magic, "SEGUEEND", 8) != 0)
+    throw corrupt("does not end with the trailer of a .segue file; cut off, or another kind of file");
+  if (trailer.fileBytes != file.size())
+    throw corrupt("its trailer says " + std::to_string(trailer.fileBytes) + " bytes, but it has " +
+                  std::to_string(file.size()));
+  if (XXH3_64bits(body.data(), body.size()) != trailer.hash)
+    throw corrupt("its hash does not match its trailer: the file was changed or damaged; compile or copy it again");
+  if (trailer.flatBufferBytes > body.size() || trailer.flatBufferBytes < 2 * sizeof(uint32_t))
+    throw corrupt("its trailer names a FlatBuffer of " + std::to_string(trailer.flatBufferBytes) +
+                  " bytes in a file of " + std::to_string(file.size()));
+
+  auto *data = reinterpret_cast<const uint8_t *>(body.data());
+  size_t bytes = size_t(trailer.flatBufferBytes);
+  if (uint64_t(flatbuffers::GetPrefixedSize(data)) + sizeof(uint32_t) > bytes)
+    throw corrupt("its FlatBuffer is longer than its trailer says");
+  // As many tables as can be; the depth bounds the stack.
+  flatbuffers::Verifier verifier(data, bytes, /*max_depth=*/64, /*max_tables=*/flatbuffers::uoffset_t(bytes / 4));
+  if (!schema::VerifySizePrefixedBinaryBuffer(verifier))
+    throw corrupt("its FlatBuffer breaks the rules of schemas/binary.fbs");
+
+  const schema::Binary *root = schema::GetSizePrefixedBinary(data);
+  if (root->version_major() != Binary::versionMajor)
+    throw Error(ErrorCode::VersionUnsupported,
+                name + ": version " + std::to_string(root->version_major()) + "." +
+                    std::to_string(root->version_minor()) + "; this runtime reads " +
+                    std::to_string(Binary::versionMajor) + ".x; compile it again with this release");
+  if (root->layout_vocabulary() > Binary::layoutVocabulary)
+    throw Error(ErrorCode::VersionUnsupported,
+                name + ": layout vocabulary " + std::to_string(root->layout_vocabulary()) + "; this runtime knows up to " +
+                    std::to_string(Binary::layoutVocabulary) + "; update the runtime");
+  return root;
+}
+
+//===----------------------------------------------------------------------===//
+// The tables
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Checks one program. Messages start with the file, the program and, inside
+/// a command, its number and kind.
+class ProgramVerifier {
+public:
+  ProgramVerifier(const schema::Binary &root, const schema::Program &program, const std::string &file)
+      : root_(root), program_(program), where_(file + ": program \"" + program.name()->str() + "\"") {}
+
+  void verify() {
+    verifyValues(program_.inputs(), "input", inputs_);
+    verifyValues(program_.outputs(), "output", outputs_);
+    verifyArenas();
+    verifyAliases();
+    verifyBuffers();
+    freed_.assign(inputs_.size(), false);
+    for (uint32_t i = 0; i < countOf(program_.commands()); ++i)
+      verifyCommand(i, *program_.commands()->Get(i));
+    command_.clear();
+    if (openBlocks_ != 0)
+      fail(std::to_string(openBlocks_) + " blocks are not closed");
+    verifySavePoints();
+  }
+
+private:
+  [[noreturn]] void fail(const std::string &what) const {
+    throw Error(ErrorCode::FileCorrupt, where_ + command_ + ": " + what);
+  }
+  void check(bool holds, const std::string &what) const {
+    if (!holds)
+      fail(what);
+  }
+  static std::string num(uint64_t number) { return std::to_string(number); }
+
+  void verifyLocation(int32_t location) {
+    check(location >= -1 && location < int64_t(countOf(root_.locations())),
+          "location " + std::to_string(location) + " of " + num(countOf(root_.locations())));
+  }
+
+  void verifyValues(const flatbuffers::Vector<flatbuffers::Offset<schema::Value>> *values, const std::string &kind,
+                    std::vector<TensorDesc> &descs) {
+    std::set<std::string_view> names;
+    for (uint32_t i = 0; i < countOf(values); ++i) {
+      const schema::Value &value = *values->Get(i);
+      std::string which = kind + " " + num(i) + " (\"" + value.name()->str() + "\")";
+      check(names.insert(value.name()->string_view()).second, which + ": its name is taken");
+      check(uint8_t(value.role()) <= uint8_t(schema::Role::hyper), which + ": role " + num(uint8_t(value.role())));
+      verifyLocation(value.location());
+      try {
+        descs.push_back(readTensorDesc(*value.desc()));
+      } catch (const Error &error) {
+        fail(which + ": " + error.what());
+      }
+      check(descs.back().layout.alignment >= byteSize(descs.back().element), which + ": aligned to less than an element");
+      check(kind == "input" || isInjective(descs.back().shape, descs.back().strides()),
+            which + ": two elements in one place");
+    }
+  }
+
+  void verifyArenas() {
+    check(countOf(program_.arenas()) <= 1, num(countOf(program_.arenas())) + " arenas; one space is all there is");
+    if (countOf(program_.arenas()) == 0)
+      return;
+    const schema::Arena &arena = *program_.arenas()->Get(0);
+    check(arena.bytes() <= uint64_t(INT64_MAX), "an arena of " + num(arena.bytes()) + " bytes");
+    check(uint8_t(arena.space()) <= uint8_t(schema::Space::device_l1), "space " + num(uint8_t(arena.space())));
+    check(std::has_single_bit(arena.alignment()), "arena alignment " + num(arena.alignment()));
+    arenaBytes_ = arena.bytes();
+    arenaAlignment_ = arena.alignment();
+  }
+
+  void verifyAliases() {
+    std::set<uint32_t> inputs, outputs;
+    inPlace_.assign(inputs_.size(), false);
+    for (uint32_t i = 0; i < countOf(program_.aliases()); ++i) {
+      const schema::Alias &alias = *program_.aliases()->Get(i);
+      std::string which = "alias " + num(i);
+      check(alias.input() < inputs_.size(), which + ": input " + num(alias.input()) + " of " + num(inputs_.size()));
+      check(alias.output() < outputs_.size(), which + ": output " + num(alias.output()) + " of " + num(outputs_.size()));
+      check(inputs.insert(alias.input()).second && outputs.insert(alias.output()).second,
+            which + ": an input or output with two aliases");
+      const TensorDesc &input = inputs_[alias.input()], &output = outputs_[alias.output()];
+      check(input.shape == output.shape && input.element == output.element &&
+                satisfies(input.shape, input.layout, output.layout, true),
+            which + ": joins " + input.str() + " and " + output.str());
+      inPlace_[alias.input()] = alias.required();
+    }
+  }
+
+  void verifyBuffers() {
+    for (uint32_t i = 0; i < countOf(program_.buffers()); ++i) {
+      const schema::Buffer &buffer = *program_.buffers()->Get(i);
+      std::string which = "buffer " + num(i);
+      switch (buffer.kind()) {
+      case schema::BufferKind::input:
+        check(buffer.index() < inputs_.size(), which + ": input " + num(buffer.index()) + " of " + num(inputs_.size()));
+        check(buffer.offset() == 0 && rangeFits(0, buffer.bytes(), inputs_[buffer.index()].spanBytes()),
+              which + ": " + num(buffer.bytes()) + " bytes of an input of " +
+                  num(inputs_[buffer.index()].spanBytes()));
+        break;
+      case schema::BufferKind::output:
+        check(buffer.index() < outputs_.size(),
+              which + ": output " + num(buffer.index()) + " of " + num(outputs_.size()));
+        check(buffer.offset() == 0 && rangeFits(0, buffer.bytes(), outputs_[buffer.index()].spanBytes()),
+              which + ": " + num(buffer.bytes()) + " bytes of an output of " +
+                  num(outputs_[buffer.index()].spanBytes()));
+        break;
+      case schema::BufferKind::arena:
+        check(rangeFits(buffer.offset(), buffer.bytes(), arenaBytes_),
+              which + ": " + num(buffer.bytes()) + " bytes at " + num(buffer.offset()) + " of an arena of " +
+                  num(arenaBytes_));
+        break;
+      case schema::BufferKind::constant: {
+        check(buffer.index() < countOf(root_.segments()),
+              which + ": segment " + num(buffer.index()) + " of " + num(countOf(root_.segments())));
+        const schema::Segment &segment = *root_.segments()->Get(buffer.index());
+        check(segment.kind() == schema::SegmentKind::constants, which + ": its segment holds no constants");
+        check(rangeFits(buffer.offset(), buffer.bytes(), segment.length()),
+              which + ": " + num(buffer.bytes()) + " bytes at " + num(buffer.offset()) + " of a segment of " +
+                  num(segment.length()));
+        break;
+      }
+      default:
+        fail(which + ": kind " + num(uint8_t(buffer.kind())));
+      }
+    }
+  }
+
+  /// The greatest alignment that the start of a buffer is known to have.
+  uint64_t alignmentOf(const schema::Buffer &buffer) const {
+    auto lowestBit = [](uint64_t number, uint64_t bound) { return number ? std::min(number & -number, bound) : bound; };
+    switch (buffer.kind()) {
+    case schema::BufferKind::input:
+      return inputs_[buffer.index()].layout.alignment;
+    case schema::BufferKind::output:
+      return outputs_[buffer.index()].layout.alignment;
+    case schema::BufferKind::arena:
+      return lowestBit(buffer.offset(), arenaAlignment_);
+    case schema::BufferKind::constant:
+      return lowestBit(root_.segments()->Get(buffer.index())->offset() + buffer.offset(), 4096);
+    }
+    return 1;
+  }
+
+  const schema::Buffer &verifyAccess(uint32_t index, bool written) {
+    check(index < countOf(program_.buffers()), "buffer " + num(index) + " of " + num(countOf(program_.buffers())));
+    const schema::Buffer &buffer = *program_.buffers()->Get(index);
+    if (buffer.kind() == schema::BufferKind::input) {
+      check(!freed_[buffer.index()], "uses input " + num(buffer.index()) + " after it was freed");
+      check(!written || inPlace_[buffer.index()],
+            "writes input " + num(buffer.index()) + ", which no output is required to alias");
+    }
+    check(!written || buffer.kind() != schema::BufferKind::constant, "writes constant buffer " + num(index));
+    return buffer;
+  }
+
+  void verifyView(const schema::View *view, const std::string &operand, size_t rank, bool written) {
+    const schema::Buffer &buffer = verifyAccess(view->buffer(), written);
+    check(uint8_t(view->element()) <= uint8_t(schema::ElementType::i1),
+          operand + ": element type " + num(uint8_t(view->element())));
+    uint64_t elementBytes = byteSize(ElementType(view->element()));
+    auto shape = numbers(view->shape()), strides = numbers(view->strides());
+    check(shape.size() == strides.size(), operand + ": strides do not match the number of dimensions");
+    check(rank == anyRank || shape.size() == rank,
+          operand + ": " + num(shape.size()) + " dimensions, " + num(rank) + " needed");
+    auto span = checkedSpanBytes(shape, strides, elementBytes);
+    check(span.has_value(), operand + ": extents or strides are negative or overflow");
+    check(rangeFits(view->offset(), *span, buffer.bytes()),
+          operand + ": " + num(*span) + " bytes at " + num(view->offset()) + " of a buffer of " + num(buffer.bytes()));
+    check(view->offset() % elementBytes == 0 && alignmentOf(buffer) >= elementBytes,
+          operand + ": elements are not aligned");
+    check(!written || isInjective(shape, strides), operand + ": is written and has two elements in one place");
+  }
+
+  static bool sameExtents(const schema::View *a, std::initializer_list<int64_t> shape) {
+    return std::ranges::equal(numbers(a->shape()), shape);
+  }
+
+  void verifyCommand(uint32_t index, const schema::Command &command);
+  void verifyLaunch(const schema::Launch &launch);
+  void verifyMatmul(const schema::Matmul &matmul);
+  template <typename Table> void verifyAttentionOperands(const Table &attention, bool outWritten);
+  void verifySavePoints();
+
+  static constexpr size_t anyRank = SIZE_MAX;
+
+  const schema::Binary &root_;
+  const schema::Program &program_;
+  std::string where_, command_;
+  std::vector<TensorDesc> inputs_, outputs_;
+  uint64_t arenaBytes_ = 0, arenaAlignment_ = 64;
+  /// Per input: has a required alias; was freed by an earlier command.
+  std::vector<bool> inPlace_, freed_;
+  uint64_t openBlocks_ = 0;
+};
+} // namespace
+
+void ProgramVerifier::verifyLaunch(const schema::Launch &launch) {
+  check(launch.kernel() < countOf(root_.kernels()),
+        "kernel " + num(launch.kernel()) + " of " + num(countOf(root_.kernels())));
+  const schema::Kernel &kernel = *root_.kernels()->Get(launch.kernel());
+  auto args = numbers(launch.args());
+  auto offsets = numbers(launch.offsets());
+  check(args.size() == kernel.arguments(),
+        num(args.size()) + " arguments for kernel \"" + kernel.name()->str() + "\" of " + num(kernel.arguments()));
+  check(offsets.empty() || offsets.size() == args.size(), num(offsets.size()) + " offsets for its arguments");
+  check(launch.range() <= uint64_t(INT64_MAX), "range " + num(launch.range()));
+  check(launch.grain() >= 1 && launch.grain() <= uint64_t(INT64_MAX), "grain " + num(launch.grain()));
+  for (size_t i = 0; i < args.size(); ++i) {
+    const schema::Buffer &buffer = verifyAccess(args[i], i >= args.size() - kernel.outputs());
+    auto perRange = checkedMultiply(launch.range(), kernel.bytes_per_unit()->Get(uint32_t(i)));
+    auto sum = perRange ? checkedAdd(*perRange, kernel.fixed_bytes()->Get(uint32_t(i))) : std::nullopt;
+    uint64_t needed = sum.value_or(UINT64_MAX); // fits in no buffer
+    check(rangeFits(offsets.empty() ? 0 : offsets[i], needed, buffer.bytes()),
+          "argument " + num(i) + " needs " + num(needed) + " bytes of a buffer of " + num(buffer.bytes()));
+  }
+}
+
+void ProgramVerifier::verifyMatmul(const schema::Matmul &matmul) {
+  verifyView(matmul.a(), "a", 3, false);
+  verifyView(matmul.b(), "b", 3, false);
+  verifyView(matmul.c(), "c", 3, true);
+  auto a = numbers(matmul.a()->shape()), c = numbers(matmul.c()->shape());
+  check(sameExtents(matmul.b(), {a[0], a[2], c[2]}) && c[0] == a[0] && c[1] == a[1],
+        "the shapes of a, b and c do not fit together");
+  check(matmul.activation() == schema::Activation::none, "activation " + num(uint8_t(matmul.activation())));
+  if (matmul.bias()) {
+    verifyView(matmul.bias(), "bias", 1, false);
+    check(sameExtents(matmul.bias(), {c[2]}), "the bias does not fit c");
+    check(numbers(matmul.bias()->strides())[0] == 1 || c[2] == 1, "the bias is not dense");
+  }
+}
+
+template <typename Table> void ProgramVerifier::verifyAttentionOperands(const Table &attention, bool outWritten) {
+  verifyView(attention.q(), "q", 4, false);
+  verifyView(attention.k(), "k", 4, false);
+  verifyView(attention.v(), "v", 4, false);
+  verifyView(attention.out(), "out", 4, outWritten);
+  verifyView(attention.lse(), "lse", 3, outWritten);
+  auto q = numbers(attention.q()->shape()), k = numbers(attention.k()->shape());
+  check(k[0] == q[0] && k[1] == q[1] && k[3] == q[3] && std::ranges::equal(k, numbers(attention.v()->shape())) &&
+            std::ranges::equal(q, numbers(attention.out()->shape())) &&
+            sameExtents(attention.lse(), {q[0], q[1], q[2]}),
+        "the shapes of q, k, v, out and lse do not fit together");
+  check(attention.lse()->element() == schema::ElementType::f32, "lse is not f32");
+  auto lse = numbers(attention.lse()->strides());
+  check(isDense(numbers(attention.lse()->shape()), lse), "lse is not dense");
+  if (!attention.mask())
+    return;
+  verifyView(attention.mask(), "mask", 4, false);
+  auto mask = numbers(attention.mask()->shape());
+  const int64_t scores[] = {q[0], q[1], q[2], k[2]};
+  for (size_t dim = 0; dim < 4; ++dim)
+    check(mask[dim] == scores[dim] || mask[dim] == 1, "the mask does not broadcast to the scores");
+}
+
+void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &command) {
+  command_ = ", command " + num(index);
+  if (uint8_t(command.body_type()) < uint8_t(schema::CommandBody::MIN) ||
+      uint8_t(command.body_type()) > uint8_t(schema::CommandBody::MAX))
+    throw Error(ErrorCode::VersionUnsupported, where_ + command_ + ": kind " + num(uint8_t(command.body_type())) +
+                                                   " is not known to this runtime; update it");
+  if (command.body_type() == schema::CommandBody::NONE)
+    fail("it has no body");
+  command_ += std::string(" (") + schema::EnumNameCommandBody(command.body_type()) + ")";
+  verifyLocation(command.location());
+  switch (command.body_type()) {
+  case schema::CommandBody::Launch:
+    return verifyLaunch(*command.body_as_Launch());
+  case schema::CommandBody::Matmul:
+    return verifyMatmul(*command.body_as_Matmul());
+  case schema::CommandBody::Attention:
+    return verifyAttentionOperands(*command.body_as_Attention(), true);
+  case schema::CommandBody::AttentionGrad: {
+    const schema::AttentionGrad &grad = *command.body_as_AttentionGrad();
+    verifyAttentionOperands(grad, false);
+    verifyView(grad.grad_out(), "grad_out", 4, false);
+    verifyView(grad.grad_q(), "grad_q", 4, true);
+    verifyView(grad.grad_k(), "grad_k", 4, true);
+    verifyView(grad.grad_v(), "grad_v", 4, true);
+    auto q = numbers(grad.q()->shape()), k = numbers(grad.k()->shape());
+    check(std::ranges::equal(numbers(grad.grad_out()->shape()), q) &&
+              std::ranges::equal(numbers(grad.grad_q()->shape()), q) &&
+              std::ranges::equal(numbers(grad.grad_k()->shape()), k) &&
+              std::ranges::equal(numbers(grad.grad_v()->shape()), k),
+          "the shapes of the gradients do not fit q, k and v");
+    return;
+  }
+  case schema::CommandBody::ToLayout: {
+    const schema::ToLayout &copy = *command.body_as_ToLayout();
+    verifyView(copy.source(), "source", anyRank, false);
+    verifyView(copy.target(), "target", anyRank, true);
+    check(std::ranges::equal(numbers(copy.source()->shape()), numbers(copy.target()->shape())),
+          "source and target differ in shape");
+    return;
+  }
+  case schema::CommandBody::Fill: {
+    const schema::Fill &fill = *command.body_as_Fill();
+    const schema::Buffer &buffer = verifyAccess(fill.buffer(), true);
+    size_t bytes = numbers(fill.pattern()).size();
+    check(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "a pattern of " + num(bytes) + " bytes");
+    check(buffer.bytes() % bytes == 0, "the pattern does not divide the buffer");
+    return;
+  }
+  case schema::CommandBody::SetPhase:
+    check(uint8_t(command.body_as_SetPhase()->phase()) <= uint8_t(schema::Phase::step_end), "there is no such phase");
+    return;
+  case schema::CommandBody::BlockBegin:
+    ++openBlocks_;
+    return;
+  case schema::CommandBody::BlockEnd:
+    check(openBlocks_ > 0, "closes a block that was not opened");
+    --openBlocks_;
+    return;
+  case schema::CommandBody::Save: {
+    uint32_t output = command.body_as_Save()->output();
+    check(output < outputs_.size() && program_.outputs()->Get(output)->role() == schema::Role::saved,
+          "output " + num(output) + " is no saved value");
+    return;
+  }
+  case schema::CommandBody::Restore: {
+    uint32_t input = command.body_as_Restore()->input();
+    check(input < inputs_.size() && program_.inputs()->Get(input)->role() == schema::Role::saved,
+          "input " + num(input) + " is no saved value");
+    check(!freed_[input], "restores input " + num(input) + " after it was freed");
+    return;
+  }
+  case schema::CommandBody::Free: {
+    uint32_t input = command.body_as_Free()->input();
+    check(input < inputs_.size() && !freed_[input], "input " + num(input) + " is not there to be freed");
+    check(!inPlace_[input], "frees input " + num(input) + ", which an output aliases");
+    freed_[input] = true;
+    return;
+  }
+  case schema::CommandBody::NONE:
+    return;
+  }
+}
+
+void ProgramVerifier::verifySavePoints() {
+  const schema::Program *backward = nullptr;
+  for (uint32_t i = 0; i < countOf(root_.programs()); ++i)
+    if (root_.programs()->Get(i)->name()->string_view() == "backward")
+      backward = root_.programs()->Get(i);
+  for (uint32_t i = 0; i < countOf(program_.save_points()); ++i) {
+    const schema::SavePoint &point = *program_.save_points()->Get(i);
+    std::string which = "save point " + num(i);
+    check(point.value() < (point.aliases_input() ? inputs_ : outputs_).size(), which + ": value " + num(point.value()));
+    check(backward && point.backward_input() < countOf(backward->inputs()),
+          which + ": backward has no input " + num(point.backward_input()));
+  }
+}
+
+static void verifySegments(const schema::Binary &root, std::span<const std::byte> file, const std::string &name) {
+  uint64_t end = file.size() - sizeof(Trailer);
+  for (uint32_t i = 0; i < countOf(root.segments()); ++i) {
+    const schema::Segment &segment = *root.segments()->Get(i);
+    auto fail = [&](const std::string &what) {
+      throw Error(ErrorCode::FileCorrupt, name + ": segment " + std::to_string(i) + ": " + what);
+    };
+    if (uint8_t(segment.kind()) > uint8_t(schema::SegmentKind::ptx))
+      fail("kind " + std::to_string(uint8_t(segment.kind())));
+    if (!rangeFits(segment.offset(), segment.length(), end))
+      fail(std::to_string(segment.length()) + " bytes at " + std::to_string(segment.offset()) + " of a file of " +
+           std::to_string(file.size()));
+    if (!std::has_single_bit(segment.alignment()) || segment.offset() % segment.alignment() != 0)
+      fail("offset " + std::to_string(segment.offset()) + " is not aligned to " + std::to_string(segment.alignment()));
+    if (XXH3_64bits(file.data() + segment.offset(), segment.length()) != segment.hash())
+      fail("its hash does not match its bytes");
+  }
+}
+
+static void verifyKernels(const schema::Binary &root, const std::string &name) {
+  std::set<std::string_view> names;
+  for (uint32_t i = 0; i < countOf(root.kernels()); ++i) {
+    const schema::Kernel &kernel = *root.kernels()->Get(i);
+    auto fail = [&](const std::string &what) {
+      throw Error(ErrorCode::FileCorrupt, name + ": kernel \"" + kernel.name()->str() + "\": " + what);
+    };
+    if (!names.insert(kernel.name()->string_view()).second)
+      fail("its name is taken");
+    if (kernel.outputs() > kernel.arguments())
+      fail(std::to_string(kernel.outputs()) + " outputs of " + std::to_string(kernel.arguments()) + " arguments");
+    if (numbers(kernel.fixed_bytes()).size() != kernel.arguments() ||
+        numbers(kernel.bytes_per_unit()).size() != kernel.arguments())
+      fail("the sizes of its arguments are not all given");
+    for (uint32_t k = 0; k < countOf(kernel.variants()); ++k) {
+      const schema::KernelVariant &variant = *kernel.variants()->Get(k);
+      if (uint8_t(variant.isa()) > uint8_t(schema::Isa::ptx))
+        fail("instruction set " + std::to_string(uint8_t(variant.isa())));
+      if (variant.segment() >= countOf(root.segments()))
+        fail("segment " + std::to_string(variant.segment()) + " of " + std::to_string(countOf(root.segments())));
+      auto wanted = variant.isa() == schema::Isa::ptx ? schema::SegmentKind::ptx : schema::SegmentKind::elf;
+      if (root.segments()->Get(variant.segment())->kind() != wanted)
+        fail("segment " + std::to_string(variant.segment()) + " holds another kind of code");
+    }
+  }
+}
+
+void verifyTables(const schema::Binary &root, std::span<const std::byte> file, const std::string &name) {
+  verifySegments(root, file, name);
+  verifyKernels(root, name);
+  for (uint32_t i = 0; i < countOf(root.locations()); ++i) {
+    int32_t parent = root.locations()->Get(i)->parent();
+    if (parent < -1 || parent >= int64_t(countOf(root.locations())))
+      throw Error(ErrorCode::FileCorrupt, name + ": location " + std::to_string(i) + " has parent " +
+                                              std::to_string(parent) + " of " +
+                                              std::to_string(countOf(root.locations())));
+  }
+  std::set<std::string_view> names;
+  for (uint32_t i = 0; i < countOf(root.programs()); ++i) {
+    const schema::Program &program = *root.programs()->Get(i);
+    if (!names.insert(program.name()->string_view()).second)
+      throw Error(ErrorCode::FileCorrupt, name + ": two programs are called \"" + program.name()->str() + "\"");
+    ProgramVerifier(root, program, name).verify();
+  }
+}
+
+} // namespace segue::inline runtime

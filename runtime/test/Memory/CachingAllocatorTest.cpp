@@ -1,0 +1,63 @@
+//===- CachingAllocatorTest.cpp - blocks are reused, within bounds --------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "../../lib/Memory/CachingAllocator.h"
+#include <gtest/gtest.h>
+#include <random>
+
+using namespace segue;
+
+#ifdef __SANITIZE_ADDRESS__
+#define SKIP_WITHOUT_CACHE() GTEST_SKIP() << "nothing is cached under the address sanitizer"
+#else
+#define SKIP_WITHOUT_CACHE() (void)0
+#endif
+
+TEST(CachingAllocator, GivesTheSameBlockAgain) {
+  SKIP_WITHOUT_CACHE();
+  CachingAllocator memory;
+  void *first = memory.allocate(10000, 64);
+  memory.free(first, 10000, 64);
+  EXPECT_EQ(memory.allocate(10001, 64), first) << "a like size shares the block";
+  memory.free(first, 10001, 64);
+}
+
+TEST(CachingAllocator, RefusesTheImpossible) {
+  CachingAllocator memory;
+  EXPECT_EQ(memory.allocate(UINT64_MAX, 64), nullptr);
+  EXPECT_EQ(memory.allocate(uint64_t(1) << 60, 64), nullptr);
+  EXPECT_EQ(memory.liveBytes(), 0u);
+}
+
+// The footprint stays within a quarter and 64 MiB over the peak of live bytes.
+TEST(CachingAllocator, CacheIsBounded) {
+  SKIP_WITHOUT_CACHE();
+  CachingAllocator memory;
+  std::mt19937 random(1);
+  struct Block {
+    void *data;
+    uint64_t bytes;
+  };
+  std::vector<Block> live;
+  uint64_t peak = 0;
+  for (int i = 0; i < 2000; ++i) {
+    if (live.size() < 8 && random() % 3) {
+      uint64_t bytes = random() % (64 << 20);
+      live.push_back({memory.allocate(bytes, 64), bytes});
+      ASSERT_NE(live.back().data, nullptr);
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      memory.free(live.back().data, live.back().bytes, 64);
+      live.pop_back();
+    }
+    peak = std::max(peak, memory.liveBytes());
+    ASSERT_LE(memory.liveBytes() + memory.cachedBytes(), peak + peak / 4 + (64 << 20));
+  }
+  for (const Block &block : live)
+    memory.free(block.data, block.bytes, 64);
+  EXPECT_EQ(memory.liveBytes(), 0u);
+}

@@ -1,0 +1,322 @@
+//===- ExecutorTest.cpp - submit: check, align, run, place ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Program/Executor.h"
+#include "TestFile.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <gtest/gtest.h>
+#include <numeric>
+#include <thread>
+
+using namespace segue;
+using namespace segue::test;
+
+class ExecutorTest : public testing::TestWithParam<const char *> {
+protected:
+  DeviceRef device = Device::open(GetParam());
+
+  Tensor ramp(Shape shape, float start = 0, Layout layout = {}) {
+    Tensor dense = Tensor::empty(device, TensorDesc(shape, ElementType::f32));
+    std::iota(dense.data<float>(), dense.data<float>() + dense.elementCount(), start);
+    return copyTo(device, dense, TensorDesc(shape, ElementType::f32, layout));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, ExecutorTest, testing::Values("cpu:threads=1", "cpu:threads=2", "cpu:threads=5"));
+
+/// Code and sentence of the error that `fn` gives.
+template <typename Fn> static std::pair<ErrorCode, std::string> errorOf(Fn fn) {
+  try {
+    fn();
+  } catch (const Error &error) {
+    return {error.code(), error.what()};
+  }
+  return {ErrorCode(-1), ""};
+}
+
+TEST_P(ExecutorTest, RunsKernelsOverTheArena) {
+  for (int64_t n : {1, 15, 16, 1000, 100003}) {
+    Binary binary = Binary::fromMemory(makeAddFile(n).serialize());
+    Tensor x = ramp({n}), y = ramp({n}, 5);
+    for (int run = 0; run < 3; ++run) {
+      auto outputs = submit(device, binary.program("forward"), {x, y});
+      ASSERT_EQ(outputs.size(), 1u);
+      for (int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(outputs[0].data<float>()[i], 2 * (float(i) + (float(i) + 5)));
+    }
+    SubmitCounters counters = Executor(device, binary.program("forward")).counters();
+    EXPECT_EQ(counters.submits, 3u);
+    EXPECT_EQ(counters.inputsElided, 6u);
+    EXPECT_EQ(counters.inputsConverted, 0u);
+  }
+}
+
+// The outputs of one program feed the next without a copy.
+TEST_P(ExecutorTest, ChainOfProgramsCopiesNothing) {
+  Binary a = Binary::fromMemory(makeAddFile(64).serialize()), b = Binary::fromMemory(makeAddFile(64).serialize());
+  Tensor x = ramp({64});
+  auto y = submit(device, a.program("forward"), {x, x});
+  auto z = submit(device, b.program("forward"), {y[0], x});
+  EXPECT_EQ(z[0].data<float>()[3], 2 * (4 * 3 + 3));
+  EXPECT_EQ(Executor(device, b.program("forward")).counters().inputsConverted, 0u);
+}
+
+// An input that lies otherwise is brought to the declared layout; the caller's
+// tensor stays as it was.
+TEST_P(ExecutorTest, AlignsInputsItself) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  Tensor strided = ramp({64}, 0, Layout{.strides = {3}});
+  auto outputs = submit(device, binary.program("forward"), {strided, ramp({64})});
+  EXPECT_EQ(outputs[0].data<float>()[10], 40);
+  EXPECT_EQ(strided.data<float>()[30], 10);
+  SubmitCounters counters = Executor(device, binary.program("forward")).counters();
+  EXPECT_EQ(counters.inputsConverted, 1u);
+  EXPECT_EQ(counters.convertedBytes, 256u);
+
+  // Memory from elsewhere that is aligned to less than declared is converted.
+  alignas(64) float values[65] = {};
+  Tensor wrapped = Tensor::wrap(device, TensorDesc({64}, ElementType::f32), values + 1, {});
+  submit(device, binary.program("forward"), {wrapped, wrapped});
+  EXPECT_EQ(Executor(device, binary.program("forward")).counters().inputsConverted, 3u);
+}
+
+// All inputs are checked, in order, before anything happens.
+TEST_P(ExecutorTest, WrongInputsAreNamed) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  const Program &program = binary.program("forward");
+  Tensor x = ramp({64});
+  auto wrongShape = errorOf([&] { submit(device, program, {x, ramp({8, 8})}); });
+  EXPECT_EQ(wrongShape.first, ErrorCode::LayoutMismatch);
+  EXPECT_EQ(wrongShape.second, "LAYOUT_MISMATCH: program \"forward\", input 1 (\"y\"): f32[8,8] given, f32[64] declared; "
+                               "compile for this shape");
+  auto wrongType = errorOf([&] { submit(device, program, {Tensor::zeros(device, TensorDesc({64}, ElementType::bf16)), x}); });
+  EXPECT_EQ(wrongType.first, ErrorCode::LayoutMismatch);
+  EXPECT_NE(wrongType.second.find("bf16[64] given, f32[64] declared"), std::string::npos);
+  EXPECT_EQ(errorOf([&] { submit(device, program, {x, Tensor()}); }).first, ErrorCode::MissingInput);
+  EXPECT_EQ(errorOf([&] { submit(device, program, {x}); }).first, ErrorCode::InvalidArgument);
+  DeviceRef other = Device::open("cpu");
+  auto elsewhere = errorOf([&] { submit(device, program, {x, Tensor::zeros(other, x.desc())}); });
+  EXPECT_EQ(elsewhere.first, ErrorCode::LayoutMismatch);
+  EXPECT_NE(elsewhere.second.find("move it with toLayout"), std::string::npos);
+  // The strided first input was not converted before the second was refused.
+  EXPECT_EQ(errorOf([&] { submit(device, program, {ramp({64}, 0, Layout{.strides = {2}}), ramp({8, 8})}); }).first,
+            ErrorCode::LayoutMismatch);
+  EXPECT_EQ(Executor(device, program).counters().inputs, 0u);
+}
+
+/// "forward": out[i] = table[indices[i]], with a location.
+static TestFile makeGatherFile(int64_t n) {
+  TestFile file;
+  uint32_t kernel = file.addKernel("gather_f32", 1, {16, 0, 0}, {0, 8, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t table = addBuffer(program, schema::BufferKind::input, addInput(program, "table", {4}), 0, 16);
+  uint32_t indices = addBuffer(program, schema::BufferKind::input,
+                               addInput(program, "tokens", {n}, schema::ElementType::i64), 0, uint64_t(n) * 8);
+  uint32_t out = addBuffer(program, schema::BufferKind::output, addOutput(program, "out", {n}), 0, uint64_t(n) * 4);
+  addLaunch(program, kernel, {table, indices, out}, uint64_t(n), 8);
+  auto location = std::make_unique<schema::LocationT>();
+  location->file = "model.py";
+  location->line = 12;
+  location->name = "wte";
+  file.root.locations.push_back(std::move(location));
+  program.commands[0]->location = 0;
+  return file;
+}
+
+TEST_P(ExecutorTest, IndexOutsideIsAnErrorWithItsPlace) {
+  Binary binary = Binary::fromMemory(makeGatherFile(10000).serialize());
+  Tensor table = ramp({4});
+  Tensor tokens = Tensor::zeros(device, TensorDesc({10000}, ElementType::i64));
+  tokens.data<int64_t>()[9999] = 3;
+  EXPECT_EQ(submit(device, binary.program("forward"), {table, tokens})[0].data<float>()[9999], 3);
+  tokens.data<int64_t>()[7777] = 4;
+  auto [code, message] = errorOf([&] { submit(device, binary.program("forward"), {table, tokens}); });
+  EXPECT_EQ(code, ErrorCode::IndexOutOfRange);
+  EXPECT_EQ(message, "INDEX_OUT_OF_RANGE: program \"forward\", kernel \"gather_f32\" at model.py:12 (wte): argument 1 "
+                     "(input \"tokens\") holds an index outside of its table");
+}
+
+/// The add file with output "doubled" on input "x".
+static TestFile makeAliasFile(int64_t n, bool required) {
+  TestFile file = makeAddFile(n);
+  auto alias = std::make_unique<schema::AliasT>();
+  alias->required = required;
+  file.root.programs[0]->aliases.push_back(std::move(alias));
+  return file;
+}
+
+// An optimizer writes its parameter in place, whoever holds it.
+TEST_P(ExecutorTest, RequiredAliasIsWrittenInPlace) {
+  Binary binary = Binary::fromMemory(makeAliasFile(64, true).serialize());
+  Tensor x = ramp({64}), y = ramp({64});
+  uint64_t version = x.storage()->version();
+  auto outputs = submit(device, binary.program("forward"), {x, y});
+  EXPECT_EQ(outputs[0].storage()->id(), x.storage()->id());
+  EXPECT_EQ(x.data<float>()[5], 20);
+  EXPECT_EQ(x.storage()->version(), version + 1);
+
+  float values[64] = {};
+  Tensor constant = Tensor::wrap(device, TensorDesc({64}, ElementType::f32, Layout{}), values, {}, /*writable=*/false);
+  EXPECT_EQ(errorOf([&] { submit(device, binary.program("forward"), {constant, y}); }).first,
+            ErrorCode::InvalidArgument);
+  // A converted copy would be written and lost.
+  auto strided = errorOf([&] { submit(device, binary.program("forward"), {ramp({64}, 0, Layout{.strides = {2}}), y}); });
+  EXPECT_EQ(strided.first, ErrorCode::LayoutMismatch);
+  EXPECT_NE(strided.second.find("written in place"), std::string::npos);
+}
+
+// Where it is only allowed, the storage is reused if the caller gave it away.
+TEST_P(ExecutorTest, DonatedInputIsReused) {
+  Binary binary = Binary::fromMemory(makeAliasFile(64, false).serialize());
+  const Program &program = binary.program("forward");
+  Tensor x = ramp({64}), y = ramp({64});
+  auto kept = submit(device, program, {x, y});
+  EXPECT_NE(kept[0].storage()->id(), x.storage()->id());
+  EXPECT_EQ(x.data<float>()[5], 5);
+  uint64_t id = x.storage()->id();
+  std::vector<Tensor> inputs{std::move(x), y};
+  auto outputs = submit(device, program, std::move(inputs));
+  EXPECT_EQ(outputs[0].storage()->id(), id);
+  EXPECT_EQ(outputs[0].data<float>()[5], 20);
+  EXPECT_EQ(Executor(device, program).counters().donations, 1u);
+}
+
+/// All commands that are not kernels: matmul with bias, fill, strided copy,
+/// events, and a free.
+static TestFile makeCommandsFile() {
+  TestFile file;
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t a = addBuffer(program, schema::BufferKind::input, addInput(program, "a", {2, 3}), 0, 24);
+  uint32_t b = addBuffer(program, schema::BufferKind::input, addInput(program, "b", {4, 3}), 0, 48);
+  uint32_t c = addBuffer(program, schema::BufferKind::output, addOutput(program, "c", {2, 4}), 0, 32);
+  uint32_t t = addBuffer(program, schema::BufferKind::output,
+                         addOutput(program, "t", {3, 2}, schema::ElementType::bf16, schema::Role::saved), 0, 12);
+  uint32_t f = addBuffer(program, schema::BufferKind::output, addOutput(program, "f", {5}, schema::ElementType::i64), 0, 40);
+  Bytes biasBytes(16);
+  float bias[] = {10, 20, 30, 40};
+  std::memcpy(biasBytes.data(), bias, 16);
+  uint32_t constant = addBuffer(program, schema::BufferKind::constant,
+                                file.addSegment(schema::SegmentKind::constants, biasBytes), 0, 16);
+  schema::BlockBeginT block;
+  block.name = "h.0";
+  addCommand(program, std::move(block));
+  schema::MatmulT matmul; // c = a b^T + bias
+  matmul.a = view(a, {1, 2, 3}, {6, 3, 1});
+  matmul.b = view(b, {1, 3, 4}, {12, 1, 3});
+  matmul.c = view(c, {1, 2, 4}, {8, 4, 1});
+  matmul.bias = view(constant, {4}, {1});
+  addCommand(program, std::move(matmul));
+  schema::ToLayoutT copy; // t = bf16(a^T)
+  copy.source = view(a, {3, 2}, {1, 3});
+  copy.target = view(t, {3, 2}, {2, 1}, 0, schema::ElementType::bf16);
+  addCommand(program, std::move(copy));
+  schema::SaveT save;
+  save.output = 1;
+  addCommand(program, std::move(save));
+  addCommand(program, schema::FreeT{});
+  schema::FillT fill;
+  fill.buffer = f;
+  fill.pattern = {42, 0, 0, 0, 0, 0, 0, 0};
+  addCommand(program, std::move(fill));
+  addCommand(program, schema::BlockEndT{});
+  return file;
+}
+
+namespace {
+struct Recorder : EventSink {
+  std::vector<std::string> events;
+  void onBlockBegin(const Program &, std::string_view block) override { events.push_back("begin " + std::string(block)); }
+  void onBlockEnd(const Program &) override { events.push_back("end"); }
+  void onSave(const Program &program, uint32_t output) override {
+    events.push_back("save " + program.output(output).name);
+  }
+};
+} // namespace
+
+TEST_P(ExecutorTest, RunsLibraryCallsCopiesAndFills) {
+  Binary binary = Binary::fromMemory(makeCommandsFile().serialize());
+  Tensor a = ramp({2, 3}), b = ramp({4, 3}, 1);
+  Recorder recorder;
+  auto outputs = submit(device, binary.program("forward"), {a, b}, &recorder);
+  const float bias[] = {10, 20, 30, 40};
+  for (int m = 0; m < 2; ++m)
+    for (int n = 0; n < 4; ++n) {
+      float expected = bias[n];
+      for (int k = 0; k < 3; ++k)
+        expected += a.data<float>()[m * 3 + k] * b.data<float>()[n * 3 + k];
+      EXPECT_EQ(outputs[0].data<float>()[m * 4 + n], expected);
+    }
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(bf16ToFloat(outputs[1].data<uint16_t>()[i]), a.data<float>()[i % 2 * 3 + i / 2]);
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(outputs[2].data<int64_t>()[i], 42);
+  EXPECT_EQ(recorder.events, (std::vector<std::string>{"begin h.0", "save t", "end"}));
+}
+
+// A given-away input is gone when the program says so, not later.
+TEST_P(ExecutorTest, FreeReleasesTheInput) {
+  struct Watch : EventSink {
+    bool released = false, releasedBeforeEnd = false;
+    void onBlockEnd(const Program &) override { releasedBeforeEnd = released; }
+  } watch;
+  Binary binary = Binary::fromMemory(makeCommandsFile().serialize());
+  alignas(64) float values[6] = {};
+  std::vector<Tensor> inputs;
+  inputs.push_back(
+      Tensor::wrap(device, TensorDesc({2, 3}, ElementType::f32), values, [&] { watch.released = true; }));
+  inputs.push_back(ramp({4, 3}));
+  submit(device, binary.program("forward"), std::move(inputs), &watch);
+  EXPECT_TRUE(watch.releasedBeforeEnd);
+}
+
+TEST_P(ExecutorTest, ProfileNamesCommands) {
+  Binary binary = Binary::fromMemory(makeGatherFile(64).serialize());
+  Executor executor(device, binary.program("forward"));
+  Tensor tokens = Tensor::zeros(device, TensorDesc({64}, ElementType::i64));
+  executor.run({ramp({4}), tokens});
+  EXPECT_TRUE(executor.profile().empty());
+  executor.setProfiling(true);
+  executor.run({ramp({4}), tokens});
+  executor.run({ramp({4}), tokens});
+  auto profile = executor.profile();
+  ASSERT_EQ(profile.size(), 1u);
+  EXPECT_EQ(profile[0].label, "launch gather_f32");
+  EXPECT_EQ(profile[0].location, "model.py:12 (wte)");
+  EXPECT_EQ(profile[0].calls, 2u);
+}
+
+// Executors are handles: they outlive the binary's handle, and two threads
+// may run one program.
+TEST_P(ExecutorTest, HandlesAndThreads) {
+  auto executor = [&] {
+    Binary binary = Binary::fromMemory(makeAddFile(1000).serialize());
+    return Executor(device, binary.program("forward"));
+  }();
+  Tensor x = ramp({1000});
+  auto work = [&] {
+    for (int i = 0; i < 50; ++i)
+      ASSERT_EQ(executor.run({x, x})[0].data<float>()[999], 4 * 999);
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  EXPECT_EQ(executor.counters().submits, 100u);
+}
+
+// Two binaries with kernels of the same symbols keep their own code.
+TEST_P(ExecutorTest, BinariesDoNotMix) {
+  Binary first = Binary::fromMemory(makeAddFile(16).serialize());
+  TestFile swapped = makeAddFile(16);
+  swapped.root.kernels[1]->variants[0]->symbol = "double_f32";
+  std::optional<Binary> second = Binary::fromMemory(swapped.serialize());
+  Tensor x = ramp({16});
+  submit(device, first.program("forward"), {x, x});
+  submit(device, second->program("forward"), {x, x});
+  second.reset();
+  EXPECT_EQ(submit(device, first.program("forward"), {x, x})[0].data<float>()[2], 8);
+}
