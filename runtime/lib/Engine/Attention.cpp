@@ -39,6 +39,7 @@ public:
   }
 
   void run(const AttentionArgs &args) const override {
+    auto lock = scratch_->lock();
     threads_.forEachItem(spec_.batch * spec_.heads * runsPerHead_,
                          [&](int64_t item, int64_t thread) { runItem(args, item, thread); });
   }

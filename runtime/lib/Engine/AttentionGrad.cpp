@@ -47,6 +47,7 @@ public:
   }
 
   void run(const AttentionGradArgs &args) const override {
+    auto lock = scratch_->lock();
     threads_.forEachItem(spec_.batch * spec_.heads, [&](int64_t item, int64_t thread) {
       runHead(args, item / spec_.heads, item % spec_.heads, thread);
     });

@@ -24,6 +24,7 @@
 #include "PanelMatmul.h"
 #include "Scratch.h"
 #include <cassert>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct Engine::State {
   Threads threads;
   const VectorKernels &kernels;
   std::shared_ptr<Scratch> scratch;
+  std::mutex planning; // guards the caches
   PlanCache<MatmulSpec, MatmulPlan> matmuls;
   PlanCache<AttentionSpec, AttentionPlan> attentions;
   PlanCache<AttentionGradSpec, AttentionGradPlan> attentionGrads;
@@ -65,6 +67,7 @@ Engine::~Engine() = default;
 
 std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
+  std::lock_guard guard(state_->planning);
   return state_->matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
     if (spec.a.element != ElementType::f32)
       if (auto plan = makeOneDnnMatmul(spec, state_->threads, state_->scratch))
@@ -75,12 +78,14 @@ std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &spec) {
 
 std::shared_ptr<const AttentionPlan> Engine::planAttention(const AttentionSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
+  std::lock_guard guard(state_->planning);
   return state_->attentions.findOrMake(
       spec, [&] { return makeAttentionPlan(spec, state_->threads, state_->scratch, state_->kernels); });
 }
 
 std::shared_ptr<const AttentionGradPlan> Engine::planAttentionGrad(const AttentionGradSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
+  std::lock_guard guard(state_->planning);
   return state_->attentionGrads.findOrMake(
       spec, [&] { return makeAttentionGradPlan(spec, state_->threads, state_->scratch, state_->kernels); });
 }

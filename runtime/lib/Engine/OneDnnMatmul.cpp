@@ -80,7 +80,7 @@ private:
   dnnl::engine engine_;
   std::vector<dnnl::stream> streams_;
   std::string implementation_;
-  /// Pointers of memories are set by run; Engine.h says that runs do not overlap.
+  /// Pointers of memories are set by run, which holds the lock of the scratch.
   mutable std::vector<PiecePrimitive> primitives_;
   std::vector<Piece> pieces_;
 };
@@ -203,6 +203,7 @@ void OneDnnMatmul::runPiece(const Piece &piece, const void *a, const void *b, vo
 }
 
 void OneDnnMatmul::run(const void *a, const void *b, void *c, const void *bias) const {
+  auto lock = scratch_->lock();
   threads_.forEachItem(static_cast<int64_t>(pieces_.size()),
                        [&](int64_t index, int64_t thread) { runPiece(pieces_[index], a, b, c, bias, thread); });
 }

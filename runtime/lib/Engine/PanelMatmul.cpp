@@ -61,6 +61,7 @@ public:
   void run(const void *a, const void *b, void *c, const void *bias) const override {
     int64_t pieces = spec_.batch * gridRows_ * gridColumns_;
     Pointers pointers{a, b, c, bias};
+    auto lock = scratch_->lock();
     auto runItem = [&](int64_t index, int64_t thread) { runPiece(piece(index), pointers, thread); };
     if (serial_) {
       FlushDenormals flush;

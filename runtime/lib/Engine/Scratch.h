@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // One area per thread, shared by all plans of an engine. A plan asks for what
-// it needs when it is made and looks up the area when it runs.
+// it needs when it is made; a run holds the lock from its first use of an area
+// to its last.
 //
 //===----------------------------------------------------------------------===//
 
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -27,6 +29,7 @@ public:
 
   /// Makes each area at least `bytes` large; what they held is lost.
   void reserve(uint64_t bytes) {
+    std::lock_guard guard(mutex_);
     if (bytes <= bytes_)
       return;
     for (Area &area : areas_) {
@@ -36,7 +39,10 @@ public:
     bytes_ = bytes;
   }
 
-  /// The area of a thread, aligned to 64 bytes.
+  /// Makes the areas the caller's until the lock goes away.
+  std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
+
+  /// The area of a thread, aligned to 64 bytes; the lock must be held.
   std::byte *area(int64_t thread) const { return areas_[thread].get(); }
 
   uint64_t totalBytes() const { return bytes_ * areas_.size(); }
@@ -48,6 +54,7 @@ private:
   };
   using Area = std::unique_ptr<std::byte, Release>;
 
+  mutable std::mutex mutex_;
   std::vector<Area> areas_;
   uint64_t bytes_ = 0;
 };

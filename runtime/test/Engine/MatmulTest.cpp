@@ -10,6 +10,7 @@
 #include "segue/runtime/Engine/Engine.h"
 #include <cmath>
 #include <gtest/gtest.h>
+#include <thread>
 
 using namespace segue;
 using namespace segue::test;
@@ -189,6 +190,20 @@ TEST(MatmulPlanTest, EqualSpecsShareAPlan) {
   EXPECT_EQ(engine.planMatmul(spec), plan);
   spec.accumulate = true;
   EXPECT_NE(engine.planMatmul(spec), plan);
+}
+
+// Plans share scratch: runs from several threads must not mix it up.
+TEST(MatmulPlanTest, RunsFromSeveralThreadsWaitForEachOther) {
+  Engine engine(Threads(1));
+  auto runOften = [&engine](int64_t n) {
+    MatmulSpec spec{
+        1, 70, n, 90, {ElementType::f32, {0, 90, 1}}, {ElementType::f32, {0, n, 1}}, {ElementType::f32, {0, n, 1}}};
+    for (int repeat = 0; repeat < 20; ++repeat)
+      check(engine, spec);
+  };
+  std::thread other(runOften, 50);
+  runOften(80);
+  other.join();
 }
 
 // A NaN must reach the loss, where the session sees it.

@@ -13,10 +13,9 @@
 //   plan->run(a, b, c, bias);                 // at each submit
 //
 // The engine owns the scratch memory of its plans: one area per thread, as
-// large as the neediest plan, shared by all. Hence at most one plan of an
-// engine runs at a time; planning and running must not overlap either. A
-// device has one engine and one queue, so this needs no lock. Plans keep what
-// they use alive and may outlive the engine.
+// large as the neediest plan, shared by all. Hence plans of one engine run one
+// at a time: any thread may plan and run, and waits for the one before. Plans
+// keep what they use alive and may outlive the engine.
 //
 //===----------------------------------------------------------------------===//
 

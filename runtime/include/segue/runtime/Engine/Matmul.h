@@ -53,7 +53,8 @@ struct MatmulSpec {
 };
 
 /// A matmul made ready: run it as often as you like. Made by Engine; equal
-/// specs share one plan. Two runs of plans of one engine must not overlap.
+/// specs share one plan. Any thread may run it; runs of one engine's plans wait
+/// for each other.
 class MatmulPlan {
 public:
   virtual ~MatmulPlan() = default;
