@@ -52,8 +52,23 @@ std::vector<bool> segue::chooseSaved(const SaveGraph &graph, int64_t flopsPerByt
       network.addEdge(run[value.producer], made[index], MinCut::kInfinite);
 
   network.solve(source, sink);
-  std::vector<bool> kept;
+  // The cut also parts what nobody needs, where that is free. Walk back from
+  // what is needed and keep what is met.
+  std::vector<bool> kept(graph.values.size()), visited(graph.values.size());
+  std::vector<unsigned> work;
   for (size_t index = 0; index < graph.values.size(); ++index)
-    kept.push_back(network.isOnSourceSide(made[index]) && !network.isOnSourceSide(used[index]));
+    if (graph.values[index].needed)
+      work.push_back(index);
+  while (!work.empty()) {
+    unsigned index = work.back();
+    work.pop_back();
+    if (visited[index])
+      continue;
+    visited[index] = true;
+    if (network.isOnSourceSide(made[index]))
+      kept[index] = true;
+    else
+      llvm::append_range(work, graph.ops[graph.values[index].producer].operands);
+  }
   return kept;
 }
