@@ -4,7 +4,35 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Segue compiles PyTorch modules to small programs and trains them, stitched, in a runtime of its own."""
+"""Segue compiles PyTorch modules to small programs and trains them, stitched, in a runtime of its own.
 
-from . import errors
-from .errors import *  # noqa: F403
+>>> import segue, torch
+>>> first = segue.compile(first_half, (tokens,))
+>>> last = segue.compile(last_half, (hidden, targets))
+>>> loss = last(first(tokens), targets); loss.backward()              # in PyTorch's graph
+>>> trainer = segue.Trainer([first, last], optimizer=segue.AdamW(lr=3e-4))
+>>> trainer.step(tokens=tokens, targets=targets)                       # all in the runtime
+"""
+
+import torch as _torch  # noqa: F401 - loaded first: its OpenMP library is then the one of the whole process
+
+from ._runtime import Tensor
+from .compiler import compile, load
+from .errors import (
+    CompileError, CorruptFileError, Error, ExportError, FileError, IndexOutOfRangeError, InvalidArgumentError,
+    LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
+    OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, VersionError,
+)
+from .module import LoadedModule, Module
+from .optimizers import SGD, AdamW, Optimizer, warmup_cosine
+from .trainer import Trainer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdamW", "CompileError", "CorruptFileError", "Error", "ExportError", "FileError", "IndexOutOfRangeError",
+    "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "MissingInputError", "MissingWeightError", "Module",
+    "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer", "OutOfMemoryError", "SGD",
+    "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "VersionError", "compile", "load",
+    "warmup_cosine",
+]

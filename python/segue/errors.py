@@ -67,54 +67,86 @@ class LayoutMismatchError(Error, ValueError):
     code = "LAYOUT_MISMATCH"
 
 
-class InvalidBinaryError(Error):
-    """A `.segue` file is truncated, damaged, or asks for what it must not."""
+class NameUnknownError(Error, LookupError):
+    """No tensor, input, parameter or program has the name that was given."""
 
-    code = "INVALID_BINARY"
+    code = "NAME_UNKNOWN"
 
 
-class MissingWeightError(Error, KeyError):
-    """A parameter or buffer of the program was not given. The report has ``names``."""
+class MissingInputError(Error, LookupError):
+    """An input of a program was given no tensor."""
+
+    code = "MISSING_INPUT"
+
+
+class MissingWeightError(Error, LookupError):
+    """A parameter or buffer has no value. From Python, the report has ``names``."""
 
     code = "MISSING_WEIGHT"
 
-    def __str__(self) -> str:  # KeyError would print the repr of the message
+
+class FileError(Error, OSError):
+    """A file cannot be opened, read or written."""
+
+    code = "IO_FAILED"
+
+    def __str__(self) -> str:  # OSError would show its own fields
         return str(self.args[0])
 
 
-class IndexOutOfRangeError(Error, IndexError):
-    """A gather, scatter or cross entropy met an index outside of its table."""
+class CorruptFileError(Error):
+    """A file is truncated, was changed, or breaks a rule of its format."""
 
-    code = "INDEX_OUT_OF_RANGE"
-
-
-class NumericError(Error, ArithmeticError):
-    """The loss is not a number; the state of the last finished step is kept."""
-
-    code = "NUMERIC"
+    code = "FILE_CORRUPT"
 
 
-class OutOfMemoryError(Error, MemoryError):
-    """A device ran out of memory. The report says who holds what."""
+class VersionError(Error):
+    """A file of another major version, or of a later layout vocabulary."""
 
-    code = "DEVICE_OOM"
+    code = "VERSION_UNSUPPORTED"
 
 
-class IoError(Error, OSError):
-    """A file could not be read or written."""
+class NativeCodeRefusedError(Error, PermissionError):
+    """The file holds native code and the caller did not allow it."""
 
-    code = "IO"
+    code = "NATIVE_CODE_REFUSED"
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
+class UnsupportedError(Error, NotImplementedError):
+    """This device or this CPU cannot do what the program asks for."""
+
+    code = "UNSUPPORTED"
+
+
+class IndexOutOfRangeError(Error, IndexError):
+    """A lookup or a cross entropy met an index outside of its table."""
+
+    code = "INDEX_OUT_OF_RANGE"
+
+
+class NanLossError(Error, ArithmeticError):
+    """The loss or the gradient norm is not finite; the state of the last finished step is kept."""
+
+    code = "NAN_LOSS"
+
+
+class StateTornError(Error):
+    """An optimizer program failed halfway; load a checkpoint to go on."""
+
+    code = "STATE_TORN"
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """A device ran out of memory."""
+
+    code = "DEVICE_OOM"
+
+
 _BY_CODE: dict[str, type[Error]] = {
-    cls.code: cls
-    for cls in (
-        Error, InvalidArgumentError, ExportError, UnsupportedOpError, CompileError, LayoutMismatchError,
-        InvalidBinaryError, MissingWeightError, IndexOutOfRangeError, NumericError, OutOfMemoryError, IoError,
-    )
+    value.code: value for value in list(globals().values()) if isinstance(value, type) and issubclass(value, Error)
 }
 
 

@@ -162,7 +162,7 @@ def test_dropout_draws_by_counter():
 
 
 def test_weight_decay_by_parameter():
-    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),), weight_decay={"bias": 0.0}).text
+    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),)).text_with_decay({"bias": 0.0})
     assert re.findall(r'segue.name = "(\w+)"[^}]*segue.weight_decay = 0.0 : f64', text) == ["bias"]
     verify(text)
 

@@ -29,7 +29,7 @@ from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
 from . import ops
 from .ops.table import NodeBuilder, Unsupported
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
-from .writer import GraphWriter, Value, element_type, float_literal, quoted, tensor_type
+from .writer import GraphWriter, Value, element_type, quoted, tensor_type
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -41,8 +41,7 @@ _IGNORED = {
 }
 
 
-def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None, *,
-            weight_decay: dict[str, float] | None = None) -> Captured:
+def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None) -> Captured:
     """Translate a module, called with these example arguments, to the `segue` dialect.
 
     Parameters
@@ -51,8 +50,6 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
         Parameters that require a gradient are trained; other parameters and buffers are frozen.
     args, kwargs
         Example arguments: their shapes and element types are those of the program.
-    weight_decay : dict, optional
-        Decay by parameter name, where it differs from the optimizer's.
 
     Raises
     ------
@@ -69,7 +66,7 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
             _check_tensor(leaf, f"input {name!r}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         _check_tensor(tensor, f"{name!r} of the module")
-    return _Importer(module, _export(module, args, kwargs), leaves, names, weight_decay or {}).run(in_spec, signature)
+    return _Importer(module, _export(module, args, kwargs), leaves, names).run(in_spec, signature)
 
 
 def _check_tensor(tensor: torch.Tensor, what: str):
@@ -109,10 +106,9 @@ def _mutates(graph_module) -> bool:
 
 class _Importer:
 
-    def __init__(self, module, program, leaves, names, weight_decay):
+    def __init__(self, module, program, leaves, names):
         self.module, self.program = module, program
         self.leaves, self.names = leaves, names
-        self.weight_decay = weight_decay
         self.writer = GraphWriter()
         self.arguments: list[Argument] = []
         self.texts: list[str] = []  # of the arguments
@@ -175,8 +171,6 @@ class _Importer:
         differentiable = role in ("input", "parameter") and dtype.is_floating_point
         value = Value(ssa or f"%arg{len(self.arguments)}", shape, dtype, differentiable)
         attributes = f"segue.name = {quoted(name)}, segue.role = #segue.role<{role}>"
-        if role == "parameter" and name in self.weight_decay:
-            attributes += f", segue.weight_decay = {float_literal(float(self.weight_decay[name]))} : f64"
         self.arguments.append(Argument(name, role, shape, dtype, tuple(names)))
         self.texts.append(f"{value.name}: {value.type} {{{attributes}}}")
         self.values[name] = value

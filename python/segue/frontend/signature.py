@@ -21,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError
+from .writer import float_literal, quoted
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class Captured:
 
     def named(self, role: str) -> list[Argument]:
         return [a for a in self.arguments if a.role == role]
+
+    def text_with_decay(self, decay: dict[str, float]) -> str:
+        """The text with a weight decay of their own on some parameters, by name."""
+        text = self.text
+        for name, value in decay.items():
+            attributes = f"segue.name = {quoted(name)}, segue.role = #segue.role<parameter>"
+            text = text.replace(attributes, f"{attributes}, segue.weight_decay = {float_literal(float(value))} : f64", 1)
+        return text
 
 
 @dataclass

@@ -1,0 +1,121 @@
+# ===- compiler.py - segue.compile and segue.load ---------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""The two ways to a compiled module: from a PyTorch module, and from a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from . import _runtime
+from .errors import FileError, InvalidArgumentError, MissingWeightError
+from .module import LoadedModule, Module
+from .optimizers import Optimizer
+from .tensors import is_tensor
+
+
+def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
+            optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
+            max_variants: int = 8) -> Module:
+    """Compile a PyTorch module.
+
+    The graph is captured and checked now; code is made when it is first needed
+    (a call, `save`, a `Trainer`), or by `Module.build`.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On the CPU. Parameters that require a gradient are trained, others and buffers are frozen.
+    example_inputs : tensor, or sequence or mapping of them
+        Arguments of one call: by position, or by name if a mapping. Their shapes and types are those of the first variant.
+    example_kwargs : mapping, optional
+        Arguments by name, besides.
+    optimizer : Optimizer, optional
+        Built into the binary, for files that are trained elsewhere; a `Trainer` brings its own.
+    name : str, optional
+        In messages and as prefix of parameters; default: the class of the module.
+    device : str
+        ``cpu``, or ``cpu:threads=2``.
+    max_variants : int
+        Variants for other input shapes that are kept, least recently used ones go first.
+
+    Raises
+    ------
+    UnsupportedOpError, InvalidArgumentError, ExportError
+        See `segue.frontend.capture`.
+    """
+    if not isinstance(module, nn.Module):
+        raise InvalidArgumentError(f"a {type(module).__name__} was given where a torch.nn.Module is wanted")
+    if isinstance(module, Module):
+        raise InvalidArgumentError(f"{module.name} is compiled already")
+    if max_variants < 1:
+        raise InvalidArgumentError(f"max_variants is {max_variants}; at least 1 is needed")
+    args, kwargs = (), dict(example_kwargs or {})
+    if isinstance(example_inputs, Mapping):
+        kwargs = {**example_inputs, **kwargs}
+    elif is_tensor(example_inputs):
+        args = (example_inputs,)
+    elif isinstance(example_inputs, Sequence):
+        args = tuple(example_inputs)
+    else:
+        raise InvalidArgumentError(
+            f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
+    compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
+                      max_variants=max_variants)
+    compiled._select(args, kwargs)
+    return compiled
+
+
+def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torch.Tensor] | None = None, *,
+         name: str | None = None, device: str = "cpu", allow_native_kernels: bool = True) -> LoadedModule:
+    """Load a module that `Module.save` or `segue-compile` wrote.
+
+    Parameters
+    ----------
+    path
+        A ``.segue`` file. It holds one variant: inputs have the shapes that it was compiled for.
+    weights : path of a safetensors file, or dictionary, optional
+        By parameter name; may be given later by `load_state_dict`.
+    allow_native_kernels : bool
+        Kernels are machine code that runs with the rights of this process; say false for
+        files that you did not make, to look at them.
+
+    Raises
+    ------
+    FileError, CorruptFileError, VersionError
+        The file cannot be read, is damaged, or is of a later version.
+    MissingWeightError
+        `weights` lacks some; the report has their ``names``.
+    """
+    binary = _runtime.Binary.load(Path(path), allow_native_kernels)
+    module = LoadedModule(binary, name=name or Path(path).stem, device=device)
+    if weights is not None:
+        state = _read_weights(weights)
+        wanted = set(module._missing)
+        missing = sorted(wanted - set(state))
+        if missing:
+            source = weights if not isinstance(weights, Mapping) else "the dictionary"
+            raise MissingWeightError(f"MISSING_WEIGHT: {source} has no {', '.join(map(repr, missing[:5]))} for {module.name}",
+                                     report={"names": missing})
+        module.load_state_dict({n: state[n] for n in wanted})
+    return module
+
+
+def _read_weights(weights) -> Mapping[str, torch.Tensor]:
+    if isinstance(weights, Mapping):
+        return weights
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(weights)
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"IO_FAILED: {weights}: {error}") from error

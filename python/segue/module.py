@@ -1,0 +1,438 @@
+# ===- module.py - a compiled module that is called like a PyTorch one ------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""A compiled module: called like the PyTorch module it was made of, with its parameters.
+
+A `Module` holds *variants*, one per set of input shapes and modes, each a
+captured graph and, once it is needed, the binary made of it. Calls with torch
+tensors take part in autograd: forward runs `@forward` and keeps the runtime's
+opaque token, backward runs `@backward` with it.
+"""
+
+from __future__ import annotations
+
+import inspect as _inspect
+import logging
+import os
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from . import _runtime
+from .errors import FileError, InvalidArgumentError, LayoutMismatchError, MissingWeightError
+from .frontend import Captured, capture
+from .frontend.signature import positional
+from .optimizers import Optimizer
+from .tensors import describe, device as open_device, give, is_tensor, kind_of, wrap
+
+log = logging.getLogger("segue")
+
+
+class Program:
+    """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
+
+    def __init__(self, captured: Captured, name: str):
+        self.captured = captured
+        self.name = name
+        self._binaries: dict[str, _runtime.Binary] = {}
+        self._bytes: dict[str, bytes] = {}
+        self._module: _runtime.Module | None = None
+
+    def binary(self, optimizer: Optimizer | None) -> "_runtime.Binary":
+        """The binary with this optimizer; made at the first call."""
+        key = _optimizer_key(optimizer)
+        if key not in self._binaries:
+            self._bytes[key] = self._make(optimizer)
+            self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
+        return self._binaries[key]
+
+    def bytes(self, optimizer: Optimizer | None) -> bytes:
+        self.binary(optimizer)
+        return self._bytes[_optimizer_key(optimizer)]
+
+    def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
+        """Forward, backward and inference; from a binary that is there already, if one is."""
+        if self._module is None:
+            binary = next(iter(self._binaries.values()), None) or self.binary(optimizer)
+            self._module = _runtime.Module(on, binary, self.name)
+        return self._module
+
+    def _make(self, optimizer: Optimizer | None) -> bytes:
+        from . import _compiler  # the compiler is loaded when code is made, not before
+
+        parameters = [a.name for a in self.captured.named("parameter")]
+        decay = optimizer.decay_of(parameters) if optimizer is not None else {}
+        return _compiler.compile(
+            self.captured.text_with_decay(decay),
+            optimizer=optimizer.kind if optimizer is not None else "",
+            constants=optimizer.constants() if optimizer is not None else {})
+
+
+class LoadedProgram(Program):
+    """The variant of a module that came from a file."""
+
+    def __init__(self, binary: "_runtime.Binary", name: str):
+        self.captured = None
+        self.name = name
+        self._loaded = binary
+        self._module = None
+
+    def binary(self, optimizer):
+        has = {p.name for p in self._loaded.programs}
+        if optimizer is not None and "optimizer" not in has:
+            raise InvalidArgumentError(
+                f"{self.name} was compiled without an optimizer; pass one to segue.compile before saving it")
+        return self._loaded
+
+    def module(self, on, optimizer):
+        if self._module is None:
+            self._module = _runtime.Module(on, self._loaded, self.name)
+        return self._module
+
+
+def _optimizer_key(optimizer: Optimizer | None) -> str:
+    return "" if optimizer is None else f"{optimizer.spec()} {optimizer.no_decay}"
+
+
+class Module(nn.Module):
+    """A compiled module.
+
+    It shares parameters, buffers and submodules with the PyTorch module that it
+    was made of: names, `state_dict`, `train` and `eval`, and any optimizer
+    over its parameters work as before. Made by `segue.compile` and `segue.load`.
+    """
+
+    def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int):
+        super().__init__()
+        own = self.__dict__
+        own["_source"] = source
+        for shared in ("_parameters", "_buffers", "_modules"):
+            own[shared] = source.__dict__[shared]
+        own["_non_persistent_buffers_set"] = source._non_persistent_buffers_set
+        self.training = source.training
+        self.name = name
+        self.optimizer = optimizer
+        self.max_variants = max_variants
+        self._device = open_device(device)
+        self._members = list(source.modules())
+        self._signature = _inspect.signature(source.forward)
+        self._weights = _Weights(source, self._device)
+        self._variants: OrderedDict[Any, Program] = OrderedDict()
+        self._primary: Program | None = None
+
+    # --- calls ----------------------------------------------------------------------
+
+    def forward(self, *args, **kwargs):
+        program, tensors, kind = self._select(args, kwargs)
+        weights = self._weights.values(program.module(self._device, self.optimizer))
+        results = self._run(program, tensors, weights, kind)
+        return self._assemble(program, results)
+
+    def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
+        """The variant for a call, its input tensors by name, and the kind of the results."""
+        args, kwargs = positional(self._signature, args, kwargs)
+        flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+        tensors = [x for x in flat if is_tensor(x)]
+        key = (str(spec), tuple(describe(x) if is_tensor(x) else ("constant", x) for x in flat),
+               tuple(m.training for m in self._members), self._weights.state())
+        program = self._variants.get(key)
+        if program is None:
+            program = self._new_variant(key, args, kwargs)
+        else:
+            self._variants.move_to_end(key)
+        names = program.captured.structure.input_names()
+        return program, dict(zip(names, tensors)), kind_of(tensors[0]) if tensors else "torch"
+
+    def _new_variant(self, key, args, kwargs) -> Program:
+        example = lambda x: _example(x) if is_tensor(x) else x  # noqa: E731
+        args, kwargs = pytree.tree_map(example, args), pytree.tree_map(example, kwargs)
+        if self._variants:
+            shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
+            log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
+                        min(len(self._variants) + 1, self.max_variants), self.max_variants)
+        program = Program(capture(self._source, tuple(args), kwargs), self.name)
+        self._variants[key] = program
+        self._primary = self._primary or program
+        while len(self._variants) > self.max_variants:
+            self._variants.popitem(last=False)
+        return program
+
+    def _run(self, program, tensors, weights, kind) -> list:
+        module = program.module(self._device, self.optimizer)
+        hypers = self._hypers(module)
+        if kind == "torch" and torch.is_grad_enabled():
+            names = [*tensors, *weights.trained]
+            given = [*tensors.values(), *weights.trained.values()]
+            if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
+                call = _Call(module, self._device, names, {**weights.wrapped, **hypers})
+                return list(_Stitched.apply(call, *given))
+        values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device) for n, t in tensors.items()}}
+        return [give(t, kind) for t in module.infer(values)]
+
+    def _hypers(self, module) -> dict:
+        """Random state: a new seed per call from torch's generator, so that torch.manual_seed counts."""
+        if not module.hypers:
+            return {}
+        seed = int(torch.randint(0, 2**62, ()).item())
+        return {"seed": _runtime.Tensor.scalar_i64(self._device, seed), "step": _runtime.Tensor.scalar_i64(self._device, 0)}
+
+    def _assemble(self, program, results):
+        return program.captured.structure.unflatten(results)
+
+    # --- the compiled form ----------------------------------------------------------------
+
+    def build(self) -> "Module":
+        """Makes the code of the first variant now instead of at the first call. Returns self."""
+        self._primary.binary(self.optimizer)
+        return self
+
+    @property
+    def binary(self) -> "_runtime.Binary":
+        """The binary of the variant for the example inputs."""
+        return self._primary.binary(self.optimizer)
+
+    @property
+    def mlir(self) -> str:
+        """The graph in the `segue` dialect, as the compiler gets it."""
+        return self._primary.captured.text
+
+    def save(self, path: str | os.PathLike, *, weights: bool = False) -> None:
+        """Writes the binary of the example's variant; with `weights`, a safetensors file beside it.
+
+        The file at `path` is replaced whole or not at all. Weights go to `path` with the suffix ``.safetensors``.
+        """
+        data = self._primary.bytes(self.optimizer)
+        write_atomically(path, lambda temporary: Path(temporary).write_bytes(data))
+        if weights:
+            tensors = self._weights.named(a.name for a in self._primary.captured.arguments if a.role in ("parameter", "frozen"))
+            save_tensors(Path(path).with_suffix(".safetensors"), tensors)
+
+    def inspect(self) -> str:
+        """What the binary contains, as text."""
+        from .inspection import describe_binary
+
+        return describe_binary(self.binary)
+
+    # --- as a PyTorch module --------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> "Module":
+        self._source.train(mode)
+        self.training = mode
+        return self
+
+    def extra_repr(self) -> str:
+        return f"compiled, {len(self._variants)} variants"
+
+
+class LoadedModule(Module):
+    """A module from a `.segue` file: fixed shapes, inputs by position or name."""
+
+    def __init__(self, binary: "_runtime.Binary", *, name: str, device: str):
+        on = open_device(device)
+        module = _runtime.Module(on, binary, name)
+        super().__init__(_holder(module), name=name, device=device, optimizer=None, max_variants=1)
+        self._primary = LoadedProgram(binary, name)
+        self._missing = {v.name for v in (*module.parameters, *module.frozen)}
+
+    def forward(self, *args, **kwargs):
+        if self._missing:
+            names = sorted(self._missing)
+            raise MissingWeightError(
+                f"{self.name} has no value for {', '.join(map(repr, names[:5]))}{' and others' if len(names) > 5 else ''}: "
+                "pass weights= to segue.load, or call load_state_dict", report={"names": names})
+        return super().forward(*args, **kwargs)
+
+    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
+        result = super().load_state_dict(state_dict, strict=strict, assign=assign)
+        self._missing -= set(state_dict)
+        return result
+
+    def save(self, path, *, weights=False):
+        raise InvalidArgumentError(f"{self.name} came from a file already; copy that file")
+
+    @property
+    def mlir(self) -> str:
+        raise InvalidArgumentError(f"{self.name} came from a file; only the binary is there")
+
+    def _select(self, args, kwargs):
+        inputs = self._primary.module(self._device, None).inputs
+        names = [v.name for v in inputs]
+        tensors = dict(zip(names, args))
+        doubled = set(tensors) & set(kwargs)
+        tensors.update(kwargs)
+        if len(args) > len(names) or doubled or set(tensors) != set(names):
+            raise InvalidArgumentError(f"{self.name} takes {', '.join(map(repr, names))}; "
+                                       f"{len(args)} positional arguments and {sorted(kwargs)} were given")
+        for value in inputs:
+            shape, dtype = describe(tensors[value.name])
+            if shape != tuple(value.shape):
+                raise LayoutMismatchError(f"LAYOUT_MISMATCH: {self.name}, input {value.name!r}: shape {list(shape)} given, "
+                                          f"{list(value.shape)} declared; a file holds one variant")
+        ordered = {n: tensors[n] for n in names}
+        return self._primary, ordered, kind_of(next(iter(ordered.values()))) if ordered else "torch"
+
+    def _assemble(self, program, results):
+        names = [v.name for v in program.module(self._device, None).outputs]
+        if len(results) == 1:
+            return results[0]
+        if all(n == "loss" or n.removeprefix("out").isdigit() for n in names):
+            return tuple(results)
+        return dict(zip(names, results))
+
+
+class _Weights:
+    """Parameters and buffers of a module as the runtime sees them."""
+
+    def __init__(self, source: nn.Module, on: "_runtime.Device"):
+        self._source, self._device = source, on
+        self._owners: dict[str, tuple[nn.Module, str]] = {}
+        self._wrapped: dict[str, tuple] = {}
+        self._all = [(m, n) for m in source.modules() for n in (*m._parameters, *m._buffers)]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name not in self._owners:
+            path, _, local = name.rpartition(".")
+            self._owners[name] = (self._source.get_submodule(path), local)
+        owner, local = self._owners[name]
+        found = owner._parameters.get(local)
+        return found if found is not None else owner._buffers[local]
+
+    def named(self, names) -> dict[str, torch.Tensor]:
+        return {n: self.tensor(n) for n in names}
+
+    def state(self) -> tuple:
+        """What of the weights decides the variant: which are trained, and their types."""
+        tensors = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
+        return tuple((t.requires_grad, t.dtype) for t in tensors if t is not None)
+
+    def values(self, module: "_runtime.Module") -> "_Values":
+        wrapped, trained = {}, {}
+        for value in (*module.parameters, *module.frozen):
+            tensor = self.tensor(value.name)
+            wrapped[value.name] = self.wrapped(value.name, tensor)
+            if tensor.requires_grad:
+                trained[value.name] = tensor
+        return _Values(wrapped, trained)
+
+    def wrapped(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
+        """Wrapped again only where the memory is another one."""
+        known = self._wrapped.get(name)
+        if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride() or known[2] != tensor.shape:
+            known = (tensor.data_ptr(), tensor.stride(), tensor.shape, wrap(tensor, self._device, writable=True))
+            self._wrapped[name] = known
+        return known[3]
+
+
+class _Values:
+
+    def __init__(self, wrapped, trained):
+        self.wrapped, self.trained = wrapped, trained
+
+
+class _Call:
+    """What one call of `_Stitched` needs besides its tensors."""
+
+    def __init__(self, module, on, names, others):
+        self.module, self.device, self.names, self.others = module, on, names, others
+
+
+class _Stitched(torch.autograd.Function):
+    """A compiled module in PyTorch's graph: the saved values are one token of the runtime."""
+
+    @staticmethod
+    def forward(ctx, call: _Call, *tensors):
+        values = dict(call.others)
+        for name, tensor in zip(call.names, tensors):
+            if name not in values:
+                values[name] = wrap(tensor, call.device)
+        outputs, token = call.module.forward(values)
+        results = tuple(torch.from_dlpack(t) for t in outputs)
+        ctx.call, ctx.token = call, token
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+        # Saved so that PyTorch notices if one is changed in place before backward.
+        ctx.save_for_backward(*tensors)
+        return results
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *gradients):
+        call = ctx.call
+        ctx.saved_tensors  # noqa: B018 - raises if one was changed, or the graph freed
+        given = {
+            value.name: wrap(gradient.contiguous(), call.device)
+            for value, gradient in zip(call.module.outputs, gradients)
+            if gradient is not None and call.module.takes_gradient_of(value.name)
+        }
+        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        found = call.module.backward(ctx.token, given, keep)
+        wanted = ctx.needs_input_grad[1:]
+        answer = [torch.from_dlpack(found[n]) if w and n in found else None for n, w in zip(call.names, wanted)]
+        return None, *answer
+
+
+def _example(x) -> torch.Tensor:
+    """A tensor of the shape and type of what was given; values do not matter to a graph of static shapes."""
+    if isinstance(x, torch.Tensor):
+        return x
+    shape, dtype = describe(x)
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _holder(module: "_runtime.Module") -> nn.Module:
+    """Nested PyTorch modules with the parameters and buffers that a binary names."""
+    from .tensors import TORCH_OF_ELEMENT
+
+    root = nn.Module()
+    for value in (*module.parameters, *module.frozen):
+        *path, local = value.name.split(".")
+        owner = root
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            owner = owner._modules[part]
+        tensor = torch.zeros(tuple(value.shape), dtype=TORCH_OF_ELEMENT[value.element])
+        if value.role == "parameter":
+            owner.register_parameter(local, nn.Parameter(tensor))
+        else:
+            owner.register_buffer(local, tensor)
+    return root
+
+
+def write_atomically(path: str | os.PathLike, write) -> None:
+    """Calls `write` with a temporary path beside `path`, then renames: whole or not at all."""
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        try:
+            write(temporary)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise FileError(f"IO_FAILED: {path} cannot be written: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def save_tensors(path: str | os.PathLike, tensors: dict[str, torch.Tensor]) -> None:
+    """Writes a safetensors file, whole or not at all."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, lambda temporary: save_file(plain, temporary))

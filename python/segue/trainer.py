@@ -1,0 +1,200 @@
+# ===- trainer.py - the whole training step in the runtime --------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""The whole training step inside the runtime, over modules that were compiled apart."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Mapping, Sequence
+
+import torch
+
+from . import _runtime
+from .errors import InvalidArgumentError, MissingWeightError
+from .module import LoadedModule, Module, save_tensors
+from .optimizers import Optimizer
+from .tensors import describe, give, wrap
+
+
+class Trainer:
+    """Trains stitched modules: forward, backward, clipping and optimizer in the runtime.
+
+    The outputs of a module feed the inputs of the next one that the batch does
+    not give. The scalar output called ``loss`` is what is trained. Parameters stay
+    in the memory of the PyTorch modules: what training changes is seen there at once.
+
+    Parameters
+    ----------
+    modules : sequence or mapping of Module
+        In the order of the data. Names of the mapping go before parameters that two modules call the same.
+    optimizer : Optimizer
+        `segue.AdamW` or `segue.SGD`; its ``lr`` is a number or a function of the step.
+    clip_grad_norm : float, optional
+        Gradients are scaled so that their joint norm is at most this.
+    grad_accumulation : int
+        Micro-batches per step: a batch has that many times the rows that the modules were compiled for.
+    seed : int
+        Of the dropout masks.
+
+    Examples
+    --------
+    >>> trainer = segue.Trainer([first, last], optimizer=segue.AdamW(lr=3e-4), clip_grad_norm=1.0)
+    >>> loss = trainer.step(tokens=tokens, targets=targets)
+    """
+
+    def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
+                 clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0):
+        if isinstance(modules, Module):
+            modules = [modules]
+        named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
+        if not named:
+            raise InvalidArgumentError("a trainer needs at least one module")
+        if grad_accumulation < 1:
+            raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
+        for module in named.values():
+            if isinstance(module, LoadedModule) and module._missing:
+                names = sorted(module._missing)
+                raise MissingWeightError(f"MISSING_WEIGHT: {module.name} has no value for {names[0]!r}"
+                                         f"{f' and {len(names) - 1} others' if len(names) > 1 else ''}", report={"names": names})
+        self.modules = named
+        self.optimizer = optimizer
+        self.grad_accumulation = grad_accumulation
+        self._device = next(iter(named.values()))._device
+        self._session = _runtime.Session(
+            self._device, [(name, m._primary.binary(optimizer)) for name, m in named.items()],
+            float(clip_grad_norm or 0.0), seed, self._ties())
+        self._apart: list[tuple[str, torch.Tensor]] = []  # parameters that do not lie where the runtime can use them
+        self._bind()
+
+    def _ties(self) -> list[list[tuple[str, str]]]:
+        """Parameters of several modules that are one tensor."""
+        groups: dict[tuple, list[tuple[str, str]]] = {}
+        for name, module in self.modules.items():
+            runtime = module._primary.module(self._device, self.optimizer)
+            for value in (*runtime.parameters, *runtime.frozen):
+                tensor = module._weights.tensor(value.name)
+                groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
+        return [group for group in groups.values() if len(group) > 1]
+
+    def _bind(self):
+        for info in self._session.parameters:
+            module, name = info.members[0]
+            tensor = self.modules[module]._weights.tensor(name)
+            if not self._session.bind_parameter(info.key, wrap(tensor, self._device, writable=True)):
+                self._apart.append((info.key, tensor))
+
+    # --- training ---------------------------------------------------------------------
+
+    def step(self, *, lr: float | None = None, **batch: Any) -> float:
+        """One training step on a batch of tensors by input name. Returns the loss.
+
+        `lr` is the rate of this step; default: the optimizer's for the steps done so far.
+
+        Raises
+        ------
+        LayoutMismatchError, MissingInputError, NameUnknownError
+            The batch does not fit the modules.
+        NanLossError
+            The loss is not finite; parameters and state are those of the last finished step.
+        """
+        rate = self.optimizer.rate(self.step_count) if lr is None else float(lr)
+        self.last = self._session.step(self._micro_batches(batch), rate)
+        return self.last.loss
+
+    def _micro_batches(self, batch) -> list[dict]:
+        count = self.grad_accumulation
+        if count == 1:
+            return [{name: wrap(t, self._device) for name, t in batch.items()}]
+        parts: list[dict] = [{} for _ in range(count)]
+        for name, tensor in batch.items():
+            shape, _ = describe(tensor)
+            if not shape or shape[0] % count:
+                raise InvalidArgumentError(
+                    f"batch tensor {name!r} has shape {list(shape)}; its rows are split in {count} micro-batches")
+            rows = shape[0] // count
+            for i in range(count):
+                parts[i][name] = wrap(tensor[i * rows : (i + 1) * rows], self._device)
+        return parts
+
+    def fit(self, batches: Iterable[Mapping[str, Any]], *, steps: int | None = None, progress: bool = False) -> list[float]:
+        """Steps over batches; returns the losses. With `progress`, shows a bar on stderr."""
+        losses: list[float] = []
+        bar = None
+        if progress:
+            from tqdm import tqdm
+
+            bar = tqdm(total=steps, unit="step")
+        try:
+            for batch in batches:
+                if steps is not None and len(losses) >= steps:
+                    break
+                losses.append(self.step(**batch))
+                if bar is not None:
+                    bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
+                    bar.update()
+        finally:
+            if bar is not None:
+                bar.close()
+        return losses
+
+    def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
+        """The outputs of the last module by name; nothing changes."""
+        outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
+        return {name: give(tensor, "torch") for name, tensor in outputs.items()}
+
+    def gradients(self, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
+        """Loss and gradients of every trained parameter on one batch, without a step."""
+        loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
+        found = {p.key: give(self._session.gradient(p.key), "torch").clone() for p in self._session.parameters if p.trained}
+        self._session.clear_gradients()
+        return loss, found
+
+    # --- state ----------------------------------------------------------------------------
+
+    @property
+    def step_count(self) -> int:
+        """Steps finished since the beginning of training."""
+        return self._session.step_count
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers themselves, by session key."""
+        return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters}
+
+    def sync(self) -> None:
+        """Brings trained values to those PyTorch parameters that do not share memory with the runtime.
+
+        Nothing to do in most cases: parameters that are dense share their memory.
+        """
+        with torch.no_grad():
+            for key, tensor in self._apart:
+                tensor.copy_(give(self._session.parameter(key), "torch"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of everything that decides the next step: parameters, optimizer state, step, seed."""
+        copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
+        state = {n: give(t, "torch") for n, t in self._session.state().items()}
+        return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
+                "seed": self._session.seed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`; everything is checked before anything changes."""
+        pack = lambda tensors: {n: wrap(t, self._device) for n, t in tensors.items()}  # noqa: E731
+        self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]))
+        self.sync()
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes a checkpoint, a safetensors file, whole or not at all."""
+        self._session.save(os.fspath(path))
+
+    def resume(self, path: str | os.PathLike) -> None:
+        """Goes on from a checkpoint: the losses after it are equal to the bit."""
+        self._session.load(os.fspath(path))
+        self.sync()
+
+    def save_weights(self, path: str | os.PathLike) -> None:
+        """Writes parameters and buffers alone, as safetensors."""
+        save_tensors(path, self.parameters())

@@ -1,0 +1,274 @@
+//===- RuntimeModule.cpp - the Python module segue._runtime ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Binds the runtime one to one; what is convenient is written in Python. Long
+// calls drop the GIL. Tensors cross by DLPack (TensorExchange.h), errors as
+// the classes of segue/errors.py (Errors.h). The typed view of this module is
+// python/segue/_runtime.pyi.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Errors.h"
+#include "TensorExchange.h"
+#include "segue/runtime/Runtime.h"
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace segue;
+
+using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+/// A dictionary from names to tensors.
+static TensorMap tensorMap(const nb::dict &given) {
+  TensorMap map;
+  for (auto [name, tensor] : given)
+    map.emplace(nb::cast<std::string>(name), nb::cast<Tensor>(tensor));
+  return map;
+}
+
+static nb::dict toDict(const TensorMap &map) {
+  nb::dict result;
+  for (const auto &[name, tensor] : map)
+    result[nb::str(name.c_str(), name.size())] = nb::cast(tensor);
+  return result;
+}
+
+static nb::tuple shapeOf(const Shape &shape) {
+  nb::list extents;
+  for (int64_t extent : shape)
+    extents.append(extent);
+  return nb::tuple(extents);
+}
+
+static std::span<const std::byte> bytesOf(const nb::bytes &bytes) {
+  return {reinterpret_cast<const std::byte *>(bytes.c_str()), bytes.size()};
+}
+
+static void bindTensor(nb::module_ &m) {
+  nb::class_<Device>(m, "Device")
+      .def_static("open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
+      .def_prop_ro("name", &Device::name)
+      .def_prop_ro("threads", &Device::threads);
+
+  nb::class_<Tensor>(m, "Tensor")
+      .def_static("wrap", [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
+            return python::wrapArray(device, array, writable);
+          }, "device"_a, "array"_a, "writable"_a = false)
+      .def_static("scalar_f32", [](const DeviceRef &device, float v) { return Tensor::scalar(device, v); })
+      .def_static("scalar_i64", [](const DeviceRef &device, int64_t v) { return Tensor::scalar(device, v); })
+      .def_prop_ro("shape", [](const Tensor &t) { return shapeOf(t.shape()); })
+      .def_prop_ro("element", [](const Tensor &t) { return std::string(name(t.element())); })
+      .def_prop_ro("address", [](const Tensor &t) { return reinterpret_cast<uintptr_t>(t.bytes()); })
+      .def("item", &Tensor::item)
+      .def("copy", [](const Tensor &t) { return copyTo(t.device(), t, TensorDesc(t.shape(), t.element())); })
+      .def("__dlpack_device__", [](const Tensor &) { return nb::make_tuple(1, 0); })
+      .def("__dlpack__", [](nb::handle self, const nb::kwargs &options) {
+            const Tensor &tensor = nb::cast<const Tensor &>(self);
+            return nb::cast(python::exportTensor(tensor, self)).attr("__dlpack__")(**options);
+          })
+      .def("__repr__", [](const Tensor &t) { return "<segue.Tensor " + t.desc().str() + ">"; });
+}
+
+static void bindBinary(nb::module_ &m) {
+  nb::class_<Value>(m, "Value")
+      .def_ro("name", &Value::name)
+      .def_prop_ro("role", [](const Value &v) { return std::string(name(v.role)); })
+      .def_prop_ro("shape", [](const Value &v) { return shapeOf(v.desc().shape); })
+      .def_prop_ro("element", [](const Value &v) { return std::string(name(v.desc().element)); })
+      .def_prop_ro("bytes", [](const Value &v) { return v.desc().spanBytes(); })
+      .def_ro("of", &Value::of)
+      .def_ro("location", &Value::location)
+      .def("__repr__", [](const Value &v) {
+        return "<" + std::string(name(v.role)) + " " + v.name + ": " + v.desc().str() + ">";
+      });
+
+  nb::class_<SavePoint>(m, "SavePoint")
+      .def_ro("value", &SavePoint::value)
+      .def_ro("aliases_input", &SavePoint::aliasesInput)
+      .def_ro("backward_order", &SavePoint::backwardOrder)
+      .def_ro("bytes", &SavePoint::bytes)
+      .def_ro("recompute_flops", &SavePoint::recomputeFlops)
+      .def_ro("block", &SavePoint::block);
+
+  nb::class_<Program>(m, "Program")
+      .def_prop_ro("name", &Program::name)
+      .def_prop_ro("inputs", &Program::inputs)
+      .def_prop_ro("outputs", &Program::outputs)
+      .def_prop_ro("save_points", &Program::savePoints)
+      .def_prop_ro("arena_bytes", &Program::arenaBytes)
+      .def_prop_ro("arena_lower_bound", &Program::arenaLowerBound)
+      .def_prop_ro("matmul_flops", &Program::matmulFlops)
+      .def_prop_ro("command_counts", [](const Program &p) {
+        nb::dict counts;
+        for (const CommandCount &count : p.commandCounts())
+          counts[count.kind.c_str()] = count.count;
+        return counts;
+      });
+
+  nb::class_<Binary>(m, "Binary")
+      .def_static("load", [](const std::filesystem::path &path, bool allowNative) {
+            return Binary::load(path, {.allowNativeKernels = allowNative});
+          }, "path"_a, "allow_native_kernels"_a = true)
+      .def_static("from_bytes", [](const nb::bytes &bytes, const std::string &name) {
+            return Binary::fromMemory(bytesOf(bytes), {}, name);
+          }, "bytes"_a, "name"_a = "memory")
+      .def_prop_ro("name", &Binary::name)
+      .def_prop_ro("producer", &Binary::producer)
+      .def_prop_ro("options", &Binary::options)
+      .def_prop_ro("programs", &Binary::programs)
+      .def_prop_ro("bytes", &Binary::bytes)
+      .def_prop_ro("kernels", [](const Binary &b) {
+        std::vector<std::string> names;
+        for (const KernelInfo &kernel : b.kernels())
+          names.push_back(kernel.name);
+        return names;
+      })
+      .def_prop_ro("segments", [](const Binary &b) {
+        std::vector<std::tuple<std::string, uint64_t>> segments;
+        for (const SegmentInfo &segment : b.segments())
+          segments.emplace_back(segment.kind, segment.bytes);
+        return segments;
+      });
+}
+
+static void bindModule(nb::module_ &m) {
+  nb::class_<Token>(m, "Token")
+      .def_prop_ro("saved_bytes", &Token::savedBytes)
+      .def("__bool__", [](const Token &token) { return bool(token); });
+
+  nb::class_<Module>(m, "Module")
+      .def(nb::init<DeviceRef, Binary, std::string>(), "device"_a, "binary"_a, "name"_a = "")
+      .def_prop_ro("binary", &Module::binary)
+      .def_prop_ro("parameters", &Module::parameters)
+      .def_prop_ro("frozen", &Module::frozen)
+      .def_prop_ro("hypers", &Module::hypers)
+      .def_prop_ro("inputs", &Module::inputs)
+      .def_prop_ro("outputs", &Module::outputs)
+      .def_prop_ro("has_backward", &Module::hasBackward)
+      .def("takes_gradient_of", &Module::takesGradientOf, "output"_a)
+      .def("gives_gradient_of", &Module::givesGradientOf, "value"_a)
+      .def("infer", [](const Module &module, const nb::dict &values) {
+            TensorMap map = tensorMap(values);
+            nb::gil_scoped_release release;
+            return module.infer(map);
+          }, "values"_a)
+      .def("forward", [](const Module &module, const nb::dict &values) {
+            TensorMap map = tensorMap(values);
+            nb::gil_scoped_release release;
+            ForwardResult result = module.forward(map);
+            return std::pair(std::move(result.outputs), std::move(result.token));
+          }, "values"_a)
+      // With `keep`, the token can be used again; otherwise its memory goes as backward passes it.
+      .def("backward", [](const Module &module, Token &token, const nb::dict &gradients, bool keep) {
+            TensorMap map = tensorMap(gradients);
+            TensorMap result;
+            {
+              nb::gil_scoped_release release;
+              result = keep ? module.backward(Token(token), map)
+                            : module.backward(std::exchange(token, Token()), map);
+            }
+            return toDict(result);
+          }, "token"_a, "gradients"_a, "keep"_a = false);
+}
+
+static void bindSession(nb::module_ &m) {
+  nb::class_<StepResult>(m, "StepResult")
+      .def_ro("loss", &StepResult::loss)
+      .def_ro("grad_norm", &StepResult::gradNorm)
+      .def_ro("clip", &StepResult::clip)
+      .def_ro("step", &StepResult::step)
+      .def_prop_ro("outputs", [](const StepResult &r) { return toDict(r.outputs); });
+
+  nb::class_<ParameterInfo>(m, "ParameterInfo")
+      .def_ro("key", &ParameterInfo::key)
+      .def_prop_ro("shape", [](const ParameterInfo &p) { return shapeOf(p.desc.shape); })
+      .def_prop_ro("element", [](const ParameterInfo &p) { return std::string(name(p.desc.element)); })
+      .def_ro("trained", &ParameterInfo::trained)
+      .def_prop_ro("members", [](const ParameterInfo &p) {
+        std::vector<std::pair<std::string, std::string>> members;
+        for (const ParameterRef &member : p.members)
+          members.emplace_back(member.module, member.name);
+        return members;
+      });
+
+  using Refs = std::vector<std::vector<std::pair<std::string, std::string>>>;
+  using Wires = std::vector<std::tuple<std::string, std::string, std::string, std::string>>;
+  nb::class_<Session>(m, "Session")
+      .def("__init__", [](Session *self, const DeviceRef &device,
+                          const std::vector<std::pair<std::string, Binary>> &modules, double maxGradNorm, int64_t seed,
+                          const Refs &tied, const Wires &wires) {
+            std::vector<SessionModule> list;
+            for (const auto &[name, binary] : modules)
+              list.push_back({name, binary});
+            SessionOptions options;
+            options.maxGradNorm = maxGradNorm;
+            options.seed = seed;
+            for (const auto &group : tied) {
+              options.tied.emplace_back();
+              for (const auto &[module, name] : group)
+                options.tied.back().push_back({module, name});
+            }
+            for (const auto &[module, input, fromModule, output] : wires)
+              options.wires.push_back({module, input, fromModule, output});
+            new (self) Session(device, std::move(list), std::move(options));
+          }, "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = Refs(), "wires"_a = Wires())
+      .def_prop_ro("parameters", &Session::parameters)
+      .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
+      .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
+      .def("parameter", &Session::parameter, "key"_a, nb::rv_policy::copy)
+      .def("load_weights", &Session::loadWeights, "path"_a, ReleaseGil())
+      .def("step", [](Session &session, const std::vector<nb::dict> &batches, double lr) {
+            std::vector<TensorMap> maps;
+            for (const nb::dict &batch : batches)
+              maps.push_back(tensorMap(batch));
+            nb::gil_scoped_release release;
+            return session.step(std::span<const TensorMap>(maps), lr);
+          }, "micro_batches"_a, "lr"_a)
+      .def("forward_backward", [](Session &session, const nb::dict &batch) {
+            TensorMap map = tensorMap(batch);
+            nb::gil_scoped_release release;
+            return session.forwardBackward(map);
+          }, "batch"_a)
+      .def("gradient", &Session::gradient, "key"_a, nb::rv_policy::copy)
+      .def("input_gradients", [](const Session &session) { return toDict(session.inputGradients()); })
+      .def("clear_gradients", &Session::clearGradients)
+      .def("evaluate", [](Session &session, const nb::dict &batch) {
+            TensorMap map = tensorMap(batch), result;
+            {
+              nb::gil_scoped_release release;
+              result = session.evaluate(map);
+            }
+            return toDict(result);
+          }, "batch"_a)
+      .def_prop_ro("step_count", &Session::stepCount)
+      .def_prop_ro("seed", &Session::seed)
+      .def("state", [](const Session &session) { return toDict(session.state()); })
+      .def("restore", [](Session &session, const nb::dict &parameters, const nb::dict &state, int64_t step, int64_t seed) {
+            session.restore({tensorMap(parameters), tensorMap(state), step, seed});
+          }, "parameters"_a, "state"_a, "step"_a, "seed"_a)
+      .def("save", &Session::save, "path"_a, ReleaseGil())
+      .def("load", &Session::load, "path"_a, ReleaseGil());
+}
+
+NB_MODULE(_runtime, m) {
+  m.doc() = "The runtime of Segue: binaries, modules, sessions. Use the package segue instead.";
+  python::registerErrorTranslator();
+  bindTensor(m);
+  bindBinary(m);
+  bindModule(m);
+  bindSession(m);
+}

@@ -1,0 +1,79 @@
+//===- TensorExchange.cpp - tensors to and from Python --------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//===----------------------------------------------------------------------===//
+
+#include "TensorExchange.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <utility>
+
+namespace nb = nanobind;
+using namespace segue;
+
+namespace {
+struct TypePair {
+  ElementType element;
+  nb::dlpack::dtype dtype;
+};
+
+constexpr nb::dlpack::dtype dtypeOf(nb::dlpack::dtype_code code, uint8_t bits) { return {uint8_t(code), bits, 1}; }
+
+constexpr TypePair typePairs[] = {
+    {ElementType::f32, dtypeOf(nb::dlpack::dtype_code::Float, 32)},
+    {ElementType::bf16, dtypeOf(nb::dlpack::dtype_code::Bfloat, 16)},
+    {ElementType::f16, dtypeOf(nb::dlpack::dtype_code::Float, 16)},
+    {ElementType::i64, dtypeOf(nb::dlpack::dtype_code::Int, 64)},
+    {ElementType::i32, dtypeOf(nb::dlpack::dtype_code::Int, 32)},
+    {ElementType::i8, dtypeOf(nb::dlpack::dtype_code::Int, 8)},
+    {ElementType::i1, dtypeOf(nb::dlpack::dtype_code::Bool, 8)},
+};
+} // namespace
+
+static ElementType elementOf(nb::dlpack::dtype dtype) {
+  for (const TypePair &pair : typePairs)
+    if (pair.dtype == dtype)
+      return pair.element;
+  throw Error(ErrorCode::InvalidArgument, "a tensor of DLPack type code " + std::to_string(dtype.code) + " with " +
+                                              std::to_string(dtype.bits) +
+                                              " bits was given; Segue has f32, bf16, f16, i64, i32, i8 and bool");
+}
+
+Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
+  if (array.device_type() != nb::device::cpu::value)
+    throw Error(ErrorCode::InvalidArgument, "a tensor on DLPack device type " + std::to_string(array.device_type()) +
+                                                " was given; move it to the CPU first");
+  TensorDesc desc;
+  desc.element = elementOf(array.dtype());
+  for (size_t i = 0; i < array.ndim(); ++i) {
+    desc.shape.push_back(int64_t(array.shape(i)));
+    desc.layout.strides.push_back(array.stride(i));
+    if (array.stride(i) < 0)
+      throw Error(ErrorCode::InvalidArgument, "a tensor with a negative stride was given; make it contiguous first");
+  }
+  if (isDense(desc.shape, desc.layout.strides))
+    desc.layout.strides.clear();
+
+  // The last handle may go on any thread, so the reference is dropped under
+  // the GIL; not at all once the interpreter is gone.
+  auto *kept = new nb::ndarray<nb::ro>(array);
+  auto release = [kept] {
+    if (!nb::is_alive())
+      return;
+    nb::gil_scoped_acquire gil;
+    delete kept;
+  };
+  return Tensor::wrap(device, std::move(desc), const_cast<void *>(static_cast<const void *>(array.data())),
+                      std::move(release), writable);
+}
+
+nb::ndarray<> segue::python::exportTensor(const Tensor &tensor, nb::handle owner) {
+  std::vector<size_t> shape(tensor.shape().begin(), tensor.shape().end());
+  std::vector<int64_t> strides = tensor.desc().strides();
+  nb::dlpack::dtype dtype = std::find_if(std::begin(typePairs), std::end(typePairs), [&](const TypePair &pair) {
+                              return pair.element == tensor.element();
+                            })->dtype;
+  return nb::ndarray<>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
+                       nb::device::cpu::value);
+}

@@ -1,0 +1,32 @@
+//===- TensorExchange.h - tensors to and from Python ------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Tensors cross without a copy, by DLPack: whatever speaks it (torch, numpy,
+// jax, our own) is wrapped where it lies, and ours are exported the same way.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_PYTHON_TENSOREXCHANGE_H
+#define SEGUE_PYTHON_TENSOREXCHANGE_H
+
+#include "segue/runtime/Tensor/Tensor.h"
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+namespace segue::python {
+
+/// Wraps memory of Python on `device`; the array lives as long as the tensor.
+/// Only a `writable` tensor may be bound as a parameter. Throws InvalidArgument
+/// for memory that is not the CPU's and element types that Segue lacks.
+Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> &array, bool writable);
+
+/// The tensor as an array over the same memory, kept alive by `owner`.
+nanobind::ndarray<> exportTensor(const Tensor &tensor, nanobind::handle owner);
+
+} // namespace segue::python
+
+#endif // SEGUE_PYTHON_TENSOREXCHANGE_H
