@@ -51,7 +51,7 @@ def suites(build: Path) -> list:
         ),
         Suite(
             "python",
-            [sys.executable, "-m", "pytest", "-q", "--timeout", "600", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
+            [sys.executable, "-m", "pytest", "-q", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
             out / "python.xml",
             2400,
         ),

@@ -45,6 +45,7 @@ class Program:
         self._binaries: dict[str, _runtime.Binary] = {}
         self._bytes: dict[str, bytes] = {}
         self._module: _runtime.Module | None = None
+        self._weight_names: tuple[str, ...] | None = None
 
     def binary(self, optimizer: Optimizer | None) -> "_runtime.Binary":
         """The binary with this optimizer; made at the first call."""
@@ -65,13 +66,19 @@ class Program:
             self._module = _runtime.Module(on, binary, self.name)
         return self._module
 
+    def weight_names(self, module: "_runtime.Module") -> tuple[str, ...]:
+        """Parameters, then frozen values; kept, since every call asks."""
+        if self._weight_names is None:
+            self._weight_names = tuple(v.name for v in (*module.parameters, *module.frozen))
+        return self._weight_names
+
     def _make(self, optimizer: Optimizer | None) -> bytes:
         from . import _compiler  # the compiler is loaded when code is made, not before
 
         parameters = [a.name for a in self.captured.named("parameter")]
         decay = optimizer.decay_of(parameters) if optimizer is not None else {}
         return _compiler.compile(
-            self.captured.text_with_decay(decay),
+            self.captured.text_with_decay(decay), training=self.captured.differentiable,
             optimizer=optimizer.kind if optimizer is not None else "",
             constants=optimizer.constants() if optimizer is not None else {})
 
@@ -84,6 +91,7 @@ class LoadedProgram(Program):
         self.name = name
         self._loaded = binary
         self._module = None
+        self._weight_names = None
 
     def binary(self, optimizer):
         has = {p.name for p in self._loaded.programs}
@@ -132,8 +140,8 @@ class Module(nn.Module):
 
     def forward(self, *args, **kwargs):
         program, tensors, kind = self._select(args, kwargs)
-        weights = self._weights.values(program.module(self._device, self.optimizer))
-        results = self._run(program, tensors, weights, kind)
+        module = program.module(self._device, self.optimizer)
+        results = self._run(module, tensors, self._weights.values(program.weight_names(module)), kind)
         return self._assemble(program, results)
 
     def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
@@ -165,10 +173,9 @@ class Module(nn.Module):
             self._variants.popitem(last=False)
         return program
 
-    def _run(self, program, tensors, weights, kind) -> list:
-        module = program.module(self._device, self.optimizer)
+    def _run(self, module, tensors, weights, kind) -> list:
         hypers = self._hypers(module)
-        if kind == "torch" and torch.is_grad_enabled():
+        if kind == "torch" and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
@@ -313,13 +320,13 @@ class _Weights:
         tensors = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
         return tuple((t.requires_grad, t.dtype) for t in tensors if t is not None)
 
-    def values(self, module: "_runtime.Module") -> "_Values":
+    def values(self, names) -> "_Values":
         wrapped, trained = {}, {}
-        for value in (*module.parameters, *module.frozen):
-            tensor = self.tensor(value.name)
-            wrapped[value.name] = self.wrapped(value.name, tensor)
+        for name in names:
+            tensor = self.tensor(name)
+            wrapped[name] = self.wrapped(name, tensor)
             if tensor.requires_grad:
-                trained[value.name] = tensor
+                trained[name] = tensor
         return _Values(wrapped, trained)
 
     def wrapped(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":

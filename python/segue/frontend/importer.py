@@ -126,7 +126,8 @@ class _Importer:
         structure = Structure(
             in_spec, [n if c is not None else Constant(n, l) for n, c, l in zip(self.names, constants, self.leaves)],
             self.program.call_spec.out_spec, result_leaves, signature)
-        return Captured(self._text(results, returned), self.arguments, results, structure)
+        return Captured(self._text(results, returned), self.arguments, results, structure,
+                        any(value.differentiable for value in returned))
 
     # --- arguments ------------------------------------------------------------------
 

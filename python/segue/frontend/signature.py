@@ -60,12 +60,15 @@ class Captured:
         In the order of `@forward`.
     structure : Structure
         The way from calls to flat tensors and back.
+    differentiable : bool
+        False if no result depends on a parameter or float input through float values.
     """
 
     text: str
     arguments: list[Argument]
     results: list[Result]
     structure: "Structure"
+    differentiable: bool
 
     def named(self, role: str) -> list[Argument]:
         return [a for a in self.arguments if a.role == role]

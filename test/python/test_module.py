@@ -1,0 +1,296 @@
+# ===- test_module.py - calling compiled modules ---------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Calling compiled modules: kinds of tensors, structure, autograd, variants, files, refusals."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from compare import assert_close
+from op_cases import Apply
+
+import segue
+
+
+class Net(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.register_buffer("shift", torch.arange(3.0))
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x))) + self.shift
+
+
+def test_numpy_in_numpy_out():
+    net, x = Net(), torch.randn(5, 4)
+    y = segue.compile(net, x)(x.numpy())
+    assert isinstance(y, np.ndarray)
+    assert_close(torch.from_numpy(y), net(x))
+
+
+def test_read_only_and_strided_arrays():
+    compiled = segue.compile(Apply(lambda x: x * 2 + 1), torch.zeros(3, 4))
+    frozen = np.arange(12, dtype=np.float32).reshape(3, 4)
+    frozen.setflags(write=False)
+    for array in (frozen, np.arange(24, dtype=np.float32).reshape(3, 8)[:, ::2], frozen[::-1], np.asfortranarray(frozen)):
+        np.testing.assert_allclose(compiled(array), array * 2 + 1)
+
+
+def test_strided_torch_tensors_and_gradients():
+    compiled = segue.compile(Apply(lambda x: x * x), torch.zeros(3, 4))
+    x = torch.randn(4, 3, requires_grad=True)
+    y = compiled(x.t())
+    y.sum().backward()  # the gradient that arrives has strides 0
+    assert_close(x.grad, 2 * x)
+
+
+def test_dlpack_in_dlpack_out():
+
+    class Foreign:
+
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **options):
+            return self.tensor.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    net, x = Net(), torch.randn(5, 4)
+    y = segue.compile(net, x)(Foreign(x))
+    assert isinstance(y, segue.Tensor)
+    assert_close(torch.from_dlpack(y), net(x))
+
+
+def test_several_inputs_and_outputs():
+
+    class Many(nn.Module):
+
+        def forward(self, batch, scale):
+            return {"sum": batch["x"] + batch["y"] * scale, "pair": (batch["x"].mean(), batch["x"])}
+
+    x, y = torch.randn(3, 2), torch.randn(3, 2)
+    compiled = segue.compile(Many(), ({"x": x, "y": y}, 2.0))
+    out = compiled({"x": x, "y": y}, scale=2.0)
+    assert_close(out["sum"], x + 2 * y)
+    assert_close(out["pair"][0], x.mean())
+    assert_close(out["pair"][1], x)
+
+
+def test_gradients_reach_parameters_and_inputs_and_accumulate():
+    net = Net()
+    x = torch.randn(5, 4, requires_grad=True)
+    compiled = segue.compile(net, x.detach())
+    (compiled(x) ** 2).sum().backward()
+    ours = [x.grad.clone(), *(p.grad.clone() for p in net.parameters())]
+    x.grad = None
+    net.zero_grad()
+    (net(x) ** 2).sum().backward()
+    for actual, expected in zip(ours, [x.grad, *(p.grad for p in net.parameters())]):
+        assert_close(actual, expected)
+    (compiled(x) ** 2).sum().backward()
+    for actual, p in zip(ours[1:], net.parameters()):
+        assert_close(p.grad, 2 * actual)
+
+
+def test_parameters_are_shared_not_copied():
+    net, x = Net(), torch.randn(5, 4)
+    compiled = segue.compile(net, x)
+    assert [id(p) for p in compiled.parameters()] == [id(p) for p in net.parameters()]
+    with torch.no_grad():
+        before = compiled(x)
+        net.a.weight.mul_(2)
+        assert_close(compiled(x), net(x))
+        assert not torch.equal(before, compiled(x))
+        net.a.weight = nn.Parameter(torch.randn(8, 4))  # another tensor altogether
+        assert_close(compiled(x), net(x))
+    state = {k: torch.randn_like(v) for k, v in compiled.state_dict().items()}
+    compiled.load_state_dict(state)
+    assert_close(net.b.bias, state["b.bias"])
+
+
+def test_no_grad_keeps_nothing():
+    net, x = Net(), torch.randn(5, 4)
+    compiled = segue.compile(net, x)
+    with torch.no_grad():
+        assert not compiled(x).requires_grad
+    assert compiled(x).requires_grad
+
+
+def test_backward_twice():
+    net, x = Net(), torch.randn(5, 4)
+    compiled = segue.compile(net, x)
+    loss = compiled(x).sum()
+    loss.backward(retain_graph=True)
+    once = net.a.weight.grad.clone()
+    loss.backward()
+    assert_close(net.a.weight.grad, 2 * once)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_change_in_place_before_backward_is_noticed():
+    net, x = Net(), torch.randn(5, 4)
+    loss = segue.compile(net, x)(x).sum()
+    with torch.no_grad():
+        net.b.weight.add_(1)
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+
+
+def test_tied_parameters():
+
+    class Tied(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids, targets):
+            return F.cross_entropy(self.head(self.embedding(ids)), targets)
+
+    net = Tied()
+    ids, targets = torch.tensor([1, 2, 6]), torch.tensor([2, 6, 0])
+    segue.compile(net, (ids, targets))(ids, targets).backward()
+    ours = net.embedding.weight.grad.clone()
+    net.zero_grad()
+    net(ids, targets).backward()
+    assert_close(ours, net.embedding.weight.grad)
+
+
+def test_frozen_parameters_get_no_gradient():
+    net, x = Net(), torch.randn(5, 4)
+    net.a.requires_grad_(False)
+    compiled = segue.compile(net, x)
+    compiled(x).sum().backward()
+    assert net.a.weight.grad is None and net.b.weight.grad is not None
+    net.a.requires_grad_(True)  # another variant
+    compiled(x).sum().backward()
+    assert net.a.weight.grad is not None
+
+
+def test_new_shape_compiles_once_and_says_so(caplog):
+    net = Net()
+    compiled = segue.compile(net, torch.randn(5, 4), max_variants=2)
+    with caplog.at_level(logging.WARNING, logger="segue"), torch.no_grad():
+        for rows in (5, 6, 6, 5, 6):
+            x = torch.randn(rows, 4)
+            assert_close(compiled(x), net(x))
+        assert len(caplog.records) == 1
+        assert "[6, 4]" in caplog.text and "Net" in caplog.text
+        for rows in (7, 8):
+            x = torch.randn(rows, 4)
+            assert_close(compiled(x), net(x))
+    assert len(compiled._variants) == 2
+
+
+def test_train_and_eval():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    x = torch.randn(8, 4)
+    compiled = segue.compile(net, x)
+    assert (compiled(x) == 0).any()
+    compiled.eval()
+    assert not net[1].training
+    assert_close(compiled(x), net(x))
+
+
+def test_inside_of_a_torch_module():
+    inner, outer = Net(), None
+    x = torch.randn(5, 4)
+    outer = nn.Sequential(segue.compile(inner, x), nn.Linear(3, 1))
+    assert {n for n, _ in outer.named_parameters()} == {f"0.{n}" for n, _ in inner.named_parameters()} | {"1.weight", "1.bias"}
+    outer(x).sum().backward()
+    assert inner.a.weight.grad is not None
+
+
+def test_save_and_load(tmp_path):
+    net, x = Net(), torch.randn(5, 4)
+    compiled = segue.compile(net, x)
+    path = tmp_path / "net.segue"
+    compiled.save(path, weights=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.safetensors", "net.segue"]
+    loaded = segue.load(path, tmp_path / "net.safetensors")
+    assert_close(loaded(x), net(x))
+    loaded(x=x).sum().backward()
+    net(x).sum().backward()
+    for (name, ours), (_, theirs) in zip(sorted(loaded.named_parameters()), sorted(net.named_parameters())):
+        assert_close(ours.grad, theirs.grad, what=name)
+    with pytest.raises(segue.InvalidArgumentError, match="takes 'x'"):
+        loaded(x, x)
+    with pytest.raises(segue.LayoutMismatchError, match=r"\[6, 4\] given, \[5, 4\] declared"):
+        loaded(torch.randn(6, 4))
+
+
+def test_missing_weights_are_named(tmp_path):
+    net, x = Net(), torch.randn(5, 4)
+    segue.compile(net, x).save(tmp_path / "net.segue")
+    state = dict(net.state_dict())
+    del state["b.bias"]
+    with pytest.raises(segue.MissingWeightError, match="'b.bias'") as caught:
+        segue.load(tmp_path / "net.segue", state)
+    assert caught.value.report["names"] == ["b.bias"]
+    with pytest.raises(segue.MissingWeightError, match="load_state_dict"):
+        segue.load(tmp_path / "net.segue")(x)
+
+
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "net.segue"
+    segue.compile(Net(), torch.randn(5, 4)).save(path)
+    data = path.read_bytes()
+    damaged = tmp_path / "damaged.segue"
+    for size in (0, 7, len(data) // 2, len(data) - 1):
+        damaged.write_bytes(data[:size])
+        with pytest.raises(segue.CorruptFileError, match="damaged.segue"):
+            segue.load(damaged)
+    for place in range(0, len(data), max(1, len(data) // 40)):
+        damaged.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        with pytest.raises((segue.CorruptFileError, segue.VersionError)):
+            segue.load(damaged)
+    with pytest.raises(segue.FileError, match="nowhere.segue"):
+        segue.load(tmp_path / "nowhere.segue")
+
+
+def test_nothing_is_left_behind_by_a_failed_save(tmp_path):
+    compiled = segue.compile(Net(), torch.randn(5, 4))
+    with pytest.raises(segue.FileError, match="cannot be written"):
+        compiled.save(tmp_path / "missing" / "net.segue")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given, error, words", [
+    (torch.randn(5, 3), segue.ExportError, "could not capture"),
+    (torch.randn(0, 4), segue.InvalidArgumentError, "a dimension is empty"),
+    (torch.randn(5, 4, dtype=torch.float64), segue.InvalidArgumentError, "float64"),
+    (np.zeros((5, 4)), segue.InvalidArgumentError, "float64"),
+    ([[1.0] * 4] * 5, segue.Error, ""),
+])
+def test_bad_inputs(given, error, words):
+    compiled = segue.compile(Net(), torch.randn(5, 4))
+    with pytest.raises(error, match=words):
+        compiled(given)
+
+
+def test_bad_arguments_of_compile():
+    with pytest.raises(segue.InvalidArgumentError, match="torch.nn.Module is wanted"):
+        segue.compile(lambda x: x, torch.randn(2))
+    with pytest.raises(segue.InvalidArgumentError, match="example_inputs"):
+        segue.compile(Net(), 3)
+    with pytest.raises(segue.InvalidArgumentError, match="compiled already"):
+        segue.compile(segue.compile(Net(), torch.randn(5, 4)), torch.randn(5, 4))
+
+
+def test_inspect_says_what_is_inside():
+    text = segue.compile(Net(), torch.randn(5, 4), optimizer=segue.AdamW()).inspect()
+    for word in ("forward", "backward", "inference", "optimizer", "4 parameter", "arena"):
+        assert word in text

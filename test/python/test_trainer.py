@@ -1,0 +1,293 @@
+# ===- test_trainer.py - the training step in the runtime -------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""The trainer: optimizers, clipping, accumulation, schedules, files, faults."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from compare import assert_close, losses_close
+
+import segue
+
+
+class Regression(nn.Module):
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 2))
+
+    def forward(self, x, y):
+        return F.mse_loss(self.net(x), y)
+
+
+class Front(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.h = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return torch.tanh(self.h(x))
+
+
+class Back(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.h = nn.Linear(6, 2)
+
+    def forward(self, z, y):
+        return F.mse_loss(self.h(z), y)
+
+
+def data(count, rows=8, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(rows, 4, generator=generator), torch.randn(rows, 2, generator=generator)) for _ in range(count)]
+
+
+def trainer_of(module, rows=8, **options):
+    x, y = data(1, rows)[0]
+    options.setdefault("optimizer", segue.AdamW(lr=1e-2))
+    return segue.Trainer([segue.compile(module, (x, y))], **options)
+
+
+OPTIMIZERS = {
+    "adamw": (segue.AdamW(lr=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1),
+              lambda p: torch.optim.AdamW(p, lr=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)),
+    "sgd": (segue.SGD(lr=1e-1), lambda p: torch.optim.SGD(p, lr=1e-1)),
+    "momentum": (segue.SGD(lr=1e-1, momentum=0.9, dampening=0.1, weight_decay=0.01),
+                 lambda p: torch.optim.SGD(p, lr=1e-1, momentum=0.9, dampening=0.1, weight_decay=0.01)),
+    "nesterov": (segue.SGD(lr=1e-1, momentum=0.9, nesterov=True),
+                 lambda p: torch.optim.SGD(p, lr=1e-1, momentum=0.9, nesterov=True)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_agree_with_torch(name):
+    ours, theirs = OPTIMIZERS[name]
+    model = Regression()
+    reference = copy.deepcopy(model)
+    trainer, optimizer = trainer_of(model, optimizer=ours), theirs(reference.parameters())
+    for x, y in data(10):
+        loss = reference(x, y)
+        losses_close([trainer.step(x=x, y=y)], [loss.item()])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for (key, a), (_, b) in zip(model.named_parameters(), reference.named_parameters()):
+        assert_close(a, b, 1e-4, key)
+
+
+def test_no_decay_patterns():
+    model = Regression()
+    reference = copy.deepcopy(model)
+    trainer = trainer_of(model, optimizer=segue.AdamW(lr=1e-2, weight_decay=0.5, no_decay=("*.bias",)))
+    named = dict(reference.named_parameters())
+    optimizer = torch.optim.AdamW([
+        {"params": [p for n, p in named.items() if n.endswith("bias")], "weight_decay": 0.0},
+        {"params": [p for n, p in named.items() if not n.endswith("bias")], "weight_decay": 0.5}], lr=1e-2)
+    for x, y in data(5):
+        trainer.step(x=x, y=y)
+        optimizer.zero_grad()
+        reference(x, y).backward()
+        optimizer.step()
+    for key, parameter in model.named_parameters():
+        assert_close(parameter, named[key], 1e-4, key)
+
+
+def test_clipping_and_what_the_step_reports():
+    model = Regression()
+    reference = copy.deepcopy(model)
+    trainer = trainer_of(model, optimizer=segue.SGD(lr=0.1), clip_grad_norm=0.05)
+    x, y = data(1)[0]
+    trainer.step(x=x, y=y)
+    reference(x, y).backward()
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    assert abs(trainer.last.grad_norm - norm.item()) < 1e-4 * norm.item()
+    assert 0 < trainer.last.clip < 1 and trainer.last.step == 1
+    for a, b in zip(model.parameters(), reference.parameters()):
+        assert_close(a, b)
+
+
+def test_accumulation_equals_the_large_batch():
+    model = Regression()
+    small, large = copy.deepcopy(model), model
+    a = trainer_of(small, rows=4, grad_accumulation=2)
+    b = trainer_of(large, rows=8)
+    for x, y in data(5, rows=8):
+        losses_close([a.step(x=x, y=y)], [b.step(x=x, y=y)], 1e-5)
+    x, y = data(1, rows=7)[0]
+    with pytest.raises(segue.InvalidArgumentError, match=r"'x' has shape \[7, 4\].*2 micro-batches"):
+        a.step(x=x, y=y)
+
+
+def test_schedules():
+    rate = segue.warmup_cosine(1.0, steps=10, warmup=2, final=0.1)
+    assert [round(rate(i), 3) for i in (0, 1, 2, 6, 10, 50)] == [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
+    frozen = Regression()
+    before = copy.deepcopy(frozen.state_dict())
+    trainer = trainer_of(frozen, optimizer=segue.AdamW(lr=lambda step: 0.0 if step < 2 else 1e-2))
+    for i, (x, y) in enumerate(data(3)):
+        assert trainer.step_count == i
+        assert all(torch.equal(v, before[k]) for k, v in frozen.state_dict().items())
+        trainer.step(x=x, y=y)
+    assert not all(torch.equal(v, before[k]) for k, v in frozen.state_dict().items())
+
+
+def test_parameters_stay_in_the_memory_of_torch():
+    model = Regression()
+    places = [p.data_ptr() for p in model.parameters()]
+    trainer = trainer_of(model)
+    x, y = data(1)[0]
+    before = model(x, y).item()
+    for _ in range(20):
+        trainer.step(x=x, y=y)
+    assert [p.data_ptr() for p in model.parameters()] == places
+    assert model(x, y).item() < before
+    assert trainer._apart == []
+
+
+def test_save_and_resume_is_exact_to_the_bit(tmp_path):
+    batches = data(12)
+    model = Regression(dropout=0.2)
+    initial = copy.deepcopy(model)
+    trainer = trainer_of(model, seed=5)
+    straight = [trainer.step(x=x, y=y) for x, y in batches]
+
+    first = trainer_of(copy.deepcopy(initial), seed=5)
+    start = [first.step(x=x, y=y) for x, y in batches[:6]]
+    first.save(tmp_path / "run.safetensors")
+    state = first.state_dict()
+
+    second = trainer_of(Regression(dropout=0.2), seed=99)
+    second.resume(tmp_path / "run.safetensors")
+    assert second.step_count == 6
+    assert start + [second.step(x=x, y=y) for x, y in batches[6:]] == straight
+
+    third = trainer_of(Regression(dropout=0.2))
+    third.load_state_dict(state)
+    assert start + [third.step(x=x, y=y) for x, y in batches[6:]] == straight
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.safetensors"]
+
+
+def test_seed_decides_the_masks():
+    x, y = data(1)[0]
+    model = Regression(dropout=0.5)
+    losses = {}
+    for seed in (1, 1, 2):
+        loss = trainer_of(copy.deepcopy(model), seed=seed).step(x=x, y=y)
+        assert losses.setdefault(seed, loss) == loss
+    assert losses[1] != losses[2]
+
+
+def test_nan_loss_keeps_the_last_state():
+    model = Regression()
+    trainer = trainer_of(model)
+    (x, y), (x2, y2) = data(2)
+    trainer.step(x=x, y=y)
+    before = trainer.state_dict()
+    bad = x2.clone()
+    bad[0, 0] = float("nan")
+    with pytest.raises(segue.NanLossError):
+        trainer.step(x=bad, y=y2)
+    after = trainer.state_dict()
+    assert after["step"] == before["step"] == 1
+    for part in ("parameters", "state"):
+        for key, value in before[part].items():
+            assert torch.equal(value, after[part][key]), key
+    trainer.step(x=x2, y=y2)
+
+
+@pytest.mark.parametrize("batch, error, words", [
+    (dict(x=torch.randn(8, 4)), segue.MissingInputError, "y"),
+    (dict(x=torch.randn(9, 4), y=torch.randn(8, 2)), segue.LayoutMismatchError, "x"),
+    (dict(x=torch.randn(8, 4), y=torch.randn(8, 2).long()), segue.LayoutMismatchError, "y"),
+    (dict(x=torch.randn(8, 4), y=torch.randn(8, 2), z=torch.randn(1)), segue.NameUnknownError, "z"),
+])
+def test_batches_that_do_not_fit(batch, error, words):
+    with pytest.raises(error, match=words):
+        trainer_of(Regression()).step(**batch)
+
+
+def test_equal_names_are_two_parameters():
+    front, back = Front(), Back()
+    (x, y), = data(1)
+    trainer = segue.Trainer({"front": segue.compile(front, x), "back": segue.compile(back, (torch.zeros(8, 6), y))},
+                            optimizer=segue.SGD(lr=0.1))
+    assert {"front.h.weight", "back.h.weight"} <= set(trainer.parameters())
+    reference = copy.deepcopy((front, back))
+    trainer.step(x=x, y=y)
+    loss = reference[1](reference[0](x), y)
+    loss.backward()
+    torch.optim.SGD([*reference[0].parameters(), *reference[1].parameters()], lr=0.1).step()
+    for ours, theirs in zip((front, back), reference):
+        for a, b in zip(ours.parameters(), theirs.parameters()):
+            assert_close(a, b)
+
+
+def test_one_tensor_in_two_modules_is_one_parameter():
+
+    class Square(nn.Module):
+
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x):
+            return torch.tanh(x @ self.weight)
+
+    class SquareLoss(Square):
+
+        def forward(self, x, target):
+            return F.mse_loss(super().forward(x), target)
+
+    weight = nn.Parameter(torch.randn(4, 4))
+    a, b = Square(weight), SquareLoss(weight)
+    x, target = torch.randn(3, 4), torch.randn(3, 4)
+    trainer = segue.Trainer([segue.compile(a, x), segue.compile(b, (x, target))], optimizer=segue.SGD(lr=0.1))
+    reference = weight.detach().clone().requires_grad_()
+    F.mse_loss(torch.tanh(torch.tanh(x @ reference) @ reference), target).backward()
+    trainer.step(x=x, target=target)
+    assert_close(weight, reference - 0.1 * reference.grad)
+
+
+def test_gradients_and_evaluate():
+    model = Regression()
+    trainer = trainer_of(model)
+    x, y = data(1)[0]
+    loss, gradients = trainer.gradients(x=x, y=y)
+    expected = model(x, y)
+    expected.backward()
+    assert_close(torch.tensor(loss, dtype=torch.float32), expected)
+    for key, parameter in model.named_parameters():
+        assert_close(gradients[key], parameter.grad, what=key)
+    assert_close(trainer.evaluate(x=x, y=y)["loss"], expected)
+    assert trainer.step_count == 0
+
+
+def test_fit_takes_batches():
+    trainer = trainer_of(Regression())
+    losses = trainer.fit((dict(x=x, y=y) for x, y in data(10)), steps=4)
+    assert len(losses) == trainer.step_count == 4
+
+
+def test_weights_as_safetensors(tmp_path):
+    from safetensors.torch import load_file
+
+    model = Regression()
+    trainer = trainer_of(model)
+    x, y = data(1)[0]
+    trainer.step(x=x, y=y)
+    trainer.save_weights(tmp_path / "w.safetensors")
+    saved = load_file(tmp_path / "w.safetensors")
+    assert set(saved) == set(dict(model.named_parameters()))
+    for key, value in model.named_parameters():
+        assert torch.equal(saved[key], value)
