@@ -365,8 +365,8 @@ class _Stitched(torch.autograd.Function):
         ctx.call, ctx.token = call, token
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
-        # Saved so that PyTorch notices if one is changed in place before backward.
-        ctx.save_for_backward(*tensors)
+        # Saved so that PyTorch notices if one is changed in place before backward; the token may refer to them all.
+        ctx.save_for_backward(*tensors, *results)
         return results
 
     @staticmethod

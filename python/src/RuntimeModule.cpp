@@ -60,14 +60,18 @@ static std::span<const std::byte> bytesOf(const nb::bytes &bytes) {
 
 static void bindTensor(nb::module_ &m) {
   nb::class_<Device>(m, "Device")
-      .def_static("open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
+      .def_static(
+          "open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("threads", &Device::threads);
 
   nb::class_<Tensor>(m, "Tensor")
-      .def_static("wrap", [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
+      .def_static(
+          "wrap",
+          [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
             return python::wrapArray(device, array, writable);
-          }, "device"_a, "array"_a, "writable"_a = false)
+          },
+          "device"_a, "array"_a, "writable"_a = false)
       .def_static("scalar_f32", [](const DeviceRef &device, float v) { return Tensor::scalar(device, v); })
       .def_static("scalar_i64", [](const DeviceRef &device, int64_t v) { return Tensor::scalar(device, v); })
       .def_prop_ro("shape", [](const Tensor &t) { return shapeOf(t.shape()); })
@@ -76,10 +80,11 @@ static void bindTensor(nb::module_ &m) {
       .def("item", &Tensor::item)
       .def("copy", [](const Tensor &t) { return copyTo(t.device(), t, TensorDesc(t.shape(), t.element())); })
       .def("__dlpack_device__", [](const Tensor &) { return nb::make_tuple(1, 0); })
-      .def("__dlpack__", [](nb::handle self, const nb::kwargs &options) {
-            const Tensor &tensor = nb::cast<const Tensor &>(self);
-            return nb::cast(python::exportTensor(tensor, self)).attr("__dlpack__")(**options);
-          })
+      .def("__dlpack__",
+           [](nb::handle self, const nb::kwargs &options) {
+             const Tensor &tensor = nb::cast<const Tensor &>(self);
+             return nb::cast(python::exportTensor(tensor, self)).attr("__dlpack__")(**options);
+           })
       .def("__repr__", [](const Tensor &t) { return "<segue.Tensor " + t.desc().str() + ">"; });
 }
 
@@ -92,9 +97,8 @@ static void bindBinary(nb::module_ &m) {
       .def_prop_ro("bytes", [](const Value &v) { return v.desc().spanBytes(); })
       .def_ro("of", &Value::of)
       .def_ro("location", &Value::location)
-      .def("__repr__", [](const Value &v) {
-        return "<" + std::string(name(v.role)) + " " + v.name + ": " + v.desc().str() + ">";
-      });
+      .def("__repr__",
+           [](const Value &v) { return "<" + std::string(name(v.role)) + " " + v.name + ": " + v.desc().str() + ">"; });
 
   nb::class_<SavePoint>(m, "SavePoint")
       .def_ro("value", &SavePoint::value)
@@ -120,23 +124,28 @@ static void bindBinary(nb::module_ &m) {
       });
 
   nb::class_<Binary>(m, "Binary")
-      .def_static("load", [](const std::filesystem::path &path, bool allowNative) {
+      .def_static(
+          "load",
+          [](const std::filesystem::path &path, bool allowNative) {
             return Binary::load(path, {.allowNativeKernels = allowNative});
-          }, "path"_a, "allow_native_kernels"_a = true)
-      .def_static("from_bytes", [](const nb::bytes &bytes, const std::string &name) {
-            return Binary::fromMemory(bytesOf(bytes), {}, name);
-          }, "bytes"_a, "name"_a = "memory")
+          },
+          "path"_a, "allow_native_kernels"_a = true)
+      .def_static(
+          "from_bytes",
+          [](const nb::bytes &bytes, const std::string &name) { return Binary::fromMemory(bytesOf(bytes), {}, name); },
+          "bytes"_a, "name"_a = "memory")
       .def_prop_ro("name", &Binary::name)
       .def_prop_ro("producer", &Binary::producer)
       .def_prop_ro("options", &Binary::options)
       .def_prop_ro("programs", &Binary::programs)
       .def_prop_ro("bytes", &Binary::bytes)
-      .def_prop_ro("kernels", [](const Binary &b) {
-        std::vector<std::string> names;
-        for (const KernelInfo &kernel : b.kernels())
-          names.push_back(kernel.name);
-        return names;
-      })
+      .def_prop_ro("kernels",
+                   [](const Binary &b) {
+                     std::vector<std::string> names;
+                     for (const KernelInfo &kernel : b.kernels())
+                       names.push_back(kernel.name);
+                     return names;
+                   })
       .def_prop_ro("segments", [](const Binary &b) {
         std::vector<std::tuple<std::string, uint64_t>> segments;
         for (const SegmentInfo &segment : b.segments())
@@ -146,9 +155,9 @@ static void bindBinary(nb::module_ &m) {
 }
 
 static void bindModule(nb::module_ &m) {
-  nb::class_<Token>(m, "Token")
-      .def_prop_ro("saved_bytes", &Token::savedBytes)
-      .def("__bool__", [](const Token &token) { return bool(token); });
+  nb::class_<Token>(m, "Token").def_prop_ro("saved_bytes", &Token::savedBytes).def("__bool__", [](const Token &token) {
+    return bool(token);
+  });
 
   nb::class_<Module>(m, "Module")
       .def(nb::init<DeviceRef, Binary, std::string>(), "device"_a, "binary"_a, "name"_a = "")
@@ -161,28 +170,36 @@ static void bindModule(nb::module_ &m) {
       .def_prop_ro("has_backward", &Module::hasBackward)
       .def("takes_gradient_of", &Module::takesGradientOf, "output"_a)
       .def("gives_gradient_of", &Module::givesGradientOf, "value"_a)
-      .def("infer", [](const Module &module, const nb::dict &values) {
+      .def(
+          "infer",
+          [](const Module &module, const nb::dict &values) {
             TensorMap map = tensorMap(values);
             nb::gil_scoped_release release;
             return module.infer(map);
-          }, "values"_a)
-      .def("forward", [](const Module &module, const nb::dict &values) {
+          },
+          "values"_a)
+      .def(
+          "forward",
+          [](const Module &module, const nb::dict &values) {
             TensorMap map = tensorMap(values);
             nb::gil_scoped_release release;
             ForwardResult result = module.forward(map);
             return std::pair(std::move(result.outputs), std::move(result.token));
-          }, "values"_a)
+          },
+          "values"_a)
       // With `keep`, the token can be used again; otherwise its memory goes as backward passes it.
-      .def("backward", [](const Module &module, Token &token, const nb::dict &gradients, bool keep) {
+      .def(
+          "backward",
+          [](const Module &module, Token &token, const nb::dict &gradients, bool keep) {
             TensorMap map = tensorMap(gradients);
             TensorMap result;
             {
               nb::gil_scoped_release release;
-              result = keep ? module.backward(Token(token), map)
-                            : module.backward(std::exchange(token, Token()), map);
+              result = keep ? module.backward(Token(token), map) : module.backward(std::exchange(token, Token()), map);
             }
             return toDict(result);
-          }, "token"_a, "gradients"_a, "keep"_a = false);
+          },
+          "token"_a, "gradients"_a, "keep"_a = false);
 }
 
 static void bindSession(nb::module_ &m) {
@@ -208,9 +225,10 @@ static void bindSession(nb::module_ &m) {
   using Refs = std::vector<std::vector<std::pair<std::string, std::string>>>;
   using Wires = std::vector<std::tuple<std::string, std::string, std::string, std::string>>;
   nb::class_<Session>(m, "Session")
-      .def("__init__", [](Session *self, const DeviceRef &device,
-                          const std::vector<std::pair<std::string, Binary>> &modules, double maxGradNorm, int64_t seed,
-                          const Refs &tied, const Wires &wires) {
+      .def(
+          "__init__",
+          [](Session *self, const DeviceRef &device, const std::vector<std::pair<std::string, Binary>> &modules,
+             double maxGradNorm, int64_t seed, const Refs &tied, const Wires &wires) {
             std::vector<SessionModule> list;
             for (const auto &[name, binary] : modules)
               list.push_back({name, binary});
@@ -225,41 +243,54 @@ static void bindSession(nb::module_ &m) {
             for (const auto &[module, input, fromModule, output] : wires)
               options.wires.push_back({module, input, fromModule, output});
             new (self) Session(device, std::move(list), std::move(options));
-          }, "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = Refs(), "wires"_a = Wires())
+          },
+          "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = Refs(), "wires"_a = Wires())
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("parameter", &Session::parameter, "key"_a, nb::rv_policy::copy)
       .def("load_weights", &Session::loadWeights, "path"_a, ReleaseGil())
-      .def("step", [](Session &session, const std::vector<nb::dict> &batches, double lr) {
+      .def(
+          "step",
+          [](Session &session, const std::vector<nb::dict> &batches, double lr) {
             std::vector<TensorMap> maps;
             for (const nb::dict &batch : batches)
               maps.push_back(tensorMap(batch));
             nb::gil_scoped_release release;
             return session.step(std::span<const TensorMap>(maps), lr);
-          }, "micro_batches"_a, "lr"_a)
-      .def("forward_backward", [](Session &session, const nb::dict &batch) {
+          },
+          "micro_batches"_a, "lr"_a)
+      .def(
+          "forward_backward",
+          [](Session &session, const nb::dict &batch) {
             TensorMap map = tensorMap(batch);
             nb::gil_scoped_release release;
             return session.forwardBackward(map);
-          }, "batch"_a)
+          },
+          "batch"_a)
       .def("gradient", &Session::gradient, "key"_a, nb::rv_policy::copy)
       .def("input_gradients", [](const Session &session) { return toDict(session.inputGradients()); })
       .def("clear_gradients", &Session::clearGradients)
-      .def("evaluate", [](Session &session, const nb::dict &batch) {
+      .def(
+          "evaluate",
+          [](Session &session, const nb::dict &batch) {
             TensorMap map = tensorMap(batch), result;
             {
               nb::gil_scoped_release release;
               result = session.evaluate(map);
             }
             return toDict(result);
-          }, "batch"_a)
+          },
+          "batch"_a)
       .def_prop_ro("step_count", &Session::stepCount)
       .def_prop_ro("seed", &Session::seed)
       .def("state", [](const Session &session) { return toDict(session.state()); })
-      .def("restore", [](Session &session, const nb::dict &parameters, const nb::dict &state, int64_t step, int64_t seed) {
+      .def(
+          "restore",
+          [](Session &session, const nb::dict &parameters, const nb::dict &state, int64_t step, int64_t seed) {
             session.restore({tensorMap(parameters), tensorMap(state), step, seed});
-          }, "parameters"_a, "state"_a, "step"_a, "seed"_a)
+          },
+          "parameters"_a, "state"_a, "step"_a, "seed"_a)
       .def("save", &Session::save, "path"_a, ReleaseGil())
       .def("load", &Session::load, "path"_a, ReleaseGil());
 }

@@ -123,6 +123,7 @@ case("mixed_types", lambda x, i: x * i + 2, normal(4, 3), integers(-3, 3, 4, 3))
 case("integer_arithmetic", lambda x, y: x * y + 3 - y, integers(-9, 9, 4, 3), integers(-9, 9, 3))
 case("integer_division", lambda x, y: x / y, integers(1, 9, 4, 3), integers(1, 9, 3))
 case("casts", lambda x: x.to(torch.bfloat16).float() + x.to(torch.int32).float() + x.bool().float(), uniform(0.6, 5, 33))
+case("rounding", lambda x: torch.floor(x) + 10 * torch.ceil(x) + 100 * torch.trunc(x) + x, normal(33))
 case("bf16_chain", lambda x, y: (x * y + x).float().sum(), normal(5, 9, dtype=torch.bfloat16),
      normal(9, dtype=torch.bfloat16), tolerance=2e-2)
 
@@ -180,6 +181,7 @@ case("amax", lambda x: x.amax(1), normal(3, 5, 7))
 case("amax_keep", lambda x: x.amax((0, 2), keepdim=True), normal(3, 5, 7))
 case("amin", lambda x: x.amin(-1), normal(3, 5, 7))
 case("max_all", lambda x: x.max(), normal(3, 5))
+case("max_dim", lambda x: x.max(-1).values + x.min(1, keepdim=True).values.squeeze(1), normal(3, 5))
 case("any_all", lambda x: (x > 1).any(1) & (x > -3).all(1), normal(6, 5))
 case("var", lambda x: x.var(-1), normal(3, 7))
 case("var_biased", lambda x: x.var(0, unbiased=False, keepdim=True), normal(3, 7))
@@ -284,3 +286,12 @@ case("index_columns", lambda x, i: x[:, i], normal(5, 6, 3), integers(0, 6, 4))
 case("index_select", lambda x, i: x.index_select(1, i), normal(5, 6), integers(0, 6, 4))
 case("gather", lambda x, i: x.gather(1, i), normal(5, 6), integers(0, 6, 5, 3))
 case("gather_first", lambda x, i: x.gather(0, i), normal(5, 6), integers(0, 5, 2, 6))
+case("index_two", lambda x, i, j: x[i, j], normal(5, 6, 3), integers(-5, 5, 4), integers(0, 6, 4))
+case("index_outer", lambda x, i, j: x[i[:, None], j], normal(5, 6), integers(0, 5, 2), integers(0, 6, 4))
+
+# --- written by PyTorch in terms of others ------------------------------------------------------------------
+
+case("glu", F.glu, normal(3, 8))
+case("prelu", F.prelu, uniform(0.1, 2, 3, 8), normal(1))
+case("cosine_similarity", lambda x, y: F.cosine_similarity(x, y), normal(3, 8), normal(3, 8))
+case("normalize", lambda x: F.normalize(x, dim=-1), normal(3, 8))

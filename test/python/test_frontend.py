@@ -63,6 +63,7 @@ EXTRA = [
     (Apply(lambda x: torch.bernoulli(x, 0.3) + torch.bernoulli(x)), (torch.rand(4, 3),)),
     (nn.BatchNorm1d(3).eval(), (torch.randn(4, 3),)),
     (Apply(lambda x: torch.eye(3) + x), (torch.randn(3, 3),)),
+    (Apply(lambda x: x * torch.arange(3.0).detach()), (torch.randn(3, 3),)),
     (Apply(lambda x: x.isinf() | x.isnan() | (x.min() > 0)), (torch.randn(3, 3),)),
 ]
 
@@ -210,6 +211,13 @@ def test_unsupported_operator_names_op_module_and_line():
 def test_refusals_say_why(inputs, words):
     with pytest.raises(segue.Error, match=words):
         capture(Mlp(), inputs)
+
+
+def test_stopped_gradients_are_refused_not_ignored():
+    with pytest.raises(segue.UnsupportedOpError, match="gradients cannot be stopped"):
+        capture(Apply(lambda x: x * x.detach()), (torch.randn(3),))
+    with pytest.raises(segue.UnsupportedOpError, match="gradients cannot be stopped"):
+        capture(Apply(lambda x: (x * 1.0).add_(1).detach() * x), (torch.randn(3),))
 
 
 def test_a_changed_buffer_is_refused():

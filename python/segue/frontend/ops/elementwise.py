@@ -275,6 +275,26 @@ def _truth(b, x: Value) -> Value:
     return b.cast(x, torch.bool)
 
 
+# --- rounding: through integers, which no gradient passes ------------------------------------
+
+
+@lowers("aten.trunc.default")
+def trunc(b, x):
+    return b.cast(b.cast(x, torch.int64), x.dtype)
+
+
+@lowers("aten.floor.default")
+def floor(b, x):
+    whole = trunc(b, x)
+    return b.binary("sub", whole, b.cast(b.compare("gt", whole, x), x.dtype))
+
+
+@lowers("aten.ceil.default")
+def ceil(b, x):
+    whole = trunc(b, x)
+    return b.binary("add", whole, b.cast(b.compare("lt", whole, x), x.dtype))
+
+
 @lowers("aten.isnan.default")
 def isnan(b, x):
     return b.compare("ne", x, x)
@@ -303,3 +323,11 @@ def masked_fill(b, x, mask, value):
         "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.float.default", "aten.copy.default")
 def cast(b, x, *_, **__):
     return b.broadcast_to(b.cast(x, b.dtype), b.shape)
+
+
+@lowers("aten.detach.default", "aten.detach_.default")
+def detach(b, x):
+    # Left to PyTorch, it would become a plain alias, through which gradients flow.
+    if x.differentiable:
+        raise Unsupported("gradients cannot be stopped at a trained value; pass it in as an input instead")
+    return x

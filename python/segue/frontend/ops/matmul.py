@@ -221,9 +221,20 @@ def index_select(b, x, dim, index):
 @lowers("aten.index.Tensor")
 def index(b, x, indices):
     given = [(i, v) for i, v in enumerate(indices) if v is not None]
-    if len(given) != 1 or given[0][1].dtype == torch.bool:
-        raise Unsupported("indexing by several tensors at once, or by a mask")
-    return _gather_dim(b, x, *given[0])
+    if any(v.dtype == torch.bool for _, v in given):
+        raise Unsupported("indexing by a mask: the shape of the result would depend on values")
+    if len(given) == 1:
+        return _gather_dim(b, x, *given[0])
+    if [i for i, _ in given] != list(range(len(given))):
+        raise Unsupported("several index tensors that are not for the first dimensions")
+    # The first dimensions become one, and so do their indices.
+    extents = x.shape[: len(given)]
+    place = None
+    for extent, (_, v) in zip(extents, given):
+        v = _wrapped(b, b.cast(v, torch.int64), extent)
+        place = v if place is None else b.binary(
+            "add", b.binary("mul", place, b.constant(extent, (), torch.int64)), v)
+    return b.gather(b.reshape(x, (math.prod(extents),) + x.shape[len(given) :]), place)
 
 
 def _gather_dim(b, x, dim, indices):

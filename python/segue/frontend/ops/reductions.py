@@ -49,6 +49,22 @@ def min_(b, x):
     return b.reduce("min", x, range(x.rank))
 
 
+@lowers("aten.max.dim")
+def max_dim(b, x, dim, keepdim=False):
+    return [b.reduce("max", x, all_dims(dim, x.rank), keepdim), _no_index(b)]
+
+
+@lowers("aten.min.dim")
+def min_dim(b, x, dim, keepdim=False):
+    return [b.reduce("min", x, all_dims(dim, x.rank), keepdim), _no_index(b)]
+
+
+def _no_index(b):
+    if 1 in b.used:
+        raise Unsupported("the place of the extremum; only its value")
+    return None
+
+
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_(b, x, dim=None, keepdim=False):
     return _truths(b, "max", x, dim, keepdim)

@@ -40,12 +40,15 @@ class NodeBuilder:
     Attributes
     ----------
     writer : GraphWriter
+    results : what PyTorch computed, without values: shapes and element types
+    used : which of several results the graph reads
     shape, dtype : of the first result of the node
     """
 
-    def __init__(self, writer: GraphWriter, results: list):
+    def __init__(self, writer: GraphWriter, results: list, used: set[int]):
         self.writer = writer
         self.results = results
+        self.used = used
 
     @property
     def shape(self) -> tuple[int, ...]:
