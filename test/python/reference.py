@@ -25,6 +25,7 @@ from segue.frontend.writer import GraphWriter, tensor_type
 SEGUE_OPT = os.environ.get("SEGUE_OPT") or shutil.which("segue-opt") or os.path.join(
     os.path.dirname(__file__), "../../build/bin/segue-opt")
 
+_SPLIT = "\n// -----\n"
 _VALUE = re.compile(r"(tensor<[^>]*>) \{([^}]*)\}")
 
 
@@ -59,30 +60,44 @@ def _expect(value, expected, tolerance):
     return f"    check.expect_close_const {value}, {dense} : {shape} {bounds}"
 
 
-def module_of(case, apply, differentiate=True):
-    """MLIR that fails in the interpreter unless values (and gradients) of the case are PyTorch's."""
-    inputs = [x.requires_grad_(x.is_floating_point() and differentiate) for x in case.make()]
-    expected = apply(*inputs)
-    expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
-    captured = capture(apply, tuple(inputs))
-    differentiate = differentiate and captured.differentiable
-    text = captured.text
-    if differentiate:
-        run = segue_opt(text, "--segue-autodiff")
-        assert run.returncode == 0, f"{case.name}: {run.stderr[:1000]}"
-        text = run.stdout
-    arguments, results = _signature(text, "forward")
-    lines = [_constant(f"x{i}", x.detach()) for i, x in enumerate(inputs)]
-    names = {a.name: f"%x{i}" for i, a in enumerate(captured.named("input"))}
-    types = ", ".join(t for t, _, _ in results)
-    lines.append(f"    %f:{len(results)} = func.call @forward({', '.join(names[n] for _, n, _ in arguments)}) : "
-                 f"({', '.join(t for t, _, _ in arguments)}) -> ({types})")
-    outputs = [i for i, (_, _, role) in enumerate(results) if role == "output"]
-    for i, value in zip(outputs, expected, strict=True):
-        lines.append(_expect(f"%f#{i}", value.detach(), case.tolerance))
-    if differentiate:
-        lines += _backward(case, text, inputs, expected, results, names)
-    return _with_main(text, "\n".join(lines))
+class Reference:
+    """A case on its way to the interpreter."""
+
+    def __init__(self, case, apply):
+        self.case = case
+        self.inputs = [x.requires_grad_(x.is_floating_point()) for x in case.make()]
+        results = apply(*self.inputs)
+        self.expected = list(results) if isinstance(results, (tuple, list)) else [results]
+        self.captured = capture(apply, tuple(self.inputs))
+        self.text = self.captured.text
+
+    def with_main(self):
+        """The module with a `@main` that fails unless values, and gradients, are PyTorch's."""
+        arguments, results = _signature(self.text, "forward")
+        lines = [_constant(f"x{i}", x.detach()) for i, x in enumerate(self.inputs)]
+        names = {a.name: f"%x{i}" for i, a in enumerate(self.captured.named("input"))}
+        lines.append(f"    %f:{len(results)} = func.call @forward({', '.join(names[n] for _, n, _ in arguments)}) : "
+                     f"({', '.join(t for t, _, _ in arguments)}) -> ({', '.join(t for t, _, _ in results)})")
+        outputs = [i for i, (_, _, role) in enumerate(results) if role == "output"]
+        for i, value in zip(outputs, self.expected, strict=True):
+            lines.append(_expect(f"%f#{i}", value.detach(), self.case.tolerance))
+        if self.captured.differentiable:
+            lines += _backward(self.case, self.text, self.inputs, self.expected, results, names)
+        return _with_main(self.text, "\n".join(lines))
+
+
+def differentiate(references):
+    """Runs `segue-autodiff` on those that can be differentiated, all in one process."""
+    chosen = [r for r in references if r.captured.differentiable]
+    run = segue_opt(_SPLIT.join(r.text for r in chosen), "--split-input-file", "--segue-autodiff")
+    assert run.returncode == 0, run.stderr[:4000]
+    for reference, text in zip(chosen, run.stdout.split(_SPLIT.strip()), strict=True):
+        reference.text = text
+
+
+def interpret(modules):
+    """Runs the `@main` of each module, all in one process."""
+    return segue_opt(_SPLIT.join(modules), "--split-input-file", "--segue-interpret")
 
 
 def _backward(case, text, inputs, expected, results, names):
