@@ -65,8 +65,20 @@ struct Engine::State {
 Engine::Engine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
 Engine::~Engine() = default;
 
-std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &spec) {
-  assert(spec.findProblem().empty() && "check findProblem() before planning");
+/// One product instead of many where the batch is only more rows: all items
+/// share b, and the rows of a and c go on from one item to the next.
+static MatmulSpec mergeBatchIntoRows(MatmulSpec spec) {
+  auto goesOn = [&](const MatrixView &view) { return view.strides[0] == spec.m * view.strides[1]; };
+  if (spec.batch > 1 && spec.b.strides[0] == 0 && goesOn(spec.a) && goesOn(spec.c)) {
+    spec.m *= spec.batch;
+    spec.batch = 1;
+  }
+  return spec;
+}
+
+std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &given) {
+  assert(given.findProblem().empty() && "check findProblem() before planning");
+  MatmulSpec spec = mergeBatchIntoRows(given);
   std::lock_guard guard(state_->planning);
   return state_->matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
     if (spec.a.element != ElementType::f32)

@@ -133,6 +133,19 @@ TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
   }
 }
 
+// A linear layer on [batch, seq, dim]: the batch is more rows, and one product.
+TEST_P(MatmulTest, MergesABatchThatIsMoreRows) {
+  Engine engine(Threads(GetParam().threads), GetParam().set);
+  for (ElementType type : {ElementType::f32, ElementType::bf16})
+    for (int64_t gap : {0, 9}) { // between the items: then they must stay apart
+      MatmulSpec spec{5, 31, 40, 30};
+      spec.a = {type, {31 * 30 + gap, 30, 1}};
+      spec.b = {type, {0, 40, 1}};
+      spec.c = {type, {31 * 40 + gap, 40, 1}};
+      check(engine, spec);
+    }
+}
+
 // Without depth the sum is empty: c is the bias, or zero, or stays.
 TEST_P(MatmulTest, GivesBiasWhereThereIsNoDepth) {
   Engine engine(Threads(GetParam().threads), GetParam().set);
