@@ -1,0 +1,74 @@
+//===- Binaries.cpp - the files that a command works on -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Binaries.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <set>
+
+namespace segue::tool {
+
+/// Lines of a profile that are shown.
+static constexpr size_t profileLines = 30;
+
+std::string readAll(const std::string &path) {
+  if (path == "-")
+    return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes;
+  if (file)
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  if (!file || file.bad())
+    throw Error(ErrorCode::IoFailed, path + ": cannot be read: " + std::strerror(errno));
+  return bytes;
+}
+
+Binary loadBinary(const std::string &path, const CommonOptions &options) {
+  LoadOptions load{.allowNativeKernels = !options.noNative};
+  if (path != "-")
+    return Binary::load(path, load);
+  std::string bytes = readAll(path);
+  return Binary::fromMemory(std::as_bytes(std::span(bytes.data(), bytes.size())), load, "stdin");
+}
+
+std::vector<SessionModule> loadModules(const std::vector<std::string> &paths, const CommonOptions &options) {
+  std::vector<SessionModule> modules;
+  std::set<std::string> names;
+  for (const std::string &path : paths) {
+    std::string name = path == "-" ? "stdin" : std::filesystem::path(path).stem().string();
+    names.insert(name);
+    modules.push_back({std::move(name), loadBinary(path, options)});
+  }
+  if (names.size() != modules.size())
+    for (SessionModule &module : modules)
+      module.name.clear();
+  return modules;
+}
+
+void printProfile(const std::string &title, const std::vector<CommandProfile> &profile) {
+  std::vector<CommandProfile> sorted = profile;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const CommandProfile &a, const CommandProfile &b) { return a.seconds > b.seconds; });
+  double total = 0;
+  for (const CommandProfile &command : sorted)
+    total += command.seconds;
+  std::fprintf(stderr, "%s: %.3f ms in %zu commands\n", title.c_str(), total * 1e3, sorted.size());
+  for (size_t i = 0; i < std::min(sorted.size(), profileLines); ++i)
+    std::fprintf(stderr, "  %9.3f ms %5.1f%% %6llu calls  %s%s%s\n", sorted[i].seconds * 1e3,
+                 total > 0 ? sorted[i].seconds / total * 100 : 0, (unsigned long long)sorted[i].calls,
+                 sorted[i].label.c_str(), sorted[i].location.empty() ? "" : "  at ", sorted[i].location.c_str());
+  if (sorted.size() > profileLines)
+    std::fprintf(stderr, "  and %zu more\n", sorted.size() - profileLines);
+}
+
+} // namespace segue::tool

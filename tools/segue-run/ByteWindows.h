@@ -1,0 +1,44 @@
+//===- ByteWindows.h - batches of a byte-level language model ---*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A batch is some windows of a text: `tokens` are its bytes, `targets` the
+// bytes one further on. Which windows is a function of seed and step alone, so
+// that a resumed run sees what an unbroken one would have seen.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TOOLS_SEGUERUN_BYTEWINDOWS_H
+#define SEGUE_TOOLS_SEGUERUN_BYTEWINDOWS_H
+
+#include "segue/runtime/Session/Session.h"
+
+namespace segue::tool {
+
+class ByteWindows {
+public:
+  /// The inputs called `tokens` and `targets` of the session's modules say how
+  /// many windows there are and how long: [batch, length] of i64 or i32.
+  /// Throws NameUnknown if there is no such input, LayoutMismatch for other
+  /// shapes, InvalidArgument if the text is shorter than a window.
+  ByteWindows(const Session &session, std::string text, std::string tokens, std::string targets);
+
+  /// Sets both inputs of `batch` for micro-batch `part` of step `step`.
+  void fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const;
+
+  /// Bytes that one batch learns from.
+  int64_t tokensPerBatch() const { return batch_ * length_; }
+
+private:
+  DeviceRef device_;
+  std::string text_, tokens_, targets_;
+  ElementType tokensElement_, targetsElement_;
+  int64_t batch_ = 0, length_ = 0;
+};
+
+} // namespace segue::tool
+
+#endif // SEGUE_TOOLS_SEGUERUN_BYTEWINDOWS_H

@@ -1,0 +1,70 @@
+//===- Commands.h - the commands of segue-run -------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// One per file of the same name. Each writes results to stdout, talk to
+// stderr, returns an exit status, and throws segue::Error for what fails.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TOOLS_SEGUERUN_COMMANDS_H
+#define SEGUE_TOOLS_SEGUERUN_COMMANDS_H
+
+#include "Binaries.h"
+#include "ExitStatus.h"
+
+namespace segue::tool {
+
+struct InspectOptions : CommonOptions {
+  std::vector<std::string> files;
+  /// Every value, kernel and save point, not one screen.
+  bool all = false;
+};
+
+struct RunOptions : CommonOptions {
+  std::string file;
+  std::string program = "forward";
+  /// `[name=]tensor`; without a name, the next input that has none yet.
+  std::vector<std::string> inputs;
+  /// Values by name for the inputs that are not given.
+  std::string weights;
+  /// `[name=]@file.npy`; outputs without a file go to stdout.
+  std::vector<std::string> outputs;
+  /// `[name=]tensor`.
+  std::vector<std::string> expected;
+  double tolerance = 1e-5;
+  int64_t repeat = 1;
+  bool profile = false;
+};
+
+struct TrainOptions : CommonOptions {
+  std::vector<std::string> files;
+  std::string weights;
+  /// `key=tensor`, over the weights.
+  std::vector<std::string> parameters;
+  /// Bytes to learn, and the inputs that windows of them go to.
+  std::string data;
+  std::string tokens = "tokens", targets = "targets";
+  /// `name=tensor`, the same in every step.
+  std::vector<std::string> inputs;
+  /// `module.name=module.name`, and `module.input=module.output`.
+  std::vector<std::string> tied, wires;
+  int64_t steps = 10;
+  double lr = 1e-3;
+  double clip = 0;
+  int64_t accumulate = 1;
+  int64_t seed = 0;
+  std::string resume, save;
+  bool profile = false;
+};
+
+int inspect(const InspectOptions &options);
+int run(const RunOptions &options);
+int train(const TrainOptions &options);
+
+} // namespace segue::tool
+
+#endif // SEGUE_TOOLS_SEGUERUN_COMMANDS_H

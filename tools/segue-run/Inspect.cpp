@@ -1,0 +1,181 @@
+//===- Inspect.cpp - segue-run inspect ------------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What a binary holds, on one screen: parts of the file, then per program its
+// signature by role, memory and work. `--all` and `--json` leave nothing out.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Commands.h"
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace segue::tool {
+
+using Json = nlohmann::ordered_json;
+
+static std::string hex(uint64_t number) {
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", (unsigned long long)number);
+  return text;
+}
+
+static std::string byteText(uint64_t bytes) {
+  char text[32];
+  if (bytes < 10240)
+    std::snprintf(text, sizeof text, "%llu B", (unsigned long long)bytes);
+  else if (bytes < 10240 * 1024)
+    std::snprintf(text, sizeof text, "%.1f KiB", double(bytes) / 1024);
+  else
+    std::snprintf(text, sizeof text, "%.1f MiB", double(bytes) / (1024 * 1024));
+  return text;
+}
+
+static Json valueJson(const Value &value) {
+  Json json{{"name", value.name},
+            {"role", name(value.role)},
+            {"type", value.desc().str()},
+            {"shape", value.desc().shape},
+            {"element", name(value.desc().element)},
+            {"bytes", value.desc().spanBytes()}};
+  if (!value.of.empty())
+    json["of"] = value.of;
+  if (!value.location.empty())
+    json["location"] = value.location;
+  return json;
+}
+
+static Json programJson(const Program &program) {
+  Json json{{"name", program.name()}, {"inputs", Json::array()}, {"outputs", Json::array()}};
+  for (const Value &value : program.inputs())
+    json["inputs"].push_back(valueJson(value));
+  for (const Value &value : program.outputs())
+    json["outputs"].push_back(valueJson(value));
+  json["aliases"] = Json::array();
+  for (const Alias &alias : program.aliases())
+    json["aliases"].push_back({{"input", alias.input}, {"output", alias.output}, {"required", alias.required}});
+  json["arena_bytes"] = program.arenaBytes();
+  json["arena_lower_bound"] = program.arenaLowerBound();
+  json["commands"] = Json::object();
+  for (const CommandCount &command : program.commandCounts())
+    json["commands"][command.kind] = command.count;
+  json["matmul_flops"] = program.matmulFlops();
+  json["save_points"] = Json::array();
+  for (const SavePoint &point : program.savePoints())
+    json["save_points"].push_back({{"value", point.value},
+                                   {"aliases_input", point.aliasesInput},
+                                   {"backward_input", point.backwardInput},
+                                   {"backward_order", point.backwardOrder},
+                                   {"bytes", point.bytes},
+                                   {"recompute_flops", point.recomputeFlops},
+                                   {"block", point.block}});
+  return json;
+}
+
+static Json binaryJson(const Binary &binary) {
+  Json json{{"file", binary.name()}, {"bytes", binary.bytes()}, {"producer", binary.producer()}};
+  json["options"] = Json::object();
+  for (const auto &[key, value] : binary.options())
+    json["options"][key] = value;
+  json["segments"] = Json::array();
+  for (const SegmentInfo &segment : binary.segments())
+    json["segments"].push_back(
+        {{"kind", segment.kind}, {"offset", segment.offset}, {"bytes", segment.bytes}, {"hash", hex(segment.hash)}});
+  json["kernels"] = Json::array();
+  for (const KernelInfo &kernel : binary.kernels())
+    json["kernels"].push_back({{"name", kernel.name},
+                               {"arguments", kernel.arguments},
+                               {"outputs", kernel.outputs},
+                               {"isas", kernel.isas},
+                               {"hash", hex(kernel.hash)}});
+  json["programs"] = Json::array();
+  for (const Program &program : binary.programs())
+    json["programs"].push_back(programJson(program));
+  return json;
+}
+
+/// Values of the caller one by one; the others as a count with their bytes.
+static void printValues(const char *title, const std::vector<Value> &values, bool all) {
+  std::map<std::string_view, std::pair<size_t, uint64_t>> counted;
+  for (const Value &value : values) {
+    if (all || value.role == Role::Input || value.role == Role::Output || value.role == Role::Hyper) {
+      std::printf("    %-7s %-10s %-32s %s%s%s\n", title, std::string(name(value.role)).c_str(), value.name.c_str(),
+                  value.desc().str().c_str(), value.location.empty() ? "" : "  from ", value.location.c_str());
+      continue;
+    }
+    auto &[count, bytes] = counted[name(value.role)];
+    ++count;
+    bytes += value.desc().spanBytes();
+  }
+  for (const auto &[role, sum] : counted)
+    std::printf("    %-7s %-10s %zu values, %s\n", title, std::string(role).c_str(), sum.first,
+                byteText(sum.second).c_str());
+}
+
+static void printProgram(const Program &program, bool all) {
+  std::printf("  program %s\n", program.name().c_str());
+  printValues("input", program.inputs(), all);
+  printValues("output", program.outputs(), all);
+  if (!program.aliases().empty())
+    std::printf("    in place: %zu outputs\n",
+                size_t(std::count_if(program.aliases().begin(), program.aliases().end(),
+                                     [](const Alias &alias) { return alias.required; })));
+  std::printf("    arena %s", byteText(program.arenaBytes()).c_str());
+  if (program.arenaLowerBound())
+    std::printf(" (%.3f of the lower bound)", double(program.arenaBytes()) / double(program.arenaLowerBound()));
+  std::printf("; commands:");
+  for (const CommandCount &command : program.commandCounts())
+    std::printf(" %llu %s", (unsigned long long)command.count, command.kind.c_str());
+  if (program.matmulFlops())
+    std::printf("; matmul %.3f GFLOP", double(program.matmulFlops()) / 1e9);
+  std::printf("\n");
+  if (all)
+    for (const SavePoint &point : program.savePoints())
+      std::printf("    save %-3u %s, needed %u, recompute %llu flop, block \"%s\"%s\n", point.value,
+                  byteText(point.bytes).c_str(), point.backwardOrder, (unsigned long long)point.recomputeFlops,
+                  point.block.c_str(), point.aliasesInput ? ", an input by reference" : "");
+}
+
+static void printBinary(const Binary &binary, bool all) {
+  std::printf("%s: %s, by %s\n", binary.name().c_str(), byteText(binary.bytes()).c_str(), binary.producer().c_str());
+  for (const auto &[key, value] : binary.options())
+    std::printf("  option %s = %s\n", key.c_str(), value.c_str());
+  for (const SegmentInfo &segment : binary.segments())
+    std::printf("  segment %s: %s\n", segment.kind.c_str(), byteText(segment.bytes).c_str());
+  std::set<std::string> isas;
+  for (const KernelInfo &kernel : binary.kernels())
+    isas.insert(kernel.isas.begin(), kernel.isas.end());
+  std::string isaText;
+  for (const std::string &isa : isas)
+    isaText += (isaText.empty() ? " for " : ", ") + isa;
+  std::printf("  %zu kernels%s\n", binary.kernels().size(), isaText.c_str());
+  if (all)
+    for (const KernelInfo &kernel : binary.kernels())
+      std::printf("    kernel %s: %u arguments, %u outputs, %s\n", kernel.name.c_str(), kernel.arguments,
+                  kernel.outputs, hex(kernel.hash).c_str());
+  for (const Program &program : binary.programs())
+    printProgram(program, all);
+}
+
+int inspect(const InspectOptions &options) {
+  Json json = Json::array();
+  for (const std::string &file : options.files) {
+    Binary binary = loadBinary(file, options);
+    if (options.json)
+      json.push_back(binaryJson(binary));
+    else
+      printBinary(binary, options.all);
+  }
+  if (options.json)
+    std::printf("%s\n", json.dump(2).c_str());
+  return Done;
+}
+
+} // namespace segue::tool

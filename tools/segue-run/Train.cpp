@@ -1,0 +1,146 @@
+//===- Train.cpp - segue-run train ----------------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Trains stitched binaries without Python or PyTorch. Losses go to stdout with
+// the nine digits that tell any two floats apart, so that a resumed run can be
+// compared with an unbroken one line by line.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ByteWindows.h"
+#include "Commands.h"
+#include "TensorText.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace segue::tool {
+
+/// `left=right`, as it stands in --tie and --wire.
+static std::pair<std::string, std::string> splitPair(const std::string &text, const char *flag) {
+  size_t equals = text.find('=');
+  if (equals == text.npos)
+    throw Error(ErrorCode::InvalidArgument, std::string(flag) + " " + text + ": write module.name=module.name");
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+/// `module.name`: the module is the one whose name and a point it begins with.
+static ParameterRef splitModule(const std::string &text, const std::vector<SessionModule> &modules) {
+  for (size_t i = 0; i < modules.size(); ++i) {
+    std::string module = modules[i].name.empty() ? std::to_string(i) : modules[i].name;
+    if (text.starts_with(module + "."))
+      return {module, text.substr(module.size() + 1)};
+  }
+  throw Error(ErrorCode::NameUnknown, "\"" + text + "\" does not begin with the name of a module and a point");
+}
+
+static Session makeSession(const DeviceRef &device, const TrainOptions &options) {
+  std::vector<SessionModule> modules = loadModules(options.files, options);
+  SessionOptions session;
+  session.maxGradNorm = options.clip;
+  session.seed = options.seed;
+  for (const std::string &text : options.tied) {
+    auto [left, right] = splitPair(text, "--tie");
+    session.tied.push_back({splitModule(left, modules), splitModule(right, modules)});
+  }
+  for (const std::string &text : options.wires) {
+    auto [left, right] = splitPair(text, "--wire");
+    ParameterRef to = splitModule(left, modules), from = splitModule(right, modules);
+    session.wires.push_back({to.module, to.name, from.module, from.name});
+  }
+  return Session(device, std::move(modules), std::move(session));
+}
+
+static void setValues(Session &session, const TrainOptions &options) {
+  if (!options.weights.empty())
+    for (const std::string &unused : session.loadWeights(options.weights))
+      std::fprintf(stderr, "segue-run: %s: no module has a parameter \"%s\"\n", options.weights.c_str(),
+                   unused.c_str());
+  for (const std::string &argument : options.parameters) {
+    NamedText named = splitName(argument);
+    session.setParameter(named.name, parseTensor(session.device(), named.text));
+  }
+  if (!options.resume.empty())
+    session.load(options.resume);
+}
+
+static void setProfiling(const Session &session, bool on) {
+  for (const Module &module : session.modules())
+    for (const Program &program : module.binary().programs())
+      if (program.name() != "inference")
+        Executor(session.device(), program).setProfiling(on);
+}
+
+static void printProfiles(const Session &session) {
+  for (const Module &module : session.modules())
+    for (const Program &program : module.binary().programs())
+      if (program.name() != "inference")
+        printProfile(module.name() + "." + program.name(), Executor(session.device(), program).profile());
+}
+
+static void printStep(const StepResult &result, double seconds, bool json) {
+  if (json) {
+    nlohmann::ordered_json line{{"step", result.step}, {"loss", result.loss}};
+    line["grad_norm"] =
+        std::isnan(result.gradNorm) ? nlohmann::ordered_json() : nlohmann::ordered_json(result.gradNorm);
+    line["clip"] = result.clip;
+    line["seconds"] = seconds;
+    std::printf("%s\n", line.dump().c_str());
+  } else {
+    std::printf("step %lld loss %.9g grad_norm %.9g\n", (long long)result.step, result.loss, result.gradNorm);
+  }
+  std::fflush(stdout);
+}
+
+int train(const TrainOptions &options) {
+  DeviceRef device = Device::open(options.device);
+  Session session = makeSession(device, options);
+  setValues(session, options);
+  TensorMap fixed;
+  for (const std::string &argument : options.inputs) {
+    NamedText named = splitName(argument);
+    if (named.name.empty())
+      throw Error(ErrorCode::InvalidArgument, "--input " + argument + ": training binds by name; write name=tensor");
+    fixed[named.name] = parseTensor(device, named.text);
+  }
+  std::optional<ByteWindows> windows;
+  if (!options.data.empty())
+    windows.emplace(session, readAll(options.data), options.tokens, options.targets);
+
+  double total = 0;
+  for (int64_t i = 0; i < options.steps; ++i) {
+    std::vector<TensorMap> batches(size_t(options.accumulate), fixed);
+    if (windows)
+      for (size_t part = 0; part < batches.size(); ++part)
+        windows->fill(batches[part], session.seed(), session.stepCount(), int64_t(part));
+    // The first step plans and warms up: it counts only if it is the only one.
+    if (options.profile && i == std::min<int64_t>(1, options.steps - 1))
+      setProfiling(session, true);
+    auto begin = std::chrono::steady_clock::now();
+    StepResult result = session.step(batches, options.lr);
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    total += i ? seconds.count() : 0;
+    printStep(result, seconds.count(), options.json);
+  }
+  if (options.steps > 1) {
+    double perStep = total / double(options.steps - 1);
+    std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
+    if (windows)
+      std::fprintf(stderr, ", %.0f tokens/s", double(windows->tokensPerBatch() * options.accumulate) / perStep);
+    std::fprintf(stderr, "\n");
+  }
+  if (options.profile)
+    printProfiles(session);
+  if (!options.save.empty())
+    session.save(options.save);
+  return Done;
+}
+
+} // namespace segue::tool

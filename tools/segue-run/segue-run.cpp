@@ -1,0 +1,106 @@
+//===- segue-run.cpp - inspects, runs and trains .segue files -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The command line. What the commands do is in files of their names.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Commands.h"
+#include "segue/runtime/Error.h"
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+using namespace segue;
+using namespace segue::tool;
+
+static void addCommon(CLI::App *command, CommonOptions &options) {
+  command->add_option("--device", options.device, "device spec")->capture_default_str();
+  command->add_flag("--no-native", options.noNative, "refuse the native kernels of the file");
+  command->add_flag("--json", options.json, "machine-readable results");
+}
+
+static void addInspect(CLI::App &app, InspectOptions &options) {
+  CLI::App *command = app.add_subcommand("inspect", "Says what a .segue file holds");
+  command->add_option("files", options.files, ".segue files; - is stdin")->required();
+  command->add_flag("--all", options.all, "every value, kernel and save point");
+  addCommon(command, options);
+  command->footer("Example: segue-run inspect gpt.segue");
+}
+
+static void addRun(CLI::App &app, RunOptions &options) {
+  CLI::App *command = app.add_subcommand("run", "Runs one program of a .segue file");
+  command->add_option("file", options.file, ".segue file; - is stdin")->required();
+  command->add_option("--program", options.program, "program to run")->capture_default_str();
+  command
+      ->add_option("--input", options.inputs, "[name=]2x3xf32=1,2,... or [name=]@file.npy, in the order of the program")
+      ->allow_extra_args(false);
+  command->add_option("--weights", options.weights, "safetensors file for inputs that are not given, by name");
+  command->add_option("--output", options.outputs, "[name=]@file.npy; other outputs go to stdout")
+      ->allow_extra_args(false);
+  command->add_option("--expect", options.expected, "[name=]tensor that an output must equal; status 4 if not")
+      ->allow_extra_args(false);
+  command->add_option("--tolerance", options.tolerance, "allowed |x - y| / (1 + |y|)")->capture_default_str();
+  command->add_option("--repeat", options.repeat, "run so often; times on stderr")->check(CLI::PositiveNumber);
+  command->add_flag("--profile", options.profile, "time of each command, on stderr");
+  addCommon(command, options);
+  command->footer("Example: segue-run run mlp.segue --program inference --weights mlp.safetensors\n"
+                  "           --input x=2x3xf32=1,2,3,4,5,6 --expect y=@y.npy");
+}
+
+static void addTrain(CLI::App &app, TrainOptions &options) {
+  CLI::App *command = app.add_subcommand("train", "Trains .segue files, stitched in their order");
+  command->add_option("files", options.files, ".segue files; - is stdin")->required();
+  command->add_option("--weights", options.weights, "safetensors file with every parameter");
+  command->add_option("--parameter", options.parameters, "key=tensor, over the weights")->allow_extra_args(false);
+  command->add_option("--data", options.data, "bytes to learn; - is stdin");
+  command->add_option("--tokens", options.tokens, "input for windows of the data")->capture_default_str();
+  command->add_option("--targets", options.targets, "input for the bytes that follow")->capture_default_str();
+  command->add_option("--input", options.inputs, "name=tensor, the same in every step")->allow_extra_args(false);
+  command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
+  command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
+  command->add_option("--steps", options.steps, "steps to train")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--lr", options.lr, "learning rate")->capture_default_str();
+  command->add_option("--clip", options.clip, "greatest norm of the gradients; 0: any")->capture_default_str();
+  command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
+  command->add_option("--seed", options.seed, "of batches and random ops")->capture_default_str();
+  command->add_option("--resume", options.resume, "checkpoint to go on from");
+  command->add_option("--save", options.save, "checkpoint to write at the end");
+  command->add_flag("--profile", options.profile, "time of each command, on stderr");
+  addCommon(command, options);
+  command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
+                  "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors");
+}
+
+int main(int argc, char **argv) {
+  CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
+  app.require_subcommand(1);
+  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected.");
+  InspectOptions inspectOptions;
+  RunOptions runOptions;
+  TrainOptions trainOptions;
+  addInspect(app, inspectOptions);
+  addRun(app, runOptions);
+  addTrain(app, trainOptions);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError &error) {
+    return app.exit(error) == 0 ? Done : WrongUsage;
+  }
+  try {
+    if (app.got_subcommand("inspect"))
+      return inspect(inspectOptions);
+    if (app.got_subcommand("run"))
+      return run(runOptions);
+    return train(trainOptions);
+  } catch (const Error &error) {
+    std::fprintf(stderr, "segue-run: %s\n", error.what());
+    return error.code() == ErrorCode::NanLoss ? NotFinite : Failed;
+  } catch (const std::exception &error) {
+    std::fprintf(stderr, "segue-run: %s\n", error.what());
+    return Failed;
+  }
+}
