@@ -46,7 +46,8 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
   auto found = file.metadata().find(versionKey);
   if (found == file.metadata().end())
     throw Error(ErrorCode::InvalidArgument,
-                path.string() + ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
+                path.string() +
+                    ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
   if (found->second != version)
     throw Error(ErrorCode::VersionUnsupported, path.string() + ": checkpoint of version " + found->second +
                                                    ", this runtime reads version " + std::string(version));
@@ -54,8 +55,8 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
   checkpoint.step = readNumber(file, stepKey);
   checkpoint.seed = readNumber(file, seedKey);
   if (checkpoint.step < 0)
-    throw Error(ErrorCode::FileCorrupt, path.string() + ": step " + std::to_string(checkpoint.step) +
-                                            " is negative; use another checkpoint");
+    throw Error(ErrorCode::FileCorrupt,
+                path.string() + ": step " + std::to_string(checkpoint.step) + " is negative; use another checkpoint");
   for (const SafetensorsEntry &entry : file.entries()) {
     bool isState = entry.name.starts_with(statePrefix);
     TensorMap &target = isState ? checkpoint.state : checkpoint.parameters;

@@ -46,9 +46,9 @@ void ParameterTable::appear(std::span<const Module> modules, std::span<const std
       }
       ParameterInfo &info = infos_[slot];
       if (info.desc.shape != value.desc().shape || info.desc.element != value.desc().element)
-        throw Error(ErrorCode::LayoutMismatch,
-                    "tied parameters: \"" + fullName(info.members.front()) + "\" is " + info.desc.str() + ", \"" +
-                        fullName(ref) + "\" is " + value.desc().str() + "; only equal shapes and types can be tied");
+        throw Error(ErrorCode::LayoutMismatch, "tied parameters: \"" + fullName(info.members.front()) + "\" is " +
+                                                   info.desc.str() + ", \"" + fullName(ref) + "\" is " +
+                                                   value.desc().str() + "; only equal shapes and types can be tied");
       if (trained && owners_[slot] == nobody) {
         owners_[slot] = m;
         info.trained = true;
@@ -65,8 +65,7 @@ void ParameterTable::appear(std::span<const Module> modules, std::span<const std
   std::vector<std::string_view> known(fullNames.begin(), fullNames.end());
   for (const auto &[name, group] : groupOf)
     if (std::find(known.begin(), known.end(), name) == known.end())
-      throw Error(ErrorCode::NameUnknown,
-                  "tied parameters: there is no \"" + name + "\"" + nearestHint(name, known));
+      throw Error(ErrorCode::NameUnknown, "tied parameters: there is no \"" + name + "\"" + nearestHint(name, known));
 }
 
 void ParameterTable::nameSlots() {

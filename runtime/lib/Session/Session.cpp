@@ -43,8 +43,8 @@ static std::vector<Module> makeModules(const DeviceRef &device, std::vector<Sess
 
 /// A scalar for a hyper value, in the element type that the program declares.
 static Tensor hyperTensor(const DeviceRef &device, const Value &value, double number) {
-  Tensor scalar = isFloat(value.desc().element) ? Tensor::scalar(device, float(number))
-                                                : Tensor::scalar(device, int64_t(number));
+  Tensor scalar =
+      isFloat(value.desc().element) ? Tensor::scalar(device, float(number)) : Tensor::scalar(device, int64_t(number));
   return toLayout(device, scalar, value.desc());
 }
 
@@ -330,8 +330,7 @@ void Session::State::runBackward(const Wiring &wiring, std::vector<Token> tokens
     for (const Value &output : module.outputs())
       if (isLoss(output) && module.takesGradientOf(output.name))
         addGradient(outputGradients[m][output.name], hyperTensor(device, output, 1));
-    TensorMap results =
-        module.backward(std::move(tokens[m]), std::exchange(outputGradients[m], {}), options.events);
+    TensorMap results = module.backward(std::move(tokens[m]), std::exchange(outputGradients[m], {}), options.events);
     for (const Value &parameter : module.parameters())
       if (auto it = results.find(parameter.name); it != results.end())
         addGradient(gradients[table.slotOf(m, parameter.name)], std::move(it->second));
@@ -375,7 +374,8 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (!std::isfinite(loss))
       throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
                                           "; parameters and optimizer state are those of step " +
-                                          std::to_string(s.step) + "; try a smaller learning rate or look at the batch");
+                                          std::to_string(s.step) +
+                                          "; try a smaller learning rate or look at the batch");
     s.inputGradients.clear();
     s.runBackward(wiring, std::move(tokens));
     s.lossSum += loss;
@@ -416,9 +416,8 @@ TensorMap Session::evaluate(const TensorMap &batch) {
 
 /// The inputs of a program of the optimizer phase. `giveGradients`: this is
 /// the last reader, gradients are given away and freed as they are used up.
-std::vector<Tensor> Session::State::optimizerTensors(const Program &program,
-                                                     const std::vector<OptimizerValue> &inputs, double lr,
-                                                     double clip, bool giveGradients) {
+std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
+                                                     double lr, double clip, bool giveGradients) {
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value &value = program.inputs()[i];
@@ -471,9 +470,8 @@ double Session::State::gradientNorm() {
 }
 
 void Session::State::runOptimizer(const OptimizerPlan &plan, double lr, double clip) {
-  std::vector<Tensor> results =
-      submit(device, *plan.optimizer, optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, clip, true),
-             options.events);
+  std::vector<Tensor> results = submit(
+      device, *plan.optimizer, optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, clip, true), options.events);
   // Written in place, mostly; a parameter bound to another layout is not.
   for (size_t i = 0; i < results.size(); ++i) {
     const OptimizerValue &value = plan.optimizerOutputs[i];
@@ -619,8 +617,8 @@ void Session::restore(const Checkpoint &checkpoint) {
   rejectOthers(
       checkpoint.parameters, keys.size(), [&](const std::string &key) { return keys.contains(key); }, "parameter");
   rejectOthers(
-      checkpoint.state, s.optimizerState.size(),
-      [&](const std::string &key) { return s.optimizerState.contains(key); }, "optimizer state");
+      checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
+      "optimizer state");
   s.assignAll(sources);
   for (auto &[key, tensor] : s.optimizerState)
     copyInto(checkpoint.state.find(key)->second, tensor);

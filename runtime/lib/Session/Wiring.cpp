@@ -41,8 +41,7 @@ static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> mo
       return i;
     known.push_back(modules[i].name);
   }
-  throw Error(ErrorCode::NameUnknown,
-              "wiring: module " + quoted(name) + " does not exist" + nearestHint(name, known));
+  throw Error(ErrorCode::NameUnknown, "wiring: module " + quoted(name) + " does not exist" + nearestHint(name, known));
 }
 
 /// Shape and element type must be the same; who wants and who gives is said.
@@ -68,12 +67,12 @@ static Wiring resolveWires(std::span<const ModulePorts> modules, std::span<const
     size_t output =
         indexOf(wire.output, modules[from].outputs, "wiring: module " + quoted(wire.fromModule) + ", output");
     if (from >= to)
-      throw Error(ErrorCode::InvalidArgument,
-                  "wiring: input " + quoted(wire.input) + " of module " + quoted(wire.module) + " cannot come from " +
-                      "module " + quoted(wire.fromModule) + ", which does not run before it");
-    if (wiring[to][input])
       throw Error(ErrorCode::InvalidArgument, "wiring: input " + quoted(wire.input) + " of module " +
-                                                  quoted(wire.module) + " has two wires");
+                                                  quoted(wire.module) + " cannot come from " + "module " +
+                                                  quoted(wire.fromModule) + ", which does not run before it");
+    if (wiring[to][input])
+      throw Error(ErrorCode::InvalidArgument,
+                  "wiring: input " + quoted(wire.input) + " of module " + quoted(wire.module) + " has two wires");
     wiring[to][input] = OutputRef{from, output};
   }
   return wiring;
