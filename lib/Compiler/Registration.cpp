@@ -15,6 +15,7 @@
 #include "segue/Dialect/Segue/Derivatives/Derivatives.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Interpreter/Passes.h"
+#include "segue/Dialect/Segue/Lowerings/Lowerings.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 
 void segue::registerAllSegue(mlir::DialectRegistry &registry) {
@@ -22,6 +23,7 @@ void segue::registerAllSegue(mlir::DialectRegistry &registry) {
   mlir::registerAllExtensions(registry);
   registry.insert<check::CheckDialect, prog::ProgDialect, SegueDialect>();
   registerDerivatives(registry);
+  registerLowerings(registry);
 }
 
 void segue::registerAllSeguePasses() {

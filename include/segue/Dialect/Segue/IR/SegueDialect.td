@@ -53,6 +53,8 @@ def Segue_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral kBackward = "backward";
     static constexpr ::llvm::StringLiteral kOptimizer = "optimizer";
     static constexpr ::llvm::StringLiteral kGradNorm = "grad_norm";
+    /// The nested module that `segue-outline-kernels` fills.
+    static constexpr ::llvm::StringLiteral kKernelsModule = "kernels";
 
     void registerAttributes();
   }];

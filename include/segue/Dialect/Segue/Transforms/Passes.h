@@ -8,6 +8,7 @@
 #ifndef SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_H
 #define SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_H
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/Pass.h"
 
 namespace segue {

@@ -175,4 +175,94 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     Statistic<"stateBytes", "state-bytes", "Bytes of optimizer state">];
 }
 
+def SegueExpand : Pass<"segue-expand"> {
+  let summary = "writes composite ops in terms of primitives";
+  let description = [{
+    Composite ops (`gelu`, `layer_norm`, `softmax`, `cross_entropy`, `adamw`,
+    ...) exist so that derivatives are short and exact; kernels are made of
+    primitives alone. Each op says how by ExpandableOpInterface. Matmul,
+    attention and their gradients stay: they are library calls. Run `cse`
+    afterwards: optimizers share their bias corrections.
+
+    ```mlir
+    %y = segue.silu %x : tensor<4xf32>
+    ```
+    becomes
+    ```mlir
+    %n = segue.neg %x : tensor<4xf32>
+    %e = segue.exp %n : tensor<4xf32>
+    %one = segue.constant dense<1.0> : tensor<4xf32>
+    %d = segue.add %e, %one : tensor<4xf32>
+    %y = segue.div %x, %d : tensor<4xf32>
+    ```
+  }];
+  let statistics = [Statistic<"expanded", "expanded", "composite ops expanded">];
+  let dependentDialects = ["::segue::SegueDialect"];
+}
+
+def SegueFormKernels : Pass<"segue-form-kernels", "::mlir::func::FuncOp"> {
+  let summary = "fuses primitives into regions that are one kernel each";
+  let description = [{
+    Memory traffic is what elementwise work costs, so ops that walk the same
+    rows are computed by one kernel: elementwise chains, reductions along rows
+    with what comes before and after them, sums over rows (gradients of biases
+    and scales), and several results at once. Library calls (`dot_general`,
+    `attention`, `attention_grad`) stay, and so do views that they read; the
+    addition of a bias after a matmul becomes its `bias` operand.
+
+    Sums over many rows are split in chunks whose number depends on the shape
+    alone, and a second kernel adds the chunks: the result is the same on any
+    number of threads.
+
+    Expects primitives (`segue-expand`, then `cse` and `canonicalize`).
+
+    ```mlir
+    %s = segue.reduce sum %x dims [1] : tensor<4x8xf32> -> tensor<4xf32>
+    %b = segue.broadcast %s dims [0] : tensor<4xf32> -> tensor<4x8xf32>
+    %y = segue.sub %x, %b : tensor<4x8xf32>
+    ```
+    becomes
+    ```mlir
+    %y = segue.fused(%a = %x : tensor<4x8xf32>) -> (tensor<4x8xf32>) {
+      %s = segue.reduce sum %a dims [1] : tensor<4x8xf32> -> tensor<4xf32>
+      %b = segue.broadcast %s dims [0] : tensor<4xf32> -> tensor<4x8xf32>
+      %d = segue.sub %a, %b : tensor<4x8xf32>
+      segue.yield %d : tensor<4x8xf32>
+    }
+    ```
+  }];
+  let statistics = [Statistic<"kernels", "kernels", "kernel regions formed">,
+                    Statistic<"biases", "biases", "biases folded into matmuls">,
+                    Statistic<"splitReductions", "split-reductions", "reductions done in steps">];
+  let dependentDialects = ["::segue::SegueDialect"];
+}
+
+def SegueOutlineKernels : Pass<"segue-outline-kernels", "::mlir::ModuleOp"> {
+  let summary = "turns fused regions into kernel functions and launches";
+  let description = [{
+    Every `segue.fused` becomes a `segue.launch` of a function in the nested
+    module `@kernels`: loops over 1-D buffers that allocate and copy nothing
+    and run over a range, so that the runtime can split them across threads.
+    A result does not depend on the split. Equal kernels are stored once,
+    whatever their locations: 48 equal blocks have the kernels of one.
+    Functions carry what schemas/binary.fbs wants to know of a kernel:
+    `segue.outputs`, `segue.fixed_bytes`, `segue.bytes_per_unit`.
+
+    ```mlir
+    %y = segue.fused(%a = %x : tensor<8xf32>) -> (tensor<8xf32>) { ... }
+    ```
+    becomes
+    ```mlir
+    %y = segue.launch @k0_exp(%x) range 8 grain 4096 {inPlace = array<i64: 0, 0>} : (tensor<8xf32>) -> tensor<8xf32>
+    module @kernels {
+      func.func @k0_exp(%a: memref<?xf32>, %y: memref<?xf32>, %begin: index, %end: index) -> i64 { ... }
+    }
+    ```
+  }];
+  let statistics = [Statistic<"launches", "launches", "kernel launches">,
+                    Statistic<"distinct", "distinct", "distinct kernels">];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::math::MathDialect",
+                           "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::segue::SegueDialect"];
+}
+
 #endif // SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_TD

@@ -1,0 +1,69 @@
+//===- SegueToLoops.h - from fused regions to loops -------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Builds the loops of a kernel from the body of a `segue.fused`, by
+// construction: what a kernel must produce is written out loop by loop, and
+// each loop body pulls the elements it needs through the ops of the region.
+// Nothing is allocated or copied, so nothing has to be optimised away.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_CONVERSION_SEGUETOLOOPS_SEGUETOLOOPS_H
+#define SEGUE_CONVERSION_SEGUETOLOOPS_SEGUETOLOOPS_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+
+namespace segue {
+
+/// How the loops of a kernel lie. Derived from the ops of its region.
+struct KernelShape {
+  enum class Kind {
+    /// Elementwise over `cols` elements, any of which may be a task.
+    Map,
+    /// Rows of `cols` elements: reductions along a row, and with `chunks` also
+    /// sums over the rows of each chunk.
+    Rows,
+    /// Reductions of [rows, cols] over the rows; columns are the tasks.
+    Columns,
+    /// `segue.scatter_add`: columns are the tasks.
+    Scatter,
+  };
+  Kind kind = Kind::Map;
+  int64_t rows = 1, cols = 1;
+  /// 0, or a divisor of `rows`.
+  int64_t chunks = 0;
+
+  int64_t elements() const { return rows * cols; }
+  /// The shape that a region needs; an error says which op does not fit.
+  static mlir::FailureOr<KernelShape> infer(mlir::Block &body);
+};
+
+/// A reduce over adjacent dimensions, as [outer, reduced, inner].
+struct ReduceExtents {
+  int64_t outer = 1, reduced = 1, inner = 1;
+  static mlir::FailureOr<ReduceExtents> of(ReduceOp op);
+};
+
+/// A kernel function with what its launch must say.
+struct LoopKernel {
+  mlir::func::FuncOp function;
+  int64_t range = 0, grain = 1;
+  /// Pairs (operand, result) that may share a buffer.
+  llvm::SmallVector<int64_t> inPlace;
+};
+
+/// Builds the function of a kernel at the insertion point of `builder`:
+/// `(memref<?xT>..., index begin, index end) -> i64` with one memref per operand
+/// and result of `fused`, and the attributes `segue.outputs`, `segue.fixed_bytes`
+/// and `segue.bytes_per_unit` (schemas/binary.fbs, Kernel). An i1 is stored as
+/// an i8 that is 0 or 1.
+mlir::FailureOr<LoopKernel> buildLoops(FusedOp fused, llvm::StringRef name, mlir::OpBuilder &builder);
+
+} // namespace segue
+
+#endif // SEGUE_CONVERSION_SEGUETOLOOPS_SEGUETOLOOPS_H

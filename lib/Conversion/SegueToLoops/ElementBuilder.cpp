@@ -1,0 +1,333 @@
+//===- ElementBuilder.cpp - one element of a value ------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelBuilder.h"
+#include "Philox.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+
+using namespace mlir;
+using namespace segue;
+
+static Type elementOf(Value value) { return cast<RankedTensorType>(value.getType()).getElementType(); }
+
+Type segue::computeType(Type element) { return isa<FloatType>(element) ? Float32Type::get(element.getContext()) : element; }
+Type segue::memoryType(Type element) {
+  return element.isInteger(1) ? Type(IntegerType::get(element.getContext(), 8)) : element;
+}
+
+//===----------------------------------------------------------------------===//
+// Indices
+//===----------------------------------------------------------------------===//
+
+Value KernelBuilder::constantIndex(int64_t value) {
+  Value &known = scopes.front()->constants[value];
+  if (!known)
+    known = arith::ConstantIndexOp::create(scopes.front()->builder, loc, value);
+  return known;
+}
+
+size_t KernelBuilder::scopeOf(const IndexExpr &index) {
+  size_t scope = 0;
+  for (const IndexExpr::Term &term : index.terms) {
+    const auto &variable = plan.space[term.variable];
+    scope = std::max(scope, variable.divisor ? scopeOf(variable.source) : variableScope.lookup(term.variable));
+  }
+  return scope;
+}
+
+size_t KernelBuilder::scopeOf(Value value, const IndexExpr &index) {
+  size_t scope = scopeOf(index);
+  if (plan.dependsOnReduce.contains(value))
+    scope = std::max(scope, rowScope);
+  for (size_t at = scopes.size(); at-- > scope;)
+    if (scopes[at]->guarded)
+      return at;
+  return scope;
+}
+
+Value KernelBuilder::variableIn(unsigned variable, size_t scope) {
+  const IndexSpace::Variable &fallback = plan.space[variable];
+  if (!fallback.divisor)
+    return variableValue.lookup(variable);
+  for (size_t at = 0; at <= scope; ++at)
+    if (auto known = scopes[at]->fallbacks.find(variable); known != scopes[at]->fallbacks.end())
+      return known->second;
+  int64_t divisor = fallback.divisor;
+  bool remainder = fallback.remainder;
+  Value source = materialize(fallback.source, scope), by = constantIndex(divisor), value;
+  if (remainder)
+    value = arith::RemUIOp::create(scopes[scope]->builder, loc, source, by);
+  else
+    value = arith::DivUIOp::create(scopes[scope]->builder, loc, source, by);
+  return scopes[scope]->fallbacks[variable] = value;
+}
+
+Value KernelBuilder::materialize(const IndexExpr &index, size_t scope) {
+  Value sum;
+  auto accumulate = [&](Value value) {
+    sum = sum ? arith::AddIOp::create(scopes[scope]->builder, loc, sum, value).getResult() : value;
+  };
+  for (const IndexExpr::Term &term : index.terms) {
+    Value value = variableIn(term.variable, scope);
+    if (term.coefficient != 1) {
+      Value factor = constantIndex(term.coefficient);
+      value = arith::MulIOp::create(scopes[scope]->builder, loc, value, factor);
+    }
+    accumulate(value);
+  }
+  if (!sum || index.offset)
+    accumulate(constantIndex(index.offset));
+  return sum;
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+Value KernelBuilder::load(unsigned argument, Value index, Type type, OpBuilder &b) {
+  Value value = memref::LoadOp::create(b, loc, function.getArgument(argument), index);
+  if (type.isInteger(1)) {
+    Value zero = arith::ConstantOp::create(b, loc, b.getI8IntegerAttr(0));
+    return arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, value, zero);
+  }
+  if (computeType(type) != type)
+    return arith::ExtFOp::create(b, loc, computeType(type), value);
+  return value;
+}
+
+void KernelBuilder::store(Value value, unsigned argument, Value index, OpBuilder &b) {
+  Value buffer = function.getArgument(argument);
+  Type memory = cast<MemRefType>(buffer.getType()).getElementType();
+  if (value.getType().isInteger(1))
+    value = arith::ExtUIOp::create(b, loc, memory, value);
+  else if (value.getType() != memory)
+    value = arith::TruncFOp::create(b, loc, memory, value);
+  memref::StoreOp::create(b, loc, value, buffer, index);
+}
+
+//===----------------------------------------------------------------------===//
+// Gather, pad, concat
+//===----------------------------------------------------------------------===//
+
+/// The argument that an index comes from, for the error status: the first
+/// operand of integers that it is computed from.
+static unsigned indexArgument(Value indices) {
+  SmallVector<Value> work = {indices};
+  while (!work.empty()) {
+    Value value = work.pop_back_val();
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      if (elementOf(argument).isInteger() && !elementOf(argument).isInteger(1))
+        return argument.getArgNumber();
+      continue;
+    }
+    for (Value operand : llvm::reverse(value.getDefiningOp()->getOperands()))
+      work.push_back(operand);
+  }
+  return 0;
+}
+
+Value KernelBuilder::checkedIndex(Value indices, const IndexExpr &at, int64_t rows, size_t scope) {
+  Value number = element(indices, at);
+  OpBuilder &b = scopes[scope]->builder;
+  Value index = arith::IndexCastOp::create(b, loc, b.getIndexType(), number);
+  // Unsigned: a negative index is too large.
+  Value inside = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ult, index, constantIndex(rows));
+  Value outside = arith::XOrIOp::create(b, loc, inside, arith::ConstantOp::create(b, loc, b.getBoolAttr(true)).getResult());
+  unsigned argument = indexArgument(indices);
+  auto report = scf::IfOp::create(b, loc, outside, /*withElseRegion=*/false);
+  OpBuilder then = report.getThenBodyBuilder();
+  Value code = arith::ConstantOp::create(then, loc, then.getI64IntegerAttr(1 + static_cast<int64_t>(argument)));
+  Value zero = arith::ConstantIndexOp::create(then, loc, 0);
+  memref::StoreOp::create(then, loc, code, status, zero);
+  return arith::SelectOp::create(b, loc, inside, index, constantIndex(0));
+}
+
+Value KernelBuilder::gatherElement(GatherOp op, const IndexExpr &index) {
+  auto parts = gatherIndex(plan.space, op, index);
+  if (!parts) {
+    failedToBuild = true;
+    return {};
+  }
+  size_t scope = scopeOf(op.getIndices(), parts->indices);
+  Value row = checkedIndex(op.getIndices(), parts->indices, parts->tableRows, scope);
+  unsigned variable = plan.space.addVariable(parts->tableRows, /*splittable=*/false);
+  variableScope[variable] = scope;
+  variableValue[variable] = row;
+  IndexExpr table = parts->rest;
+  table.add(variable, parts->rowElements);
+  return element(op.getTable(), table);
+}
+
+Value KernelBuilder::choose(ArrayRef<GuardedOperand> operands, Type type,
+                            function_ref<Value(OpBuilder &)> otherwise) {
+  while (!operands.empty() && decide(plan.space, operands.front().guards) == Truth::No)
+    operands = operands.drop_front();
+  if (operands.empty())
+    return otherwise(top().builder);
+  const GuardedOperand &first = operands.front();
+  if (decide(plan.space, first.guards) == Truth::Yes)
+    return element(first.value, first.index);
+
+  // Tested at run time, in the innermost scope.
+  OpBuilder &b = top().builder;
+  size_t here = scopes.size() - 1;
+  Value condition;
+  auto also = [&](Value test) {
+    condition = condition ? arith::AndIOp::create(b, loc, condition, test).getResult() : test;
+  };
+  for (const Guard &guard : first.guards) {
+    if (decide(plan.space, guard) == Truth::Yes)
+      continue;
+    IndexExpr shifted = guard.index;
+    shifted.offset -= guard.low;
+    Value at = materialize(shifted, here);
+    also(arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ult, at, constantIndex(guard.high - guard.low)));
+    if (guard.step != 1) {
+      Value rest = arith::RemUIOp::create(b, loc, at, constantIndex(guard.step));
+      also(arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, rest, constantIndex(0)));
+    }
+  }
+  auto branch = scf::IfOp::create(b, loc, TypeRange(type), condition, /*withElseRegion=*/true);
+  b.setInsertionPoint(branch);
+  auto write = [&](Block *block, function_ref<Value()> value) {
+    Scope scope(OpBuilder::atBlockEnd(block));
+    scope.guarded = true;
+    scopes.push_back(&scope);
+    Value result = value();
+    if (result)
+      scf::YieldOp::create(scope.builder, loc, result);
+    scopes.pop_back();
+  };
+  write(branch.thenBlock(), [&] { return element(first.value, first.index); });
+  write(branch.elseBlock(), [&] { return choose(operands.drop_front(), type, otherwise); });
+  b.setInsertionPointAfter(branch);
+  return branch.getResult(0);
+}
+
+Value KernelBuilder::guardedElement(Operation *op, const IndexExpr &index, size_t scope) {
+  auto operands = guardedOperands(plan.space, op, index);
+  if (!operands) {
+    failedToBuild = true;
+    return {};
+  }
+  // Everything is written in `scope`, so that the value is known there.
+  SmallVector<Scope *> inner(scopes);
+  scopes.truncate(scope + 1);
+  Type type = computeType(elementOf(op->getResult(0)));
+  Value result = choose(*operands, type, [&](OpBuilder &b) -> Value {
+    auto pad = dyn_cast<PadOp>(op);
+    if (!pad)
+      return arith::ConstantOp::create(b, loc, cast<TypedAttr>(b.getZeroAttr(type)));
+    if (auto value = dyn_cast<FloatAttr>(pad.getValue()))
+      return arith::ConstantOp::create(b, loc, b.getFloatAttr(type, value.getValueAsDouble()));
+    return arith::ConstantOp::create(b, loc, pad.getValue());
+  });
+  scopes = inner;
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// All ops
+//===----------------------------------------------------------------------===//
+
+Value KernelBuilder::element(Value value, const IndexExpr &index) {
+  if (failedToBuild)
+    return {};
+  size_t scope = scopeOf(value, index);
+  std::pair<const void *, IndexExpr> key(value.getAsOpaquePointer(), index);
+  for (size_t at = 0; at <= scope; ++at)
+    if (auto known = scopes[at]->elements.find(key); known != scopes[at]->elements.end())
+      return known->second;
+  Value result = computeElement(value, index, scope);
+  if (!result) {
+    failedToBuild = true;
+    return {};
+  }
+  return scopes[scope]->elements[key] = result;
+}
+
+Value KernelBuilder::computeElement(Value value, const IndexExpr &index, size_t scope) {
+  OpBuilder &b = scopes[scope]->builder;
+  Operation *op = value.getDefiningOp();
+  if (op && currentLevel > 0 && index == plan.element) {
+    auto output = plan.stored.find(value);
+    if (output != plan.stored.end() && plan.level.lookup(value) < currentLevel) {
+      Value at = materialize(index, scope);
+      return load(resultArgument(output->second), at, elementOf(value), b);
+    }
+    auto kept = plan.buffered.find(value);
+    if (kept != plan.buffered.end() && kept->second < currentLevel) {
+      Value at = materialize(plan.column, scope);
+      Value stored = memref::LoadOp::create(b, loc, buffers.lookup(value), at);
+      if (!elementOf(value).isInteger(1))
+        return stored;
+      return arith::TruncIOp::create(b, loc, b.getI1Type(), stored);
+    }
+  }
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    Value at = materialize(index, scope);
+    return load(argument.getArgNumber(), at, elementOf(value), b);
+  }
+  if (isa<ReduceOp>(op)) {
+    auto sums = columnSums.find(value);
+    if (!columnEpilogue || sums == columnSums.end() || index != plan.column) {
+      op->emitOpError("is used in its own kernel at an index other than that of its result");
+      return {};
+    }
+    Value column = materialize(plan.column, scope);
+    Value at = arith::SubIOp::create(b, loc, column, blockStart);
+    return memref::LoadOp::create(b, loc, sums->second, at);
+  }
+  if (auto constant = dyn_cast<ConstantOp>(op)) {
+    auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());
+    if (!elements || !elements.isSplat()) {
+      op->emitOpError("with different elements is no part of a kernel");
+      return {};
+    }
+    OpBuilder &first = scopes.front()->builder;
+    if (isa<FloatType>(elementOf(value)))
+      return arith::ConstantOp::create(
+          first, loc, first.getF32FloatAttr(elements.getSplatValue<FloatAttr>().getValueAsDouble()));
+    return arith::ConstantOp::create(first, loc, cast<TypedAttr>(elements.getSplatValue<Attribute>()));
+  }
+  if (IndexSpace::isView(op)) {
+    auto operand = plan.space.throughView(op, index);
+    return operand ? element(op->getOperand(0), *operand) : Value();
+  }
+  if (auto iota = dyn_cast<IotaOp>(op)) {
+    auto indices = plan.space.delinearize(index, iota.getType().getShape());
+    if (!indices)
+      return {};
+    Value count = materialize((*indices)[iota.getDim()], scope);
+    Type type = computeType(elementOf(value));
+    if (isa<IntegerType>(type))
+      return arith::IndexCastOp::create(b, loc, type, count);
+    return arith::SIToFPOp::create(b, loc, type, arith::IndexCastOp::create(b, loc, b.getI32Type(), count).getResult());
+  }
+  if (auto random = dyn_cast<RandomOp>(op)) {
+    Value seed = element(random.getSeed(), {}), step = element(random.getStep(), {});
+    Value at = materialize(index, scope);
+    return buildPhilox(b, loc, seed, step, random.getId(), at);
+  }
+  if (auto gather = dyn_cast<GatherOp>(op))
+    return gatherElement(gather, index);
+  if (isa<PadOp, ConcatOp>(op))
+    return guardedElement(op, index, scope);
+  auto scalar = dyn_cast<ScalarOpInterface>(op);
+  if (!scalar) {
+    op->emitOpError("is no part of a kernel");
+    return {};
+  }
+  SmallVector<Value> operands;
+  for (Value operand : op->getOperands()) {
+    operands.push_back(element(operand, index));
+    if (!operands.back())
+      return {};
+  }
+  return scalar.buildScalar(b, operands);
+}

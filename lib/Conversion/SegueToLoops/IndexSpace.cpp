@@ -1,0 +1,169 @@
+//===- IndexSpace.cpp - linear indices of kernels -------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/Conversion/SegueToLoops/IndexSpace.h"
+#include "llvm/Support/MathExtras.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+
+using namespace mlir;
+using namespace segue;
+
+//===----------------------------------------------------------------------===//
+// IndexExpr
+//===----------------------------------------------------------------------===//
+
+IndexExpr IndexExpr::constant(int64_t value) {
+  IndexExpr index;
+  index.offset = value;
+  return index;
+}
+
+IndexExpr IndexExpr::variable(unsigned variable, int64_t coefficient) {
+  IndexExpr index;
+  index.add(variable, coefficient);
+  return index;
+}
+
+void IndexExpr::add(unsigned variable, int64_t coefficient) {
+  if (coefficient == 0)
+    return;
+  auto *at = llvm::find_if(terms, [&](const Term &term) { return term.variable >= variable; });
+  if (at == terms.end() || at->variable != variable) {
+    terms.insert(at, Term{variable, coefficient});
+    return;
+  }
+  at->coefficient += coefficient;
+  if (at->coefficient == 0)
+    terms.erase(at);
+}
+
+void IndexExpr::add(const IndexExpr &other, int64_t factor) {
+  offset += other.offset * factor;
+  for (const Term &term : other.terms)
+    add(term.variable, term.coefficient * factor);
+}
+
+//===----------------------------------------------------------------------===//
+// IndexSpace
+//===----------------------------------------------------------------------===//
+
+unsigned IndexSpace::addVariable(int64_t extent, bool splittable) {
+  variables.push_back(Variable{0, extent, splittable, {}, 0, false});
+  return variables.size() - 1;
+}
+
+void IndexSpace::restrict(unsigned variable, int64_t low, int64_t high) {
+  variables[variable].low = low;
+  variables[variable].high = high;
+}
+
+std::pair<int64_t, int64_t> IndexSpace::range(const IndexExpr &index) const {
+  int64_t least = index.offset, greatest = index.offset;
+  for (const IndexExpr::Term &term : index.terms) {
+    const Variable &variable = variables[term.variable];
+    int64_t low = variable.low, high = variable.high - 1;
+    if (variable.divisor && !variable.remainder) {
+      // The source may be restricted by now, or no more.
+      std::tie(low, high) = range(variable.source);
+      low = llvm::divideFloorSigned(low, variable.divisor);
+      high = llvm::divideFloorSigned(high, variable.divisor);
+    }
+    int64_t first = term.coefficient * low, last = term.coefficient * high;
+    least += std::min(first, last);
+    greatest += std::max(first, last);
+  }
+  return {least, greatest};
+}
+
+IndexExpr IndexSpace::divided(const IndexExpr &index, int64_t divisor, bool remainder) {
+  auto [entry, isNew] = fallbacks.try_emplace({index, divisor, remainder}, variables.size());
+  if (isNew) {
+    variables.push_back(Variable{0, divisor, false, index, divisor, remainder});
+  }
+  return IndexExpr::variable(entry->second);
+}
+
+std::optional<SmallVector<IndexExpr>> IndexSpace::delinearize(const IndexExpr &index, ArrayRef<int64_t> shape) {
+  SmallVector<IndexExpr> indices(shape.size());
+  IndexExpr rest = index;
+  for (int64_t dim = shape.size() - 1; dim >= 0; --dim) {
+    int64_t extent = shape[dim];
+    // All that is left belongs to the outermost dimension that is not 1.
+    if (llvm::all_of(shape.take_front(dim), [](int64_t outer) { return outer == 1; })) {
+      indices[dim] = rest;
+      return indices;
+    }
+    // index = extent * quotient + part, each term where it divides.
+    IndexExpr quotient, part;
+    for (const IndexExpr::Term &term : rest.terms) {
+      quotient.add(term.variable, llvm::divideFloorSigned(term.coefficient, extent));
+      part.add(term.variable, llvm::mod(term.coefficient, extent));
+    }
+    part.offset = rest.offset;
+    auto [least, greatest] = range(part);
+    int64_t carry = llvm::divideFloorSigned(least, extent);
+    if (llvm::divideFloorSigned(greatest, extent) == carry) {
+      quotient.offset = carry;
+      part.offset -= carry * extent;
+      indices[dim] = part;
+      rest = quotient;
+      continue;
+    }
+    for (const IndexExpr::Term &term : part.terms) {
+      const Variable &variable = variables[term.variable];
+      int64_t factor = extent / term.coefficient, count = variable.high;
+      if (variable.splittable && variable.low == 0 && extent % term.coefficient == 0 && factor < count &&
+          count % factor == 0) {
+        wantedSplit = Split{term.variable, factor};
+        return std::nullopt;
+      }
+    }
+    indices[dim] = divided(rest, extent, /*remainder=*/true);
+    rest = divided(rest, extent, /*remainder=*/false);
+  }
+  return indices;
+}
+
+IndexExpr IndexSpace::linearize(ArrayRef<IndexExpr> indices, ArrayRef<int64_t> shape) {
+  IndexExpr flat;
+  int64_t stride = 1;
+  for (int64_t dim = shape.size() - 1; dim >= 0; --dim) {
+    flat.add(indices[dim], stride);
+    stride *= shape[dim];
+  }
+  return flat;
+}
+
+bool IndexSpace::isView(Operation *op) { return isa<ReshapeOp, TransposeOp, BroadcastOp, SliceOp>(op); }
+
+std::optional<IndexExpr> IndexSpace::throughView(Operation *view, const IndexExpr &index) {
+  if (isa<ReshapeOp>(view))
+    return index;
+  auto shape = cast<RankedTensorType>(view->getResult(0).getType()).getShape();
+  auto operandShape = cast<RankedTensorType>(view->getOperand(0).getType()).getShape();
+  if (llvm::all_of(operandShape, [](int64_t extent) { return extent == 1; }))
+    return IndexExpr::constant(0);
+  auto indices = delinearize(index, shape);
+  if (!indices)
+    return std::nullopt;
+  SmallVector<IndexExpr> operand(operandShape.size());
+  if (auto transpose = dyn_cast<TransposeOp>(view)) {
+    for (auto [dim, from] : llvm::enumerate(transpose.getPermutation()))
+      operand[from] = (*indices)[dim];
+  } else if (auto broadcast = dyn_cast<BroadcastOp>(view)) {
+    for (auto [dim, to] : llvm::enumerate(broadcast.getDims()))
+      if (operandShape[dim] != 1)
+        operand[dim] = (*indices)[to];
+  } else {
+    auto slice = cast<SliceOp>(view);
+    for (auto [dim, start, step] : llvm::enumerate(slice.getStarts(), slice.getSteps())) {
+      operand[dim].offset = start;
+      operand[dim].add((*indices)[dim], step);
+    }
+  }
+  return linearize(operand, operandShape);
+}

@@ -1,0 +1,106 @@
+//===- KernelBuilder.h - writes the loops of a kernel -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// LoopBuilder.cpp writes loops, reductions and stores; ElementBuilder.cpp
+// writes the computation of one element of a value at an index. What does not
+// depend on the variable of a loop is written before that loop.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_CONVERSION_SEGUETOLOOPS_KERNELBUILDER_H
+#define SEGUE_LIB_CONVERSION_SEGUETOLOOPS_KERNELBUILDER_H
+
+#include "LoopPlan.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+
+namespace segue {
+
+class KernelBuilder {
+public:
+  KernelBuilder(FusedOp fused, LoopPlan plan) : fused(fused), body(*fused.getBody().begin()), plan(std::move(plan)) {}
+
+  mlir::FailureOr<LoopKernel> build(llvm::StringRef name, mlir::OpBuilder &builder);
+
+private:
+  /// A block that is being written, with what is known in it.
+  struct Scope {
+    explicit Scope(mlir::OpBuilder builder) : builder(builder) {}
+    mlir::OpBuilder builder;
+    std::map<std::pair<const void *, IndexExpr>, mlir::Value> elements;
+    std::map<unsigned, mlir::Value> fallbacks;
+    std::map<int64_t, mlir::Value> constants;
+    /// Inside of a condition: nothing may move out.
+    bool guarded = false;
+  };
+  using Roots = llvm::SmallVector<mlir::Value>;
+
+  //===--- ElementBuilder.cpp ---===//
+  mlir::Value element(mlir::Value value, const IndexExpr &index);
+  mlir::Value computeElement(mlir::Value value, const IndexExpr &index, size_t scope);
+  mlir::Value gatherElement(GatherOp op, const IndexExpr &index);
+  mlir::Value guardedElement(mlir::Operation *op, const IndexExpr &index, size_t scope);
+  mlir::Value choose(llvm::ArrayRef<GuardedOperand> operands, mlir::Type type,
+                     llvm::function_ref<mlir::Value(mlir::OpBuilder &)> otherwise);
+  /// A checked index of a table with `rows` rows: 0 and an error status if bad.
+  mlir::Value checkedIndex(mlir::Value indices, const IndexExpr &at, int64_t rows, size_t scope);
+  mlir::Value load(unsigned argument, mlir::Value index, mlir::Type type, mlir::OpBuilder &b);
+  void store(mlir::Value value, unsigned argument, mlir::Value index, mlir::OpBuilder &b);
+  size_t scopeOf(const IndexExpr &index);
+  size_t scopeOf(mlir::Value value, const IndexExpr &index);
+  mlir::Value materialize(const IndexExpr &index, size_t scope);
+  mlir::Value variableIn(unsigned variable, size_t scope);
+  mlir::Value constantIndex(int64_t value);
+
+  //===--- LoopBuilder.cpp ---===//
+  Scope &top() { return *scopes.back(); }
+  /// Writes a loop in the innermost scope and its body in a new one.
+  llvm::SmallVector<mlir::Value>
+  loop(mlir::Value low, mlir::Value high, int64_t step, mlir::ValueRange initial,
+       llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> write);
+  llvm::SmallVector<mlir::Value>
+  columnLoop(size_t at, mlir::ValueRange initial,
+             llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
+  void define(unsigned variable, mlir::Value value);
+  void defineRow(mlir::Value row);
+  void buildFlat();
+  void buildRows();
+  void buildRow(mlir::Value row, mlir::Value chunk);
+  void buildLevel(int64_t level, mlir::Value chunk);
+  void buildColumns();
+  void buildScatter();
+  mlir::Value identity(ReduceKind kind, mlir::Type type, mlir::OpBuilder &b);
+  mlir::Value combine(ReduceKind kind, mlir::Value sum, mlir::Value value, mlir::OpBuilder &b);
+  unsigned resultArgument(unsigned result) { return fused.getInputs().size() + result; }
+  void describe(LoopKernel &kernel);
+
+  FusedOp fused;
+  mlir::Block &body;
+  LoopPlan plan;
+  mlir::func::FuncOp function;
+  mlir::Location loc = fused.getLoc();
+  llvm::SmallVector<Scope *> scopes;
+  size_t rowScope = 0;
+  int64_t currentLevel = 0;
+  mlir::Value begin, end, status;
+  llvm::DenseMap<unsigned, size_t> variableScope;
+  llvm::DenseMap<unsigned, mlir::Value> variableValue;
+  llvm::DenseMap<mlir::Value, mlir::Value> buffers;
+  /// Column reductions: their sums in a block of columns from `blockStart`.
+  llvm::DenseMap<mlir::Value, mlir::Value> columnSums;
+  mlir::Value blockStart;
+  bool columnEpilogue = false;
+  bool failedToBuild = false;
+};
+
+/// What an element is computed in: f32 for all floats.
+mlir::Type computeType(mlir::Type element);
+/// What an element is stored as: i8 for i1.
+mlir::Type memoryType(mlir::Type element);
+
+} // namespace segue
+
+#endif // SEGUE_LIB_CONVERSION_SEGUETOLOOPS_KERNELBUILDER_H

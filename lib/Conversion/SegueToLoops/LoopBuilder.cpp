@@ -1,0 +1,538 @@
+//===- LoopBuilder.cpp - the loops of a kernel ----------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A row is made in levels, one loop over the columns each: a level computes
+// what depends on the reductions of the levels before it, stores results as
+// soon as they are known, and accumulates its own reductions. In a loop body all
+// elements are computed before the first one is stored, so that a result may
+// take the place of an operand.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelBuilder.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include <limits>
+
+using namespace mlir;
+using namespace segue;
+
+/// Elements that one task of a kernel should have at least.
+constexpr int64_t kTaskElements = 4096;
+/// Columns that a block of a column kernel holds, and the least of a task.
+constexpr int64_t kBlockColumns = 256, kTaskColumns = 64;
+
+static RankedTensorType tensorType(Value value) { return cast<RankedTensorType>(value.getType()); }
+static Type elementOf(Value value) { return tensorType(value).getElementType(); }
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+Value KernelBuilder::identity(ReduceKind kind, Type type, OpBuilder &b) {
+  if (isa<FloatType>(type)) {
+    float infinity = std::numeric_limits<float>::infinity();
+    float value = kind == ReduceKind::Max ? -infinity : kind == ReduceKind::Min ? infinity : 0.0f;
+    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
+  }
+  unsigned width = cast<IntegerType>(type).getWidth();
+  APInt value = kind == ReduceKind::Max   ? APInt::getSignedMinValue(width)
+                : kind == ReduceKind::Min ? APInt::getSignedMaxValue(width)
+                                          : APInt::getZero(width);
+  return arith::ConstantOp::create(b, loc, b.getIntegerAttr(type, value));
+}
+
+Value KernelBuilder::combine(ReduceKind kind, Value sum, Value value, OpBuilder &b) {
+  bool isFloat = isa<FloatType>(value.getType());
+  if (kind == ReduceKind::Max)
+    return isFloat ? arith::MaximumFOp::create(b, loc, sum, value).getResult()
+                   : arith::MaxSIOp::create(b, loc, sum, value).getResult();
+  if (kind == ReduceKind::Min)
+    return isFloat ? arith::MinimumFOp::create(b, loc, sum, value).getResult()
+                   : arith::MinSIOp::create(b, loc, sum, value).getResult();
+  return isFloat ? arith::AddFOp::create(b, loc, sum, value).getResult()
+                 : arith::AddIOp::create(b, loc, sum, value).getResult();
+}
+
+//===----------------------------------------------------------------------===//
+// Loops
+//===----------------------------------------------------------------------===//
+
+SmallVector<Value> KernelBuilder::loop(Value low, Value high, int64_t step, ValueRange initial,
+                                       function_ref<SmallVector<Value>(Value, ValueRange)> write) {
+  Value by = constantIndex(step);
+  OpBuilder &outer = top().builder;
+  auto loop = scf::ForOp::create(outer, loc, low, high, by, initial);
+  outer.setInsertionPoint(loop);
+  Scope inner(initial.empty() ? OpBuilder(loop.getBody()->getTerminator()) : OpBuilder::atBlockEnd(loop.getBody()));
+  scopes.push_back(&inner);
+  SmallVector<Value> values = write(loop.getInductionVar(), loop.getRegionIterArgs());
+  if (!initial.empty() && values.size() == initial.size())
+    scf::YieldOp::create(inner.builder, loc, values);
+  scopes.pop_back();
+  outer.setInsertionPointAfter(loop);
+  return SmallVector<Value>(loop.getResults());
+}
+
+SmallVector<Value> KernelBuilder::columnLoop(size_t at, ValueRange initial,
+                                             function_ref<SmallVector<Value>(ValueRange)> write) {
+  if (at == plan.columnLoops.size())
+    return write(initial);
+  const LoopPlan::Loop columns = plan.columnLoops[at];
+  SmallVector<Value> values(initial);
+  for (size_t segment = 0; segment + 1 < columns.bounds.size(); ++segment) {
+    int64_t low = columns.bounds[segment], high = columns.bounds[segment + 1];
+    plan.space.restrict(columns.variable, low, high);
+    values = loop(constantIndex(low), constantIndex(high), 1, values, [&](Value column, ValueRange carried) {
+      define(columns.variable, column);
+      return columnLoop(at + 1, carried, write);
+    });
+  }
+  plan.space.restrict(columns.variable, 0, columns.extent);
+  return values;
+}
+
+void KernelBuilder::define(unsigned variable, Value value) {
+  variableScope[variable] = scopes.size() - 1;
+  variableValue[variable] = value;
+}
+
+/// Defines the variables that a row index is split in.
+void KernelBuilder::defineRow(Value row) {
+  rowScope = scopes.size() - 1;
+  OpBuilder &b = top().builder;
+  for (size_t at = plan.rowLoops.size(); at-- > 0;) {
+    const LoopPlan::Loop &loop = plan.rowLoops[at];
+    if (at == 0) {
+      define(loop.variable, row);
+      return;
+    }
+    Value extent = constantIndex(loop.extent);
+    define(loop.variable, arith::RemUIOp::create(b, loc, row, extent));
+    row = arith::DivUIOp::create(b, loc, row, extent);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Elementwise kernels without structure
+//===----------------------------------------------------------------------===//
+
+void KernelBuilder::buildFlat() {
+  loop(begin, end, 1, {}, [&](Value at, ValueRange) -> SmallVector<Value> {
+    for (const LoopPlan::Loop &columns : plan.columnLoops)
+      define(columns.variable, at);
+    SmallVector<Value> values;
+    for (Value value : body.getTerminator()->getOperands())
+      values.push_back(element(value, plan.element));
+    if (!failedToBuild)
+      for (auto [result, value] : llvm::enumerate(values))
+        store(value, resultArgument(result), at, top().builder);
+    return {};
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Rows
+//===----------------------------------------------------------------------===//
+
+void KernelBuilder::buildLevel(int64_t level, Value chunk) {
+  currentLevel = level;
+  auto results = body.getTerminator()->getOperands();
+  auto isRoot = [&](Value value) { return plan.level.lookup(value) == level; };
+
+  SmallVector<ReduceOp> reduces, chunkReduces;
+  llvm::copy_if(plan.rowReduces, std::back_inserter(reduces), [&](ReduceOp op) { return isRoot(op.getInput()); });
+  llvm::copy_if(plan.columnReduces, std::back_inserter(chunkReduces), [&](ReduceOp op) { return isRoot(op.getInput()); });
+  SmallVector<unsigned> stores;
+  for (auto [at, value, kind] : llvm::enumerate(results, plan.results))
+    if (kind == LoopPlan::ResultKind::Element && isRoot(value))
+      stores.push_back(at);
+  SmallVector<Value> kept;
+  for (auto [value, from] : plan.buffered)
+    if (from == level)
+      kept.push_back(value);
+  if (reduces.empty() && chunkReduces.empty() && stores.empty() && kept.empty())
+    return;
+
+  SmallVector<Value> initial;
+  for (ReduceOp reduce : reduces)
+    initial.push_back(identity(reduce.getKind(), computeType(elementOf(reduce.getInput())), top().builder));
+  SmallVector<Value> sums = columnLoop(0, initial, [&](ValueRange carried) -> SmallVector<Value> {
+    SmallVector<Value> next, stored, keeping, added;
+    for (ReduceOp reduce : reduces)
+      next.push_back(element(reduce.getInput(), plan.element));
+    for (unsigned at : stores)
+      stored.push_back(element(results[at], plan.element));
+    for (Value value : kept)
+      keeping.push_back(element(value, plan.element));
+    for (ReduceOp reduce : chunkReduces)
+      added.push_back(element(reduce.getInput(), plan.element));
+    if (failedToBuild)
+      return SmallVector<Value>(carried);
+
+    size_t here = scopes.size() - 1;
+    OpBuilder &b = top().builder;
+    for (auto [value, reduce, sum] : llvm::zip_equal(next, reduces, carried))
+      value = combine(reduce.getKind(), sum, value, b);
+    if (!stores.empty()) {
+      Value at = materialize(plan.element, here);
+      for (auto [result, value] : llvm::zip_equal(stores, stored))
+        store(value, resultArgument(result), at, b);
+    }
+    if (!kept.empty()) {
+      Value at = materialize(plan.column, here);
+      for (auto [value, scalar] : llvm::zip_equal(kept, keeping)) {
+        if (scalar.getType().isInteger(1))
+          scalar = arith::ExtUIOp::create(b, loc, b.getI8Type(), scalar);
+        memref::StoreOp::create(b, loc, scalar, buffers.lookup(value), at);
+      }
+    }
+    if (!chunkReduces.empty()) {
+      Value column = materialize(plan.column, here);
+      Value start = arith::MulIOp::create(b, loc, chunk, constantIndex(plan.shape.cols));
+      Value at = arith::AddIOp::create(b, loc, start, column);
+      for (auto [reduce, value] : llvm::zip_equal(chunkReduces, added))
+        for (auto [result, yielded] : llvm::enumerate(results))
+          if (yielded == reduce.getResult()) {
+            unsigned argument = resultArgument(result);
+            Value sum = load(argument, at, elementOf(yielded), b);
+            store(combine(reduce.getKind(), sum, value, b), argument, at, b);
+          }
+    }
+    return next;
+  });
+
+  for (auto [reduce, sum] : llvm::zip_equal(reduces, sums)) {
+    OpBuilder &b = top().builder;
+    if (reduce.getKind() == ReduceKind::Mean) {
+      Value count = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(plan.shape.cols)));
+      sum = arith::DivFOp::create(b, loc, sum, count);
+    }
+    scopes[rowScope]->elements[{reduce.getResult().getAsOpaquePointer(), plan.row}] = sum;
+  }
+}
+
+void KernelBuilder::buildRow(Value row, Value chunk) {
+  defineRow(row);
+  for (int64_t level = 0; level < plan.levels && !failedToBuild; ++level)
+    buildLevel(level, chunk);
+  currentLevel = plan.levels;
+  for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results)) {
+    if (kind != LoopPlan::ResultKind::Row)
+      continue;
+    Value scalar = element(value, plan.row);
+    if (failedToBuild)
+      return;
+    store(scalar, resultArgument(at), row, top().builder);
+  }
+}
+
+void KernelBuilder::buildRows() {
+  for (auto [value, level] : plan.buffered) {
+    Type type = memoryType(computeType(elementOf(value)));
+    buffers[value] = memref::AllocaOp::create(top().builder, loc, MemRefType::get({plan.shape.cols}, type));
+  }
+  loop(begin, end, 1, {}, [&](Value at, ValueRange) -> SmallVector<Value> {
+    if (!plan.shape.chunks) {
+      buildRow(at, {});
+      return {};
+    }
+    // The sums of a chunk gather in the result itself, a row of it per chunk.
+    Value columns = constantIndex(plan.shape.cols);
+    Value first = arith::MulIOp::create(top().builder, loc, at, columns);
+    loop(constantIndex(0), columns, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+      OpBuilder &b = top().builder;
+      Value to = arith::AddIOp::create(b, loc, first, column);
+      for (auto [result, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results))
+        if (kind == LoopPlan::ResultKind::Chunk) {
+          auto reduce = value.getDefiningOp<ReduceOp>();
+          store(identity(reduce.getKind(), computeType(elementOf(value)), b), resultArgument(result), to, b);
+        }
+      return {};
+    });
+    int64_t rowsOfChunk = plan.shape.rows / plan.shape.chunks;
+    Value firstRow = arith::MulIOp::create(top().builder, loc, at, constantIndex(rowsOfChunk));
+    loop(constantIndex(0), constantIndex(rowsOfChunk), 1, {}, [&](Value inChunk, ValueRange) -> SmallVector<Value> {
+      Value row = arith::AddIOp::create(top().builder, loc, firstRow, inChunk);
+      buildRow(row, at);
+      return {};
+    });
+    return {};
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Columns: blocks of them, so that the sums stay in registers or L1
+//===----------------------------------------------------------------------===//
+
+void KernelBuilder::buildColumns() {
+  for (ReduceOp reduce : plan.columnReduces) {
+    auto type = MemRefType::get({kBlockColumns}, computeType(elementOf(reduce.getInput())));
+    columnSums[reduce.getResult()] = memref::AllocaOp::create(top().builder, loc, type);
+  }
+  auto defineColumn = [&](Value column) {
+    for (const LoopPlan::Loop &columns : plan.columnLoops)
+      define(columns.variable, column);
+  };
+  loop(begin, end, kBlockColumns, {}, [&](Value start, ValueRange) -> SmallVector<Value> {
+    blockStart = start;
+    rowScope = scopes.size() - 1;
+    Value beyond = arith::AddIOp::create(top().builder, loc, start, constantIndex(kBlockColumns));
+    Value stop = arith::MinUIOp::create(top().builder, loc, beyond, end);
+    auto inBlock = [&](Value column) -> Value {
+      return arith::SubIOp::create(top().builder, loc, column, start);
+    };
+    loop(start, stop, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+      Value at = inBlock(column);
+      OpBuilder &b = top().builder;
+      for (ReduceOp reduce : plan.columnReduces)
+        memref::StoreOp::create(b, loc, identity(reduce.getKind(), computeType(elementOf(reduce.getInput())), b),
+                                columnSums.lookup(reduce.getResult()), at);
+      return {};
+    });
+    loop(constantIndex(0), constantIndex(plan.shape.rows), 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
+      for (const LoopPlan::Loop &rows : plan.rowLoops)
+        define(rows.variable, row);
+      loop(start, stop, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+        defineColumn(column);
+        for (ReduceOp reduce : plan.columnReduces) {
+          Value value = element(reduce.getInput(), plan.element);
+          if (failedToBuild)
+            return {};
+          Value at = inBlock(column), sums = columnSums.lookup(reduce.getResult());
+          OpBuilder &b = top().builder;
+          Value sum = memref::LoadOp::create(b, loc, sums, at);
+          memref::StoreOp::create(b, loc, combine(reduce.getKind(), sum, value, b), sums, at);
+        }
+        return {};
+      });
+      return {};
+    });
+    for (ReduceOp reduce : plan.columnReduces)
+      if (reduce.getKind() == ReduceKind::Mean)
+        loop(start, stop, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+          Value at = inBlock(column), sums = columnSums.lookup(reduce.getResult());
+          OpBuilder &b = top().builder;
+          Value count = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(plan.shape.rows)));
+          Value sum = memref::LoadOp::create(b, loc, sums, at);
+          memref::StoreOp::create(b, loc, arith::DivFOp::create(b, loc, sum, count).getResult(), sums, at);
+          return {};
+        });
+    columnEpilogue = true;
+    loop(start, stop, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+      defineColumn(column);
+      rowScope = scopes.size() - 1;
+      SmallVector<Value> values;
+      for (Value value : body.getTerminator()->getOperands())
+        values.push_back(element(value, plan.column));
+      if (!failedToBuild)
+        for (auto [result, value] : llvm::enumerate(values))
+          store(value, resultArgument(result), column, top().builder);
+      return {};
+    });
+    return {};
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Scatter: every task walks all indices, in order, for its own columns
+//===----------------------------------------------------------------------===//
+
+void KernelBuilder::buildScatter() {
+  for (Operation &op : body) {
+    auto scatter = dyn_cast<ScatterAddOp>(op);
+    if (!scatter)
+      continue;
+    int64_t tableRows = tensorType(scatter.getResult()).getDimSize(0);
+    Value width = constantIndex(plan.shape.cols);
+    for (auto [result, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
+      if (value != scatter.getResult())
+        continue;
+      unsigned argument = resultArgument(result);
+      Type type = computeType(elementOf(value));
+      auto address = [&](Value row, Value column) -> Value {
+        OpBuilder &b = top().builder;
+        return arith::AddIOp::create(b, loc, arith::MulIOp::create(b, loc, row, width).getResult(), column);
+      };
+      loop(constantIndex(0), constantIndex(tableRows), 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
+        loop(begin, end, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+          Value at = address(row, column);
+          store(identity(ReduceKind::Sum, type, top().builder), argument, at, top().builder);
+          return {};
+        });
+        return {};
+      });
+      loop(constantIndex(0), constantIndex(plan.shape.rows), 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
+        defineRow(row);
+        Value index = checkedIndex(scatter.getIndices(), plan.row, tableRows, scopes.size() - 1);
+        // A bad index is reported, and what is added is 0.
+        loop(begin, end, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+          for (const LoopPlan::Loop &columns : plan.columnLoops)
+            define(columns.variable, column);
+          Value update = element(scatter.getUpdates(), plan.element);
+          if (failedToBuild)
+            return {};
+          Value at = address(index, column);
+          OpBuilder &b = top().builder;
+          Value sum = load(argument, at, elementOf(value), b);
+          store(combine(ReduceKind::Sum, sum, update, b), argument, at, b);
+          return {};
+        });
+        return {};
+      });
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The function
+//===----------------------------------------------------------------------===//
+
+static int64_t bytesOf(RankedTensorType type) {
+  return type.getNumElements() * ((type.getElementTypeBitWidth() + 7) / 8);
+}
+
+/// Range, grain, and how many bytes of each buffer a range touches.
+void KernelBuilder::describe(LoopKernel &kernel) {
+  const KernelShape &shape = plan.shape;
+  int64_t rowsOfUnit = 1;
+  switch (shape.kind) {
+  case KernelShape::Kind::Map:
+    kernel.range = shape.elements();
+    kernel.grain = kTaskElements;
+    break;
+  case KernelShape::Kind::Rows:
+    kernel.range = shape.chunks ? shape.chunks : shape.rows;
+    kernel.grain = shape.chunks ? 1 : std::max<int64_t>(1, kTaskElements / shape.cols);
+    rowsOfUnit = shape.chunks ? shape.rows / shape.chunks : 1;
+    break;
+  case KernelShape::Kind::Columns:
+  case KernelShape::Kind::Scatter:
+    kernel.range = shape.cols;
+    kernel.grain = kTaskColumns;
+    break;
+  }
+
+  // An operand read at the index of the element alone grows with the range.
+  bool grows = plan.flat || shape.kind == KernelShape::Kind::Rows;
+  int64_t elementsOfUnit = plan.flat ? 1 : rowsOfUnit * shape.cols;
+  SmallVector<int64_t> fixed, perUnit;
+  auto add = [&](Value value, int64_t elements) {
+    int64_t size = (elementOf(value).getIntOrFloatBitWidth() + 7) / 8;
+    fixed.push_back(elements ? 0 : bytesOf(tensorType(value)));
+    perUnit.push_back(elements * size);
+  };
+  for (BlockArgument argument : body.getArguments()) {
+    auto access = plan.accesses.find(argument);
+    int64_t elements = 0;
+    if (grows && access != plan.accesses.end() && access->second.indices.size() == 1) {
+      const IndexExpr &index = *access->second.indices.begin();
+      if (index == plan.element && tensorType(argument).getNumElements() == shape.elements())
+        elements = elementsOfUnit;
+      else if (!plan.flat && index == plan.row && tensorType(argument).getNumElements() == shape.rows)
+        elements = rowsOfUnit;
+    }
+    add(argument, elements);
+  }
+  for (auto [value, kind] : llvm::zip_equal(body.getTerminator()->getOperands(), plan.results))
+    add(value, !grows                                  ? 0
+               : kind == LoopPlan::ResultKind::Element ? elementsOfUnit
+               : kind == LoopPlan::ResultKind::Row     ? rowsOfUnit
+                                                       : shape.cols);
+  OpBuilder b(function.getContext());
+  function->setAttr("segue.outputs", b.getI64IntegerAttr(plan.results.size()));
+  function->setAttr("segue.fixed_bytes", b.getDenseI64ArrayAttr(fixed));
+  function->setAttr("segue.bytes_per_unit", b.getDenseI64ArrayAttr(perUnit));
+
+  // A result may take the place of an operand that is read at the same element,
+  // and not after the result is stored.
+  if (!grows)
+    return;
+  for (BlockArgument argument : body.getArguments())
+    for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results)) {
+      auto access = plan.accesses.find(argument);
+      if (kind == LoopPlan::ResultKind::Element && access != plan.accesses.end() &&
+          access->second.indices.size() == 1 && *access->second.indices.begin() == plan.element &&
+          access->second.lastLevel <= plan.level.lookup(value) &&
+          tensorType(argument).getNumElements() == shape.elements() && elementOf(argument) == elementOf(value))
+        kernel.inPlace.append({static_cast<int64_t>(argument.getArgNumber()), static_cast<int64_t>(at)});
+    }
+}
+
+/// Fast math, except for what it would break: NaN and infinity keep their
+/// meaning (masks are infinite), and conversions keep rounding.
+static void setFastMath(func::FuncOp function) {
+  auto flags = arith::FastMathFlags::reassoc | arith::FastMathFlags::contract | arith::FastMathFlags::nsz |
+               arith::FastMathFlags::arcp | arith::FastMathFlags::afn;
+  auto attribute = arith::FastMathFlagsAttr::get(function.getContext(), flags);
+  function.walk([&](Operation *op) {
+    if (auto math = dyn_cast<arith::ArithFastMathInterface>(op))
+      if (!isa<arith::TruncFOp, arith::ExtFOp>(op))
+        op->setAttr(math.getFastMathAttrName(), attribute);
+  });
+}
+
+FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
+  auto buffer = [](Value value) -> Type { return MemRefType::get({ShapedType::kDynamic}, memoryType(elementOf(value))); };
+  SmallVector<Type> types;
+  for (Value value : body.getArguments())
+    types.push_back(buffer(value));
+  for (Value value : body.getTerminator()->getOperands())
+    types.push_back(buffer(value));
+  types.append(2, builder.getIndexType());
+  function = func::FuncOp::create(builder, loc, name, builder.getFunctionType(types, builder.getI64Type()));
+  Block *entry = function.addEntryBlock();
+  begin = entry->getArgument(types.size() - 2);
+  end = entry->getArgument(types.size() - 1);
+
+  // Constants and allocations go to the front, before what is hoisted.
+  Scope top(OpBuilder::atBlockEnd(entry));
+  scopes.push_back(&top);
+  bool checks = llvm::any_of(body, [](Operation &op) { return isa<GatherOp, ScatterAddOp>(op); });
+  if (checks) {
+    status = memref::AllocaOp::create(top.builder, loc, MemRefType::get({1}, builder.getI64Type()));
+    Value zero = arith::ConstantOp::create(top.builder, loc, builder.getI64IntegerAttr(0));
+    memref::StoreOp::create(top.builder, loc, zero, status, constantIndex(0));
+  }
+  switch (plan.shape.kind) {
+  case KernelShape::Kind::Map:
+    buildFlat();
+    break;
+  case KernelShape::Kind::Rows:
+    buildRows();
+    break;
+  case KernelShape::Kind::Columns:
+    buildColumns();
+    break;
+  case KernelShape::Kind::Scatter:
+    buildScatter();
+    break;
+  }
+  Value code;
+  if (checks)
+    code = memref::LoadOp::create(top.builder, loc, status, constantIndex(0));
+  else
+    code = arith::ConstantOp::create(top.builder, loc, builder.getI64IntegerAttr(0));
+  func::ReturnOp::create(top.builder, loc, code);
+  scopes.pop_back();
+  if (failedToBuild) {
+    function.erase();
+    return fused.emitOpError("has no loops: an op in it is used at an index that its kernel does not compute");
+  }
+  setFastMath(function);
+  LoopKernel kernel;
+  kernel.function = function;
+  describe(kernel);
+  return kernel;
+}
+
+FailureOr<LoopKernel> segue::buildLoops(FusedOp fused, StringRef name, OpBuilder &builder) {
+  FailureOr<LoopPlan> plan = LoopPlan::make(fused);
+  if (failed(plan))
+    return failure();
+  return KernelBuilder(fused, std::move(*plan)).build(name, builder);
+}

@@ -1,0 +1,115 @@
+//===- LoopPlan.h - which loops a kernel has --------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Decides, before anything is written, how rows and columns are split in
+// loops, which values of an earlier level are kept in a row buffer, and how each
+// operand is accessed. It walks the region as the element builder will.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_CONVERSION_SEGUETOLOOPS_LOOPPLAN_H
+#define SEGUE_LIB_CONVERSION_SEGUETOLOOPS_LOOPPLAN_H
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
+#include "segue/Conversion/SegueToLoops/IndexSpace.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
+#include <set>
+
+namespace segue {
+
+/// The region where a `pad` or `concat` takes its operand: low <= index < high
+/// and (index - low) divisible by `step`.
+struct Guard {
+  IndexExpr index;
+  int64_t low, high, step;
+};
+
+/// One operand of a `pad` or `concat` at one index of its result.
+struct GuardedOperand {
+  mlir::Value value;
+  IndexExpr index;
+  llvm::SmallVector<Guard> guards;
+};
+
+enum class Truth { No, Yes, Runtime };
+
+/// What is known of a guard from the ranges of the variables.
+Truth decide(const IndexSpace &space, const Guard &guard);
+Truth decide(const IndexSpace &space, llvm::ArrayRef<Guard> guards);
+
+/// The operands of a `pad` or `concat` at index `index` of its result.
+std::optional<llvm::SmallVector<GuardedOperand>> guardedOperands(IndexSpace &space, mlir::Operation *op,
+                                                                 const IndexExpr &index);
+
+/// Splits the index of a gather's result: the indices' and the rest of the row.
+struct GatherIndex {
+  IndexExpr indices, rest;
+  int64_t tableRows, rowElements;
+};
+std::optional<GatherIndex> gatherIndex(IndexSpace &space, GatherOp op, const IndexExpr &index);
+
+class LoopPlan {
+public:
+  struct Loop {
+    unsigned variable;
+    int64_t extent;
+    /// Where the loop is cut in segments: 0, ..., extent.
+    llvm::SmallVector<int64_t> bounds;
+  };
+  struct Access {
+    std::set<IndexExpr> indices;
+    int64_t lastLevel = 0;
+  };
+  enum class ResultKind { Element, Row, Chunk };
+
+  static mlir::FailureOr<LoopPlan> make(FusedOp fused);
+
+  KernelShape shape;
+  /// A Map whose columns are the range itself: no rows, one loop, no extent.
+  bool flat = false;
+  IndexSpace space;
+  llvm::SmallVector<Loop> rowLoops, columnLoops;
+  /// Index of the row; of the element at (row, column); of the column alone.
+  IndexExpr row, element, column;
+
+  int64_t levels = 1;
+  llvm::DenseMap<mlir::Value, int64_t> level;
+  /// Kept in a row buffer, written by the level given and read by later ones.
+  llvm::MapVector<mlir::Value, int64_t> buffered;
+  /// Results that later levels read back.
+  llvm::DenseMap<mlir::Value, unsigned> stored;
+  llvm::DenseMap<mlir::Value, Access> accesses;
+  llvm::SmallVector<ResultKind> results;
+  llvm::DenseSet<mlir::Value> dependsOnReduce;
+
+  /// Row reductions, and reductions over the rows of a chunk or of all rows.
+  llvm::SmallVector<ReduceOp> rowReduces, columnReduces;
+
+private:
+  mlir::LogicalResult classify(FusedOp fused);
+  void makeSpace(llvm::ArrayRef<int64_t> rowExtents, llvm::ArrayRef<int64_t> columnExtents);
+  /// One walk over all that is computed; false if the loops must change.
+  bool walk(mlir::Block &body);
+  bool walkSegments(mlir::Block &body, size_t loop);
+  bool walkRoots(mlir::Block &body);
+  bool visit(mlir::Value value, const IndexExpr &index);
+  int64_t cost(mlir::Value value);
+
+  std::map<unsigned, std::set<int64_t>> wantedBounds;
+  std::map<unsigned, std::set<int64_t>> columnBounds;
+  std::set<std::pair<const void *, IndexExpr>> seen;
+  /// Values at `element` and the level that computes them first.
+  llvm::DenseMap<mlir::Value, int64_t> firstLevel;
+  int64_t currentLevel = 0;
+  llvm::DenseMap<mlir::Value, int64_t> costs;
+};
+
+} // namespace segue
+
+#endif // SEGUE_LIB_CONVERSION_SEGUETOLOOPS_LOOPPLAN_H

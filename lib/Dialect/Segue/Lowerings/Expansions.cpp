@@ -1,0 +1,255 @@
+//===- Expansions.cpp - composite ops in terms of primitives --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// ExpandableOpInterface of the composite ops. Each computes in f32 and rounds
+// its results once. The forms are chosen for one pass over a row where that is
+// possible and for accuracy where floats cancel; each says why where it is not
+// the textbook one.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ScalarModels.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/IR/DialectRegistry.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/Lowerings/Lowerings.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace segue;
+
+namespace {
+
+/// Writes primitives at one location as one writes formulas.
+class Formula {
+public:
+  Formula(OpBuilder &builder, Location loc) : b(builder), loc(loc) {}
+
+  static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+  Value to(Value value, Type element) {
+    return typeOf(value).getElementType() == element ? value : CastOp::create(b, loc, value, element).getResult();
+  }
+  Value f32(Value value) { return to(value, b.getF32Type()); }
+  Value splat(Value like, double value) { return ConstantOp::create(b, loc, typeOf(like), value); }
+
+  Value add(Value l, Value r) { return AddOp::create(b, loc, l, r); }
+  Value sub(Value l, Value r) { return SubOp::create(b, loc, l, r); }
+  Value mul(Value l, Value r) { return MulOp::create(b, loc, l, r); }
+  Value div(Value l, Value r) { return DivOp::create(b, loc, l, r); }
+  Value add(Value l, double r) { return add(l, splat(l, r)); }
+  Value mul(Value l, double r) { return mul(l, splat(l, r)); }
+  Value exp(Value x) { return ExpOp::create(b, loc, x); }
+  Value expm1(Value x) { return Expm1Op::create(b, loc, x); }
+  Value log(Value x) { return LogOp::create(b, loc, x); }
+  Value erf(Value x) { return ErfOp::create(b, loc, x); }
+  Value neg(Value x) { return NegOp::create(b, loc, x); }
+  Value sqrt(Value x) { return SqrtOp::create(b, loc, x); }
+  Value rsqrt(Value x) { return RsqrtOp::create(b, loc, x); }
+  Value max(Value l, Value r) { return MaxOp::create(b, loc, l, r); }
+  Value select(Value c, Value l, Value r) { return SelectOp::create(b, loc, c, l, r); }
+  Value compare(Predicate predicate, Value l, Value r) { return CompareOp::create(b, loc, predicate, l, r); }
+
+  Value reduce(ReduceKind kind, Value x, int64_t dim) { return ReduceOp::create(b, loc, kind, x, dim); }
+  /// Repeats a value along dimension `dim` of `like`, which it lacks.
+  Value along(Value value, int64_t dim, Value like) {
+    SmallVector<int64_t> dims;
+    for (int64_t k = 0; k < typeOf(like).getRank(); ++k)
+      if (k != dim)
+        dims.push_back(k);
+    return BroadcastOp::create(b, loc, value, dims, typeOf(like).getShape());
+  }
+  /// Repeats a vector or scalar over the leading dimensions of `like`.
+  Value over(Value value, Value like) {
+    SmallVector<int64_t> dims;
+    for (int64_t k = typeOf(like).getRank() - typeOf(value).getRank(); k < typeOf(like).getRank(); ++k)
+      dims.push_back(k);
+    return BroadcastOp::create(b, loc, value, dims, typeOf(like).getShape());
+  }
+  Value iota(ArrayRef<int64_t> shape, int64_t dim, Type element) {
+    return IotaOp::create(b, loc, RankedTensorType::get(shape, element), dim);
+  }
+  Value gather(Value table, Value indices) { return GatherOp::create(b, loc, table, indices); }
+
+  OpBuilder &b;
+  Location loc;
+};
+
+template <typename OpTy, SmallVector<Value> (*expansion)(OpTy, Formula &)>
+struct ExpandModel : ExpandableOpInterface::ExternalModel<ExpandModel<OpTy, expansion>, OpTy> {
+  SmallVector<Value> expand(Operation *op, OpBuilder &builder) const {
+    Formula formula(builder, op->getLoc());
+    SmallVector<Value> results = expansion(cast<OpTy>(op), formula);
+    for (auto [value, type] : llvm::zip_equal(results, op->getResultTypes()))
+      value = formula.to(value, cast<RankedTensorType>(type).getElementType());
+    return results;
+  }
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Activations
+//===----------------------------------------------------------------------===//
+
+/// x / (1 + exp(-t)): never cancels, and right at both infinities of t.
+static Value timesSigmoid(Formula &f, Value x, Value t) { return f.div(x, f.add(f.exp(f.neg(t)), 1.0)); }
+
+static SmallVector<Value> expandSigmoid(SigmoidOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  return {timesSigmoid(f, f.splat(x, 1.0), x)};
+}
+
+static SmallVector<Value> expandSilu(SiluOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  return {timesSigmoid(f, x, x)};
+}
+
+static SmallVector<Value> expandRelu(ReluOp op, Formula &f) {
+  return {f.max(op.getInput(), f.splat(op.getInput(), 0.0))};
+}
+
+static SmallVector<Value> expandGelu(GeluOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  if (op.getKind() == GeluKind::Erf)
+    return {f.mul(f.mul(x, 0.5), f.add(f.erf(f.mul(x, M_SQRT1_2)), 1.0))};
+  // (1 + tanh(u)) / 2 = sigmoid(2 u): one exponential, and no cancellation
+  // where tanh(u) is near -1.
+  double twice = 2 * std::sqrt(2 / M_PI);
+  Value cubic = f.add(f.mul(f.mul(x, x), twice * 0.044715), twice);
+  return {timesSigmoid(f, x, f.mul(x, cubic))};
+}
+
+//===----------------------------------------------------------------------===//
+// Normalisation and losses
+//===----------------------------------------------------------------------===//
+
+static int64_t lastDim(Value value) { return Formula::typeOf(value).getRank() - 1; }
+
+static SmallVector<Value> expandLayerNorm(LayerNormOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  int64_t dim = lastDim(x);
+  // Two passes: the one-pass form E[x^2] - E[x]^2 loses all digits when the
+  // mean is large.
+  Value mean = f.reduce(ReduceKind::Mean, x, dim);
+  Value centred = f.sub(x, f.along(mean, dim, x));
+  Value variance = f.reduce(ReduceKind::Mean, f.mul(centred, centred), dim);
+  Value rstd = f.rsqrt(f.add(variance, op.getEps().convertToDouble()));
+  Value result = f.mul(centred, f.along(rstd, dim, x));
+  if (op.getGamma())
+    result = f.mul(result, f.over(f.f32(op.getGamma()), x));
+  if (op.getBeta())
+    result = f.add(result, f.over(f.f32(op.getBeta()), x));
+  return {result, mean, rstd};
+}
+
+static SmallVector<Value> expandRmsNorm(RmsNormOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  int64_t dim = lastDim(x);
+  Value rstd = f.rsqrt(f.add(f.reduce(ReduceKind::Mean, f.mul(x, x), dim), op.getEps().convertToDouble()));
+  Value result = f.mul(x, f.along(rstd, dim, x));
+  if (op.getGamma())
+    result = f.mul(result, f.over(f.f32(op.getGamma()), x));
+  return {result, rstd};
+}
+
+static SmallVector<Value> expandSoftmax(SoftmaxOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  int64_t dim = op.getDim();
+  Value power = f.exp(f.sub(x, f.along(f.reduce(ReduceKind::Max, x, dim), dim, x)));
+  Value sum = f.reduce(ReduceKind::Sum, power, dim);
+  return {f.mul(power, f.along(f.div(f.splat(sum, 1.0), sum), dim, x))};
+}
+
+static SmallVector<Value> expandLogSoftmax(LogSoftmaxOp op, Formula &f) {
+  Value x = f.f32(op.getInput());
+  int64_t dim = op.getDim();
+  Value shifted = f.sub(x, f.along(f.reduce(ReduceKind::Max, x, dim), dim, x));
+  Value sum = f.reduce(ReduceKind::Sum, f.exp(shifted), dim);
+  return {f.sub(shifted, f.along(f.log(sum), dim, x))};
+}
+
+static SmallVector<Value> expandCrossEntropy(CrossEntropyOp op, Formula &f) {
+  Value x = f.f32(op.getLogits()), targets = op.getTargets();
+  int64_t classes = Formula::typeOf(x).getDimSize(1);
+  Type indexType = Formula::typeOf(targets).getElementType(), i32 = f.b.getI32Type();
+  Value max = f.reduce(ReduceKind::Max, x, 1);
+  Value sum = f.reduce(ReduceKind::Sum, f.exp(f.sub(x, f.along(max, 1, x))), 1);
+  Value lse = f.add(max, f.log(sum));
+
+  // The gather from a count is the target itself, checked against the classes.
+  Value valid = f.compare(Predicate::Ne, targets, f.splat(targets, static_cast<int64_t>(op.getIgnoreIndex())));
+  Value target = f.gather(f.iota({classes}, 0, indexType), f.select(valid, targets, f.splat(targets, 0)));
+  Value chosen = f.compare(Predicate::Eq, f.iota(Formula::typeOf(x).getShape(), 1, i32), f.along(f.to(target, i32), 1, x));
+  Value logit = f.reduce(ReduceKind::Sum, f.select(chosen, x, f.splat(x, 0.0)), 1);
+  Value loss = f.sub(lse, logit);
+  return {f.select(valid, loss, f.splat(loss, 0.0)), lse};
+}
+
+//===----------------------------------------------------------------------===//
+// Optimizers
+//===----------------------------------------------------------------------===//
+
+static SmallVector<Value> expandAdamW(AdamWOp op, Formula &f) {
+  Value p = f.f32(op.getParameter());
+  Value g = f.mul(f.f32(op.getGrad()), f.over(op.getClip(), p));
+  double beta1 = op.getBetas()[0], beta2 = op.getBetas()[1];
+
+  // 1 - beta^step = -expm1(step * log(beta)), exact for betas near 1.
+  Value step = f.f32(op.getStep());
+  auto correction = [&](double beta) -> Value {
+    return beta == 0 ? f.splat(step, 1.0) : f.neg(f.expm1(f.mul(step, std::log(beta))));
+  };
+  Value one = f.splat(step, 1.0);
+  Value rate = f.div(op.getLr(), correction(beta1));
+  Value scale = f.div(one, f.sqrt(correction(beta2)));
+
+  Value m = f.add(f.mul(op.getM(), beta1), f.mul(g, 1 - beta1));
+  Value v = f.add(f.mul(op.getV(), beta2), f.mul(f.mul(g, g), 1 - beta2));
+  double decay = op.getDecay().convertToDouble();
+  if (decay != 0)
+    p = f.mul(p, f.over(f.sub(one, f.mul(op.getLr(), decay)), p));
+  Value denominator = f.add(f.mul(f.sqrt(v), f.over(scale, v)), op.getEps().convertToDouble());
+  return {f.sub(p, f.div(f.mul(f.over(rate, m), m), denominator)), m, v};
+}
+
+static SmallVector<Value> expandSgd(SgdOp op, Formula &f) {
+  Value p = f.f32(op.getParameter());
+  Value g = f.mul(f.f32(op.getGrad()), f.over(op.getClip(), p));
+  double decay = op.getDecay().convertToDouble(), momentum = op.getMomentum().convertToDouble();
+  if (decay != 0)
+    g = f.add(g, f.mul(p, decay));
+  Value first = f.compare(Predicate::Eq, op.getStep(), f.splat(op.getStep(), 1));
+  Value velocity = f.add(f.mul(op.getVelocity(), momentum), f.mul(g, 1 - op.getDampening().convertToDouble()));
+  velocity = f.select(f.over(first, g), g, velocity);
+  Value direction = op.getNesterov() ? f.add(g, f.mul(velocity, momentum)) : velocity;
+  return {f.sub(p, f.mul(f.over(op.getLr(), p), direction)), velocity};
+}
+
+template <typename OpTy, SmallVector<Value> (*expansion)(OpTy, Formula &)>
+static void attach(MLIRContext *context) {
+  OpTy::template attachInterface<ExpandModel<OpTy, expansion>>(*context);
+}
+
+void segue::registerLowerings(DialectRegistry &registry) {
+  registry.insert<arith::ArithDialect, math::MathDialect>();
+  registry.addExtension(+[](MLIRContext *context, SegueDialect *) {
+    attachScalarModels(context);
+    attach<SigmoidOp, expandSigmoid>(context);
+    attach<SiluOp, expandSilu>(context);
+    attach<ReluOp, expandRelu>(context);
+    attach<GeluOp, expandGelu>(context);
+    attach<LayerNormOp, expandLayerNorm>(context);
+    attach<RmsNormOp, expandRmsNorm>(context);
+    attach<SoftmaxOp, expandSoftmax>(context);
+    attach<LogSoftmaxOp, expandLogSoftmax>(context);
+    attach<CrossEntropyOp, expandCrossEntropy>(context);
+    attach<AdamWOp, expandAdamW>(context);
+    attach<SgdOp, expandSgd>(context);
+  });
+}

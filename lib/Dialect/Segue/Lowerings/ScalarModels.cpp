@@ -1,0 +1,239 @@
+//===- ScalarModels.cpp - one element of each elementwise op --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// ScalarOpInterface of the elementwise primitives: what they do to one element,
+// in `arith` and `math`. Floats arrive as f32 whatever they are stored as.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ScalarModels.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/IR/Matchers.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+
+using namespace mlir;
+using namespace segue;
+
+/// Makes a model of a function.
+namespace {
+template <typename OpTy, Value (*build)(OpTy, OpBuilder &, Location, ValueRange)>
+struct ScalarModel : ScalarOpInterface::ExternalModel<ScalarModel<OpTy, build>, OpTy> {
+  Value buildScalar(Operation *op, OpBuilder &builder, ValueRange operands) const {
+    return build(cast<OpTy>(op), builder, op->getLoc(), operands);
+  }
+};
+} // namespace
+
+template <typename OpTy, Value (*build)(OpTy, OpBuilder &, Location, ValueRange)>
+static void attach(MLIRContext *context) {
+  OpTy::template attachInterface<ScalarModel<OpTy, build>>(*context);
+}
+
+static bool isFloat(Value value) { return isa<FloatType>(value.getType()); }
+
+static Value constant(OpBuilder &b, Location loc, Type type, double value) {
+  if (isa<FloatType>(type))
+    return arith::ConstantOp::create(b, loc, b.getFloatAttr(type, value));
+  return arith::ConstantOp::create(b, loc, b.getIntegerAttr(type, static_cast<int64_t>(value)));
+}
+
+//===----------------------------------------------------------------------===//
+// Families
+//===----------------------------------------------------------------------===//
+
+/// A float op of `math` with one operand.
+template <typename OpTy, typename MathOp>
+static Value unaryMath(OpTy, OpBuilder &b, Location loc, ValueRange v) {
+  return MathOp::create(b, loc, v[0]);
+}
+
+/// Ops of `arith` for floats and for integers.
+template <typename OpTy, typename FloatOp, typename IntOp>
+static Value binaryArith(OpTy, OpBuilder &b, Location loc, ValueRange v) {
+  if (isFloat(v[0]))
+    return FloatOp::create(b, loc, v[0], v[1]);
+  return IntOp::create(b, loc, v[0], v[1]);
+}
+
+template <typename OpTy, typename IntOp>
+static Value binaryInt(OpTy, OpBuilder &b, Location loc, ValueRange v) {
+  return IntOp::create(b, loc, v[0], v[1]);
+}
+
+//===----------------------------------------------------------------------===//
+// Single ops
+//===----------------------------------------------------------------------===//
+
+static Value negScalar(NegOp, OpBuilder &b, Location loc, ValueRange v) {
+  if (isFloat(v[0]))
+    return arith::NegFOp::create(b, loc, v[0]);
+  return arith::SubIOp::create(b, loc, constant(b, loc, v[0].getType(), 0), v[0]);
+}
+
+static Value absScalar(AbsOp, OpBuilder &b, Location loc, ValueRange v) {
+  if (isFloat(v[0]))
+    return math::AbsFOp::create(b, loc, v[0]);
+  return math::AbsIOp::create(b, loc, v[0]);
+}
+
+static Value signScalar(SignOp, OpBuilder &b, Location loc, ValueRange v) {
+  Type type = v[0].getType();
+  Value zero = constant(b, loc, type, 0), one = constant(b, loc, type, 1), minus = constant(b, loc, type, -1);
+  Value positive, negative;
+  if (isFloat(v[0])) {
+    positive = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OGT, v[0], zero);
+    negative = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OLT, v[0], zero);
+  } else {
+    positive = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::sgt, v[0], zero);
+    negative = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, v[0], zero);
+  }
+  // What is neither stays: zero, or NaN.
+  return arith::SelectOp::create(b, loc, positive, one, arith::SelectOp::create(b, loc, negative, minus, v[0]));
+}
+
+static Value notScalar(NotOp, OpBuilder &b, Location loc, ValueRange v) {
+  return arith::XOrIOp::create(b, loc, v[0], constant(b, loc, b.getI1Type(), 1));
+}
+
+/// Small constant exponents are what models use; they are exact and cheap.
+static Value powScalar(PowOp, OpBuilder &b, Location loc, ValueRange v) {
+  Value x = v[0];
+  Type type = x.getType();
+  auto product = [&](Value l, Value r) -> Value { return arith::MulFOp::create(b, loc, l, r); };
+  auto inverse = [&](Value d) -> Value { return arith::DivFOp::create(b, loc, constant(b, loc, type, 1), d); };
+  FloatAttr exponent;
+  if (matchPattern(v[1], m_Constant(&exponent))) {
+    double value = exponent.getValueAsDouble();
+    if (value == 0)
+      return constant(b, loc, type, 1);
+    if (value == 1)
+      return x;
+    if (value == 2)
+      return product(x, x);
+    if (value == 3)
+      return product(product(x, x), x);
+    if (value == 4)
+      return product(product(x, x), product(x, x));
+    if (value == 0.5)
+      return math::SqrtOp::create(b, loc, x);
+    if (value == -0.5)
+      return math::RsqrtOp::create(b, loc, x);
+    if (value == -1)
+      return inverse(x);
+    if (value == -2)
+      return inverse(product(x, x));
+  }
+  return math::PowFOp::create(b, loc, x, v[1]);
+}
+
+static Value compareScalar(CompareOp op, OpBuilder &b, Location loc, ValueRange v) {
+  auto at = static_cast<unsigned>(op.getPredicate());
+  if (isFloat(v[0])) {
+    constexpr arith::CmpFPredicate predicates[] = {arith::CmpFPredicate::OEQ, arith::CmpFPredicate::UNE,
+                                                   arith::CmpFPredicate::OLT, arith::CmpFPredicate::OLE,
+                                                   arith::CmpFPredicate::OGT, arith::CmpFPredicate::OGE};
+    return arith::CmpFOp::create(b, loc, predicates[at], v[0], v[1]);
+  }
+  constexpr arith::CmpIPredicate predicates[] = {arith::CmpIPredicate::eq,  arith::CmpIPredicate::ne,
+                                                 arith::CmpIPredicate::slt, arith::CmpIPredicate::sle,
+                                                 arith::CmpIPredicate::sgt, arith::CmpIPredicate::sge};
+  constexpr arith::CmpIPredicate truth[] = {arith::CmpIPredicate::eq,  arith::CmpIPredicate::ne,
+                                            arith::CmpIPredicate::ult, arith::CmpIPredicate::ule,
+                                            arith::CmpIPredicate::ugt, arith::CmpIPredicate::uge};
+  return arith::CmpIOp::create(b, loc, v[0].getType().isInteger(1) ? truth[at] : predicates[at], v[0], v[1]);
+}
+
+static Value selectScalar(SelectOp, OpBuilder &b, Location loc, ValueRange v) {
+  return arith::SelectOp::create(b, loc, v[0], v[1], v[2]);
+}
+
+/// Rounds toward zero and saturates; NaN gives 0. `arith.fptosi` alone is
+/// undefined outside of its range.
+static Value floatToInt(OpBuilder &b, Location loc, Value x, IntegerType to) {
+  // i8 goes through i32, where its whole range is representable.
+  auto type = to.getWidth() < 32 ? b.getI32Type() : to;
+  auto low = APInt::getSignedMinValue(to.getWidth()), high = APInt::getSignedMaxValue(to.getWidth());
+  Value lowest = constant(b, loc, x.getType(), low.roundToDouble(true));
+  // The least float above the range: a power of two, exact.
+  Value above = constant(b, loc, x.getType(), -low.roundToDouble(true));
+  Value zero = constant(b, loc, x.getType(), 0);
+  Value tooHigh = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OGE, x, above);
+  Value tooLow = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OLT, x, lowest);
+  Value isNaN = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::UNO, x, x);
+  Value bad = arith::OrIOp::create(b, loc, tooHigh, arith::OrIOp::create(b, loc, tooLow, isNaN));
+  Value number = arith::FPToSIOp::create(b, loc, type, arith::SelectOp::create(b, loc, bad, zero, x));
+  if (type != to)
+    number = arith::TruncIOp::create(b, loc, to, number);
+  Value least = arith::ConstantOp::create(b, loc, b.getIntegerAttr(to, low));
+  Value most = arith::ConstantOp::create(b, loc, b.getIntegerAttr(to, high));
+  number = arith::SelectOp::create(b, loc, tooHigh, most, number);
+  return arith::SelectOp::create(b, loc, tooLow, least, number);
+}
+
+static Value castScalar(CastOp op, OpBuilder &b, Location loc, ValueRange v) {
+  Type from = op.getInput().getType().getElementType(), to = op.getType().getElementType();
+  Value x = v[0];
+  if (from == to)
+    return x;
+  if (isa<FloatType>(from) && isa<FloatType>(to)) {
+    // The value is f32 on both sides; narrowing must still round.
+    if (to.isF32())
+      return x;
+    return arith::ExtFOp::create(b, loc, b.getF32Type(), arith::TruncFOp::create(b, loc, to, x).getResult());
+  }
+  if (isa<FloatType>(from)) {
+    if (to.isInteger(1))
+      return arith::CmpFOp::create(b, loc, arith::CmpFPredicate::UNE, x, constant(b, loc, x.getType(), 0));
+    return floatToInt(b, loc, x, cast<IntegerType>(to));
+  }
+  if (isa<FloatType>(to)) {
+    Value f32;
+    if (from.isInteger(1))
+      f32 = arith::UIToFPOp::create(b, loc, b.getF32Type(), x);
+    else
+      f32 = arith::SIToFPOp::create(b, loc, b.getF32Type(), x);
+    if (to.isF32())
+      return f32;
+    return arith::ExtFOp::create(b, loc, b.getF32Type(), arith::TruncFOp::create(b, loc, to, f32).getResult());
+  }
+  if (to.isInteger(1))
+    return arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, x, constant(b, loc, from, 0));
+  if (from.isInteger(1))
+    return arith::ExtUIOp::create(b, loc, to, x);
+  if (from.getIntOrFloatBitWidth() < to.getIntOrFloatBitWidth())
+    return arith::ExtSIOp::create(b, loc, to, x);
+  return arith::TruncIOp::create(b, loc, to, x);
+}
+
+void segue::attachScalarModels(MLIRContext *context) {
+  attach<NegOp, negScalar>(context);
+  attach<AbsOp, absScalar>(context);
+  attach<SignOp, signScalar>(context);
+  attach<ExpOp, unaryMath<ExpOp, math::ExpOp>>(context);
+  attach<Expm1Op, unaryMath<Expm1Op, math::ExpM1Op>>(context);
+  attach<LogOp, unaryMath<LogOp, math::LogOp>>(context);
+  attach<SqrtOp, unaryMath<SqrtOp, math::SqrtOp>>(context);
+  attach<RsqrtOp, unaryMath<RsqrtOp, math::RsqrtOp>>(context);
+  attach<SinOp, unaryMath<SinOp, math::SinOp>>(context);
+  attach<CosOp, unaryMath<CosOp, math::CosOp>>(context);
+  attach<TanhOp, unaryMath<TanhOp, math::TanhOp>>(context);
+  attach<ErfOp, unaryMath<ErfOp, math::ErfOp>>(context);
+  attach<NotOp, notScalar>(context);
+  attach<AddOp, binaryArith<AddOp, arith::AddFOp, arith::AddIOp>>(context);
+  attach<SubOp, binaryArith<SubOp, arith::SubFOp, arith::SubIOp>>(context);
+  attach<MulOp, binaryArith<MulOp, arith::MulFOp, arith::MulIOp>>(context);
+  attach<DivOp, binaryArith<DivOp, arith::DivFOp, arith::DivSIOp>>(context);
+  attach<MaxOp, binaryArith<MaxOp, arith::MaximumFOp, arith::MaxSIOp>>(context);
+  attach<MinOp, binaryArith<MinOp, arith::MinimumFOp, arith::MinSIOp>>(context);
+  attach<PowOp, powScalar>(context);
+  attach<AndOp, binaryInt<AndOp, arith::AndIOp>>(context);
+  attach<OrOp, binaryInt<OrOp, arith::OrIOp>>(context);
+  attach<CompareOp, compareScalar>(context);
+  attach<SelectOp, selectScalar>(context);
+  attach<CastOp, castScalar>(context);
+}

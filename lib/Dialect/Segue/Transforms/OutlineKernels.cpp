@@ -1,0 +1,143 @@
+//===- OutlineKernels.cpp - fused regions to kernel functions -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Equal kernels are found twice: regions that print alike are not built again,
+// and functions that print alike are stored once, which joins kernels that
+// differ in extents that no loop contains. Printing leaves out locations.
+//
+//===----------------------------------------------------------------------===//
+
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "llvm/ADT/StringMap.h"
+
+using namespace mlir;
+using namespace segue;
+
+namespace segue {
+#define GEN_PASS_DEF_SEGUEOUTLINEKERNELS
+#include "segue/Dialect/Segue/Transforms/Passes.h.inc"
+} // namespace segue
+
+/// The text of an op without what does not change its meaning.
+static std::string textOf(Operation *op) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  OpPrintingFlags flags;
+  flags.printGenericOpForm().useLocalScope();
+  op->print(stream, flags);
+  return text;
+}
+
+/// A name that tells people what a kernel does: its most telling ops.
+static std::string nameOf(FusedOp fused, unsigned number) {
+  SmallVector<StringRef> words;
+  for (Operation &op : *fused.getBody().begin())
+    if (isa<ReduceOp, ScatterAddOp, GatherOp, RandomOp, ExpOp, TanhOp, ErfOp, SqrtOp, RsqrtOp, LogOp, ConcatOp,
+            PadOp, TransposeOp>(op)) {
+      StringRef word = op.getName().stripDialect();
+      if (!llvm::is_contained(words, word) && words.size() < 3)
+        words.push_back(word);
+    }
+  if (words.empty())
+    for (Operation &op : llvm::reverse(*fused.getBody().begin()))
+      if (isa<ScalarOpInterface>(op)) {
+        words.push_back(op.getName().stripDialect());
+        break;
+      }
+  if (words.empty())
+    words.push_back("copy");
+  return ("k" + Twine(number) + "_" + llvm::join(words, "_")).str();
+}
+
+namespace {
+
+struct KnownKernel {
+  std::string name;
+  int64_t range, grain;
+  SmallVector<int64_t> inPlace;
+};
+
+struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsPass> {
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    SmallVector<FusedOp> regions;
+    module.walk([&](FusedOp fused) { regions.push_back(fused); });
+    auto kernels = module.lookupSymbol<ModuleOp>(SegueDialect::kKernelsModule);
+    if (!kernels) {
+      OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
+      kernels = ModuleOp::create(b, module.getLoc(), SegueDialect::kKernelsModule);
+    }
+    OpBuilder builder = OpBuilder::atBlockEnd(kernels.getBody());
+
+    llvm::StringMap<KnownKernel> byRegion;
+    llvm::StringMap<std::string> byFunction;
+    unsigned number = std::distance(kernels.getOps().begin(), kernels.getOps().end());
+    for (FusedOp fused : regions) {
+      ++launches;
+      auto [known, isNew] = byRegion.try_emplace(regionText(fused));
+      if (isNew) {
+        FailureOr<LoopKernel> kernel = buildLoops(fused, "kernel", builder);
+        if (failed(kernel))
+          return signalPassFailure();
+        std::string name = nameOf(fused, number);
+        auto [stored, isNewFunction] = byFunction.try_emplace(textOf(kernel->function), name);
+        if (isNewFunction) {
+          kernel->function.setName(name);
+          ++number;
+          ++distinct;
+        } else {
+          kernel->function.erase();
+        }
+        known->second = KnownKernel{stored->second, kernel->range, kernel->grain, kernel->inPlace};
+      }
+      const KnownKernel &kernel = known->second;
+      OpBuilder b(fused);
+      auto launch = LaunchOp::create(b, fused.getLoc(), fused.getResultTypes(), kernel.name, fused.getInputs(),
+                                     kernel.range, kernel.grain, kernel.inPlace);
+      if (Attribute block = fused->getAttr(SegueDialect::kBlockAttr))
+        launch->setAttr(SegueDialect::kBlockAttr, block);
+      fused->replaceAllUsesWith(launch.getResults());
+      fused.erase();
+    }
+  }
+
+private:
+  /// Operands by type alone: which values they are is no part of the kernel.
+  static std::string regionText(FusedOp fused) {
+    std::string text;
+    llvm::raw_string_ostream stream(text);
+    llvm::DenseMap<Value, unsigned> numbers;
+    Block &body = *fused.getBody().begin();
+    for (BlockArgument argument : body.getArguments()) {
+      numbers[argument] = numbers.size();
+      stream << argument.getType() << ",";
+    }
+    for (Operation &op : body) {
+      stream << op.getName() << "(";
+      for (Value operand : op.getOperands())
+        stream << numbers.lookup(operand) << ",";
+      stream << ")";
+      for (NamedAttribute attribute : op.getAttrs())
+        if (attribute.getName() != SegueDialect::kBlockAttr)
+          stream << attribute.getName().getValue() << "=" << attribute.getValue() << ",";
+      for (Value result : op.getResults()) {
+        numbers[result] = numbers.size();
+        stream << result.getType() << ";";
+      }
+    }
+    return text;
+  }
+};
+
+} // namespace

@@ -1,0 +1,21 @@
+//===- ExpandMath.h - transcendental functions as arithmetic ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_TARGET_CPU_EXPANDMATH_H
+#define SEGUE_LIB_TARGET_CPU_EXPANDMATH_H
+
+#include "mlir/IR/Operation.h"
+
+namespace segue {
+
+/// Replaces `math` ops on f32 that would become calls of libm by arithmetic
+/// that vectorises. See the file for the accuracy of each.
+void expandMath(mlir::Operation *root);
+
+} // namespace segue
+
+#endif // SEGUE_LIB_TARGET_CPU_EXPANDMATH_H

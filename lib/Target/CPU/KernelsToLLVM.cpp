@@ -1,0 +1,132 @@
+//===- KernelsToLLVM.cpp - loops to the LLVM dialect ----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Kernels hold 1-D memrefs that are only loaded from and stored to, so buffers
+// become bare pointers here and no memref descriptor is ever made. A kernel
+// that allocates or copies is refused.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelsToLLVM.h"
+#include "ExpandMath.h"
+#include "mlir/Conversion/Passes.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace segue;
+
+static Value toI64(OpBuilder &b, Location loc, Value index) {
+  return arith::IndexCastOp::create(b, loc, b.getI64Type(), index);
+}
+
+/// Replaces memrefs by pointers.
+static LogicalResult lowerMemory(func::FuncOp function) {
+  auto pointer = LLVM::LLVMPointerType::get(function.getContext());
+  llvm::DenseMap<Value, Value> pointers;
+  SmallVector<Type> types;
+  for (auto [at, argument] : llvm::enumerate(function.getArguments())) {
+    if (auto type = dyn_cast<MemRefType>(argument.getType())) {
+      if (type.getRank() != 1)
+        return function.emitOpError("argument ") << at << " must be a memref of rank 1";
+      function.setArgAttr(at, LLVM::LLVMDialect::getNoAliasAttrName(), UnitAttr::get(function.getContext()));
+      types.push_back(pointer);
+    } else {
+      types.push_back(argument.getType());
+    }
+  }
+  SmallVector<Operation *> ops;
+  function.walk([&](Operation *op) {
+    if (isa_and_nonnull<memref::MemRefDialect>(op->getDialect()))
+      ops.push_back(op);
+  });
+  SmallVector<Operation *> dead;
+  for (Operation *op : ops) {
+    OpBuilder b(op);
+    Location loc = op->getLoc();
+    auto address = [&](Value buffer, Value index) -> Value {
+      Value base = pointers.count(buffer) ? pointers.lookup(buffer) : buffer;
+      Type element = cast<MemRefType>(buffer.getType()).getElementType();
+      Value at = toI64(b, loc, index);
+      return LLVM::GEPOp::create(b, loc, pointer, element, base, ArrayRef<LLVM::GEPArg>{at},
+                                 LLVM::GEPNoWrapFlags::inbounds);
+    };
+    if (auto load = dyn_cast<memref::LoadOp>(op)) {
+      Value at = address(load.getMemref(), load.getIndices().front());
+      load.replaceAllUsesWith(LLVM::LoadOp::create(b, loc, load.getType(), at).getResult());
+    } else if (auto store = dyn_cast<memref::StoreOp>(op)) {
+      Value at = address(store.getMemref(), store.getIndices().front());
+      LLVM::StoreOp::create(b, loc, store.getValueToStore(), at);
+    } else if (auto allocation = dyn_cast<memref::AllocaOp>(op)) {
+      Value count = LLVM::ConstantOp::create(b, loc, b.getI64IntegerAttr(allocation.getType().getNumElements()));
+      pointers[allocation.getResult()] =
+          LLVM::AllocaOp::create(b, loc, pointer, allocation.getType().getElementType(), count, /*alignment=*/64);
+    } else {
+      return op->emitOpError("has no place in a kernel: kernels allocate and copy nothing");
+    }
+    dead.push_back(op);
+  }
+  for (Operation *op : llvm::reverse(dead))
+    op->erase();
+  for (auto [argument, type] : llvm::zip_equal(function.getArguments(), types))
+    argument.setType(type);
+  OpBuilder b(function.getContext());
+  function.setFunctionType(b.getFunctionType(types, function.getResultTypes()));
+  return success();
+}
+
+/// Writes the entry: `i64 name(ptr args, i64 begin, i64 end)`.
+static void addEntry(LLVM::LLVMFuncOp kernel, StringRef name) {
+  OpBuilder b(kernel->getContext());
+  b.setInsertionPointAfter(kernel);
+  Location loc = kernel.getLoc();
+  auto pointer = LLVM::LLVMPointerType::get(kernel.getContext());
+  Type i64 = b.getI64Type();
+  auto entry = LLVM::LLVMFuncOp::create(b, loc, name, LLVM::LLVMFunctionType::get(i64, {pointer, i64, i64}));
+  Block *block = entry.addEntryBlock(b);
+  b.setInsertionPointToStart(block);
+  SmallVector<Value> arguments;
+  for (unsigned at = 0; at + 2 < kernel.getNumArguments(); ++at) {
+    Value slot = LLVM::GEPOp::create(b, loc, pointer, pointer, block->getArgument(0),
+                                     ArrayRef<LLVM::GEPArg>{static_cast<int32_t>(at)});
+    arguments.push_back(LLVM::LoadOp::create(b, loc, pointer, slot));
+  }
+  arguments.push_back(block->getArgument(1));
+  arguments.push_back(block->getArgument(2));
+  auto call = LLVM::CallOp::create(b, loc, kernel, arguments);
+  LLVM::ReturnOp::create(b, loc, call.getResult());
+}
+
+LogicalResult segue::lowerKernels(ModuleOp module) {
+  expandMath(module);
+  for (auto function : module.getOps<func::FuncOp>()) {
+    if (failed(lowerMemory(function)))
+      return failure();
+    function.setName((function.getName() + kBodySuffix).str());
+  }
+  PassManager passes(module.getContext(), ModuleOp::getOperationName());
+  passes.enableVerifier(false);
+  passes.addPass(createSCFToControlFlowPass());
+  passes.addPass(createConvertMathToLLVMPass());
+  passes.addPass(createConvertFuncToLLVMPass());
+  passes.addPass(createArithToLLVMConversionPass());
+  passes.addPass(createConvertControlFlowToLLVMPass());
+  passes.addPass(createReconcileUnrealizedCastsPass());
+  if (failed(passes.run(module)))
+    return failure();
+  for (auto kernel : llvm::to_vector(module.getOps<LLVM::LLVMFuncOp>())) {
+    std::string name = kernel.getName().str();
+    addEntry(kernel, StringRef(name).drop_back(kBodySuffix.size()));
+    kernel.setLinkage(LLVM::Linkage::Internal);
+    kernel.setNoInline(true);
+  }
+  return success();
+}
