@@ -23,7 +23,7 @@ def Segue_DifferentiableOpInterface
     Gives the derivative of an op for reverse mode. Called by
     `segue-autodiff`. A wrong answer breaks training silently: every
     implementation is checked against finite differences by
-    test/python/test_derivatives.py.
+    test/unit/DerivativeTest.cpp.
   }];
   let methods = [
     InterfaceMethod<[{

@@ -1,0 +1,97 @@
+# ===- test_optimizer.py - segue-optimizer against torch.optim ---------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""`@optimizer` and `@grad_norm`, run by the reference interpreter for some steps."""
+
+import pytest
+import torch
+from interpreted import constant, run_main, segue_opt, signature
+
+SHAPES = {"w": (3, 4), "b": (4,), "s": ()}
+
+FORWARD = """
+func.func @forward(%w: tensor<3x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>},
+                   %b: tensor<4xf32> {segue.name = "b", segue.role = #segue.role<parameter>, segue.weight_decay = 0.0 : f64},
+                   %s: tensor<f32> {segue.name = "s", segue.role = #segue.role<parameter>})
+    -> (tensor<3x4xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
+  %0 = segue.broadcast %b dims [1] : tensor<4xf32> -> tensor<3x4xf32>
+  %1 = segue.broadcast %s dims [] : tensor<f32> -> tensor<3x4xf32>
+  %2 = segue.add %w, %0 : tensor<3x4xf32>
+  %3 = segue.mul %2, %1 : tensor<3x4xf32>
+  return %3 : tensor<3x4xf32>
+}
+"""
+
+OPTIMIZERS = {
+    "adamw": ("kind=adamw beta1=0.8 beta2=0.95 eps=1e-6 decay=0.1",
+              lambda groups: torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-6), 0.1),
+    "adamw_default": ("", lambda groups: torch.optim.AdamW(groups), 0.0),
+    "sgd": ("kind=sgd", lambda groups: torch.optim.SGD(groups, lr=1.0), 0.0),
+    "momentum": ("kind=sgd momentum=0.9 dampening=0.3 decay=0.05",
+                 lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, dampening=0.3), 0.05),
+    "nesterov": ("kind=sgd momentum=0.9 nesterov decay=0.05",
+                 lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True), 0.05),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_steps_equal_torch(kind):
+    """Three steps with a rate and a clipping factor that change; `b` has its own decay of 0."""
+    options, make, decay = OPTIMIZERS[kind]
+    parameters = {name: torch.randn(shape) for name, shape in SHAPES.items()}
+    trained = {name: torch.nn.Parameter(p.clone()) for name, p in parameters.items()}
+    reference = make([{"params": [p], "weight_decay": 0.0 if name == "b" else decay} for name, p in trained.items()])
+    text = segue_opt(FORWARD, "--segue-autodiff", f"--segue-optimizer={options}")
+    arguments, results = signature(text, "optimizer")
+
+    known, lines = {}, []
+
+    def define(name, type_, tensor):
+        lines.append(f"    %c{len(lines)} = segue.constant {constant(tensor)} : {type_}")
+        known[name] = f"%c{len(lines) - 1}"
+
+    for name, type_ in arguments:
+        if name in parameters:
+            define(name, type_, parameters[name])
+        elif name[:2] in ("m.", "v.", "u."):
+            define(name, type_, torch.zeros(SHAPES[name[2:]]))
+    for step, (lr, clip) in enumerate([(0.1, 1.0), (0.05, 0.25), (0.2, 0.5)], start=1):
+        gradients = {name: torch.randn(shape) for name, shape in SHAPES.items()}
+        for name, parameter in trained.items():
+            parameter.grad = gradients[name] * clip
+        for group in reference.param_groups:
+            group["lr"] = lr
+        reference.step()
+        hypers = {"lr": torch.tensor(lr), "clip": torch.tensor(clip), "step": torch.tensor(step)}
+        for name, type_ in arguments:
+            if name in hypers:
+                define(name, type_, hypers[name])
+            elif name.startswith("grad."):
+                define(name, type_, gradients[name[5:]])
+        types = ", ".join(t for _, t in arguments), ", ".join(t for _, t in results)
+        lines.append(f"    %s{step}:{len(results)} = func.call @optimizer("
+                     f"{', '.join(known[name] for name, _ in arguments)}) : ({types[0]}) -> ({types[1]})")
+        known.update({name: f"%s{step}#{k}" for k, (name, _) in enumerate(results)})
+
+    types = dict(results)
+    found = run_main(text, lines, [(known[name], types[name]) for name in SHAPES])
+    for name, numbers in zip(SHAPES, found):
+        # The interpreter prints six digits.
+        torch.testing.assert_close(torch.tensor(numbers).reshape(SHAPES[name]), trained[name].detach(),
+                                   rtol=2e-5, atol=2e-6, msg=lambda m: f"{name}: {m}")
+
+
+def test_grad_norm_is_the_sum_of_all_squares():
+    text = segue_opt(FORWARD, "--segue-autodiff", "--segue-optimizer")
+    arguments, _ = signature(text, "grad_norm")
+    assert [name for name, _ in arguments] == ["grad.w", "grad.b", "grad.s"]
+    gradients = [torch.randn(shape) for shape in SHAPES.values()]
+    lines = [f"    %c{k} = segue.constant {constant(g)} : {type_}"
+             for k, (g, (_, type_)) in enumerate(zip(gradients, arguments))]
+    lines.append(f"    %n = func.call @grad_norm(%c0, %c1, %c2) : ({', '.join(t for _, t in arguments)}) -> tensor<f32>")
+    [[found]] = run_main(text, lines, [("%n", "tensor<f32>")])
+    norm = torch.nn.utils.get_total_norm(gradients).item()
+    assert found == pytest.approx(norm**2, rel=1e-5)
