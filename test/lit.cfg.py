@@ -43,6 +43,7 @@ config.environment["FILECHECK_OPTS"] = "--enable-var-scope --allow-unused-prefix
 
 config.substitutions.append(("%python", f"timeout {CPU_LIMIT_S} {config.python_executable}"))
 config.substitutions.append(("%segue_source", config.segue_source_dir))
+config.substitutions.append(("%llvm_include", os.path.join(os.path.dirname(config.llvm_tools_dir), "include")))
 config.substitutions.append(("%segue_build", config.segue_binary_dir))
 
 # `timeout` ends a tool that hangs, also where psutil is missing.

@@ -35,7 +35,7 @@ func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role
 // -----
 
 // expected-error @+1 {{argument 0 of `@forward` has no `segue.name`, by which gradients are called}}
-func.func @forward(%w: tensor<4xf32> {segue.role = #segue.role<parameter>})
+func.func @forward(%w: tensor<4xf32>)
     -> (tensor<4xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
   return %w : tensor<4xf32>
 }

@@ -1,4 +1,4 @@
-// RUN: segue-opt %s --segue-interpret --split-input-file --verify-diagnostics
+// RUN: segue-opt %s --segue-interpret --split-input-file --verify-diagnostics -o /dev/null
 
 // The first index that differs is named, with both values.
 func.func @main() {

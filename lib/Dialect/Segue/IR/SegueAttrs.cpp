@@ -34,6 +34,25 @@ LogicalResult LayoutAttr::verify(function_ref<InFlightDiagnostic()> emitError, S
   return success();
 }
 
+LogicalResult LayoutAttr::verifyEncoding(ArrayRef<int64_t> shape, Type elementType,
+                                         function_ref<InFlightDiagnostic()> emitError) const {
+  if (!getStrides().empty() && getStrides().size() != shape.size()) // C1
+    return emitError() << "layout has " << getStrides().size() << " strides, but the tensor has " << shape.size()
+                       << " dimensions";
+  if (getTile().size() > shape.size()) // C2
+    return emitError() << "layout has " << getTile().size() << " tile extents, but the tensor has " << shape.size()
+                       << " dimensions";
+  if (getStorage() == Storage::Element)
+    return success();
+  if (shape.empty()) // C3
+    return emitError() << "layout stores rows as " << stringifyStorage(getStorage())
+                       << ", but the tensor is a scalar and has no rows";
+  if (!isa<FloatType>(elementType))
+    return emitError() << "layout stores rows as " << stringifyStorage(getStorage()) << ", which needs a float, not "
+                       << elementType;
+  return success();
+}
+
 /// `<` (key `=` value) separated by commas `>`; a key that has its default is
 /// not printed.
 void LayoutAttr::print(AsmPrinter &printer) const {
@@ -86,7 +105,8 @@ Attribute LayoutAttr::parse(AsmParser &parser, Type) {
     }
     if (auto value = symbolizeStorage(word))
       return storage = *value, success();
-    return parser.emitError(wordLoc) << "unknown storage `" << word << "`";
+    return parser.emitError(wordLoc) << "unknown storage `" << word
+                                     << "`; known are `element`, `int8_row`, `fp8_e4m3_row` and `fp8_e5m2_row`";
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, entry))
     return {};

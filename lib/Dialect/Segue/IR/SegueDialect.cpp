@@ -28,13 +28,3 @@ Operation *SegueDialect::materializeConstant(OpBuilder &builder, Attribute value
     return nullptr;
   return ConstantOp::create(builder, loc, type, elements);
 }
-
-LogicalResult SegueDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) { return success(); }
-LogicalResult SegueDialect::verifyRegionArgAttribute(Operation *op, unsigned region, unsigned arg,
-                                                     NamedAttribute attr) {
-  return success();
-}
-LogicalResult SegueDialect::verifyRegionResultAttribute(Operation *op, unsigned region, unsigned result,
-                                                        NamedAttribute attr) {
-  return success();
-}

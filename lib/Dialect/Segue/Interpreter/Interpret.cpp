@@ -28,6 +28,9 @@ FailureOr<SmallVector<HostTensor>> segue::interpreter::randomArguments(func::Fun
   return arguments;
 }
 
+/// More elements of a result are not printed.
+static constexpr int64_t kPrintedElements = 4096;
+
 namespace {
 struct Interpret : segue::impl::InterpretBase<Interpret> {
   using InterpretBase::InterpretBase;
@@ -41,14 +44,14 @@ struct Interpret : segue::impl::InterpretBase<Interpret> {
       return failure();
     if (print)
       for (auto [i, result] : llvm::enumerate(*results))
-        llvm::outs() << function.getName() << " result " << i << ": " << result.str() << "\n";
+        llvm::outs() << function.getName() << " result " << i << ": " << result.str(kPrintedElements) << "\n";
     return success();
   }
 
   void runOnOperation() override {
     if (all) {
       for (auto function : getOperation().getOps<func::FuncOp>())
-        if (function.getNumArguments() == 0 && failed(run(function)))
+        if (!function.isDeclaration() && failed(run(function)))
           signalPassFailure();
       return;
     }

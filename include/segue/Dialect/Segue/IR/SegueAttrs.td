@@ -8,6 +8,7 @@
 #ifndef SEGUE_DIALECT_SEGUE_IR_SEGUEATTRS_TD
 #define SEGUE_DIALECT_SEGUE_IR_SEGUEATTRS_TD
 
+include "mlir/IR/TensorEncoding.td"
 include "segue/Dialect/Segue/IR/SegueDialect.td"
 
 class Segue_Attr<string name, string mnem, list<Trait> traits = []>
@@ -39,7 +40,8 @@ def Segue_Storage : Segue_I32Enum<"Storage", "how an element is stored", [
     I32EnumCase<"Fp8E4M3Row", 2, "fp8_e4m3_row">,
     I32EnumCase<"Fp8E5M2Row", 3, "fp8_e5m2_row">]>;
 
-def Segue_LayoutAttr : Segue_Attr<"Layout", "layout"> {
+def Segue_LayoutAttr
+    : Segue_Attr<"Layout", "layout", [DeclareAttrInterfaceMethods<VerifiableTensorEncoding>]> {
   let summary = "where a tensor lives, how it lies and how it is stored";
   let description = [{
     A layout maps an index to bytes. Without a tile, the element with index

@@ -29,6 +29,14 @@ def Segue_Dialect : Dialect {
     | `segue.name` | argument, result | name, unique among the arguments and among the results |
     | `segue.role` | argument, result | `#segue.role<...>`: what the value is to a training step |
     | `segue.of` | argument, result | for `gradient` and `state`: the name of the value it belongs to |
+    | `segue.requires_grad` | argument | `false`: nobody wants the gradient of this float `input` |
+    | `segue.weight_decay` | argument | overrides the optimizer's decay for this `parameter` |
+    | `segue.alias` | result | the argument whose memory the result takes |
+    | `segue.recompute_flops` | result | what computing a `saved` value again would cost |
+    | `segue.block` | result | the block that a `saved` value belongs to |
+
+    A value with a role is a static tensor and has a name. Other attributes
+    that begin with `segue.` are errors there.
 
     An op may carry `segue.block = "h.3"`: the block of the model that it
     belongs to. Blocks are what the runtime streams and spills by.

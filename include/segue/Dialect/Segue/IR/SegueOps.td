@@ -52,17 +52,19 @@ class Segue_Op<string mnemonic, list<Trait> traits = []>
 // and rounded once, to nearest even. Integer arithmetic wraps.
 //===----------------------------------------------------------------------===//
 
-class Segue_Unary<string mnemonic, Type type, string what>
+class Segue_Unary<string mnemonic, Type type, string what, string element = "f32">
     : Segue_Op<mnemonic, [Pure, SameOperandsAndResultType]> {
   let summary = what;
+  let description = "Example: `%y = segue." # mnemonic # " %x : tensor<4x" # element # ">`";
   let arguments = (ins type:$input);
   let results = (outs type:$result);
   let assemblyFormat = "$input attr-dict `:` type($result)";
 }
 
-class Segue_Binary<string mnemonic, Type type, string what, list<Trait> traits = []>
+class Segue_Binary<string mnemonic, Type type, string what, list<Trait> traits = [], string element = "f32">
     : Segue_Op<mnemonic, !listconcat([Pure, SameOperandsAndResultType], traits)> {
   let summary = what;
+  let description = "Example: `%y = segue." # mnemonic # " %a, %b : tensor<4x" # element # ">`";
   let arguments = (ins type:$lhs, type:$rhs);
   let results = (outs type:$result);
   let assemblyFormat = "$lhs `,` $rhs attr-dict `:` type($result)";
@@ -80,7 +82,7 @@ def Segue_SinOp : Segue_Unary<"sin", Segue_FloatTensor, "takes the sine, input i
 def Segue_CosOp : Segue_Unary<"cos", Segue_FloatTensor, "takes the cosine, input in radians">;
 def Segue_TanhOp : Segue_Unary<"tanh", Segue_FloatTensor, "takes the hyperbolic tangent">;
 def Segue_ErfOp : Segue_Unary<"erf", Segue_FloatTensor, "takes the error function">;
-def Segue_NotOp : Segue_Unary<"not", Segue_BoolTensor, "inverts a truth value"> { let hasFolder = 1; }
+def Segue_NotOp : Segue_Unary<"not", Segue_BoolTensor, "inverts a truth value", "i1"> { let hasFolder = 1; }
 
 // Composite: expanded by `segue-expand`.
 def Segue_SigmoidOp : Segue_Unary<"sigmoid", Segue_FloatTensor, "takes 1 / (1 + exp(-x))">;
@@ -108,17 +110,17 @@ def Segue_AddOp : Segue_Binary<"add", Segue_NumberTensor, "adds", [Commutative]>
 def Segue_SubOp : Segue_Binary<"sub", Segue_NumberTensor, "subtracts"> { let hasFolder = 1; }
 def Segue_MulOp : Segue_Binary<"mul", Segue_NumberTensor, "multiplies", [Commutative]> { let hasFolder = 1; }
 def Segue_DivOp : Segue_Binary<"div", Segue_FloatTensor, "divides"> { let hasFolder = 1; }
-def Segue_MaxOp : Segue_Binary<"max", Segue_NumberTensor, "takes the larger; NaN if either is NaN", [Commutative]>;
-def Segue_MinOp : Segue_Binary<"min", Segue_NumberTensor, "takes the smaller; NaN if either is NaN", [Commutative]>;
+def Segue_MaxOp : Segue_Binary<"max", Segue_NumberTensor, "takes the larger; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
+def Segue_MinOp : Segue_Binary<"min", Segue_NumberTensor, "takes the smaller; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
 def Segue_PowOp : Segue_Binary<"pow", Segue_FloatTensor, "takes lhs to the power of rhs"> { let hasFolder = 1; }
-def Segue_AndOp : Segue_Binary<"and", Segue_BoolTensor, "is true where both are", [Commutative]>;
-def Segue_OrOp : Segue_Binary<"or", Segue_BoolTensor, "is true where either is", [Commutative]>;
+def Segue_AndOp : Segue_Binary<"and", Segue_BoolTensor, "is true where both are", [Commutative], "i1"> { let hasFolder = 1; }
+def Segue_OrOp : Segue_Binary<"or", Segue_BoolTensor, "is true where either is", [Commutative], "i1"> { let hasFolder = 1; }
 
 def Segue_CompareOp : Segue_Op<"compare", [Pure, SameTypeOperands, SameOperandsAndResultShape]> {
   let summary = "compares elements";
   let description = [{
     Float comparisons are ordered, except `ne`: with a NaN all are false but
-    `ne`. Integers compare signed.
+    `ne`. Integers compare signed; of truth values, false is the smaller.
 
     Example: `%m = segue.compare lt %a, %b : tensor<4xf32> -> tensor<4xi1>`
   }];
@@ -126,6 +128,7 @@ def Segue_CompareOp : Segue_Op<"compare", [Pure, SameTypeOperands, SameOperandsA
   let results = (outs Segue_BoolTensor:$result);
   let assemblyFormat = "$predicate $lhs `,` $rhs attr-dict `:` type($lhs) `->` type($result)";
   let builders = [OpBuilder<(ins "::segue::Predicate":$predicate, "::mlir::Value":$lhs, "::mlir::Value":$rhs)>];
+  let hasFolder = 1;
 }
 
 def Segue_SelectOp : Segue_Op<"select", [Pure, AllTypesMatch<["onTrue", "onFalse", "result"]>,
@@ -243,6 +246,7 @@ def Segue_TransposeOp : Segue_Op<"transpose", [Pure]> {
   let builders = [OpBuilder<(ins "::mlir::Value":$input, "::llvm::ArrayRef<int64_t>":$permutation)>];
   let hasVerifier = 1;
   let hasFolder = 1;
+  let hasCanonicalizer = 1;
 }
 
 def Segue_BroadcastOp : Segue_Op<"broadcast", [Pure]> {
@@ -324,6 +328,7 @@ def Segue_ConcatOp : Segue_Op<"concat", [Pure]> {
   let builders = [OpBuilder<(ins "::mlir::ValueRange":$inputs, "int64_t":$dim)>];
   let hasVerifier = 1;
   let hasFolder = 1;
+  let hasCanonicalizer = 1;
 }
 
 //===----------------------------------------------------------------------===//
@@ -430,8 +435,10 @@ def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q"
     result (Dao et al., arXiv:2205.14135, algorithm 4). Shapes are those of
     the forward op; no gradient is given for a mask.
     (C1) `out` and `grad` have the type of `q`, `lse` is f32 [batch, heads,
-    rows]. (C2) the results have the types of q, k and v. Otherwise as
-    `segue.attention`.
+    rows]. (C2) the results have the types of q, k and v. (C3) q, k, v and
+    `mask` satisfy the constraints of `segue.attention`.
+
+    Example: `%dq, %dk, %dv = segue.attention_grad %q, %k, %v out %o lse %l grad %g causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>`
   }];
   let arguments = (ins Segue_FloatTensor:$q, Segue_FloatTensor:$k, Segue_FloatTensor:$v,
                        Optional<Segue_Tensor>:$mask, Segue_FloatTensor:$out, Segue_F32Tensor:$lse,
@@ -588,6 +595,7 @@ def Segue_AdamWOp : Segue_Op<"adamw", [Pure, AllTypesMatch<["parameter", "newPar
     `m' = b1 m + (1 - b1) g`, `v' = b2 v + (1 - b2) g^2`,
     `p' = p (1 - lr decay) - lr / (1 - b1^step) * m' / (sqrt(v') / sqrt(1 - b2^step) + eps)`.
     `clip` is a scalar factor on the gradient, 1 where nothing is clipped.
+    (C1) `betas` holds two numbers from [0, 1).
 
     Example: `%p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>`
   }];
@@ -649,6 +657,8 @@ def Segue_FusedOp : Segue_Op<"fused", [Pure, IsolatedFromAbove, SingleBlockImpli
     The body holds primitives alone; made by `segue-form-kernels`.
     (C1) the block has one argument per operand, of its type. (C2) the body
     yields one value per result, of its type.
+
+    Example: `%y = segue.fused(%in = %x : tensor<4xf32>) -> tensor<4xf32> { %e = segue.exp %in : tensor<4xf32> segue.yield %e : tensor<4xf32> }`
   }];
   let arguments = (ins Variadic<Segue_Tensor>:$inputs);
   let results = (outs Variadic<Segue_Tensor>:$results);
@@ -659,19 +669,28 @@ def Segue_FusedOp : Segue_Op<"fused", [Pure, IsolatedFromAbove, SingleBlockImpli
 
 def Segue_YieldOp : Segue_Op<"yield", [Pure, ReturnLike, Terminator, HasParent<"::segue::FusedOp">]> {
   let summary = "ends the body of `segue.fused`";
+  let description = [{
+    Example: `segue.yield %e : tensor<4xf32>`
+  }];
   let arguments = (ins Variadic<Segue_Tensor>:$values);
   let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
   let builders = [OpBuilder<(ins), [{ build($_builder, $_state, ::mlir::ValueRange()); }]>];
 }
 
-def Segue_LaunchOp : Segue_Op<"launch", [Pure]> {
+def Segue_LaunchOp : Segue_Op<"launch", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "calls a kernel that writes its results whole";
   let description = [{
     `kernel` names a `func.func` in the nested module `@kernels`. It takes one
     dense row-major buffer per operand, then one per result, then a range
     [begin, end); the runtime splits [0, `range`) at multiples of `grain`.
-    Made by `segue-outline-kernels`. (C1) the symbol exists and its signature
-    fits. `in_place` lists pairs (operand, result) that may share one buffer.
+    `inPlace` lists pairs (operand, result) that may share one buffer. Made by
+    `segue-outline-kernels`.
+
+    Constraints: (C1) the symbol exists, and the function takes two arguments
+    more than there are operands and results. (C2) `inPlace` holds pairs of an
+    operand and a result of one type. (C3) `range` and `grain` are at least 1.
+
+    Example: `%y = segue.launch @k(%x) range 4 grain 1 : (tensor<4xf32>) -> tensor<4xf32>`
   }];
   let arguments = (ins FlatSymbolRefAttr:$kernel, Variadic<Segue_Tensor>:$inputs, I64Attr:$range, I64Attr:$grain,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$inPlace);
@@ -679,6 +698,7 @@ def Segue_LaunchOp : Segue_Op<"launch", [Pure]> {
   let assemblyFormat = [{
     $kernel `(` $inputs `)` `range` $range `grain` $grain attr-dict `:` functional-type($inputs, $results)
   }];
+  let hasVerifier = 1;
 }
 
 #endif // SEGUE_DIALECT_SEGUE_IR_SEGUEOPS_TD

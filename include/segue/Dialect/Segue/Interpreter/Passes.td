@@ -30,11 +30,12 @@ def Interpret : Pass<"segue-interpret", "::mlir::ModuleOp"> {
     Arguments are filled with pseudo-random values that depend on `fill-seed`
     and the position of the argument alone: floats from [-1, 1), integers from
     [0, 4). With `print`, results go to stdout, one line each:
-    `main result 0: f32[2] 1 2`.
+    `main result 0: f32[2] 1 2`. Two runs with `all print`, before and after a
+    pass, give equal text if the pass changed no meaning.
   }];
   let options = [
     Option<"entry", "entry", "std::string", "\"main\"", "The function to run">,
-    Option<"all", "all", "bool", "false", "Run every function without arguments instead">,
+    Option<"all", "all", "bool", "false", "Run every function that has a body instead">,
     Option<"fillSeed", "fill-seed", "int64_t", "0", "Seed of the values of arguments">,
     Option<"print", "print", "bool", "false", "Print the results to stdout">
   ];

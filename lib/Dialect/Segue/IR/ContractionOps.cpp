@@ -1,0 +1,127 @@
+//===- ContractionOps.cpp - verifies reductions, products, attention ------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Checks.h"
+
+using namespace mlir;
+using namespace segue;
+
+LogicalResult ReduceOp::verify() {
+  checks::Named input = {"input", getInput()};
+  if (failed(checks::dimensions(*this, "dims", getDims(), input)) || // C1
+      failed(checks::increasing(*this, "dims", getDims())))
+    return failure();
+  SmallVector<int64_t> shape;
+  for (auto [k, extent] : llvm::enumerate(input.type().getShape()))
+    if (!llvm::is_contained(getDims(), static_cast<int64_t>(k)))
+      shape.push_back(extent);
+  if (failed(checks::shape(*this, {"result", getResult()}, shape, "what is left of `input`")) || // C2
+      failed(checks::sameElement(*this, {"result", getResult()}, input)))
+    return failure();
+  if (getKind() == ReduceKind::Mean && !isa<FloatType>(input.element())) // C3
+    return emitOpError() << "takes the mean of " << input.element() << ", which must be a float";
+  return success();
+}
+
+/// (C1) `batch` and `contract` together name distinct dimensions of `value`.
+static LogicalResult distinct(Operation *op, checks::Named value, ArrayRef<int64_t> batch,
+                              ArrayRef<int64_t> contract) {
+  std::string prefix = value.name.str();
+  if (failed(checks::dimensions(op, prefix + "Batch", batch, value)) ||
+      failed(checks::dimensions(op, prefix + "Contract", contract, value)))
+    return failure();
+  SmallVector<bool> seen(value.type().getRank(), false);
+  for (int64_t dim : llvm::concat<const int64_t>(batch, contract))
+    if (std::exchange(seen[dim], true))
+      return op->emitOpError() << "names dimension " << dim << " of `" << value.name << "` twice: batch "
+                               << checks::listed(batch) << ", contract " << checks::listed(contract);
+  return success();
+}
+
+/// (C2) the lists pair dimensions of one extent.
+static LogicalResult paired(Operation *op, StringRef what, checks::Named lhs, ArrayRef<int64_t> lhsDims,
+                            checks::Named rhs, ArrayRef<int64_t> rhsDims) {
+  if (lhsDims.size() != rhsDims.size())
+    return op->emitOpError() << "has " << lhsDims.size() << " " << what << " dimensions of `lhs`, but "
+                             << rhsDims.size() << " of `rhs`";
+  for (auto [l, r] : llvm::zip_equal(lhsDims, rhsDims))
+    if (lhs.type().getDimSize(l) != rhs.type().getDimSize(r))
+      return op->emitOpError() << what << " dimension " << l << " of `lhs` is " << lhs.type().getDimSize(l)
+                               << ", but dimension " << r << " of `rhs` is " << rhs.type().getDimSize(r);
+  return success();
+}
+
+LogicalResult DotGeneralOp::verify() {
+  checks::Named lhs = {"lhs", getLhs()}, rhs = {"rhs", getRhs()}, result = {"result", getResult()};
+  if (failed(distinct(*this, lhs, getLhsBatch(), getLhsContract())) ||
+      failed(distinct(*this, rhs, getRhsBatch(), getRhsContract())) ||
+      failed(paired(*this, "batch", lhs, getLhsBatch(), rhs, getRhsBatch())) ||
+      failed(paired(*this, "contracting", lhs, getLhsContract(), rhs, getRhsContract())) ||
+      failed(checks::sameElement(*this, rhs, lhs))) // C3
+    return failure();
+  SmallVector<int64_t> shape;
+  for (int64_t dim : llvm::concat<const int64_t>(getLhsBatch(), getLhsFree()))
+    shape.push_back(lhs.type().getDimSize(dim));
+  for (int64_t dim : getRhsFree())
+    shape.push_back(rhs.type().getDimSize(dim));
+  if (failed(checks::shape(*this, result, shape, "the shape of the product"))) // C4
+    return failure();
+  if (result.element() != lhs.element() && !result.element().isF32())
+    return emitOpError() << "`result` holds " << result.element() << ", which must be " << lhs.element()
+                         << " as the operands, or f32";
+  if (!getBias())
+    return success();
+  checks::Named bias = {"bias", getBias()}; // C5
+  if (shape.empty())
+    return emitOpError("has a `bias`, but `result` has no dimension to add it along");
+  if (failed(checks::shape(*this, bias, shape.back(), "the last dimension of `result`")))
+    return failure();
+  if (bias.element() != result.element() && !bias.element().isF32())
+    return emitOpError() << "`bias` holds " << bias.element() << ", which must be " << result.element()
+                         << " as `result`, or f32";
+  return success();
+}
+
+/// (C1) to (C4) of attention, but the shape of the result.
+static LogicalResult verifyAttention(Operation *op, checks::Named q, checks::Named k, checks::Named v, Value maskValue,
+                                     checks::Named lse) {
+  for (checks::Named value : {q, k, v}) // C1
+    if (value.type().getRank() != 4)
+      return op->emitOpError() << "`" << value.name << "` has shape " << checks::listed(value.type().getShape())
+                               << "; it must have 4 dimensions: batch, heads, rows and dim";
+  static constexpr StringLiteral kNames[] = {"batch", "heads", "rows", "dim"};
+  for (int64_t dim : {0, 1, 3})
+    if (q.type().getDimSize(dim) != k.type().getDimSize(dim))
+      return op->emitOpError() << "`q` has " << kNames[dim] << " = " << q.type().getDimSize(dim) << " (dimension "
+                               << dim << "), but `k` has " << k.type().getDimSize(dim);
+  ArrayRef<int64_t> rows = q.type().getShape().drop_back();
+  if (maskValue) { // C2
+    checks::Named mask = {"mask", maskValue};
+    SmallVector<int64_t> scores(rows);
+    scores.push_back(k.type().getDimSize(2));
+    bool fits = mask.type().getRank() == 4;
+    for (auto [extent, full] : llvm::zip(mask.type().getShape(), scores))
+      fits &= extent == 1 || extent == full;
+    if (!fits)
+      return op->emitOpError() << "`mask` has shape " << checks::listed(mask.type().getShape())
+                               << ", but the scores have shape " << checks::listed(scores)
+                               << "; each of its 4 dimensions must be equal or 1";
+    if (!mask.element().isInteger(1) && !isa<FloatType>(mask.element()))
+      return op->emitOpError() << "`mask` holds " << mask.element() << ", which must be i1 or a float";
+  }
+  if (failed(checks::sameElement(op, k, q)) || failed(checks::sameElement(op, v, q))) // C3
+    return failure();
+  return checks::shape(op, lse, rows, "[batch, heads, rows] of `q`"); // C4
+}
+
+LogicalResult AttentionOp::verify() {
+  return verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()});
+}
+
+LogicalResult AttentionGradOp::verify() {
+  return verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()});
+}

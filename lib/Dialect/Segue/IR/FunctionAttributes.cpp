@@ -1,0 +1,137 @@
+//===- FunctionAttributes.cpp - verifies the training signature -----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The attributes that the dialect puts on functions and ops of others; the
+// table in SegueDialect.td says what they mean.
+//
+//===----------------------------------------------------------------------===//
+
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+
+using namespace mlir;
+using namespace segue;
+
+namespace {
+/// An argument or a result of a function.
+struct Place {
+  mutable FunctionOpInterface function; // its accessors are not const
+  unsigned index;
+  bool isResult;
+
+  Attribute get(StringRef name) const { return getOf(index, name); }
+  Attribute getOf(unsigned i, StringRef name) const {
+    return isResult ? function.getResultAttr(i, name) : function.getArgAttr(i, name);
+  }
+  Type type() const { return isResult ? function.getResultTypes()[index] : function.getArgumentTypes()[index]; }
+  InFlightDiagnostic error() const {
+    return function.emitOpError() << (isResult ? "result " : "argument ") << index << " ";
+  }
+};
+} // namespace
+
+static LogicalResult verifyName(const Place &place, Attribute value) {
+  auto name = dyn_cast<StringAttr>(value);
+  if (!name || name.getValue().empty())
+    return place.error() << "has `segue.name` = " << value << ", which must be a string that is not empty";
+  for (unsigned before = 0; before < place.index; ++before)
+    if (place.getOf(before, SegueDialect::kNameAttr) == value)
+      return place.error() << "has the name " << value << ", as " << (place.isResult ? "result " : "argument ")
+                           << before << " has; names are unique";
+  return success();
+}
+
+static LogicalResult verifyRole(const Place &place, Attribute value) {
+  if (!isa<RoleAttr>(value))
+    return place.error() << "has `segue.role` = " << value
+                         << ", which must be `#segue.role<...>` with input, parameter, frozen, output, saved, "
+                            "gradient, state or hyper";
+  if (!place.get(SegueDialect::kNameAttr))
+    return place.error() << "has `segue.role` but no `segue.name`";
+  auto tensor = dyn_cast<RankedTensorType>(place.type());
+  if (!tensor || !tensor.hasStaticShape())
+    return place.error() << "has `segue.role` and type " << place.type()
+                         << "; only tensors of a static shape take part in a step";
+  return success();
+}
+
+static LogicalResult verifyOf(const Place &place, Attribute value) {
+  if (!isa<StringAttr>(value))
+    return place.error() << "has `segue.of` = " << value << ", which must be a string";
+  auto role = dyn_cast_or_null<RoleAttr>(place.get(SegueDialect::kRoleAttr));
+  if (!role || (role.getValue() != Role::Gradient && role.getValue() != Role::State))
+    return place.error() << "has `segue.of`, which belongs to the roles `gradient` and `state`";
+  return success();
+}
+
+static LogicalResult verifyAlias(const Place &place, Attribute value) {
+  auto alias = dyn_cast<IntegerAttr>(value);
+  if (!alias || alias.getInt() < 0 || alias.getInt() >= place.function.getNumArguments())
+    return place.error() << "has `segue.alias` = " << value << ", which must be one of the "
+                         << place.function.getNumArguments() << " arguments";
+  Type argument = place.function.getArgumentTypes()[alias.getInt()];
+  if (argument != place.type())
+    return place.error() << "is " << place.type() << ", but the argument in `segue.alias` is " << argument;
+  return success();
+}
+
+/// Verifies one attribute of `place`.
+static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
+  StringRef name = attr.getName();
+  Attribute value = attr.getValue();
+  auto mustBe = [&](bool holds, StringRef what) -> LogicalResult {
+    if (holds)
+      return success();
+    return place.error() << "has `" << name << "` = " << value << ", which must be " << what;
+  };
+  if (name == SegueDialect::kNameAttr)
+    return verifyName(place, value);
+  if (name == SegueDialect::kRoleAttr)
+    return verifyRole(place, value);
+  if (name == SegueDialect::kOfAttr)
+    return verifyOf(place, value);
+  if (name == SegueDialect::kBlockAttr)
+    return mustBe(isa<StringAttr>(value), "a string");
+  if (!place.isResult && name == "segue.requires_grad")
+    return mustBe(isa<BoolAttr>(value), "`true` or `false`");
+  if (!place.isResult && name == "segue.weight_decay")
+    return mustBe(isa<FloatAttr>(value), "a float");
+  if (place.isResult && name == "segue.alias")
+    return verifyAlias(place, value);
+  if (place.isResult && name == "segue.recompute_flops") {
+    auto flops = dyn_cast<IntegerAttr>(value);
+    return mustBe(flops && flops.getInt() >= 0, "an integer that is not negative");
+  }
+  return place.error() << "has `" << name << "`, which the dialect does not know here; known are `segue.name`, "
+                       << "`segue.role`, `segue.of`, `segue.block` and "
+                       << (place.isResult ? "`segue.alias`, `segue.recompute_flops`"
+                                          : "`segue.requires_grad`, `segue.weight_decay`");
+}
+
+LogicalResult SegueDialect::verifyRegionArgAttribute(Operation *op, unsigned region, unsigned arg,
+                                                     NamedAttribute attr) {
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function)
+    return op->emitOpError() << "has `" << attr.getName().strref() << "` on an argument, which belongs on functions";
+  return verifyAt({function, arg, /*isResult=*/false}, attr);
+}
+
+LogicalResult SegueDialect::verifyRegionResultAttribute(Operation *op, unsigned region, unsigned result,
+                                                        NamedAttribute attr) {
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function)
+    return op->emitOpError() << "has `" << attr.getName().strref() << "` on a result, which belongs on functions";
+  return verifyAt({function, result, /*isResult=*/true}, attr);
+}
+
+LogicalResult SegueDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
+  if (attr.getName() == kBlockAttr && !isa<StringAttr>(attr.getValue()))
+    return op->emitOpError() << "has `" << kBlockAttr << "` = " << attr.getValue() << ", which must be a string";
+  if (attr.getName() == kNameAttr || attr.getName() == kRoleAttr || attr.getName() == kOfAttr)
+    return op->emitOpError() << "has `" << attr.getName().strref() << "`, which belongs on arguments and results of functions";
+  return success();
+}

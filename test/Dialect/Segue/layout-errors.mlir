@@ -1,0 +1,47 @@
+// RUN: segue-opt %s --verify-diagnostics --split-input-file -o /dev/null
+
+// C1: one stride per dimension, none negative.
+// expected-error @below {{layout has 1 strides, but the tensor has 2 dimensions}}
+func.func private @strides(tensor<4x8xf32, #segue.layout<strides = [1]>>)
+
+// -----
+
+// expected-error @below {{layout stride -1 is negative}}
+func.func private @negative(tensor<4x8xf32, #segue.layout<strides = [1, -1]>>)
+
+// -----
+
+// C2: no more tile extents than dimensions, all positive.
+// expected-error @below {{layout has 2 tile extents, but the tensor has 1 dimensions}}
+func.func private @tile(tensor<4xf32, #segue.layout<tile = [32, 32]>>)
+
+// -----
+
+// expected-error @below {{layout tile extent 0 is not positive}}
+func.func private @empty_tile(tensor<4xf32, #segue.layout<tile = [0]>>)
+
+// -----
+
+// C3: a row storage needs a dimension and floats.
+// expected-error @below {{layout stores rows as int8_row, but the tensor is a scalar and has no rows}}
+func.func private @scalar(tensor<f32, #segue.layout<storage = int8_row>>)
+
+// -----
+
+// expected-error @below {{layout stores rows as fp8_e5m2_row, which needs a float, not 'i32'}}
+func.func private @integer(tensor<4xi32, #segue.layout<storage = fp8_e5m2_row>>)
+
+// -----
+
+// expected-error @below {{unknown key `stride` in layout; known are `space`, `strides`, `tile` and `storage`}}
+func.func private @key(tensor<4xf32, #segue.layout<stride = [1]>>)
+
+// -----
+
+// expected-error @below {{unknown space `dram`; known are `host`, `host_pinned`, `device_dram` and `device_l1`}}
+func.func private @space(tensor<4xf32, #segue.layout<space = dram>>)
+
+// -----
+
+// expected-error @below {{unknown storage `int8`; known are `element`, `int8_row`, `fp8_e4m3_row` and `fp8_e5m2_row`}}
+func.func private @storage(tensor<4xf32, #segue.layout<storage = int8>>)
