@@ -108,13 +108,11 @@ void PanelAttention::runItem(const AttentionArgs &args, int64_t item, int64_t th
     prefetchRows(type, std::min(panel, lastRow - row - rows), dim, advance(q, type, rows * spec_.q[2]), spec_.q[2]);
     prefetchRows</*kWrite=*/true>(type, rows, dim, out, spec_.out[2]);
     kernels_.scale(dim * panel, spec_.scale, buffers.query);
-    kernels_.multiplyPacked(seen, panel, dim, buffers.keys, dim * tile, buffers.query, buffers.scores, panel, false,
-                            nullptr);
+    multiplyPanel(kernels_, seen, dim, buffers.keys, dim, buffers.query, buffers.scores);
     if (buffers.mask)
       fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.mask);
     kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, row, buffers.inverseSum, buffers.logSum});
-    kernels_.multiplyPacked(dim, panel, seen, buffers.values, keys * tile, buffers.scores, buffers.result, panel, false,
-                            nullptr);
+    multiplyPanel(kernels_, dim, seen, buffers.values, keys, buffers.scores, buffers.result);
     kernels_.scaleColumns(dim, buffers.inverseSum, buffers.result);
     writeBlock(kernels_, type, rows, dim, buffers.result, buffers.wide, out, spec_.out[2]);
     std::copy_n(buffers.logSum, rows, args.lse + (batch * spec_.heads + head) * spec_.rows + row);

@@ -152,22 +152,19 @@ void PanelAttentionGrad::loadBlock(const AttentionGradArgs &args, const Buffers 
 
 void PanelAttentionGrad::runBlock(const AttentionGradArgs &args, const Buffers &buffers, int64_t batch, int64_t head,
                                   int64_t row) const {
-  int64_t panel = kernels_.panel, tile = kernels_.tileRows, dim = spec_.dim;
+  int64_t panel = kernels_.panel, dim = spec_.dim;
   int64_t rows = std::min(panel, spec_.rows - row), seen = keysSeen(spec_, row, rows);
   void *gradQ = advance(args.gradQ, spec_.element, headOffset(grad_.gradQ, batch, head) + row * grad_.gradQ[2]);
   loadBlock(args, buffers, batch, head, row, rows);
   prefetchRows</*kWrite=*/true>(spec_.element, rows, dim, gradQ, grad_.gradQ[2]);
-  kernels_.multiplyPacked(seen, panel, dim, buffers.keyRows, dim * tile, buffers.queryPanel, buffers.scores, panel,
-                          false, nullptr);
-  kernels_.multiplyPacked(seen, panel, dim, buffers.valueRows, dim * tile, buffers.gradPanel, buffers.grads, panel,
-                          false, nullptr);
+  multiplyPanel(kernels_, seen, dim, buffers.keyRows, dim, buffers.queryPanel, buffers.scores);
+  multiplyPanel(kernels_, seen, dim, buffers.valueRows, dim, buffers.gradPanel, buffers.grads);
   if (buffers.mask)
     fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.mask);
   kernels_.softmaxGrad({buffers.scores, buffers.grads, seen, buffers.mask, spec_.causal, row, spec_.scale,
                         buffers.logSum, buffers.delta});
 
-  kernels_.multiplyPacked(dim, panel, seen, buffers.keyDims, spec_.keys * tile, buffers.grads, buffers.result, panel,
-                          false, nullptr);
+  multiplyPanel(kernels_, dim, seen, buffers.keyDims, spec_.keys, buffers.grads, buffers.result);
   writeBlock(kernels_, spec_.element, rows, dim, buffers.result, buffers.wide, gradQ, grad_.gradQ[2]);
   for (int64_t column = 0; column < padded_; column += panel) {
     kernels_.multiplyBlockRows(seen, rows, buffers.grads, buffers.queryRows + column, padded_,

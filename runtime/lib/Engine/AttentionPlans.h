@@ -46,6 +46,22 @@ inline int64_t packedSize(int64_t rows, int64_t depth, int64_t width) {
   return (rows + width - 1) / width * width * depth;
 }
 
+/// c = a * b for one panel of columns: b is [depth][panel], c is [rows][panel],
+/// a is packed, its panels `aDepth` long of which `depth` count.
+inline void multiplyPanel(const VectorKernels &kernels, int64_t rows, int64_t depth, const float *a, int64_t aDepth,
+                          const float *b, float *c) {
+  kernels.multiplyPacked({.rows = rows,
+                          .columns = kernels.panel,
+                          .depth = depth,
+                          .a = a,
+                          .aPanelStep = aDepth * kernels.tileRows,
+                          .b = b,
+                          .bPanelStep = 0,
+                          .bStep = kernels.panel,
+                          .c = c,
+                          .cStep = kernels.panel});
+}
+
 /// Packs `rows` rows of `dim` elements in panels of `width` rows, through
 /// `wide` ([rows][dim]) if they are not f32.
 void packRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const void *source,

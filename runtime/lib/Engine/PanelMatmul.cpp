@@ -29,9 +29,12 @@ namespace {
 // instruction sets. b takes 1.1 MiB of the second-level cache, a 0.2 MiB.
 constexpr int64_t kDepth = 384, kRows = 120, kColumns = 768;
 
+/// Up to so many tiles of rows, packing b costs more than it saves.
+constexpr int64_t kRowsInPlace = 2;
+
 /// Products below this many operations run on one thread: a parallel region
 /// costs as much (a few microseconds).
-constexpr double kSerialFlops = 4e5;
+constexpr double kSerialFlops = 1e6;
 
 /// One piece of c: rows and columns of one item of the batch.
 struct Piece {
@@ -94,6 +97,8 @@ private:
   std::shared_ptr<Scratch> scratch_;
   const VectorKernels &kernels_;
   bool serial_ = false;
+  /// b is read where it lies: it has too few rows of a to meet to be worth packing.
+  bool readsInPlace_ = false;
   int64_t gridRows_ = 1, gridColumns_ = 1;
   /// Extents of a piece: multiples of the tile rows and the panel.
   int64_t pieceRows_ = 1, pieceColumns_ = 1;
@@ -127,6 +132,7 @@ void PanelMatmul::cutGrid() {
     pieceRows_ = pieceTiles * kernels_.tileRows;
     pieceColumns_ = piecePanels * kernels_.panel;
   }
+  readsInPlace_ = !widens() && spec_.b.strides[2] == 1 && pieceRows_ <= kRowsInPlace * kernels_.tileRows;
   gridRows_ = std::max<int64_t>(1, (spec_.m + pieceRows_ - 1) / pieceRows_);
   gridColumns_ = std::max<int64_t>(1, (spec_.n + pieceColumns_ - 1) / pieceColumns_);
 }
@@ -196,15 +202,36 @@ void PanelMatmul::runPiece(const Piece &piece, const Pointers &pointers, int64_t
     int64_t l = 0;
     do {
       int64_t depth = std::min(kDepth, spec_.k - l);
-      packBlock(spec_.b, b, column, columns, spec_.b.strides[2], l, depth, spec_.b.strides[1], buffers.wide, buffers.b,
-                kernels_.panel);
+      // Columns that are multiplied where they lie, then those that are packed.
+      int64_t inPlace = readsInPlace_ ? columns / kernels_.panel * kernels_.panel : 0;
+      packBlock(spec_.b, b, column + inPlace, columns - inPlace, spec_.b.strides[2], l, depth, spec_.b.strides[1],
+                buffers.wide, buffers.b, kernels_.panel);
       for (int64_t i = 0; i < piece.rows; i += kRows) {
         int64_t rows = std::min(kRows, piece.rows - i);
         packBlock(spec_.a, a, piece.row + i, rows, spec_.a.strides[1], l, depth, spec_.a.strides[2], buffers.wide,
                   buffers.a, kernels_.tileRows);
-        kernels_.multiplyPacked(rows, columns, depth, buffers.a, depth * kernels_.tileRows, buffers.b,
-                                sums + i * sumStep, sumStep, spec_.accumulate || l > 0,
-                                spec_.hasBias && l == 0 ? buffers.bias : nullptr);
+        PackedProduct product{.rows = rows,
+                              .columns = columns - inPlace,
+                              .depth = depth,
+                              .a = buffers.a,
+                              .aPanelStep = depth * kernels_.tileRows,
+                              .b = buffers.b,
+                              .bPanelStep = depth * kernels_.panel,
+                              .bStep = kernels_.panel,
+                              .c = sums + i * sumStep + inPlace,
+                              .cStep = sumStep,
+                              .accumulate = spec_.accumulate || l > 0,
+                              .bias = spec_.hasBias && l == 0 ? buffers.bias + inPlace : nullptr};
+        kernels_.multiplyPacked(product);
+        if (inPlace == 0)
+          continue;
+        product.columns = inPlace;
+        product.b = static_cast<const float *>(b) + l * spec_.b.strides[1] + column;
+        product.bPanelStep = kernels_.panel;
+        product.bStep = spec_.b.strides[1];
+        product.c = sums + i * sumStep;
+        product.bias = product.bias ? buffers.bias : nullptr;
+        kernels_.multiplyPacked(product);
       }
       l += kDepth;
     } while (l < spec_.k);

@@ -119,31 +119,31 @@ void multiplyBlockRows(int64_t rows, int64_t depth, const float *a, const float 
   }
 }
 
-void multiplyPacked(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t aPanelStep, const float *b,
-                    float *c, int64_t cStep, bool accumulate, const float *bias) {
+void multiplyPacked(const PackedProduct &p) {
   // The rows of a stay in the first-level cache while the panels of b pass by.
-  for (int64_t i = 0; i < rows; i += kTileRows, a += aPanelStep) {
-    int64_t count = rows - i < kTileRows ? rows - i : kTileRows;
+  const float *left = p.a;
+  for (int64_t i = 0; i < p.rows; i += kTileRows, left += p.aPanelStep) {
+    int64_t count = p.rows - i < kTileRows ? p.rows - i : kTileRows;
     TileFunction function = tiles.adjacent[count - 1];
-    const float *panel = b;
-    for (int64_t j = 0; j < columns; j += kPanel, panel += depth * kPanel) {
-      int64_t width = columns - j < kPanel ? columns - j : kPanel;
-      float *at = c + i * cStep + j;
+    const float *right = p.b;
+    for (int64_t j = 0; j < p.columns; j += kPanel, right += p.bPanelStep) {
+      int64_t width = p.columns - j < kPanel ? p.columns - j : kPanel;
+      float *at = p.c + i * p.cStep + j;
       if (width == kPanel) {
-        function(depth, a, kTileRows, panel, kPanel, at, cStep, accumulate);
-        if (bias)
+        function(p.depth, left, kTileRows, right, p.bStep, at, p.cStep, p.accumulate);
+        if (p.bias)
           for (int64_t row = 0; row < count; ++row)
             for (int v = 0; v < kPanel; v += kLanes)
-              store(at + row * cStep + v, load(at + row * cStep + v) + load(bias + j + v));
+              store(at + row * p.cStep + v, load(at + row * p.cStep + v) + load(p.bias + j + v));
         continue;
       }
       float edge[kTileRows * kPanel];
-      function(depth, a, kTileRows, panel, kPanel, edge, kPanel, false);
+      function(p.depth, left, kTileRows, right, p.bStep, edge, kPanel, false);
       for (int64_t row = 0; row < count; ++row)
         for (int64_t column = 0; column < width; ++column) {
           float sum = edge[row * kPanel + column];
-          sum += bias ? bias[j + column] : 0;
-          at[row * cStep + column] = accumulate ? at[row * cStep + column] + sum : sum;
+          sum += p.bias ? p.bias[j + column] : 0;
+          at[row * p.cStep + column] = p.accumulate ? at[row * p.cStep + column] + sum : sum;
         }
     }
   }

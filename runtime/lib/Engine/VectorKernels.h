@@ -22,6 +22,24 @@
 
 namespace segue::inline runtime {
 
+/// c[i][j] = or += sum over l < depth of a[i][l] * b[l][j] (+ bias[j]).
+struct PackedProduct {
+  int64_t rows, columns, depth;
+  /// Panels of `tileRows` rows, each [depth][tileRows], and the floats from one
+  /// to the next.
+  const float *a;
+  int64_t aPanelStep;
+  /// Panels of `panel` columns, each [depth][panel] with `bStep` floats from
+  /// line to line. Packed: bStep = panel. Rows of a matrix as they lie: its row
+  /// stride, panels beside each other; then columns must be whole panels.
+  const float *b;
+  int64_t bPanelStep, bStep;
+  float *c;
+  int64_t cStep;
+  bool accumulate = false;
+  const float *bias = nullptr;
+};
+
 /// Softmax of one block of attention rows; see VectorKernels::softmax.
 struct SoftmaxBlock {
   /// [keys][panel]: scores of up to `panel` rows side by side, replaced by
@@ -60,14 +78,9 @@ struct VectorKernels {
   /// Floats per vector, rows of the largest tile, columns of a panel.
   int64_t lanes, tileRows, panel;
 
-  /// c[i][j] = or += sum over l < depth of a[i][l] * b[l][j] (+ bias[j]) from
-  /// packed operands: a is panels of `tileRows` rows, each [depth][tileRows] and
-  /// `aPanelStep` floats from the next; b is panels of `panel` columns,
-  /// [columns / panel][depth][panel]. The bias may be null.
-  void (*multiplyPacked)(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t aPanelStep,
-                         const float *b, float *c, int64_t cStep, bool accumulate, const float *bias);
+  void (*multiplyPacked)(const PackedProduct &product);
 
-  /// The same for one panel of columns where a is a block [rows][panel] of
+  /// c[i][j] = or += sum of a[i][l] * b[l][j] for one panel of columns, where a is a block [rows][panel] of
   /// scores and b is [depth][bStep].
   void (*multiplyBlockRows)(int64_t rows, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
                             int64_t cStep, bool accumulate);
