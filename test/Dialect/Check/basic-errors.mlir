@@ -10,7 +10,7 @@ func.func @const_type(%y: tensor<2xf32>) {
 // -----
 
 func.func @types(%x: tensor<2xf32>, %y: tensor<3xf32>) {
-  // expected-error @below {{'check.expect_eq' op requires the same type for all operands}}
+  // expected-error @below {{'check.expect_eq' op requires all operands to have the same type}}
   "check.expect_eq"(%x, %y) : (tensor<2xf32>, tensor<3xf32>) -> ()
   return
 }
