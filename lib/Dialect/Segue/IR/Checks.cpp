@@ -29,8 +29,8 @@ LogicalResult checks::shape(Operation *op, Named value, ArrayRef<int64_t> expect
 LogicalResult checks::sameElement(Operation *op, Named value, Named like) {
   if (value.element() == like.element())
     return success();
-  return op->emitOpError() << "`" << value.name << "` holds " << value.element() << ", but `" << like.name
-                           << "` holds " << like.element();
+  return op->emitOpError() << "`" << value.name << "` holds " << value.element() << ", but `" << like.name << "` holds "
+                           << like.element();
 }
 
 LogicalResult checks::dimension(Operation *op, int64_t dim, Named value) {
@@ -44,8 +44,8 @@ LogicalResult checks::dimensions(Operation *op, StringRef attribute, ArrayRef<in
   for (int64_t dim : dims)
     if (dim < 0 || dim >= value.type().getRank())
       return op->emitOpError() << "`" << attribute << "` names dimension " << dim << ", but `" << value.name
-                               << "` of shape " << listed(value.type().getShape()) << " has "
-                               << value.type().getRank() << " dimensions";
+                               << "` of shape " << listed(value.type().getShape()) << " has " << value.type().getRank()
+                               << " dimensions";
   return success();
 }
 

@@ -53,15 +53,14 @@ Attribute folding::arithmetic(ArrayRef<Attribute> operands, Type type, function_
                               function_ref<APInt(const APInt &, const APInt &)> onInts) {
   return elementwise(operands, type, [&](ArrayRef<Attribute> elements) -> Attribute {
     if (auto lhs = dyn_cast<FloatAttr>(elements.front()))
-      return FloatAttr::get(lhs.getType(), onFloats(lhs.getValueAsDouble(),
-                                                    cast<FloatAttr>(elements.back()).getValueAsDouble()));
+      return FloatAttr::get(lhs.getType(),
+                            onFloats(lhs.getValueAsDouble(), cast<FloatAttr>(elements.back()).getValueAsDouble()));
     auto lhs = cast<IntegerAttr>(elements.front());
     return IntegerAttr::get(lhs.getType(), onInts(lhs.getValue(), cast<IntegerAttr>(elements.back()).getValue()));
   });
 }
 
-Attribute folding::moved(Attribute constant, Type type,
-                         function_ref<SmallVector<int64_t>(ArrayRef<int64_t>)> from) {
+Attribute folding::moved(Attribute constant, Type type, function_ref<SmallVector<int64_t>(ArrayRef<int64_t>)> from) {
   if (splatElement(constant))
     return resizeSplat(constant, type);
   auto elements = dyn_cast_or_null<DenseElementsAttr>(constant);

@@ -41,9 +41,8 @@ mlir::Attribute arithmetic(llvm::ArrayRef<mlir::Attribute> operands, mlir::Type 
                            llvm::function_ref<llvm::APInt(const llvm::APInt &, const llvm::APInt &)> onInts);
 
 /// `result[i...] = constant[from(i...)]`.
-mlir::Attribute
-moved(mlir::Attribute constant, mlir::Type type,
-      llvm::function_ref<llvm::SmallVector<int64_t>(llvm::ArrayRef<int64_t>)> from);
+mlir::Attribute moved(mlir::Attribute constant, mlir::Type type,
+                      llvm::function_ref<llvm::SmallVector<int64_t>(llvm::ArrayRef<int64_t>)> from);
 
 } // namespace segue::folding
 

@@ -143,9 +143,9 @@ struct TransposeOfDot : OpRewritePattern<TransposeOp> {
     llvm::append_range(swapped, llvm::seq<int64_t>(batch, batch + left));
     if (op.getPermutation() != ArrayRef<int64_t>(swapped))
       return failure();
-    auto result = DotGeneralOp::create(rewriter, op.getLoc(), op.getType(), dot.getRhs(), dot.getLhs(), Value(),
-                                       dot.getRhsBatch(), dot.getLhsBatch(), dot.getRhsContract(),
-                                       dot.getLhsContract());
+    auto result =
+        DotGeneralOp::create(rewriter, op.getLoc(), op.getType(), dot.getRhs(), dot.getLhs(), Value(),
+                             dot.getRhsBatch(), dot.getLhsBatch(), dot.getRhsContract(), dot.getLhsContract());
     result->setDiscardableAttrs(dot->getDiscardableAttrDictionary());
     rewriter.replaceOp(op, result);
     return success();

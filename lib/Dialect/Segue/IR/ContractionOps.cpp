@@ -28,8 +28,7 @@ LogicalResult ReduceOp::verify() {
 }
 
 /// (C1) `batch` and `contract` together name distinct dimensions of `value`.
-static LogicalResult distinct(Operation *op, checks::Named value, ArrayRef<int64_t> batch,
-                              ArrayRef<int64_t> contract) {
+static LogicalResult distinct(Operation *op, checks::Named value, ArrayRef<int64_t> batch, ArrayRef<int64_t> contract) {
   std::string prefix = value.name.str();
   if (failed(checks::dimensions(op, prefix + "Batch", batch, value)) ||
       failed(checks::dimensions(op, prefix + "Contract", contract, value)))

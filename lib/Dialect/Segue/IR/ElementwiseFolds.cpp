@@ -74,8 +74,7 @@ OpFoldResult MulOp::fold(FoldAdaptor adaptor) {
 OpFoldResult DivOp::fold(FoldAdaptor adaptor) {
   if (isSplatOf(adaptor.getRhs(), 1))
     return getLhs();
-  return arithmetic(
-      {adaptor.getLhs(), adaptor.getRhs()}, getType(), [](double a, double b) { return a / b; }, nullptr);
+  return arithmetic({adaptor.getLhs(), adaptor.getRhs()}, getType(), [](double a, double b) { return a / b; }, nullptr);
 }
 
 OpFoldResult PowOp::fold(FoldAdaptor adaptor) {
@@ -125,8 +124,7 @@ OpFoldResult OrOp::fold(FoldAdaptor adaptor) {
 // Comparison and choice
 //===----------------------------------------------------------------------===//
 
-template <typename T>
-static bool holds(Predicate predicate, T a, T b) {
+template <typename T> static bool holds(Predicate predicate, T a, T b) {
   switch (predicate) {
   case Predicate::Eq:
     return a == b;
@@ -172,8 +170,9 @@ OpFoldResult SelectOp::fold(FoldAdaptor adaptor) {
     getOnFalseMutable().assign(onTrue);
     return getResult();
   }
-  return elementwise({adaptor.getCondition(), adaptor.getOnTrue(), adaptor.getOnFalse()}, getType(),
-                     [](ArrayRef<Attribute> parts) { return cast<BoolAttr>(parts[0]).getValue() ? parts[1] : parts[2]; });
+  return elementwise(
+      {adaptor.getCondition(), adaptor.getOnTrue(), adaptor.getOnFalse()}, getType(),
+      [](ArrayRef<Attribute> parts) { return cast<BoolAttr>(parts[0]).getValue() ? parts[1] : parts[2]; });
 }
 
 //===----------------------------------------------------------------------===//
@@ -237,7 +236,8 @@ OpFoldResult CastOp::fold(FoldAdaptor adaptor) {
     }
   }
   Type to = getType().getElementType();
-  return elementwise(adaptor.getInput(), getType(), [&](ArrayRef<Attribute> element) { return convert(element[0], to); });
+  return elementwise(adaptor.getInput(), getType(),
+                     [&](ArrayRef<Attribute> element) { return convert(element[0], to); });
 }
 
 //===----------------------------------------------------------------------===//
@@ -285,7 +285,9 @@ struct JoinPads : OpRewritePattern<AddOp> {
     SmallVector<PadOp> pads;
     if (!collectPads(op.getLhs(), pads) || !collectPads(op.getRhs(), pads))
       return failure();
-    auto hasLayout = [](Value value) { return static_cast<bool>(cast<RankedTensorType>(value.getType()).getEncoding()); };
+    auto hasLayout = [](Value value) {
+      return static_cast<bool>(cast<RankedTensorType>(value.getType()).getEncoding());
+    };
     if (hasLayout(op) || llvm::any_of(pads, [&](PadOp pad) { return hasLayout(pad.getInput()); }))
       return failure();
     std::optional<int64_t> dim = zeroPaddedDim(pads.front());

@@ -132,6 +132,7 @@ LogicalResult SegueDialect::verifyOperationAttribute(Operation *op, NamedAttribu
   if (attr.getName() == kBlockAttr && !isa<StringAttr>(attr.getValue()))
     return op->emitOpError() << "has `" << kBlockAttr << "` = " << attr.getValue() << ", which must be a string";
   if (attr.getName() == kNameAttr || attr.getName() == kRoleAttr || attr.getName() == kOfAttr)
-    return op->emitOpError() << "has `" << attr.getName().strref() << "`, which belongs on arguments and results of functions";
+    return op->emitOpError() << "has `" << attr.getName().strref()
+                             << "`, which belongs on arguments and results of functions";
   return success();
 }

@@ -30,8 +30,7 @@ LogicalResult TransposeOp::verify() {
   SmallVector<int64_t> permuted;
   for (int64_t dim : permutation) {
     if (std::exchange(seen[dim], true)) // C1
-      return emitOpError() << "`permutation` " << checks::listed(permutation) << " names dimension " << dim
-                           << " twice";
+      return emitOpError() << "`permutation` " << checks::listed(permutation) << " names dimension " << dim << " twice";
     permuted.push_back(shape[dim]);
   }
   if (failed(checks::shape(*this, {"result", getResult()}, permuted, "the permuted shape of `input`"))) // C2

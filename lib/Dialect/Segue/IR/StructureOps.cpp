@@ -109,9 +109,9 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
     return emitOpError() << "calls `" << getKernel() << "`, which is no function in `@kernels`";
   int64_t arguments = getInputs().size() + getNumResults() + 2;
   if (function.getNumArguments() != arguments)
-    return (emitOpError() << "needs a kernel of " << arguments << " arguments (" << getInputs().size()
-                          << " operands, " << getNumResults() << " results, begin and end), but `" << getKernel()
-                          << "` takes " << function.getNumArguments())
+    return (emitOpError() << "needs a kernel of " << arguments << " arguments (" << getInputs().size() << " operands, "
+                          << getNumResults() << " results, begin and end), but `" << getKernel() << "` takes "
+                          << function.getNumArguments())
                .attachNote(function->getLoc())
            << "kernel defined here";
   return success();

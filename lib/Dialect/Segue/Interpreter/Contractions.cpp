@@ -126,8 +126,7 @@ struct Scores {
 };
 } // namespace
 
-template <typename OpTy>
-static Scores scoresOf(OpTy op, const Frame &in) {
+template <typename OpTy> static Scores scoresOf(OpTy op, const Frame &in) {
   return {in[op.getQ()], in[op.getK()], op.getMask() ? &in[op.getMask()] : nullptr, op.getCausal(),
           op.getScale().convertToDouble()};
 }

@@ -13,8 +13,7 @@ using namespace segue;
 using namespace segue::interpreter;
 
 /// `result[i] = apply(input[i])` on doubles.
-template <typename OpTy>
-static void addUnary(EvaluatorTable &table, double (*apply)(double)) {
+template <typename OpTy> static void addUnary(EvaluatorTable &table, double (*apply)(double)) {
   table.of<OpTy>() = [apply](Operation *op, const Frame &in, Results out) {
     const HostTensor &input = in[op->getOperand(0)];
     for (int64_t i = 0; i < input.size(); ++i)
@@ -64,9 +63,7 @@ static int64_t subInt(int64_t a, int64_t b) { return static_cast<int64_t>(static
 static int64_t mulInt(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * b); }
 
 static double geluErf(double x) { return x / 2 * (1 + std::erf(x / std::sqrt(2.0))); }
-static double geluTanh(double x) {
-  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+static double geluTanh(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 static LogicalResult evaluateGelu(GeluOp op, const Frame &in, Results out) {
   const HostTensor &input = in[op.getInput()];
@@ -75,8 +72,7 @@ static LogicalResult evaluateGelu(GeluOp op, const Frame &in, Results out) {
   return success();
 }
 
-template <typename T>
-static bool holds(Predicate predicate, T a, T b) {
+template <typename T> static bool holds(Predicate predicate, T a, T b) {
   switch (predicate) {
   case Predicate::Eq:
     return a == b;
@@ -143,7 +139,9 @@ void interpreter::addElementwise(EvaluatorTable &table) {
   addUnary<NegOp>(table, [](double x) { return -x; }, [](uint64_t x) { return -x; });
   addUnary<AbsOp>(table, std::fabs, [](uint64_t x) { return static_cast<int64_t>(x) < 0 ? -x : x; });
   addUnary<SignOp>(
-      table, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : x; },
+      table, [](double x) { return x > 0   ? 1.0
+                                   : x < 0 ? -1.0
+                                           : x; },
       [](uint64_t x) { return static_cast<int64_t>(x) < 0 ? ~uint64_t(0) : uint64_t(x != 0); });
   addUnary<ExpOp>(table, std::exp);
   addUnary<Expm1Op>(table, std::expm1);

@@ -38,8 +38,7 @@ using Evaluator = std::function<llvm::LogicalResult(mlir::Operation *, const Fra
 
 class EvaluatorTable {
 public:
-  template <typename OpTy>
-  void add(llvm::LogicalResult (*evaluate)(OpTy, const Frame &, Results)) {
+  template <typename OpTy> void add(llvm::LogicalResult (*evaluate)(OpTy, const Frame &, Results)) {
     table[OpTy::getOperationName()] = [evaluate](mlir::Operation *op, const Frame &in, Results out) {
       return evaluate(llvm::cast<OpTy>(op), in, out);
     };
@@ -48,10 +47,7 @@ public:
     auto it = table.find(op->getName().getStringRef());
     return it == table.end() ? nullptr : &it->second;
   }
-  template <typename OpTy>
-  Evaluator &of() {
-    return table[OpTy::getOperationName()];
-  }
+  template <typename OpTy> Evaluator &of() { return table[OpTy::getOperationName()]; }
 
 private:
   llvm::StringMap<Evaluator> table;

@@ -59,9 +59,7 @@ void Machine::round(HostTensor &tensor) const {
 }
 
 FailureOr<SmallVector<HostTensor>> Machine::evaluate(Operation &op, const Frame &frame) {
-  auto operands = [&] {
-    return llvm::map_to_vector(op.getOperands(), [&](Value value) { return frame[value]; });
-  };
+  auto operands = [&] { return llvm::map_to_vector(op.getOperands(), [&](Value value) { return frame[value]; }); };
   if (auto fused = dyn_cast<FusedOp>(op))
     return run(fused.getBody().front(), operands());
   if (auto callOp = dyn_cast<func::CallOp>(op)) {

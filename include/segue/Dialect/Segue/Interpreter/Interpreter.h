@@ -71,9 +71,8 @@ struct InterpreterOptions {
 /// its results. Follows `func.call` and looks into `segue.fused`. An op that it
 /// does not know, an index outside of its table, a `check` that does not hold:
 /// each is reported as an error at the op.
-mlir::FailureOr<llvm::SmallVector<HostTensor>> interpret(mlir::func::FuncOp function,
-                                                         llvm::ArrayRef<HostTensor> arguments,
-                                                         const InterpreterOptions &options = {});
+mlir::FailureOr<llvm::SmallVector<HostTensor>>
+interpret(mlir::func::FuncOp function, llvm::ArrayRef<HostTensor> arguments, const InterpreterOptions &options = {});
 
 /// The first element of `a` and `b` (of one shape) with |a - b| > atol + rtol
 /// |b|, as a sentence that names index and values; empty if there is none.
