@@ -91,7 +91,8 @@ DeviceRef openCpuDevice(const std::map<std::string, std::string> &options) {
   int threads = 0;
   for (const auto &[key, value] : options) {
     if (key != "threads")
-      throw Error(ErrorCode::InvalidArgument, "device \"cpu\": there is no option \"" + key + "\"; known is \"threads\"");
+      throw Error(ErrorCode::InvalidArgument,
+                  "device \"cpu\": there is no option \"" + key + "\"; known is \"threads\"");
     auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), threads);
     if (error != std::errc() || end != value.data() + value.size() || threads < 1 || threads > 1024)
       throw Error(ErrorCode::InvalidArgument,

@@ -34,8 +34,8 @@ static std::map<std::string, std::string> parseOptions(std::string_view spec, st
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     size_t equals = item.find('=');
     if (equals == 0 || equals == std::string_view::npos)
-      throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": \"" + std::string(item) +
-                                                  "\" is not of the form key=value");
+      throw Error(ErrorCode::InvalidArgument,
+                  "device \"" + std::string(spec) + "\": \"" + std::string(item) + "\" is not of the form key=value");
     options[std::string(item.substr(0, equals))] = std::string(item.substr(equals + 1));
   }
   return options;

@@ -98,7 +98,7 @@ uint64_t Binary::bytes() const { return image_->bytes().size(); }
 //===----------------------------------------------------------------------===//
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"input",    "parameter", "frozen", "output",
+  static constexpr std::string_view names[] = {"input", "parameter", "frozen", "output",
                                                "saved", "gradient",  "state",  "hyper"};
   return uint8_t(role) < std::size(names) ? names[uint8_t(role)] : "?";
 }

@@ -167,8 +167,9 @@ KernelLibrary &BinaryImage::kernels() const {
   std::lock_guard lock(mutex_);
   if (!kernels_) {
     if (!options_.allowNativeKernels)
-      throw Error(ErrorCode::NativeCodeRefused, name_ + " holds native kernels and was loaded without leave to run them; "
-                                                        "load it with allowNativeKernels if you trust where it comes from");
+      throw Error(ErrorCode::NativeCodeRefused, name_ +
+                                                    " holds native kernels and was loaded without leave to run them; "
+                                                    "load it with allowNativeKernels if you trust where it comes from");
     kernels_ = std::make_unique<KernelLibrary>(*this);
   }
   return *kernels_;

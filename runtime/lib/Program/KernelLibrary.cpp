@@ -83,7 +83,8 @@ KernelFunction KernelLibrary::find(uint32_t index) {
   std::string which = image_.name() + ": kernel \"" + kernel.name()->str() + "\"";
   if (!best)
     throw Error(ErrorCode::Unsupported,
-                which + " has no code for this CPU; x86-64-v3 (AVX2, FMA) is the least, compile with it among the targets");
+                which +
+                    " has no code for this CPU; x86-64-v3 (AVX2, FMA) is the least, compile with it among the targets");
   void *symbol = dlsym(open(best->segment()), best->symbol()->c_str());
   if (!symbol)
     throw Error(ErrorCode::FileCorrupt, which + ": its segment has no symbol \"" + best->symbol()->str() + "\"");

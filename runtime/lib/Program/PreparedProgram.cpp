@@ -25,8 +25,7 @@ PreparedProgram::PreparedProgram(Device &device, const BinaryImage &image, size_
     : device_(device), image_(image), info_(image.programs()[program]) {
   const schema::Program &table = *info_.table;
   auto checkPlace = [&](const TensorDesc &desc, const std::string &which) {
-    if (!device.hasSpace(desc.layout.space) || !desc.layout.tile.empty() ||
-        desc.layout.storage != StorageType::Element)
+    if (!device.hasSpace(desc.layout.space) || !desc.layout.tile.empty() || desc.layout.storage != StorageType::Element)
       throw Error(ErrorCode::Unsupported, image.name() + ": program \"" + info_.name + "\", " + which + ": device \"" +
                                               device.name() + "\" cannot hold " + desc.str());
   };
@@ -137,9 +136,7 @@ template <typename Table> AttentionSpec PreparedProgram::attentionSpec(const Tab
 }
 
 void PreparedProgram::prepare(const schema::Command &command) {
-  auto place = [](const schema::View *view) {
-    return view ? Operand{view->buffer(), view->offset()} : Operand{};
-  };
+  auto place = [](const schema::View *view) { return view ? Operand{view->buffer(), view->offset()} : Operand{}; };
   auto side = [](const schema::View &view) {
     auto strides = numbers(view.strides());
     return CopyPlan::Side{ElementType(view.element()), {strides.begin(), strides.end()}};
@@ -156,9 +153,8 @@ void PreparedProgram::prepare(const schema::Command &command) {
       AttentionSpec spec = attentionSpec(table);
       if (std::string problem = spec.findProblem(); !problem.empty())
         throw Error(ErrorCode::Unsupported, "attention: " + problem);
-      return add(AttentionOp{device_.engine().planAttention(spec), place(table.q()), place(table.k()),
-                             place(table.v()), place(table.mask()), place(table.out()), place(table.lse()),
-                             table.mask() != nullptr});
+      return add(AttentionOp{device_.engine().planAttention(spec), place(table.q()), place(table.k()), place(table.v()),
+                             place(table.mask()), place(table.out()), place(table.lse()), table.mask() != nullptr});
     }
     case schema::CommandBody::AttentionGrad: {
       const schema::AttentionGrad &table = *command.body_as_AttentionGrad();

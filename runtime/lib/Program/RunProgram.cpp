@@ -41,8 +41,8 @@ void PreparedProgram::checkInputs(const DeviceRef &device, const std::vector<Ten
                                                 " inputs given, " + std::to_string(info_.inputs.size()) + " declared");
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i])
-      throw Error(ErrorCode::MissingInput, where(i) + ": no tensor given; " + info_.inputs[i].desc().str() +
-                                               " declared");
+      throw Error(ErrorCode::MissingInput,
+                  where(i) + ": no tensor given; " + info_.inputs[i].desc().str() + " declared");
     const TensorDesc &given = inputs[i].desc(), &wanted = info_.inputs[i].desc();
     auto mismatch = [&](const std::string &wayOut) {
       return Error(ErrorCode::LayoutMismatch,
@@ -149,7 +149,8 @@ void PreparedProgram::execute(const Op &op, const Program &program, std::vector<
   if (auto *launch = std::get_if<LaunchOp>(&op.body)) {
     for (size_t i = 0; i < launch->args.size(); ++i)
       launchArgs_[i] = at(launch->args[i]);
-    if (int64_t code = device_.launch(launch->kernel, launchArgs_.data(), launch->range, launch->grain, launch->threads))
+    if (int64_t code =
+            device_.launch(launch->kernel, launchArgs_.data(), launch->range, launch->grain, launch->threads))
       failLaunch(op, *launch, code);
   } else if (auto *matmul = std::get_if<MatmulOp>(&op.body)) {
     matmul->plan->run(at(matmul->a), at(matmul->b), at(matmul->c), matmul->hasBias ? at(matmul->bias) : nullptr);

@@ -63,14 +63,14 @@ const schema::Binary *verifyFile(std::span<const std::byte> file, const std::str
 
   const schema::Binary *root = schema::GetSizePrefixedBinary(data);
   if (root->version_major() != Binary::versionMajor)
-    throw Error(ErrorCode::VersionUnsupported,
-                name + ": version " + std::to_string(root->version_major()) + "." +
-                    std::to_string(root->version_minor()) + "; this runtime reads " +
-                    std::to_string(Binary::versionMajor) + ".x; compile it again with this release");
+    throw Error(ErrorCode::VersionUnsupported, name + ": version " + std::to_string(root->version_major()) + "." +
+                                                   std::to_string(root->version_minor()) + "; this runtime reads " +
+                                                   std::to_string(Binary::versionMajor) +
+                                                   ".x; compile it again with this release");
   if (root->layout_vocabulary() > Binary::layoutVocabulary)
     throw Error(ErrorCode::VersionUnsupported,
-                name + ": layout vocabulary " + std::to_string(root->layout_vocabulary()) + "; this runtime knows up to " +
-                    std::to_string(Binary::layoutVocabulary) + "; update the runtime");
+                name + ": layout vocabulary " + std::to_string(root->layout_vocabulary()) +
+                    "; this runtime knows up to " + std::to_string(Binary::layoutVocabulary) + "; update the runtime");
   return root;
 }
 
@@ -130,7 +130,8 @@ private:
       } catch (const Error &error) {
         fail(which + ": " + error.what());
       }
-      check(descs.back().layout.alignment >= byteSize(descs.back().element), which + ": aligned to less than an element");
+      check(descs.back().layout.alignment >= byteSize(descs.back().element),
+            which + ": aligned to less than an element");
       check(kind == "input" || isInjective(descs.back().shape, descs.back().strides()),
             which + ": two elements in one place");
     }
@@ -155,7 +156,8 @@ private:
       const schema::Alias &alias = *program_.aliases()->Get(i);
       std::string which = "alias " + num(i);
       check(alias.input() < inputs_.size(), which + ": input " + num(alias.input()) + " of " + num(inputs_.size()));
-      check(alias.output() < outputs_.size(), which + ": output " + num(alias.output()) + " of " + num(outputs_.size()));
+      check(alias.output() < outputs_.size(),
+            which + ": output " + num(alias.output()) + " of " + num(outputs_.size()));
       check(inputs.insert(alias.input()).second && outputs.insert(alias.output()).second,
             which + ": an input or output with two aliases");
       const TensorDesc &input = inputs_[alias.input()], &output = outputs_[alias.output()];
@@ -174,8 +176,7 @@ private:
       case schema::BufferKind::input:
         check(buffer.index() < inputs_.size(), which + ": input " + num(buffer.index()) + " of " + num(inputs_.size()));
         check(buffer.offset() == 0 && rangeFits(0, buffer.bytes(), inputs_[buffer.index()].spanBytes()),
-              which + ": " + num(buffer.bytes()) + " bytes of an input of " +
-                  num(inputs_[buffer.index()].spanBytes()));
+              which + ": " + num(buffer.bytes()) + " bytes of an input of " + num(inputs_[buffer.index()].spanBytes()));
         break;
       case schema::BufferKind::output:
         check(buffer.index() < outputs_.size(),
@@ -185,9 +186,9 @@ private:
                   num(outputs_[buffer.index()].spanBytes()));
         break;
       case schema::BufferKind::arena:
-        check(rangeFits(buffer.offset(), buffer.bytes(), arenaBytes_),
-              which + ": " + num(buffer.bytes()) + " bytes at " + num(buffer.offset()) + " of an arena of " +
-                  num(arenaBytes_));
+        check(rangeFits(buffer.offset(), buffer.bytes(), arenaBytes_), which + ": " + num(buffer.bytes()) +
+                                                                           " bytes at " + num(buffer.offset()) +
+                                                                           " of an arena of " + num(arenaBytes_));
         break;
       case schema::BufferKind::constant: {
         check(buffer.index() < countOf(root_.segments()),

@@ -89,8 +89,8 @@ Tensor Tensor::in(std::shared_ptr<Storage> storage, std::shared_ptr<const Tensor
 
 double Tensor::item() const {
   if (elementCount() != 1)
-    throw Error(ErrorCode::InvalidArgument, desc().str() + " has " + std::to_string(elementCount()) +
-                                                " elements; item() reads a tensor of one");
+    throw Error(ErrorCode::InvalidArgument,
+                desc().str() + " has " + std::to_string(elementCount()) + " elements; item() reads a tensor of one");
   switch (element()) {
   case ElementType::f32:
     return *data<float>();

@@ -99,8 +99,7 @@ static typename Element<to>::Stored convert(typename Element<from>::Stored store
 
 /// One row. The straight case is apart so that the compiler vectorises it.
 template <ElementType from, ElementType to>
-static void copyRow(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep,
-                    int64_t count) {
+static void copyRow(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep, int64_t count) {
   using From = typename Element<from>::Stored;
   using To = typename Element<to>::Stored;
   if (sourceStep == sizeof(From) && targetStep == sizeof(To)) {
@@ -109,6 +108,7 @@ static void copyRow(const std::byte *source, int64_t sourceStep, std::byte *targ
     } else {
       auto *read = reinterpret_cast<const From *>(source);
       auto *write = reinterpret_cast<To *>(target);
+#pragma omp simd
       for (int64_t i = 0; i < count; ++i)
         write[i] = convert<from, to>(read[i]);
     }
@@ -200,8 +200,9 @@ CopyPlan::CopyPlan(std::span<const int64_t> shape, const Side &source, const Sid
   outer_.pop_back();
 
   // A transpose: some outer dimension is straighter in the source.
-  auto straightest = std::ranges::min_element(
-      outer_, [](const Dim &a, const Dim &b) { return std::max<int64_t>(a.sourceStep, 1) < std::max<int64_t>(b.sourceStep, 1); });
+  auto straightest = std::ranges::min_element(outer_, [](const Dim &a, const Dim &b) {
+    return std::max<int64_t>(a.sourceStep, 1) < std::max<int64_t>(b.sourceStep, 1);
+  });
   if (straightest != outer_.end() && straightest->sourceStep > 0 && straightest->sourceStep < inner_.sourceStep &&
       straightest->extent > 1 && inner_.extent > 1) {
     std::rotate(straightest, straightest + 1, outer_.end());

@@ -7,9 +7,9 @@
 
 #include "segue/runtime/Program/Binary.h"
 #include "TestFile.h"
+#include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Executor.h"
-#include "segue/runtime/Device/Device.h"
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -56,7 +56,8 @@ TEST(Binary, ShowsWhatIsInIt) {
 TEST(Binary, FilesAreMapped) {
   Bytes bytes = makeAddFile(32).serialize();
   auto path = std::filesystem::path(testing::TempDir()) / "mapped.segue";
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char *>(bytes.data()), std::streamsize(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char *>(bytes.data()), std::streamsize(bytes.size()));
   Binary binary = Binary::load(path);
   EXPECT_EQ(binary.name(), path.string());
   EXPECT_EQ(binary.bytes(), bytes.size());
@@ -208,7 +209,8 @@ static const Rule rules[] = {
     {"launch offset", [](TestFile &, schema::ProgramT &p) { launchOf(p, 0).offsets = {0, 4, 0}; },
      "argument 1 needs 128 bytes of a buffer of 128"},
     {"offset count", [](TestFile &, schema::ProgramT &p) { launchOf(p, 0).offsets = {0}; }, "1 offsets"},
-    {"writes an input", [](TestFile &, schema::ProgramT &p) { std::swap(launchOf(p, 0).args[0], launchOf(p, 0).args[2]); },
+    {"writes an input",
+     [](TestFile &, schema::ProgramT &p) { std::swap(launchOf(p, 0).args[0], launchOf(p, 0).args[2]); },
      "writes input 0, which no output is required to alias"},
     {"use after free",
      [](TestFile &, schema::ProgramT &p) {
@@ -219,7 +221,8 @@ static const Rule rules[] = {
     {"input bytes", [](TestFile &, schema::ProgramT &p) { p.buffers[0]->bytes = 129; }, "129 bytes of an input of 128"},
     {"input index", [](TestFile &, schema::ProgramT &p) { p.buffers[0]->index = 2; }, "buffer 0: input 2 of 2"},
     {"arena", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->offset = 1; }, "at 1 of an arena of 128"},
-    {"arena overflow", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->offset = UINT64_MAX; }, "of an arena of 128"},
+    {"arena overflow", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->offset = UINT64_MAX; },
+     "of an arena of 128"},
     {"constant of code",
      [](TestFile &, schema::ProgramT &p) {
        p.buffers[0]->kind = schema::BufferKind::constant;
@@ -230,7 +233,8 @@ static const Rule rules[] = {
      "2 arenas"},
     {"negative extent", [](TestFile &, schema::ProgramT &p) { p.inputs[0]->desc->shape = {-32}; },
      "input 0 (\"x\"): INVALID_ARGUMENT: f32[-32]"},
-    {"huge shape", [](TestFile &, schema::ProgramT &p) { p.inputs[0]->desc->shape = {int64_t(1) << 40, int64_t(1) << 40}; },
+    {"huge shape",
+     [](TestFile &, schema::ProgramT &p) { p.inputs[0]->desc->shape = {int64_t(1) << 40, int64_t(1) << 40}; },
      "below 2^63"},
     {"same name", [](TestFile &, schema::ProgramT &p) { p.inputs[1]->name = "x"; }, "its name is taken"},
     {"location", [](TestFile &, schema::ProgramT &p) { p.commands[0]->location = 3; }, "location 3 of 0"},
@@ -363,7 +367,8 @@ TEST(Binary, KernelMistakesAreNamed) {
             std::string::npos);
   TestFile noVariant = makeAddFile(8);
   noVariant.root.kernels[0]->variants.clear();
-  EXPECT_NE(message(std::move(noVariant)).find("UNSUPPORTED: memory: program \"forward\": memory: kernel \"add_f32\" has no code"),
+  EXPECT_NE(message(std::move(noVariant))
+                .find("UNSUPPORTED: memory: program \"forward\": memory: kernel \"add_f32\" has no code"),
             std::string::npos);
   TestFile noElf = makeAddFile(8);
   noElf.segments[0].assign(100, std::byte(1));

@@ -92,9 +92,11 @@ TEST_P(ExecutorTest, WrongInputsAreNamed) {
   Tensor x = ramp({64});
   auto wrongShape = errorOf([&] { submit(device, program, {x, ramp({8, 8})}); });
   EXPECT_EQ(wrongShape.first, ErrorCode::LayoutMismatch);
-  EXPECT_EQ(wrongShape.second, "LAYOUT_MISMATCH: program \"forward\", input 1 (\"y\"): f32[8,8] given, f32[64] declared; "
-                               "compile for this shape");
-  auto wrongType = errorOf([&] { submit(device, program, {Tensor::zeros(device, TensorDesc({64}, ElementType::bf16)), x}); });
+  EXPECT_EQ(wrongShape.second,
+            "LAYOUT_MISMATCH: program \"forward\", input 1 (\"y\"): f32[8,8] given, f32[64] declared; "
+            "compile for this shape");
+  auto wrongType =
+      errorOf([&] { submit(device, program, {Tensor::zeros(device, TensorDesc({64}, ElementType::bf16)), x}); });
   EXPECT_EQ(wrongType.first, ErrorCode::LayoutMismatch);
   EXPECT_NE(wrongType.second.find("bf16[64] given, f32[64] declared"), std::string::npos);
   EXPECT_EQ(errorOf([&] { submit(device, program, {x, Tensor()}); }).first, ErrorCode::MissingInput);
@@ -165,7 +167,8 @@ TEST_P(ExecutorTest, RequiredAliasIsWrittenInPlace) {
   EXPECT_EQ(errorOf([&] { submit(device, binary.program("forward"), {constant, y}); }).first,
             ErrorCode::InvalidArgument);
   // A converted copy would be written and lost.
-  auto strided = errorOf([&] { submit(device, binary.program("forward"), {ramp({64}, 0, Layout{.strides = {2}}), y}); });
+  auto strided =
+      errorOf([&] { submit(device, binary.program("forward"), {ramp({64}, 0, Layout{.strides = {2}}), y}); });
   EXPECT_EQ(strided.first, ErrorCode::LayoutMismatch);
   EXPECT_NE(strided.second.find("written in place"), std::string::npos);
 }
@@ -196,7 +199,8 @@ static TestFile makeCommandsFile() {
   uint32_t c = addBuffer(program, schema::BufferKind::output, addOutput(program, "c", {2, 4}), 0, 32);
   uint32_t t = addBuffer(program, schema::BufferKind::output,
                          addOutput(program, "t", {3, 2}, schema::ElementType::bf16, schema::Role::saved), 0, 12);
-  uint32_t f = addBuffer(program, schema::BufferKind::output, addOutput(program, "f", {5}, schema::ElementType::i64), 0, 40);
+  uint32_t f =
+      addBuffer(program, schema::BufferKind::output, addOutput(program, "f", {5}, schema::ElementType::i64), 0, 40);
   Bytes biasBytes(16);
   float bias[] = {10, 20, 30, 40};
   std::memcpy(biasBytes.data(), bias, 16);
@@ -230,7 +234,9 @@ static TestFile makeCommandsFile() {
 namespace {
 struct Recorder : EventSink {
   std::vector<std::string> events;
-  void onBlockBegin(const Program &, std::string_view block) override { events.push_back("begin " + std::string(block)); }
+  void onBlockBegin(const Program &, std::string_view block) override {
+    events.push_back("begin " + std::string(block));
+  }
   void onBlockEnd(const Program &) override { events.push_back("end"); }
   void onSave(const Program &program, uint32_t output) override {
     events.push_back("save " + program.output(output).name);
@@ -267,8 +273,7 @@ TEST_P(ExecutorTest, FreeReleasesTheInput) {
   Binary binary = Binary::fromMemory(makeCommandsFile().serialize());
   alignas(64) float values[6] = {};
   std::vector<Tensor> inputs;
-  inputs.push_back(
-      Tensor::wrap(device, TensorDesc({2, 3}, ElementType::f32), values, [&] { watch.released = true; }));
+  inputs.push_back(Tensor::wrap(device, TensorDesc({2, 3}, ElementType::f32), values, [&] { watch.released = true; }));
   inputs.push_back(ramp({4, 3}));
   submit(device, binary.program("forward"), std::move(inputs), &watch);
   EXPECT_TRUE(watch.releasedBeforeEnd);

@@ -104,7 +104,7 @@ Bytes TestFile::serialize() {
 void reseal(Bytes &file) {
   uint64_t flatBufferBytes;
   std::memcpy(&flatBufferBytes, file.data() + file.size() - trailerBytes + 16, sizeof(uint64_t));
-  file.resize(file.size() - trailerBytes);
+  file.erase(file.end() - trailerBytes, file.end());
   appendTrailer(file, flatBufferBytes);
 }
 

@@ -145,8 +145,8 @@ TEST_F(ToLayoutTest, AllPairsOfPermutations) {
       std::vector<size_t> to{0, 1, 2};
       do {
         for (int64_t padding : {0, 3}) {
-          Tensor source =
-              Tensor::empty(device, TensorDesc(shape, ElementType::f32, Layout{.strides = permuted(shape, from, padding)}));
+          Tensor source = Tensor::empty(
+              device, TensorDesc(shape, ElementType::f32, Layout{.strides = permuted(shape, from, padding)}));
           auto *values = source.data<float>();
           for (uint64_t i = 0; i < source.storage()->bytes() / 4; ++i)
             values[i] = float(random() % 100000);
