@@ -8,6 +8,7 @@
 #include "segue/Compiler/Registration.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllExtensions.h"
+#include "segue/Compiler/Pipelines.h"
 #include "segue/Conversion/SegueToProg/SegueToProg.h"
 #include "segue/Dialect/Check/IR/CheckDialect.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
@@ -29,6 +30,7 @@ void segue::registerAllSegue(mlir::DialectRegistry &registry) {
 void segue::registerAllSeguePasses() {
   prog::registerProgTransformsPasses();
   registerSegueInterpreterPasses();
+  registerSeguePipelines();
   registerSegueToProgPasses();
   registerSegueTransformsPasses();
 }

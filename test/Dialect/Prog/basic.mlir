@@ -2,8 +2,8 @@
 
 // Every op of the dialect in its place.
 
-// CHECK: module attributes {prog.options = {optimizer = "adamw"}, prog.producer = "segue test", prog.version = array<i32: 1, 0>}
-module attributes {prog.version = array<i32: 1, 0>, prog.producer = "segue test", prog.options = {optimizer = "adamw"}} {
+// CHECK: module attributes {prog.options = {optimizer = "adamw"}, prog.producer = "segue test", prog.version = array<i32: 0, 1>}
+module attributes {prog.version = array<i32: 0, 1>, prog.producer = "segue test", prog.options = {optimizer = "adamw"}} {
 
 // CHECK: prog.segment @segment0 constants alignment 64 dense<[1, 2, 3, 4]> : tensor<4xi8>
 prog.segment @segment0 constants alignment 64 dense<[1, 2, 3, 4]> : tensor<4xi8>

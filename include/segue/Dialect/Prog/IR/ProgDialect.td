@@ -44,8 +44,8 @@ def Prog_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral kOptionsAttr = "prog.options";
 
     /// Version of the files that this compiler writes.
-    static constexpr int32_t kVersionMajor = 1;
-    static constexpr int32_t kVersionMinor = 0;
+    static constexpr int32_t kVersionMajor = 0;
+    static constexpr int32_t kVersionMinor = 1;
 
     void registerAttributes();
   }];

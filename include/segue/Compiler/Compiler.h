@@ -1,0 +1,78 @@
+//===- Compiler.h - a module and options to the bytes of a file -*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What segue-compile and the Python package call:
+//
+//   CompileOptions options;
+//   options.name = "gpt.blocks";
+//   options.optimizer = "adamw:beta2=0.95,decay=0.1";
+//   std::string diagnostics;
+//   llvm::FailureOr<std::string> file = compileText(text, options, diagnostics);
+//
+// The same text and options give the same bytes. Calls on different contexts
+// may run at the same time; compileText makes a context of its own.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_COMPILER_COMPILER_H
+#define SEGUE_COMPILER_COMPILER_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/Support/Timing.h"
+#include <string>
+
+namespace mlir {
+class PassManager;
+}
+
+namespace segue {
+
+/// What to give: the file, or what is there on the way to it, as text.
+enum class Emit {
+  /// The training functions in the segue dialect.
+  Segue,
+  /// The kernels as loops, before LLVM.
+  Linalg,
+  /// The kernels as optimised LLVM IR, and as assembly.
+  LLVM,
+  Assembly,
+  /// The programs.
+  Prog,
+  Binary
+};
+
+struct CompileOptions {
+  /// Of the module, for people; kept in the file as the option "name".
+  std::string name;
+  /// With false, `@forward` alone is compiled.
+  bool training = true;
+  /// `kind[:key=value,...]` with the options of the pass segue-optimizer, for
+  /// example "sgd:momentum=0.9"; "none" makes no optimizer.
+  std::string optimizer = "adamw";
+  /// Instruction sets that kernels are compiled for.
+  bool v3 = true;
+  bool v4 = true;
+  /// Threads that compile kernels.
+  unsigned threads = 2;
+  Emit emit = Emit::Binary;
+};
+
+/// Compiles `module`, which is changed on the way. Errors are emitted as
+/// diagnostics. `configure`, where given, sees every pass manager before it
+/// runs; `timing` gets a scope for each part.
+llvm::FailureOr<std::string> compile(mlir::ModuleOp module, const CompileOptions &options,
+                                     llvm::function_ref<llvm::LogicalResult(mlir::PassManager &)> configure = {},
+                                     mlir::TimingScope *timing = nullptr);
+
+/// The same from MLIR text. All diagnostics go to `diagnostics`, with source
+/// lines; `source` is how they call the text.
+llvm::FailureOr<std::string> compileText(llvm::StringRef text, const CompileOptions &options, std::string &diagnostics,
+                                         llvm::StringRef source = "<module>");
+
+} // namespace segue
+
+#endif // SEGUE_COMPILER_COMPILER_H

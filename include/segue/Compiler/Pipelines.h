@@ -1,0 +1,35 @@
+//===- Pipelines.h - passes in their order ----------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The way from a module with `@forward` to programs, in the parts that tools
+// stop at. By name in segue-opt: `segue-training-pipeline`,
+// `segue-kernel-pipeline`, `segue-program-pipeline`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_COMPILER_PIPELINES_H
+#define SEGUE_COMPILER_PIPELINES_H
+
+#include "mlir/Pass/PassManager.h"
+
+namespace segue {
+
+/// Derives `@backward`, plans what is saved, and makes `@optimizer` by a spec
+/// as in CompileOptions. Fails, with a message in `error`, for a bad spec.
+llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringRef optimizer, std::string &error);
+
+/// Expands composite ops and moves all but library calls into `@kernels`.
+void buildKernelPipeline(mlir::OpPassManager &pm);
+
+/// Makes programs of what is left, and plans their memory.
+void buildProgramPipeline(mlir::OpPassManager &pm);
+
+void registerSeguePipelines();
+
+} // namespace segue
+
+#endif // SEGUE_COMPILER_PIPELINES_H

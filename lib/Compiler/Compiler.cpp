@@ -1,0 +1,190 @@
+//===- Compiler.cpp - a module and options to the bytes of a file ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/Compiler/Compiler.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
+#include "mlir/IR/Verifier.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Pass/PassManager.h"
+#include "segue/Compiler/Pipelines.h"
+#include "segue/Compiler/Registration.h"
+#include "segue/Dialect/Prog/IR/ProgBuffers.h"
+#include "segue/Dialect/Prog/IR/ProgDialect.h"
+#include "segue/Target/CPU/CPUTarget.h"
+#include "segue/Target/FlatBuffer/FlatBuffer.h"
+#include "llvm/Support/SourceMgr.h"
+
+using namespace mlir;
+using namespace segue;
+
+static constexpr llvm::StringLiteral kKernels = "kernels";
+
+static std::string print(Operation *op) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  op->print(os);
+  return text + "\n";
+}
+
+/// The module of kernels as text, or an empty one.
+static std::string printKernels(ModuleOp module) {
+  auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
+  return kernels ? print(kernels) : "module @kernels {\n}\n";
+}
+
+/// Compiles `@kernels` to a segment and tells each kernel its variants.
+static LogicalResult attachKernels(ModuleOp module, const CPUTargetOptions &target) {
+  auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
+  if (!kernels)
+    return success();
+  FailureOr<CompiledKernels> compiled = compileKernels(kernels, target);
+  if (failed(compiled))
+    return failure();
+  kernels.erase();
+  if (compiled->elf.empty())
+    return success();
+
+  OpBuilder builder(module.getContext());
+  builder.setInsertionPointToStart(module.getBody());
+  unsigned number = 0;
+  for (auto segment : module.getOps<prog::SegmentOp>()) {
+    builder.setInsertionPointAfter(segment);
+    ++number;
+  }
+  std::string name = "segment" + std::to_string(number);
+  auto type = RankedTensorType::get({static_cast<int64_t>(compiled->elf.size())}, builder.getI8Type());
+  AsmResourceBlob blob = HeapAsmResourceBlob::allocateAndCopyWithAlign(
+      ArrayRef<char>(compiled->elf.data(), compiled->elf.size()), prog::kAlignment, /*dataIsMutable=*/false);
+  prog::SegmentOp::create(builder, builder.getUnknownLoc(), name, prog::SegmentKind::Elf, prog::kAlignment,
+                          DenseResourceElementsAttr::get(type, name, std::move(blob)));
+
+  auto segment = FlatSymbolRefAttr::get(module.getContext(), name);
+  SymbolTable symbols(module);
+  for (const KernelSymbol &kernel : compiled->kernels) {
+    auto op = symbols.lookup<prog::KernelOp>(kernel.name);
+    if (!op)
+      return module.emitError() << "kernel \"" << kernel.name << "\" was compiled but not declared";
+    SmallVector<Attribute> variants;
+    auto add = [&](prog::Isa isa, const std::string &symbol) {
+      if (!symbol.empty())
+        variants.push_back(prog::VariantAttr::get(module.getContext(), isa, builder.getStringAttr(symbol), segment));
+    };
+    add(prog::Isa::X86_64_v3, kernel.v3Symbol);
+    add(prog::Isa::X86_64_v4, kernel.v4Symbol);
+    op.setVariantsAttr(builder.getArrayAttr(variants));
+  }
+  return success();
+}
+
+/// Version, producer and options, as the file keeps them.
+static void sign(ModuleOp module, const CompileOptions &options) {
+  Builder builder(module.getContext());
+  NamedAttrList kept;
+  auto keep = [&](StringRef key, StringRef value) { kept.set(key, builder.getStringAttr(value)); };
+  keep("name", options.name);
+  keep("optimizer", options.training ? options.optimizer : "none");
+  keep("targets", options.v3 && options.v4 ? "x86_64_v3,x86_64_v4" : options.v3 ? "x86_64_v3" : "x86_64_v4");
+  keep("training", options.training ? "true" : "false");
+  module->setAttr(prog::ProgDialect::kVersionAttr,
+                  builder.getDenseI32ArrayAttr({prog::ProgDialect::kVersionMajor, prog::ProgDialect::kVersionMinor}));
+  module->setAttr(prog::ProgDialect::kProducerAttr, builder.getStringAttr("segue " SEGUE_VERSION));
+  module->setAttr(prog::ProgDialect::kOptionsAttr, kept.getDictionary(module.getContext()));
+}
+
+namespace {
+/// Runs the parts of a compilation, each in its own timing scope.
+class Compilation {
+public:
+  Compilation(ModuleOp module, const CompileOptions &options, function_ref<LogicalResult(PassManager &)> configure,
+              TimingScope *timing)
+      : module(module), options(options), configure(configure), timing(timing) {}
+
+  FailureOr<std::string> run() {
+    if (!options.v3 && !options.v4)
+      return module.emitError() << "no instruction set to compile kernels for: ask for x86-64-v3, x86-64-v4 or both";
+    if (!module.lookupSymbol<func::FuncOp>("forward"))
+      return module.emitError() << "module has no function @forward to compile";
+    if (options.training && failed(runPasses("training", [&](PassManager &pm) -> LogicalResult {
+          std::string error;
+          if (succeeded(buildTrainingPipeline(pm, options.optimizer, error)))
+            return success();
+          return module.emitError() << "optimizer \"" << options.optimizer << "\": " << error;
+        })))
+      return failure();
+    if (options.emit == Emit::Segue)
+      return print(module);
+
+    if (failed(runPasses("kernels", [](PassManager &pm) { return buildKernelPipeline(pm), success(); })))
+      return failure();
+    CPUTargetOptions target{options.v3, options.v4, std::max(1u, options.threads)};
+    auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
+    if (options.emit == Emit::Linalg)
+      return printKernels(module);
+    if (options.emit == Emit::LLVM)
+      return kernels ? kernelsToLLVM(kernels, target) : std::string();
+    if (options.emit == Emit::Assembly)
+      return kernels ? kernelsToAssembly(kernels, target) : std::string();
+
+    if (failed(runPasses("programs", [](PassManager &pm) { return buildProgramPipeline(pm), success(); })))
+      return failure();
+    {
+      TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();
+      if (failed(attachKernels(module, target)))
+        return failure();
+    }
+    sign(module, options);
+    TimingScope scope = timing ? timing->nest("write") : TimingScope();
+    if (failed(verify(module)))
+      return failure();
+    if (options.emit == Emit::Prog)
+      return print(module);
+    std::string file;
+    llvm::raw_string_ostream os(file);
+    if (failed(exportBinary(module, os)))
+      return failure();
+    return file;
+  }
+
+private:
+  LogicalResult runPasses(StringRef name, function_ref<LogicalResult(PassManager &)> build) {
+    TimingScope scope = timing ? timing->nest(name) : TimingScope();
+    PassManager pm = PassManager::on<ModuleOp>(module.getContext());
+    if (configure && failed(configure(pm)))
+      return failure();
+    if (timing)
+      pm.enableTiming(scope);
+    return failure(failed(build(pm)) || failed(pm.run(module)));
+  }
+
+  ModuleOp module;
+  const CompileOptions &options;
+  function_ref<LogicalResult(PassManager &)> configure;
+  TimingScope *timing;
+};
+} // namespace
+
+FailureOr<std::string> segue::compile(ModuleOp module, const CompileOptions &options,
+                                      function_ref<LogicalResult(PassManager &)> configure, TimingScope *timing) {
+  return Compilation(module, options, configure, timing).run();
+}
+
+FailureOr<std::string> segue::compileText(StringRef text, const CompileOptions &options, std::string &diagnostics,
+                                          StringRef source) {
+  DialectRegistry registry;
+  registerAllSegue(registry);
+  MLIRContext context(registry);
+  llvm::SourceMgr sources;
+  sources.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBufferCopy(text, source), llvm::SMLoc());
+  llvm::raw_string_ostream os(diagnostics);
+  SourceMgrDiagnosticHandler handler(sources, &context, os);
+  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
+  if (!module)
+    return failure();
+  return compile(*module, options);
+}

@@ -1,0 +1,90 @@
+//===- Pipelines.cpp - passes in their order ------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/Compiler/Pipelines.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassRegistry.h"
+#include "mlir/Transforms/Passes.h"
+#include "segue/Conversion/SegueToProg/SegueToProg.h"
+#include "segue/Dialect/Prog/Transforms/Passes.h"
+#include "segue/Dialect/Segue/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace segue;
+
+static void addCleanup(OpPassManager &pm) {
+  pm.addNestedPass<func::FuncOp>(createCanonicalizerPass());
+  pm.addNestedPass<func::FuncOp>(createCSEPass());
+}
+
+/// `kind:key=value,...` to the pass that it configures.
+static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error) {
+  auto [kind, settings] = spec.split(':');
+  std::string text = ("kind=" + kind).str();
+  SmallVector<StringRef> keys;
+  settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
+  for (StringRef key : keys)
+    text += (" " + key).str();
+  std::unique_ptr<Pass> pass = createSegueOptimizer();
+  auto note = [&](const Twine &message) {
+    error = message.str();
+    return failure();
+  };
+  if (failed(pass->initializeOptions(text, note))) {
+    if (error.empty())
+      error = "segue-optimizer does not take these options";
+    return nullptr;
+  }
+  return pass;
+}
+
+LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimizer, std::string &error) {
+  addCleanup(pm);
+  pm.addPass(createSegueAutodiff());
+  addCleanup(pm);
+  pm.addPass(createSeguePlanSaved());
+  addCleanup(pm);
+  if (optimizer == "none")
+    return success();
+  std::unique_ptr<Pass> pass = createOptimizer(optimizer, error);
+  if (!pass)
+    return failure();
+  pm.addPass(std::move(pass));
+  return success();
+}
+
+void segue::buildKernelPipeline(OpPassManager &pm) {
+  pm.addNestedPass<func::FuncOp>(createSegueExpand());
+  addCleanup(pm);
+  pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
+  pm.addPass(createSegueOutlineKernels());
+}
+
+void segue::buildProgramPipeline(OpPassManager &pm) {
+  pm.addPass(createSegueToProg());
+  pm.addNestedPass<prog::ProgramOp>(prog::createProgPlanMemory());
+}
+
+namespace {
+struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
+  Option<std::string> optimizer{*this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, or none"),
+                                llvm::cl::init("adamw")};
+};
+} // namespace
+
+void segue::registerSeguePipelines() {
+  PassPipelineRegistration<TrainingOptions>(
+      "segue-training-pipeline", "Derive @backward, plan what is saved, make @optimizer",
+      [](OpPassManager &pm, const TrainingOptions &options) {
+        std::string error;
+        if (failed(buildTrainingPipeline(pm, options.optimizer, error)))
+          llvm::report_fatal_error(llvm::Twine("segue-training-pipeline: ") + error, /*gen_crash_diag=*/false);
+      });
+  PassPipelineRegistration<>("segue-kernel-pipeline", "Expand composite ops and move them into kernels",
+                             buildKernelPipeline);
+  PassPipelineRegistration<>("segue-program-pipeline", "Make programs and plan their memory", buildProgramPipeline);
+}

@@ -1,0 +1,125 @@
+//===- segue-compile.cpp - from MLIR to a .segue file ---------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "mlir/IR/AsmState.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Support/FileUtilities.h"
+#include "segue/Compiler/Compiler.h"
+#include "segue/Compiler/Registration.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/FileUtilities.h"
+#include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/SourceMgr.h"
+
+using namespace mlir;
+using namespace segue;
+namespace cl = llvm::cl;
+
+static constexpr const char *kOverview =
+    R"(Segue compiler: a module with @forward in MLIR to a file that the runtime plays
+
+  segue-compile model.mlir -o model.segue --optimizer=adamw:beta2=0.95,decay=0.1
+  segue-compile model.mlir --emit=prog | less
+)";
+
+namespace {
+struct Flags {
+  cl::OptionCategory category{"Compiling"};
+  cl::opt<std::string> input{cl::Positional, cl::desc("<module.mlir, - for standard input>"), cl::init("-"),
+                             cl::cat(category)};
+  cl::opt<std::string> output{"o", cl::desc("Where to write; - for standard output"), cl::value_desc("file"),
+                              cl::init("-"), cl::cat(category)};
+  cl::opt<Emit> emit{"emit", cl::desc("What to write"), cl::init(Emit::Binary),
+                     cl::values(clEnumValN(Emit::Segue, "segue", "training functions in the segue dialect"),
+                                clEnumValN(Emit::Linalg, "linalg", "kernels as loops"),
+                                clEnumValN(Emit::LLVM, "llvm", "kernels as optimised LLVM IR"),
+                                clEnumValN(Emit::Assembly, "asm", "kernels as assembly"),
+                                clEnumValN(Emit::Prog, "prog", "programs in the prog dialect"),
+                                clEnumValN(Emit::Binary, "binary", "the .segue file (default)")),
+                     cl::cat(category)};
+  cl::opt<std::string> name{"name", cl::desc("Name of the module, kept in the file; default: that of the input"),
+                            cl::cat(category)};
+  cl::opt<std::string> optimizer{
+      "optimizer", cl::desc("kind[:key=value,...] with the options of segue-optimizer, or none; default: adamw"),
+      cl::value_desc("spec"), cl::init("adamw"), cl::cat(category)};
+  cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
+  cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
+                                cl::cat(category)};
+  cl::opt<unsigned> threads{"threads", cl::desc("Threads that compile kernels; default: 2"), cl::init(2),
+                            cl::cat(category)};
+};
+} // namespace
+
+static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
+  options.name = flags.name.empty() ? llvm::sys::path::stem(flags.input).str() : flags.name.getValue();
+  options.training = !flags.inferenceOnly;
+  options.optimizer = flags.optimizer;
+  options.threads = flags.threads;
+  options.emit = flags.emit;
+  if (!flags.targets.empty())
+    options.v3 = options.v4 = false;
+  for (const std::string &target : flags.targets) {
+    if (target != "x86-64-v3" && target != "x86-64-v4") {
+      llvm::errs() << "segue-compile: unknown target \"" << target << "\"; known are x86-64-v3 and x86-64-v4\n";
+      return failure();
+    }
+    (target == "x86-64-v3" ? options.v3 : options.v4) = true;
+  }
+  return success();
+}
+
+int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
+  registerAsmPrinterCLOptions();
+  registerMLIRContextCLOptions();
+  registerPassManagerCLOptions();
+  registerDefaultTimingManagerCLOptions();
+  Flags flags;
+  cl::ParseCommandLineOptions(argc, argv, kOverview);
+  CompileOptions options;
+  if (failed(readOptions(flags, options)))
+    return EXIT_FAILURE;
+
+  std::string error;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(flags.input, &error);
+  if (!buffer) {
+    llvm::errs() << "segue-compile: " << error << "\n";
+    return EXIT_FAILURE;
+  }
+  DialectRegistry registry;
+  registerAllSegue(registry);
+  MLIRContext context(registry);
+  llvm::SourceMgr sources;
+  sources.AddNewSourceBuffer(std::move(buffer), llvm::SMLoc());
+  SourceMgrDiagnosticHandler handler(sources, &context);
+
+  DefaultTimingManager timing;
+  applyDefaultTimingManagerCLOptions(timing);
+  TimingScope root = timing.getRootScope();
+  TimingScope parse = root.nest("parse");
+  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
+  parse.stop();
+  if (!module)
+    return EXIT_FAILURE;
+  FailureOr<std::string> result =
+      compile(*module, options, [](PassManager &pm) { return applyPassManagerCLOptions(pm); }, &root);
+  if (failed(result))
+    return EXIT_FAILURE;
+
+  // To a temporary file that is renamed: a failure leaves nothing behind.
+  llvm::Error failed = llvm::writeToOutput(flags.output, [&](llvm::raw_ostream &os) {
+    os << *result;
+    return llvm::Error::success();
+  });
+  if (failed) {
+    llvm::errs() << "segue-compile: cannot write " << flags.output << ": " << llvm::toString(std::move(failed)) << "\n";
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}
