@@ -29,7 +29,9 @@ static std::string print(Operation *op) {
   std::string text;
   llvm::raw_string_ostream os(text);
   op->print(os);
-  return text + "\n";
+  if (text.empty() || text.back() != '\n')
+    text += '\n';
+  return text;
 }
 
 /// The module of kernels as text, or an empty one.

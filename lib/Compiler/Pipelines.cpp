@@ -24,6 +24,10 @@ static void addCleanup(OpPassManager &pm) {
 /// `kind:key=value,...` to the pass that it configures.
 static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error) {
   auto [kind, settings] = spec.split(':');
+  if (kind != "adamw" && kind != "sgd") {
+    error = ("unknown optimizer \"" + kind + "\"; known are adamw, sgd and none").str();
+    return nullptr;
+  }
   std::string text = ("kind=" + kind).str();
   SmallVector<StringRef> keys;
   settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);

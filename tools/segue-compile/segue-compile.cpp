@@ -51,7 +51,7 @@ struct Flags {
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
                                 cl::cat(category)};
-  cl::opt<unsigned> threads{"threads", cl::desc("Threads that compile kernels; default: 2"), cl::init(2),
+  cl::opt<unsigned> threads{"compile-threads", cl::desc("Threads that compile kernels; default: 2"), cl::init(2),
                             cl::cat(category)};
 };
 } // namespace
@@ -81,7 +81,11 @@ int main(int argc, char **argv) {
   registerPassManagerCLOptions();
   registerDefaultTimingManagerCLOptions();
   Flags flags;
+  // LLVM brings hundreds of options; `--help-hidden` shows them.
+  cl::HideUnrelatedOptions(flags.category);
   cl::ParseCommandLineOptions(argc, argv, kOverview);
+  // lld resets all options when it links kernels: take what is needed now.
+  std::string output = flags.output;
   CompileOptions options;
   if (failed(readOptions(flags, options)))
     return EXIT_FAILURE;
@@ -113,12 +117,12 @@ int main(int argc, char **argv) {
     return EXIT_FAILURE;
 
   // To a temporary file that is renamed: a failure leaves nothing behind.
-  llvm::Error failed = llvm::writeToOutput(flags.output, [&](llvm::raw_ostream &os) {
+  llvm::Error failed = llvm::writeToOutput(output, [&](llvm::raw_ostream &os) {
     os << *result;
     return llvm::Error::success();
   });
   if (failed) {
-    llvm::errs() << "segue-compile: cannot write " << flags.output << ": " << llvm::toString(std::move(failed)) << "\n";
+    llvm::errs() << "segue-compile: cannot write " << output << ": " << llvm::toString(std::move(failed)) << "\n";
     return EXIT_FAILURE;
   }
   return EXIT_SUCCESS;
