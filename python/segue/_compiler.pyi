@@ -1,9 +1,8 @@
 """The compiler of Segue. Use segue.compile instead."""
 
-from collections.abc import Mapping
-
-def compile(text: str, training: bool = True, optimizer: str = "", constants: Mapping[str, float] = ...) -> bytes:
+def compile(text: str, name: str, training: bool = True, optimizer: str = "none") -> bytes:
     """The bytes of a .segue file from a module of the segue dialect.
 
-    Raises CompileError with the diagnostics.
+    `optimizer` is a kind and options of the pass segue-optimizer, such as "adamw:beta2=0.95,decay=0.1".
+    Raises CompileError, whose report has the ``diagnostics``.
     """

@@ -78,9 +78,8 @@ class Program:
         parameters = [a.name for a in self.captured.named("parameter")]
         decay = optimizer.decay_of(parameters) if optimizer is not None else {}
         return _compiler.compile(
-            self.captured.text_with_decay(decay), training=self.captured.differentiable,
-            optimizer=optimizer.kind if optimizer is not None else "",
-            constants=optimizer.constants() if optimizer is not None else {})
+            self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
+            optimizer=optimizer.spec() if optimizer is not None and parameters else "none")
 
 
 class LoadedProgram(Program):

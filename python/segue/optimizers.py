@@ -45,8 +45,9 @@ class Optimizer:
         raise NotImplementedError
 
     def spec(self) -> str:
-        """As a pass option: ``adamw{beta1=0.9 ...}``; equal specs make equal programs."""
-        return f"{self.kind}{{{' '.join(f'{k}={v!r}' for k, v in self.constants().items())}}}"
+        """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
+        text = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
+        return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in self.constants().items())
 
     def decay_of(self, names) -> dict[str, float]:
         """Decay of the parameters that have one of their own."""

@@ -1,0 +1,50 @@
+//===- CompilerModule.cpp - the Python module segue._compiler -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Text in, bytes out: MLIR never shows in Python. Loaded at the first
+// compilation, so that a process that only runs programs maps no LLVM.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/Compiler/Compiler.h"
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// Raises segue.CompileError; its report has the diagnostics.
+[[noreturn]] static void raiseCompileError(const std::string &diagnostics) {
+  nb::dict report;
+  report["diagnostics"] = nb::str(diagnostics.c_str(), diagnostics.size());
+  std::string message = "the compiler refused the module:\n" + diagnostics;
+  nb::object error = nb::module_::import_("segue.errors").attr("from_code")("COMPILE_FAILED", message.c_str(), report);
+  PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+static nb::bytes compile(const std::string &text, const std::string &name, bool training,
+                         const std::string &optimizer) {
+  segue::CompileOptions options;
+  options.name = name;
+  options.training = training;
+  options.optimizer = optimizer;
+  std::string diagnostics;
+  llvm::FailureOr<std::string> bytes = llvm::failure();
+  {
+    nb::gil_scoped_release release;
+    bytes = segue::compileText(text, options, diagnostics, name);
+  }
+  if (failed(bytes))
+    raiseCompileError(diagnostics);
+  return nb::bytes(bytes->data(), bytes->size());
+}
+
+NB_MODULE(_compiler, m) {
+  m.doc() = "The compiler of Segue. Use segue.compile instead.";
+  m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none");
+}
