@@ -68,12 +68,12 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
                       std::move(release), writable);
 }
 
-nb::ndarray<> segue::python::exportTensor(const Tensor &tensor, nb::handle owner) {
+nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &tensor, nb::handle owner) {
   std::vector<size_t> shape(tensor.shape().begin(), tensor.shape().end());
   std::vector<int64_t> strides = tensor.desc().strides();
   nb::dlpack::dtype dtype = std::find_if(std::begin(typePairs), std::end(typePairs), [&](const TypePair &pair) {
                               return pair.element == tensor.element();
                             })->dtype;
-  return nb::ndarray<>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
+  return nb::ndarray<nb::array_api>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
                        nb::device::cpu::value);
 }

@@ -25,7 +25,7 @@ namespace segue::python {
 Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> &array, bool writable);
 
 /// The tensor as an array over the same memory, kept alive by `owner`.
-nanobind::ndarray<> exportTensor(const Tensor &tensor, nanobind::handle owner);
+nanobind::ndarray<nanobind::array_api> exportTensor(const Tensor &tensor, nanobind::handle owner);
 
 } // namespace segue::python
 
