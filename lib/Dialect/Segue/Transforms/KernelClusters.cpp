@@ -133,6 +133,8 @@ KernelClusters::Relation KernelClusters::relate(OpOperand &operand, Value &sourc
         return Relation::Same;
       // The row: the outer variables, with strides in rows.
       cols = elementsOf(source) ? elements / elementsOf(source) : 0;
+      if (cols == 0) // a part of a larger source
+        return Relation::Other;
       IndexExpr row;
       for (auto [variable, stride] : llvm::enumerate(strides))
         if (extents[variable] != 1 && stride >= cols)
