@@ -269,7 +269,9 @@ TEST(Session, BindsTheCallersMemory) {
   session.step(batch(), 0.01);
   plain.step(batch(), 0.01);
   EXPECT_EQ(values(mine), startW);
-  Tensor copy = tensor(values(session.parameter("w")));
+  alignas(64) float memory[moduleWidth]; // as of a torch tensor
+  std::memcpy(memory, session.parameter("w").bytes(), sizeof(memory));
+  Tensor copy = Tensor::wrap(device, TensorDesc({moduleWidth}, ElementType::f32), memory, [] {});
   EXPECT_TRUE(session.bindParameter("w", copy));
   session.step(batch(), 0.01);
   plain.step(batch(), 0.01);
