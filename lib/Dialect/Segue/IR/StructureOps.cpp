@@ -89,7 +89,9 @@ LogicalResult LaunchOp::verify() {
     if (operand < 0 || operand >= inputs || result < 0 || result >= getNumResults())
       return emitOpError() << "`inPlace` pairs operand " << operand << " and result " << result << ", but there are "
                            << inputs << " operands and " << getNumResults() << " results";
-    if (getInputs()[operand].getType() != getResult(result).getType())
+    auto from = cast<RankedTensorType>(getInputs()[operand].getType());
+    auto to = cast<RankedTensorType>(getResult(result).getType());
+    if (from.getElementType() != to.getElementType() || from.getNumElements() != to.getNumElements())
       return emitOpError() << "`inPlace` pairs operand " << operand << ", which is " << getInputs()[operand].getType()
                            << ", and result " << result << ", which is " << getResult(result).getType();
   }
