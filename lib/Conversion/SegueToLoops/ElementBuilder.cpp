@@ -300,10 +300,10 @@ Value KernelBuilder::computeElement(Value value, const IndexExpr &index, size_t 
     return operand ? element(op->getOperand(0), *operand) : Value();
   }
   if (auto iota = dyn_cast<IotaOp>(op)) {
-    auto indices = plan.space.delinearize(index, iota.getType().getShape());
-    if (!indices)
+    auto at = iotaIndex(plan.space, iota, index);
+    if (!at)
       return {};
-    Value count = materialize((*indices)[iota.getDim()], scope);
+    Value count = materialize(*at, scope);
     Type type = computeType(elementOf(value));
     if (isa<IntegerType>(type))
       return arith::IndexCastOp::create(b, loc, type, count);

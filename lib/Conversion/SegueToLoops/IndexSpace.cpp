@@ -128,42 +128,72 @@ std::optional<SmallVector<IndexExpr>> IndexSpace::delinearize(const IndexExpr &i
   return indices;
 }
 
-IndexExpr IndexSpace::linearize(ArrayRef<IndexExpr> indices, ArrayRef<int64_t> shape) {
-  IndexExpr flat;
-  int64_t stride = 1;
-  for (int64_t dim = shape.size() - 1; dim >= 0; --dim) {
-    flat.add(indices[dim], stride);
-    stride *= shape[dim];
-  }
-  return flat;
+bool IndexSpace::isView(Operation *op) { return isa<ReshapeOp, TransposeOp, BroadcastOp, SliceOp>(op); }
+
+namespace {
+/// A run of dimensions of a view's result that is walked as one:
+/// operand index = sum over runs of (start + index * step) * stride.
+struct Run {
+  int64_t extent;
+  /// Of the operand; 0 where the run repeats it.
+  int64_t stride;
+  int64_t start = 0, step = 1;
+};
+} // namespace
+
+static SmallVector<int64_t> stridesOf(ArrayRef<int64_t> shape) {
+  SmallVector<int64_t> strides(shape.size(), 1);
+  for (int64_t dim = static_cast<int64_t>(shape.size()) - 2; dim >= 0; --dim)
+    strides[dim] = strides[dim + 1] * shape[dim + 1];
+  return strides;
 }
 
-bool IndexSpace::isView(Operation *op) { return isa<ReshapeOp, TransposeOp, BroadcastOp, SliceOp>(op); }
+/// The longest runs: an index that need not come apart costs nothing.
+static SmallVector<Run> runsOf(Operation *view) {
+  auto shape = cast<RankedTensorType>(view->getResult(0).getType()).getShape();
+  auto operandShape = cast<RankedTensorType>(view->getOperand(0).getType()).getShape();
+  SmallVector<int64_t> strides = stridesOf(operandShape);
+  SmallVector<Run> runs;
+  for (auto [dim, extent] : llvm::enumerate(shape)) {
+    Run run{extent, 0};
+    if (auto transpose = dyn_cast<TransposeOp>(view)) {
+      run.stride = strides[transpose.getPermutation()[dim]];
+    } else if (auto broadcast = dyn_cast<BroadcastOp>(view)) {
+      const int64_t *at = llvm::find(broadcast.getDims(), static_cast<int64_t>(dim));
+      size_t from = at - broadcast.getDims().begin();
+      if (at != broadcast.getDims().end() && operandShape[from] != 1)
+        run.stride = strides[from];
+    } else {
+      auto slice = cast<SliceOp>(view);
+      run = {extent, strides[dim], slice.getStarts()[dim], slice.getSteps()[dim]};
+    }
+    if (extent == 1 && run.start == 0)
+      continue;
+    // An index i of the run before and j of this one: i * extent + j.
+    if (!runs.empty() && run.start == 0 && run.step == 1 && runs.back().step == 1 &&
+        runs.back().stride == run.stride * extent) {
+      runs.back() = {runs.back().extent * extent, run.stride, runs.back().start * extent, 1};
+      continue;
+    }
+    runs.push_back(run);
+  }
+  return runs;
+}
 
 std::optional<IndexExpr> IndexSpace::throughView(Operation *view, const IndexExpr &index) {
   if (isa<ReshapeOp>(view))
     return index;
-  auto shape = cast<RankedTensorType>(view->getResult(0).getType()).getShape();
-  auto operandShape = cast<RankedTensorType>(view->getOperand(0).getType()).getShape();
-  if (llvm::all_of(operandShape, [](int64_t extent) { return extent == 1; }))
-    return IndexExpr::constant(0);
-  auto indices = delinearize(index, shape);
+  SmallVector<Run> runs = runsOf(view);
+  SmallVector<int64_t> extents;
+  for (const Run &run : runs)
+    extents.push_back(run.extent);
+  auto indices = delinearize(index, extents);
   if (!indices)
     return std::nullopt;
-  SmallVector<IndexExpr> operand(operandShape.size());
-  if (auto transpose = dyn_cast<TransposeOp>(view)) {
-    for (auto [dim, from] : llvm::enumerate(transpose.getPermutation()))
-      operand[from] = (*indices)[dim];
-  } else if (auto broadcast = dyn_cast<BroadcastOp>(view)) {
-    for (auto [dim, to] : llvm::enumerate(broadcast.getDims()))
-      if (operandShape[dim] != 1)
-        operand[dim] = (*indices)[to];
-  } else {
-    auto slice = cast<SliceOp>(view);
-    for (auto [dim, start, step] : llvm::enumerate(slice.getStarts(), slice.getSteps())) {
-      operand[dim].offset = start;
-      operand[dim].add((*indices)[dim], step);
-    }
+  IndexExpr operand;
+  for (auto [run, at] : llvm::zip_equal(runs, *indices)) {
+    operand.offset += run.start * run.stride;
+    operand.add(at, run.step * run.stride);
   }
-  return linearize(operand, operandShape);
+  return operand;
 }

@@ -51,39 +51,82 @@ Truth segue::decide(const IndexSpace &space, ArrayRef<Guard> guards) {
   return all;
 }
 
-std::optional<SmallVector<GuardedOperand>> segue::guardedOperands(IndexSpace &space, Operation *op,
-                                                                  const IndexExpr &index) {
-  auto indices = space.delinearize(index, shapeOf(op->getResult(0)));
+static std::optional<SmallVector<GuardedOperand>> concatOperands(IndexSpace &space, ConcatOp op,
+                                                                 const IndexExpr &index) {
+  // As [outer, along], where an operand takes a piece of `along`.
+  ArrayRef<int64_t> shape = op.getType().getShape();
+  int64_t outer = 1, inner = 1, dim = op.getDim();
+  for (auto [at, extent] : llvm::enumerate(shape))
+    (static_cast<int64_t>(at) < dim ? outer : inner) *= static_cast<int64_t>(at) == dim ? 1 : extent;
+  auto indices = space.delinearize(index, {outer, shape[dim] * inner});
   if (!indices)
     return std::nullopt;
   SmallVector<GuardedOperand> operands;
-  if (auto concat = dyn_cast<ConcatOp>(op)) {
-    int64_t start = 0, dim = concat.getDim();
-    for (Value input : concat.getInputs()) {
-      int64_t end = start + shapeOf(input)[dim];
-      SmallVector<IndexExpr> inner(*indices);
-      inner[dim].offset -= start;
-      GuardedOperand operand{input, IndexSpace::linearize(inner, shapeOf(input)), {}};
-      operand.guards.push_back({(*indices)[dim], start, end, 1});
-      operands.push_back(std::move(operand));
-      start = end;
-    }
-    return operands;
+  int64_t start = 0;
+  for (Value input : op.getInputs()) {
+    int64_t length = shapeOf(input)[dim] * inner;
+    GuardedOperand operand{input, (*indices)[1], {}};
+    operand.index.offset -= start;
+    operand.index.add((*indices)[0], length);
+    operand.guards.push_back({(*indices)[1], start, start + length, 1});
+    operands.push_back(std::move(operand));
+    start += length;
   }
-  auto pad = cast<PadOp>(op);
-  SmallVector<IndexExpr> inner(indices->size());
-  GuardedOperand operand{pad.getInput(), {}, {}};
-  for (auto [dim, extent] : llvm::enumerate(shapeOf(pad.getInput()))) {
-    int64_t low = pad.getLow()[dim], step = pad.getInterior()[dim] + 1;
-    IndexExpr shifted = (*indices)[dim];
-    shifted.offset -= low;
-    if (low != 0 || pad.getHigh()[dim] != 0 || step != 1)
-      operand.guards.push_back({(*indices)[dim], low, low + (extent - 1) * step + 1, step});
-    inner[dim] = step == 1 ? shifted : space.quotient(shifted, step);
-  }
-  operand.index = IndexSpace::linearize(inner, shapeOf(pad.getInput()));
-  operands.push_back(std::move(operand));
   return operands;
+}
+
+static std::optional<SmallVector<GuardedOperand>> padOperands(IndexSpace &space, PadOp op, const IndexExpr &index) {
+  // Runs of dimensions: one that is not padded joins the one before it.
+  struct Run {
+    int64_t extent, low, interior, high;
+    int64_t padded() const { return low + extent + (extent - 1) * interior + high; }
+  };
+  SmallVector<Run> runs;
+  for (auto [extent, low, interior, high] :
+       llvm::zip_equal(shapeOf(op.getInput()), op.getLow(), op.getInterior(), op.getHigh())) {
+    bool isPadded = low != 0 || high != 0 || (interior != 0 && extent > 1);
+    if (!runs.empty() && !isPadded && (runs.back().interior == 0 || extent == 1)) {
+      Run &before = runs.back();
+      before = {before.extent * extent, before.low * extent, before.interior, before.high * extent};
+      continue;
+    }
+    runs.push_back({extent, low, interior, high});
+  }
+  SmallVector<int64_t> padded;
+  for (const Run &run : runs)
+    padded.push_back(run.padded());
+  auto indices = space.delinearize(index, padded);
+  if (!indices)
+    return std::nullopt;
+  GuardedOperand operand{op.getInput(), {}, {}};
+  int64_t stride = 1;
+  for (size_t at = runs.size(); at-- > 0;) {
+    const Run &run = runs[at];
+    int64_t step = run.interior + 1;
+    IndexExpr inner = (*indices)[at];
+    if (run.padded() != run.extent)
+      operand.guards.push_back({inner, run.low, run.low + (run.extent - 1) * step + 1, step});
+    inner.offset -= run.low;
+    operand.index.add(step == 1 ? inner : space.quotient(inner, step), stride);
+    stride *= run.extent;
+  }
+  return SmallVector<GuardedOperand>{operand};
+}
+
+std::optional<SmallVector<GuardedOperand>> segue::guardedOperands(IndexSpace &space, Operation *op,
+                                                                  const IndexExpr &index) {
+  if (auto concat = dyn_cast<ConcatOp>(op))
+    return concatOperands(space, concat, index);
+  return padOperands(space, cast<PadOp>(op), index);
+}
+
+std::optional<IndexExpr> segue::iotaIndex(IndexSpace &space, IotaOp op, const IndexExpr &index) {
+  ArrayRef<int64_t> shape = op.getType().getShape();
+  int64_t outer = 1, inner = 1, dim = op.getDim();
+  for (auto [at, extent] : llvm::enumerate(shape))
+    (static_cast<int64_t>(at) < dim ? outer : inner) *= static_cast<int64_t>(at) == dim ? 1 : extent;
+  auto indices = space.delinearize(index, {outer, shape[dim], inner});
+  return indices ? std::optional<IndexExpr>((*indices)[1]) : std::nullopt;
 }
 
 std::optional<GatherIndex> segue::gatherIndex(IndexSpace &space, GatherOp op, const IndexExpr &index) {
@@ -207,7 +250,7 @@ bool LoopPlan::visit(Value value, const IndexExpr &index) {
     return operand && visit(op->getOperand(0), *operand);
   }
   if (auto iota = dyn_cast<IotaOp>(op))
-    return space.delinearize(index, shapeOf(value)).has_value();
+    return iotaIndex(space, iota, index).has_value();
   if (isa<RandomOp>(op))
     return visit(op->getOperand(0), {}) && visit(op->getOperand(1), {});
   if (auto gather = dyn_cast<GatherOp>(op)) {

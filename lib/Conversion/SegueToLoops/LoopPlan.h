@@ -54,6 +54,9 @@ struct GatherIndex {
 };
 std::optional<GatherIndex> gatherIndex(IndexSpace &space, GatherOp op, const IndexExpr &index);
 
+/// What a count gives at an index.
+std::optional<IndexExpr> iotaIndex(IndexSpace &space, IotaOp op, const IndexExpr &index);
+
 class LoopPlan {
 public:
   struct Loop {

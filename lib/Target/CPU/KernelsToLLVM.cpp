@@ -18,11 +18,14 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
 
 using namespace mlir;
 using namespace segue;
+
+constexpr StringLiteral kLoopAnnotation = "llvm.loop_annotation";
 
 static Value toI64(OpBuilder &b, Location loc, Value index) {
   return arith::IndexCastOp::create(b, loc, b.getI64Type(), index);
@@ -105,9 +108,27 @@ static void addEntry(LLVM::LLVMFuncOp kernel, StringRef name) {
   LLVM::ReturnOp::create(b, loc, call.getResult());
 }
 
+/// Keeps LLVM from unrolling or vectorising over the rows of a range: a copy of
+/// the body for the rest of the range might sum in another order, and then the
+/// result would depend on how the range was split.
+static void keepRowsAlike(func::FuncOp function) {
+  MLIRContext *context = function.getContext();
+  auto on = BoolAttr::get(context, true);
+  auto vectorize = LLVM::LoopVectorizeAttr::get(context, on, {}, {}, {}, {}, {}, {});
+  auto unroll = LLVM::LoopUnrollAttr::get(context, on, {}, {}, {}, {}, {}, {});
+  auto annotation = LLVM::LoopAnnotationAttr::get(
+      context, /*disableNonforced=*/{}, vectorize, /*interleave=*/{}, unroll, /*unrollAndJam=*/{}, /*licm=*/{},
+      /*distribute=*/{}, /*pipeline=*/{}, /*peeled=*/{}, /*unswitch=*/{}, /*mustProgress=*/{}, /*isVectorized=*/{},
+      /*startLoc=*/{}, /*endLoc=*/{}, /*parallelAccesses=*/ArrayRef<LLVM::AccessGroupAttr>());
+  for (auto loop : function.getOps<scf::ForOp>())
+    if (!loop.getBody()->getOps<scf::ForOp>().empty())
+      loop->setAttr(kLoopAnnotation, annotation);
+}
+
 LogicalResult segue::lowerKernels(ModuleOp module) {
   expandMath(module);
   for (auto function : module.getOps<func::FuncOp>()) {
+    keepRowsAlike(function);
     if (failed(lowerMemory(function)))
       return failure();
     function.setName((function.getName() + kBodySuffix).str());
@@ -122,6 +143,14 @@ LogicalResult segue::lowerKernels(ModuleOp module) {
   passes.addPass(createReconcileUnrealizedCastsPass());
   if (failed(passes.run(module)))
     return failure();
+  // The passes carry the annotation along as an attribute that the translation
+  // to LLVM IR does not know; on the branch it has its own place.
+  module.walk([](LLVM::BrOp branch) {
+    if (auto annotation = branch->getAttrOfType<LLVM::LoopAnnotationAttr>(kLoopAnnotation)) {
+      branch->removeAttr(kLoopAnnotation);
+      branch.setLoopAnnotationAttr(annotation);
+    }
+  });
   for (auto kernel : llvm::to_vector(module.getOps<LLVM::LLVMFuncOp>())) {
     std::string name = kernel.getName().str();
     addEntry(kernel, StringRef(name).drop_back(kBodySuffix.size()));

@@ -83,7 +83,6 @@ public:
   /// Takes a flat index of a value of `shape` apart into one index per
   /// dimension. Nothing if a split is wanted: see `wantedSplit`.
   std::optional<llvm::SmallVector<IndexExpr>> delinearize(const IndexExpr &index, llvm::ArrayRef<int64_t> shape);
-  static IndexExpr linearize(llvm::ArrayRef<IndexExpr> indices, llvm::ArrayRef<int64_t> shape);
 
   /// The flat index of the operand of a reshape, transpose, broadcast or
   /// slice, from that of its result.

@@ -35,9 +35,28 @@ static bool isPrimitive(Operation *op) {
   return isa<ScalarOpInterface>(op) || isa<RandomOp, PadOp, ConcatOp, ReduceOp, GatherOp, ScatterAddOp>(op);
 }
 
+/// Whether a scalar is read, at some remove, by an op on more than scalars.
+static bool hasTensorReader(Operation *op) {
+  SmallVector<Operation *> work = {op};
+  for (size_t at = 0; at < work.size() && at < kMostScalarOps; ++at)
+    for (Operation *user : work[at]->getUsers()) {
+      if (user->getNumResults() == 0)
+        continue;
+      if (elementsOf(user->getResult(0)) > 1)
+        return true;
+      work.push_back(user);
+    }
+  return false;
+}
+
 /// A scalar computed from arguments of the function by a few ops.
 bool KernelClusters::isFreeScalar(Operation *op) {
   if (!isa<ScalarOpInterface>(op) || elementsOf(op->getResult(0)) != 1)
+    return false;
+  // What a barrier wants must be there as a value, and what only scalars want
+  // shares their kernel.
+  if (llvm::any_of(op->getUsers(), [](Operation *user) { return !isPrimitive(user) && !IndexSpace::isView(user); }) ||
+      !hasTensorReader(op))
     return false;
   llvm::SmallPtrSet<Operation *, 16> seen;
   SmallVector<Operation *> work = {op};
@@ -71,7 +90,6 @@ void KernelClusters::classify(Operation *op) {
   } else if (isPrimitive(op)) {
     kind = OpKind::Member;
   }
-  // What only barriers can use must be there as a value of its own.
   kinds[op] = kind;
 }
 
@@ -132,9 +150,9 @@ KernelClusters::Relation KernelClusters::relate(OpOperand &operand, Value &sourc
       if (*at == same)
         return Relation::Same;
       // The row: the outer variables, with strides in rows.
-      cols = elementsOf(source) ? elements / elementsOf(source) : 0;
-      if (cols == 0) // a part of a larger source
+      if (elements % elementsOf(source) != 0)
         return Relation::Other;
+      cols = elements / elementsOf(source);
       IndexExpr row;
       for (auto [variable, stride] : llvm::enumerate(strides))
         if (extents[variable] != 1 && stride >= cols)

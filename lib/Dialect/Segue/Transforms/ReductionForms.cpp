@@ -27,6 +27,8 @@ static int64_t chunksOf(int64_t rows, int64_t most) {
 }
 
 static Value reshape(OpBuilder &b, Location loc, Value value, ArrayRef<int64_t> shape) {
+  while (auto before = value.getDefiningOp<ReshapeOp>())
+    value = before.getInput();
   if (cast<RankedTensorType>(value.getType()).getShape() == shape)
     return value;
   return ReshapeOp::create(b, loc, value, shape);

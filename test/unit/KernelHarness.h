@@ -1,0 +1,68 @@
+//===- KernelHarness.h - compiles and runs kernels in a test ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Takes a function `@f` through segue-expand, segue-form-kernels and
+// segue-outline-kernels, compiles its kernels, loads the object and plays the
+// launches: once over whole ranges and once in uneven pieces. Buffers are
+// filled with garbage and followed by a zone that nobody may touch.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TEST_UNIT_KERNELHARNESS_H
+#define SEGUE_TEST_UNIT_KERNELHARNESS_H
+
+#include "mlir/IR/MLIRContext.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/Interpreter/Interpreter.h"
+#include "segue/Target/CPU/CPUTarget.h"
+
+namespace segue::test {
+
+class Kernels {
+public:
+  using Function = int64_t (*)(void *const *, int64_t, int64_t);
+
+  /// Compiles; `ok()` tells, and failures are reported to GoogleTest.
+  explicit Kernels(const std::string &text);
+  ~Kernels();
+  bool ok() const { return loaded; }
+
+  /// What the reference interpreter says.
+  mlir::FailureOr<llvm::SmallVector<HostTensor>> interpret(llvm::ArrayRef<HostTensor> arguments);
+  /// Plays the launches with the `isa` variants ("v3", "v4"); `pieces` splits
+  /// ranges unevenly. A status that is not 0 ends the run and is kept.
+  llvm::SmallVector<HostTensor> run(llvm::ArrayRef<HostTensor> arguments, llvm::StringRef isa, bool pieces);
+  int64_t status() const { return lastStatus; }
+  /// Microseconds of all launches of one run, the least of `repetitions`.
+  double time(llvm::ArrayRef<HostTensor> arguments, llvm::StringRef isa, int repetitions);
+
+  llvm::SmallVector<mlir::RankedTensorType> argumentTypes();
+  size_t launches();
+  size_t distinctKernels();
+  const std::string &elf() const { return compiled.elf; }
+
+private:
+  using Bytes = std::vector<char>;
+  Function symbol(llvm::StringRef kernel, llvm::StringRef isa);
+  mlir::func::FuncOp function(mlir::ModuleOp module);
+
+  mlir::MLIRContext context;
+  mlir::OwningOpRef<mlir::ModuleOp> source, lowered;
+  CompiledKernels compiled;
+  int descriptor = -1;
+  void *library = nullptr;
+  bool loaded = false;
+  int64_t lastStatus = 0;
+};
+
+/// Instruction sets that this machine can run.
+llvm::SmallVector<llvm::StringRef> instructionSets();
+
+} // namespace segue::test
+
+#endif // SEGUE_TEST_UNIT_KERNELHARNESS_H

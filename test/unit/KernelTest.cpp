@@ -1,0 +1,565 @@
+//===- KernelTest.cpp - kernels against the reference interpreter ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Each case is a function of segue ops; its kernels must give what the
+// interpreter gives, for both instruction sets, and the same bits however the
+// range is split. A new op or a new shape of loop gets a case here.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelHarness.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
+#include <gtest/gtest.h>
+
+using namespace segue;
+using namespace segue::test;
+using llvm::StringRef;
+
+namespace {
+struct Tolerance {
+  double absolute = 2e-6, relative = 2e-6;
+};
+} // namespace
+
+static std::vector<HostTensor> randomArguments(Kernels &kernels, uint64_t seed = 1) {
+  std::vector<HostTensor> arguments;
+  for (mlir::RankedTensorType type : kernels.argumentTypes())
+    arguments.push_back(HostTensor::random(type, seed++));
+  return arguments;
+}
+
+static void expectParity(Kernels &kernels, const std::vector<HostTensor> &arguments, Tolerance tolerance = {}) {
+  ASSERT_TRUE(kernels.ok());
+  auto expected = kernels.interpret(arguments);
+  ASSERT_TRUE(mlir::succeeded(expected));
+  for (StringRef isa : instructionSets()) {
+    auto whole = kernels.run(arguments, isa, /*pieces=*/false), split = kernels.run(arguments, isa, /*pieces=*/true);
+    ASSERT_EQ(kernels.status(), 0);
+    ASSERT_EQ(whole.size(), expected->size());
+    for (size_t at = 0; at < whole.size(); ++at) {
+      EXPECT_EQ(findDifference(whole[at], (*expected)[at], tolerance.absolute, tolerance.relative), "")
+          << isa.str() << ", result " << at;
+      EXPECT_EQ(findDifference(split[at], whole[at], 0, 0), "") << isa.str() << ", split, result " << at;
+    }
+  }
+}
+
+static void expectParity(const std::string &text, Tolerance tolerance = {}) {
+  SCOPED_TRACE(text);
+  Kernels kernels(text);
+  if (kernels.ok())
+    expectParity(kernels, randomArguments(kernels), tolerance);
+}
+
+/// Replaces $0, $1, ... in an MLIR text.
+template <typename... Args> static std::string fill(std::string text, Args... args) {
+  std::vector<std::string> values = {llvm::formatv("{0}", args).str()...};
+  for (size_t at = values.size(); at-- > 0;) {
+    std::string key = "$" + std::to_string(at);
+    for (size_t pos; (pos = text.find(key)) != std::string::npos;)
+      text.replace(pos, key.size(), values[at]);
+  }
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Elementwise
+//===----------------------------------------------------------------------===//
+
+TEST(Kernel, UnaryOps) {
+  for (std::string op : {"neg", "abs", "sign", "exp", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "relu",
+                         "gelu tanh", "gelu erf"})
+    for (std::string type : {"tensor<f32>", "tensor<1xf32>", "tensor<37xf32>", "tensor<3x5x7x2x2xf32>", "tensor<65x3xbf16>"})
+      expectParity(fill("func.func @f(%x: $1) -> $1 {\n %y = segue.$0 %x : $1\n return %y : $1\n}", op, type),
+                   type.find("bf16") == std::string::npos ? Tolerance{} : Tolerance{1e-2, 1e-2});
+}
+
+TEST(Kernel, UnaryOpsOfPositiveNumbers) {
+  for (std::string op : {"log", "sqrt", "rsqrt"})
+    expectParity(fill(R"(func.func @f(%x: tensor<123xf32>) -> tensor<123xf32> {
+      %a = segue.abs %x : tensor<123xf32>
+      %c = segue.constant dense<0.01> : tensor<123xf32>
+      %b = segue.add %a, %c : tensor<123xf32>
+      %y = segue.$0 %b : tensor<123xf32>
+      return %y : tensor<123xf32>
+    })", op));
+}
+
+TEST(Kernel, BinaryOps) {
+  for (std::string op : {"add", "sub", "mul", "div", "max", "min"})
+    for (std::string type : {"tensor<f32>", "tensor<130xf32>", "tensor<3x11xbf16>", "tensor<9x4xi32>", "tensor<7xi64>"}) {
+      if (op == "div" && type.find("i") != std::string::npos)
+        continue;
+      expectParity(fill("func.func @f(%x: $1, %z: $1) -> $1 {\n %y = segue.$0 %x, %z : $1\n return %y : $1\n}", op, type),
+                   type.find("bf16") == std::string::npos ? Tolerance{} : Tolerance{1e-2, 1e-2});
+    }
+}
+
+TEST(Kernel, CompareSelectAndCast) {
+  for (std::string predicate : {"eq", "ne", "lt", "le", "gt", "ge"})
+    expectParity(fill(R"(func.func @f(%x: tensor<41xi32>, %z: tensor<41xi32>, %c: tensor<41xi1>)
+        -> (tensor<41xi1>, tensor<41xf32>, tensor<41xi64>, tensor<41xbf16>) {
+      %p = segue.compare $0 %x, %z : tensor<41xi32> -> tensor<41xi1>
+      %q = segue.and %p, %c : tensor<41xi1>
+      %n = segue.not %q : tensor<41xi1>
+      %f = segue.cast %x : tensor<41xi32> -> tensor<41xf32>
+      %g = segue.cast %z : tensor<41xi32> -> tensor<41xf32>
+      %s = segue.select %n, %f, %g : tensor<41xi1>, tensor<41xf32>
+      %l = segue.cast %s : tensor<41xf32> -> tensor<41xi64>
+      %h = segue.cast %s : tensor<41xf32> -> tensor<41xbf16>
+      return %n, %s, %l, %h : tensor<41xi1>, tensor<41xf32>, tensor<41xi64>, tensor<41xbf16>
+    })", predicate));
+}
+
+/// Functions over their whole range, against libm in double.
+TEST(Kernel, TranscendentalsOverTheirRange) {
+  struct Case {
+    std::string op;
+    double low, high, absolute, relative;
+    double (*reference)(double);
+  };
+  auto rsqrt = [](double x) { return 1 / std::sqrt(x); };
+  std::vector<Case> cases = {
+      {"exp", -87, 88.5, 0, 3e-7, std::exp},       {"expm1", -20, 20, 0, 1e-6, std::expm1},
+      {"log", 1e-30, 1e30, 0, 4e-7, std::log},     {"tanh", -12, 12, 0, 1e-6, std::tanh},
+      {"erf", -5, 5, 3e-7, 0, std::erf},           {"sin", -1e4, 1e4, 4e-7, 0, std::sin},
+      {"cos", -1e4, 1e4, 4e-7, 0, std::cos},       {"rsqrt", 1e-6, 1e6, 0, 1e-6, rsqrt},
+      {"sin", -8, 8, 3e-7, 0, std::sin},           {"log", 0.5, 2, 1e-7, 4e-7, std::log},
+  };
+  constexpr int64_t count = 20000;
+  for (const Case &entry : cases) {
+    Kernels kernels(fill("func.func @f(%x: tensor<$1xf32>) -> tensor<$1xf32> {\n %y = segue.$0 %x : tensor<$1xf32>\n"
+                         " return %y : tensor<$1xf32>\n}", entry.op, count));
+    ASSERT_TRUE(kernels.ok());
+    HostTensor x = HostTensor::filled(kernels.argumentTypes()[0]);
+    bool geometric = entry.low > 0 && entry.high / entry.low > 1e3;
+    for (int64_t at = 0; at < count; ++at) {
+      double t = static_cast<double>(at) / (count - 1);
+      x.set(at, geometric ? entry.low * std::pow(entry.high / entry.low, t) : entry.low + (entry.high - entry.low) * t);
+    }
+    for (StringRef isa : instructionSets()) {
+      HostTensor y = kernels.run({x}, isa, false)[0];
+      double worst = 0, where = 0;
+      for (int64_t at = 0; at < count; ++at) {
+        double expected = entry.reference(x.at(at));
+        double error = std::abs(y.at(at) - expected) / (entry.absolute + entry.relative * std::abs(expected));
+        if (!(error <= worst))
+          worst = error, where = x.at(at);
+      }
+      EXPECT_LE(worst, 1) << entry.op << " " << isa.str() << ": " << worst << " times its tolerance at " << where;
+    }
+  }
+}
+
+TEST(Kernel, SpecialValues) {
+  Kernels kernels(R"(func.func @f(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>,
+      tensor<8xf32>, tensor<8xi32>) {
+    %e = segue.exp %x : tensor<8xf32>
+    %t = segue.tanh %x : tensor<8xf32>
+    %l = segue.log %x : tensor<8xf32>
+    %s = segue.sigmoid %x : tensor<8xf32>
+    %r = segue.erf %x : tensor<8xf32>
+    %i = segue.cast %x : tensor<8xf32> -> tensor<8xi32>
+    return %e, %t, %l, %s, %r, %i : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xi32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  HostTensor x = HostTensor::filled(kernels.argumentTypes()[0]);
+  double inf = INFINITY;
+  double values[] = {0, -inf, inf, NAN, -1000, 1000, -88, 3e9};
+  for (int at = 0; at < 8; ++at)
+    x.set(at, values[at]);
+  expectParity(kernels, {x}, {1e-37, 2e-6});
+  HostTensor exp = kernels.run({x}, "v3", false)[0];
+  EXPECT_EQ(exp.at(1), 0);
+  EXPECT_EQ(exp.at(4), 0);
+}
+
+TEST(Kernel, PowersOfConstantAndOfTensor) {
+  for (std::string exponent : {"2.0", "3.0", "0.5", "-1.0", "-0.5", "1.7"})
+    expectParity(fill(R"(func.func @f(%x: tensor<50xf32>) -> tensor<50xf32> {
+      %a = segue.abs %x : tensor<50xf32>
+      %k = segue.constant dense<0.1> : tensor<50xf32>
+      %b = segue.add %a, %k : tensor<50xf32>
+      %c = segue.constant dense<$0> : tensor<50xf32>
+      %y = segue.pow %b, %c : tensor<50xf32>
+      return %y : tensor<50xf32>
+    })", exponent));
+  expectParity(R"(func.func @f(%x: tensor<90xf32>, %z: tensor<90xf32>) -> tensor<90xf32> {
+    %k = segue.constant dense<30.0> : tensor<90xf32>
+    %c = segue.mul %z, %k : tensor<90xf32>
+    %a = segue.abs %x : tensor<90xf32>
+    %y = segue.pow %a, %c : tensor<90xf32>
+    return %y : tensor<90xf32>
+  })", {1e-30, 4e-6});
+}
+
+//===----------------------------------------------------------------------===//
+// Shape ops inside of kernels
+//===----------------------------------------------------------------------===//
+
+TEST(Kernel, ViewsAreFoldedIntoReads) {
+  expectParity(R"(func.func @f(%x: tensor<3x5x4x6xf32>, %b: tensor<6xf32>, %r: tensor<3x5xf32>) -> tensor<3x4x5x6xf32> {
+    %t = segue.transpose %x [0, 2, 1, 3] : tensor<3x5x4x6xf32> -> tensor<3x4x5x6xf32>
+    %c = segue.broadcast %b dims [3] : tensor<6xf32> -> tensor<3x4x5x6xf32>
+    %d = segue.broadcast %r dims [0, 2] : tensor<3x5xf32> -> tensor<3x4x5x6xf32>
+    %a = segue.add %t, %c : tensor<3x4x5x6xf32>
+    %y = segue.mul %a, %d : tensor<3x4x5x6xf32>
+    return %y : tensor<3x4x5x6xf32>
+  })");
+  expectParity(R"(func.func @f(%x: tensor<7x9xf32>) -> tensor<9x7xf32> {
+    %e = segue.exp %x : tensor<7x9xf32>
+    %t = segue.transpose %e [1, 0] : tensor<7x9xf32> -> tensor<9x7xf32>
+    %y = segue.neg %t : tensor<9x7xf32>
+    return %y : tensor<9x7xf32>
+  })");
+  // No common refinement of 6x4 and 3x8: division and remainder.
+  expectParity(R"(func.func @f(%x: tensor<6x4xf32>, %b: tensor<8xf32>) -> tensor<3x8xf32> {
+    %t = segue.transpose %x [1, 0] : tensor<6x4xf32> -> tensor<4x6xf32>
+    %r = segue.reshape %t : tensor<4x6xf32> -> tensor<3x8xf32>
+    %c = segue.broadcast %b dims [1] : tensor<8xf32> -> tensor<3x8xf32>
+    %y = segue.add %r, %c : tensor<3x8xf32>
+    return %y : tensor<3x8xf32>
+  })");
+  expectParity(R"(func.func @f(%x: tensor<5x12xf32>) -> tensor<3x4xf32> {
+    %s = segue.slice %x [1, 2] to [4, 10] by [1, 2] : tensor<5x12xf32> -> tensor<3x4xf32>
+    %y = segue.neg %s : tensor<3x4xf32>
+    return %y : tensor<3x4xf32>
+  })");
+}
+
+TEST(Kernel, ConcatAndPad) {
+  for (std::string dims : {"0", "1", "2"}) {
+    std::string shape = dims == "0" ? "6x5x7" : dims == "1" ? "3x10x7" : "3x5x14";
+    expectParity(fill(R"(func.func @f(%x: tensor<3x5x7xf32>, %z: tensor<3x5x7xf32>) -> tensor<$1xf32> {
+      %n = segue.neg %x : tensor<3x5x7xf32>
+      %c = segue.concat %n, %z dim $0 : tensor<3x5x7xf32>, tensor<3x5x7xf32> -> tensor<$1xf32>
+      %y = segue.exp %c : tensor<$1xf32>
+      return %y : tensor<$1xf32>
+    })", dims, shape));
+  }
+  expectParity(R"(func.func @f(%x: tensor<4x6xf32>) -> tensor<7x15xf32> {
+    %p = segue.pad %x low [1, 0] high [2, 4] interior [0, 1] value 2.5 : f32 : tensor<4x6xf32> -> tensor<7x15xf32>
+    %y = segue.neg %p : tensor<7x15xf32>
+    return %y : tensor<7x15xf32>
+  })");
+  // Rotary embedding: the halves change places.
+  expectParity(R"(func.func @f(%x: tensor<2x3x5x8xf32>, %c: tensor<5x8xf32>, %s: tensor<5x8xf32>) -> tensor<2x3x5x8xf32> {
+    %a = segue.slice %x [0, 0, 0, 0] to [2, 3, 5, 4] by [1, 1, 1, 1] : tensor<2x3x5x8xf32> -> tensor<2x3x5x4xf32>
+    %b = segue.slice %x [0, 0, 0, 4] to [2, 3, 5, 8] by [1, 1, 1, 1] : tensor<2x3x5x8xf32> -> tensor<2x3x5x4xf32>
+    %n = segue.neg %b : tensor<2x3x5x4xf32>
+    %h = segue.concat %n, %a dim 3 : tensor<2x3x5x4xf32>, tensor<2x3x5x4xf32> -> tensor<2x3x5x8xf32>
+    %cc = segue.broadcast %c dims [2, 3] : tensor<5x8xf32> -> tensor<2x3x5x8xf32>
+    %ss = segue.broadcast %s dims [2, 3] : tensor<5x8xf32> -> tensor<2x3x5x8xf32>
+    %l = segue.mul %x, %cc : tensor<2x3x5x8xf32>
+    %r = segue.mul %h, %ss : tensor<2x3x5x8xf32>
+    %y = segue.add %l, %r : tensor<2x3x5x8xf32>
+    return %y : tensor<2x3x5x8xf32>
+  })");
+}
+
+TEST(Kernel, IotaAndRandom) {
+  expectParity(R"(func.func @f(%x: tensor<5x6x3xf32>) -> tensor<5x6x3xf32> {
+    %i = segue.iota dim 1 : tensor<5x6x3xi32>
+    %c = segue.cast %i : tensor<5x6x3xi32> -> tensor<5x6x3xf32>
+    %y = segue.add %x, %c : tensor<5x6x3xf32>
+    return %y : tensor<5x6x3xf32>
+  })");
+  for (std::string shape : {"3", "64x33", "8x4x2"})
+    expectParity(fill(R"(func.func @f(%seed: tensor<i64>, %step: tensor<i64>) -> tensor<$0xf32> {
+      %y = segue.random %seed, %step id 77 : tensor<$0xf32>
+      return %y : tensor<$0xf32>
+    })", shape), {0, 0});
+}
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+TEST(Kernel, ReduceAlongAllSetsOfDimensions) {
+  struct Case {
+    std::string from, dims, to;
+  };
+  for (const Case &entry : std::vector<Case>{{"13", "0", ""}, {"5x17", "1", "5x"}, {"5x17", "0", "17x"},
+                                             {"5x17", "0, 1", ""}, {"4x6x9", "1", "4x9x"}, {"4x6x9", "0, 2", "6x"},
+                                             {"2x3x4x5", "1, 3", "2x4x"}, {"1x7", "0", "7x"}, {"300x3", "0", "3x"},
+                                             {"512x40", "0", "40x"}, {"97x3", "0, 1", ""}, {"300x100", "0, 1", ""},
+                                             {"2x64x5x3", "0, 1", "5x3x"}, {"2x128x3", "1", "2x3x"}})
+    for (std::string kind : {"sum", "max", "min", "mean"})
+      for (std::string element : {"f32", "bf16", "i32"}) {
+        if (kind == "mean" && element == "i32")
+          continue;
+        expectParity(fill(R"(func.func @f(%x: tensor<$0x$4>) -> tensor<$2$4> {
+          %y = segue.reduce $3 %x dims [$1] : tensor<$0x$4> -> tensor<$2$4>
+          return %y : tensor<$2$4>
+        })", entry.from, entry.dims, entry.to, kind, element),
+                     element == "bf16" ? Tolerance{1e-2, 1e-2} : Tolerance{1e-4, 1e-5});
+      }
+}
+
+TEST(Kernel, Normalizations) {
+  for (std::string shape : {"3x8", "2x5x33", "1x1", "70x257"}) {
+    std::string rows = shape.substr(0, shape.rfind('x')), cols = shape.substr(shape.rfind('x') + 1);
+    expectParity(fill(R"(func.func @f(%x: tensor<$0xf32>, %z: tensor<$0xf32>, %g: tensor<$2xf32>, %b: tensor<$2xf32>)
+        -> (tensor<$0xf32>, tensor<$0xf32>, tensor<$1xf32>, tensor<$1xf32>) {
+      %s = segue.add %x, %z : tensor<$0xf32>
+      %y, %m, %r = segue.layer_norm %s gamma %g : tensor<$2xf32> beta %b : tensor<$2xf32> eps 1.0e-5 : tensor<$0xf32> -> tensor<$1xf32>
+      return %s, %y, %m, %r : tensor<$0xf32>, tensor<$0xf32>, tensor<$1xf32>, tensor<$1xf32>
+    })", shape, rows, cols), {1e-5, 1e-5});
+    expectParity(fill(R"(func.func @f(%x: tensor<$0xbf16>, %g: tensor<$2xbf16>) -> (tensor<$0xbf16>, tensor<$1xf32>) {
+      %y, %r = segue.rms_norm %x gamma %g : tensor<$2xbf16> eps 1.0e-5 : tensor<$0xbf16> -> tensor<$1xf32>
+      return %y, %r : tensor<$0xbf16>, tensor<$1xf32>
+    })", shape, rows, cols), {2e-2, 2e-2});
+  }
+}
+
+TEST(Kernel, SoftmaxAlongEveryDimension) {
+  for (std::string op : {"softmax", "log_softmax"})
+    for (std::string dim : {"0", "1", "2"})
+      expectParity(fill(R"(func.func @f(%x: tensor<4x5x19xf32>) -> tensor<4x5x19xf32> {
+        %y = segue.$0 %x dim $1 : tensor<4x5x19xf32>
+        return %y : tensor<4x5x19xf32>
+      })", op, dim));
+  // A row too long for a row buffer.
+  expectParity(R"(func.func @f(%x: tensor<2x20000xf32>) -> tensor<2x20000xf32> {
+    %y = segue.softmax %x dim 1 : tensor<2x20000xf32>
+    return %y : tensor<2x20000xf32>
+  })");
+}
+
+TEST(Kernel, MaskedSoftmax) {
+  Kernels kernels(R"(func.func @f(%x: tensor<4x6xf32>) -> tensor<4x6xf32> {
+    %y = segue.softmax %x dim 1 : tensor<4x6xf32>
+    return %y : tensor<4x6xf32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  std::vector<HostTensor> arguments = randomArguments(kernels);
+  for (int at : {1, 2, 5, 6, 7, 8, 9, 10})
+    arguments[0].set(at, -INFINITY);
+  arguments[0].set(20, NAN);
+  expectParity(kernels, arguments);
+}
+
+TEST(Kernel, CrossEntropy) {
+  Kernels kernels(R"(func.func @f(%x: tensor<9x4xf32>, %t: tensor<9xi64>) -> (tensor<9xf32>, tensor<9xf32>, tensor<f32>) {
+    %l, %s = segue.cross_entropy %x, %t ignore_index -100 : tensor<9x4xf32>, tensor<9xi64> -> tensor<9xf32>
+    %m = segue.reduce mean %l dims [0] : tensor<9xf32> -> tensor<f32>
+    return %l, %s, %m : tensor<9xf32>, tensor<9xf32>, tensor<f32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  std::vector<HostTensor> arguments = randomArguments(kernels);
+  arguments[1].set(3, -100);
+  expectParity(kernels, arguments);
+  // A target that is no class: the kernel says which argument holds it.
+  for (double bad : {4.0, -1.0, 1e15}) {
+    arguments[1].set(5, bad);
+    kernels.run(arguments, "v3", false);
+    EXPECT_EQ(kernels.status(), 2) << bad;
+  }
+}
+
+TEST(Kernel, ColumnSumsInsideOfRowKernels) {
+  Kernels kernels(R"(func.func @f(%dy: tensor<8x32x24xf32>, %x: tensor<8x32x24xf32>, %g: tensor<24xf32>, %m: tensor<8x32xf32>)
+      -> (tensor<8x32x24xf32>, tensor<24xf32>, tensor<24xf32>) {
+    %mm = segue.broadcast %m dims [0, 1] : tensor<8x32xf32> -> tensor<8x32x24xf32>
+    %h = segue.sub %x, %mm : tensor<8x32x24xf32>
+    %gg = segue.broadcast %g dims [2] : tensor<24xf32> -> tensor<8x32x24xf32>
+    %d = segue.mul %dy, %gg : tensor<8x32x24xf32>
+    %p = segue.mul %d, %h : tensor<8x32x24xf32>
+    %s = segue.reduce mean %p dims [2] : tensor<8x32x24xf32> -> tensor<8x32xf32>
+    %ss = segue.broadcast %s dims [0, 1] : tensor<8x32xf32> -> tensor<8x32x24xf32>
+    %dx = segue.sub %d, %ss : tensor<8x32x24xf32>
+    %q = segue.mul %dy, %h : tensor<8x32x24xf32>
+    %dg = segue.reduce sum %q dims [0, 1] : tensor<8x32x24xf32> -> tensor<24xf32>
+    %db = segue.reduce sum %dy dims [0, 1] : tensor<8x32x24xf32> -> tensor<24xf32>
+    return %dx, %dg, %db : tensor<8x32x24xf32>, tensor<24xf32>, tensor<24xf32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  expectParity(kernels, randomArguments(kernels), {2e-5, 2e-5});
+  // One kernel for the rows with both sums of chunks, one that adds the chunks.
+  EXPECT_LE(kernels.launches(), 3u);
+}
+
+//===----------------------------------------------------------------------===//
+// Indexing
+//===----------------------------------------------------------------------===//
+
+TEST(Kernel, GatherAndScatter) {
+  Kernels gather(R"(func.func @f(%t: tensor<5x12xf32>, %i: tensor<3x7xi64>, %p: tensor<7x12xf32>) -> tensor<3x7x12xf32> {
+    %e = segue.gather %t[%i] : tensor<5x12xf32>, tensor<3x7xi64> -> tensor<3x7x12xf32>
+    %b = segue.broadcast %p dims [1, 2] : tensor<7x12xf32> -> tensor<3x7x12xf32>
+    %y = segue.add %e, %b : tensor<3x7x12xf32>
+    return %y : tensor<3x7x12xf32>
+  })");
+  ASSERT_TRUE(gather.ok());
+  std::vector<HostTensor> arguments = randomArguments(gather);
+  expectParity(gather, arguments);
+  EXPECT_EQ(gather.launches(), 1u);
+  for (double bad : {5.0, -1.0}) {
+    arguments[1].set(11, bad);
+    gather.run(arguments, "v3", true);
+    EXPECT_EQ(gather.status(), 2);
+  }
+  for (std::string trailing : {"", "x12", "x130", "x3x5"})
+    for (std::string element : {"f32", "bf16"}) {
+      Kernels scatter(fill(R"(func.func @f(%u: tensor<3x7$0x$1>, %i: tensor<3x7xi32>) -> tensor<5$0x$1> {
+        %y = segue.scatter_add %u[%i] : tensor<3x7$0x$1>, tensor<3x7xi32> -> tensor<5$0x$1>
+        return %y : tensor<5$0x$1>
+      })", trailing, element));
+      ASSERT_TRUE(scatter.ok());
+      std::vector<HostTensor> updates = randomArguments(scatter);
+      expectParity(scatter, updates, element == "bf16" ? Tolerance{3e-2, 2e-2} : Tolerance{});
+      updates[1].set(2, 5);
+      scatter.run(updates, "v3", true);
+      EXPECT_NE(scatter.status(), 0);
+    }
+}
+
+//===----------------------------------------------------------------------===//
+// Optimizers
+//===----------------------------------------------------------------------===//
+
+TEST(Kernel, Optimizers) {
+  std::string step = R"(func.func @f(%p: tensor<$0>, %g: tensor<$0>, %m: tensor<$0>, %w: tensor<$0>, %lr: tensor<f32>,
+      %t: tensor<i64>, %c: tensor<f32>) -> (tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>) {
+    %v = segue.mul %w, %w : tensor<$0>
+    %p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<$0>, tensor<$0>, tensor<$0>
+    %p2, %u2 = segue.sgd %p, %g, %m lr %lr step %t clip %c momentum 0.9 dampening 0.1 decay 0.01 nesterov : tensor<$0>, tensor<$0>, tensor<$0>
+    return %p1, %m1, %v1, %p2, %u2 : tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>
+  })";
+  for (std::string type : {"f32", "3xf32", "33x129xf32"}) {
+    Kernels kernels(fill(step, type));
+    ASSERT_TRUE(kernels.ok());
+    std::vector<HostTensor> arguments = randomArguments(kernels);
+    arguments[4].set(0, 1e-3);
+    for (double at : {1.0, 2.0, 1000.0}) {
+      arguments[5].set(0, at);
+      expectParity(kernels, arguments, {5e-6, 5e-6});
+    }
+    EXPECT_LE(kernels.launches(), 2u);
+  }
+}
+
+TEST(Kernel, OneOptimizerKernelForParametersOfAllSizes) {
+  Kernels kernels(R"(func.func @f(%p: tensor<300xf32>, %q: tensor<7x90xf32>, %u: tensor<300xf32>, %w: tensor<7x90xf32>,
+      %lr: tensor<f32>, %t: tensor<i64>, %c: tensor<f32>) -> (tensor<300xf32>, tensor<300xf32>, tensor<7x90xf32>, tensor<7x90xf32>) {
+    %p1, %u1 = segue.sgd %p, %p, %u lr %lr step %t clip %c momentum 0.9 dampening 0.0 decay 0.0 : tensor<300xf32>, tensor<300xf32>, tensor<300xf32>
+    %q1, %w1 = segue.sgd %q, %q, %w lr %lr step %t clip %c momentum 0.9 dampening 0.0 decay 0.0 : tensor<7x90xf32>, tensor<7x90xf32>, tensor<7x90xf32>
+    return %p1, %u1, %q1, %w1 : tensor<300xf32>, tensor<300xf32>, tensor<7x90xf32>, tensor<7x90xf32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  EXPECT_EQ(kernels.launches(), 2u);
+  EXPECT_EQ(kernels.distinctKernels(), 1u);
+  expectParity(kernels, randomArguments(kernels));
+}
+
+//===----------------------------------------------------------------------===//
+// The object
+//===----------------------------------------------------------------------===//
+
+TEST(Kernel, SameModuleGivesSameBytes) {
+  std::string text = R"(func.func @f(%x: tensor<64x48xf32>) -> (tensor<64x48xf32>, tensor<48xf32>) {
+    %y = segue.softmax %x dim 1 : tensor<64x48xf32>
+    %z = segue.gelu tanh %y : tensor<64x48xf32>
+    %s = segue.reduce sum %z dims [0] : tensor<64x48xf32> -> tensor<48xf32>
+    return %z, %s : tensor<64x48xf32>, tensor<48xf32>
+  })";
+  EXPECT_EQ(Kernels(text).elf(), Kernels(text).elf());
+}
+
+//===----------------------------------------------------------------------===//
+// Speed, by hand: --gtest_also_run_disabled_tests --gtest_filter=*Speed*
+//===----------------------------------------------------------------------===//
+
+TEST(KernelSpeed, DISABLED_Table) {
+  struct Case {
+    const char *name, *text;
+  };
+  const Case cases[] = {
+      {"bias+gelu(tanh) 2048x1536", R"(func.func @f(%x: tensor<2048x1536xf32>, %b: tensor<1536xf32>) -> tensor<2048x1536xf32> {
+        %c = segue.broadcast %b dims [1] : tensor<1536xf32> -> tensor<2048x1536xf32>
+        %a = segue.add %x, %c : tensor<2048x1536xf32>
+        %y = segue.gelu tanh %a : tensor<2048x1536xf32>
+        return %y : tensor<2048x1536xf32> })"},
+      {"gelu(tanh) 2048x1536", R"(func.func @f(%x: tensor<2048x1536xf32>) -> tensor<2048x1536xf32> {
+        %y = segue.gelu tanh %x : tensor<2048x1536xf32>
+        return %y : tensor<2048x1536xf32> })"},
+      {"gelu(erf) 2048x1536", R"(func.func @f(%x: tensor<2048x1536xf32>) -> tensor<2048x1536xf32> {
+        %y = segue.gelu erf %x : tensor<2048x1536xf32>
+        return %y : tensor<2048x1536xf32> })"},
+      {"layer_norm fwd 2048x384", R"(func.func @f(%x: tensor<2048x384xf32>, %g: tensor<384xf32>, %b: tensor<384xf32>)
+          -> (tensor<2048x384xf32>, tensor<2048xf32>, tensor<2048xf32>) {
+        %y, %m, %r = segue.layer_norm %x gamma %g : tensor<384xf32> beta %b : tensor<384xf32> eps 1.0e-5 : tensor<2048x384xf32> -> tensor<2048xf32>
+        return %y, %m, %r : tensor<2048x384xf32>, tensor<2048xf32>, tensor<2048xf32> })"},
+      {"layer_norm bwd 2048x384", R"(func.func @f(%dy: tensor<2048x384xf32>, %x: tensor<2048x384xf32>, %g: tensor<384xf32>,
+          %m: tensor<2048xf32>, %r: tensor<2048xf32>) -> (tensor<2048x384xf32>, tensor<384xf32>, tensor<384xf32>) {
+        %mm = segue.broadcast %m dims [0] : tensor<2048xf32> -> tensor<2048x384xf32>
+        %rr = segue.broadcast %r dims [0] : tensor<2048xf32> -> tensor<2048x384xf32>
+        %c = segue.sub %x, %mm : tensor<2048x384xf32>
+        %h = segue.mul %c, %rr : tensor<2048x384xf32>
+        %gg = segue.broadcast %g dims [1] : tensor<384xf32> -> tensor<2048x384xf32>
+        %d = segue.mul %dy, %gg : tensor<2048x384xf32>
+        %p = segue.mul %d, %h : tensor<2048x384xf32>
+        %s1 = segue.reduce mean %d dims [1] : tensor<2048x384xf32> -> tensor<2048xf32>
+        %s2 = segue.reduce mean %p dims [1] : tensor<2048x384xf32> -> tensor<2048xf32>
+        %b1 = segue.broadcast %s1 dims [0] : tensor<2048xf32> -> tensor<2048x384xf32>
+        %b2 = segue.broadcast %s2 dims [0] : tensor<2048xf32> -> tensor<2048x384xf32>
+        %t = segue.mul %h, %b2 : tensor<2048x384xf32>
+        %u = segue.sub %d, %b1 : tensor<2048x384xf32>
+        %w = segue.sub %u, %t : tensor<2048x384xf32>
+        %dx = segue.mul %w, %rr : tensor<2048x384xf32>
+        %q = segue.mul %dy, %h : tensor<2048x384xf32>
+        %dg = segue.reduce sum %q dims [0] : tensor<2048x384xf32> -> tensor<384xf32>
+        %db = segue.reduce sum %dy dims [0] : tensor<2048x384xf32> -> tensor<384xf32>
+        return %dx, %dg, %db : tensor<2048x384xf32>, tensor<384xf32>, tensor<384xf32> })"},
+      {"softmax 12288x256", R"(func.func @f(%x: tensor<12288x256xf32>) -> tensor<12288x256xf32> {
+        %y = segue.softmax %x dim 1 : tensor<12288x256xf32>
+        return %y : tensor<12288x256xf32> })"},
+      {"cross-entropy fwd+bwd 2048x256", R"(func.func @f(%x: tensor<2048x256xf32>, %t: tensor<2048xi64>, %g: tensor<2048xf32>)
+          -> (tensor<2048xf32>, tensor<2048x256xf32>) {
+        %l, %s = segue.cross_entropy %x, %t ignore_index -100 : tensor<2048x256xf32>, tensor<2048xi64> -> tensor<2048xf32>
+        %ss = segue.broadcast %s dims [0] : tensor<2048xf32> -> tensor<2048x256xf32>
+        %d = segue.sub %x, %ss : tensor<2048x256xf32>
+        %e = segue.exp %d : tensor<2048x256xf32>
+        %t32 = segue.cast %t : tensor<2048xi64> -> tensor<2048xi32>
+        %tt = segue.broadcast %t32 dims [0] : tensor<2048xi32> -> tensor<2048x256xi32>
+        %i = segue.iota dim 1 : tensor<2048x256xi32>
+        %c = segue.compare eq %i, %tt : tensor<2048x256xi32> -> tensor<2048x256xi1>
+        %o = segue.cast %c : tensor<2048x256xi1> -> tensor<2048x256xf32>
+        %w = segue.sub %e, %o : tensor<2048x256xf32>
+        %gg = segue.broadcast %g dims [0] : tensor<2048xf32> -> tensor<2048x256xf32>
+        %dx = segue.mul %w, %gg : tensor<2048x256xf32>
+        return %l, %dx : tensor<2048xf32>, tensor<2048x256xf32> })"},
+      {"AdamW 1M", R"(func.func @f(%p: tensor<1048576xf32>, %g: tensor<1048576xf32>, %m: tensor<1048576xf32>, %v: tensor<1048576xf32>,
+          %lr: tensor<f32>, %t: tensor<i64>, %c: tensor<f32>) -> (tensor<1048576xf32>, tensor<1048576xf32>, tensor<1048576xf32>) {
+        %p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<1048576xf32>, tensor<1048576xf32>, tensor<1048576xf32>
+        return %p1, %m1, %v1 : tensor<1048576xf32>, tensor<1048576xf32>, tensor<1048576xf32> })"},
+      {"transpose copy 8x256x6x64", R"(func.func @f(%x: tensor<8x256x6x64xf32>) -> tensor<8x6x256x64xf32> {
+        %t = segue.transpose %x [0, 2, 1, 3] : tensor<8x256x6x64xf32> -> tensor<8x6x256x64xf32>
+        %y = segue.neg %t : tensor<8x6x256x64xf32>
+        return %y : tensor<8x6x256x64xf32> })"},
+      {"dropout 2048x384", R"(func.func @f(%x: tensor<2048x384xf32>, %seed: tensor<i64>, %step: tensor<i64>) -> tensor<2048x384xf32> {
+        %u = segue.random %seed, %step id 3 : tensor<2048x384xf32>
+        %k = segue.constant dense<0.1> : tensor<2048x384xf32>
+        %c = segue.compare ge %u, %k : tensor<2048x384xf32> -> tensor<2048x384xi1>
+        %z = segue.constant dense<0.0> : tensor<2048x384xf32>
+        %y = segue.select %c, %x, %z : tensor<2048x384xi1>, tensor<2048x384xf32>
+        return %y : tensor<2048x384xf32> })"},
+      {"transpose 1024x1024", R"(func.func @f(%x: tensor<1024x1024xf32>) -> tensor<1024x1024xf32> {
+        %t = segue.transpose %x [1, 0] : tensor<1024x1024xf32> -> tensor<1024x1024xf32>
+        %y = segue.neg %t : tensor<1024x1024xf32>
+        return %y : tensor<1024x1024xf32> })"},
+  };
+  for (const Case &entry : cases) {
+    Kernels kernels(entry.text);
+    ASSERT_TRUE(kernels.ok()) << entry.name;
+    std::vector<HostTensor> arguments = randomArguments(kernels);
+    for (StringRef isa : instructionSets())
+      printf("%-34s %s %8.0f us, %zu launches\n", entry.name, isa.str().c_str(), kernels.time(arguments, isa, 15),
+             kernels.launches());
+  }
+}
