@@ -78,6 +78,49 @@ bool KernelClusters::isFreeScalar(Operation *op) {
   return true;
 }
 
+/// Whether a reshape of a transposed value joins dimensions that no single
+/// stride walks.
+static bool needsCopy(TransposeOp transpose, ReshapeOp reshape) {
+  ArrayRef<int64_t> from = transpose.getInput().getType().getShape(), shape = transpose.getType().getShape();
+  ArrayRef<int64_t> to = reshape.getType().getShape();
+  SmallVector<int64_t> strides(from.size(), 1);
+  for (int64_t dim = static_cast<int64_t>(from.size()) - 2; dim >= 0; --dim)
+    strides[dim] = strides[dim + 1] * from[dim + 1];
+  // Both shapes in runs of equal products.
+  for (size_t at = 0, other = 0; at < shape.size();) {
+    int64_t run = 1, target = other < to.size() ? to[other++] : 1, last = -1;
+    do {
+      int64_t dim = at++;
+      run *= shape[dim];
+      while (target < run && other < to.size())
+        target *= to[other++];
+      if (shape[dim] == 1)
+        continue;
+      int64_t stride = strides[transpose.getPermutation()[dim]];
+      if (last >= 0 && last != stride * shape[dim])
+        return true;
+      last = stride;
+    } while (run < target && at < shape.size());
+  }
+  return false;
+}
+
+/// A transpose that a library call could only read from a copy, of a value that
+/// a kernel makes: the kernel writes it in that order.
+static bool isWrittenTransposed(TransposeOp op) {
+  Operation *source = op.getInput().getDefiningOp();
+  while (source && IndexSpace::isView(source))
+    source = source->getOperand(0).getDefiningOp();
+  if (!source || !isPrimitive(source))
+    return false;
+  return llvm::any_of(op->getUsers(), [&](Operation *user) {
+    auto reshape = dyn_cast<ReshapeOp>(user);
+    return reshape && needsCopy(op, reshape) && llvm::any_of(reshape->getUsers(), [](Operation *reader) {
+             return !isPrimitive(reader) && !IndexSpace::isView(reader);
+           });
+  });
+}
+
 void KernelClusters::classify(Operation *op) {
   OpKind kind = OpKind::Barrier;
   if (auto constant = dyn_cast<ConstantOp>(op)) {
@@ -85,6 +128,8 @@ void KernelClusters::classify(Operation *op) {
     kind = elements && elements.isSplat() ? OpKind::Free : OpKind::Barrier;
   } else if (isa<IotaOp>(op) || isFreeScalar(op)) {
     kind = OpKind::Free;
+  } else if (auto transpose = dyn_cast<TransposeOp>(op); transpose && isWrittenTransposed(transpose)) {
+    kind = OpKind::Member;
   } else if (IndexSpace::isView(op)) {
     kind = OpKind::View;
   } else if (isPrimitive(op)) {
@@ -140,6 +185,8 @@ KernelClusters::Relation KernelClusters::relate(OpOperand &operand, Value &sourc
       at = parts ? std::optional<IndexExpr>((*parts)[0]) : std::nullopt;
     } else if (isa<RandomOp>(reader)) {
       at = IndexExpr();
+    } else if (isa<TransposeOp>(reader)) {
+      at = space.throughView(reader, index);
     }
     while (at && source.getDefiningOp() && kindOf(source.getDefiningOp()) == OpKind::View) {
       Operation *view = source.getDefiningOp();

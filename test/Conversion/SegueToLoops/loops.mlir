@@ -1,0 +1,55 @@
+// RUN: segue-opt %s --segue-outline-kernels --split-input-file | FileCheck %s
+
+// The exponential is needed twice: it is kept in a row buffer, not computed
+// again, and the sum is carried in a register.
+// CHECK: func.func @k0
+// CHECK: %[[ROW:.*]] = memref.alloca() : memref<16xf32>
+// CHECK: scf.for
+// CHECK: %[[SUM:.*]] = scf.for %{{.*}} iter_args
+// CHECK: math.exp
+// CHECK: memref.store %{{.*}}, %[[ROW]]
+// CHECK: scf.for
+// CHECK: memref.load %[[ROW]]
+// CHECK-NOT: math.exp
+func.func @kept(%x: tensor<4x16xf32>) -> tensor<4x16xf32> {
+  %y = segue.fused(%a = %x : tensor<4x16xf32>) -> (tensor<4x16xf32>) {
+    %e = segue.exp %a : tensor<4x16xf32>
+    %s = segue.reduce sum %e dims [1] : tensor<4x16xf32> -> tensor<4xf32>
+    %b = segue.broadcast %s dims [0] : tensor<4xf32> -> tensor<4x16xf32>
+    %d = segue.div %e, %b : tensor<4x16xf32>
+    segue.yield %d : tensor<4x16xf32>
+  }
+  return %y : tensor<4x16xf32>
+}
+
+// -----
+
+// A bad index is reported and never read.
+// CHECK: func.func @k0_gather
+// CHECK: %[[IN:.*]] = arith.cmpi ult, %[[I:.*]], %{{.*}} : index
+// CHECK: scf.if
+// CHECK: memref.store %c2_i64
+// CHECK: arith.select %[[IN]], %[[I]]
+func.func @checked(%t: tensor<5x8xf32>, %i: tensor<3xi64>) -> tensor<3x8xf32> {
+  %y = segue.fused(%a = %t : tensor<5x8xf32>, %b = %i : tensor<3xi64>) -> (tensor<3x8xf32>) {
+    %g = segue.gather %a[%b] : tensor<5x8xf32>, tensor<3xi64> -> tensor<3x8xf32>
+    segue.yield %g : tensor<3x8xf32>
+  }
+  return %y : tensor<3x8xf32>
+}
+
+// -----
+
+// The loop over the columns is cut where the operands meet: no element asks
+// which one it is from.
+// CHECK: func.func @k0_concat
+// CHECK-NOT: scf.if
+// CHECK: scf.for %{{.*}} = %c0 to %c4
+// CHECK: scf.for %{{.*}} = %c4 to %c10
+func.func @cut(%x: tensor<64x4xf32>, %z: tensor<64x6xf32>) -> tensor<64x10xf32> {
+  %y = segue.fused(%a = %x : tensor<64x4xf32>, %b = %z : tensor<64x6xf32>) -> (tensor<64x10xf32>) {
+    %c = segue.concat %a, %b dim 1 : tensor<64x4xf32>, tensor<64x6xf32> -> tensor<64x10xf32>
+    segue.yield %c : tensor<64x10xf32>
+  }
+  return %y : tensor<64x10xf32>
+}

@@ -1,0 +1,86 @@
+// RUN: segue-opt %s --pass-pipeline='builtin.module(segue-expand,cse,canonicalize,func.func(segue-form-kernels))' | FileCheck %s
+
+// A residual addition and the norm after it are one kernel with both results.
+// CHECK-LABEL: func.func @residual_norm
+// CHECK: %[[K:.*]]:2 = segue.fused
+// CHECK: segue.add
+// CHECK-COUNT-2: segue.reduce
+// CHECK: segue.rsqrt
+// CHECK: segue.yield
+// CHECK-NOT: segue.fused
+// CHECK: return %[[K]]#0, %[[K]]#1
+func.func @residual_norm(%x: tensor<4x16x32xf32>, %y: tensor<4x16x32xf32>, %g: tensor<32xf32>, %b: tensor<32xf32>)
+    -> (tensor<4x16x32xf32>, tensor<4x16x32xf32>) {
+  %s = segue.add %x, %y : tensor<4x16x32xf32>
+  %r, %m, %v = segue.layer_norm %s gamma %g : tensor<32xf32> beta %b : tensor<32xf32> eps 1.0e-5 : tensor<4x16x32xf32> -> tensor<4x16xf32>
+  return %s, %r : tensor<4x16x32xf32>, tensor<4x16x32xf32>
+}
+
+// A bias goes into the matmul; what follows is a kernel.
+// CHECK-LABEL: func.func @linear_gelu(
+// CHECK-SAME: %[[X:.*]]: tensor<64x32xf32>, %[[W:.*]]: tensor<32x48xf32>, %[[B:.*]]: tensor<48xf32>
+// CHECK: %[[D:.*]] = segue.dot_general %[[X]], %[[W]] bias %[[B]]
+// CHECK-NEXT: segue.fused(%{{.*}} = %[[D]] : tensor<64x48xf32>) -> tensor<64x48xf32>
+// CHECK-NOT: segue.broadcast
+func.func @linear_gelu(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %b: tensor<48xf32>) -> tensor<64x48xf32> {
+  %d = segue.dot_general %x, %w batch [] x [] contract [1] x [0] : tensor<64x32xf32>, tensor<32x48xf32> -> tensor<64x48xf32>
+  %c = segue.broadcast %b dims [1] : tensor<48xf32> -> tensor<64x48xf32>
+  %a = segue.add %d, %c : tensor<64x48xf32>
+  %y = segue.gelu tanh %a : tensor<64x48xf32>
+  return %y : tensor<64x48xf32>
+}
+
+// Two kernels on both sides of a matmul must not become one: it would wait for
+// itself.
+// CHECK-LABEL: func.func @no_cycle
+// CHECK: %[[E:.*]] = segue.fused
+// CHECK: %[[D:.*]] = segue.dot_general %[[E]], %[[E]]
+// CHECK: segue.fused(%{{.*}} = %[[E]] : tensor<8x8xf32>, %{{.*}} = %[[D]] : tensor<8x8xf32>)
+func.func @no_cycle(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %e = segue.exp %x : tensor<8x8xf32>
+  %d = segue.dot_general %e, %e batch [] x [] contract [1] x [0] : tensor<8x8xf32>, tensor<8x8xf32> -> tensor<8x8xf32>
+  %y = segue.add %e, %d : tensor<8x8xf32>
+  return %y : tensor<8x8xf32>
+}
+
+// The gradient of a bias: sums of chunks next to the elementwise work, then a
+// kernel that adds the chunks.
+// CHECK-LABEL: func.func @chunks
+// CHECK: %[[K:.*]]:2 = segue.fused
+// CHECK-SAME: -> (tensor<4x256x32xf32>, tensor<1x64x32xf32>)
+// CHECK: segue.mul
+// CHECK: segue.reduce
+// CHECK: segue.fused(%{{.*}} = %[[K]]#1
+func.func @chunks(%x: tensor<4x256x32xf32>, %z: tensor<4x256x32xf32>) -> (tensor<4x256x32xf32>, tensor<32xf32>) {
+  %y = segue.mul %x, %z : tensor<4x256x32xf32>
+  %s = segue.reduce sum %y dims [0, 1] : tensor<4x256x32xf32> -> tensor<32xf32>
+  return %y, %s : tensor<4x256x32xf32>, tensor<32xf32>
+}
+
+// Views that a library call reads stay outside of kernels, untouched.
+// CHECK-LABEL: func.func @views
+// CHECK-NOT: segue.fused
+// CHECK: segue.slice
+// CHECK: segue.dot_general
+func.func @views(%x: tensor<4x8xf32>, %w: tensor<9x2xf32>) -> tensor<4x2xf32> {
+  %s = segue.slice %w [1, 0] to [9, 2] by [1, 1] : tensor<9x2xf32> -> tensor<8x2xf32>
+  %y = segue.dot_general %x, %s batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x2xf32> -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
+
+// No stride walks a transposed value whose dimensions are then joined: what a
+// kernel makes is written in that order instead of being copied for the call.
+// CHECK-LABEL: func.func @joined
+// CHECK: %[[K:.*]] = segue.fused
+// CHECK: segue.exp
+// CHECK: segue.transpose
+// CHECK: %[[R:.*]] = segue.reshape %[[K]]
+// CHECK: segue.dot_general %[[R]]
+// CHECK-NOT: segue.fused
+func.func @joined(%x: tensor<3x4x8xf32>, %w: tensor<24x2xf32>) -> tensor<4x2xf32> {
+  %e = segue.exp %x : tensor<3x4x8xf32>
+  %t = segue.transpose %e [1, 0, 2] : tensor<3x4x8xf32> -> tensor<4x3x8xf32>
+  %r = segue.reshape %t : tensor<4x3x8xf32> -> tensor<4x24xf32>
+  %y = segue.dot_general %r, %w batch [] x [] contract [1] x [0] : tensor<4x24xf32>, tensor<24x2xf32> -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
