@@ -297,6 +297,8 @@ static void bindSession(nb::module_ &m) {
 
 NB_MODULE(_runtime, m) {
   m.doc() = "The runtime of Segue: binaries, modules, sessions. Use the package segue instead.";
+  // Devices and tensors in module-level caches outlive the module: no leak.
+  nb::set_leak_warnings(false);
   python::registerErrorTranslator();
   bindTensor(m);
   bindBinary(m);

@@ -397,6 +397,20 @@ static int64_t bytesOf(RankedTensorType type) {
 }
 
 /// Range, grain, and how many bytes of each buffer a range touches.
+/// True if `value` is computed from `argument`, by ops of one body.
+static bool dependsOn(Value value, BlockArgument argument) {
+  SmallVector<Value> work = {value};
+  llvm::SmallDenseSet<Value> seen;
+  while (!work.empty()) {
+    Value next = work.pop_back_val();
+    if (next == argument)
+      return true;
+    if (Operation *op = next.getDefiningOp(); op && seen.insert(next).second)
+      work.append(op->operand_begin(), op->operand_end());
+  }
+  return false;
+}
+
 void KernelBuilder::describe(LoopKernel &kernel) {
   const KernelShape &shape = plan.shape;
   int64_t rowsOfUnit = 1;
@@ -449,7 +463,9 @@ void KernelBuilder::describe(LoopKernel &kernel) {
   function->setAttr("segue.bytes_per_unit", b.getDenseI64ArrayAttr(perUnit));
 
   // A result may take the place of an operand that is read at the same element,
-  // and not after the result is stored.
+  // and not after the result is stored. Buffers are noalias to LLVM, so that
+  // only a result that is computed from the operand is sure to be stored after
+  // the operand was loaded.
   if (!grows)
     return;
   for (BlockArgument argument : body.getArguments())
@@ -457,7 +473,7 @@ void KernelBuilder::describe(LoopKernel &kernel) {
       auto access = plan.accesses.find(argument);
       if (kind == LoopPlan::ResultKind::Element && access != plan.accesses.end() &&
           access->second.indices.size() == 1 && *access->second.indices.begin() == plan.element &&
-          access->second.lastLevel <= plan.level.lookup(value) &&
+          access->second.lastLevel <= plan.level.lookup(value) && dependsOn(value, argument) &&
           tensorType(argument).getNumElements() == shape.elements() && elementOf(argument) == elementOf(value))
         kernel.inPlace.append({static_cast<int64_t>(argument.getArgNumber()), static_cast<int64_t>(at)});
     }
