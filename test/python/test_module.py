@@ -187,7 +187,7 @@ def test_new_shape_compiles_once_and_says_so(caplog):
         for rows in (5, 6, 6, 5, 6):
             x = torch.randn(rows, 4)
             assert_close(compiled(x), net(x))
-        assert len(caplog.records) == 1
+        assert len([record for record in caplog.records if record.name == "segue"]) == 1
         assert "[6, 4]" in caplog.text and "Net" in caplog.text
         for rows in (7, 8):
             x = torch.randn(rows, 4)
@@ -273,7 +273,7 @@ def test_nothing_is_left_behind_by_a_failed_save(tmp_path):
     (torch.randn(0, 4), segue.InvalidArgumentError, "a dimension is empty"),
     (torch.randn(5, 4, dtype=torch.float64), segue.InvalidArgumentError, "float64"),
     (np.zeros((5, 4)), segue.InvalidArgumentError, "float64"),
-    ([[1.0] * 4] * 5, segue.Error, ""),
+    ([[1.0] * 4] * 5, segue.ExportError, "could not capture"),
 ])
 def test_bad_inputs(given, error, words):
     compiled = segue.compile(Net(), torch.randn(5, 4))

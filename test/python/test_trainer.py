@@ -246,8 +246,8 @@ def test_one_tensor_in_two_modules_is_one_parameter():
 
     class SquareLoss(Square):
 
-        def forward(self, x, target):
-            return F.mse_loss(super().forward(x), target)
+        def forward(self, hidden, target):  # not called x: the batch has an x
+            return F.mse_loss(super().forward(hidden), target)
 
     weight = nn.Parameter(torch.randn(4, 4))
     a, b = Square(weight), SquareLoss(weight)
