@@ -101,10 +101,8 @@ LogicalResult FunctionLowering::buildSignature(Operation *insertAfter) {
     locations.push_back(producer ? producer->getLoc() : terminator->getLoc());
     aliasOf.push_back(-1);
     if (auto alias = func.getResultAttrOfType<IntegerAttr>(i, "segue.alias")) {
+      // The dialect verifies that it names an argument of the same type.
       int64_t input = alias.getInt();
-      if (input < 0 || input >= static_cast<int64_t>(func.getNumArguments()) || func.getArgumentTypes()[input] != type)
-        return func.emitError() << "result " << i << " of @" << func.getName() << " has `segue.alias` " << input
-                                << ", but needs an argument of its own type " << type;
       aliasOf.back() = input;
       aliases.push_back(prog::AliasAttr::get(func.getContext(), i, input, /*required=*/true));
     }

@@ -208,8 +208,8 @@ LogicalResult FunctionLowering::lowerAttention(segue::AttentionOp op) {
 }
 
 LogicalResult FunctionLowering::lowerAttentionGrad(segue::AttentionGradOp op) {
-  SmallVector<Window> reading{rowWindowOf(op.getQ()),   rowWindowOf(op.getK()), rowWindowOf(op.getV()),
-                              rowWindowOf(op.getOut()), denseWindowOf(op.getLse()),  rowWindowOf(op.getGrad())};
+  SmallVector<Window> reading{rowWindowOf(op.getQ()),   rowWindowOf(op.getK()),     rowWindowOf(op.getV()),
+                              rowWindowOf(op.getOut()), denseWindowOf(op.getLse()), rowWindowOf(op.getGrad())};
   if (op.getMask())
     reading.push_back(broadcastMask(windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
   SmallVector<Window> writing{targetOf(op.getGradQ()), targetOf(op.getGradK()), targetOf(op.getGradV())};

@@ -13,11 +13,11 @@
 
 #include "KernelClusters.h"
 #include "ReductionForms.h"
-#include "llvm/ADT/SetVector.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/IRMapping.h"
 #include "segue/Conversion/SegueToLoops/IndexSpace.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
 using namespace segue;
@@ -177,8 +177,12 @@ private:
     for (Value output : outputs)
       locations.push_back(output.getLoc());
     auto fused = FusedOp::create(b, locations.empty() ? loc : b.getFusedLoc(locations), types, inputs.getArrayRef());
-    if (Attribute name = ops.back()->getAttr(SegueDialect::kBlockAttr))
-      fused->setAttr(SegueDialect::kBlockAttr, name);
+    // The last block that an op names: constants and glue may name none.
+    for (Operation *op : llvm::reverse(ops))
+      if (Attribute name = op->getAttr(SegueDialect::kBlockAttr)) {
+        fused->setAttr(SegueDialect::kBlockAttr, name);
+        break;
+      }
     Block *body = b.createBlock(&fused.getBody());
     IRMapping mapping;
     for (Value input : inputs)

@@ -26,6 +26,18 @@ static int64_t chunksOf(int64_t rows, int64_t most) {
   return 1;
 }
 
+namespace {
+/// Gives new ops the block of the op that they replace.
+struct BlockKeeper : OpBuilder::Listener {
+  explicit BlockKeeper(Operation *op) : block(op->getAttr(SegueDialect::kBlockAttr)) {}
+  void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
+    if (block)
+      op->setAttr(SegueDialect::kBlockAttr, block);
+  }
+  Attribute block;
+};
+} // namespace
+
 static Value reshape(OpBuilder &b, Location loc, Value value, ArrayRef<int64_t> shape) {
   while (auto before = value.getDefiningOp<ReshapeOp>())
     value = before.getInput();
@@ -52,7 +64,8 @@ static Value reduceMiddle(OpBuilder &b, Location loc, ReduceKind kind, Value inp
 }
 
 /// How a reduction over the trailing run of reduced dimensions looks.
-static ReduceExtents trailingRun(ArrayRef<int64_t> shape, llvm::SmallBitVector reduced, SmallVectorImpl<int64_t> &dims) {
+static ReduceExtents trailingRun(ArrayRef<int64_t> shape, llvm::SmallBitVector reduced,
+                                 SmallVectorImpl<int64_t> &dims) {
   ReduceExtents e;
   for (int64_t dim = shape.size() - 1; dim >= 0; --dim) {
     if (reduced.test(dim) && e.outer == 1) {
@@ -71,7 +84,8 @@ static ReduceExtents trailingRun(ArrayRef<int64_t> shape, llvm::SmallBitVector r
 
 static bool rewriteReduce(ReduceOp op) {
   RankedTensorType type = op.getInput().getType(), resultType = op.getType();
-  OpBuilder b(op);
+  BlockKeeper keeper(op);
+  OpBuilder b(op, &keeper);
   Location loc = op.getLoc();
   int64_t count = resultType.getNumElements() ? type.getNumElements() / resultType.getNumElements() : 1;
   if (count == 1) {
@@ -80,9 +94,10 @@ static bool rewriteReduce(ReduceOp op) {
     return false;
   }
   FailureOr<ReduceExtents> extents = ReduceExtents::of(op);
-  bool isLarge = succeeded(extents) && ((extents->inner == 1 && extents->outer == 1 && extents->reduced > kWholeElements) ||
-                                        (extents->inner > 1 && extents->outer < 16 &&
-                                         chunksOf(extents->reduced, kMostChunks / extents->outer) > 1));
+  bool isLarge =
+      succeeded(extents) &&
+      ((extents->inner == 1 && extents->outer == 1 && extents->reduced > kWholeElements) ||
+       (extents->inner > 1 && extents->outer < 16 && chunksOf(extents->reduced, kMostChunks / extents->outer) > 1));
   // Sums of chunks are stored: they must not be rounded to a narrow float.
   bool storesSums = succeeded(extents) && extents->inner > 1 && extents->outer > 1;
   if (succeeded(extents) && !isLarge && !storesSums)
@@ -139,7 +154,8 @@ static void rewriteScatter(ScatterAddOp op) {
   Type element = op.getType().getElementType();
   if (element.isF32())
     return;
-  OpBuilder b(op);
+  BlockKeeper keeper(op);
+  OpBuilder b(op, &keeper);
   Value updates = CastOp::create(b, op.getLoc(), op.getUpdates(), b.getF32Type());
   auto type = RankedTensorType::get(op.getType().getShape(), b.getF32Type());
   Value sum = ScatterAddOp::create(b, op.getLoc(), type, updates, op.getIndices());

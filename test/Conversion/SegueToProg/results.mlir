@@ -1,0 +1,142 @@
+// RUN: segue-opt %s --segue-to-prog --split-input-file | FileCheck %s
+
+// An argument and a value that is returned twice are copied; the first return
+// of a value is written by its producer.
+// CHECK-LABEL: prog.program @twice
+// CHECK: ^bb0(%[[X:.*]]: memref<4x4xf32>, %[[A:.*]]: memref<4x4xf32>, %[[B:.*]]: memref<4x4xf32>, %[[C:.*]]: memref<4x4xf32>):
+// CHECK: prog.matmul
+// CHECK-NEXT: prog.to_layout %[[A]] into %[[B]]
+// CHECK-NEXT: prog.to_layout %[[X]] into %[[C]]
+func.func @twice(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) {
+  %y = segue.dot_general %x, %x batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %y, %y, %x : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>
+}
+
+// -----
+
+// A transposed result of a matmul is written as the turned product, not copied.
+// CHECK-LABEL: prog.program @turned
+// CHECK-NOT: prog.to_layout
+// CHECK: prog.matmul %{{.*}}, %{{.*}} into %{{.*}} : memref<1x2x8xf32, strided<[16, 1, 2]>>, memref<1x8x4xf32, strided<[32, 1, 8]>>, memref<1x2x4xf32, strided<[4, 4, 1]>>
+// CHECK-NOT: prog.to_layout
+func.func @turned(%x: tensor<4x8xf32>, %w: tensor<8x2xf32>) -> tensor<2x4xf32> {
+  %y = segue.dot_general %x, %w batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x2xf32> -> tensor<4x2xf32>
+  %t = segue.transpose %y [1, 0] : tensor<4x2xf32> -> tensor<2x4xf32>
+  return %t : tensor<2x4xf32>
+}
+
+// -----
+
+// A padded product: the buffer is filled first, the product goes inside.
+// CHECK-LABEL: prog.program @padded
+// CHECK: prog.fill %[[Y:out]] with [0, 0, 0, 0] : memref<4x5xf32>
+// CHECK: %[[C:.*]] = prog.view %[[Y]] offset 8 : memref<4x5xf32> to memref<1x4x2xf32, strided<[20, 5, 1]>>
+// CHECK-NEXT: prog.matmul %{{.*}}, %{{.*}} into %[[C]]
+// CHECK-NOT: prog.to_layout
+func.func @padded(%x: tensor<4x8xf32>, %w: tensor<8x2xf32>) -> tensor<4x5xf32> {
+  %y = segue.dot_general %x, %w batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x2xf32> -> tensor<4x2xf32>
+  %p = segue.pad %y low [0, 2] high [0, 1] interior [0, 0] value 0.0 : f32 : tensor<4x2xf32> -> tensor<4x5xf32>
+  return %p : tensor<4x5xf32>
+}
+
+// -----
+
+// A slice that is a result of its own, and a concat of arguments, are copies.
+// CHECK-LABEL: prog.program @copies
+// CHECK: %[[S:.*]] = prog.view %[[X:in]] offset 8 : memref<4x4xf32> to memref<4x2xf32, strided<[4, 1]>>
+// CHECK-NEXT: prog.to_layout %[[S]] into %{{.*}}
+// CHECK-COUNT-2: prog.to_layout %[[X]] into
+// CHECK-NOT: prog.to_layout
+func.func @copies(%x: tensor<4x4xf32>) -> (tensor<4x2xf32>, tensor<8x4xf32>) {
+  %s = segue.slice %x [0, 2] to [4, 4] by [1, 1] : tensor<4x4xf32> -> tensor<4x2xf32>
+  %c = segue.concat %x, %x dim 0 : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<8x4xf32>
+  return %s, %c : tensor<4x2xf32>, tensor<8x4xf32>
+}
+
+// -----
+
+// Constants lie in a segment, equal ones once; a splat result is filled.
+// CHECK: prog.segment @segment0 constants alignment 64 dense_resource<segment0> : tensor<16xi8>
+// CHECK-LABEL: prog.program @constants
+// CHECK: prog.constant @segment0 offset 0 : memref<16xi8>
+// CHECK-NOT: prog.constant
+// CHECK: prog.fill %{{.*}} with [0, 0, -128, 63] : memref<3xf32>
+func.func @constants() -> (tensor<4xf32>, tensor<2x2xf32>, tensor<3xf32>) {
+  %a = segue.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+  %b = segue.constant dense<[[1.0, 2.0], [3.0, 4.0]]> : tensor<2x2xf32>
+  %c = segue.constant dense<1.0> : tensor<3xf32>
+  return %a, %b, %c : tensor<4xf32>, tensor<2x2xf32>, tensor<3xf32>
+}
+
+// -----
+
+// An output over an input is written in place only where nothing reads the
+// input afterwards and the kernel allows it: @late reads %p once more, so that
+// its new value waits in a temporary.
+module {
+  module @kernels {
+    func.func @step(%p: memref<?xf32>, %o: memref<?xf32>, %b: index, %e: index) -> i64
+        attributes {segue.outputs = 1 : i64, segue.fixed_bytes = array<i64: 0, 0>, segue.bytes_per_unit = array<i64: 4, 4>} {
+      %0 = arith.constant 0 : i64
+      return %0 : i64
+    }
+  }
+  // CHECK: prog.kernel @step arguments 2 outputs 1 fixed_bytes [0, 0] bytes_per_unit [4, 4] hash
+  // CHECK: prog.program @optimizer
+  // CHECK-SAME: aliases [#prog.alias<output 0 = input 0 required>]
+  // CHECK: ^bb0(%[[P:.*]]: memref<4xf32>, %[[O:.*]]: memref<4xf32>):
+  // CHECK-NEXT: prog.phase optimizer {
+  // CHECK-NEXT: prog.launch @step(%[[P]], %[[O]]) range 4 grain 4 in_place [0, 1] : memref<4xf32>, memref<4xf32>
+  // CHECK-NEXT: }
+  func.func @optimizer(%p: tensor<4xf32> {segue.name = "p"}) -> (tensor<4xf32> {segue.name = "p", segue.alias = 0 : i64}) {
+    %0 = segue.launch @step(%p) range 4 grain 4 {inPlace = array<i64: 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  // CHECK: prog.program @late
+  // CHECK: ^bb0(%[[P:.*]]: memref<4xf32>, %[[O:.*]]: memref<4xf32>, %[[Q:.*]]: memref<4xf32>):
+  // CHECK: %[[T:.*]] = prog.alloc : memref<16xi8>
+  // CHECK: prog.launch @step(%[[P]], %[[T]])
+  // CHECK-NEXT: prog.launch @step(%[[P]], %[[Q]])
+  // CHECK-NEXT: %[[V:.*]] = prog.view %[[T]] offset 0 : memref<16xi8> to memref<4xf32>
+  // CHECK-NEXT: prog.to_layout %[[V]] into %[[O]]
+  func.func @late(%p: tensor<4xf32> {segue.name = "p"})
+      -> (tensor<4xf32> {segue.name = "p", segue.alias = 0 : i64}, tensor<4xf32>) {
+    %0 = segue.launch @step(%p) range 4 grain 4 {inPlace = array<i64: 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = segue.launch @step(%p) range 4 grain 4 : (tensor<4xf32>) -> tensor<4xf32>
+    return %0, %1 : tensor<4xf32>, tensor<4xf32>
+  }
+}
+
+// -----
+
+// What forward saves: told when it is final, in the order in which backward
+// wants it (%b before %a), restored before the first use, freed after the last.
+// CHECK-LABEL: prog.program @forward
+// CHECK-SAME: save_points [#prog.save_point<value = 0, backward_input = 0, order = 1, bytes = 64, recompute_flops = 32, block = "h.0">, #prog.save_point<value = 1, backward_input = 1, order = 0, bytes = 64>]
+// CHECK: prog.block "h.0" {
+// CHECK: prog.matmul
+// CHECK-NEXT: prog.save %[[A:out]] : memref<4x4xf32>
+// CHECK: prog.matmul
+// CHECK-NEXT: prog.save
+func.func @forward(%x: tensor<4x4xf32>)
+    -> (tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>, segue.recompute_flops = 32 : i64, segue.block = "h.0"},
+        tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<saved>}) {
+  %a = segue.dot_general %x, %x batch [] x [] contract [1] x [0] {segue.block = "h.0"} : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %b = segue.dot_general %a, %x batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %a, %b : tensor<4x4xf32>, tensor<4x4xf32>
+}
+// CHECK-LABEL: prog.program @backward
+// CHECK: ^bb0(%[[A:.*]]: memref<4x4xf32>, %[[B:.*]]: memref<4x4xf32>, %{{.*}}: memref<4x4xf32>):
+// CHECK: prog.phase backward {
+// CHECK: prog.restore %[[B]]
+// CHECK: prog.matmul
+// CHECK-NEXT: prog.free %[[B]]
+// CHECK: prog.restore %[[A]]
+// CHECK: prog.matmul
+// CHECK-NEXT: prog.free %[[A]]
+func.func @backward(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+                    %b: tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<saved>}) -> tensor<4x4xf32> {
+  %0 = segue.dot_general %b, %b batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %1 = segue.dot_general %0, %a batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %1 : tensor<4x4xf32>
+}
