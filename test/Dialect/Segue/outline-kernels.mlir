@@ -2,8 +2,8 @@
 
 // Sizes are no part of an elementwise kernel: both parameters use one.
 // CHECK-LABEL: func.func @sizes
-// CHECK: segue.launch @[[K:k[0-9a-z_]+]](%{{.*}}) range 300 grain 4096 {inPlace = array<i64: 0, 0>}
-// CHECK: segue.launch @[[K]](%{{.*}}) range 630 grain 4096
+// CHECK: segue.launch @[[$K:k[0-9a-z_]+]](%{{.*}}) range 300 grain 4096 {inPlace = array<i64: 0, 0>}
+// CHECK: segue.launch @[[$K]](%{{.*}}) range 630 grain 4096
 func.func @sizes(%p: tensor<300xf32>, %q: tensor<7x90xf32>) -> (tensor<300xf32>, tensor<7x90xf32>) {
   %a = segue.silu %p : tensor<300xf32>
   %b = segue.silu %q : tensor<7x90xf32>
@@ -12,8 +12,8 @@ func.func @sizes(%p: tensor<300xf32>, %q: tensor<7x90xf32>) -> (tensor<300xf32>,
 
 // Nor is the number of rows.
 // CHECK-LABEL: func.func @rows
-// CHECK: segue.launch @[[S:k[0-9a-z_]+]](%{{.*}}) range 20
-// CHECK: segue.launch @[[S]](%{{.*}}) range 6
+// CHECK: segue.launch @[[$S:k[0-9a-z_]+]](%{{.*}}) range 20
+// CHECK: segue.launch @[[$S]](%{{.*}}) range 6
 func.func @rows(%x: tensor<4x5x16xf32>, %y: tensor<6x16xf32>) -> (tensor<4x5x16xf32>, tensor<6x16xf32>) {
   %a = segue.softmax %x dim 2 : tensor<4x5x16xf32>
   %b = segue.softmax %y dim 1 : tensor<6x16xf32>
@@ -21,9 +21,9 @@ func.func @rows(%x: tensor<4x5x16xf32>, %y: tensor<6x16xf32>) -> (tensor<4x5x16x
 }
 
 // CHECK-LABEL: module @kernels
-// CHECK: func.func @[[K]](%{{.*}}: memref<?xf32>, %{{.*}}: memref<?xf32>, %{{.*}}: index, %{{.*}}: index) -> i64
+// CHECK: func.func @[[$K]](%{{.*}}: memref<?xf32>, %{{.*}}: memref<?xf32>, %{{.*}}: index, %{{.*}}: index) -> i64
 // CHECK-SAME: segue.bytes_per_unit = array<i64: 4, 4>, segue.fixed_bytes = array<i64: 0, 0>, segue.outputs = 1
-// CHECK: func.func @[[S]]
+// CHECK: func.func @[[$S]]
 // CHECK-SAME: segue.bytes_per_unit = array<i64: 64, 64>
 // CHECK-NOT: memref.alloc(
 // CHECK-NOT: memref.copy
