@@ -1,0 +1,59 @@
+"""The README is true: its commands run, its Python is a file that runs, its links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)
+COMMANDS = [line.split("#")[0].strip() for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.split("#")[0].strip()]
+
+# Commands that would take minutes run with smaller numbers, or are what is running right now.
+SHORTER = {
+    "make demo": "make demo DEMO_ARGS='--steps 6 --sample 8 --dim 32 --layers 2 --out {tmp}/demo'",
+    "make bench": "make bench BENCH_ARGS='--quick'",
+}
+RUNNING_NOW = {"make check"}
+
+
+def environment() -> dict:
+    tools = ROOT / "build" / "bin"
+    return os.environ | {"PATH": f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder where the commands of the README run one after another, as a reader would type them."""
+    return tmp_path_factory.mktemp("readme")
+
+
+def test_opens_with_the_two_commands():
+    assert COMMANDS[:2] == ["make demo", "make check"]
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in RUNNING_NOW])
+def test_command(command, workplace):
+    shorter = SHORTER.get(command, command).format(tmp=workplace)
+    folder = ROOT if shorter.startswith("make") else workplace
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", shorter], cwd=folder, env=environment(), capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_python_is_the_quickstart():
+    assert [text for kind, text in BLOCKS if kind == "python"][0] == (ROOT / "examples" / "quickstart.py").read_text()
+
+
+def test_quickstart_runs():
+    done = subprocess.run([sys.executable, ROOT / "examples" / "quickstart.py"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) < 1.0  # it started at ln(10) = 2.3
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", README))
+def test_link(link):
+    assert "://" in link or (ROOT / link).exists()
