@@ -119,7 +119,7 @@ def plot(path: Path, curves: dict, speeds: dict, args: argparse.Namespace) -> No
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="train on this file (default: the standard library's sources)")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--dim", type=int, default=192)
@@ -149,8 +149,8 @@ def main() -> int:
     tokens, targets = next(batches(data, args))
     hidden = torch.zeros(args.batch, args.seq, args.dim)
     optimizer = segue.AdamW(lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    program_first = segue.compile(first, (tokens,), optimizer=optimizer)
-    program_last = segue.compile(last, (hidden, targets), optimizer=optimizer)
+    program_first = segue.compile(first, (tokens,), optimizer=optimizer).build()
+    program_last = segue.compile(last, (hidden, targets), optimizer=optimizer).build()
     print(f"Compiled apart in {time.perf_counter() - start:.1f} s. What the binaries contain:")
     for name, program in (("first", program_first), ("last", program_last)):
         program.save(args.out / f"{name}.segue")

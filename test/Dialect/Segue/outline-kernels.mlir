@@ -20,6 +20,17 @@ func.func @rows(%x: tensor<4x5x16xf32>, %y: tensor<6x16xf32>) -> (tensor<4x5x16x
   return %a, %b : tensor<4x5x16xf32>, tensor<6x16xf32>
 }
 
+// A result takes the place of an operand only if it is computed from it:
+// otherwise it could be stored before that operand was read. So exp(%x) may
+// lie over %x but not over %g, and the product over either.
+// CHECK-LABEL: func.func @places
+// CHECK: segue.launch @k{{[0-9a-z_]+}}(%arg0, %arg1) {{.*}}inPlace = array<i64: 0, 0, 0, 1, 1, 1>
+func.func @places(%x: tensor<300xf32>, %g: tensor<300xf32>) -> (tensor<300xf32>, tensor<300xf32>) {
+  %e = segue.exp %x : tensor<300xf32>
+  %p = segue.mul %x, %g : tensor<300xf32>
+  return %e, %p : tensor<300xf32>, tensor<300xf32>
+}
+
 // CHECK-LABEL: module @kernels
 // CHECK: func.func @[[$K]](%{{.*}}: memref<?xf32>, %{{.*}}: memref<?xf32>, %{{.*}}: index, %{{.*}}: index) -> i64
 // CHECK-SAME: segue.bytes_per_unit = array<i64: 4, 4>, segue.fixed_bytes = array<i64: 0, 0>, segue.outputs = 1
