@@ -121,7 +121,7 @@ Tensor readNpy(const DeviceRef &device, const std::filesystem::path &path) {
   return tensor;
 }
 
-void writeNpy(const std::filesystem::path &path, const Tensor &tensor) {
+void writeNpy(OutputFile &file, const Tensor &tensor) {
   std::string_view descr;
   for (const Descr &each : descrs)
     if (each.element == tensor.element())
@@ -134,12 +134,16 @@ void writeNpy(const std::filesystem::path &path, const Tensor &tensor) {
   header += '\n';
   auto headerBytes = uint16_t(header.size());
   Tensor dense = toHost(tensor);
-  OutputFile file(path);
   file.write(magic);
   file.write(std::string_view("\x01\x00", 2));
   file.write(std::as_bytes(std::span(&headerBytes, 1)));
   file.write(header);
   file.write(std::span<const std::byte>(dense.bytes(), dense.elementCount() * byteSize(dense.element())));
+}
+
+void writeNpy(const std::filesystem::path &path, const Tensor &tensor) {
+  OutputFile file(path);
+  writeNpy(file, tensor);
   file.commit();
 }
 

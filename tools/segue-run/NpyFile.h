@@ -13,6 +13,7 @@
 #ifndef SEGUE_TOOLS_SEGUERUN_NPYFILE_H
 #define SEGUE_TOOLS_SEGUERUN_NPYFILE_H
 
+#include "segue/runtime/Session/OutputFile.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include <filesystem>
 
@@ -24,6 +25,9 @@ Tensor readNpy(const DeviceRef &device, const std::filesystem::path &path);
 
 /// Writes the file whole or not at all. Throws IoFailed.
 void writeNpy(const std::filesystem::path &path, const Tensor &tensor);
+
+/// Appends all of it to `file`, which the caller commits. Throws IoFailed.
+void writeNpy(OutputFile &file, const Tensor &tensor);
 
 } // namespace segue::tool
 

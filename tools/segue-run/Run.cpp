@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <list>
 #include <nlohmann/json.hpp>
 
 namespace segue::tool {
@@ -99,14 +100,23 @@ static bool matches(const std::string &name, const Tensor &given, const Tensor &
   return !differing;
 }
 
+/// Files are written first and put in place together at the end: if one cannot
+/// be written, none appears.
 static void printOutputs(const Program &program, const std::vector<Tensor> &outputs,
                          const std::vector<std::string> &files, bool json) {
+  std::list<OutputFile> written;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!files[i].empty())
+      writeNpy(written.emplace_back(files[i].substr(1)), outputs[i]);
+  for (OutputFile &file : written)
+    file.commit();
+
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Value &value = program.outputs()[i];
     if (!files[i].empty())
-      writeNpy(files[i].substr(1), outputs[i]);
-    else if (json)
+      continue;
+    if (json)
       object[value.name] = formatTensor(outputs[i]);
     else
       std::printf("%s: %s\n", value.name.c_str(), formatTensor(outputs[i]).c_str());
