@@ -126,7 +126,7 @@ public:
       return failure();
     CPUTargetOptions target{options.v3, options.v4, std::max(1u, options.threads)};
     auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
-    if (options.emit == Emit::Linalg)
+    if (options.emit == Emit::Loops)
       return printKernels(module);
     if (options.emit == Emit::LLVM)
       return kernels ? kernelsToLLVM(kernels, target) : std::string();

@@ -35,14 +35,16 @@ struct Flags {
                              cl::cat(category)};
   cl::opt<std::string> output{"o", cl::desc("Where to write; - for standard output"), cl::value_desc("file"),
                               cl::init("-"), cl::cat(category)};
-  cl::opt<Emit> emit{"emit", cl::desc("What to write"), cl::init(Emit::Binary),
-                     cl::values(clEnumValN(Emit::Segue, "segue", "training functions in the segue dialect"),
-                                clEnumValN(Emit::Linalg, "linalg", "kernels as loops"),
-                                clEnumValN(Emit::LLVM, "llvm", "kernels as optimised LLVM IR"),
-                                clEnumValN(Emit::Assembly, "asm", "kernels as assembly"),
-                                clEnumValN(Emit::Prog, "prog", "programs in the prog dialect"),
-                                clEnumValN(Emit::Binary, "binary", "the .segue file (default)")),
-                     cl::cat(category)};
+  cl::opt<Emit> emit{
+      "emit", cl::desc("What to write"), cl::init(Emit::Binary),
+      cl::values(clEnumValN(Emit::Segue, "segue", "training functions in the segue dialect"),
+                 clEnumValN(Emit::Loops, "loops", "kernels as loops"),
+                 clEnumValN(Emit::Loops, "linalg", "another name for loops: kernels have no linalg form"),
+                 clEnumValN(Emit::LLVM, "llvm", "kernels as optimised LLVM IR"),
+                 clEnumValN(Emit::Assembly, "asm", "kernels as assembly"),
+                 clEnumValN(Emit::Prog, "prog", "programs in the prog dialect"),
+                 clEnumValN(Emit::Binary, "binary", "the .segue file (default)")),
+      cl::cat(category)};
   cl::opt<std::string> name{"name", cl::desc("Name of the module, kept in the file; default: that of the input"),
                             cl::cat(category)};
   cl::opt<std::string> optimizer{

@@ -36,7 +36,7 @@ enum class Emit {
   /// The training functions in the segue dialect.
   Segue,
   /// The kernels as loops, before LLVM.
-  Linalg,
+  Loops,
   /// The kernels as optimised LLVM IR, and as assembly.
   LLVM,
   Assembly,
