@@ -39,6 +39,32 @@ std::string_view errorCodeName(ErrorCode code) {
     return "STATE_TORN";
   case ErrorCode::DeviceOom:
     return "DEVICE_OOM";
+  case ErrorCode::ConfigInvalid:
+    return "CONFIG_INVALID";
+  case ErrorCode::TransferFailed:
+    return "TRANSFER_FAILED";
+  case ErrorCode::ChecksumMismatch:
+    return "CHECKSUM_MISMATCH";
+  case ErrorCode::UseAfterFree:
+    return "USE_AFTER_FREE";
+  case ErrorCode::StateTransition:
+    return "STATE_TRANSITION";
+  case ErrorCode::PhaseOrder:
+    return "PHASE_ORDER";
+  case ErrorCode::StepAborted:
+    return "STEP_ABORTED";
+  case ErrorCode::TokenInvalid:
+    return "TOKEN_INVALID";
+  case ErrorCode::SlabInvalid:
+    return "SLAB_INVALID";
+  case ErrorCode::SourceChanged:
+    return "SOURCE_CHANGED";
+  case ErrorCode::DtypeMismatch:
+    return "DTYPE_MISMATCH";
+  case ErrorCode::ShutDown:
+    return "SHUT_DOWN";
+  case ErrorCode::BudgetInfeasible:
+    return "BUDGET_INFEASIBLE";
   }
   return "UNKNOWN";
 }

@@ -54,6 +54,33 @@ enum class ErrorCode {
   StateTorn,
   /// The device has no memory for an allocation.
   DeviceOom,
+  /// A configuration has an unknown key or a value out of its range. Nothing
+  /// was constructed.
+  ConfigInvalid,
+  /// A copy failed after its retries. Its source is whole.
+  TransferFailed,
+  /// Bytes that came back are not those that left; they were not used.
+  ChecksumMismatch,
+  /// A tensor was used after it was freed.
+  UseAfterFree,
+  /// A record or block was asked for a move that its state does not allow.
+  StateTransition,
+  /// A phase was entered out of order; the old one stands.
+  PhaseOrder,
+  /// A step was aborted; what waited for it is told so.
+  StepAborted,
+  /// A transfer token that is not held by the one who gives it back.
+  TokenInvalid,
+  /// A quantised slab or its manifest breaks a rule; nothing was loaded.
+  SlabInvalid,
+  /// A file that weights are read from was changed while in use.
+  SourceChanged,
+  /// A stored element type is not the declared one.
+  DtypeMismatch,
+  /// A pool was shut down while somebody waited for it.
+  ShutDown,
+  /// A memory budget is below what the programs need at least.
+  BudgetInfeasible,
 };
 
 /// "LAYOUT_MISMATCH" and so on: the word that starts each message.
