@@ -14,6 +14,7 @@
 #include "../Memory/CachingAllocator.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -39,13 +40,30 @@ public:
   bool hasUnifiedMemory() const override { return true; }
   int threads() const override { return engine_.threads().count(); }
 
-  void *allocate(Space, uint64_t bytes, uint32_t alignment) override { return memory_.allocate(bytes, alignment); }
-  void free(Space, void *data, uint64_t bytes, uint32_t alignment) noexcept override {
-    memory_.free(data, bytes, alignment);
+  bool runsInline() const override { return true; }
+  MemoryBlock takeMemory(Space, uint64_t bytes, uint32_t alignment) override {
+    return {raw_.allocate(bytes, alignment), {}};
   }
+  void giveMemory(Space, void *data, uint64_t bytes, uint32_t alignment, const Fence &) noexcept override {
+    raw_.free(data, bytes, alignment);
+  }
+
+  uint64_t enqueue(Queue queue, const Fence &, Work work) override {
+    uint64_t position = positions_[uint8_t(queue)].fetch_add(1, std::memory_order_relaxed) + 1;
+    work.run();
+    return position;
+  }
+  uint64_t position(Queue queue) const override { return positions_[uint8_t(queue)].load(std::memory_order_relaxed); }
+  bool isDone(const Fence &) const override { return true; }
+  void wait(const Fence &) override {}
+
   void copy(void *target, const void *source, uint64_t bytes) override {
     if (bytes)
       std::memcpy(target, source, bytes);
+  }
+
+  void relayout(const CopyPlan &plan, const void *source, void *target) override {
+    plan.run(source, target, threads());
   }
 
   Engine &engine() override { return engine_; }
@@ -57,7 +75,8 @@ public:
   }
 
 private:
-  CachingAllocator memory_;
+  CachingAllocator raw_;
+  std::atomic<uint64_t> positions_[queueCount]{};
   Engine engine_;
   int namedThreads_;
   SpaceInfo spaces_[3];

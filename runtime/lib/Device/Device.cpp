@@ -58,4 +58,11 @@ bool Device::hasSpace(Space space) const {
   return std::ranges::any_of(spaces(), [&](const SpaceInfo &info) { return info.space == space; });
 }
 
+void Device::drain() {
+  Fence all;
+  for (Queue queue : allQueues)
+    all.join(Fence(queue, position(queue)));
+  wait(all);
+}
+
 } // namespace segue::inline runtime

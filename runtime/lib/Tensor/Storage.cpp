@@ -7,30 +7,31 @@
 
 #include "segue/runtime/Tensor/Storage.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Error.h"
 
 namespace segue::inline runtime {
 
-/// Ids only need to differ; the counter is the one datum of the process.
 static uint64_t nextStorageId() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment) {
-  if (!device->hasSpace(space))
-    throw Error(ErrorCode::Unsupported,
-                "device \"" + device->name() + "\" has no space " + std::string(segue::name(space)));
+std::string_view name(StorageState state) {
+  static constexpr std::string_view names[] = {"pending", "ready", "failed", "freed"};
+  return names[uint8_t(state)];
+}
+
+std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
+                                           OwnerId owner) {
   std::shared_ptr<Storage> storage(new Storage);
-  storage->data_ = static_cast<std::byte *>(device->allocate(space, bytes, alignment));
-  if (!storage->data_)
-    throw Error(ErrorCode::DeviceOom, "device \"" + device->name() + "\" has no " + std::to_string(bytes) +
-                                          " bytes left in " + std::string(segue::name(space)));
+  MemoryBlock block = device->memory().allocate(space, bytes, alignment, owner);
+  storage->data_ = static_cast<std::byte *>(block.data);
+  storage->uses_ = block.after;
   storage->id_ = nextStorageId();
   storage->device_ = std::move(device);
   storage->space_ = space;
   storage->bytes_ = bytes;
   storage->alignment_ = alignment;
+  storage->owner_ = owner;
   return storage;
 }
 
@@ -48,13 +49,52 @@ std::shared_ptr<Storage> Storage::wrap(DeviceRef device, void *data, uint64_t by
   return storage;
 }
 
-Storage::~Storage() {
+void Storage::free() noexcept {
+  if (freed_)
+    return;
+  freed_ = true;
   if (external_) {
-    if (release_)
+    if (release_) {
+      // The owner of the memory may do with it what he likes from here on.
+      if (!uses_.empty())
+        device_->wait(uses_);
       release_();
+      release_ = nullptr;
+    }
   } else if (data_) {
-    device_->free(space_, data_, bytes_, alignment_);
+    device_->memory().free(space_, data_, bytes_, alignment_, owner_, uses_);
   }
+  data_ = nullptr;
+}
+
+Storage::~Storage() { free(); }
+
+StorageState Storage::state() const {
+  if (freed_)
+    return StorageState::Freed;
+  if (failure())
+    return StorageState::Failed;
+  return writes_.empty() || device_->isDone(writes_) ? StorageState::Ready : StorageState::Pending;
+}
+
+void Outcome::fail(const Error &error) {
+  const Error *expected = nullptr;
+  auto *copy = new Error(error);
+  if (!error_.compare_exchange_strong(expected, copy, std::memory_order_acq_rel))
+    delete copy;
+}
+
+const std::shared_ptr<Outcome> &Storage::outcome() {
+  if (!outcome_)
+    outcome_ = std::make_shared<Outcome>();
+  return outcome_;
+}
+
+void Storage::requireUsable(std::string_view what) const {
+  if (freed_)
+    throw Error(ErrorCode::UseAfterFree, std::string(what) + " was freed; its bytes serve others now");
+  if (const Error *error = failure())
+    throw error->within(std::string(what) + " was never written");
 }
 
 } // namespace segue::inline runtime

@@ -26,11 +26,13 @@ TEST_P(DeviceTest, MemoryIsAlignedAndComesBack) {
   for (const SpaceInfo &space : device->spaces())
     for (uint64_t bytes : {0, 1, 63, 64, 4097, 3 << 20})
       for (uint32_t alignment : {1, 64, 512, 4096}) {
-        void *data = device->allocate(space.space, bytes, alignment);
-        ASSERT_NE(data, nullptr);
-        EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % alignment, 0u);
-        std::memset(data, 0xab, bytes);
-        device->free(space.space, data, bytes, alignment);
+        MemoryBlock block = device->memory().allocate(space.space, bytes, alignment);
+        ASSERT_NE(block.data, nullptr);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data) % alignment, 0u);
+        if (device->hasBytes())
+          std::memset(block.data, 0xab, bytes);
+        device->memory().free(space.space, block.data, bytes, alignment, 0, {});
+        EXPECT_EQ(device->memory().liveBytes(space.space), 0u);
       }
 }
 

@@ -6,22 +6,31 @@
 //===----------------------------------------------------------------------===//
 //
 // The narrow interface behind which devices differ: spaces with capacities,
-// memory, copies, kernel launches and a clock. Library calls (matmul,
-// attention) are plans of the Engine, made once per command. `cpu` is here;
-// a simulated accelerator and CUDA are further entries of the list of drivers
-// in Device.cpp.
+// raw memory, three queues, copies, kernel launches and a clock. Library calls
+// (matmul, attention) are plans of the Engine, made once per command.
 //
 //   auto device = Device::open("cpu");            // all threads of OpenMP
 //   auto two = Device::open("cpu:threads=2");
 //
-// One thread submits to a device; any thread may allocate and free.
+// Work is given to a queue with the fence that it waits for. A device that
+// `runsInline` has done it when `enqueue` returns; elsewhere it runs later, on
+// a thread of the queue (`sim`) or on the hardware's stream (`cuda`: the body
+// runs at once and what it calls on the device goes to the stream of the
+// queue). That is why bodies touch device memory through `copy`, `relayout`,
+// `launch` and the engine's plans alone.
+//
+// A driver is one file and one line in the list of drivers in Device.cpp. One
+// thread submits to a device; any thread may allocate and free.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_DEVICE_DEVICE_H
 #define SEGUE_RUNTIME_DEVICE_DEVICE_H
 
+#include "segue/runtime/Device/Fence.h"
+#include "segue/runtime/Memory/DeviceMemory.h"
 #include "segue/runtime/Tensor/Layout.h"
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,18 +38,39 @@
 
 namespace segue::inline runtime {
 
+class CopyPlan;
 class Engine;
 class Device;
 using DeviceRef = std::shared_ptr<Device>;
 
-/// A compiled kernel: 0 on success, else 1 + the argument that holds an index
-/// outside of its table. May be called at the same time for disjoint ranges.
+/// A kernel of the generated code: runs units [begin, end). Returns 0, or i+1
+/// if argument i held an index outside of its table.
 using KernelFunction = int64_t (*)(void *const *args, int64_t begin, int64_t end);
 
 struct SpaceInfo {
   Space space;
   /// Bytes; for memory shared with other programs, what the machine has.
   uint64_t capacityBytes;
+};
+
+/// What an entry of a queue costs, for devices that keep time themselves.
+struct WorkCost {
+  /// Over the link between host and device.
+  uint64_t linkBytes = 0;
+  /// Read and written in the device's own memory.
+  uint64_t memoryBytes = 0;
+  uint64_t flops = 0;
+};
+
+/// One entry of a queue.
+struct Work {
+  /// Runs once, on a thread of the queue; throws nothing. It keeps alive what
+  /// it touches; it is destroyed once it has run. A device without memory
+  /// (`sim:virtual`) destroys it without running it.
+  std::function<void()> run;
+  WorkCost cost;
+  /// For traces: lives as long as the device.
+  std::string_view label;
 };
 
 class Device {
@@ -61,19 +91,62 @@ public:
   /// that a tensor in one of them is in all.
   virtual bool hasUnifiedMemory() const = 0;
 
+  /// True if work is done when `enqueue` returns, so that nothing is ever
+  /// pending and the submitting thread may call the device directly.
+  virtual bool runsInline() const = 0;
+
+  /// False if there are no bytes behind its memory and nothing is computed:
+  /// only sizes and times are real.
+  virtual bool hasBytes() const { return true; }
+
   /// Threads that a launch is split over.
   virtual int threads() const = 0;
 
-  /// Memory of `space`, not initialised; null if there is none left. `bytes`
-  /// may be 0. Freed by `free` with the same arguments.
-  virtual void *allocate(Space space, uint64_t bytes, uint32_t alignment) = 0;
-  virtual void free(Space space, void *data, uint64_t bytes, uint32_t alignment) noexcept = 0;
+  /// The books over all spaces. Everybody allocates here.
+  DeviceMemory &memory() { return memory_; }
 
-  /// Copies bytes between its spaces; the ranges do not overlap. Blocks.
+  //===--------------------------------------------------------------------===//
+  // Raw memory: called by DeviceMemory alone
+  //===--------------------------------------------------------------------===//
+
+  /// Memory of `space`, not initialised; null data if there is none left.
+  /// `bytes` may be 0. Given back with the same arguments.
+  virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment) = 0;
+  virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
+                          const Fence &lastUse) noexcept = 0;
+
+  //===--------------------------------------------------------------------===//
+  // Queues
+  //===--------------------------------------------------------------------===//
+
+  /// Appends `work` to `queue`, to start when `after` is done. Returns its
+  /// position. Does not block on the work.
+  virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
+
+  /// The position after the last entry of `queue`.
+  virtual uint64_t position(Queue queue) const = 0;
+
+  virtual bool isDone(const Fence &fence) const = 0;
+
+  /// Blocks the calling thread until `fence` is done.
+  virtual void wait(const Fence &fence) = 0;
+
+  /// Blocks until all queues are empty.
+  void drain();
+
+  //===--------------------------------------------------------------------===//
+  // What the bodies of work call
+  //===--------------------------------------------------------------------===//
+
+  /// Copies bytes between any two of its spaces; the ranges do not overlap.
+  /// Blocks. Throws TransferFailed if the link failed: the target holds
+  /// anything then, the source is whole.
   virtual void copy(void *target, const void *source, uint64_t bytes) = 0;
 
-  /// Library calls: plans are made when a program is prepared, and run in
-  /// between launches by the thread that submits.
+  /// Runs a plan within one memory: the host's, or the device's.
+  virtual void relayout(const CopyPlan &plan, const void *source, void *target) = 0;
+
+  /// Library calls: plans are made when a program is prepared.
   virtual Engine &engine() = 0;
 
   /// Runs `kernel` over [0, range) in pieces that are multiples of `grain`, on
@@ -81,8 +154,14 @@ public:
   /// Blocks. Returns the first non-zero result by position, or 0.
   virtual int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) = 0;
 
-  /// Seconds of a monotonic clock.
+  /// Seconds of a monotonic clock; the device's own where time is simulated.
   virtual double seconds() const = 0;
+
+protected:
+  Device() : memory_(*this) {}
+
+private:
+  DeviceMemory memory_;
 };
 
 } // namespace segue::inline runtime

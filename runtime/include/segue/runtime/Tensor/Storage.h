@@ -11,14 +11,22 @@
 // numpy array, a torch tensor), kept alive by a callback. Handles may be
 // copied and dropped on any thread.
 //
-// On `cpu`, a storage is READY from its creation. Devices with queues will add
-// the other states of the stitching contract here.
+// What queued work does to it is kept as two fences: a reader waits for the
+// last write, a writer for the last reads too. Only the thread that submits to
+// the device looks at them or moves them. Queued work does not keep a storage
+// alive: its bytes go back when the last handle goes, with the fence of their
+// last use, so that memory in use depends on the order of submission and not on
+// the speed of queues. A storage whose write failed keeps the error, and
+// everything that would read it fails with it.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_TENSOR_STORAGE_H
 #define SEGUE_RUNTIME_TENSOR_STORAGE_H
 
+#include "segue/runtime/Device/Fence.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Memory/DeviceMemory.h"
 #include "segue/runtime/Tensor/Layout.h"
 #include <atomic>
 #include <functional>
@@ -29,11 +37,37 @@ namespace segue::inline runtime {
 class Device;
 using DeviceRef = std::shared_ptr<Device>;
 
+/// PENDING: queued work will fill it. FAILED: that work failed. FREED: its
+/// bytes are gone though handles are left.
+enum class StorageState : uint8_t { Pending, Ready, Failed, Freed };
+
+std::string_view name(StorageState state);
+
+/// What became of the queued writes of a storage. Work keeps this, and not the
+/// storage, so that dropping the last handle gives the bytes back in the order
+/// of submission, whatever the queues have done by then.
+class Outcome {
+public:
+  Outcome() = default;
+  Outcome(const Outcome &) = delete;
+  Outcome &operator=(const Outcome &) = delete;
+  ~Outcome() { delete error_.load(); }
+
+  /// Keeps the first error; on any thread.
+  void fail(const Error &error);
+  /// Null, or why the bytes were never written.
+  const Error *error() const { return error_.load(std::memory_order_acquire); }
+
+private:
+  std::atomic<const Error *> error_{nullptr};
+};
+
 class Storage {
 public:
   /// Takes `bytes` of `space` from the device; not initialised. Blocks until
   /// the memory is there. Throws DeviceOom.
-  static std::shared_ptr<Storage> allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment);
+  static std::shared_ptr<Storage> allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
+                                           OwnerId owner = 0);
 
   /// Refers to memory of the caller without a copy. `release` is called once,
   /// on the thread that drops the last handle, and must not throw; until then
@@ -50,6 +84,8 @@ public:
   const DeviceRef &device() const { return device_; }
   Space space() const { return space_; }
   uint64_t bytes() const { return bytes_; }
+  /// Null once freed. An address of the space: the host reads it only where
+  /// the space is the host's, or the device's memory is unified.
   std::byte *data() const { return data_; }
 
   /// True if the memory belongs to somebody else.
@@ -60,6 +96,29 @@ public:
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bumpVersion() { version_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// What a reader, and what a writer, waits for.
+  const Fence &writes() const { return writes_; }
+  const Fence &uses() const { return uses_; }
+  /// Queued work at `fence` reads, or writes, the storage.
+  void addRead(const Fence &fence) { uses_.join(fence); }
+  void addWrite(const Fence &fence) {
+    writes_.join(fence);
+    uses_.join(fence);
+  }
+
+  StorageState state() const;
+  /// Made on first use; work that writes the storage keeps it.
+  const std::shared_ptr<Outcome> &outcome();
+  /// Null, or why its bytes were never written.
+  const Error *failure() const { return outcome_ ? outcome_->error() : nullptr; }
+  /// Throws that error, or UseAfterFree, if there is one; `what` names the
+  /// tensor.
+  void requireUsable(std::string_view what) const;
+
+  /// Gives the bytes back now, whoever still holds a handle: once queued work
+  /// is done with them they serve others.
+  void free() noexcept;
+
 private:
   Storage() = default;
 
@@ -68,11 +127,15 @@ private:
   Space space_ = Space::Host;
   uint64_t bytes_ = 0;
   uint32_t alignment_ = 1;
+  OwnerId owner_ = 0;
   std::byte *data_ = nullptr;
   bool external_ = false;
   bool writable_ = true;
+  bool freed_ = false;
   std::function<void()> release_;
   std::atomic<uint64_t> version_{0};
+  Fence writes_, uses_;
+  std::shared_ptr<Outcome> outcome_;
 };
 
 } // namespace segue::inline runtime
