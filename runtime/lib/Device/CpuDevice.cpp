@@ -41,7 +41,7 @@ public:
   int threads() const override { return engine_.threads().count(); }
 
   bool runsInline() const override { return true; }
-  MemoryBlock takeMemory(Space, uint64_t bytes, uint32_t alignment) override {
+  MemoryBlock takeMemory(Space, uint64_t bytes, uint32_t alignment, Lifetime) override {
     return {raw_.allocate(bytes, alignment), {}};
   }
   void giveMemory(Space, void *data, uint64_t bytes, uint32_t alignment, const Fence &) noexcept override {

@@ -58,6 +58,16 @@ bool Device::hasSpace(Space space) const {
   return std::ranges::any_of(spaces(), [&](const SpaceInfo &info) { return info.space == space; });
 }
 
+FreeMemory Device::freeMemory(Space space) const {
+  for (const SpaceInfo &info : spaces())
+    if (info.space == space) {
+      uint64_t live = memory_.liveBytes(space);
+      uint64_t free = info.capacityBytes > live ? info.capacityBytes - live : 0;
+      return {free, free, free ? 1u : 0u};
+    }
+  return {};
+}
+
 void Device::drain() {
   Fence all;
   for (Queue queue : allQueues)

@@ -4,33 +4,247 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+//
+// An account is a pair of owner and phase. What each held at the high-water
+// mark of its space is kept without copying the books at each new peak: peaks
+// are numbered, and an account notes its bytes when it changes for the first
+// time after a peak. One that has not changed since still holds them.
+//
+//===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <cstdio>
 
 namespace segue::inline runtime {
 
-MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId) {
-  if (!device_.hasSpace(space))
-    throw Error(ErrorCode::Unsupported,
-                "device \"" + device_.name() + "\" has no space " + std::string(segue::name(space)));
-  MemoryBlock block = device_.takeMemory(space, bytes, alignment);
-  if (!block.data)
-    throw Error(ErrorCode::DeviceOom, "device \"" + device_.name() + "\" has no " + std::to_string(bytes) +
-                                          " bytes left in " + std::string(segue::name(space)));
+static std::string inMiB(uint64_t bytes) {
+  if (bytes < 1 << 20)
+    return std::to_string(bytes) + " B";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f MiB", double(bytes) / (1 << 20));
+  return text;
+}
+
+std::string MemoryOwner::str() const {
+  std::string text = program.empty() ? "" : program + ": ";
+  text += value.empty() ? "(unnamed)" : value;
+  std::string rest;
+  for (const std::string &part : {role, block.empty() ? "" : "block " + block, location})
+    if (!part.empty())
+      rest += (rest.empty() ? "" : ", ") + part;
+  return rest.empty() ? text : text + " (" + rest + ")";
+}
+
+//===----------------------------------------------------------------------===//
+// Out of memory
+//===----------------------------------------------------------------------===//
+
+static std::string tableOf(const std::vector<MemoryHolder> &holders, size_t lines) {
+  std::string table;
+  size_t shown = 0;
+  uint64_t rest = 0, restCount = 0;
+  for (const MemoryHolder &holder : holders) {
+    if (!holder.liveBytes)
+      continue;
+    if (shown++ >= lines) {
+      rest += holder.liveBytes, ++restCount;
+      continue;
+    }
+    table += "\n  " + inMiB(holder.liveBytes) + " in " + std::to_string(holder.blocks) + "  " + holder.owner.str();
+    if (!holder.phase.empty())
+      table += " [" + holder.phase + "]";
+  }
+  if (restCount)
+    table += "\n  " + inMiB(rest) + " of " + std::to_string(restCount) + " others";
+  return table;
+}
+
+static std::string sentence(const OutOfMemory::Report &report) {
+  std::string space(name(report.space));
+  std::string text = "device \"" + report.device + "\": " + inMiB(report.wantedBytes) + " for " +
+                     report.wantedBy.str() + " do not fit in " + space + ": budget " + inMiB(report.budgetBytes) +
+                     ", held " + inMiB(report.liveBytes) + ", free " + inMiB(report.free.bytes) + " in " +
+                     std::to_string(report.free.ranges) + " ranges, the largest " + inMiB(report.free.largestRange);
+  text += report.tried.empty() ? "; nobody could make room" : "; asked to make room:";
+  for (size_t i = 0; i < report.tried.size(); ++i)
+    text += (i ? ", " : " ") + report.tried[i].first + " gave " + inMiB(report.tried[i].second);
+  if (report.smallestBudgetBytes > report.capacityBytes)
+    text += "; it would take " + std::to_string(report.smallestBudgetBytes) + " bytes, the device has " +
+            std::to_string(report.capacityBytes);
+  else if (report.smallestBudgetBytes > report.budgetBytes)
+    text += "; the smallest budget that would do is " + inMiB(report.smallestBudgetBytes) + " (" +
+            std::to_string(report.smallestBudgetBytes) + " bytes)";
+  else
+    text += "; the budget would do, but no free range is long enough";
+  text += "; it is held by" + tableOf(report.holders, 12);
+  return text;
+}
+
+OutOfMemory::OutOfMemory(Report report)
+    : Error(ErrorCode::DeviceOom, sentence(report)), report_(std::make_shared<const Report>(std::move(report))) {}
+
+//===----------------------------------------------------------------------===//
+// Taking and giving
+//===----------------------------------------------------------------------===//
+
+DeviceMemory::DeviceMemory(Device &device) : device_(device) {}
+
+/// The spaces are the derived device's to know, so not before it is built.
+void DeviceMemory::loadCapacities() {
+  if (loaded_)
+    return;
+  for (const SpaceInfo &info : device_.spaces())
+    usage_[uint8_t(info.space)].budget = info.capacityBytes;
+  loaded_ = true;
+}
+
+/// Before `account` changes.
+void DeviceMemory::touch(Usage &usage, Account &account) {
+  if (account.seen != usage.peakNumber) {
+    account.seen = usage.peakNumber;
+    account.atPeak = account.live;
+  }
+}
+
+MemoryBlock DeviceMemory::tryAllocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner,
+                                      Lifetime lifetime) {
+  uint64_t taken = device_.takenBytes(space, bytes, alignment);
   std::lock_guard lock(mutex_);
+  loadCapacities();
   Usage &usage = usage_[uint8_t(space)];
-  usage.live += bytes;
-  usage.peak = std::max(usage.peak, usage.live);
+  if (!fits(usage, taken))
+    return {};
+  MemoryBlock block = device_.takeMemory(space, bytes, alignment, lifetime);
+  if (!block.data)
+    return {};
+  block.account = owner * maxPhases + phase_;
+  if (usage.accounts.size() <= block.account)
+    usage.accounts.resize(block.account + 1);
+  Account &account = usage.accounts[block.account];
+  touch(usage, account);
+  account.live += taken;
+  account.peak = std::max(account.peak, account.live);
+  ++account.blocks;
+  usage.live += taken;
+  if (usage.live > usage.peak) {
+    usage.peak = usage.live;
+    ++usage.peakNumber;
+  }
   return block;
 }
 
-void DeviceMemory::free(Space space, void *data, uint64_t bytes, uint32_t alignment, OwnerId,
+MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime) {
+  if (!device_.hasSpace(space))
+    throw Error(ErrorCode::Unsupported,
+                "device \"" + device_.name() + "\" has no space " + std::string(segue::name(space)));
+  MemoryBlock block = tryAllocate(space, bytes, alignment, owner, lifetime);
+  if (block.data)
+    return block;
+
+  std::vector<std::shared_ptr<Maker>> makers;
+  {
+    std::lock_guard lock(mutex_);
+    for (const std::weak_ptr<Maker> &entry : makers_)
+      if (auto maker = entry.lock())
+        makers.push_back(std::move(maker));
+  }
+  std::vector<std::pair<std::string, uint64_t>> tried;
+  for (const auto &maker : makers) {
+    uint64_t freed = maker->make(space, bytes);
+    tried.push_back({maker->name, freed});
+    if (freed && (block = tryAllocate(space, bytes, alignment, owner, lifetime)).data)
+      return block;
+  }
+  OutOfMemory::Report report = this->report(space, bytes, alignment, owner);
+  report.tried = std::move(tried);
+  throw OutOfMemory(std::move(report));
+}
+
+void DeviceMemory::free(Space space, void *data, uint64_t bytes, uint32_t alignment, uint32_t accountNumber,
                         const Fence &lastUse) noexcept {
-  device_.giveMemory(space, data, bytes, alignment, lastUse);
+  uint64_t taken = device_.takenBytes(space, bytes, alignment);
   std::lock_guard lock(mutex_);
-  usage_[uint8_t(space)].live -= bytes;
+  device_.giveMemory(space, data, bytes, alignment, lastUse);
+  Usage &usage = usage_[uint8_t(space)];
+  Account &account = usage.accounts[accountNumber];
+  touch(usage, account);
+  account.live -= taken;
+  --account.blocks;
+  usage.live -= taken;
+}
+
+OutOfMemory::Report DeviceMemory::report(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner) const {
+  OutOfMemory::Report report;
+  uint64_t taken = device_.takenBytes(space, bytes, alignment);
+  report.device = device_.name();
+  report.space = space;
+  report.wantedBytes = bytes;
+  report.holders = holders(space);
+  report.free = device_.freeMemory(space);
+  std::lock_guard lock(mutex_);
+  const Usage &usage = usage_[uint8_t(space)];
+  report.wantedBy = owners_[owner];
+  report.budgetBytes = usage.budget;
+  report.liveBytes = usage.live;
+  report.smallestBudgetBytes = std::max(usage.budget, usage.live + taken);
+  for (const SpaceInfo &info : device_.spaces())
+    if (info.space == space)
+      report.capacityBytes = info.capacityBytes;
+  return report;
+}
+
+//===----------------------------------------------------------------------===//
+// Budgets
+//===----------------------------------------------------------------------===//
+
+void DeviceMemory::setBudget(Space space, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  loadCapacities();
+  for (const SpaceInfo &info : device_.spaces())
+    if (info.space == space)
+      usage_[uint8_t(space)].budget = std::min(bytes, info.capacityBytes);
+}
+
+uint64_t DeviceMemory::budget(Space space) const {
+  std::lock_guard lock(mutex_);
+  const_cast<DeviceMemory *>(this)->loadCapacities();
+  return usage_[uint8_t(space)].budget;
+}
+
+DeviceMemory::RoomMakerHandle DeviceMemory::addRoomMaker(std::string name, int rank, RoomMaker maker) {
+  auto entry = std::make_shared<Maker>(Maker{std::move(name), rank, std::move(maker)});
+  std::lock_guard lock(mutex_);
+  makers_.remove_if([](const std::weak_ptr<Maker> &old) { return old.expired(); });
+  auto place = std::ranges::find_if(makers_, [&](const std::weak_ptr<Maker> &old) {
+    auto other = old.lock();
+    return other && other->rank > rank;
+  });
+  makers_.insert(place, entry);
+  RoomMakerHandle handle;
+  handle.entry_ = std::move(entry);
+  return handle;
+}
+
+//===----------------------------------------------------------------------===//
+// The books
+//===----------------------------------------------------------------------===//
+
+OwnerId DeviceMemory::intern(const MemoryOwner &owner) {
+  std::lock_guard lock(mutex_);
+  auto [it, isNew] = ownerIds_.try_emplace(owner, OwnerId(owners_.size()));
+  if (isNew)
+    owners_.push_back(owner);
+  return it->second;
+}
+
+void DeviceMemory::setPhase(std::string_view phase) {
+  std::lock_guard lock(mutex_);
+  auto known = std::ranges::find(phases_, phase);
+  if (known == phases_.end() && phases_.size() < maxPhases)
+    known = phases_.insert(phases_.end(), std::string(phase));
+  phase_ = known == phases_.end() ? 0 : uint32_t(known - phases_.begin());
 }
 
 uint64_t DeviceMemory::liveBytes(Space space) const {
@@ -45,8 +259,32 @@ uint64_t DeviceMemory::peakBytes(Space space) const {
 
 void DeviceMemory::resetPeak() {
   std::lock_guard lock(mutex_);
-  for (Usage &usage : usage_)
+  for (Usage &usage : usage_) {
     usage.peak = usage.live;
+    ++usage.peakNumber;
+    for (Account &account : usage.accounts)
+      account.peak = account.live;
+  }
 }
+
+std::vector<MemoryHolder> DeviceMemory::holders(Space space) const {
+  std::lock_guard lock(mutex_);
+  const Usage &usage = usage_[uint8_t(space)];
+  std::vector<MemoryHolder> holders;
+  for (uint32_t i = 0; i < usage.accounts.size(); ++i) {
+    const Account &account = usage.accounts[i];
+    uint64_t atPeak = account.seen == usage.peakNumber ? account.atPeak : account.live;
+    if (account.live || atPeak)
+      holders.push_back(
+          {owners_[i / maxPhases], phases_[i % maxPhases], account.live, account.blocks, account.peak, atPeak});
+  }
+  std::ranges::sort(holders, [](const MemoryHolder &a, const MemoryHolder &b) {
+    return std::tie(b.liveBytes, b.bytesAtPeak, a.owner, a.phase) <
+           std::tie(a.liveBytes, a.bytesAtPeak, b.owner, b.phase);
+  });
+  return holders;
+}
+
+std::string DeviceMemory::holdersTable(Space space, size_t lines) const { return tableOf(holders(space), lines); }
 
 } // namespace segue::inline runtime

@@ -21,9 +21,9 @@ std::string_view name(StorageState state) {
 }
 
 std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
-                                           OwnerId owner) {
+                                           OwnerId owner, Lifetime lifetime) {
   std::shared_ptr<Storage> storage(new Storage);
-  MemoryBlock block = device->memory().allocate(space, bytes, alignment, owner);
+  MemoryBlock block = device->memory().allocate(space, bytes, alignment, owner, lifetime);
   storage->data_ = static_cast<std::byte *>(block.data);
   storage->uses_ = block.after;
   storage->id_ = nextStorageId();
@@ -31,7 +31,7 @@ std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64
   storage->space_ = space;
   storage->bytes_ = bytes;
   storage->alignment_ = alignment;
-  storage->owner_ = owner;
+  storage->account_ = block.account;
   return storage;
 }
 
@@ -62,7 +62,7 @@ void Storage::free() noexcept {
       release_ = nullptr;
     }
   } else if (data_) {
-    device_->memory().free(space_, data_, bytes_, alignment_, owner_, uses_);
+    device_->memory().free(space_, data_, bytes_, alignment_, account_, uses_);
   }
   data_ = nullptr;
 }

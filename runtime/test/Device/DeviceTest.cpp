@@ -31,7 +31,7 @@ TEST_P(DeviceTest, MemoryIsAlignedAndComesBack) {
         EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data) % alignment, 0u);
         if (device->hasBytes())
           std::memset(block.data, 0xab, bytes);
-        device->memory().free(space.space, block.data, bytes, alignment, 0, {});
+        device->memory().free(space.space, block.data, bytes, alignment, block.account, {});
         EXPECT_EQ(device->memory().liveBytes(space.space), 0u);
       }
 }

@@ -110,10 +110,17 @@ public:
   //===--------------------------------------------------------------------===//
 
   /// Memory of `space`, not initialised; null data if there is none left.
-  /// `bytes` may be 0. Given back with the same arguments.
-  virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment) = 0;
+  /// `bytes` may be 0. Given back with the same arguments. `lifetime` is a
+  /// hint for spaces that are filled from both ends.
+  virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) = 0;
   virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
                           const Fence &lastUse) noexcept = 0;
+
+  /// What a block of `bytes` really takes: the books count that.
+  virtual uint64_t takenBytes(Space space, uint64_t bytes, uint32_t alignment) const { return bytes; }
+
+  /// What is left of `space`; spaces that the system manages are one range.
+  virtual FreeMemory freeMemory(Space space) const;
 
   //===--------------------------------------------------------------------===//
   // Queues

@@ -67,7 +67,7 @@ public:
   /// Takes `bytes` of `space` from the device; not initialised. Blocks until
   /// the memory is there. Throws DeviceOom.
   static std::shared_ptr<Storage> allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
-                                           OwnerId owner = 0);
+                                           OwnerId owner = 0, Lifetime lifetime = Lifetime::Long);
 
   /// Refers to memory of the caller without a copy. `release` is called once,
   /// on the thread that drops the last handle, and must not throw; until then
@@ -127,7 +127,7 @@ private:
   Space space_ = Space::Host;
   uint64_t bytes_ = 0;
   uint32_t alignment_ = 1;
-  OwnerId owner_ = 0;
+  uint32_t account_ = 0;
   std::byte *data_ = nullptr;
   bool external_ = false;
   bool writable_ = true;
