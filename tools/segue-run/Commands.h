@@ -61,7 +61,15 @@ struct TrainOptions : CommonOptions {
   bool profile = false;
 };
 
+struct ReplayOptions {
+  /// A log of events; - is stdin.
+  std::string file;
+  /// Compare the answers with the `expect` of the events.
+  bool check = false;
+};
+
 int inspect(const InspectOptions &options);
+int replay(const ReplayOptions &options);
 int run(const RunOptions &options);
 int train(const TrainOptions &options);
 

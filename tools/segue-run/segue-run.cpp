@@ -75,15 +75,25 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
                   "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors");
 }
 
+static void addReplay(CLI::App &app, ReplayOptions &options) {
+  CLI::App *command = app.add_subcommand("replay", "Feeds a log of events to the policy of a memory service");
+  command->add_option("file", options.file, "log; - is stdin")->required();
+  command->add_flag("--check", options.check, "compare with the events' expectations; status 1 if one differs");
+  command->footer("Example: segue-run replay conductor-caps.json --check\n"
+                  "Prints one JSON object per event. Status 2 if the log is malformed.");
+}
+
 int main(int argc, char **argv) {
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
   app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected.");
   InspectOptions inspectOptions;
   RunOptions runOptions;
+  ReplayOptions replayOptions;
   TrainOptions trainOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
+  addReplay(app, replayOptions);
   addTrain(app, trainOptions);
   try {
     app.parse(argc, argv);
@@ -95,6 +105,8 @@ int main(int argc, char **argv) {
       return inspect(inspectOptions);
     if (app.got_subcommand("run"))
       return run(runOptions);
+    if (app.got_subcommand("replay"))
+      return replay(replayOptions);
     return train(trainOptions);
   } catch (const Error &error) {
     std::fprintf(stderr, "segue-run: %s\n", error.what());

@@ -11,9 +11,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Module.h"
-#include "NearestName.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 

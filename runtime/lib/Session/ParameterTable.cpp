@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "ParameterTable.h"
-#include "NearestName.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
 #include <algorithm>
 
 namespace segue::inline runtime {

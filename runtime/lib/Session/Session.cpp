@@ -12,11 +12,11 @@
 
 #include "segue/runtime/Session/Session.h"
 #include "GradientSum.h"
-#include "NearestName.h"
 #include "OptimizerPlan.h"
 #include "ParameterTable.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <cmath>

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Wiring.h"
-#include "NearestName.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
 #include <algorithm>
 
 namespace segue::inline runtime {

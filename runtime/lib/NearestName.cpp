@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "NearestName.h"
+#include "segue/runtime/NearestName.h"
 #include <algorithm>
 #include <numeric>
 #include <vector>

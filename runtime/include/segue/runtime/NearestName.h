@@ -9,8 +9,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_LIB_SESSION_NEARESTNAME_H
-#define SEGUE_RUNTIME_LIB_SESSION_NEARESTNAME_H
+#ifndef SEGUE_RUNTIME_NEARESTNAME_H
+#define SEGUE_RUNTIME_NEARESTNAME_H
 
 #include <span>
 #include <string>
@@ -27,4 +27,4 @@ std::string nearestHint(std::string_view name, std::span<const std::string_view>
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_LIB_SESSION_NEARESTNAME_H
+#endif // SEGUE_RUNTIME_NEARESTNAME_H

@@ -1,0 +1,70 @@
+//===- Config.h - the config file of a run ----------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// One JSON file says how a run uses memory. Each service owns one section of
+// it, `memory.stagehand.conductor_config` for example, and reads that section
+// itself; this file knows only which sections there are:
+//
+//   Config config = Config::load("run.json");       // throws ConfigError
+//   ConfigReader reader = config.section("memory.stagehand.conductor_config");
+//   ConductorConfig conductor = ConductorConfig::read(reader);
+//
+// Loading reads every section once, so that whatever is wrong anywhere is said
+// before anything is built. A new service adds one line to ConfigSections.cpp.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_CONFIG_CONFIG_H
+#define SEGUE_RUNTIME_CONFIG_CONFIG_H
+
+#include "segue/runtime/Config/ConfigReader.h"
+#include <memory>
+
+namespace segue::inline runtime {
+
+/// One section: where it is, and a function that reads all of it.
+struct ConfigSection {
+  /// "memory.stitch"
+  std::string_view path;
+  /// Reads every key and calls `finish`; throws ConfigError.
+  void (*check)(ConfigReader &reader);
+};
+
+/// All sections of this build.
+std::span<const ConfigSection> configSections();
+
+class Config {
+public:
+  /// A file without sections: every service has its defaults.
+  Config();
+
+  /// Reads a file. Throws ConfigError naming file, line and column where it
+  /// is no JSON, a key that stands twice, a key that nobody knows, or a value
+  /// that its service refuses. Throws IoFailed if it cannot be read.
+  static Config load(const std::filesystem::path &path);
+  /// The same for text; `name` stands in for the file's name.
+  static Config parse(std::string_view text, const std::string &name);
+
+  /// True if the file has this section.
+  bool has(std::string_view section) const;
+  /// A reader of a section, of an empty object if the file has none. The
+  /// config must outlive it.
+  ConfigReader section(std::string_view section) const;
+
+private:
+  const Json *find(std::string_view section) const;
+
+  std::shared_ptr<const Json> root_; // never null
+};
+
+/// Parses JSON text, as Config does: a ConfigError with line and column for
+/// bad syntax, for a key that stands twice, for a number that does not fit.
+Json parseJson(std::string_view text, const std::string &name);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_CONFIG_CONFIG_H

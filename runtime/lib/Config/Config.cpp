@@ -1,0 +1,145 @@
+//===- Config.cpp - the config file of a run ------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The sections form a tree by their dotted paths. Objects on the way to a
+// section ("memory") have only sections as keys; an object that is a section
+// itself ("memory.stagehand") has keys of its own beside those of others.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Config/Config.h"
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace segue::inline runtime {
+
+/// "line 3, column 14" of a byte offset.
+static std::string position(std::string_view text, size_t offset) {
+  std::string_view before = text.substr(0, std::min(offset, text.size()));
+  size_t line = 1 + size_t(std::count(before.begin(), before.end(), '\n'));
+  size_t lineBegin = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  return "line " + std::to_string(line) + ", column " + std::to_string(before.size() - lineBegin + 1);
+}
+
+/// What the parser says, without its tag and its own idea of the position.
+static std::string syntaxSentence(const std::string &what) {
+  for (std::string_view begin : {"syntax error while parsing", "attempting to parse"})
+    if (size_t at = what.find(begin); at != std::string::npos)
+      return what.substr(at);
+  return what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2);
+}
+
+Json parseJson(std::string_view text, const std::string &name) {
+  std::vector<std::set<std::string>> keys; // of the objects that are open
+  auto refuseTwins = [&](int, Json::parse_event_t event, Json &value) {
+    if (event == Json::parse_event_t::object_start)
+      keys.emplace_back();
+    else if (event == Json::parse_event_t::object_end)
+      keys.pop_back();
+    else if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw ConfigError("", value.get<std::string>(), "the key stands twice in one object", "a key stands once");
+    return true;
+  };
+  try {
+    return Json::parse(text, refuseTwins);
+  } catch (const Json::parse_error &error) {
+    throw ConfigError(
+        "", "", name + ": " + position(text, error.byte ? error.byte - 1 : 0) + ": " + syntaxSentence(error.what()));
+  } catch (const Json::exception &error) {
+    throw ConfigError("", "", name + ": " + syntaxSentence(error.what()));
+  } catch (const ConfigError &error) {
+    throw error.within(name);
+  }
+}
+
+/// True if `path` is `prefix` or lies below it.
+static bool isBelow(std::string_view path, std::string_view prefix) {
+  return prefix.empty() || path == prefix ||
+         (path.size() > prefix.size() && path.starts_with(prefix) && path[prefix.size()] == '.');
+}
+
+/// The keys right below `path` that lead to sections.
+static std::vector<std::string_view> childSections(std::string_view path) {
+  std::vector<std::string_view> result;
+  for (const ConfigSection &section : configSections()) {
+    if (section.path == path || !isBelow(section.path, path))
+      continue;
+    std::string_view rest = section.path.substr(path.empty() ? 0 : path.size() + 1);
+    std::string_view key = rest.substr(0, rest.find('.'));
+    if (std::find(result.begin(), result.end(), key) == result.end())
+      result.push_back(key);
+  }
+  return result;
+}
+
+/// Checks the object at `path` and all sections below it.
+static void checkTree(const Json &object, const std::string &path) {
+  ConfigReader reader(object, path);
+  std::vector<std::string_view> children = childSections(path);
+  for (std::string_view key : children)
+    reader.allow(key);
+  auto section = std::find_if(configSections().begin(), configSections().end(),
+                              [&](const ConfigSection &section) { return section.path == path; });
+  if (section != configSections().end())
+    section->check(reader);
+  else
+    reader.finish();
+  for (std::string_view key : children)
+    if (auto child = object.find(std::string(key)); child != object.end())
+      checkTree(*child, (path.empty() ? "" : path + ".") + std::string(key));
+}
+
+Config::Config() : root_(std::make_shared<const Json>(Json::object())) {}
+
+Config Config::parse(std::string_view text, const std::string &name) {
+  Json root = parseJson(text, name);
+  try {
+    checkTree(root, "");
+  } catch (const ConfigError &error) {
+    throw error.within(name);
+  }
+  Config config;
+  config.root_ = std::make_shared<const Json>(std::move(root));
+  return config;
+}
+
+Config Config::load(const std::filesystem::path &path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file)
+    throw Error(ErrorCode::IoFailed, path.string() + ": the config file cannot be read");
+  return parse(text, path.string());
+}
+
+const Json *Config::find(std::string_view section) const {
+  const Json *object = root_.get();
+  while (!section.empty()) {
+    size_t dot = section.find('.');
+    auto child = object->find(std::string(section.substr(0, dot)));
+    if (child == object->end())
+      return nullptr;
+    object = &*child;
+    section = dot == std::string_view::npos ? "" : section.substr(dot + 1);
+  }
+  return object;
+}
+
+bool Config::has(std::string_view section) const { return find(section) != nullptr; }
+
+ConfigReader Config::section(std::string_view section) const {
+  static const Json nothing = Json::object();
+  const Json *object = find(section);
+  ConfigReader reader(object ? *object : nothing, std::string(section));
+  for (std::string_view key : childSections(section))
+    reader.allow(key);
+  return reader;
+}
+
+} // namespace segue::inline runtime

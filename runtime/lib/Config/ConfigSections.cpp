@@ -1,0 +1,24 @@
+//===- ConfigSections.cpp - the sections of the config file ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// One line per service. Keys of objects that lie between two sections need no
+// line.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Services/ConductorConfig.h"
+
+namespace segue::inline runtime {
+
+static constexpr ConfigSection sections[] = {
+    {"memory.stagehand.conductor_config", [](ConfigReader &reader) { ConductorConfig::read(reader); }},
+};
+
+std::span<const ConfigSection> configSections() { return sections; }
+
+} // namespace segue::inline runtime

@@ -1,0 +1,74 @@
+//===- EventReader.h - the fields of one event of a log ---------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TOOLS_SEGUERUN_REPLAY_EVENTREADER_H
+#define SEGUE_TOOLS_SEGUERUN_REPLAY_EVENTREADER_H
+
+#include "segue/runtime/Json.h"
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segue::tool {
+
+/// A log that cannot be replayed: exit status 2. what() is the reason.
+class MalformedEvent : public std::runtime_error {
+public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Typed access to an event. All getters throw MalformedEvent for a wrong
+/// type, and those without a fallback for a missing field.
+class EventReader {
+public:
+  /// `event` must outlive the reader and have a text `op`.
+  explicit EventReader(const Json &event);
+
+  const std::string &op() const { return op_; }
+
+  bool has(std::string_view field);
+  std::string text(std::string_view field);
+  std::string text(std::string_view field, std::string_view fallback);
+  bool boolean(std::string_view field, bool fallback);
+  double number(std::string_view field);
+  double number(std::string_view field, double fallback);
+  int64_t integer(std::string_view field);
+  int64_t integer(std::string_view field, int64_t fallback);
+  std::vector<std::string> texts(std::string_view field);
+  /// MiB, rounded to bytes; may be negative.
+  int64_t bytesOfMiB(std::string_view field);
+  /// The field `bytes`, or the field `mb` in MiB.
+  int64_t bytesOrMiB();
+  /// Any value; for fields of a shape of their own.
+  const Json &json(std::string_view field);
+  const Json *optionalJson(std::string_view field);
+
+  /// The event is none of `known`: says so with the nearest.
+  [[noreturn]] void unknownOp(std::initializer_list<std::string_view> known) const;
+  /// The field's value is not allowed: "field "mode" is "WARM"; HARD, ...".
+  [[noreturn]] void refuse(std::string_view field, const std::string &allowed) const;
+
+  /// Fields that nobody has read so far.
+  std::vector<std::string> unread() const;
+
+private:
+  const Json *find(std::string_view field);
+  const Json &require(std::string_view field);
+
+  const Json *event_;
+  std::string op_;
+  std::set<std::string, std::less<>> read_{"op", "expect"};
+};
+
+} // namespace segue::tool
+
+#endif // SEGUE_TOOLS_SEGUERUN_REPLAY_EVENTREADER_H
