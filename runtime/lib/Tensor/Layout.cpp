@@ -91,24 +91,132 @@ std::optional<uint64_t> checkedSpanBytes(std::span<const int64_t> shape, std::sp
   return elements ? checkedMultiply(*elements, bytesPerElement) : std::nullopt;
 }
 
-std::vector<int64_t> denseStrides(std::span<const int64_t> shape) {
+/// The tile of dimension `dim`, 1 where it is not tiled.
+static int64_t tileOf(size_t rank, std::span<const uint32_t> tile, size_t dim) {
+  size_t untiled = rank - tile.size();
+  return dim < untiled ? 1 : int64_t(tile[dim - untiled]);
+}
+
+static int64_t tilesOf(int64_t extent, int64_t tile) { return extent / tile + (extent % tile != 0); }
+
+static uint64_t elementsPerTile(std::span<const uint32_t> tile) {
+  uint64_t elements = 1; // wraps only for tiles that checkedParts refuses
+  for (uint32_t extent : tile)
+    elements *= extent;
+  return elements;
+}
+
+std::vector<int64_t> denseStrides(std::span<const int64_t> shape) { return denseStrides(shape, {}); }
+
+std::vector<int64_t> denseStrides(std::span<const int64_t> shape, std::span<const uint32_t> tile) {
   std::vector<int64_t> strides(shape.size());
-  uint64_t stride = 1;
+  uint64_t stride = elementsPerTile(tile);
   for (size_t dim = shape.size(); dim-- > 0;) {
     strides[dim] = int64_t(stride);
     // Wraps for shapes without elements whose other extents are huge; nothing
     // is ever reached by those strides.
-    stride *= uint64_t(std::max<int64_t>(shape[dim], 1));
+    stride *= uint64_t(std::max<int64_t>(tilesOf(shape[dim], tileOf(shape.size(), tile, dim)), 1));
   }
   return strides;
 }
 
 std::vector<int64_t> effectiveStrides(std::span<const int64_t> shape, const Layout &layout) {
-  return layout.strides.empty() ? denseStrides(shape) : layout.strides;
+  return layout.strides.empty() ? denseStrides(shape, layout.tile) : layout.strides;
+}
+
+Shape paddedExtents(std::span<const int64_t> shape, const Layout &layout) {
+  Shape padded(shape.begin(), shape.end());
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    int64_t tile = tileOf(shape.size(), layout.tile, dim);
+    padded[dim] = tilesOf(shape[dim], tile) * tile;
+  }
+  return padded;
+}
+
+std::vector<DimPlacement> placeDims(std::span<const int64_t> shape, const Layout &layout) {
+  std::vector<int64_t> strides = effectiveStrides(shape, layout);
+  std::vector<DimPlacement> dims(shape.size());
+  size_t untiled = shape.size() - layout.tile.size();
+  int64_t inTile = 1;
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    dims[dim] = {.extent = shape[dim], .stride = strides[dim]};
+    if (dim < untiled)
+      continue;
+    dims[dim].tile = layout.tile[dim - untiled];
+    dims[dim].inTile = inTile;
+    inTile *= dims[dim].tile;
+  }
+  return dims;
+}
+
+int64_t elementOffset(std::span<const int64_t> shape, const Layout &layout, std::span<const int64_t> index) {
+  int64_t offset = 0;
+  std::vector<DimPlacement> dims = placeDims(shape, layout);
+  for (size_t dim = 0; dim < dims.size(); ++dim)
+    offset += dims[dim].at(index[dim]);
+  return offset;
+}
+
+static bool hasNoElements(std::span<const int64_t> shape) { return std::ranges::find(shape, 0) != shape.end(); }
+
+int64_t rowCount(std::span<const int64_t> shape) {
+  if (hasNoElements(shape))
+    return 0;
+  return shape.size() < 2 ? 1 : shape[0];
+}
+
+/// Bytes of the elements, padding of tiles included.
+static std::optional<uint64_t> checkedElementBytes(std::span<const int64_t> shape, const Layout &layout,
+                                                   uint64_t bytesPerElement) {
+  std::optional<uint64_t> tileElements = 1, elements = 1;
+  for (uint32_t extent : layout.tile)
+    tileElements = tileElements ? checkedMultiply(*tileElements, extent) : std::nullopt;
+  if (!tileElements)
+    return std::nullopt;
+  // The dense strides wrap if the padded extents do, so check these first.
+  std::vector<int64_t> grid(shape.size());
+  elements = tileElements;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    grid[dim] = tilesOf(shape[dim], tileOf(shape.size(), layout.tile, dim));
+    elements = elements ? checkedMultiply(*elements, uint64_t(grid[dim])) : std::nullopt;
+  }
+  if (layout.strides.empty())
+    return elements ? checkedMultiply(*elements, bytesPerElement) : std::nullopt;
+  auto lastTile = checkedSpanBytes(grid, layout.strides, 1);
+  auto sum = lastTile ? checkedAdd(*lastTile, *tileElements - 1) : std::nullopt;
+  return sum ? checkedMultiply(*sum, bytesPerElement) : std::nullopt;
+}
+
+std::optional<LayoutParts> checkedParts(std::span<const int64_t> shape, ElementType element, const Layout &layout) {
+  auto count = checkedElementCount(shape);
+  if (!count || std::ranges::any_of(layout.strides, [](int64_t stride) { return stride < 0; }))
+    return std::nullopt;
+  if (*count == 0)
+    return LayoutParts{};
+  auto elements = checkedElementBytes(shape, layout, storedByteSize(element, layout.storage));
+  if (!elements)
+    return std::nullopt;
+  LayoutParts parts{.elements = *elements, .rows = rowCount(shape), .bytes = *elements};
+  if (!isRowStorage(layout.storage))
+    return parts;
+  constexpr uint64_t scaleAlignment = 64;
+  auto aligned = checkedAdd(*elements, scaleAlignment - 1);
+  auto rowBytes = checkedMultiply(uint64_t(parts.rows), sizeof(float));
+  if (!aligned || !rowBytes)
+    return std::nullopt;
+  parts.scales = *aligned / scaleAlignment * scaleAlignment;
+  auto end = checkedAdd(parts.scales, *rowBytes);
+  parts.zeroPoints = end.value_or(0);
+  if (end && layout.zeroPoints)
+    end = checkedAdd(*end, *rowBytes);
+  if (!end)
+    return std::nullopt;
+  parts.bytes = *end;
+  return parts;
 }
 
 bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides) {
-  if (std::ranges::find(shape, 0) != shape.end())
+  if (hasNoElements(shape))
     return true;
   int64_t expected = 1;
   for (size_t dim = shape.size(); dim-- > 0;) {
@@ -120,39 +228,64 @@ bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides) {
 }
 
 bool isInjective(std::span<const int64_t> shape, std::span<const int64_t> strides) {
-  if (std::ranges::find(shape, 0) != shape.end())
+  return isInjective(shape, Layout{.strides = {strides.begin(), strides.end()}});
+}
+
+bool isInjective(std::span<const int64_t> shape, const Layout &layout) {
+  if (hasNoElements(shape))
     return true;
-  std::vector<size_t> order;
-  for (size_t dim = 0; dim < shape.size(); ++dim)
-    if (shape[dim] > 1)
-      order.push_back(dim);
-  std::ranges::sort(order, [&](size_t a, size_t b) { return strides[a] < strides[b]; });
-  uint64_t reach = 0; // offset of the last element over the smaller dimensions
-  for (size_t dim : order) {
-    if (uint64_t(strides[dim]) <= reach)
+  std::vector<DimPlacement> dims = placeDims(shape, layout);
+  std::erase_if(dims, [](const DimPlacement &dim) { return dim.tiles() == 1; });
+  std::ranges::sort(dims, {}, &DimPlacement::stride);
+  // A tile is a run of its own; `reach` is the offset of the last element over
+  // the smaller dimensions.
+  uint64_t reach = elementsPerTile(layout.tile) - 1;
+  for (const DimPlacement &dim : dims) {
+    if (uint64_t(dim.stride) <= reach)
       return false;
-    reach += uint64_t(strides[dim]) * uint64_t(shape[dim] - 1);
+    reach += uint64_t(dim.stride) * uint64_t(dim.tiles() - 1);
   }
   return true;
 }
 
-Layout canonicalize(std::span<const int64_t> shape, const Layout &layout) {
-  Layout canonical = layout;
-  if (std::ranges::find(shape, 0) != shape.end()) {
-    canonical = Layout{.space = layout.space, .offset = layout.offset, .alignment = layout.alignment};
-    return canonical;
+/// Leaves out leading tile extents that change no address. Those of 1 step as
+/// an untiled dimension does; others must divide their dimension, so that no
+/// padding is lost, and their tiles must follow each other.
+static void dropTrivialTiles(std::span<const int64_t> shape, Layout &layout) {
+  while (!layout.tile.empty()) {
+    size_t dim = shape.size() - layout.tile.size();
+    int64_t tile = layout.tile[0];
+    if (tile != 1) {
+      auto inTile = int64_t(elementsPerTile(std::span(layout.tile).subspan(1)));
+      bool follows = shape[dim] == tile || effectiveStrides(shape, layout)[dim] == tile * inTile;
+      if (shape[dim] % tile != 0 || !follows)
+        return;
+      layout.strides = effectiveStrides(shape, layout);
+      layout.strides[dim] = inTile;
+    }
+    layout.tile.erase(layout.tile.begin());
   }
-  if (std::ranges::all_of(canonical.tile, [](uint32_t extent) { return extent == 1; }))
-    canonical.tile.clear();
+}
+
+Layout canonicalize(std::span<const int64_t> shape, const Layout &layout) {
+  if (hasNoElements(shape))
+    return Layout{.space = layout.space, .offset = layout.offset, .alignment = layout.alignment};
+  Layout canonical = layout;
+  canonical.zeroPoints = layout.zeroPoints && isRowStorage(layout.storage);
+  dropTrivialTiles(shape, canonical);
   if (canonical.strides.empty())
     return canonical;
-  if (isDense(shape, canonical.strides)) {
-    canonical.strides.clear();
-    return canonical;
+  // Dimensions of one tile (untiled: of extent 1) step as if dense.
+  int64_t next = int64_t(elementsPerTile(canonical.tile));
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    int64_t tiles = tilesOf(shape[dim], tileOf(shape.size(), canonical.tile, dim));
+    if (tiles == 1)
+      canonical.strides[dim] = next;
+    // A stride that no address shows may be too large to go on from.
+    next = int64_t(checkedMultiply(uint64_t(canonical.strides[dim]), uint64_t(tiles)).value_or(0));
   }
-  for (size_t dim = shape.size(); dim-- > 0;)
-    if (shape[dim] == 1)
-      canonical.strides[dim] = dim + 1 < shape.size() ? canonical.strides[dim + 1] * shape[dim + 1] : 1;
+  if (canonical.strides == denseStrides(shape, canonical.tile))
+    canonical.strides.clear();
   return canonical;
 }
 
@@ -163,12 +296,12 @@ static Space sharedSpace(Space space, bool unified) {
 bool satisfies(std::span<const int64_t> shape, const Layout &given, const Layout &wanted, bool unified) {
   if (sharedSpace(given.space, unified) != sharedSpace(wanted.space, unified))
     return false;
-  if (std::ranges::find(shape, 0) != shape.end())
+  if (hasNoElements(shape))
     return true;
   if (given.alignment < wanted.alignment)
     return false;
   Layout a = canonicalize(shape, given), b = canonicalize(shape, wanted);
-  return a.strides == b.strides && a.tile == b.tile && a.storage == b.storage;
+  return a.strides == b.strides && a.tile == b.tile && a.storage == b.storage && a.zeroPoints == b.zeroPoints;
 }
 
 } // namespace segue::inline runtime

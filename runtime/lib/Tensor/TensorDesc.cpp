@@ -40,20 +40,32 @@ void TensorDesc::validate() const {
     fail("offset " + std::to_string(layout.offset) + " is not a multiple of the alignment");
   if (!checkedElementCount(shape))
     fail("extents must not be negative and their product must stay below 2^63");
-  auto span = checkedSpanBytes(shape, strides(), byteSize(element));
-  if (!span || !checkedAdd(*span, layout.offset))
+  if (layout.zeroPoints && !isRowStorage(layout.storage))
+    fail("zero points belong to row storages (int8_row, fp8_e4m3_row, fp8_e5m2_row)");
+  if (isRowStorage(layout.storage) && layout.alignment < alignof(float))
+    fail("alignment " + std::to_string(layout.alignment) + " is too small for the f32 scales of rows; at least 4");
+  auto parts = checkedParts(shape, element, layout);
+  if (!parts || !checkedAdd(parts->bytes, layout.offset))
     fail("strides must not be negative and the bytes they span must stay below 2^63");
 }
 
 uint64_t TensorDesc::elementCount() const { return *checkedElementCount(shape); }
 
-uint64_t TensorDesc::spanBytes() const { return *checkedSpanBytes(shape, strides(), byteSize(element)); }
+LayoutParts TensorDesc::parts() const { return *checkedParts(shape, element, layout); }
 
-bool TensorDesc::isDense() const { return layout.strides.empty() || segue::isDense(shape, layout.strides); }
+uint64_t TensorDesc::spanBytes() const { return parts().bytes; }
+
+bool TensorDesc::isDense() const {
+  if (layout.tile.empty() && !isRowStorage(layout.storage))
+    return layout.strides.empty() || segue::isDense(shape, layout.strides);
+  Layout canonical = canonicalize(shape, layout);
+  return canonical.strides.empty() && canonical.tile.empty() && !isRowStorage(canonical.storage);
+}
 
 uint64_t TensorDesc::hash() const {
   Layout canonical = canonicalize(shape, layout);
-  std::vector<int64_t> words{int64_t(element), int64_t(canonical.storage), int64_t(shape.size())};
+  int64_t storage = int64_t(canonical.storage) | int64_t(canonical.zeroPoints) << 8;
+  std::vector<int64_t> words{int64_t(element), storage, int64_t(shape.size())};
   words.insert(words.end(), shape.begin(), shape.end());
   words.push_back(int64_t(canonical.strides.size()));
   words.insert(words.end(), canonical.strides.begin(), canonical.strides.end());
@@ -65,15 +77,22 @@ uint64_t TensorDesc::hash() const {
 std::string TensorDesc::str() const {
   std::string text(name(element));
   text += join(shape);
-  if (!layout.strides.empty() && (layout.strides.size() != shape.size() || !isDense()))
+  // Also for descriptions that are not valid: validate() prints them.
+  bool dense = layout.strides.empty() ||
+               (layout.tile.empty() && layout.strides.size() == shape.size() && segue::isDense(shape, layout.strides));
+  if (!dense)
     text += " strides " + join(layout.strides);
   if (!layout.tile.empty())
     text += " tile " + join(layout.tile);
   if (layout.storage != StorageType::Element)
     text += " stored as " + std::string(name(layout.storage));
+  if (layout.zeroPoints)
+    text += " with zero points";
   if (layout.space != Space::DeviceDram)
     text += " in " + std::string(name(layout.space));
   return text;
 }
+
+std::string TensorDesc::strWithAlignment() const { return str() + " aligned to " + std::to_string(layout.alignment); }
 
 } // namespace segue::inline runtime

@@ -5,10 +5,28 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A layout maps an index to bytes: the element with index i0, ..., in lies at
-// `offset + elementBytes * sum(ik * strides[k])`. All arithmetic on layouts of
-// the runtime is in this file and its source; nothing else multiplies strides
-// of untrusted shapes. Pure functions: any thread may call.
+// A layout maps an index to bytes. Every dimension adds its own term:
+//
+//   address(i0, ..., in) = offset + elementBytes * sum over k of term_k(ik)
+//   term_k(i) = i * strides[k]                                       not tiled
+//   term_k(i) = (i / tile) * strides[k] + (i % tile) * inTile        tiled
+//
+// where inTile is the row-major step inside a tile: the stride of a tiled
+// dimension goes from one tile to the next. [4,6] in tiles [2,4], dense:
+//
+//   strides [16,8]      column  0  1  2  3 | 4  5  p  p     p: padding, zero
+//                       row 0   0  1  2  3 | 8  9 10 11
+//                       row 1   4  5  6  7 |12 13 14 15
+//                       row 2  16 17 18 19 |24 ...
+//
+// A row storage holds one byte per element laid so; then, from the next
+// multiple of 64 bytes on, an f32 scale per row; then, with `zeroPoints`, an
+// f32 zero point per row. A row is one index of dimension 0; a tensor of rank
+// 0 or 1 is one row.
+//
+// All arithmetic on layouts of the runtime is in this file and its source;
+// nothing else multiplies strides of untrusted shapes. Pure functions: any
+// thread may call.
 //
 //===----------------------------------------------------------------------===//
 
@@ -33,6 +51,14 @@ enum class StorageType : int8_t { Element = 0, Int8Row = 1, Fp8E4M3Row = 2, Fp8E
 std::string_view name(Space space);
 std::string_view name(StorageType storage);
 
+/// One byte per element and a scale per row.
+constexpr bool isRowStorage(StorageType storage) { return storage != StorageType::Element; }
+
+/// Bytes of one element as stored, without its share of a row's scale.
+constexpr uint64_t storedByteSize(ElementType element, StorageType storage) {
+  return isRowStorage(storage) ? 1 : byteSize(element);
+}
+
 using Shape = std::vector<int64_t>;
 
 /// The default alignment of tensors, bytes.
@@ -40,15 +66,18 @@ inline constexpr uint32_t defaultAlignment = 64;
 
 struct Layout {
   Space space = Space::DeviceDram;
-  /// Elements to step per dimension. Empty: dense row-major.
+  /// Elements to step per dimension; of a tiled dimension, from tile to tile.
+  /// Empty: dense row-major, of a tiled tensor over its tiles.
   std::vector<int64_t> strides;
-  /// Tile extent per trailing dimension. Empty: not tiled.
+  /// Tile extent per trailing dimension, row-major inside. Empty: not tiled.
   std::vector<uint32_t> tile;
   StorageType storage = StorageType::Element;
   /// Of the first element in its storage, bytes; a multiple of `alignment`.
   uint64_t offset = 0;
   /// Of the first byte, bytes; a power of two.
   uint32_t alignment = defaultAlignment;
+  /// Row storages only: an f32 zero point per row follows the scales.
+  bool zeroPoints = false;
 
   bool operator==(const Layout &) const = default;
 };
@@ -73,8 +102,52 @@ std::optional<uint64_t> checkedSpanBytes(std::span<const int64_t> shape, std::sp
 /// Row-major strides of `shape`, in elements.
 std::vector<int64_t> denseStrides(std::span<const int64_t> shape);
 
-/// `strides`, or the dense ones where it is empty.
+/// Strides of `shape` in tiles without a gap: row-major over the untiled
+/// dimensions and the grid of tiles. Without `tile`, as above.
+std::vector<int64_t> denseStrides(std::span<const int64_t> shape, std::span<const uint32_t> tile);
+
+/// `layout.strides`, or the dense ones where it is empty.
 std::vector<int64_t> effectiveStrides(std::span<const int64_t> shape, const Layout &layout);
+
+/// The extents padded up to whole tiles.
+Shape paddedExtents(std::span<const int64_t> shape, const Layout &layout);
+
+/// What one dimension adds to an address, in elements: see the head.
+struct DimPlacement {
+  int64_t extent = 1;
+  /// Extent and step inside a tile; 1 and 0 where the dimension is not tiled.
+  int64_t tile = 1, inTile = 0;
+  int64_t stride = 0;
+
+  int64_t tiles() const { return extent / tile + (extent % tile != 0); }
+  int64_t paddedExtent() const { return tiles() * tile; }
+  int64_t at(int64_t index) const { return index / tile * stride + index % tile * inTile; }
+};
+
+/// One placement per dimension. The layout must be valid for the shape.
+std::vector<DimPlacement> placeDims(std::span<const int64_t> shape, const Layout &layout);
+
+/// Where the element with `index` lies, in elements from the first.
+int64_t elementOffset(std::span<const int64_t> shape, const Layout &layout, std::span<const int64_t> index);
+
+/// Rows of a row storage: the extent of dimension 0, or 1 for rank 0 and 1;
+/// 0 for a tensor without elements.
+int64_t rowCount(std::span<const int64_t> shape);
+
+/// The parts of a tensor, in bytes from its first element.
+struct LayoutParts {
+  /// From the first to behind the last element, padding of tiles included.
+  uint64_t elements = 0;
+  int64_t rows = 0;
+  /// Where the scales and the zero points start; meaningless without them.
+  uint64_t scales = 0, zeroPoints = 0;
+  /// The whole of it.
+  uint64_t bytes = 0;
+};
+
+/// Nothing if a number is negative or a sum passes 2^63 - 1; the rest of the
+/// layout must be valid. A tensor without elements has no bytes.
+std::optional<LayoutParts> checkedParts(std::span<const int64_t> shape, ElementType element, const Layout &layout);
 
 /// True if the elements lie row-major without a gap. Strides of dimensions of
 /// extent 1 do not matter; a tensor without elements is dense.
@@ -84,9 +157,14 @@ bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides);
 /// sorted by stride, each dimension steps over all smaller ones.
 bool isInjective(std::span<const int64_t> shape, std::span<const int64_t> strides);
 
-/// The canonical form of the same placement: extent-1 strides as if dense,
-/// dense strides left out, a tile of ones left out, everything but the space
-/// left out for a tensor without elements.
+/// The same for a layout with tiles, whose padding counts as written.
+bool isInjective(std::span<const int64_t> shape, const Layout &layout);
+
+/// The canonical form of the same placement: strides of dimensions of extent 1
+/// or of one tile as if dense, dense strides left out, everything but space,
+/// offset and alignment left out for a tensor without elements. A tile that
+/// changes no address is left out: one of ones, and more generally a leading
+/// extent that divides its dimension and whose tiles follow each other.
 Layout canonicalize(std::span<const int64_t> shape, const Layout &layout);
 
 /// The equality that decides elision: may a tensor of `shape` laid as `given`

@@ -29,28 +29,38 @@ struct TensorDesc {
   bool operator==(const TensorDesc &) const = default;
 
   /// Checks the rules of a description: extents and strides are not negative,
-  /// one stride per dimension, no more tile extents than dimensions, alignment
-  /// a power of two, sizes below 2^63. Throws InvalidArgument.
+  /// one stride per dimension, no more tile extents than dimensions, zero points
+  /// only in row storages, alignment a power of two and enough for the scales of
+  /// rows, sizes below 2^63. Throws InvalidArgument.
   void validate() const;
 
   /// Product of the extents. The description must be valid.
   uint64_t elementCount() const;
 
-  /// Bytes from the first to behind the last element. Must be valid.
+  /// Where elements, scales and zero points lie. Must be valid.
+  LayoutParts parts() const;
+
+  /// Bytes from the first element to behind the last byte: padding of tiles,
+  /// scales and zero points included. Must be valid.
   uint64_t spanBytes() const;
 
   /// Strides in elements, also where the layout leaves them out.
   std::vector<int64_t> strides() const { return effectiveStrides(shape, layout); }
 
+  /// True if the elements, stored as they are, lie row-major without a gap.
   bool isDense() const;
 
   /// 64-bit hash of shape, element type and canonical layout less alignment,
   /// offset and space: equal for descriptions that differ in no byte.
   uint64_t hash() const;
 
-  /// "bf16[8,128,768]"; a layout that is not dense follows as
-  /// " strides [1,8]", a space other than device_dram as " in host".
+  /// "bf16[8,128,768]"; what is not the default follows: " strides [1,8]",
+  /// " tile [32,32]", " stored as int8_row", " with zero points",
+  /// " in host".
   std::string str() const;
+
+  /// The same with " aligned to 512", for reports of why a copy was made.
+  std::string strWithAlignment() const;
 };
 
 } // namespace segue::inline runtime
