@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Tensor/Storage.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Memory/L1Compactor.h"
 
 namespace segue::inline runtime {
 
@@ -23,6 +24,10 @@ std::string_view name(StorageState state) {
 std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
                                            OwnerId owner, Lifetime lifetime) {
   std::shared_ptr<Storage> storage(new Storage);
+  L1Compactor *compactor = space == Space::DeviceL1 ? device->l1Compactor() : nullptr;
+  std::unique_lock<std::recursive_mutex> lock;
+  if (compactor)
+    lock = std::unique_lock(compactor->mutex());
   MemoryBlock block = device->memory().allocate(space, bytes, alignment, owner, lifetime);
   storage->data_ = static_cast<std::byte *>(block.data);
   storage->uses_ = block.after;
@@ -32,6 +37,8 @@ std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64
   storage->bytes_ = bytes;
   storage->alignment_ = alignment;
   storage->account_ = block.account;
+  if (compactor)
+    compactor->enter(*storage);
   return storage;
 }
 
@@ -62,6 +69,8 @@ void Storage::free() noexcept {
       release_ = nullptr;
     }
   } else if (data_) {
+    if (L1Compactor *compactor = space_ == Space::DeviceL1 ? device_->l1Compactor() : nullptr)
+      compactor->leave(*this);
     device_->memory().free(space_, data_, bytes_, alignment_, account_, uses_);
   }
   data_ = nullptr;

@@ -40,6 +40,7 @@ namespace segue::inline runtime {
 
 class CopyPlan;
 class Engine;
+class L1Compactor;
 class Device;
 using DeviceRef = std::shared_ptr<Device>;
 
@@ -121,6 +122,9 @@ public:
 
   /// What is left of `space`; spaces that the system manages are one range.
   virtual FreeMemory freeMemory(Space space) const;
+
+  /// Who moves tensors together in device_l1, or null.
+  virtual L1Compactor *l1Compactor() { return nullptr; }
 
   //===--------------------------------------------------------------------===//
   // Queues

@@ -84,7 +84,8 @@ public:
   const DeviceRef &device() const { return device_; }
   Space space() const { return space_; }
   uint64_t bytes() const { return bytes_; }
-  /// Null once freed. An address of the space: the host reads it only where
+  /// Null once freed. In device_l1 it may change between two submits (see
+  /// L1Compactor): ask again, keep none. An address of the space: the host reads it only where
   /// the space is the host's, or the device's memory is unified.
   std::byte *data() const { return data_; }
 
@@ -120,7 +121,14 @@ public:
   void free() noexcept;
 
 private:
+  friend class L1Compactor;
   Storage() = default;
+
+  /// Queued work at `moved` has brought the bytes to another address.
+  void moveTo(std::byte *data, const Fence &moved) {
+    data_ = data;
+    addWrite(moved);
+  }
 
   uint64_t id_ = 0;
   DeviceRef device_;
