@@ -1,0 +1,202 @@
+//===- TransferEngine.h - everything that moves on a device -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The one engine behind toLayout, submit's alignment of inputs and the services
+// that spill, restore and stream: it plans a transfer, takes the memory, gives
+// the steps to the device's queues, counts and traces them. A device has one:
+//
+//   TransferEngine &engine = device->transfer();
+//   engine.configure(options);                       // memory.stitch
+//   Tensor there = engine.toLayout(device, tensor, wanted);      // pending
+//   wait(there);                                                 // ready
+//
+// What comes back is PENDING where the device works asynchronously: its storage
+// has the fence of the work that fills it, and everything that reads it on the
+// device waits for that in its queue. A copy that fails is tried once more, then
+// its target is FAILED with TRANSFER_FAILED and what would read it fails with the
+// same error; its source is untouched.
+//
+// The thread that submits to the device calls the engine. Counters may be read
+// on any thread.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TRANSFER_TRANSFERENGINE_H
+#define SEGUE_RUNTIME_TRANSFER_TRANSFERENGINE_H
+
+#include "segue/runtime/Tensor/Tensor.h"
+#include "segue/runtime/Transfer/StitchOptions.h"
+#include "segue/runtime/Transfer/TransferCounters.h"
+#include "segue/runtime/Transfer/TransferPlan.h"
+#include <memory>
+#include <string>
+
+namespace segue::inline runtime {
+
+/// For whom a tensor is moved: what traces and errors say. Made once, when a
+/// program is made ready.
+struct TransferConsumer {
+  /// Of the program; empty for an explicit call.
+  std::string program;
+  /// Of the input or tensor, with its position: "input 3 (\"x\")".
+  std::string tensor;
+  /// Where in the source the reader comes from: "model.py:12:3 (h.0.attn)".
+  std::string location;
+
+  /// `program "f", input 3 ("x")`, or what of it there is.
+  std::string str() const;
+};
+
+enum class TransferPriority : uint8_t { Critical, Required, Speculative, Background };
+
+/// The hash of the bytes that left the device, to be compared when they come
+/// back. One object for the way out and the way in. Set by the work that copies
+/// to the host, compared by the work that copies from there: before a byte is
+/// given to the device.
+class TransferChecksum {
+public:
+  bool isSet() const { return set_.load(std::memory_order_acquire); }
+  uint64_t value() const { return value_; }
+  void set(uint64_t value) {
+    value_ = value;
+    set_.store(true, std::memory_order_release);
+  }
+
+private:
+  uint64_t value_ = 0;
+  std::atomic<bool> set_{false};
+};
+
+struct TransferOptions {
+  /// False: the given tensor is not needed any more. Its storage is freed once
+  /// the transfer has read it, whoever holds a handle.
+  bool retain = true;
+  /// The tensor is a parameter: a converted copy is kept and serves again
+  /// while the tensor is not written.
+  bool isParameter = false;
+  TransferPriority priority = TransferPriority::Required;
+  /// May be null.
+  std::shared_ptr<const TransferConsumer> consumer;
+  std::shared_ptr<TransferChecksum> checksum;
+  /// In whose name memory is taken.
+  OwnerId owner = 0;
+};
+
+/// What became of an input.
+enum class Alignment : uint8_t { Elided, Converted, Cached };
+
+/// Who may copy now: asked once per hop over the link, on the thread that calls
+/// the engine.
+class TransferGate {
+public:
+  enum class Answer : uint8_t {
+    Go,
+    /// The slots of this direction are full: ask again when one is free.
+    Wait,
+    /// Not now and not later; never the answer to Required and above.
+    Deny
+  };
+  struct Grant {
+    Answer answer = Answer::Go;
+    uint64_t token = 0;
+  };
+
+  virtual ~TransferGate() = default;
+  /// `direction` is HostToDevice or DeviceToHost.
+  virtual Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
+  /// A token although the slots are full: nothing is left to wait for.
+  virtual uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
+  /// The hop is done, after `seconds` at work. Told before the engine's next
+  /// hop is asked for.
+  virtual void complete(uint64_t token, uint64_t bytes, double seconds) = 0;
+};
+
+/// One step of one transfer, kept where `trace_copies` is on.
+struct CopyRecord {
+  std::string from, to, hop;
+  uint64_t bytes = 0;
+  std::string_view queue;
+  /// The clock of the device when the work began, and how long it took.
+  double begin = 0, seconds = 0;
+  std::shared_ptr<const TransferConsumer> consumer;
+};
+
+/// Shape, logical element type, device and losslessness, in this order (rule
+/// R1). Throws LayoutMismatch that begins with `where`; returns true if the
+/// conversion is lossy and `policy` lets it pass. Nothing is changed.
+bool checkConversion(const std::string &where, const Tensor &given, const TensorDesc &wanted, const Device &device,
+                     LossyCasts policy);
+
+class TransferEngine {
+public:
+  explicit TransferEngine(Device &device);
+  ~TransferEngine();
+  TransferEngine(const TransferEngine &) = delete;
+  TransferEngine &operator=(const TransferEngine &) = delete;
+
+  /// Takes effect for the next transfer; plans and cached copies are dropped.
+  void configure(StitchOptions options);
+  const StitchOptions &options() const { return options_; }
+  /// Not owned; null: every hop may go at once.
+  void setGate(TransferGate *gate);
+
+  /// The memoised plan of a transfer. Takes a lock; allocates the first time.
+  std::shared_ptr<const TransferPlan> plan(const TensorDesc &given, const TensorDesc &wanted, bool forced = false);
+
+  /// A tensor laid as `wanted`: the same handle, a cached copy, or new storage
+  /// that queued work fills. `device` is the one that the engine belongs to.
+  /// A tensor of another device comes through its host memory; that alone
+  /// blocks. Null if `options.priority` is Speculative or below and the gate
+  /// denied it. Throws what planTransfer throws, the error of a FAILED or FREED
+  /// tensor, DeviceOom; `tensor` is unchanged then.
+  Tensor toLayout(const DeviceRef &device, Tensor tensor, std::shared_ptr<const TensorDesc> wanted,
+                  const TransferOptions &options = {});
+
+  /// The same for an input of a program, counted as such.
+  Alignment align(const DeviceRef &device, Tensor &tensor, const std::shared_ptr<const TensorDesc> &wanted,
+                  const TransferOptions &options = {});
+
+  /// A copy in new storage, whether needed or not.
+  Tensor copyTo(const DeviceRef &device, const Tensor &tensor, std::shared_ptr<const TensorDesc> wanted,
+                const TransferOptions &options = {});
+
+  /// Copies over the whole of `target`, whose version grows by one. Reading of
+  /// what it held before comes first. Ranges that overlap go through other
+  /// memory. Throws also InvalidArgument for read-only memory.
+  void copyInto(const Tensor &source, const Tensor &target, const TransferOptions &options = {});
+
+  /// Sets every byte of `target` to 0, after what uses it now.
+  void fillZero(const Tensor &target);
+  /// Writes `bytes` (at most 8) to the first element of `target`.
+  void writeScalar(const Tensor &target, const void *value, uint64_t bytes);
+
+  TransferCounters &counters() { return counters_; }
+  const TransferCounters &counters() const { return counters_; }
+  /// The line of `stitch_telemetry.jsonl` for what was counted since the line
+  /// before.
+  StitchTelemetry record(int64_t step);
+  /// The copies since the last call; empty unless `trace_copies`.
+  std::vector<CopyRecord> takeTrace();
+
+  /// Drops cached copies that nobody uses, the least recently used first, until
+  /// `bytes` of `space` are free or none is left. Returns the bytes freed.
+  uint64_t dropDerived(Space space, uint64_t bytes);
+  uint64_t derivedBytes() const;
+  /// Drops the copies derived from a storage that is freed. On any thread.
+  void forget(uint64_t storageId) noexcept;
+
+private:
+  struct Impl;
+  Device &device_;
+  StitchOptions options_;
+  TransferCounters counters_;
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_TRANSFER_TRANSFERENGINE_H

@@ -1,0 +1,113 @@
+//===- TransferPlan.h - from one layout to another, in steps ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// How toLayout gets a tensor from the description that is given to the one that
+// is wanted, on a device: a chain of at most three steps, each a relayout within
+// one memory or a copy over the link, with the bytes of each. Two rules make the
+// chain. Few bytes cross the link: the form in which they cross (the *wire*) is
+// the smallest of source and target as they are and dense; at equal size the
+// device converts. L1 is reached through device_dram.
+//
+//   TransferPlan plan = planTransfer(given, wanted, device, options);
+//   plan.h2dBytes;                       // what crosses
+//   plan.seconds(LinkFigures{});         // what it costs
+//
+// A plan is a value without tensors: any thread may make and read one.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TRANSFER_TRANSFERPLAN_H
+#define SEGUE_RUNTIME_TRANSFER_TRANSFERPLAN_H
+
+#include "segue/runtime/Device/Fence.h"
+#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Transfer/StitchOptions.h"
+#include <memory>
+#include <vector>
+
+namespace segue::inline runtime {
+
+class CopyPlan;
+class Device;
+
+/// host and host_pinned.
+constexpr bool isHostSpace(Space space) { return space == Space::Host || space == Space::HostPinned; }
+
+/// What one direction of copying costs: latency + bytes / bandwidth.
+struct HopFigures {
+  double latencySeconds = 0;
+  double bytesPerSecond = 1;
+  double seconds(uint64_t bytes) const { return latencySeconds + double(bytes) / bytesPerSecond; }
+};
+
+/// Figures of a machine, for planning. GB/s are 10^9.
+struct LinkFigures {
+  HopFigures h2d{10e-6, 16e9}, d2h{10e-6, 16e9};
+  /// memcpy on the host, and copies within the device's memory.
+  HopFigures host{0, 8e9}, d2d{0, 400e9};
+};
+
+struct TransferStep {
+  enum class Kind : uint8_t {
+    /// Within the host's memory, by a CopyPlan.
+    HostRelayout,
+    /// Within the device's memory, L1 included, by a CopyPlan.
+    DeviceRelayout,
+    /// Over the link, bytes as they are.
+    Link,
+  };
+  Kind kind = Kind::DeviceRelayout;
+  Queue queue = Queue::Compute;
+  Space from = Space::DeviceDram;
+  /// What the step writes, and where; the last step's is what was wanted.
+  TensorDesc target;
+  /// Written at the target; over the link if Link.
+  uint64_t bytes = 0;
+  /// Link only: the host side is pageable, bytes go through pinned buffers.
+  bool staged = false;
+  /// Null for Link.
+  std::shared_ptr<const CopyPlan> relayout;
+
+  /// "host -> device_dram".
+  std::string hop() const;
+};
+
+struct TransferPlan {
+  /// Nothing to do: the given tensor serves as it is.
+  bool elided = false;
+  /// Bits of the stored value may be lost.
+  bool lossy = false;
+  std::vector<TransferStep> steps;
+  /// Sums over the steps: over the link, written by copies within the device's
+  /// memory, and written by copies within the host's, those into and out of
+  /// staging buffers included.
+  uint64_t h2dBytes = 0, d2hBytes = 0, d2dBytes = 0, hostBytes = 0;
+  /// Spaces between source and target that are neither's.
+  uint32_t bounces = 0;
+  /// Row storages whose zero points are worth a look before they cross the
+  /// link: the same transfer without them, for zero points that are all zero.
+  std::shared_ptr<const TransferPlan> withoutZeroPoints;
+
+  /// Sum over the hops of latency + bytes / bandwidth. In a staged hop the
+  /// memcpy of a chunk overlaps the transfer of the one before, as far as
+  /// there are buffers.
+  double seconds(const LinkFigures &figures, const StitchOptions &options = {}) const;
+};
+
+/// `forced`: a copy is wanted even if the given tensor would serve. Throws
+/// LayoutMismatch if the shapes differ, InvalidArgument if `wanted` puts two
+/// elements in one place, Unsupported naming the space that the device lacks.
+TransferPlan planTransfer(const TensorDesc &given, const TensorDesc &wanted, const Device &device,
+                          const StitchOptions &options, bool forced = false);
+
+/// True if every stored value of `given` can be had back from `wanted`: equal
+/// or wider elements, row storage to elements, never elements to row storage.
+bool isLossless(const TensorDesc &given, const TensorDesc &wanted);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_TRANSFER_TRANSFERPLAN_H
