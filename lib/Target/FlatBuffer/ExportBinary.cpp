@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FileLayout.h"
+#include "SignatureHash.h"
 #include "binary_generated.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
@@ -57,9 +58,10 @@ private:
     for (auto kernel : module.getOps<prog::KernelOp>())
       kernelNumber.try_emplace(kernel.getSymName(), kernelNumber.size());
 
+    // What is written has the fields of this version, wherever it came from.
     auto version = module->getAttrOfType<DenseI32ArrayAttr>(prog::ProgDialect::kVersionAttr);
     binary.version_major = version ? version[0] : prog::ProgDialect::kVersionMajor;
-    binary.version_minor = version ? version[1] : prog::ProgDialect::kVersionMinor;
+    binary.version_minor = std::max(version ? version[1] : 0, prog::ProgDialect::kVersionMinor);
     binary.layout_vocabulary = kLayoutVocabulary;
     if (auto producer = module->getAttrOfType<StringAttr>(prog::ProgDialect::kProducerAttr))
       binary.producer = producer.str();
@@ -206,7 +208,7 @@ private:
       program->inputs.push_back(exportValue(op.getInput(i), op.getInputBuffer(i).getLoc()));
     for (unsigned i = 0; i < op.getNumOutputs(); ++i)
       program->outputs.push_back(exportValue(op.getOutput(i), op.getOutputBuffer(i).getLoc()));
-    program->signature_hash = hashSignature();
+    hashSignature();
     for (auto attr : attributes<prog::AliasAttr>(op.getAliases())) {
       auto alias = std::make_unique<schema::AliasT>();
       alias->input = attr.getInput();
@@ -247,32 +249,14 @@ private:
     return success();
   }
 
-  /// XXH3-64 over a line per value: `in` or `out`, name, role, element type,
-  /// extents, space, storage, strides, tile. The same for equal signatures.
-  uint64_t hashSignature() {
-    std::string text;
-    llvm::raw_string_ostream os(text);
-    auto list = [&](const auto &numbers) {
-      os << " [";
-      llvm::interleave(numbers, os, ",");
-      os << "]";
-    };
-    auto add = [&](StringRef kind, const schema::ValueT &value) {
-      os << kind << " " << value.name << " " << static_cast<int>(value.role) << " "
-         << static_cast<int>(value.desc->element);
-      list(value.desc->shape);
-      if (const schema::LayoutT *layout = value.desc->layout.get()) {
-        os << " " << static_cast<int>(layout->space) << " " << static_cast<int>(layout->storage);
-        list(layout->strides);
-        list(layout->tile);
-      }
-      os << "\n";
-    };
-    for (const auto &value : program->inputs)
-      add("in", *value);
-    for (const auto &value : program->outputs)
-      add("out", *value);
-    return llvm::xxh3_64bits(text);
+  /// Both hashes, from the table as the runtime will see it. Called when the
+  /// program has its inputs and outputs and nothing else.
+  void hashSignature() {
+    flatbuffers::FlatBufferBuilder scratch;
+    scratch.Finish(schema::Program::Pack(scratch, program.get()));
+    const auto &table = *flatbuffers::GetRoot<schema::Program>(scratch.GetBufferPointer());
+    program->signature_hash = schema::signatureHash(table);
+    program->interface_hash = schema::interfaceHash(table);
   }
 
   void addBuffer(Value buffer, schema::BufferKind kind, uint32_t index, uint64_t offset) {

@@ -110,6 +110,10 @@ private:
     if (root->version_major() != prog::ProgDialect::kVersionMajor)
       return error() << "file has version " << root->version_major() << "." << root->version_minor()
                      << ", but this tool reads " << prog::ProgDialect::kVersionMajor << ".x";
+    if (root->version_minor() > uint32_t(prog::ProgDialect::kVersionMinor))
+      return error() << "file has version " << root->version_major() << "." << root->version_minor()
+                     << ", but this tool reads up to " << prog::ProgDialect::kVersionMajor << "."
+                     << prog::ProgDialect::kVersionMinor;
     if (root->layout_vocabulary() > kLayoutVocabulary)
       return error() << "file has layout vocabulary " << root->layout_vocabulary() << ", but this tool knows up to "
                      << kLayoutVocabulary;

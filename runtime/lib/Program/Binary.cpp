@@ -131,14 +131,21 @@ static const schema::Program &tableOf(const Program &program) {
   return *program.image()->programs()[program.index()].table;
 }
 
+uint64_t Program::signatureHash() const { return tableOf(*this).signature_hash(); }
+uint64_t Program::interfaceHash() const { return image_->programs()[index_].interfaceHash; }
+
 uint64_t Program::arenaBytes() const {
-  auto *arenas = tableOf(*this).arenas();
-  return countOf(arenas) ? arenas->Get(0)->bytes() : 0;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < countOf(tableOf(*this).arenas()); ++i)
+    bytes += tableOf(*this).arenas()->Get(i)->bytes();
+  return bytes;
 }
 
 uint64_t Program::arenaLowerBound() const {
-  auto *arenas = tableOf(*this).arenas();
-  return countOf(arenas) ? arenas->Get(0)->lower_bound() : 0;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < countOf(tableOf(*this).arenas()); ++i)
+    bytes += tableOf(*this).arenas()->Get(i)->lower_bound();
+  return bytes;
 }
 
 std::vector<CommandCount> Program::commandCounts() const {

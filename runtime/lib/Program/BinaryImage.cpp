@@ -8,6 +8,7 @@
 #include "BinaryImage.h"
 #include "KernelLibrary.h"
 #include "PreparedProgram.h"
+#include "SignatureHash.h"
 #include "segue/runtime/Error.h"
 #include <cerrno>
 #include <cstdlib>
@@ -83,21 +84,27 @@ FileBytes::~FileBytes() {
 // Tables
 //===----------------------------------------------------------------------===//
 
+Layout readLayout(const schema::Layout &table) {
+  auto strides = numbers(table.strides());
+  auto tile = numbers(table.tile());
+  Layout layout;
+  layout.space = Space(table.space());
+  layout.strides.assign(strides.begin(), strides.end());
+  layout.tile.assign(tile.begin(), tile.end());
+  layout.storage = StorageType(table.storage());
+  layout.offset = table.offset();
+  layout.alignment = table.alignment();
+  layout.zeroPoints = table.zero_points();
+  return layout;
+}
+
 TensorDesc readTensorDesc(const schema::TensorDesc &table) {
   TensorDesc desc;
   auto shape = numbers(table.shape());
   desc.shape.assign(shape.begin(), shape.end());
   desc.element = ElementType(table.element());
-  if (const schema::Layout *layout = table.layout()) {
-    auto strides = numbers(layout->strides());
-    auto tile = numbers(layout->tile());
-    desc.layout.space = Space(layout->space());
-    desc.layout.strides.assign(strides.begin(), strides.end());
-    desc.layout.tile.assign(tile.begin(), tile.end());
-    desc.layout.storage = StorageType(layout->storage());
-    desc.layout.offset = layout->offset();
-    desc.layout.alignment = layout->alignment();
-  }
+  if (table.layout())
+    desc.layout = readLayout(*table.layout());
   desc.validate();
   return desc;
 }
@@ -113,9 +120,15 @@ BinaryImage::BinaryImage(FileBytes bytes, std::string name, const LoadOptions &o
     std::vector<Value> values;
     for (uint32_t i = 0; i < countOf(tables); ++i) {
       const schema::Value &table = *tables->Get(i);
-      values.push_back({table.name()->str(), Role(table.role()),
-                        std::make_shared<const TensorDesc>(readTensorDesc(*table.desc())), text(table.of()),
-                        location(table.location())});
+      values.push_back({table.name()->str(),
+                        Role(table.role()),
+                        std::make_shared<const TensorDesc>(readTensorDesc(*table.desc())),
+                        text(table.of()),
+                        location(table.location()),
+                        {}});
+      for (uint32_t k = 0; k < countOf(table.alternatives()); ++k)
+        values.back().alternatives.push_back(std::make_shared<const TensorDesc>(
+            values.back().desc().shape, values.back().desc().element, readLayout(*table.alternatives()->Get(k))));
     }
     return values;
   };
@@ -134,6 +147,7 @@ BinaryImage::BinaryImage(FileBytes bytes, std::string name, const LoadOptions &o
       info.savePoints.push_back({point.value(), point.aliases_input(), point.backward_input(), point.backward_order(),
                                  point.bytes(), point.recompute_flops(), text(point.block())});
     }
+    info.interfaceHash = schema::interfaceHash(table); // files of 0.1 do not have it
     info.table = &table;
     programs_.push_back(std::move(info));
   }

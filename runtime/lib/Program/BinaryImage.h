@@ -51,6 +51,7 @@ struct ProgramInfo {
   std::vector<Value> inputs, outputs;
   std::vector<Alias> aliases;
   std::vector<SavePoint> savePoints;
+  uint64_t interfaceHash = 0;
   const schema::Program *table = nullptr;
 };
 
@@ -98,6 +99,9 @@ const schema::Binary *verifyFile(std::span<const std::byte> file, const std::str
 /// Checks every number in the tables against the file. Throws FileCorrupt,
 /// naming the program and the command.
 void verifyTables(const schema::Binary &root, std::span<const std::byte> file, const std::string &name);
+
+/// The layout in the runtime's own type, not checked.
+Layout readLayout(const schema::Layout &table);
 
 /// The description in the runtime's own type. Throws InvalidArgument.
 TensorDesc readTensorDesc(const schema::TensorDesc &table);

@@ -33,6 +33,9 @@ PreparedProgram::PreparedProgram(Device &device, const BinaryImage &image, size_
     checkPlace(value.desc(), "input \"" + value.name + "\"");
   for (const Value &value : info_.outputs)
     checkPlace(value.desc(), "output \"" + value.name + "\"");
+  if (countOf(table.arenas()) > 1)
+    throw Error(ErrorCode::Unsupported, image.name() + ": program \"" + info_.name + "\": arenas in " +
+                                            std::to_string(countOf(table.arenas())) + " spaces; one can be run");
   if (countOf(table.arenas())) {
     const schema::Arena &arena = *table.arenas()->Get(0);
     arenaBytes_ = arena.bytes();
@@ -176,6 +179,9 @@ void PreparedProgram::prepare(const schema::Command &command) {
     }
     case schema::CommandBody::ToLayout: {
       const schema::ToLayout &table = *command.body_as_ToLayout();
+      for (const schema::View *view : {table.source(), table.target()})
+        if (countOf(view->tile()) || view->storage() != schema::Storage::element)
+          throw Error(ErrorCode::Unsupported, "to_layout: tiles and rows cannot be run inside of a program");
       return add(CopyOp{CopyPlan(numbers(table.source()->shape()), side(*table.source()), side(*table.target())),
                         place(table.source()), place(table.target())});
     }

@@ -13,12 +13,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "BinaryImage.h"
+#include "RetargetView.h"
+#include "SignatureHash.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <cstring>
 #include <set>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace segue::inline runtime {
 
@@ -67,6 +67,12 @@ const schema::Binary *verifyFile(std::span<const std::byte> file, const std::str
                                                    std::to_string(root->version_minor()) + "; this runtime reads " +
                                                    std::to_string(Binary::versionMajor) +
                                                    ".x; compile it again with this release");
+  if (root->version_minor() > Binary::versionMinor)
+    throw Error(ErrorCode::VersionUnsupported,
+                name + ": version " + std::to_string(root->version_major()) + "." +
+                    std::to_string(root->version_minor()) + "; this runtime reads up to " +
+                    std::to_string(Binary::versionMajor) + "." + std::to_string(Binary::versionMinor) +
+                    "; update the runtime, or compile the file with the older release");
   if (root->layout_vocabulary() > Binary::layoutVocabulary)
     throw Error(ErrorCode::VersionUnsupported,
                 name + ": layout vocabulary " + std::to_string(root->layout_vocabulary()) +
@@ -99,6 +105,9 @@ public:
     if (openBlocks_ != 0)
       fail(std::to_string(openBlocks_) + " blocks are not closed");
     verifySavePoints();
+    verifyAlternatives(program_.inputs(), "input", inputs_);
+    verifyAlternatives(program_.outputs(), "output", outputs_);
+    verifyHashes();
   }
 
 private:
@@ -132,26 +141,26 @@ private:
       }
       check(descs.back().layout.alignment >= byteSize(descs.back().element),
             which + ": aligned to less than an element");
-      check(kind == "input" || isInjective(descs.back().shape, descs.back().strides()),
+      check(kind == "input" || isInjective(descs.back().shape, descs.back().layout),
             which + ": two elements in one place");
     }
   }
 
   void verifyArenas() {
-    check(countOf(program_.arenas()) <= 1, num(countOf(program_.arenas())) + " arenas; one space is all there is");
-    if (countOf(program_.arenas()) == 0)
-      return;
-    const schema::Arena &arena = *program_.arenas()->Get(0);
-    check(arena.bytes() <= uint64_t(INT64_MAX), "an arena of " + num(arena.bytes()) + " bytes");
-    check(uint8_t(arena.space()) <= uint8_t(schema::Space::device_l1), "space " + num(uint8_t(arena.space())));
-    check(std::has_single_bit(arena.alignment()), "arena alignment " + num(arena.alignment()));
-    arenaBytes_ = arena.bytes();
-    arenaAlignment_ = arena.alignment();
+    std::set<schema::Space> spaces;
+    for (uint32_t i = 0; i < countOf(program_.arenas()); ++i) {
+      const schema::Arena &arena = *program_.arenas()->Get(i);
+      check(arena.bytes() <= uint64_t(INT64_MAX), "an arena of " + num(arena.bytes()) + " bytes");
+      check(uint8_t(arena.space()) <= uint8_t(schema::Space::device_l1), "space " + num(uint8_t(arena.space())));
+      check(spaces.insert(arena.space()).second, "two arenas in " + std::string(name(Space(arena.space()))));
+      check(std::has_single_bit(arena.alignment()), "arena alignment " + num(arena.alignment()));
+    }
   }
 
   void verifyAliases() {
     std::set<uint32_t> inputs, outputs;
     inPlace_.assign(inputs_.size(), false);
+    outputUses_.assign(outputs_.size(), {});
     for (uint32_t i = 0; i < countOf(program_.aliases()); ++i) {
       const schema::Alias &alias = *program_.aliases()->Get(i);
       std::string which = "alias " + num(i);
@@ -165,6 +174,7 @@ private:
                 satisfies(input.shape, input.layout, output.layout, true),
             which + ": joins " + input.str() + " and " + output.str());
       inPlace_[alias.input()] = alias.required();
+      outputUses_[alias.output()].aliased = alias.required();
     }
   }
 
@@ -185,11 +195,15 @@ private:
               which + ": " + num(buffer.bytes()) + " bytes of an output of " +
                   num(outputs_[buffer.index()].spanBytes()));
         break;
-      case schema::BufferKind::arena:
-        check(rangeFits(buffer.offset(), buffer.bytes(), arenaBytes_), which + ": " + num(buffer.bytes()) +
-                                                                           " bytes at " + num(buffer.offset()) +
-                                                                           " of an arena of " + num(arenaBytes_));
+      case schema::BufferKind::arena: {
+        check(buffer.index() < countOf(program_.arenas()),
+              which + ": arena " + num(buffer.index()) + " of " + num(countOf(program_.arenas())));
+        uint64_t arenaBytes = program_.arenas()->Get(buffer.index())->bytes();
+        check(rangeFits(buffer.offset(), buffer.bytes(), arenaBytes), which + ": " + num(buffer.bytes()) +
+                                                                          " bytes at " + num(buffer.offset()) +
+                                                                          " of an arena of " + num(arenaBytes));
         break;
+      }
       case schema::BufferKind::constant: {
         check(buffer.index() < countOf(root_.segments()),
               which + ": segment " + num(buffer.index()) + " of " + num(countOf(root_.segments())));
@@ -215,7 +229,7 @@ private:
     case schema::BufferKind::output:
       return outputs_[buffer.index()].layout.alignment;
     case schema::BufferKind::arena:
-      return lowestBit(buffer.offset(), arenaAlignment_);
+      return lowestBit(buffer.offset(), program_.arenas()->Get(buffer.index())->alignment());
     case schema::BufferKind::constant:
       return lowestBit(root_.segments()->Get(buffer.index())->offset() + buffer.offset(), 4096);
     }
@@ -231,10 +245,47 @@ private:
             "writes input " + num(buffer.index()) + ", which no output is required to alias");
     }
     check(!written || buffer.kind() != schema::BufferKind::constant, "writes constant buffer " + num(index));
+    if (buffer.kind() == schema::BufferKind::output) {
+      OutputUse &use = outputUses_[buffer.index()];
+      use.commands += use.command != currentCommand_;
+      use.command = currentCommand_;
+      use.read |= !written;
+    }
     return buffer;
   }
 
-  void verifyView(const schema::View *view, const std::string &operand, size_t rank, bool written) {
+  /// The layout of a view of to_layout, which may have tiles and rows.
+  TensorDesc laidDesc(const schema::View *view, const std::string &operand) const {
+    auto shape = numbers(view->shape()), strides = numbers(view->strides());
+    auto tile = numbers(view->tile());
+    TensorDesc desc({shape.begin(), shape.end()}, ElementType(view->element()));
+    desc.layout.strides.assign(strides.begin(), strides.end());
+    desc.layout.tile.assign(tile.begin(), tile.end());
+    desc.layout.storage = StorageType(view->storage());
+    desc.layout.zeroPoints = view->zero_points();
+    try {
+      desc.validate();
+    } catch (const Error &error) {
+      fail(operand + ": " + error.what());
+    }
+    return desc;
+  }
+
+  void verifyLaidView(const schema::View *view, const std::string &operand, const schema::Buffer &buffer,
+                      bool written) {
+    TensorDesc desc = laidDesc(view, operand);
+    uint64_t span = desc.spanBytes();
+    check(rangeFits(view->offset(), span, buffer.bytes()),
+          operand + ": " + num(span) + " bytes at " + num(view->offset()) + " of a buffer of " + num(buffer.bytes()));
+    // Scales start at a multiple of 64 bytes.
+    bool rows = isRowStorage(desc.layout.storage);
+    uint64_t unit = rows ? 64 : byteSize(desc.element), least = rows ? alignof(float) : unit;
+    check(view->offset() % unit == 0 && alignmentOf(buffer) >= least, operand + ": elements or scales are not aligned");
+    check(!written || isInjective(desc.shape, desc.layout), operand + ": is written and has two elements in one place");
+  }
+
+  /// `laid`: the view may have tiles and rows.
+  void verifyView(const schema::View *view, const std::string &operand, size_t rank, bool written, bool laid = false) {
     const schema::Buffer &buffer = verifyAccess(view->buffer(), written);
     check(uint8_t(view->element()) <= uint8_t(schema::ElementType::i1),
           operand + ": element type " + num(uint8_t(view->element())));
@@ -243,6 +294,12 @@ private:
     check(shape.size() == strides.size(), operand + ": strides do not match the number of dimensions");
     check(rank == anyRank || shape.size() == rank,
           operand + ": " + num(shape.size()) + " dimensions, " + num(rank) + " needed");
+    if (written && buffer.kind() == schema::BufferKind::output)
+      outputUses_[buffer.index()].view = view;
+    if (countOf(view->tile()) || view->storage() != schema::Storage::element || view->zero_points()) {
+      check(laid, operand + ": has tiles or rows, which to_layout alone reads and writes");
+      return verifyLaidView(view, operand, buffer, written);
+    }
     auto span = checkedSpanBytes(shape, strides, elementBytes);
     check(span.has_value(), operand + ": extents or strides are negative or overflow");
     check(rangeFits(view->offset(), *span, buffer.bytes()),
@@ -261,6 +318,22 @@ private:
   void verifyMatmul(const schema::Matmul &matmul);
   template <typename Table> void verifyAttentionOperands(const Table &attention, bool outWritten);
   void verifySavePoints();
+  void verifyAlternatives(const flatbuffers::Vector<flatbuffers::Offset<schema::Value>> *values,
+                          const std::string &kind, const std::vector<TensorDesc> &descs);
+  void verifyHashes();
+
+  /// The commands that name an output's buffer, as far as alternatives depend
+  /// on them.
+  struct OutputUse {
+    uint32_t commands = 0;
+    /// The last of them, and what it writes.
+    const schema::Command *command = nullptr;
+    const schema::View *view = nullptr;
+    bool read = false;
+    /// Must lie in an input's storage.
+    bool aliased = false;
+  };
+  bool canWrite(const OutputUse &use, const TensorDesc &declared, const TensorDesc &alternative) const;
 
   static constexpr size_t anyRank = SIZE_MAX;
 
@@ -268,7 +341,8 @@ private:
   const schema::Program &program_;
   std::string where_, command_;
   std::vector<TensorDesc> inputs_, outputs_;
-  uint64_t arenaBytes_ = 0, arenaAlignment_ = 64;
+  std::vector<OutputUse> outputUses_;
+  const schema::Command *currentCommand_ = nullptr;
   /// Per input: has a required alias; was freed by an earlier command.
   std::vector<bool> inPlace_, freed_;
   uint64_t openBlocks_ = 0;
@@ -336,6 +410,7 @@ template <typename Table> void ProgramVerifier::verifyAttentionOperands(const Ta
 
 void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &command) {
   command_ = ", command " + num(index);
+  currentCommand_ = &command;
   if (uint8_t(command.body_type()) < uint8_t(schema::CommandBody::MIN) ||
       uint8_t(command.body_type()) > uint8_t(schema::CommandBody::MAX))
     throw Error(ErrorCode::VersionUnsupported, where_ + command_ + ": kind " + num(uint8_t(command.body_type())) +
@@ -368,8 +443,8 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
   }
   case schema::CommandBody::ToLayout: {
     const schema::ToLayout &copy = *command.body_as_ToLayout();
-    verifyView(copy.source(), "source", anyRank, false);
-    verifyView(copy.target(), "target", anyRank, true);
+    verifyView(copy.source(), "source", anyRank, false, /*laid=*/true);
+    verifyView(copy.target(), "target", anyRank, true, /*laid=*/true);
     check(std::ranges::equal(numbers(copy.source()->shape()), numbers(copy.target()->shape())),
           "source and target differ in shape");
     return;
@@ -429,6 +504,78 @@ void ProgramVerifier::verifySavePoints() {
     check(backward && point.backward_input() < countOf(backward->inputs()),
           which + ": backward has no input " + num(point.backward_input()));
   }
+}
+
+/// True if the one command that makes an output can write it so.
+bool ProgramVerifier::canWrite(const OutputUse &use, const TensorDesc &declared, const TensorDesc &alternative) const {
+  if (use.commands != 1 || use.read || !use.view || use.view->offset() != 0 ||
+      ElementType(use.view->element()) != declared.element)
+    return false;
+  const schema::View &view = *use.view;
+  auto isPlain = [](const Layout &layout) { return layout.tile.empty() && !isRowStorage(layout.storage); };
+  if (!isPlain(declared.layout) || !isPlain(alternative.layout)) {
+    // A copy of the tensor as it is may end in any layout.
+    TensorDesc written = laidDesc(&view, "target");
+    return use.command->body_type() == schema::CommandBody::ToLayout && written.shape == declared.shape &&
+           satisfies(declared.shape, written.layout, declared.layout, false);
+  }
+  auto strides = retargetStrides(declared.shape, declared.strides(), alternative.strides(), numbers(view.shape()),
+                                 numbers(view.strides()));
+  if (!strides)
+    return false;
+  auto isUnit = [&](size_t dim) { return numbers(view.shape())[dim] == 1 || (*strides)[dim] == 1; };
+  switch (use.command->body_type()) {
+  case schema::CommandBody::ToLayout:
+    return true;
+  case schema::CommandBody::Matmul: {
+    const schema::Matmul &matmul = *use.command->body_as_Matmul();
+    return !matmul.accumulate() && (isUnit(2) || (isUnit(1) && !matmul.bias()));
+  }
+  case schema::CommandBody::Attention:
+  case schema::CommandBody::AttentionGrad:
+    return strides->size() == 4 && isUnit(3); // lse has three dimensions and stays dense
+  default:
+    return false;
+  }
+}
+
+void ProgramVerifier::verifyAlternatives(const flatbuffers::Vector<flatbuffers::Offset<schema::Value>> *values,
+                                         const std::string &kind, const std::vector<TensorDesc> &descs) {
+  for (uint32_t i = 0; i < countOf(values); ++i) {
+    const schema::Value &value = *values->Get(i);
+    for (uint32_t k = 0; k < countOf(value.alternatives()); ++k) {
+      std::string which = kind + " " + num(i) + " (\"" + value.name()->str() + "\"), alternative " + num(k);
+      TensorDesc alternative = descs[i];
+      alternative.layout = readLayout(*value.alternatives()->Get(k));
+      try {
+        alternative.validate();
+      } catch (const Error &error) {
+        fail(which + ": " + error.what());
+      }
+      check(alternative.layout.alignment >= byteSize(alternative.element), which + ": aligned to less than an element");
+      Layout moved = descs[i].layout;
+      moved.space = alternative.layout.space;
+      moved.alignment = alternative.layout.alignment;
+      bool onlyMoved = canonicalize(descs[i].shape, moved) == canonicalize(descs[i].shape, alternative.layout);
+      if (kind == "input") {
+        check(onlyMoved, which + ": differs from " + descs[i].str() + " in more than space and alignment");
+        continue;
+      }
+      check(!outputUses_[i].aliased, which + ": the output lies in the storage of an input");
+      check(isInjective(alternative.shape, alternative.layout), which + ": two elements in one place");
+      check(onlyMoved || canWrite(outputUses_[i], descs[i], alternative),
+            which + ": no single command writes " + descs[i].str() + " that could write " + alternative.str());
+    }
+  }
+}
+
+/// Last, so that a wrong signature is first explained by what is wrong in it.
+void ProgramVerifier::verifyHashes() {
+  check(program_.signature_hash() == schema::signatureHash(program_),
+        "its signature_hash does not match its signature");
+  bool hasInterface = root_.version_minor() >= 2;
+  check(!hasInterface || program_.interface_hash() == schema::interfaceHash(program_),
+        "its interface_hash does not match its signature");
 }
 
 static void verifySegments(const schema::Binary &root, std::span<const std::byte> file, const std::string &name) {

@@ -162,21 +162,50 @@ TEST(Binary, EveryByteChangedAndResealed) {
   EXPECT_GT(loaded, 0u) << "padding and defaults may change";
 }
 
+// The major number must match, an older minor loads, a newer one is refused;
+// so it is with the vocabulary of layouts.
 TEST(Binary, OtherVersionsAreRefusedByName) {
   TestFile file = makeAddFile(4);
   file.root.version_major = 9;
   ErrorCode code{};
-  EXPECT_EQ(loadError(file.serialize(), &code), "VERSION_UNSUPPORTED: memory: version 9.1; this runtime reads 0.x; "
+  EXPECT_EQ(loadError(file.serialize(), &code), "VERSION_UNSUPPORTED: memory: version 9.2; this runtime reads 0.x; "
                                                 "compile it again with this release");
   EXPECT_EQ(code, ErrorCode::VersionUnsupported);
   file.root.version_major = 0;
-  file.root.layout_vocabulary = 5;
-  loadError(file.serialize(), &code);
-  EXPECT_EQ(code, ErrorCode::VersionUnsupported);
-  // A later minor version that uses nothing new is read.
-  file.root.layout_vocabulary = 0;
   file.root.version_minor = 77;
+  EXPECT_EQ(loadError(file.serialize(), &code),
+            "VERSION_UNSUPPORTED: memory: version 0.77; this runtime reads up to 0.2; "
+            "update the runtime, or compile the file with the older release");
+  EXPECT_EQ(code, ErrorCode::VersionUnsupported);
+  file.root.version_minor = 2;
+  file.root.layout_vocabulary = 5;
+  EXPECT_EQ(loadError(file.serialize(), &code),
+            "VERSION_UNSUPPORTED: memory: layout vocabulary 5; this runtime knows up to 1; update the runtime");
+  EXPECT_EQ(code, ErrorCode::VersionUnsupported);
+  file.root.layout_vocabulary = 0;
+  file.root.version_minor = 1;
   EXPECT_EQ(loadError(file.serialize()), "");
+}
+
+// Files of 0.1 have no interface hash: it is made at load.
+TEST(Binary, HashesOfTheSignature) {
+  TestFile file = makeAddFile(4);
+  Binary binary = Binary::fromMemory(file.serialize());
+  const Program &program = binary.program("forward");
+  EXPECT_NE(program.signatureHash(), 0u);
+  EXPECT_NE(program.interfaceHash(), program.signatureHash());
+  file.root.version_minor = 1;
+  file.hashSignatures = false;
+  file.root.programs[0]->interface_hash = 0;
+  EXPECT_EQ(Binary::fromMemory(file.serialize()).program("forward").interfaceHash(), program.interfaceHash());
+
+  // A layout belongs to the signature and not to the interface.
+  file.hashSignatures = true;
+  file.root.version_minor = 2;
+  file.root.programs[0]->inputs[0]->desc->layout->space = schema::Space::device_l1;
+  Binary moved = Binary::fromMemory(file.serialize());
+  EXPECT_EQ(moved.program("forward").interfaceHash(), program.interfaceHash());
+  EXPECT_NE(moved.program("forward").signatureHash(), program.signatureHash());
 }
 
 TEST(Binary, AnotherKindOfFileIsSaidSo) {
@@ -230,7 +259,99 @@ static const Rule rules[] = {
      },
      "its segment holds no constants"},
     {"two arenas", [](TestFile &, schema::ProgramT &p) { p.arenas.push_back(std::make_unique<schema::ArenaT>()); },
-     "2 arenas"},
+     "two arenas in device_dram"},
+    {"arena index", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->index = 1; }, "buffer 2: arena 1 of 1"},
+    {"signature hash",
+     [](TestFile &f, schema::ProgramT &p) {
+       f.serialize();
+       f.hashSignatures = false;
+       p.outputs[0]->name = "tripled";
+     },
+     "its signature_hash does not match its signature"},
+    {"interface hash",
+     [](TestFile &f, schema::ProgramT &p) {
+       f.serialize();
+       f.hashSignatures = false;
+       ++p.interface_hash;
+     },
+     "its interface_hash does not match its signature"},
+    {"input alternative",
+     [](TestFile &, schema::ProgramT &p) {
+       p.inputs[0]->alternatives.push_back(std::make_unique<schema::LayoutT>());
+       p.inputs[0]->alternatives[0]->strides = {2};
+     },
+     "input 0 (\"x\"), alternative 0: differs from f32[32] in more than space and alignment"},
+    {"invalid alternative",
+     [](TestFile &, schema::ProgramT &p) {
+       p.outputs[0]->alternatives.push_back(std::make_unique<schema::LayoutT>());
+       p.outputs[0]->alternatives[0]->strides = {2, 3};
+     },
+     "output 0 (\"doubled\"), alternative 0: INVALID_ARGUMENT: f32[32] strides [2,3]: strides [2,3] do not match"},
+    {"unaligned alternative",
+     [](TestFile &, schema::ProgramT &p) {
+       p.outputs[0]->alternatives.push_back(std::make_unique<schema::LayoutT>());
+       p.outputs[0]->alternatives[0]->alignment = 2;
+     },
+     "alternative 0: aligned to less than an element"},
+    {"alternative of a launch",
+     [](TestFile &, schema::ProgramT &p) {
+       p.outputs[0]->alternatives.push_back(std::make_unique<schema::LayoutT>());
+       p.outputs[0]->alternatives[0]->strides = {2};
+     },
+     "no single command writes f32[32] that could write f32[32] strides [2]"},
+    {"overlapping alternative",
+     [](TestFile &, schema::ProgramT &p) {
+       p.outputs[0]->alternatives.push_back(std::make_unique<schema::LayoutT>());
+       p.outputs[0]->alternatives[0]->strides = {0};
+     },
+     "alternative 0: two elements in one place"},
+    {"tiles in a matmul",
+     [](TestFile &, schema::ProgramT &p) {
+       schema::MatmulT matmul;
+       matmul.a = view(0, {1, 4, 8}, {32, 8, 1});
+       matmul.a->tile = {2, 2};
+       matmul.b = view(1, {1, 8, 4}, {32, 4, 1});
+       matmul.c = view(2, {1, 4, 4}, {16, 4, 1});
+       addCommand(p, std::move(matmul));
+     },
+     "a: has tiles or rows, which to_layout alone reads and writes"},
+    {"tiled view outside",
+     [](TestFile &, schema::ProgramT &p) {
+       schema::ToLayoutT copy;
+       copy.source = view(0, {5, 6}, {24, 12});
+       copy.source->tile = {4, 3};
+       copy.target = view(2, {5, 6}, {6, 1});
+       addCommand(p, std::move(copy));
+     },
+     "source: 192 bytes at 0 of a buffer of 128"},
+    {"rows outside",
+     [](TestFile &, schema::ProgramT &p) {
+       schema::ToLayoutT copy;
+       copy.source = view(0, {16, 2}, {2, 1});
+       copy.target = view(2, {16, 2}, {2, 1});
+       copy.target->storage = schema::Storage::int8_row;
+       copy.target->zero_points = true;
+       addCommand(p, std::move(copy));
+     },
+     "target: 192 bytes at 0 of a buffer of 128"},
+    {"rows off their alignment",
+     [](TestFile &, schema::ProgramT &p) {
+       schema::ToLayoutT copy;
+       copy.source = view(0, {2, 4}, {4, 1});
+       copy.target = view(2, {2, 4}, {4, 1}, 32);
+       copy.target->storage = schema::Storage::int8_row;
+       addCommand(p, std::move(copy));
+     },
+     "target: elements or scales are not aligned"},
+    {"zero points without rows",
+     [](TestFile &, schema::ProgramT &p) {
+       schema::ToLayoutT copy;
+       copy.source = view(0, {4, 8}, {8, 1});
+       copy.source->zero_points = true;
+       copy.target = view(2, {4, 8}, {8, 1});
+       addCommand(p, std::move(copy));
+     },
+     "source: INVALID_ARGUMENT: f32[4,8] with zero points: zero points belong to row storages"},
     {"negative extent", [](TestFile &, schema::ProgramT &p) { p.inputs[0]->desc->shape = {-32}; },
      "input 0 (\"x\"): INVALID_ARGUMENT: f32[-32]"},
     {"huge shape",
@@ -337,6 +458,90 @@ TEST(Binary, EachRuleIsChecked) {
     EXPECT_NE(message.find(rule.message), std::string::npos) << rule.name << ": " << message;
     EXPECT_EQ(code, ErrorCode::FileCorrupt) << rule.name;
   }
+}
+
+/// y = a b, [2,3,4] as [1,6,4], with the alternatives of y's layout.
+static TestFile makeMatmulFile(std::vector<std::vector<int64_t>> alternatives, bool bias = false) {
+  TestFile file;
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t a = addBuffer(program, schema::BufferKind::input, addInput(program, "a", {6, 5}), 0, 120);
+  uint32_t b = addBuffer(program, schema::BufferKind::input, addInput(program, "b", {5, 4}), 0, 80);
+  uint32_t y = addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {2, 3, 4}), 0, 96);
+  for (std::vector<int64_t> &strides : alternatives) {
+    program.outputs[0]->alternatives.push_back(std::make_unique<schema::LayoutT>());
+    program.outputs[0]->alternatives.back()->strides = strides;
+  }
+  schema::MatmulT matmul;
+  matmul.a = view(a, {1, 6, 5}, {30, 5, 1});
+  matmul.b = view(b, {1, 5, 4}, {20, 4, 1});
+  matmul.c = view(y, {1, 6, 4}, {24, 4, 1});
+  if (bias)
+    matmul.bias = view(b, {4}, {1});
+  addCommand(program, std::move(matmul));
+  return file;
+}
+
+// Rows may be padded, and rows and columns may change places; what one stride
+// of the view cannot step through may not.
+TEST(Binary, AlternativesOfAMatmul) {
+  EXPECT_EQ(loadError(makeMatmulFile({{12, 4, 1}, {24, 8, 1}, {3, 1, 6}, {3, 1, 8}}).serialize()), "");
+  EXPECT_NE(loadError(makeMatmulFile({{16, 4, 1}}).serialize()), "") << "two strides for m";
+  EXPECT_NE(loadError(makeMatmulFile({{4, 8, 1}}).serialize()), "") << "m in the other order";
+  EXPECT_NE(loadError(makeMatmulFile({{24, 8, 2}}).serialize()), "") << "neither m nor n is contiguous";
+  EXPECT_EQ(loadError(makeMatmulFile({{24, 8, 1}}, true).serialize()), "");
+  EXPECT_NE(loadError(makeMatmulFile({{3, 1, 6}}, true).serialize()), "") << "the bias lies along n";
+
+  TestFile accumulates = makeMatmulFile({{24, 8, 1}});
+  accumulates.root.programs[0]->commands[0]->body.AsMatmul()->accumulate = true;
+  EXPECT_NE(loadError(accumulates.serialize()), "") << "reads what it writes";
+  TestFile read = makeMatmulFile({{24, 8, 1}});
+  schema::MatmulT matmul(*read.root.programs[0]->commands[0]->body.AsMatmul());
+  std::swap(matmul.a->buffer, matmul.c->buffer);
+  addCommand(*read.root.programs[0], std::move(matmul));
+  EXPECT_NE(loadError(read.serialize()), "") << "another command reads it";
+  TestFile aliased = makeMatmulFile({{24, 8, 1}});
+  auto &program = *aliased.root.programs[0];
+  program.aliases.push_back(std::make_unique<schema::AliasT>());
+  program.aliases[0]->input = addInput(program, "old", {2, 3, 4});
+  program.aliases[0]->required = true;
+  EXPECT_NE(loadError(aliased.serialize()).find("alternative 0: the output lies in the storage of an input"),
+            std::string::npos);
+
+  Binary binary = Binary::fromMemory(makeMatmulFile({{24, 8, 1}, {3, 1, 6}}).serialize());
+  const Value &y = binary.program("forward").output(0);
+  ASSERT_EQ(y.alternatives.size(), 2u);
+  EXPECT_EQ(y.alternatives[1]->str(), "f32[2,3,4] strides [3,1,6]");
+}
+
+// A copy of the whole ends in any layout; a space may always be another.
+TEST(Binary, AlternativesOfACopy) {
+  TestFile file;
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t x = addBuffer(program, schema::BufferKind::input, addInput(program, "x", {4, 6}), 0, 96);
+  uint32_t y = addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {4, 6}), 0, 96);
+  auto offer = [&](schema::ValueT &value) -> schema::LayoutT & {
+    return *value.alternatives.emplace_back(std::make_unique<schema::LayoutT>());
+  };
+  offer(*program.inputs[0]).space = schema::Space::device_l1;
+  offer(*program.outputs[0]).space = schema::Space::host;
+  offer(*program.outputs[0]).tile = {2, 2};
+  offer(*program.outputs[0]).storage = schema::Storage::int8_row;
+  offer(*program.outputs[0]).strides = {1, 4};
+  schema::ToLayoutT copy;
+  copy.source = view(x, {4, 6}, {6, 1});
+  copy.target = view(y, {4, 6}, {6, 1});
+  addCommand(program, std::move(copy));
+  EXPECT_EQ(loadError(file.serialize()), "");
+
+  // Through a view of other dimensions only strides can change.
+  auto &target = program.commands[0]->body.AsToLayout()->target;
+  auto &source = program.commands[0]->body.AsToLayout()->source;
+  target->shape = source->shape = {2, 2, 6};
+  target->strides = source->strides = {12, 6, 1};
+  EXPECT_NE(loadError(file.serialize()).find("alternative 1"), std::string::npos);
+  program.outputs[0]->alternatives.erase(program.outputs[0]->alternatives.begin() + 1,
+                                         program.outputs[0]->alternatives.begin() + 3);
+  EXPECT_EQ(loadError(file.serialize()), "");
 }
 
 // The file loads and can be looked at; its code is not run.

@@ -6,12 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "TestFile.h"
+#include "SignatureHash.h"
 #include "segue/runtime/Program/Binary.h"
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace segue::test {
 
@@ -28,6 +27,7 @@ Bytes testKernels() {
 TestFile::TestFile() {
   root.version_major = Binary::versionMajor;
   root.version_minor = Binary::versionMinor;
+  root.layout_vocabulary = Binary::layoutVocabulary;
   root.producer = "TestFile";
 }
 
@@ -74,7 +74,20 @@ static void appendTrailer(Bytes &file, uint64_t flatBufferBytes) {
   std::memcpy(file.data() + end + sizeof(numbers), "SEGUEEND", 8);
 }
 
+/// What the exporter does for each program.
+static void hashSignature(schema::ProgramT &program) {
+  flatbuffers::FlatBufferBuilder builder;
+  builder.ForceDefaults(true);
+  builder.Finish(schema::Program::Pack(builder, &program));
+  const auto &table = *flatbuffers::GetRoot<schema::Program>(builder.GetBufferPointer());
+  program.signature_hash = schema::signatureHash(table);
+  program.interface_hash = schema::interfaceHash(table);
+}
+
 Bytes TestFile::serialize() {
+  if (hashSignatures)
+    for (auto &program : root.programs)
+      hashSignature(*program);
   // Defaults are written out, so that the second pass, which knows where the
   // segments lie, has the size of the first.
   Bytes file;

@@ -26,6 +26,8 @@ using Bytes = std::vector<std::byte>;
 struct TestFile {
   schema::BinaryT root;
   std::vector<Bytes> segments;
+  /// False: the programs keep the hashes that they have.
+  bool hashSignatures = true;
 
   TestFile();
 

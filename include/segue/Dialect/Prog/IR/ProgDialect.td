@@ -23,7 +23,7 @@ def Prog_Dialect : Dialect {
 
     | attribute of the module | meaning |
     | --- | --- |
-    | `prog.version` | `array<i32: major, minor>` of the file |
+    | `prog.version` | `array<i32: major, minor>` of the file; an older minor is written as the current one |
     | `prog.producer` | who made it |
     | `prog.options` | dictionary of strings: the options that produced it |
 
@@ -45,7 +45,7 @@ def Prog_Dialect : Dialect {
 
     /// Version of the files that this compiler writes.
     static constexpr int32_t kVersionMajor = 0;
-    static constexpr int32_t kVersionMinor = 1;
+    static constexpr int32_t kVersionMinor = 2;
 
     void registerAttributes();
   }];

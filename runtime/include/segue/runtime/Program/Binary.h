@@ -53,8 +53,9 @@ struct SegmentInfo {
 
 class Binary {
 public:
-  /// The versions that this runtime reads.
-  static constexpr uint32_t versionMajor = 0, versionMinor = 1, layoutVocabulary = 0;
+  /// The newest version that this runtime reads. The major number must match;
+  /// older minor numbers and vocabularies load, newer ones are refused.
+  static constexpr uint32_t versionMajor = 0, versionMinor = 2, layoutVocabulary = 1;
 
   /// Maps the file read-only and checks it. The file must not be changed while
   /// it is loaded (replace it by rename instead). Throws IoFailed,

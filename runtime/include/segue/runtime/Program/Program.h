@@ -46,6 +46,10 @@ struct Value {
   std::string of;
   /// "model.py:12:3 (h.0.attn)", or empty.
   std::string location;
+  /// Other layouts that the caller may choose, best first. Of an input: spaces
+  /// where it may lie as well. Of an output: what its last command can write at
+  /// no cost. Shape and element type are those of `desc`.
+  std::vector<std::shared_ptr<const TensorDesc>> alternatives;
 
   const TensorDesc &desc() const { return *sharedDesc; }
 };
@@ -90,7 +94,14 @@ public:
   const std::vector<Alias> &aliases() const;
   const std::vector<SavePoint> &savePoints() const;
 
-  /// Temporaries, bytes, and the least that any placement could reach.
+  /// Hash of names, roles and descs with their alternatives, as in the file.
+  uint64_t signatureHash() const;
+  /// Hash of names, roles, shapes and element types: the same for every
+  /// compilation of one source, whatever its layouts. What stitch_hints.json
+  /// calls a program by.
+  uint64_t interfaceHash() const;
+
+  /// Temporaries of all spaces, bytes, and the least that any placement could reach.
   uint64_t arenaBytes() const;
   uint64_t arenaLowerBound() const;
   std::vector<CommandCount> commandCounts() const;
