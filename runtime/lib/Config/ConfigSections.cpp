@@ -11,11 +11,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Services/ActivationStagehandConfig.h"
 #include "segue/runtime/Services/ConductorConfig.h"
 
 namespace segue::inline runtime {
 
 static constexpr ConfigSection sections[] = {
+    {"memory.stagehand.activation_stagehand", [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); }},
     {"memory.stagehand.conductor_config", [](ConfigReader &reader) { ConductorConfig::read(reader); }},
 };
 
