@@ -12,11 +12,11 @@
 
 #include "CpuDevice.h"
 #include "../Memory/CachingAllocator.h"
+#include "KernelLaunch.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <unistd.h>
@@ -26,16 +26,14 @@ namespace segue::inline runtime {
 namespace {
 class CpuDevice final : public Device {
 public:
-  explicit CpuDevice(int threads) : engine_(Threads(threads)), namedThreads_(threads) {
+  CpuDevice(int threads, uint64_t dramBytes, std::string name) : engine_(Threads(threads)), name_(std::move(name)) {
     uint64_t capacity = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
     spaces_[0] = {Space::Host, capacity};
     spaces_[1] = {Space::HostPinned, capacity};
-    spaces_[2] = {Space::DeviceDram, capacity};
+    spaces_[2] = {Space::DeviceDram, dramBytes ? dramBytes : capacity};
   }
 
-  std::string name() const override {
-    return namedThreads_ ? "cpu:threads=" + std::to_string(namedThreads_) : std::string("cpu");
-  }
+  std::string name() const override { return name_; }
   std::span<const SpaceInfo> spaces() const override { return spaces_; }
   bool hasUnifiedMemory() const override { return true; }
   int threads() const override { return engine_.threads().count(); }
@@ -68,7 +66,9 @@ public:
 
   Engine &engine() override { return engine_; }
 
-  int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override;
+  int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override {
+    return launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+  }
 
   double seconds() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -78,46 +78,16 @@ private:
   CachingAllocator raw_;
   std::atomic<uint64_t> positions_[queueCount]{};
   Engine engine_;
-  int namedThreads_;
+  std::string name_;
   SpaceInfo spaces_[3];
 };
 } // namespace
 
-int64_t CpuDevice::launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) {
-  if (threads <= 1) {
-    FlushDenormals flush;
-    return kernel(args, 0, range);
-  }
-  // The failing piece of the lowest position decides, so that the report does
-  // not depend on which thread was first. A piece fails once.
-  std::atomic<int64_t> firstFailure{INT64_MAX};
-  std::atomic<int64_t> result{0};
-  Threads(std::min(threads, engine_.threads().count())).parallelFor(range, grain, [&](int64_t begin, int64_t end) {
-    int64_t code = kernel(args, begin, end);
-    if (code == 0)
-      return;
-    int64_t first = firstFailure.load();
-    while (begin < first)
-      if (firstFailure.compare_exchange_weak(first, begin)) {
-        result.store(code);
-        break;
-      }
-  });
-  return result.load();
-}
-
-DeviceRef openCpuDevice(const std::map<std::string, std::string> &options) {
-  int threads = 0;
-  for (const auto &[key, value] : options) {
-    if (key != "threads")
-      throw Error(ErrorCode::InvalidArgument,
-                  "device \"cpu\": there is no option \"" + key + "\"; known is \"threads\"");
-    auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), threads);
-    if (error != std::errc() || end != value.data() + value.size() || threads < 1 || threads > 1024)
-      throw Error(ErrorCode::InvalidArgument,
-                  "device \"cpu\": threads=" + value + " is not a number between 1 and 1024");
-  }
-  return std::make_shared<CpuDevice>(threads);
+DeviceRef openCpuDevice(const DeviceOptions &options) {
+  static constexpr std::string_view keys[] = {"dram", "threads"};
+  options.requireKnown(keys);
+  return std::make_shared<CpuDevice>(int(options.integer("threads", 0, 1, 1024)), options.bytes("dram", 0),
+                                     options.spec());
 }
 
 } // namespace segue::inline runtime

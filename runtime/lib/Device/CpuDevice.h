@@ -8,13 +8,14 @@
 #ifndef SEGUE_LIB_DEVICE_CPUDEVICE_H
 #define SEGUE_LIB_DEVICE_CPUDEVICE_H
 
+#include "DeviceOptions.h"
 #include "segue/runtime/Device/Device.h"
-#include <map>
 
 namespace segue::inline runtime {
 
-/// Makes a cpu device. Known options: "threads".
-DeviceRef openCpuDevice(const std::map<std::string, std::string> &options);
+/// Makes a cpu device. Options: `threads=N` (default: all), `dram=SIZE`, the
+/// capacity of device_dram (default: the machine's memory).
+DeviceRef openCpuDevice(const DeviceOptions &options);
 
 } // namespace segue::inline runtime
 

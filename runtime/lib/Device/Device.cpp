@@ -11,6 +11,7 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "CpuDevice.h"
+#include "SimDevice.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 
@@ -19,27 +20,14 @@ namespace segue::inline runtime {
 namespace {
 struct Driver {
   std::string_view name;
-  DeviceRef (*open)(const std::map<std::string, std::string> &options);
+  DeviceRef (*open)(const DeviceOptions &options);
 };
 } // namespace
 
 static constexpr Driver drivers[] = {
     {"cpu", openCpuDevice},
+    {"sim", openSimDevice},
 };
-
-static std::map<std::string, std::string> parseOptions(std::string_view spec, std::string_view text) {
-  std::map<std::string, std::string> options;
-  while (!text.empty()) {
-    std::string_view item = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), item.size() + 1));
-    size_t equals = item.find('=');
-    if (equals == 0 || equals == std::string_view::npos)
-      throw Error(ErrorCode::InvalidArgument,
-                  "device \"" + std::string(spec) + "\": \"" + std::string(item) + "\" is not of the form key=value");
-    options[std::string(item.substr(0, equals))] = std::string(item.substr(equals + 1));
-  }
-  return options;
-}
 
 DeviceRef Device::open(std::string_view spec) {
   std::string_view driverName = spec.substr(0, spec.find(':'));
@@ -47,7 +35,7 @@ DeviceRef Device::open(std::string_view spec) {
   std::string known;
   for (const Driver &driver : drivers) {
     if (driver.name == driverName)
-      return driver.open(parseOptions(spec, rest));
+      return driver.open(DeviceOptions(driverName, rest));
     known += (known.empty() ? "\"" : ", \"") + std::string(driver.name) + "\"";
   }
   throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": there is no driver \"" +

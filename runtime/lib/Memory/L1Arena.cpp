@@ -43,6 +43,13 @@ FreeMemory L1Arena::free() const {
   return free;
 }
 
+std::vector<uint64_t> L1Arena::offsets() const {
+  std::vector<uint64_t> offsets;
+  for (const auto &[offset, block] : blocks_)
+    offsets.push_back(offset);
+  return offsets;
+}
+
 //===----------------------------------------------------------------------===//
 // Free ranges
 //===----------------------------------------------------------------------===//

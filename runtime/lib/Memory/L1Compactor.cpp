@@ -31,7 +31,10 @@ void L1Compactor::leave(Storage &storage) {
 
 bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
   std::lock_guard lock(mutex_);
-  std::vector<L1Arena::Move> moves = arena_.planCompaction(bytes, alignment);
+  // Blocks that no storage stands for have an address that somebody keeps.
+  std::vector<uint64_t> fixed = arena_.offsets();
+  std::erase_if(fixed, [&](uint64_t offset) { return storages_.contains(offset); });
+  std::vector<L1Arena::Move> moves = arena_.planCompaction(bytes, alignment, fixed);
   if (moves.empty())
     return false;
   uint64_t bounceBytes = 0;

@@ -69,8 +69,12 @@ void Storage::free() noexcept {
       release_ = nullptr;
     }
   } else if (data_) {
-    if (L1Compactor *compactor = space_ == Space::DeviceL1 ? device_->l1Compactor() : nullptr)
+    L1Compactor *compactor = space_ == Space::DeviceL1 ? device_->l1Compactor() : nullptr;
+    std::unique_lock<std::recursive_mutex> lock;
+    if (compactor) {
+      lock = std::unique_lock(compactor->mutex());
       compactor->leave(*this);
+    }
     device_->memory().free(space_, data_, bytes_, alignment_, account_, uses_);
   }
   data_ = nullptr;

@@ -46,6 +46,8 @@ public:
   /// What a block of `bytes` takes.
   uint64_t takenBytes(uint64_t bytes) const;
   FreeMemory free() const;
+  /// Of all blocks, ascending.
+  std::vector<uint64_t> offsets() const;
 
   struct Move {
     uint64_t from = 0, to = 0, bytes = 0;

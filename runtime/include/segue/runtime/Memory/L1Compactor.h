@@ -34,7 +34,8 @@ public:
   L1Compactor(const L1Compactor &) = delete;
   L1Compactor &operator=(const L1Compactor &) = delete;
 
-  /// Held while a storage takes its memory and enters.
+  /// Held while a storage takes its memory and enters, or leaves and gives
+  /// it back.
   std::recursive_mutex &mutex() { return mutex_; }
   void enter(Storage &storage);
   /// Before its memory is given back.

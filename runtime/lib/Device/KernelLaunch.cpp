@@ -1,0 +1,38 @@
+//===- KernelLaunch.cpp - kernels on this machine's threads ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelLaunch.h"
+#include <algorithm>
+#include <atomic>
+
+namespace segue::inline runtime {
+
+int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const *args, int64_t range, int64_t grain,
+                     int most) {
+  if (most <= 1) {
+    FlushDenormals flush;
+    return kernel(args, 0, range);
+  }
+  // The failing piece of the lowest position decides, so that the report does
+  // not depend on which thread was first. A piece fails once.
+  std::atomic<int64_t> firstFailure{INT64_MAX};
+  std::atomic<int64_t> result{0};
+  Threads(std::min(most, threads.count())).parallelFor(range, grain, [&](int64_t begin, int64_t end) {
+    int64_t code = kernel(args, begin, end);
+    if (code == 0)
+      return;
+    int64_t first = firstFailure.load();
+    while (begin < first)
+      if (firstFailure.compare_exchange_weak(first, begin)) {
+        result.store(code);
+        break;
+      }
+  });
+  return result.load();
+}
+
+} // namespace segue::inline runtime

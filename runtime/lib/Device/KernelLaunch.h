@@ -1,0 +1,26 @@
+//===- KernelLaunch.h - kernels on this machine's threads -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What launching means on every device whose kernels are code of this machine.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_DEVICE_KERNELLAUNCH_H
+#define SEGUE_LIB_DEVICE_KERNELLAUNCH_H
+
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Engine/Threads.h"
+
+namespace segue::inline runtime {
+
+/// Device::launch on up to `most` of `threads`.
+int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const *args, int64_t range, int64_t grain,
+                     int most);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_DEVICE_KERNELLAUNCH_H

@@ -1,0 +1,237 @@
+//===- SimMemory.cpp - the spaces of a simulated device -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SimMemory.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <sys/mman.h>
+
+namespace segue::inline runtime {
+
+/// Regions begin at such addresses, so that large ones get large pages.
+static constexpr uint64_t regionAlignment = 2 << 20;
+
+/// Signalling NaNs in f32 and bf16, a NaN in f16, no index into anything: the
+/// first for what was freed, the second for what nobody has written yet.
+static constexpr uint16_t freedPattern = 0x7fa0, newPattern = 0xffa1;
+
+/// By address, so that parts of a block hold the same bytes as the whole.
+static std::byte patternAt(const std::byte *address, uint16_t pattern) {
+  return std::byte(reinterpret_cast<uintptr_t>(address) % 2 ? pattern >> 8 : pattern);
+}
+
+static void overwrite(std::byte *data, uint64_t bytes, uint16_t pattern) {
+  for (uint64_t i = 0; i < bytes; ++i)
+    data[i] = patternAt(data + i, pattern);
+}
+
+SimMemory::Mapping::Mapping(uint64_t bytes) : bytes_(bytes) {
+  void *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  data_ = data == MAP_FAILED ? nullptr : data;
+}
+
+SimMemory::Mapping::~Mapping() {
+  if (data_)
+    munmap(data_, bytes_);
+}
+
+SimMemory::SimMemory(const SimProfile &profile, IsDone isDone)
+    : device_(profile.name), isDone_(std::move(isDone)), poisons_(profile.adversary.has_value()) {
+  const SpaceInfo all[] = {{Space::Host, profile.hostBytes},
+                           {Space::HostPinned, profile.pinnedBytes},
+                           {Space::DeviceDram, profile.dramBytes},
+                           {Space::DeviceL1, profile.l1Bytes}};
+  for (SpaceInfo info : all) {
+    if (info.space == Space::DeviceL1) // in whole units
+      info.capacityBytes = L1Arena(info.capacityBytes).capacity();
+    if (info.capacityBytes)
+      spaces_.push_back(info);
+    Region &region = this->region(info.space);
+    region.bytes = info.capacityBytes;
+    if (profile.isVirtual) {
+      // Bits 60 and up: not canonical on any x86-64 or AArch64.
+      region.begin = reinterpret_cast<std::byte *>((uintptr_t(info.space) + 1) << 60);
+    } else if (info.space != Space::Host) {
+      const Mapping &mapping = mappings_.emplace_back(region.bytes + regionAlignment);
+      if (!mapping.data())
+        throw Error(ErrorCode::DeviceOom, "device \"" + device_ + "\": the system has no " +
+                                              std::to_string(region.bytes) + " bytes of addresses for " +
+                                              std::string(name(info.space)) + "; ask for less");
+      auto address = reinterpret_cast<uintptr_t>(mapping.data());
+      region.begin = static_cast<std::byte *>(mapping.data()) + (-address & (regionAlignment - 1));
+#ifdef MADV_HUGEPAGE
+      (void)madvise(region.begin, region.bytes, MADV_HUGEPAGE); // advice alone
+#endif
+    } else {
+      continue;
+    }
+    if (info.space != Space::DeviceL1)
+      region.arena.emplace(region.bytes, reinterpret_cast<uintptr_t>(region.begin));
+    else if (region.bytes)
+      l1_.emplace(region.bytes);
+  }
+}
+
+SimMemory::~SimMemory() {
+  // Whoever waited has gone: nothing touches these any more.
+  for (const Leaving &leaving : leaving_)
+    if (leaving.heapAlignment)
+      heap_.free(leaving.data, leaving.bytes, leaving.heapAlignment);
+}
+
+FreeMemory SimMemory::freeMemory(Space space) const {
+  std::lock_guard lock(mutex_);
+  return space == Space::DeviceL1 ? l1_->free() : regions_[uint8_t(space)].arena->freeMemory();
+}
+
+uint64_t SimMemory::takenBytes(Space space, uint64_t bytes) const {
+  return space == Space::DeviceL1 && l1_ ? l1_->takenBytes(bytes) : bytes;
+}
+
+bool SimMemory::isOnDevice(const void *address) const {
+  auto *at = static_cast<const std::byte *>(address);
+  for (Space space : {Space::DeviceDram, Space::DeviceL1}) {
+    const Region &region = regions_[uint8_t(space)];
+    if (at >= region.begin && at < region.begin + region.bytes)
+      return true;
+  }
+  return false;
+}
+
+//===----------------------------------------------------------------------===//
+// Taking and giving
+//===----------------------------------------------------------------------===//
+
+MemoryBlock SimMemory::takeL1(uint64_t bytes, uint32_t alignment, Lifetime lifetime) {
+  // Offsets are aligned, and the region as far as this.
+  auto placed = alignment <= regionAlignment ? l1_->take(bytes, alignment, lifetime) : std::nullopt;
+  if (!placed)
+    return {};
+  std::byte *data = l1Begin() + placed->offset;
+  // Not checked for late writers: compaction brings live bytes to free places.
+  if (poisons_) {
+    leaving_.push_back({data, bytes, placed->after, newPattern, 0});
+    settleLocked();
+  }
+  return {data, placed->after};
+}
+
+MemoryBlock SimMemory::take(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) {
+  std::lock_guard lock(mutex_);
+  settleLocked();
+  if (space == Space::DeviceL1)
+    return takeL1(bytes, alignment, lifetime);
+  Region &region = this->region(space);
+  MemoryBlock block;
+  if (!region.arena) {
+    block.data = heap_.allocate(bytes, alignment);
+    if (block.data && poisons_)
+      overwrite(static_cast<std::byte *>(block.data), bytes, newPattern);
+    return block;
+  }
+  auto found = region.arena->take(bytes, alignment);
+  if (!found)
+    return block;
+  // Zero bytes lie anywhere that is aligned.
+  std::byte *data = region.begin + found->offset;
+  if (bytes == 0)
+    data += -reinterpret_cast<uintptr_t>(data) & (alignment - 1);
+  if (poisons_ && bytes) {
+    try {
+      requireUntouched(space, data, bytes);
+    } catch (...) {
+      region.arena->give(found->offset, bytes, found->after);
+      throw;
+    }
+    leaving_.push_back({data, bytes, found->after, newPattern, 0});
+    settleLocked();
+  }
+  block.data = data;
+  block.after = found->after;
+  return block;
+}
+
+void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept {
+  std::lock_guard lock(mutex_);
+  Region &region = this->region(space);
+  auto *begin = static_cast<std::byte *>(data);
+  if (space == Space::DeviceL1)
+    l1_->give(uint64_t(begin - region.begin), lastUse);
+  else if (region.arena && bytes)
+    region.arena->give(uint64_t(begin - region.begin), bytes, lastUse);
+  bool isHeap = this->isHeap(space);
+  if (isHeap && !poisons_ && isDone_(lastUse))
+    heap_.free(data, bytes, alignment);
+  else if (isHeap || (poisons_ && bytes))
+    leaving_.push_back({begin, bytes, lastUse, freedPattern, isHeap ? alignment : 0});
+  settleLocked();
+}
+
+//===----------------------------------------------------------------------===//
+// What waits for fences
+//===----------------------------------------------------------------------===//
+
+void SimMemory::settle() {
+  std::lock_guard lock(mutex_);
+  settleLocked();
+}
+
+void SimMemory::settleLocked() {
+  if (leaving_.empty())
+    return;
+  // In the order of calls, so that of several patterns for the same bytes the
+  // last one stays: its fence is not earlier than those before.
+  std::erase_if(leaving_, [&](const Leaving &leaving) {
+    if (!isDone_(leaving.after))
+      return false;
+    if (poisons_)
+      overwrite(leaving.data, leaving.bytes, leaving.pattern);
+    if (leaving.heapAlignment) {
+      heap_.free(leaving.data, leaving.bytes, leaving.heapAlignment);
+      return true;
+    }
+    forgetPoison(leaving.data, leaving.bytes);
+    if (leaving.pattern == freedPattern)
+      poisoned_[leaving.data] = leaving.bytes;
+    return true;
+  });
+}
+
+void SimMemory::forgetPoison(std::byte *data, uint64_t bytes) {
+  auto entry = poisoned_.upper_bound(data);
+  if (entry != poisoned_.begin())
+    --entry;
+  while (entry != poisoned_.end() && entry->first < data + bytes) {
+    auto [first, size] = *entry;
+    if (first + size <= data) {
+      ++entry;
+      continue;
+    }
+    entry = poisoned_.erase(entry);
+    if (first < data)
+      poisoned_[first] = uint64_t(data - first);
+    if (data + bytes < first + size)
+      poisoned_[data + bytes] = uint64_t(first + size - (data + bytes));
+  }
+}
+
+void SimMemory::requireUntouched(Space space, std::byte *data, uint64_t bytes) const {
+  auto entry = poisoned_.upper_bound(data);
+  if (entry != poisoned_.begin())
+    --entry;
+  for (; entry != poisoned_.end() && entry->first < data + bytes; ++entry) {
+    std::byte *end = std::min(entry->first + entry->second, data + bytes);
+    for (std::byte *byte = std::max(entry->first, data); byte < end; ++byte)
+      if (*byte != patternAt(byte, freedPattern))
+        throw Error(ErrorCode::UseAfterFree,
+                    "device \"" + device_ + "\": byte " + std::to_string(byte - regions_[uint8_t(space)].begin) +
+                        " of " + std::string(name(space)) +
+                        " was written after its block had been freed; the writer missed the fence of the last use");
+  }
+}
+
+} // namespace segue::inline runtime

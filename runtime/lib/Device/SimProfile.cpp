@@ -1,0 +1,93 @@
+//===- SimProfile.cpp - what a simulated device is like -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SimProfile.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <unistd.h>
+
+namespace segue::inline runtime {
+
+static constexpr std::string_view figureKeys[] = {"d2h",     "dram",   "flops", "h2d",   "host",   "l1",
+                                                  "latency", "launch", "link",  "membw", "pinned", "threads"};
+static constexpr std::string_view specKeys[] = {"adversarial", "d2h",    "dram",    "fail-alloc", "fail-copy", "flops",
+                                                "h2d",         "host",   "l1",      "latency",    "launch",    "link",
+                                                "membw",       "pinned", "profile", "shrink",     "threads"};
+static constexpr std::string_view specFlags[] = {"adversarial", "virtual"};
+
+/// The options in a profile file: an object of texts, or of numbers for what
+/// has no unit.
+static DeviceOptions readProfile(const std::string &path) {
+  std::ifstream file(path);
+  if (!file)
+    throw Error(ErrorCode::IoFailed, "device \"sim\": cannot open the profile " + path);
+  nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    throw Error(ErrorCode::FileCorrupt, "device \"sim\": profile " + path + " is not a JSON object of options");
+  DeviceOptions options("sim\", profile \"" + path, "");
+  for (const auto &[key, value] : json.items()) {
+    if (!value.is_string() && !value.is_number_unsigned())
+      options.fail("\"" + key + "\" is " + value.dump() + "; give a text such as \"16GB/s\"");
+    options.set(key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  options.requireKnown(figureKeys);
+  return options;
+}
+
+SimProfile SimProfile::parse(DeviceOptions options) {
+  options.requireKnown(specKeys, specFlags);
+  SimProfile profile;
+  profile.isVirtual = options.has("virtual");
+  bool adversarial = options.has("adversarial");
+  if (adversarial && profile.isVirtual)
+    options.fail("it is either adversarial or virtual");
+  for (std::string_view key : {"fail-copy", "fail-alloc", "shrink"})
+    if (options.has(key) && !adversarial)
+      options.fail("option \"" + std::string(key) + "\" needs adversarial=SEED");
+  for (std::string_view key : {"flops", "membw", "launch"})
+    if (options.has(key) && !profile.isVirtual)
+      options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere kernels take the time they take");
+  if (adversarial && options.text("adversarial", "").empty())
+    options.set("adversarial", std::to_string(std::random_device()()));
+  profile.name = options.spec();
+
+  // What the file sets is checked as what the spec sets, and named as such.
+  DeviceOptions file("sim", "");
+  if (options.has("profile"))
+    file = readProfile(options.text("profile", ""));
+  auto from = [&](std::string_view key) -> const DeviceOptions & {
+    return options.has(key) || !file.has(key) ? options : file;
+  };
+  uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  profile.hostBytes = from("host").bytes("host", profile.isVirtual ? uint64_t(1) << 40 : physical);
+  profile.dramBytes = from("dram").bytes("dram", 512 << 20);
+  profile.pinnedBytes = from("pinned").bytes("pinned", 256 << 20);
+  profile.l1Bytes = from("l1").bytes("l1", 1 << 20);
+  // A direction in the spec, then the link in the spec, then the file's.
+  double fileLink = file.bytesPerSecond("link", 16e9);
+  auto direction = [&](std::string_view key) {
+    return options.bytesPerSecond(key, options.bytesPerSecond("link", file.bytesPerSecond(key, fileLink)));
+  };
+  profile.h2dBytesPerSecond = direction("h2d");
+  profile.d2hBytesPerSecond = direction("d2h");
+  profile.latencySeconds = from("latency").seconds("latency", 10e-6);
+  profile.threads = int(from("threads").integer("threads", 0, 1, 1024));
+  profile.flopsPerSecond = from("flops").flopsPerSecond("flops", 100e12);
+  profile.memoryBytesPerSecond = from("membw").bytesPerSecond("membw", 1000e9);
+  profile.launchSeconds = from("launch").seconds("launch", 5e-6);
+  if (adversarial)
+    profile.adversary = options.integer("adversarial", 0, 0, UINT64_MAX);
+  profile.failCopy = options.fraction("fail-copy", 0);
+  profile.failAlloc = options.fraction("fail-alloc", 0);
+  profile.shrink = options.fraction("shrink", 1);
+  return profile;
+}
+
+} // namespace segue::inline runtime

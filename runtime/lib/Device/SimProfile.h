@@ -1,0 +1,56 @@
+//===- SimProfile.h - what a simulated device is like -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The figures behind a spec `sim:...`: capacities, the link, and how fast the
+// device of `sim:virtual` computes. Options, each with its default:
+//
+//   host=<this machine's>   dram=512MiB   pinned=256MiB   l1=1MiB
+//   link=16GB/s             both directions; h2d= and d2h= set one each
+//   latency=10us            of each copy over the link
+//   threads=N               kernels run on N threads (default: all)
+//   profile=FILE.json       an object of these options; those given here win
+//   adversarial[=SEED]      any order that fences allow; with it, fail-copy=0.1
+//                           and fail-alloc=0.1 (chances), shrink=0.5 (the part
+//                           of dram that is left at times)
+//   virtual                 no bytes and no kernels, virtual time; with it,
+//                           flops=100TFLOP/s, membw=1000GB/s, launch=5us
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_DEVICE_SIMPROFILE_H
+#define SEGUE_LIB_DEVICE_SIMPROFILE_H
+
+#include "DeviceOptions.h"
+#include <optional>
+
+namespace segue::inline runtime {
+
+struct SimProfile {
+  uint64_t hostBytes = 0, dramBytes = 0, pinnedBytes = 0, l1Bytes = 0;
+  double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
+  int threads = 0;
+
+  /// The seed, if adversarial.
+  std::optional<uint64_t> adversary;
+  double failCopy = 0, failAlloc = 0;
+  /// Part of dram that is left while it is shrunk; 1: it never shrinks.
+  double shrink = 1;
+
+  bool isVirtual = false;
+  double flopsPerSecond = 0, memoryBytesPerSecond = 0, launchSeconds = 0;
+
+  /// Opens the device again, seed included.
+  std::string name;
+
+  /// Throws InvalidArgument for what it cannot use, IoFailed or FileCorrupt
+  /// for a profile file.
+  static SimProfile parse(DeviceOptions options);
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_DEVICE_SIMPROFILE_H

@@ -1,0 +1,190 @@
+//===- SimThreads.cpp - a thread per queue --------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SimThreads.h"
+#include "segue/runtime/Error.h"
+#include <atomic>
+#include <cassert>
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+#if defined(__linux__)
+#include <pthread.h>
+#include <sys/prctl.h>
+#endif
+
+namespace segue::inline runtime {
+
+void SimQueues::requireReached(const Fence &fence, std::string_view who) const {
+  for (Queue queue : allQueues)
+    if (fence[queue] > position(queue))
+      throw Error(ErrorCode::InvalidArgument, std::string(who) + " waits for entry " + std::to_string(fence[queue]) +
+                                                  " of queue " + std::string(name(queue)) + ", which has had " +
+                                                  std::to_string(position(queue)));
+}
+
+namespace {
+struct Entry {
+  Fence after;
+  Work work;
+};
+
+/// Entries in order; grows by doubling and is then reused.
+class EntryRing {
+public:
+  bool empty() const { return count_ == 0; }
+  Entry &front() { return entries_[first_]; }
+  void push(Entry entry) {
+    if (count_ == entries_.size()) {
+      std::vector<Entry> larger(std::max<size_t>(16, 2 * count_));
+      for (size_t i = 0; i < count_; ++i)
+        larger[i] = std::move(entries_[(first_ + i) % count_]);
+      entries_ = std::move(larger);
+      first_ = 0;
+    }
+    entries_[(first_ + count_++) % entries_.size()] = std::move(entry);
+  }
+  Entry pop() {
+    Entry entry = std::move(entries_[first_]);
+    first_ = (first_ + 1) % entries_.size();
+    --count_;
+    return entry;
+  }
+
+private:
+  std::vector<Entry> entries_;
+  size_t first_ = 0, count_ = 0;
+};
+} // namespace
+
+struct ThreadedQueues::State {
+  std::mutex mutex;
+  EntryRing rings[queueCount];
+  bool stopping = false;
+  /// The entry that runs counts as done: what it holds is being destroyed, and
+  /// the device with it.
+  bool isCounted[queueCount] = {};
+  std::condition_variable wake[queueCount];
+  std::condition_variable hostWake;
+  int hostsWaiting = 0;
+  std::atomic<uint64_t> posted[queueCount]{}, done[queueCount]{};
+
+  bool isDone(const Fence &fence) const {
+    for (size_t i = 0; i < queueCount; ++i)
+      if (fence.at[i] > done[i].load(std::memory_order_acquire))
+        return false;
+    return true;
+  }
+
+  /// With the lock held.
+  void countEntry(size_t queue) {
+    done[queue].fetch_add(1, std::memory_order_release);
+    for (size_t other = 0; other < queueCount; ++other)
+      if (other != queue)
+        wake[other].notify_one();
+    if (hostsWaiting)
+      hostWake.notify_all();
+  }
+
+  /// Runs entries of `queue` until it is empty and the queues are stopping.
+  void run(size_t queue) {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      EntryRing &ring = rings[queue];
+      wake[queue].wait(lock, [&] { return ring.empty() ? stopping : isDone(ring.front().after); });
+      if (ring.empty())
+        return;
+      Entry entry = ring.pop();
+      lock.unlock();
+      entry.work.run();
+      entry.work.run = nullptr;
+      lock.lock();
+      if (!isCounted[queue])
+        countEntry(queue);
+      isCounted[queue] = false;
+    }
+  }
+};
+
+ThreadedQueues::ThreadedQueues() : state_(std::make_shared<State>()) {
+  for (Queue queue : allQueues) {
+    threads_[uint8_t(queue)] = std::thread([state = state_, queue] {
+#if defined(__linux__)
+      std::string label = "segue-" + std::string(name(queue));
+      pthread_setname_np(pthread_self(), label.c_str());
+      // Sleeps that end in time: the link's are as short as its latency.
+      prctl(PR_SET_TIMERSLACK, 1ul);
+#endif
+      state->run(uint8_t(queue));
+    });
+  }
+}
+
+ThreadedQueues::~ThreadedQueues() {
+  for ([[maybe_unused]] std::thread &thread : threads_)
+    assert(!thread.joinable() && "finish() comes first");
+}
+
+void ThreadedQueues::finish() {
+  std::shared_ptr<State> state = state_;
+  size_t own = queueCount;
+  {
+    std::lock_guard lock(state->mutex);
+    state->stopping = true;
+    for (size_t queue = 0; queue < queueCount; ++queue) {
+      if (threads_[queue].get_id() == std::this_thread::get_id()) {
+        own = queue;
+        state->isCounted[queue] = true;
+        state->countEntry(queue);
+      }
+      state->wake[queue].notify_one();
+    }
+  }
+  if (own < queueCount) {
+    // Entries behind the one that brought us here still have their turn, and
+    // the loop that we come from must find none.
+    state->run(own);
+    std::lock_guard lock(state->mutex);
+    state->isCounted[own] = true;
+  }
+  for (size_t queue = 0; queue < queueCount; ++queue) {
+    if (queue == own)
+      threads_[queue].detach();
+    else
+      threads_[queue].join();
+  }
+}
+
+uint64_t ThreadedQueues::enqueue(Queue queue, const Fence &after, Work work) {
+  requireReached(after, work.label.empty() ? "work" : work.label);
+  State &state = *state_;
+  size_t index = uint8_t(queue);
+  std::lock_guard lock(state.mutex);
+  state.rings[index].push({after, std::move(work)});
+  uint64_t position = state.posted[index].fetch_add(1, std::memory_order_relaxed) + 1;
+  state.wake[index].notify_one();
+  return position;
+}
+
+uint64_t ThreadedQueues::position(Queue queue) const {
+  return state_->posted[uint8_t(queue)].load(std::memory_order_relaxed);
+}
+
+bool ThreadedQueues::isDone(const Fence &fence) const { return state_->isDone(fence); }
+
+void ThreadedQueues::wait(const Fence &fence) {
+  State &state = *state_;
+  if (state.isDone(fence))
+    return;
+  requireReached(fence, "the host");
+  std::unique_lock lock(state.mutex);
+  ++state.hostsWaiting;
+  state.hostWake.wait(lock, [&] { return state.isDone(fence); });
+  --state.hostsWaiting;
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,82 @@
+//===- BestFitArena.h - an address range in blocks --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Hands out blocks of a range [0, capacity), by offsets alone: whether there
+// are bytes behind them is not its business. A block comes from the smallest
+// free range that holds it, of equal ones from the lowest; freed neighbours
+// merge. The same calls give the same offsets.
+//
+// A free range remembers the fence of the work that still touches it. Ranges
+// that merge join their fences; a block carries the fence of its range, and
+// who writes it first waits for that.
+//
+//   BestFitArena arena(512 << 20);
+//   auto block = arena.take(4096, 512);             // nullopt: no range holds it
+//   arena.give(block->offset, 4096, lastUse);
+//
+// Exact: a block takes its bytes and no more; what alignment leaves before it
+// stays free. Not thread-safe.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_MEMORY_BESTFITARENA_H
+#define SEGUE_LIB_MEMORY_BESTFITARENA_H
+
+#include "segue/runtime/Memory/DeviceMemory.h"
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace segue::inline runtime {
+
+class BestFitArena {
+public:
+  /// `origin`: the address of offset 0, for alignment.
+  explicit BestFitArena(uint64_t capacityBytes, uint64_t origin = 0);
+
+  struct Block {
+    uint64_t offset;
+    Fence after;
+  };
+
+  /// A block whose address is a multiple of `alignment`, a power of two. Zero
+  /// bytes always fit and take nothing.
+  std::optional<Block> take(uint64_t bytes, uint64_t alignment);
+
+  /// Takes a block back: its offset and bytes.
+  void give(uint64_t offset, uint64_t bytes, const Fence &lastUse) noexcept;
+
+  uint64_t capacityBytes() const { return capacity_; }
+  FreeMemory freeMemory() const;
+
+private:
+  struct Range {
+    uint64_t bytes;
+    Fence after;
+  };
+  using Ranges = std::map<uint64_t, Range>;              // by offset
+  using Sizes = std::set<std::pair<uint64_t, uint64_t>>; // bytes, offset
+
+  void keepSpareNodes();
+  void insert(uint64_t offset, uint64_t bytes, const Fence &after) noexcept;
+  void remove(Ranges::iterator range) noexcept;
+
+  uint64_t capacity_, origin_;
+  uint64_t freeBytes_ = 0, liveBlocks_ = 0;
+  Ranges ranges_;
+  Sizes sizes_;
+  /// Nodes for ranges to come, so that giving back never allocates: there are
+  /// at most as many free ranges as blocks, and one.
+  std::vector<Ranges::node_type> spareRanges_;
+  std::vector<Sizes::node_type> spareSizes_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_MEMORY_BESTFITARENA_H
