@@ -13,6 +13,7 @@
 #include "CpuDevice.h"
 #include "SimDevice.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -40,6 +41,14 @@ DeviceRef Device::open(std::string_view spec) {
   }
   throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": there is no driver \"" +
                                               std::string(driverName) + "\"; known are " + known);
+}
+
+Device::Device() : memory_(*this) {}
+Device::~Device() = default;
+
+TransferEngine &Device::transfer() {
+  std::call_once(transferOnce_, [&] { transfer_ = std::make_unique<TransferEngine>(*this); });
+  return *transfer_;
 }
 
 bool Device::hasSpace(Space space) const {

@@ -8,6 +8,7 @@
 #include "segue/runtime/Tensor/Storage.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Memory/L1Compactor.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
 
@@ -60,6 +61,8 @@ void Storage::free() noexcept {
   if (freed_)
     return;
   freed_ = true;
+  if (derived_.load(std::memory_order_acquire))
+    device_->transfer().forget(id_);
   if (external_) {
     if (release_) {
       // The owner of the memory may do with it what he likes from here on.

@@ -4,10 +4,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+//
+// What callers see of it. The work is the transfer engine's.
+//
+//===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
 
@@ -15,50 +20,55 @@ bool hasLayout(const Tensor &tensor, const Layout &layout) {
   return satisfies(tensor.shape(), tensor.desc().layout, layout, tensor.device()->hasUnifiedMemory());
 }
 
-static void checkShapes(const Tensor &tensor, const TensorDesc &desc) {
-  if (tensor.shape() != desc.shape)
-    throw Error(ErrorCode::LayoutMismatch, "toLayout: " + tensor.desc().str() + " given, " + desc.str() +
-                                               " wanted; a layout never changes the shape");
-}
-
-void copyInto(const Tensor &source, const Tensor &target) {
-  checkShapes(source, target.desc());
-  if (!target.storage()->isWritable())
-    throw Error(ErrorCode::InvalidArgument, "copyInto: " + target.desc().str() + " is read-only memory");
-  CopyPlan plan(source.shape(), {source.element(), source.desc().strides()},
-                {target.element(), target.desc().strides()});
-  plan.run(source.bytes(), target.bytes(), target.device()->threads());
-  target.storage()->bumpVersion();
-}
-
-Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc) {
-  checkShapes(tensor, desc);
-  // Both are memory of this process; a device with memory of its own adds its
-  // hops here.
-  if (!tensor.device()->hasUnifiedMemory() || !device->hasUnifiedMemory())
-    throw Error(ErrorCode::Unsupported,
-                "toLayout: from device \"" + tensor.device()->name() + "\" to \"" + device->name() + "\"");
-  TensorDesc placed = desc;
-  placed.layout.offset = 0;
-  Tensor copy = Tensor::empty(device, std::move(placed));
-  if (!isInjective(copy.shape(), copy.desc().strides()))
-    throw Error(ErrorCode::InvalidArgument, "toLayout: " + desc.str() + " puts two elements in one place");
-  copyInto(tensor, copy);
-  return copy;
+static bool isPlaced(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc) {
+  return tensor.device() == device && tensor.shape() == desc.shape && tensor.element() == desc.element &&
+         hasLayout(tensor, desc.layout) && !tensor.storage()->failure();
 }
 
 Tensor toLayout(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc) {
-  checkShapes(tensor, desc);
-  if (tensor.device() == device && tensor.element() == desc.element && hasLayout(tensor, desc.layout))
+  if (isPlaced(device, tensor, desc)) {
+    tensor.storage()->requireUsable(tensor.desc().str());
     return tensor;
-  return copyTo(device, tensor, desc);
+  }
+  return device->transfer().toLayout(device, tensor, std::make_shared<const TensorDesc>(desc));
+}
+
+Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc) {
+  return device->transfer().copyTo(device, tensor, std::make_shared<const TensorDesc>(desc));
+}
+
+void copyInto(const Tensor &source, const Tensor &target) { target.device()->transfer().copyInto(source, target); }
+
+void wait(const Tensor &tensor) {
+  Storage &storage = *tensor.storage();
+  Device &device = *storage.device();
+  if (!storage.writes().empty() && !device.isDone(storage.writes())) {
+    double begin = device.seconds();
+    device.wait(storage.writes());
+    device.transfer().counters().waitNanoseconds += uint64_t((device.seconds() - begin) * 1e9);
+  }
+  storage.requireUsable(tensor.desc().str());
 }
 
 Tensor toHost(const Tensor &tensor) {
-  // Any alignment will do on the host.
-  return toLayout(tensor.device(), tensor,
-                  TensorDesc(tensor.shape(), tensor.element(),
-                             Layout{.space = Space::Host, .alignment = uint32_t(byteSize(tensor.element()))}));
+  const Layout &given = tensor.desc().layout;
+  // Any memory of the host will do, and any alignment.
+  Layout wanted{.space = given.space == Space::HostPinned ? Space::HostPinned : Space::Host,
+                .alignment = uint32_t(byteSize(tensor.element()))};
+  Tensor host = toLayout(tensor.device(), tensor, TensorDesc(tensor.shape(), tensor.element(), wanted));
+  wait(host);
+  return host;
+}
+
+void setRetain(const Tensor &tensor, bool retain) { tensor.storage()->setRetained(retain); }
+
+bool donate(const Tensor &tensor) {
+  if (tensor.isSoleOwner()) {
+    tensor.storage()->setDonated(true);
+    return true;
+  }
+  ++tensor.device()->transfer().counters().donationsIgnored;
+  return false;
 }
 
 } // namespace segue::inline runtime

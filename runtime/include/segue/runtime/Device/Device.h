@@ -32,6 +32,7 @@
 #include "segue/runtime/Tensor/Layout.h"
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,7 @@ class CopyPlan;
 class Engine;
 class L1Compactor;
 class Device;
+class TransferEngine;
 using DeviceRef = std::shared_ptr<Device>;
 
 /// A kernel of the generated code: runs units [begin, end). Returns 0, or i+1
@@ -80,7 +82,7 @@ public:
   /// InvalidArgument naming the unknown driver or key and the known ones.
   static DeviceRef open(std::string_view spec);
 
-  virtual ~Device() = default;
+  virtual ~Device();
 
   /// The spec that opens this device again.
   virtual std::string name() const = 0;
@@ -105,6 +107,9 @@ public:
 
   /// The books over all spaces. Everybody allocates here.
   DeviceMemory &memory() { return memory_; }
+
+  /// Moves and converts everything; made on first use. Any thread.
+  TransferEngine &transfer();
 
   //===--------------------------------------------------------------------===//
   // Raw memory: called by DeviceMemory alone
@@ -169,10 +174,12 @@ public:
   virtual double seconds() const = 0;
 
 protected:
-  Device() : memory_(*this) {}
+  Device();
 
 private:
   DeviceMemory memory_;
+  std::once_flag transferOnce_;
+  std::unique_ptr<TransferEngine> transfer_;
 };
 
 } // namespace segue::inline runtime

@@ -107,7 +107,22 @@ public:
     uses_.join(fence);
   }
 
+  /// False: handles that are left do not need the bytes after the next program
+  /// that reads them; it frees the storage. See setRetain.
+  bool isRetained() const { return retained_.load(std::memory_order_relaxed); }
+  void setRetained(bool retained) { retained_.store(retained, std::memory_order_relaxed); }
+  /// True: the next program that takes the storage may write it, whoever holds
+  /// a handle. See donate.
+  bool isDonated() const { return donated_.load(std::memory_order_relaxed); }
+  void setDonated(bool donated) { donated_.store(donated, std::memory_order_relaxed); }
+
+  /// Converted copies of it are kept in a cache that must know when it is freed.
+  void setDerived() { derived_.store(true, std::memory_order_release); }
+
   StorageState state() const;
+  /// Work queued from now on writes all of the storage anew: what became of
+  /// earlier writes does not matter to its readers any more.
+  void forgetOutcome() { outcome_ = nullptr; }
   /// Made on first use; work that writes the storage keeps it.
   const std::shared_ptr<Outcome> &outcome();
   /// Null, or why its bytes were never written.
@@ -140,6 +155,7 @@ private:
   bool external_ = false;
   bool writable_ = true;
   bool freed_ = false;
+  std::atomic<bool> retained_{true}, donated_{false}, derived_{false};
   std::function<void()> release_;
   std::atomic<uint64_t> version_{0};
   Fence writes_, uses_;

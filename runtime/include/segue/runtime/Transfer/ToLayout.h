@@ -31,20 +31,37 @@ bool hasLayout(const Tensor &tensor, const Layout &layout);
 
 /// A tensor with the shape of `tensor` and the element type and layout of
 /// `desc`, on `device`. The same handle if nothing is to be done (no copy);
-/// otherwise new storage that is ready on return. May narrow the element type.
-/// Throws LayoutMismatch if the shapes differ, Unsupported for a space or
-/// storage that the device lacks; `tensor` is never changed.
+/// otherwise new storage, pending where the device works asynchronously. May
+/// narrow the element type. Throws LayoutMismatch if the shapes differ,
+/// Unsupported for a space that the device lacks, DeviceOom; `tensor` is never
+/// changed. See TransferEngine for more control.
 Tensor toLayout(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc);
 
-/// The same values, dense in `host`.
+/// The same values in their logical element type, dense in memory of the host,
+/// which may read them at once: blocks until they are there. Throws the error
+/// of a copy or program that should have written them.
 Tensor toHost(const Tensor &tensor);
+
+/// Blocks until the tensor is written. Throws the error of what should have
+/// written it, or UseAfterFree.
+void wait(const Tensor &tensor);
 
 /// A copy in new storage, whether needed or not.
 Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc);
 
 /// Copies `source` over the whole of `target`, which has the same shape and
-/// any element type and strides. Throws LayoutMismatch.
+/// any element type and layout. Throws LayoutMismatch, InvalidArgument for
+/// read-only memory.
 void copyInto(const Tensor &source, const Tensor &target);
+
+/// False: handles of the caller do not need the bytes any more once the next
+/// program has read them; they are freed then.
+void setRetain(const Tensor &tensor, bool retain);
+
+/// Gives the storage up: the next program that takes the tensor may overwrite
+/// it or use it for an output. Does nothing but count where somebody else holds
+/// the storage too, and returns false.
+bool donate(const Tensor &tensor);
 
 /// One copy between two strided views of one shape, decided at construction:
 /// dimensions merged and ordered by the strides of the target, then a straight

@@ -32,6 +32,7 @@
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include "segue/runtime/Transfer/TransferCounters.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -143,6 +144,9 @@ public:
   const StitchOptions &options() const { return options_; }
   /// Not owned; null: every hop may go at once.
   void setGate(TransferGate *gate);
+  /// Gets a sentence per lossy conversion where `lossy_casts` is "warn"; by
+  /// default stderr does.
+  void setWarn(std::function<void(const std::string &)> warn);
 
   /// The memoised plan of a transfer. Takes a lock; allocates the first time.
   std::shared_ptr<const TransferPlan> plan(const TensorDesc &given, const TensorDesc &wanted, bool forced = false);
@@ -156,7 +160,8 @@ public:
   Tensor toLayout(const DeviceRef &device, Tensor tensor, std::shared_ptr<const TensorDesc> wanted,
                   const TransferOptions &options = {});
 
-  /// The same for an input of a program, counted as such.
+  /// The same for an input of a program, counted as such. What may be lost has
+  /// passed checkConversion before.
   Alignment align(const DeviceRef &device, Tensor &tensor, const std::shared_ptr<const TensorDesc> &wanted,
                   const TransferOptions &options = {});
 

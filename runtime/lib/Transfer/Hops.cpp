@@ -1,0 +1,434 @@
+//===- Hops.cpp - the steps of a transfer as queued work ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// All memory of a transfer is taken before its first step is queued, so that
+// none has to be called back. Each step waits for the one before it, the first
+// for what writes the source, the last for what uses the target. Memory in
+// between goes back when the last step is queued, with the fence of its last
+// use; work holds outcomes and addresses, never storages.
+//
+//===----------------------------------------------------------------------===//
+
+#include "TransferEngineImpl.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <cstring>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// Memory between steps
+//===----------------------------------------------------------------------===//
+
+PassingMemory &PassingMemory::operator=(PassingMemory &&other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(space_, other.space_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(block_, other.block_);
+  std::swap(used_, other.used_);
+  return *this;
+}
+
+PassingMemory::~PassingMemory() {
+  if (device_ && block_.data)
+    device_->memory().free(space_, block_.data, bytes_, alignment, block_.account, used_);
+}
+
+PassingMemory PassingMemory::take(Device &device, Space space, uint64_t bytes, OwnerId owner) {
+  return {device, space, bytes, device.memory().allocate(space, bytes, alignment, owner, Lifetime::Short)};
+}
+
+PassingMemory PassingMemory::tryTake(Device &device, Space space, uint64_t bytes, OwnerId owner) {
+  if (!device.hasSpace(space))
+    return {};
+  return {device, space, bytes, device.memory().tryAllocate(space, bytes, alignment, owner, Lifetime::Short)};
+}
+
+/// As many staging buffers as the options say and the memory has, but no more
+/// than there are chunks. None if not even two were to be had.
+TransferEngine::Impl::Staging TransferEngine::Impl::takeStaging(const TransferStep &step) {
+  const StitchOptions &options = engine.options();
+  Staging staging;
+  staging.chunkBytes = std::min(options.stagingChunkBytes, step.bytes);
+  uint64_t chunks = (step.bytes + staging.chunkBytes - 1) / staging.chunkBytes;
+  for (uint64_t i = 0; i < std::min<uint64_t>(chunks, options.stagingBuffers); ++i) {
+    PassingMemory buffer = PassingMemory::tryTake(device, Space::HostPinned, staging.chunkBytes, stagingOwner);
+    if (!buffer.data())
+      break;
+    staging.addresses.push_back(buffer.data());
+    staging.memory.push_back(std::move(buffer));
+  }
+  return staging;
+}
+
+//===----------------------------------------------------------------------===//
+// Tokens
+//===----------------------------------------------------------------------===//
+
+void TransferEngine::Impl::finishHops(bool all) {
+  for (auto it = inFlight.begin(); it != inFlight.end();) {
+    if (all)
+      device.wait(it->fence);
+    if (!device.isDone(it->fence)) {
+      ++it;
+      continue;
+    }
+    InFlight done = std::move(*it);
+    it = inFlight.erase(it);
+    gate->complete(done.token, done.bytes, *done.seconds);
+  }
+}
+
+void TransferEngine::setGate(TransferGate *gate) {
+  if (impl_->gate)
+    impl_->finishHops(/*all=*/true);
+  impl_->gate = gate;
+}
+
+std::optional<uint64_t> TransferEngine::Impl::acquire(const TransferStep &link, TransferPriority priority) {
+  while (true) {
+    finishHops(/*all=*/false);
+    TransferGate::Grant grant = gate->acquire(link.queue, priority, link.bytes);
+    if (grant.answer == TransferGate::Answer::Go)
+      return grant.token;
+    if (grant.answer == TransferGate::Answer::Deny)
+      return std::nullopt;
+    auto oldest = std::ranges::find(inFlight, link.queue, &InFlight::queue);
+    if (oldest == inFlight.end())
+      return gate->overrun(link.queue, priority, link.bytes);
+    device.wait(oldest->fence);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The work of a step
+//===----------------------------------------------------------------------===//
+
+/// What the steps of one transfer share while they run.
+struct TransferEngine::Impl::Chain {
+  Impl &impl;
+  std::shared_ptr<const TransferPlan> plan;
+  /// Of the queued writes of the source; null if there were none.
+  std::shared_ptr<Outcome> source;
+  std::shared_ptr<Outcome> target;
+  std::shared_ptr<const TransferConsumer> consumer;
+  std::shared_ptr<TransferChecksum> checksum;
+  Staging staging; // addresses alone
+
+  /// `program "f", input 3 ("x"), bf16[8,8]`.
+  std::string what() const {
+    std::string tensor = plan->steps.back().target.str();
+    return consumer ? consumer->str() + ", " + tensor : "toLayout: " + tensor;
+  }
+
+  /// Does `body` unless something failed before it, and keeps its failure.
+  template <typename Body> void step(size_t index, Body body) {
+    if (target->error())
+      return;
+    if (const Error *error = index == 0 && source ? source->error() : nullptr) {
+      target->fail(error->within(what() + " is a copy of a tensor that was never written"));
+      return;
+    }
+    auto failed = [&](const Error &error) {
+      ++impl.engine.counters().failures;
+      const TransferStep &step = plan->steps[index];
+      target->fail(error.within(what() + ": " + std::to_string(step.bytes) + " bytes, " + step.hop() + " on queue " +
+                                std::string(segue::name(step.queue))));
+    };
+    try {
+      body();
+    } catch (const Error &error) {
+      failed(error);
+    } catch (const std::exception &error) {
+      failed(Error(ErrorCode::TransferFailed, error.what()));
+    }
+  }
+};
+
+void TransferEngine::Impl::copyTwice(void *target, const void *source, uint64_t bytes) {
+  try {
+    device.copy(target, source, bytes);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::TransferFailed) // only a link that stumbled is worth a second try
+      throw;
+    ++engine.counters().retries;
+    device.copy(target, source, bytes);
+  }
+}
+
+void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain, std::byte *to, const std::byte *from) {
+  bool down = step.queue == Queue::HostToDevice;
+  TransferChecksum *checksum = chain.checksum.get();
+  if (checksum && down && checksum->isSet())
+    if (uint64_t found = XXH3_64bits(from, step.bytes); found != checksum->value())
+      throw Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
+                                                   std::to_string(found) + ", not " +
+                                                   std::to_string(checksum->value()) + "); they were not used");
+  if (chain.staging.addresses.empty() || !step.staged) {
+    copyTwice(to, from, step.bytes);
+  } else {
+    StagingBuffers staging{chain.staging.addresses, chain.staging.chunkBytes};
+    LinkCopy link = [this](void *target, const void *source, uint64_t bytes) { copyTwice(target, source, bytes); };
+    if (down)
+      stagedToDevice(to, from, step.bytes, staging, toDeviceCopier, link);
+    else
+      stagedToHost(to, from, step.bytes, staging, toHostCopier, link);
+  }
+  if (checksum && !down)
+    checksum->set(XXH3_64bits(to, step.bytes));
+}
+
+static std::string_view labelOf(const TransferStep &step) {
+  switch (step.kind) {
+  case TransferStep::Kind::HostRelayout:
+    return "host relayout";
+  case TransferStep::Kind::DeviceRelayout:
+    return "relayout";
+  case TransferStep::Kind::Link:
+    break;
+  }
+  return step.queue == Queue::HostToDevice ? "copy h2d" : "copy d2h";
+}
+
+//===----------------------------------------------------------------------===//
+// Running a plan
+//===----------------------------------------------------------------------===//
+
+/// Zero points that are all zero do not cross the link (rule R3).
+static bool zeroPointsIdle(const Tensor &source) {
+  const Storage &storage = *source.storage();
+  const Device &device = *storage.device();
+  if (!device.hasBytes() || !(storage.writes().empty() || device.isDone(storage.writes())))
+    return false;
+  LayoutParts parts = source.desc().parts();
+  std::vector<float> zeroPoints(size_t(parts.rows));
+  std::memcpy(zeroPoints.data(), source.bytes() + parts.zeroPoints, zeroPoints.size() * sizeof(float));
+  return std::ranges::all_of(zeroPoints, [](float zeroPoint) { return zeroPoint == 0; });
+}
+
+std::shared_ptr<CopyRecord> TransferEngine::Impl::traceStep(const TransferStep &step, const std::string &from,
+                                                            const TransferOptions &options) {
+  if (!engine.options().traceCopies)
+    return nullptr;
+  auto record = std::make_shared<CopyRecord>();
+  record->from = from;
+  record->to = step.target.str();
+  record->hop = step.hop();
+  record->bytes = step.bytes;
+  record->queue = segue::name(step.queue);
+  record->consumer = options.consumer;
+  std::lock_guard lock(traceMutex);
+  trace.push_back(record);
+  return record;
+}
+
+void TransferEngine::Impl::count(const TransferPlan &plan) {
+  TransferCounters &counters = engine.counters();
+  counters.copies += 1;
+  auto add = [](TransferCounters::Sum &sum, uint64_t bytes) {
+    if (bytes)
+      sum += bytes;
+  };
+  add(counters.h2dBytes, plan.h2dBytes);
+  add(counters.d2hBytes, plan.d2hBytes);
+  add(counters.d2dBytes, plan.d2dBytes);
+  add(counters.hostBytes, plan.hostBytes);
+  add(counters.bounces, plan.bounces);
+}
+
+bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const Tensor &source, const Tensor &target,
+                               const TransferOptions &options) {
+  if (plan->steps.empty())
+    return true;
+  TransferCounters &counters = engine.counters();
+  if (device.runsInline() && device.hasUnifiedMemory()) {
+    const TransferStep &step = plan->steps.front();
+    auto record = traceStep(step, source.desc().str(), options);
+    double begin = device.seconds();
+    device.relayout(*step.relayout, source.bytes(), target.bytes());
+    double seconds = device.seconds() - begin;
+    counters.alignNanoseconds += uint64_t(seconds * 1e9);
+    if (record)
+      record->begin = begin, record->seconds = seconds;
+    count(*plan);
+    return true;
+  }
+  if (plan->withoutZeroPoints && zeroPointsIdle(source))
+    plan = plan->withoutZeroPoints;
+  size_t last = plan->steps.size() - 1;
+
+  // Memory: of what may be missing, everything before anything is queued.
+  std::array<PassingMemory, 2> between;
+  Staging staging;
+  bool pageable = false;
+  const TransferStep *link = nullptr;
+  for (size_t i = 0; i <= last; ++i) {
+    const TransferStep &step = plan->steps[i];
+    if (i != last) {
+      Space space = step.target.layout.space;
+      if (space == Space::HostPinned)
+        between[i] = PassingMemory::tryTake(device, space, step.bytes, stagingOwner);
+      if (!between[i].data()) {
+        pageable |= space == Space::HostPinned;
+        between[i] =
+            PassingMemory::take(device, space == Space::HostPinned ? Space::Host : space, step.bytes, stagingOwner);
+      }
+    }
+    if (step.kind == TransferStep::Kind::Link) {
+      link = &step;
+      if (step.staged)
+        staging = takeStaging(step);
+      pageable |= step.staged && staging.addresses.empty();
+    }
+  }
+  std::optional<uint64_t> token;
+  if (link && gate && !(token = acquire(*link, options.priority)))
+    return false;
+  count(*plan);
+  if (pageable)
+    ++counters.pageableCopies;
+
+  Storage &from = *source.storage(), &into = *target.storage();
+  auto chain = std::make_shared<Chain>(Chain{.impl = *this,
+                                             .plan = plan,
+                                             .source = from.writes().empty() ? nullptr : from.outcome(),
+                                             .target = into.outcome(),
+                                             .consumer = options.consumer,
+                                             .checksum = options.checksum,
+                                             .staging = {{}, staging.addresses, staging.chunkBytes}});
+  std::shared_ptr<double> linkSeconds = token ? std::make_shared<double>(0) : nullptr;
+  std::string now = engine.options().traceCopies ? source.desc().str() : std::string();
+  const std::byte *read = source.bytes();
+  Fence before = from.writes();
+  for (size_t i = 0; i <= last; ++i) {
+    const TransferStep &step = plan->steps[i];
+    std::byte *written = i == last ? target.bytes() : between[i].data();
+    Fence after = before;
+    after.join(i == last ? into.uses() : between[i].used());
+    bool isLink = step.kind == TransferStep::Kind::Link;
+    if (isLink)
+      for (const PassingMemory &buffer : staging.memory)
+        after.join(buffer.used());
+    auto record = traceStep(step, now, options);
+    now = record ? record->to : std::string();
+
+    Work work;
+    work.label = labelOf(step);
+    if (isLink)
+      work.cost.linkBytes = step.bytes;
+    else if (step.kind == TransferStep::Kind::DeviceRelayout)
+      work.cost.memoryBytes = 2 * step.bytes; // as many are read, about
+    work.run = [this, chain, i, read, written, record, linkSeconds, isLink] {
+      const TransferStep &step = chain->plan->steps[i];
+      double begin = device.seconds();
+      chain->step(i, [&] {
+        if (isLink)
+          runLink(step, *chain, written, read);
+        else
+          device.relayout(*step.relayout, read, written);
+      });
+      double seconds = device.seconds() - begin;
+      if (!isLink)
+        engine.counters().alignNanoseconds += uint64_t(seconds * 1e9);
+      else if (linkSeconds)
+        *linkSeconds = seconds;
+      if (record)
+        record->begin = begin, record->seconds = seconds;
+    };
+    Fence fence(step.queue, device.enqueue(step.queue, after, std::move(work)));
+
+    if (i == 0)
+      from.addRead(fence);
+    else
+      between[i - 1].addUse(fence);
+    if (i == last)
+      into.addWrite(fence);
+    else
+      between[i].addUse(fence);
+    if (isLink) {
+      for (PassingMemory &buffer : staging.memory)
+        buffer.addUse(fence);
+      if (token)
+        inFlight.push_back({*token, step.queue, step.bytes, fence, linkSeconds});
+    }
+    before = fence;
+    read = written;
+  }
+  if (pageable)
+    device.wait(before);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Small writes
+//===----------------------------------------------------------------------===//
+
+/// Zeroes bytes [begin, end) of argument 0.
+static int64_t zeroKernel(void *const *args, int64_t begin, int64_t end) {
+  std::memset(static_cast<std::byte *>(args[0]) + begin, 0, size_t(end - begin));
+  return 0;
+}
+
+/// Bytes that pay for waking another thread.
+static constexpr int64_t zeroGrain = 256 << 10;
+
+bool TransferEngine::Impl::isHostReadable(const Tensor &tensor) const {
+  return isHostSpace(tensor.desc().layout.space) || (device.hasUnifiedMemory() && device.runsInline());
+}
+
+void TransferEngine::fillZero(const Tensor &target) {
+  Storage &storage = *target.storage();
+  uint64_t bytes = target.desc().spanBytes();
+  if (bytes == 0)
+    return;
+  if (impl_->isHostReadable(target)) {
+    if (!storage.uses().empty())
+      device_.wait(storage.uses());
+    if (device_.hasBytes())
+      std::memset(target.bytes(), 0, bytes);
+    return;
+  }
+  Work work;
+  work.label = "zero";
+  work.cost.memoryBytes = bytes;
+  work.run = [&device = device_, address = static_cast<void *>(target.bytes()), bytes] {
+    void *args[] = {address};
+    device.launch(zeroKernel, args, int64_t(bytes), zeroGrain, device.threads());
+  };
+  storage.addWrite(Fence(Queue::Compute, device_.enqueue(Queue::Compute, storage.uses(), std::move(work))));
+}
+
+void TransferEngine::writeScalar(const Tensor &target, const void *value, uint64_t bytes) {
+  Storage &storage = *target.storage();
+  std::array<std::byte, 8> kept{};
+  std::memcpy(kept.data(), value, bytes);
+  if (impl_->isHostReadable(target)) {
+    if (!storage.uses().empty())
+      device_.wait(storage.uses());
+    if (device_.hasBytes())
+      std::memcpy(target.bytes(), kept.data(), bytes);
+    return;
+  }
+  counters_.copies += 1;
+  counters_.h2dBytes += bytes;
+  Work work;
+  work.label = "copy h2d";
+  work.cost.linkBytes = bytes;
+  work.run = [impl = impl_.get(), outcome = storage.outcome(), address = target.bytes(), kept, bytes] {
+    try {
+      impl->copyTwice(address, kept.data(), bytes);
+    } catch (const Error &error) {
+      ++impl->engine.counters().failures;
+      outcome->fail(error.within("a scalar of " + std::to_string(bytes) + " bytes, host -> device_dram"));
+    }
+  };
+  storage.addWrite(Fence(Queue::HostToDevice, device_.enqueue(Queue::HostToDevice, storage.uses(), std::move(work))));
+}
+
+} // namespace segue::inline runtime

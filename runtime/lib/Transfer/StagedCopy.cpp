@@ -1,0 +1,116 @@
+//===- StagedCopy.cpp - pageable memory over the link ---------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "StagedCopy.h"
+#include <algorithm>
+#include <cstring>
+
+namespace segue::inline runtime {
+
+HostCopier::~HostCopier() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable())
+    thread_.join();
+}
+
+uint64_t HostCopier::start(void *target, const void *source, uint64_t bytes) {
+  std::unique_lock lock(mutex_);
+  // Callers keep to as many jobs as buffers; this is for one that does not.
+  changed_.wait(lock, [this] { return started_ - finished_ < maxJobs; });
+  jobs_[started_ % maxJobs] = {target, source, bytes};
+  ++started_;
+  if (!thread_.joinable())
+    thread_ = std::thread([this] { work(); });
+  changed_.notify_all();
+  return started_;
+}
+
+void HostCopier::wait(uint64_t job) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return finished_ >= job; });
+}
+
+void HostCopier::waitAll() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return finished_ == started_; });
+}
+
+void HostCopier::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return finished_ < started_ || stop_; });
+    if (finished_ == started_)
+      return;
+    Job job = jobs_[finished_ % maxJobs];
+    lock.unlock();
+    std::memcpy(job.target, job.source, job.bytes);
+    lock.lock();
+    ++finished_;
+    changed_.notify_all();
+  }
+}
+
+namespace {
+/// The copier is idle when this is left, also by an exception.
+struct Join {
+  HostCopier &copier;
+  ~Join() { copier.waitAll(); }
+};
+
+/// A transfer cut in chunks, the last of which may be shorter.
+struct Chunks {
+  uint64_t bytes, chunkBytes;
+  uint64_t count() const { return (bytes + chunkBytes - 1) / chunkBytes; }
+  uint64_t begin(uint64_t i) const { return i * chunkBytes; }
+  uint64_t size(uint64_t i) const { return std::min(chunkBytes, bytes - begin(i)); }
+};
+} // namespace
+
+void stagedToDevice(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
+                    HostCopier &copier, const LinkCopy &link) {
+  Chunks chunks{bytes, staging.chunkBytes};
+  uint64_t count = chunks.count(), buffers = staging.buffers.size();
+  Join join{copier};
+  if (count == 1) { // no neighbour: no helper
+    std::memcpy(staging.buffers[0], source, bytes);
+    return link(target, staging.buffers[0], bytes);
+  }
+  // Chunk i is in its buffer when its job is done; the buffer is free again
+  // when the link is done with it.
+  std::array<uint64_t, HostCopier::maxJobs> jobs{};
+  uint64_t filled = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    for (; filled < std::min(count, i + buffers); ++filled)
+      jobs[filled % buffers] =
+          copier.start(staging.buffers[filled % buffers], source + chunks.begin(filled), chunks.size(filled));
+    copier.wait(jobs[i % buffers]);
+    link(target + chunks.begin(i), staging.buffers[i % buffers], chunks.size(i));
+  }
+}
+
+void stagedToHost(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
+                  HostCopier &copier, const LinkCopy &link) {
+  Chunks chunks{bytes, staging.chunkBytes};
+  uint64_t count = chunks.count(), buffers = staging.buffers.size();
+  Join join{copier};
+  std::array<uint64_t, HostCopier::maxJobs> jobs{}; // that empty the buffers
+  for (uint64_t i = 0; i < count; ++i) {
+    std::byte *buffer = staging.buffers[i % buffers];
+    copier.wait(jobs[i % buffers]);
+    link(buffer, source + chunks.begin(i), chunks.size(i));
+    if (i + 1 < count)
+      jobs[i % buffers] = copier.start(target + chunks.begin(i), buffer, chunks.size(i));
+    else
+      std::memcpy(target + chunks.begin(i), buffer, chunks.size(i));
+  }
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,285 @@
+//===- TransferPlan.cpp - from one layout to another, in steps ------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Within one memory a transfer is one relayout. Over the link it is
+//
+//   given --host relayout--> wire --link--> wire --device relayout--> wanted
+//
+// or its mirror image, where either relayout is left out if the wire is what
+// stands beside it. Choosing the wire is all the planning there is.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Transfer/TransferPlan.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <array>
+
+namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// Losslessness
+//===----------------------------------------------------------------------===//
+
+/// True if every value of `from` is a value of `to`.
+static bool widens(ElementType from, ElementType to) {
+  if (from == to || from == ElementType::i1)
+    return true;
+  switch (from) {
+  case ElementType::bf16:
+  case ElementType::f16:
+    return to == ElementType::f32;
+  case ElementType::i8: // 8 significant bits are exact in every float
+    return to != ElementType::i1;
+  case ElementType::i32:
+    return to == ElementType::i64;
+  default:
+    return false;
+  }
+}
+
+bool isLossless(const TensorDesc &given, const TensorDesc &wanted) {
+  const Layout &from = given.layout, &to = wanted.layout;
+  if (!isRowStorage(to.storage))
+    return widens(given.element, wanted.element);
+  // Into row storage: only the very bytes.
+  return from.storage == to.storage && given.element == wanted.element && (to.zeroPoints || !from.zeroPoints);
+}
+
+//===----------------------------------------------------------------------===//
+// The chain
+//===----------------------------------------------------------------------===//
+
+std::string TransferStep::hop() const {
+  std::string text = std::string(segue::name(from)) + " -> " + std::string(segue::name(target.layout.space));
+  return text;
+}
+
+/// Where nothing says otherwise, buffers in between are aligned for any reader.
+static constexpr uint32_t wireAlignment = 64;
+
+/// `desc` in `space`, at the start of memory of its own.
+static TensorDesc placed(TensorDesc desc, Space space) {
+  desc.layout.space = space;
+  desc.layout.offset = 0;
+  desc.layout.alignment = wireAlignment;
+  return desc;
+}
+
+static TensorDesc dense(const TensorDesc &desc) {
+  return TensorDesc(desc.shape, desc.element,
+                    Layout{.storage = desc.layout.storage, .zeroPoints = desc.layout.zeroPoints});
+}
+
+/// True if the same values have the same bytes in both.
+static bool sameBytes(const TensorDesc &a, const TensorDesc &b) {
+  if (a.element != b.element)
+    return false;
+  return canonicalize(a.shape, placed(a, Space::Host).layout) == canonicalize(b.shape, placed(b, Space::Host).layout);
+}
+
+namespace {
+class Planner {
+public:
+  Planner(TransferPlan &plan, const TensorDesc &given, const TensorDesc &wanted, const StitchOptions &options)
+      : plan_(plan), given_(given), wanted_(wanted), options_(options), now_(&given_) {
+    plan_.steps.reserve(3); // `now_` points into it
+  }
+
+  void withinOneMemory(bool unified) {
+    bool onHost = isHostSpace(given_.layout.space) && isHostSpace(wanted_.layout.space);
+    if (onHost && !unified)
+      relayout(TransferStep::Kind::HostRelayout, Queue::HostToDevice, wanted_);
+    else
+      relayout(TransferStep::Kind::DeviceRelayout, Queue::Compute, wanted_);
+    (onHost ? plan_.hostBytes : plan_.d2dBytes) += plan_.steps.back().bytes;
+  }
+
+  void hostToDevice() {
+    // At equal size the device converts: what is as given comes first.
+    TensorDesc wire = smallest({given_, dense(given_), wanted_, dense(wanted_)});
+    bool staged = given_.layout.space == Space::Host;
+    if (!sameBytes(wire, given_)) {
+      relayout(TransferStep::Kind::HostRelayout, Queue::HostToDevice, placed(wire, hostSpaceFor(wire)));
+      plan_.hostBytes += plan_.steps.back().bytes;
+    }
+    bool arrived = sameBytes(wire, wanted_) && wanted_.layout.space == Space::DeviceDram;
+    link(Queue::HostToDevice, arrived ? wanted_ : placed(wire, Space::DeviceDram), now_->layout.space);
+    if (!arrived) {
+      relayout(TransferStep::Kind::DeviceRelayout, Queue::Compute, wanted_);
+      plan_.d2dBytes += plan_.steps.back().bytes;
+    }
+    plan_.bounces = uint32_t(staged) + uint32_t(wanted_.layout.space == Space::DeviceL1);
+  }
+
+  void deviceToHost() {
+    TensorDesc wire = smallest({wanted_, dense(wanted_), given_, dense(given_)});
+    bool staged = wanted_.layout.space == Space::Host;
+    if (!sameBytes(wire, given_) || given_.layout.space == Space::DeviceL1) {
+      relayout(TransferStep::Kind::DeviceRelayout, Queue::Compute, placed(wire, Space::DeviceDram));
+      plan_.d2dBytes += plan_.steps.back().bytes;
+    }
+    bool arrived = sameBytes(wire, wanted_);
+    TensorDesc landing = arrived ? wanted_ : placed(wire, hostSpaceFor(wire));
+    link(Queue::DeviceToHost, landing, landing.layout.space);
+    if (!arrived) {
+      relayout(TransferStep::Kind::HostRelayout, Queue::DeviceToHost, wanted_);
+      plan_.hostBytes += plan_.steps.back().bytes;
+    }
+    plan_.bounces = uint32_t(staged) + uint32_t(given_.layout.space == Space::DeviceL1);
+  }
+
+private:
+  static const TensorDesc &smaller(const TensorDesc &a, const TensorDesc &b) {
+    return b.spanBytes() < a.spanBytes() ? b : a;
+  }
+
+  static TensorDesc smallest(const std::array<TensorDesc, 4> &candidates) {
+    const TensorDesc *best = &candidates[0];
+    for (const TensorDesc &candidate : candidates)
+      best = &smaller(*best, candidate);
+    return *best;
+  }
+
+  /// Pinned, and then without staging, where it takes no more than staging
+  /// would.
+  Space hostSpaceFor(const TensorDesc &wire) const {
+    return wire.spanBytes() <= options_.stagingChunkBytes * options_.stagingBuffers ? Space::HostPinned : Space::Host;
+  }
+
+  void append(TransferStep step) {
+    plan_.steps.push_back(std::move(step));
+    now_ = &plan_.steps.back().target;
+  }
+
+  void relayout(TransferStep::Kind kind, Queue queue, TensorDesc target) {
+    TransferStep step;
+    step.kind = kind;
+    step.queue = queue;
+    step.from = now_->layout.space;
+    step.bytes = target.spanBytes();
+    for (const TensorDesc *side : {now_, static_cast<const TensorDesc *>(&target)})
+      if (!side->layout.tile.empty() || side->layout.storage != StorageType::Element)
+        throw Error(ErrorCode::Unsupported, "toLayout: " + side->str() + ": no plan for tiles and row storage");
+    step.relayout = std::make_shared<const CopyPlan>(target.shape, CopyPlan::Side{now_->element, now_->strides()},
+                                                     CopyPlan::Side{target.element, target.strides()});
+    step.target = std::move(target);
+    append(std::move(step));
+  }
+
+  void link(Queue queue, TensorDesc target, Space hostSpace) {
+    TransferStep step;
+    step.kind = TransferStep::Kind::Link;
+    step.queue = queue;
+    step.from = now_->layout.space;
+    step.bytes = target.spanBytes();
+    step.staged = hostSpace == Space::Host;
+    (queue == Queue::HostToDevice ? plan_.h2dBytes : plan_.d2hBytes) += step.bytes;
+    if (step.staged)
+      plan_.hostBytes += step.bytes;
+    step.target = std::move(target);
+    append(std::move(step));
+  }
+
+  TransferPlan &plan_;
+  const TensorDesc &given_, &wanted_;
+  const StitchOptions &options_;
+  /// What the tensor is after the steps so far.
+  const TensorDesc *now_;
+};
+} // namespace
+
+TransferPlan planTransfer(const TensorDesc &given, const TensorDesc &wanted, const Device &device,
+                          const StitchOptions &options, bool forced) {
+  if (given.shape != wanted.shape)
+    throw Error(ErrorCode::LayoutMismatch,
+                "toLayout: " + given.str() + " given, " + wanted.str() + " wanted; a layout never changes the shape");
+  wanted.validate();
+  if (!device.hasSpace(wanted.layout.space))
+    throw Error(ErrorCode::Unsupported, "toLayout: " + wanted.str() + " wanted, but device \"" + device.name() +
+                                            "\" has no space " + std::string(name(wanted.layout.space)) +
+                                            "; choose another space or device");
+  if (!isInjective(wanted.shape, wanted.layout))
+    throw Error(ErrorCode::InvalidArgument, "toLayout: " + wanted.str() + " puts two elements in one place");
+
+  bool unified = device.hasUnifiedMemory();
+  TransferPlan plan;
+  plan.elided =
+      !forced && given.element == wanted.element && satisfies(given.shape, given.layout, wanted.layout, unified);
+  plan.lossy = !isLossless(given, wanted);
+  if (plan.elided || wanted.elementCount() == 0)
+    return plan;
+
+  Planner planner(plan, given, wanted, options);
+  bool fromHost = isHostSpace(given.layout.space), toHost = isHostSpace(wanted.layout.space);
+  if (unified || fromHost == toHost)
+    planner.withinOneMemory(unified);
+  else if (fromHost)
+    planner.hostToDevice();
+  else
+    planner.deviceToHost();
+
+  // Zero points that come along only to be used up on the device need not, if
+  // they are all zero; whether they are shows when the host looks at them.
+  if (!unified && fromHost && !toHost && given.layout.zeroPoints && !wanted.layout.zeroPoints &&
+      plan.steps.front().kind == TransferStep::Kind::Link) {
+    TensorDesc without = given;
+    without.layout.zeroPoints = false;
+    plan.withoutZeroPoints = std::make_shared<const TransferPlan>(planTransfer(without, wanted, device, options, true));
+  }
+  return plan;
+}
+
+//===----------------------------------------------------------------------===//
+// Cost
+//===----------------------------------------------------------------------===//
+
+/// Chunks pass two stages, memcpy and link, in the order of the direction. A
+/// chunk starts in the first when a buffer is free, in the second when it has
+/// left the first.
+static double stagedSeconds(uint64_t bytes, const HopFigures &link, const HopFigures &host, bool hostFirst,
+                            const StitchOptions &options) {
+  if (bytes == 0)
+    return 0;
+  std::vector<double> left(options.stagingBuffers, 0.0); // when each buffer is free again
+  double firstEnd = 0, secondEnd = 0;
+  size_t buffer = 0;
+  for (uint64_t done = 0; done < bytes; done += options.stagingChunkBytes) {
+    uint64_t chunk = std::min(options.stagingChunkBytes, bytes - done);
+    double first = (hostFirst ? host : link).seconds(chunk), second = (hostFirst ? link : host).seconds(chunk);
+    firstEnd = std::max(firstEnd, left[buffer]) + first;
+    secondEnd = std::max(secondEnd, firstEnd) + second;
+    left[buffer] = secondEnd;
+    buffer = (buffer + 1) % left.size();
+  }
+  return secondEnd;
+}
+
+double TransferPlan::seconds(const LinkFigures &figures, const StitchOptions &options) const {
+  double sum = 0;
+  for (const TransferStep &step : steps) {
+    switch (step.kind) {
+    case TransferStep::Kind::HostRelayout:
+      sum += figures.host.seconds(step.bytes);
+      break;
+    case TransferStep::Kind::DeviceRelayout:
+      sum += figures.d2d.seconds(step.bytes);
+      break;
+    case TransferStep::Kind::Link: {
+      bool down = step.queue == Queue::HostToDevice;
+      const HopFigures &link = down ? figures.h2d : figures.d2h;
+      sum += step.staged ? stagedSeconds(step.bytes, link, figures.host, down, options) : link.seconds(step.bytes);
+      break;
+    }
+    }
+  }
+  return sum;
+}
+
+} // namespace segue::inline runtime
