@@ -82,7 +82,8 @@ static const ReplayService &findService(const std::string &name) {
 static Json errorAnswer(const Error &error) {
   Json answer{{"error", errorCodeName(error.code())}};
   if (auto *config = dynamic_cast<const ConfigError *>(&error)) {
-    answer["key"] = config->key();
+    // The key itself; the message says which element of a list it is.
+    answer["key"] = config->key().substr(0, config->key().find('['));
     answer["hint"] = config->hint();
   }
   answer["message"] = error.what();

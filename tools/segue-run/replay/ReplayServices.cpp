@@ -13,8 +13,14 @@
 
 namespace segue::tool {
 
+std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log);
+std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log);
+
 std::span<const ReplayService> replayServices() {
-  static const std::vector<ReplayService> services = {};
+  static constexpr ReplayService services[] = {
+      {"activation", createActivationReplayer},
+      {"conductor", createConductorReplayer},
+  };
   return services;
 }
 
