@@ -130,7 +130,12 @@ bool Conductor::enterPhase(StepPhase phase, double secondsInOld) {
                     m.transition(phase, secondsInOld);
                     return true;
                   },
-                  [&](bool entered) { return Json{{"hints", toJson(m.policy.pushed())}, {"noop", !entered}}; });
+                  [&](bool entered) {
+                    Json answer{{"hints", toJson(m.policy.pushed())}};
+                    if (!entered)
+                      answer["noop"] = true;
+                    return answer;
+                  });
 }
 
 void Conductor::enterBlock(std::string_view block) {
@@ -161,7 +166,9 @@ void Conductor::endStep(double secondsInOld) {
            },
            [&](bool) {
              Json record = m.record();
-             record.erase("runtime_snapshots"); // of services that a replay has not
+             // Of services, which a replay has not.
+             record.erase("runtime_snapshots");
+             record.erase("adapter_errors");
              return record;
            });
 }
