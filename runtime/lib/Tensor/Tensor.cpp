@@ -31,9 +31,6 @@ Tensor Tensor::empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> 
 
 Tensor Tensor::empty(const DeviceRef &device, TensorDesc desc) {
   desc.validate();
-  if (!desc.layout.tile.empty() || desc.layout.storage != StorageType::Element)
-    throw Error(ErrorCode::Unsupported, desc.str() + ": device \"" + device->name() +
-                                            "\" stores plain elements only; leave out tile and row storage");
   return empty(device, std::make_shared<const TensorDesc>(std::move(desc)));
 }
 
@@ -60,15 +57,13 @@ Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::f
   desc.layout.offset = 0;
   desc.layout.space = Space::Host;
   desc.validate();
-  if (!desc.layout.tile.empty() || desc.layout.storage != StorageType::Element)
-    throw Error(ErrorCode::Unsupported, desc.str() + ": only plain elements can be wrapped");
   uint64_t bytes = desc.spanBytes();
   if (!data && bytes)
     throw Error(ErrorCode::InvalidArgument, desc.str() + ": the pointer to wrap is null");
   auto address = reinterpret_cast<uintptr_t>(data);
   desc.layout.alignment =
       address == 0 ? greatestAlignment : uint32_t(std::min<uintptr_t>(address & -address, greatestAlignment));
-  if (desc.layout.alignment < byteSize(desc.element))
+  if (desc.layout.alignment < (isRowStorage(desc.layout.storage) ? alignof(float) : byteSize(desc.element)))
     throw Error(ErrorCode::InvalidArgument, desc.str() + ": the pointer to wrap is not aligned to an element");
   Tensor tensor;
   tensor.storage_ = Storage::wrap(device, data, bytes, std::move(release), writable);

@@ -164,11 +164,7 @@ private:
     step.queue = queue;
     step.from = now_->layout.space;
     step.bytes = target.spanBytes();
-    for (const TensorDesc *side : {now_, static_cast<const TensorDesc *>(&target)})
-      if (!side->layout.tile.empty() || side->layout.storage != StorageType::Element)
-        throw Error(ErrorCode::Unsupported, "toLayout: " + side->str() + ": no plan for tiles and row storage");
-    step.relayout = std::make_shared<const CopyPlan>(target.shape, CopyPlan::Side{now_->element, now_->strides()},
-                                                     CopyPlan::Side{target.element, target.strides()});
+    step.relayout = std::make_shared<const CopyPlan>(*now_, target);
     step.target = std::move(target);
     append(std::move(step));
   }

@@ -30,6 +30,7 @@
 #ifndef SEGUE_RUNTIME_TENSOR_ROWSTORAGE_H
 #define SEGUE_RUNTIME_TENSOR_ROWSTORAGE_H
 
+#include "segue/runtime/Tensor/Fp8.h"
 #include "segue/runtime/Tensor/Layout.h"
 #include <cstddef>
 
@@ -79,31 +80,6 @@ constexpr float rowScale(float absmax, StorageType storage) {
 //===----------------------------------------------------------------------===//
 // Single codes
 //===----------------------------------------------------------------------===//
-
-/// 8-bit floats with `mantissaBits` of mantissa and the exponent bias `bias`.
-template <int mantissaBits, int bias> constexpr float fp8ToFloat(uint8_t code) {
-  uint32_t sign = uint32_t(code & 0x80u) << 24, magnitude = code & 0x7fu;
-  uint32_t normal = (magnitude << (23 - mantissaBits)) + (uint32_t(127 - bias) << 23);
-  // The unit of subnormals is 2^(1 - bias - mantissaBits).
-  float unit = std::bit_cast<float>(uint32_t(127 + 1 - bias - mantissaBits) << 23);
-  uint32_t subnormal = std::bit_cast<uint32_t>(float(int32_t(magnitude)) * unit);
-  return std::bit_cast<float>(sign | (magnitude < (1u << mantissaBits) ? subnormal : normal));
-}
-
-/// Rounds |value| to nearest even; it must not exceed the largest code.
-template <int mantissaBits, int bias> constexpr uint8_t floatToFp8(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffu;
-  constexpr int dropped = 23 - mantissaBits;
-  uint32_t half = (1u << (dropped - 1)) - 1u + ((magnitude >> dropped) & 1u);
-  uint32_t normal = ((magnitude + half) >> dropped) - (uint32_t(127 - bias) << mantissaBits);
-  // Added to a number whose last bit is the unit of subnormals, the addition
-  // itself rounds to nearest even.
-  float aligner = std::bit_cast<float>(uint32_t(127 + 1 - bias - mantissaBits + 23) << 23);
-  uint32_t subnormal =
-      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + aligner) - std::bit_cast<uint32_t>(aligner);
-  uint32_t code = magnitude < (uint32_t(127 + 1 - bias) << 23) ? subnormal : normal;
-  return uint8_t(code | (bits >> 24 & 0x80u));
-}
 
 /// The value of a code of `storage`. The E4M3 codes 0x7f and 0xff are NaN; E5M2
 /// has infinities and NaN as IEEE 754 numbers have.

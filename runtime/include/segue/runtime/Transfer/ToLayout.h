@@ -5,16 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// toLayout brings a tensor to a layout and does nothing if it is there. A
-// CopyPlan is its inner half: one strided view into another of the same shape,
-// casting on the way, planned once and run many times.
-//
-// Casts are those of the `cast` op: to a smaller float rounds to nearest even;
-// float to integer drops the fraction and saturates (NaN becomes 0); to i1 is
-// "not zero"; from i1 is 0 or 1; integer to smaller integer wraps.
-//
-// Tiles and row storages have no kernels on `cpu` yet: asking for them is an
-// Unsupported error.
+// toLayout brings a tensor to a layout and does nothing if it is there. Its
+// inner half, a CopyPlan, converts any layout into any other in one address
+// space, and says what becomes of the values.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,6 +15,7 @@
 #define SEGUE_RUNTIME_TRANSFER_TOLAYOUT_H
 
 #include "segue/runtime/Tensor/Tensor.h"
+#include "segue/runtime/Transfer/CopyPlan.h"
 
 namespace segue::inline runtime {
 
@@ -62,37 +56,6 @@ void setRetain(const Tensor &tensor, bool retain);
 /// it or use it for an output. Does nothing but count where somebody else holds
 /// the storage too, and returns false.
 bool donate(const Tensor &tensor);
-
-/// One copy between two strided views of one shape, decided at construction:
-/// dimensions merged and ordered by the strides of the target, then a straight
-/// copy, a blocked transpose or a general walk.
-class CopyPlan {
-public:
-  struct Side {
-    ElementType element = ElementType::f32;
-    std::vector<int64_t> strides;
-  };
-
-  CopyPlan(std::span<const int64_t> shape, const Side &source, const Side &target);
-
-  /// Copies. The two must not overlap. Uses up to `threads` threads of the
-  /// OpenMP pool where the size pays for them. Allocates nothing.
-  void run(const void *source, void *target, int threads) const;
-
-private:
-  using RowKernel = void (*)(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep,
-                             int64_t count);
-  struct Dim {
-    int64_t extent, sourceStep, targetStep; // steps in bytes
-  };
-
-  std::vector<Dim> outer_;
-  Dim inner_{1, 0, 0};
-  int64_t rows_ = 1;
-  uint64_t bytes_ = 0;
-  RowKernel kernel_ = nullptr;
-  bool blocked_ = false;
-};
 
 } // namespace segue::inline runtime
 

@@ -1,0 +1,67 @@
+//===- ElementKernels.h - loops over runs of elements -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Conversions of runs of elements that lie side by side: every element type to
+// and from f32, integers to and from i64, codes of row storages to and from
+// f32. Two of them make any conversion. ElementKernels.cpp is compiled for
+// x86-64, x86-64-v3 and x86-64-v4; all give the same bits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_TENSOR_ELEMENTKERNELS_H
+#define SEGUE_RUNTIME_LIB_TENSOR_ELEMENTKERNELS_H
+
+#include <cstdint>
+
+namespace segue::inline runtime {
+
+struct ElementKernels {
+  const char *name;
+
+  /// By ElementType (f32, bf16, f16, i64, i32, i8, i1), with the meaning of the
+  /// `cast` op; null where there is nothing to do or the type is no integer.
+  void (*toFloat[7])(int64_t count, const void *source, float *target);
+  void (*fromFloat[7])(int64_t count, const float *source, void *target);
+  void (*toInt64[7])(int64_t count, const void *source, int64_t *target);
+  void (*fromInt64[7])(int64_t count, const int64_t *source, void *target);
+  /// As fromFloat, but to the nearest integer; null for floats.
+  void (*roundFloat[7])(int64_t count, const float *source, void *target);
+
+  /// The following by row storage: int8, fp8 E4M3, fp8 E5M2.
+  /// (code - zeroPoint) * scale, of one row, and with one row per element, where
+  /// `zeroPoints` may be null.
+  void (*decode[3])(int64_t count, const uint8_t *codes, float scale, float zeroPoint, float *target);
+  void (*decodeEach[3])(int64_t count, const uint8_t *codes, const float *scales, const float *zeroPoints,
+                        float *target);
+  /// The code of source * (1 / scale).
+  void (*encode[3])(int64_t count, const float *source, float scale, uint8_t *codes);
+  void (*encodeEach[3])(int64_t count, const float *source, const float *scales, uint8_t *codes);
+
+  /// The largest magnitude, as bits (which order as magnitudes do, infinity and
+  /// NaN above numbers); of the finite elements only.
+  uint32_t (*largest)(int64_t count, const float *source);
+  uint32_t (*largestFinite)(int64_t count, const float *source);
+  /// With one row per element: largest[i] = max(largest[i], |source[i]|).
+  void (*largestEach)(int64_t count, const float *source, uint32_t *largest);
+  void (*largestFiniteEach)(int64_t count, const float *source, uint32_t *largest);
+
+  /// sums[i % 16] += (source[i] - restored[i])^2 where source[i] is finite.
+  void (*addSquaredError)(int64_t count, const float *source, const float *restored, double *sums);
+};
+
+extern const ElementKernels elementKernelsV1, elementKernelsV3, elementKernelsV4;
+
+enum class InstructionSet : int8_t;
+
+/// The best table up to `most` that this processor runs.
+const ElementKernels &elementKernels(InstructionSet most);
+/// The best of all.
+const ElementKernels &elementKernels();
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_TENSOR_ELEMENTKERNELS_H

@@ -1,0 +1,273 @@
+//===- BlockKernels.cpp - loops that move elements ------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Compiled once per instruction set, which SEGUE_ISA names; see CMakeLists.txt.
+// Everything here is static, so that no function compiled for one processor can
+// be linked into another.
+//
+// A transpose works on squares of 32- or 64-bit words in registers. Narrower
+// elements are first packed: two or four rows become one row of words whose
+// bytes are the elements of a column, so that the words of a transposed square
+// are runs of the target.
+//
+//===----------------------------------------------------------------------===//
+
+#include "BlockKernels.h"
+#include <cstring>
+#include <type_traits>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#define SEGUE_CONCAT2(a, b) a##b
+#define SEGUE_CONCAT(a, b) SEGUE_CONCAT2(a, b)
+#define SEGUE_STRING2(a) #a
+#define SEGUE_STRING(a) SEGUE_STRING2(a)
+#define SEGUE_INLINE [[gnu::always_inline]] static inline
+
+namespace segue::inline runtime {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+constexpr int64_t kLine = 64;
+
+template <typename T, int kBytes> struct VectorOf {
+  typedef T Type __attribute__((vector_size(kBytes)));
+};
+typedef typename VectorOf<uint32_t, kVectorBytes>::Type WholeVector;
+
+template <typename Vector> SEGUE_INLINE Vector load(const std::byte *from) {
+  Vector vector;
+  __builtin_memcpy(&vector, from, sizeof(Vector));
+  return vector;
+}
+template <typename Vector> SEGUE_INLINE void store(std::byte *to, const Vector &vector) {
+  __builtin_memcpy(to, &vector, sizeof(Vector));
+}
+
+SEGUE_INLINE bool isAligned(const void *address, int64_t step, int64_t alignment) {
+  return ((reinterpret_cast<uintptr_t>(address) | uintptr_t(step)) & uintptr_t(alignment - 1)) == 0;
+}
+
+/// A store around the caches; `to` is aligned to the vector.
+template <typename Vector> SEGUE_INLINE void streamStore(std::byte *to, const Vector &vector) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i *>(to), __builtin_bit_cast(__m512i, vector));
+#elif defined(__AVX2__)
+  _mm256_stream_si256(reinterpret_cast<__m256i *>(to), __builtin_bit_cast(__m256i, vector));
+#elif defined(__SSE2__)
+  _mm_stream_si128(reinterpret_cast<__m128i *>(to), __builtin_bit_cast(__m128i, vector));
+#else
+  store(to, vector);
+#endif
+}
+
+//===----------------------------------------------------------------------===//
+// Rows
+//===----------------------------------------------------------------------===//
+
+/// Runs of at least one Vector: whole ones, then one that ends with the run.
+template <typename Vector>
+void copyRowsBy(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
+                int64_t targetStep) {
+  constexpr int64_t size = sizeof(Vector);
+  for (int64_t row = 0; row < rows; ++row, source += sourceStep, target += targetStep) {
+    Vector end = load<Vector>(source + bytes - size);
+    for (int64_t at = 0; at + size < bytes; at += size)
+      store(target + at, load<Vector>(source + at));
+    store(target + bytes - size, end);
+  }
+}
+
+void streamRow(int64_t bytes, const std::byte *source, std::byte *target) {
+  // Up to a line of the target, then whole lines, then the rest.
+  int64_t head = int64_t(-reinterpret_cast<uintptr_t>(target) & uintptr_t(kLine - 1));
+  if (bytes < head + kLine) {
+    std::memcpy(target, source, size_t(bytes));
+    return;
+  }
+  std::memcpy(target, source, size_t(head));
+  int64_t at = head;
+  for (; at + kLine <= bytes; at += kLine)
+#pragma GCC unroll 4
+    for (int64_t part = 0; part < kLine; part += kVectorBytes)
+      streamStore(target + at + part, load<WholeVector>(source + at + part));
+  std::memcpy(target + at, source + at, size_t(bytes - at));
+}
+
+/// Bytes from which the C library's copy is worth its call.
+constexpr int64_t kLongRun = 512;
+
+void copyRows(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
+              int64_t targetStep, bool stream) {
+  if (stream && isAligned(target, targetStep | bytes, kLine)) {
+    for (int64_t row = 0; row < rows; ++row)
+      streamRow(bytes, source + row * sourceStep, target + row * targetStep);
+    return;
+  }
+  if (bytes >= kLongRun) {
+    for (int64_t row = 0; row < rows; ++row)
+      std::memcpy(target + row * targetStep, source + row * sourceStep, size_t(bytes));
+    return;
+  }
+  auto by = [&]<typename Vector>() { copyRowsBy<Vector>(rows, bytes, source, sourceStep, target, targetStep); };
+  using Half = typename VectorOf<uint32_t, kVectorBytes / 2>::Type;
+  if (bytes >= kVectorBytes)
+    by.template operator()<WholeVector>();
+  else if (bytes >= kVectorBytes / 2)
+    by.template operator()<Half>();
+  else if (bytes >= 16)
+    by.template operator()<typename VectorOf<uint32_t, 16>::Type>();
+  else if (bytes >= 8)
+    by.template operator()<uint64_t>();
+  else if (bytes >= 4)
+    by.template operator()<uint32_t>();
+  else if (bytes >= 2)
+    by.template operator()<uint16_t>();
+  else
+    by.template operator()<uint8_t>();
+}
+
+//===----------------------------------------------------------------------===//
+// Single elements
+//===----------------------------------------------------------------------===//
+
+template <typename Word>
+void move(int64_t count, const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep) {
+  constexpr int64_t size = sizeof(Word);
+  if (targetStep == size) // a gather, of which the compiler unrolls the stores
+    for (int64_t i = 0; i < count; ++i)
+      store(target + i * size, load<Word>(source + i * sourceStep));
+  else if (sourceStep == size)
+    for (int64_t i = 0; i < count; ++i)
+      store(target + i * targetStep, load<Word>(source + i * size));
+  else
+    for (int64_t i = 0; i < count; ++i)
+      store(target + i * targetStep, load<Word>(source + i * sourceStep));
+}
+
+template <typename Word> void fill(int64_t count, const std::byte *value, std::byte *target) {
+  Word word = load<Word>(value);
+  for (int64_t i = 0; i < count; ++i)
+    store(target + i * int64_t(sizeof(Word)), word);
+}
+
+//===----------------------------------------------------------------------===//
+// Transposes
+//===----------------------------------------------------------------------===//
+
+/// A square of kLanes x kLanes words, transposed by exchanging halves, quarters
+/// and so on between pairs of rows.
+template <typename Vector, int kLanes, int kStep> SEGUE_INLINE void transposeSquare(Vector (&v)[kLanes]) {
+  if constexpr (kStep >= 1) {
+    Vector low, high;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      low[i] = i & kStep ? kLanes + i - kStep : i;
+      high[i] = i & kStep ? kLanes + i : i + kStep;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i)
+      if (!(i & kStep)) {
+        Vector first = v[i], second = v[i + kStep];
+        v[i] = __builtin_shuffle(first, second, low);
+        v[i + kStep] = __builtin_shuffle(first, second, high);
+      }
+    transposeSquare<Vector, kLanes, kStep / 2>(v);
+  }
+}
+
+/// Elements of kBytes, packed into words of 4 (8 for elements of 8) bytes.
+template <int kBytes> struct Square {
+  using Word = std::conditional_t<kBytes == 8, uint64_t, uint32_t>;
+  using Element =
+      std::conditional_t<kBytes == 8, uint64_t,
+                         std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>;
+  static constexpr int pack = int(sizeof(Word)) / kBytes;
+  static constexpr int lanes = kVectorBytes / int(sizeof(Word));
+  /// Of the source.
+  static constexpr int rows = lanes * pack, columns = lanes;
+  typedef Word Vector __attribute__((vector_size(kVectorBytes)));
+  typedef Element Run __attribute__((vector_size(kBytes * lanes)));
+
+  template <bool kStream>
+  SEGUE_INLINE void transpose(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep) {
+    Vector v[lanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) {
+      v[i] = Vector{};
+#pragma GCC unroll 4
+      for (int p = 0; p < pack; ++p) {
+        Run run = load<Run>(source + (i * pack + p) * sourceStep);
+        v[i] |= __builtin_convertvector(run, Vector) << (8 * kBytes * p);
+      }
+    }
+    transposeSquare<Vector, lanes, lanes / 2>(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i)
+      if constexpr (kStream)
+        streamStore(target + i * targetStep, v[i]);
+      else
+        store(target + i * targetStep, v[i]);
+  }
+};
+
+template <typename Element>
+void transposeElements(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+                       int64_t targetStep) {
+  constexpr int64_t size = sizeof(Element);
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t r = 0; r < rows; ++r)
+      store(target + c * targetStep + r * size, load<Element>(source + r * sourceStep + c * size));
+}
+
+template <int kBytes>
+void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+               int64_t targetStep, bool stream) {
+  using Block = Square<kBytes>;
+  if (rows < Block::rows || columns < Block::columns) {
+    transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
+    return;
+  }
+  // A streamed line must be whole, so only vectors as long as a line stream.
+  bool aligned = kVectorBytes == kLine && stream && isAligned(target, targetStep, kLine);
+  // The last square of a line or column ends with it: what it overlaps is
+  // written twice with the same bytes.
+  for (int64_t r = 0; r < rows; r += Block::rows) {
+    bool whole = r + Block::rows <= rows;
+    int64_t row = whole ? r : rows - Block::rows;
+    for (int64_t c = 0; c < columns; c += Block::columns) {
+      int64_t column = c + Block::columns <= columns ? c : columns - Block::columns;
+      const std::byte *from = source + row * sourceStep + column * kBytes;
+      std::byte *to = target + column * targetStep + row * kBytes;
+      if (aligned && whole)
+        Block::template transpose<true>(from, sourceStep, to, targetStep);
+      else
+        Block::template transpose<false>(from, sourceStep, to, targetStep);
+    }
+  }
+}
+
+} // namespace
+
+extern const BlockKernels SEGUE_CONCAT(blockKernels, SEGUE_ISA);
+const BlockKernels SEGUE_CONCAT(blockKernels, SEGUE_ISA) = {
+    SEGUE_STRING(SEGUE_ISA),
+    copyRows,
+    streamRow,
+    {move<uint8_t>, move<uint16_t>, move<uint32_t>, move<uint64_t>},
+    {fill<uint8_t>, fill<uint16_t>, fill<uint32_t>, fill<uint64_t>},
+    {transpose<1>, transpose<2>, transpose<4>, transpose<8>},
+};
+
+} // namespace segue::inline runtime

@@ -1,0 +1,55 @@
+//===- BlockKernels.h - loops that move elements ----------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Loops that move elements of 1, 2, 4 or 8 bytes without changing them: rows of
+// runs, single elements at a step, transposed blocks. BlockKernels.cpp is
+// compiled for x86-64, x86-64-v3 and x86-64-v4.
+//
+// Steps are in bytes, may be 0 for a source, and need not be aligned. A kernel
+// that streams writes around the caches; the caller orders such stores with a
+// fence before it tells anyone that the copy is done.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_TRANSFER_BLOCKKERNELS_H
+#define SEGUE_RUNTIME_LIB_TRANSFER_BLOCKKERNELS_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace segue::inline runtime {
+
+struct BlockKernels {
+  const char *name;
+
+  /// `rows` runs of `bytes` side by side.
+  void (*copyRows)(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
+                   int64_t targetStep, bool stream);
+
+  /// One run around the caches.
+  void (*stream)(int64_t bytes, const std::byte *source, std::byte *target);
+
+  /// The following by log2 of the bytes of an element.
+  /// One element after the other, each side at its step.
+  void (*move[4])(int64_t count, const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep);
+  /// One element `count` times, side by side.
+  void (*fill[4])(int64_t count, const std::byte *value, std::byte *target);
+  /// target[c * targetStep + r * size] = source[r * sourceStep + c * size].
+  void (*transpose[4])(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+                       int64_t targetStep, bool stream);
+};
+
+extern const BlockKernels blockKernelsV1, blockKernelsV3, blockKernelsV4;
+
+enum class InstructionSet : int8_t;
+
+/// The best table up to `most` that this processor runs.
+const BlockKernels &blockKernels(InstructionSet most);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_TRANSFER_BLOCKKERNELS_H
