@@ -276,9 +276,9 @@ void FunctionLowering::prepare(ArrayRef<Window> reading, ArrayRef<Window> writin
 
 void FunctionLowering::emitted(Operation *command) {
   for (Value buffer : reads)
-    lastRead[buffer] = command;
+    lastRead[buffer] = lastCommand[buffer] = command;
   for (Value buffer : writes)
-    lastWrite[buffer] = command;
+    lastCommand[buffer] = command;
 }
 
 Value FunctionLowering::view(const Window &window) {
@@ -317,14 +317,15 @@ void FunctionLowering::writeResults() {
   }
 }
 
-/// Tells when saved values are final, and when they are needed no more.
+/// Tells when forward is done with what it saves, and backward with what it
+/// was given.
 void FunctionLowering::markSaved() {
   OpBuilder::InsertionGuard guard(builder);
   for (unsigned i = 0; i < program.getNumOutputs(); ++i) {
     BlockArgument buffer = program.getOutputBuffer(i);
-    if (program.getOutput(i).getRole() != Role::Saved || !lastWrite.contains(buffer))
+    if (program.getOutput(i).getRole() != Role::Saved || !lastCommand.contains(buffer))
       continue;
-    Operation *command = lastWrite[buffer];
+    Operation *command = lastCommand[buffer];
     builder.setInsertionPointAfter(command);
     prog::SaveOp::create(builder, command->getLoc(), buffer);
   }

@@ -117,7 +117,8 @@ private:
   llvm::SmallVector<mlir::Value> reads, writes;
   llvm::SmallVector<unsigned> restored;
   llvm::DenseSet<mlir::Value> restoredBuffers;
-  llvm::MapVector<mlir::Value, mlir::Operation *> lastRead, lastWrite;
+  /// The last command that reads a buffer, and that uses it at all.
+  llvm::MapVector<mlir::Value, mlir::Operation *> lastRead, lastCommand;
 };
 
 } // namespace segue

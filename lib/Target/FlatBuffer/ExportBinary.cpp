@@ -175,6 +175,17 @@ private:
   // Programs
   //===--------------------------------------------------------------------===//
 
+  static std::unique_ptr<schema::LayoutT> exportLayout(LayoutAttr attr) {
+    auto layout = std::make_unique<schema::LayoutT>();
+    layout->space = static_cast<schema::Space>(attr.getSpace());
+    layout->strides.assign(attr.getStrides().begin(), attr.getStrides().end());
+    layout->tile.assign(attr.getTile().begin(), attr.getTile().end());
+    layout->storage = static_cast<schema::Storage>(attr.getStorage());
+    layout->zero_points = attr.getZeroPoints();
+    layout->alignment = attr.getAlignment();
+    return layout;
+  }
+
   std::unique_ptr<schema::ValueT> exportValue(prog::ValueAttr attr, Location loc) {
     auto value = std::make_unique<schema::ValueT>();
     value->name = attr.getName().str();
@@ -185,13 +196,10 @@ private:
     value->desc = std::make_unique<schema::TensorDescT>();
     value->desc->shape.assign(attr.getType().getShape().begin(), attr.getType().getShape().end());
     value->desc->element = *elementType(attr.getType().getElementType());
-    if (auto layout = cast_if_present<LayoutAttr>(attr.getType().getEncoding())) {
-      value->desc->layout = std::make_unique<schema::LayoutT>();
-      value->desc->layout->space = static_cast<schema::Space>(layout.getSpace());
-      value->desc->layout->strides.assign(layout.getStrides().begin(), layout.getStrides().end());
-      value->desc->layout->tile.assign(layout.getTile().begin(), layout.getTile().end());
-      value->desc->layout->storage = static_cast<schema::Storage>(layout.getStorage());
-    }
+    if (auto layout = cast_if_present<LayoutAttr>(attr.getType().getEncoding()))
+      value->desc->layout = exportLayout(layout);
+    for (LayoutAttr layout : attr.getAlternatives())
+      value->alternatives.push_back(exportLayout(layout));
     return value;
   }
 
@@ -278,7 +286,8 @@ private:
     return *static_cast<T *>(program->commands.back()->body.value);
   }
 
-  std::unique_ptr<schema::ViewT> exportView(Value value) {
+  /// `as`: the tensor with tiles or rows that lies in bytes.
+  std::unique_ptr<schema::ViewT> exportView(Value value, std::optional<Type> as = {}) {
     if (!value)
       return nullptr;
     auto type = cast<MemRefType>(value.getType());
@@ -288,6 +297,18 @@ private:
       value = op.getSource();
     }
     view->buffer = bufferNumber.lookup(value);
+    if (as) {
+      auto tensor = cast<RankedTensorType>(*as);
+      auto layout = cast<LayoutAttr>(tensor.getEncoding());
+      SmallVector<int64_t> strides = layout.getStridesFor(tensor.getShape());
+      view->element = *elementType(tensor.getElementType());
+      view->shape.assign(tensor.getShape().begin(), tensor.getShape().end());
+      view->strides.assign(strides.begin(), strides.end());
+      view->tile.assign(layout.getTile().begin(), layout.getTile().end());
+      view->storage = static_cast<schema::Storage>(layout.getStorage());
+      view->zero_points = layout.getZeroPoints();
+      return view;
+    }
     view->element = *elementType(type.getElementType());
     view->shape.assign(type.getShape().begin(), type.getShape().end());
     SmallVector<int64_t> strides = *prog::stridesOf(type);
@@ -371,8 +392,8 @@ private:
         })
         .Case([&](prog::ToLayoutOp op) {
           schema::ToLayoutT &copy = addCommand<schema::ToLayoutT>(op);
-          copy.source = exportView(op.getSource());
-          copy.target = exportView(op.getTarget());
+          copy.source = exportView(op.getSource(), op.getSourceType());
+          copy.target = exportView(op.getTarget(), op.getTargetType());
           return success();
         })
         .Case([&](prog::FillOp op) {

@@ -258,6 +258,29 @@ private:
     return success();
   }
 
+  LogicalResult importLayout(const schema::Layout &layout, const schema::Value &value, ArrayRef<int64_t> shape,
+                             LayoutAttr &attr) {
+    if (failed(checkEnum("space", layout.space(), schema::Space::MAX)) ||
+        failed(checkEnum("storage", layout.storage(), schema::Storage::MAX)))
+      return failure();
+    if (layout.offset() != 0)
+      return error() << "value \"" << text(value.name()) << "\" has an offset of its own, which the dialect cannot say";
+    SmallVector<int64_t> strides = list(layout.strides()), tile = list(layout.tile());
+    attr = LayoutAttr::getChecked([&] { return error(); }, builder.getContext(), static_cast<Space>(layout.space()),
+                                  ArrayRef<int64_t>(strides), ArrayRef<int64_t>(tile),
+                                  static_cast<Storage>(layout.storage()), layout.zero_points(), layout.alignment());
+    return success(attr && succeeded(checkRanks(shape, attr)));
+  }
+
+  /// What an encoding's own verifier needs to hold before it may count bytes.
+  LogicalResult checkRanks(ArrayRef<int64_t> shape, LayoutAttr layout) {
+    if ((!layout.getStrides().empty() && layout.getStrides().size() != shape.size()) ||
+        layout.getTile().size() > shape.size())
+      return error() << "a layout has " << layout.getStrides().size() << " strides and " << layout.getTile().size()
+                     << " tile extents for " << shape.size() << " dimensions";
+    return success();
+  }
+
   FailureOr<prog::ValueAttr> importValue(const schema::Value &value) {
     const schema::TensorDesc &desc = *value.desc();
     SmallVector<int64_t> shape = list(desc.shape());
@@ -265,24 +288,18 @@ private:
     if (failed(element) || failed(checkShape(shape)) || failed(checkEnum("role", value.role(), schema::Role::MAX)))
       return failure();
     LayoutAttr encoding;
-    if (const schema::Layout *layout = desc.layout()) {
-      if (failed(checkEnum("space", layout->space(), schema::Space::MAX)) ||
-          failed(checkEnum("storage", layout->storage(), schema::Storage::MAX)))
+    if (desc.layout() && failed(importLayout(*desc.layout(), value, shape, encoding)))
+      return failure();
+    SmallVector<LayoutAttr> alternatives;
+    for (size_t i = 0; i < count(value.alternatives()); ++i)
+      if (failed(importLayout(*value.alternatives()->Get(i), value, shape, alternatives.emplace_back())))
         return failure();
-      if (layout->offset() != 0 || layout->alignment() != prog::kAlignment)
-        return error() << "value \"" << text(value.name()) << "\" has an offset or an alignment of its own, which the "
-                       << "dialect cannot say";
-      SmallVector<int64_t> strides = list(layout->strides()), tile = list(layout->tile());
-      encoding = LayoutAttr::getChecked([&] { return error(); }, builder.getContext(),
-                                        static_cast<Space>(layout->space()), ArrayRef<int64_t>(strides),
-                                        ArrayRef<int64_t>(tile), static_cast<Storage>(layout->storage()));
-      if (!encoding)
-        return failure();
-    }
-    auto type = RankedTensorType::get(shape, *element, encoding);
+    auto type = RankedTensorType::getChecked([&] { return error(); }, shape, *element, encoding);
+    if (!type)
+      return failure();
     auto attr = prog::ValueAttr::getChecked([&] { return error(); }, builder.getContext(),
                                             builder.getStringAttr(text(value.name())), static_cast<Role>(value.role()),
-                                            type, optionalText(value.of()));
+                                            type, optionalText(value.of()), ArrayRef<LayoutAttr>(alternatives));
     if (!attr)
       return failure();
     return attr;
@@ -372,7 +389,29 @@ private:
     }
     if (!openBlocks.empty())
       return error() << "block \"" << openBlocks.back() << "\" is not closed";
+    if (root->version_minor() < 2)
+      moveSavesBehindUses();
     return success();
+  }
+
+  /// Until version 0.2 a save said that the value was final, not that it was
+  /// used no more.
+  void moveSavesBehindUses() {
+    DenseMap<Value, Operation *> lastUse;
+    SmallVector<prog::SaveOp> saves;
+    program.walk<WalkOrder::PreOrder>([&](Operation *op) {
+      if (auto save = dyn_cast<prog::SaveOp>(op))
+        return saves.push_back(save);
+      if (isa<prog::ViewOp>(op))
+        return;
+      for (Value operand : op->getOperands()) {
+        auto view = operand.getDefiningOp<prog::ViewOp>();
+        lastUse[view ? Value(view.getSource()) : operand] = op;
+      }
+    });
+    for (prog::SaveOp save : saves)
+      if (Operation *use = lastUse.lookup(save.getBuffer()))
+        save->moveAfter(use);
   }
 
   LogicalResult importBuffers(const schema::Program &table) {
@@ -422,8 +461,31 @@ private:
     return buffers[index];
   }
 
-  /// A null view gives a null value.
-  FailureOr<Value> importView(const schema::View *view, Location loc) {
+  /// A tensor with tiles or rows in bytes; its type goes to `as`.
+  FailureOr<Value> importLaidView(const schema::View &view, Value buffer, Type element, ArrayRef<int64_t> shape,
+                                  ArrayRef<int64_t> strides, Location loc, TypeAttr &as) {
+    if (failed(checkEnum("storage", view.storage(), schema::Storage::MAX)))
+      return failure();
+    auto source = cast<MemRefType>(buffer.getType());
+    SmallVector<int64_t> tile = list(view.tile());
+    auto layout = LayoutAttr::getChecked([&] { return error(); }, builder.getContext(), prog::spaceOf(source), strides,
+                                         ArrayRef<int64_t>(tile), static_cast<Storage>(view.storage()),
+                                         view.zero_points(), kDefaultAlignment);
+    if (!layout || failed(checkRanks(shape, layout)))
+      return failure();
+    auto type = RankedTensorType::getChecked([&] { return error(); }, shape, element, layout.getCanonical(shape));
+    MemRefType bytes = type ? prog::bufferType(type) : MemRefType();
+    if (!bytes)
+      return failure();
+    as = TypeAttr::get(type);
+    if (bytes == source && view.offset() == 0)
+      return buffer;
+    return Value(prog::ViewOp::create(builder, loc, bytes, buffer, view.offset()));
+  }
+
+  /// A null view gives a null value. `as`, where given, gets the tensor of a
+  /// view with tiles or rows; elsewhere these are refused.
+  FailureOr<Value> importView(const schema::View *view, Location loc, TypeAttr *as = nullptr) {
     if (!view)
       return Value();
     FailureOr<Value> buffer = importBuffer(view->buffer());
@@ -434,6 +496,11 @@ private:
     if (shape.size() != strides.size() || llvm::any_of(strides, [](int64_t stride) { return stride < 0; }))
       return error() << "a view has " << strides.size() << " strides for " << shape.size()
                      << " dimensions, or a negative one";
+    if (count(view->tile()) || view->storage() != schema::Storage::element || view->zero_points()) {
+      if (!as)
+        return error() << "a view has tiles or rows, which to_layout alone reads and writes";
+      return importLaidView(*view, *buffer, *element, shape, strides, loc, *as);
+    }
     auto source = cast<MemRefType>(buffer->getType());
     MemRefType type = prog::viewType(shape, *element, strides, source.getMemorySpace());
     if (type == source && view->offset() == 0)
@@ -517,9 +584,12 @@ private:
     }
     case schema::CommandBody::ToLayout: {
       const schema::ToLayout &op = *command.body_as_ToLayout();
-      if (failed(importViews({op.source(), op.target()}, loc, v)))
+      TypeAttr sourceType, targetType;
+      FailureOr<Value> source = importView(op.source(), loc, &sourceType);
+      FailureOr<Value> target = importView(op.target(), loc, &targetType);
+      if (failed(source) || failed(target))
         return failure();
-      prog::ToLayoutOp::create(builder, loc, v[0], v[1]);
+      prog::ToLayoutOp::create(builder, loc, *source, sourceType, *target, targetType);
       return success();
     }
     case schema::CommandBody::Fill: {

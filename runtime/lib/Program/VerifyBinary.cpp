@@ -247,6 +247,7 @@ private:
     check(!written || buffer.kind() != schema::BufferKind::constant, "writes constant buffer " + num(index));
     if (buffer.kind() == schema::BufferKind::output) {
       OutputUse &use = outputUses_[buffer.index()];
+      check(!use.saved, "uses output " + num(buffer.index()) + " after it was saved");
       use.commands += use.command != currentCommand_;
       use.command = currentCommand_;
       use.read |= !written;
@@ -330,6 +331,8 @@ private:
     const schema::Command *command = nullptr;
     const schema::View *view = nullptr;
     bool read = false;
+    /// Given away by a Save; until version 0.2 that said less.
+    bool saved = false;
     /// Must lie in an input's storage.
     bool aliased = false;
   };
@@ -471,6 +474,7 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
     uint32_t output = command.body_as_Save()->output();
     check(output < outputs_.size() && program_.outputs()->Get(output)->role() == schema::Role::saved,
           "output " + num(output) + " is no saved value");
+    outputUses_[output].saved = root_.version_minor() >= 2;
     return;
   }
   case schema::CommandBody::Restore: {

@@ -544,6 +544,21 @@ TEST(Binary, AlternativesOfACopy) {
   EXPECT_EQ(loadError(file.serialize()), "");
 }
 
+// A service may give up the memory of a saved value: since 0.2 nothing uses it
+// afterwards. Older files said only that the value was final.
+TEST(Binary, NothingUsesASavedValue) {
+  TestFile file = makeAddFile(4);
+  schema::ProgramT &program = *file.root.programs[0];
+  program.outputs[0]->role = schema::Role::saved;
+  addCommand(program, schema::SaveT{});
+  EXPECT_EQ(loadError(file.serialize()), "");
+  std::rotate(program.commands.begin(), program.commands.end() - 1, program.commands.end());
+  EXPECT_NE(loadError(file.serialize()).find("command 2 (Launch): uses output 0 after it was saved"),
+            std::string::npos);
+  file.root.version_minor = 1;
+  EXPECT_EQ(loadError(file.serialize()), "");
+}
+
 // The file loads and can be looked at; its code is not run.
 TEST(Binary, NativeKernelsOnlyIfAllowed) {
   Binary binary = Binary::fromMemory(makeAddFile(8).serialize(), LoadOptions{.allowNativeKernels = false});

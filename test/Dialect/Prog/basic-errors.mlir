@@ -522,7 +522,7 @@ prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<
 // prog.to_layout C1.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<2xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<2xf32>):
-  // expected-error @below {{'prog.to_layout' op has `source` of type 'memref<4xf32>', but the shape [2] is needed}}
+  // expected-error @below {{'prog.to_layout' op copies the shape [4] to [2]}}
   prog.to_layout %x into %y : memref<4xf32>, memref<2xf32>
 }
 
@@ -589,4 +589,88 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
   %t = prog.alloc : memref<16xi8>
   // expected-error @below {{'prog.free' op names a buffer that is no input of the program}}
   prog.free %t : memref<16xi8>
+}
+
+// -----
+
+// prog.to_layout C2: only tiles and rows are named.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  // expected-error @below {{'prog.to_layout' op has `source` as 'tensor<4xf32>', but only a tensor whose layout has a tile or a row storage is named}}
+  prog.to_layout %x as tensor<4xf32> into %y : memref<4xf32>, memref<4xf32>
+}
+
+// -----
+
+// prog.to_layout C2: the bytes hold the tensor.
+prog.program @p inputs [#prog.value<"x" input tensor<64xi8>>] outputs [#prog.value<"y" output tensor<4x8xf32>>] {
+^bb0(%x: memref<64xi8>, %y: memref<4x8xf32>):
+  // expected-error @below {{'prog.to_layout' op has `source` as 'tensor<4x8xf32, #segue.layout<space = device_dram, storage = int8_row>>', which needs a buffer of type 'memref<80xi8>' or more, not 'memref<64xi8>'}}
+  prog.to_layout %x as tensor<4x8xf32, #segue.layout<storage = int8_row>> into %y : memref<64xi8>, memref<4x8xf32>
+}
+
+// -----
+
+// prog.to_layout C3: each element of the target has a place of its own.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  %v = prog.view %y offset 0 : memref<4xf32> to memref<4xf32, strided<[0]>>
+  // expected-error @below {{'prog.to_layout' op writes `target` of type 'memref<4xf32, strided<[0]>>', which holds two elements in one place}}
+  prog.to_layout %x into %v : memref<4xf32>, memref<4xf32, strided<[0]>>
+}
+
+// -----
+
+// prog.save C2: what is saved is used no more.
+prog.program @p inputs [] outputs [#prog.value<"s" saved tensor<4xf32>>, #prog.value<"y" output tensor<4xf32>>] {
+^bb0(%s: memref<4xf32>, %y: memref<4xf32>):
+  // expected-note @below {{saved here}}
+  prog.save %s : memref<4xf32>
+  // expected-error @below {{'prog.to_layout' op uses a saved value after its `prog.save`}}
+  prog.to_layout %s into %y : memref<4xf32>, memref<4xf32>
+}
+
+// -----
+
+// prog.program C7: an input is read as it is declared.
+// expected-error @below {{'prog.program' op input "x" is 'tensor<4x2xf32>' and has alternative #segue.layout<space = device_dram, strides = [1, 4]>, but may differ in space and alignment alone}}
+prog.program @p inputs [#prog.value<"x" input tensor<4x2xf32> or [<strides = [1, 4]>]>] outputs [] {
+^bb0(%x: memref<4x2xf32>):
+
+}
+
+// -----
+
+// prog.program C7: an output in the place of an input lies as that does.
+// expected-error @below {{'prog.program' op output "y" must lie in an input and has alternatives}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32> or [<space = device_l1>]>] aliases [#prog.alias<output 0 = input 0 required>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+
+// -----
+
+// prog.program C8: outputs.
+// expected-error @below {{'prog.program' op output "y" is 'tensor<4xf32, #segue.layout<space = device_dram, strides = [0]>>', which holds two elements in one place}}
+prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4xf32, #segue.layout<strides = [0]>>>] {
+^bb0(%y: memref<4xf32, strided<[0]>>):
+
+}
+
+// -----
+
+// prog.program C8: alternatives of outputs.
+// expected-error @below {{'prog.program' op output "y" has alternative #segue.layout<space = device_dram, strides = [1, 1]>, which holds two elements in one place}}
+prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4x2xf32> or [<strides = [1, 1]>]>] {
+^bb0(%y: memref<4x2xf32>):
+
+}
+
+// -----
+
+// #prog.value C2: alternatives can be stored.
+// expected-error @below {{alternative #segue.layout<space = device_dram, strides = [1]> of value "y": layout has 1 strides, but the tensor has 2 dimensions}}
+prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4x2xf32> or [<strides = [1]>]>] {
+^bb0(%y: memref<4x2xf32>):
+
 }

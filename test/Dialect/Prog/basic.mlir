@@ -47,11 +47,11 @@ prog.program @forward
         prog.matmul %a, %wv bias %b : memref<2xf32> into %yv accumulate
           : memref<1x4x8xf32>, memref<1x8x2xf32>, memref<1x4x2xf32, strided<[32, 2, 1]>>
       }
-      // CHECK: prog.save %[[S]] : memref<4x2xf32>
-      prog.save %s : memref<4x2xf32>
     }
     // CHECK: prog.to_layout %[[S]] into %[[Y]] : memref<4x2xf32>, memref<4x2xf32>
     prog.to_layout %s into %y : memref<4x2xf32>, memref<4x2xf32>
+    // CHECK: prog.save %[[S]] : memref<4x2xf32>
+    prog.save %s : memref<4x2xf32>
   }
 }
 
@@ -99,5 +99,26 @@ prog.program @optimizer
   // CHECK: prog.launch @scale(%{{.*}}, %{{.*}}, %{{.*}}) offsets [0, 4, 0] range 4 grain 1 :
   prog.launch @scale(%0, %1, %3) offsets [0, 4, 0] range 4 grain 1
     : memref<4x8xf32, strided<[1, 4]>, #segue.space<host>>, memref<4x8xbf16>, memref<4x8xbf16>
+}
+
+// Layouts that strides do not show are bytes, which only a copy reads and
+// writes; values list the layouts that the caller may choose.
+// CHECK-LABEL: prog.program @layouts inputs
+// CHECK-SAME: #prog.value<"w" frozen tensor<4x8xf32, #segue.layout<space = device_dram, storage = int8_row, zero_points = true>> or [<space = device_l1, storage = int8_row, zero_points = true>]>
+// CHECK-SAME: #prog.value<"y" output tensor<4x8xf32, #segue.layout<space = device_dram, tile = [2, 4]>> or [<space = device_dram>, <space = host, strides = [1, 4], alignment = 512>]>
+prog.program @layouts
+  inputs [#prog.value<"w" frozen tensor<4x8xf32, #segue.layout<storage = int8_row, zero_points = true>>
+                      or [<space = device_l1, storage = int8_row, zero_points = true>]>]
+  outputs [#prog.value<"y" output tensor<4x8xf32, #segue.layout<tile = [2, 4]>>
+                       or [<space = device_dram>, <space = host, strides = [1, 4], alignment = 512>]>]
+  arenas [#prog.arena<device_dram bytes = 256 lower_bound = 256 alignment = 64>] {
+^bb0(%w: memref<96xi8>, %y: memref<128xi8>):
+  %t = prog.alloc offset 0 : memref<256xi8>
+  %v = prog.view %t offset 64 : memref<256xi8> to memref<4x8xf32>
+  // CHECK: prog.to_layout %{{.*}} as tensor<4x8xf32, #segue.layout<space = device_dram, storage = int8_row, zero_points = true>> into %{{.*}} : memref<96xi8>, memref<4x8xf32>
+  prog.to_layout %w as tensor<4x8xf32, #segue.layout<storage = int8_row, zero_points = true>> into %v
+    : memref<96xi8>, memref<4x8xf32>
+  // CHECK: prog.to_layout %{{.*}} into %{{.*}} as tensor<4x8xf32, #segue.layout<space = device_dram, tile = [2, 4]>> : memref<4x8xf32>, memref<128xi8>
+  prog.to_layout %v into %y as tensor<4x8xf32, #segue.layout<tile = [2, 4]>> : memref<4x8xf32>, memref<128xi8>
 }
 }

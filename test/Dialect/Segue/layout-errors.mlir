@@ -33,7 +33,7 @@ func.func private @integer(tensor<4xi32, #segue.layout<storage = fp8_e5m2_row>>)
 
 // -----
 
-// expected-error @below {{unknown key `stride` in layout; known are `space`, `strides`, `tile` and `storage`}}
+// expected-error @below {{unknown key `stride` in layout; known are `space`, `strides`, `tile`, `storage`, `zero_points` and `alignment`}}
 func.func private @key(tensor<4xf32, #segue.layout<stride = [1]>>)
 
 // -----
@@ -45,3 +45,45 @@ func.func private @space(tensor<4xf32, #segue.layout<space = dram>>)
 
 // expected-error @below {{unknown storage `int8`; known are `element`, `int8_row`, `fp8_e4m3_row` and `fp8_e5m2_row`}}
 func.func private @storage(tensor<4xf32, #segue.layout<storage = int8>>)
+
+// -----
+
+// expected-error @below {{layout tile extent 4294967296 is 2^32 or more}}
+func.func private @huge_tile(tensor<4xf32, #segue.layout<tile = [4294967296]>>)
+
+// -----
+
+// expected-error @below {{layout has zero points, but no row storage that they belong to}}
+func.func private @zero_points(tensor<4xf32, #segue.layout<zero_points = true>>)
+
+// -----
+
+// expected-error @below {{`zero_points` is `yes`, but must be `true` or `false`}}
+func.func private @zero_points_word(tensor<4xf32, #segue.layout<storage = int8_row, zero_points = yes>>)
+
+// -----
+
+// C4: alignments.
+// expected-error @below {{layout alignment 48 is not a power of two}}
+func.func private @alignment(tensor<4xf32, #segue.layout<alignment = 48>>)
+
+// -----
+
+// expected-error @below {{layout alignment 2 is less than the 4 bytes of an element}}
+func.func private @element_alignment(tensor<4xf32, #segue.layout<alignment = 2>>)
+
+// -----
+
+// expected-error @below {{layout alignment 2 is too small for the f32 scales of rows; at least 4}}
+func.func private @scale_alignment(tensor<4xbf16, #segue.layout<storage = int8_row, alignment = 2>>)
+
+// -----
+
+// C5: sizes are numbers.
+// expected-error @below {{layout spans a size that is no number of 62 bits}}
+func.func private @size(tensor<4x8xf32, #segue.layout<strides = [2305843009213693952, 1]>>)
+
+// -----
+
+// expected-error @below {{layout spans a size that is no number of 62 bits}}
+func.func private @tiles(tensor<4x8xf32, #segue.layout<tile = [4294967295, 4294967295]>>)

@@ -26,14 +26,21 @@ void ProgDialect::registerAttributes() {
 }
 
 LogicalResult ValueAttr::verify(function_ref<InFlightDiagnostic()> emitError, StringAttr name, Role role,
-                                RankedTensorType type, StringAttr of) {
-  if (name.getValue().empty())
+                                RankedTensorType type, StringAttr of, ArrayRef<LayoutAttr> alternatives) {
+  if (name.getValue().empty()) // C1
     return emitError() << "a value of a signature has an empty name";
   MemRefType buffer = bufferType(type);
-  if (!buffer || !viewBytes(buffer))
+  if (!buffer || !viewBytes(buffer)) // C2
     return emitError() << "value \"" << name.getValue() << "\" has type " << type
                        << ", which cannot be stored: a static shape of f32, bf16, f16, i64, i32, i8 or i1 with a "
                           "`#segue.layout` or none is needed";
+  for (LayoutAttr layout : alternatives)
+    if (failed(layout.verifyEncoding(type.getShape(), type.getElementType(), [&] {
+          InFlightDiagnostic diag = emitError();
+          diag << "alternative " << layout << " of value \"" << name.getValue() << "\": ";
+          return diag;
+        })))
+      return failure();
   return success();
 }
 

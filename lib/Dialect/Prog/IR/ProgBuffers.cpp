@@ -12,18 +12,6 @@
 using namespace mlir;
 using namespace segue;
 
-std::optional<uint64_t> prog::elementBytes(Type type) {
-  if (type.isInteger(1) || type.isInteger(8))
-    return 1;
-  if (type.isBF16() || type.isF16())
-    return 2;
-  if (type.isF32() || type.isInteger(32))
-    return 4;
-  if (type.isInteger(64))
-    return 8;
-  return std::nullopt;
-}
-
 Space prog::spaceOf(MemRefType type) {
   auto space = dyn_cast_if_present<SpaceAttr>(type.getMemorySpace());
   return space ? space.getValue() : Space::DeviceDram;
@@ -44,12 +32,7 @@ std::optional<SmallVector<int64_t>> prog::stridesOf(MemRefType type) {
   return strides;
 }
 
-SmallVector<int64_t> prog::denseStrides(ArrayRef<int64_t> shape) {
-  SmallVector<int64_t> strides(shape.size(), 1);
-  for (size_t dim = shape.size(); dim-- > 1;)
-    strides[dim - 1] = strides[dim] * shape[dim];
-  return strides;
-}
+SmallVector<int64_t> prog::denseStrides(ArrayRef<int64_t> shape) { return LayoutAttr::getDenseStrides(shape, {}); }
 
 MemRefType prog::viewType(ArrayRef<int64_t> shape, Type element, ArrayRef<int64_t> strides, Attribute space) {
   if (strides == ArrayRef<int64_t>(denseStrides(shape)))
@@ -89,31 +72,13 @@ MemRefType prog::bufferType(RankedTensorType type) {
   auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
   if (type.getEncoding() && !layout)
     return {};
-  SmallVector<int64_t> strides = denseStrides(type.getShape());
   if (!layout)
-    return viewType(type.getShape(), type.getElementType(), strides, {});
-  Attribute space = spaceAttr(context, layout.getSpace());
-  if (!layout.getStrides().empty()) {
-    if (layout.getStrides().size() != static_cast<size_t>(type.getRank()))
-      return {};
-    strides.assign(layout.getStrides().begin(), layout.getStrides().end());
-  }
-  if (layout.getTile().empty() && layout.getStorage() == Storage::Element)
-    return viewType(type.getShape(), type.getElementType(), strides, space);
-
-  // Tiles make the trailing extents multiples; strides step over whole tiles.
-  SmallVector<int64_t> padded(type.getShape());
-  if (layout.getTile().size() > padded.size())
+    return viewType(type.getShape(), type.getElementType(), denseStrides(type.getShape()), {});
+  if (!layout.getStrides().empty() && layout.getStrides().size() != static_cast<size_t>(type.getRank()))
     return {};
-  size_t first = padded.size() - layout.getTile().size();
-  for (auto [dim, tile] : llvm::enumerate(layout.getTile()))
-    padded[first + dim] = llvm::alignTo(padded[first + dim], tile);
-  uint64_t elements = 1;
-  for (int64_t extent : padded)
-    elements *= extent;
-  if (layout.getStorage() == Storage::Element)
-    return bytesType(context, elements * *element, space);
-  // One byte per element and one f32 scale per row.
-  uint64_t rows = type.getRank() && padded.back() ? elements / padded.back() : 1;
-  return bytesType(context, elements + 4 * rows, space);
+  Attribute space = spaceAttr(context, layout.getSpace());
+  if (layout.isStrided())
+    return viewType(type.getShape(), type.getElementType(), layout.getStridesFor(type.getShape()), space);
+  std::optional<uint64_t> bytes = layout.getBytes(type.getShape(), type.getElementType());
+  return bytes ? bytesType(context, *bytes, space) : MemRefType();
 }

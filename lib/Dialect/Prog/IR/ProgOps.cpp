@@ -19,6 +19,7 @@
 
 using namespace mlir;
 using namespace segue::prog;
+using segue::LayoutAttr;
 using segue::Role;
 
 #define GET_OP_CLASSES
@@ -43,6 +44,19 @@ static LogicalResult verifyNames(ProgramOp op, ArrayAttr values, StringRef what)
     if (!names.insert(value.getName().getValue()).second)
       return op.emitOpError() << "has two " << what << "s called " << value.getName();
   return success();
+}
+
+/// True if a tensor of `type` in `layout` lies as it does now, in another space
+/// or more aligned.
+static bool differsInPlaceAlone(RankedTensorType type, LayoutAttr layout) {
+  auto declared = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+  auto placed = [&](LayoutAttr of) {
+    return LayoutAttr::get(type.getContext(), layout.getSpace(), of ? of.getStrides() : ArrayRef<int64_t>(),
+                           of ? of.getTile() : ArrayRef<int64_t>(), of ? of.getStorage() : segue::Storage::Element,
+                           of && of.getZeroPoints(), layout.getAlignment())
+        .getCanonical(type.getShape());
+  };
+  return placed(declared) == placed(layout);
 }
 
 LogicalResult ProgramOp::verify() {
@@ -88,12 +102,61 @@ LogicalResult ProgramOp::verify() {
                            << ", whose role is not saved";
   }
 
+  // C7
+  for (unsigned i = 0; i < getNumInputs(); ++i) {
+    RankedTensorType type = getInput(i).getType();
+    for (LayoutAttr layout : getInput(i).getAlternatives())
+      if (!differsInPlaceAlone(type, layout))
+        return emitOpError() << "input " << getInput(i).getName() << " is " << type << " and has alternative " << layout
+                             << ", but may differ in space and alignment alone";
+  }
+  for (auto alias : getAliases().value_or(ArrayAttr::get(getContext(), {})).getAsRange<AliasAttr>())
+    if (alias.getRequired() && !getOutput(alias.getOutput()).getAlternatives().empty())
+      return emitOpError() << "output " << getOutput(alias.getOutput()).getName()
+                           << " must lie in an input and has alternatives";
+
+  // C8
+  for (unsigned i = 0; i < getNumOutputs(); ++i) {
+    RankedTensorType type = getOutput(i).getType();
+    auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+    if (layout && !layout.isInjective(type.getShape()))
+      return emitOpError() << "output " << getOutput(i).getName() << " is " << type
+                           << ", which holds two elements in one place";
+    for (LayoutAttr layout : getOutput(i).getAlternatives())
+      if (!layout.isInjective(type.getShape()))
+        return emitOpError() << "output " << getOutput(i).getName() << " has alternative " << layout
+                             << ", which holds two elements in one place";
+  }
+
   // C6
   llvm::SmallDenseSet<uint32_t> spaces;
   for (auto arena : getArenas().value_or(ArrayAttr::get(getContext(), {})).getAsRange<ArenaAttr>())
     if (!spaces.insert(static_cast<uint32_t>(arena.getSpace())).second)
       return emitOpError() << "has two arenas in " << stringifySpace(arena.getSpace());
   return success();
+}
+
+/// prog.save C2: nothing uses a saved value after it was given away.
+static LogicalResult verifySaves(ProgramOp program) {
+  llvm::SmallDenseMap<Value, SaveOp> saved;
+  WalkResult result = program.walk<WalkOrder::PreOrder>([&](Operation *op) {
+    if (isa<ViewOp>(op))
+      return WalkResult::advance();
+    for (Value operand : op->getOperands()) {
+      if (auto view = operand.getDefiningOp<ViewOp>())
+        operand = view.getSource();
+      auto save = saved.find(operand);
+      if (save == saved.end())
+        continue;
+      InFlightDiagnostic diag = op->emitOpError() << "uses a saved value after its `prog.save`";
+      diag.attachNote(save->second.getLoc()) << "saved here";
+      return WalkResult::interrupt();
+    }
+    if (auto save = dyn_cast<SaveOp>(op))
+      saved[save.getBuffer()] = save;
+    return WalkResult::advance();
+  });
+  return failure(result.wasInterrupted());
 }
 
 LogicalResult ProgramOp::verifyRegions() {
@@ -110,7 +173,7 @@ LogicalResult ProgramOp::verifyRegions() {
     else if (phases) // C4
       return op.emitOpError() << "comes after a `prog.phase`, but then every command must lie in one";
   }
-  return success();
+  return verifySaves(*this);
 }
 
 LogicalResult PhaseOp::verify() {
@@ -373,9 +436,53 @@ LogicalResult AttentionGradOp::verify() {
                  failed(verifyShape(*this, "grad_v", getGradV(), k, true)));
 }
 
+/// The tensor that `buffer` holds: what `as` says, or what the buffer shows.
+static RankedTensorType tensorIn(Value buffer, std::optional<Type> as) {
+  if (as)
+    return cast<RankedTensorType>(*as);
+  auto type = cast<MemRefType>(buffer.getType());
+  SmallVector<int64_t> strides = stridesOf(type).value_or(SmallVector<int64_t>());
+  auto layout = LayoutAttr::get(type.getContext(), spaceOf(type), strides, {}, segue::Storage::Element,
+                                /*zeroPoints=*/false, segue::kDefaultAlignment);
+  return RankedTensorType::get(type.getShape(), type.getElementType(), layout.getCanonical(type.getShape()));
+}
+
+RankedTensorType ToLayoutOp::getSourceTensor() { return tensorIn(getSource(), getSourceType()); }
+RankedTensorType ToLayoutOp::getTargetTensor() { return tensorIn(getTarget(), getTargetType()); }
+
+/// C2: `as` a tensor with tiles or rows, in bytes that hold it.
+static LogicalResult verifyLaid(ToLayoutOp op, StringRef what, Value buffer, std::optional<Type> as) {
+  if (!as)
+    return verifyShape(op, what, buffer, cast<MemRefType>(buffer.getType()).getShape());
+  auto type = cast<RankedTensorType>(*as);
+  auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+  if (!layout || layout.isStrided())
+    return op.emitOpError() << "has `" << what << "` as " << type
+                            << ", but only a tensor whose layout has a tile or a row storage is named";
+  auto bytes = cast<MemRefType>(buffer.getType()), needed = bufferType(type);
+  if (!needed || bytes.getRank() != 1 || !bytes.getElementType().isInteger(8) ||
+      bytes.getNumElements() < needed.getNumElements() || spaceOf(bytes) != layout.getSpace())
+    return op.emitOpError() << "has `" << what << "` as " << type << ", which needs a buffer of type " << needed
+                            << " or more, not " << bytes;
+  return success();
+}
+
 LogicalResult ToLayoutOp::verify() {
-  return failure(failed(verifyShape(*this, "source", getSource(), getTarget().getType().getShape())) ||
-                 failed(verifyShape(*this, "target", getTarget(), getTarget().getType().getShape())));
+  if (failed(verifyLaid(*this, "source", getSource(), getSourceType())) ||
+      failed(verifyLaid(*this, "target", getTarget(), getTargetType())))
+    return failure();
+  RankedTensorType source = getSourceTensor(), target = getTargetTensor();
+  if (source.getShape() != target.getShape()) { // C1
+    InFlightDiagnostic diag = emitOpError() << "copies the shape [";
+    llvm::interleaveComma(source.getShape(), diag);
+    diag << "] to [";
+    llvm::interleaveComma(target.getShape(), diag);
+    return diag << "]";
+  }
+  if (!cast<LayoutAttr>(target.getEncoding()).isInjective(target.getShape())) // C3
+    return emitOpError() << "writes `target` of type " << getTarget().getType()
+                         << ", which holds two elements in one place";
+  return success();
 }
 
 LogicalResult FillOp::verify() {

@@ -9,6 +9,8 @@
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/CheckedArithmetic.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace segue;
@@ -23,14 +25,116 @@ void SegueDialect::registerAttributes() {
       >();
 }
 
+std::optional<uint64_t> segue::elementBytes(Type type) {
+  if (type.isInteger(1) || type.isInteger(8))
+    return 1;
+  if (type.isBF16() || type.isF16())
+    return 2;
+  if (type.isF32() || type.isInteger(32))
+    return 4;
+  if (type.isInteger(64))
+    return 8;
+  return std::nullopt;
+}
+
+/// Tiles of each dimension: the extents that strides step through.
+static SmallVector<int64_t> gridOf(ArrayRef<int64_t> shape, ArrayRef<int64_t> tile) {
+  SmallVector<int64_t> grid(shape);
+  for (size_t i = 0, first = shape.size() - tile.size(); i < tile.size(); ++i)
+    grid[first + i] = llvm::divideCeil(shape[first + i], tile[i]);
+  return grid;
+}
+
+static std::optional<int64_t> checkedProduct(ArrayRef<int64_t> factors) {
+  std::optional<int64_t> product = 1;
+  for (int64_t factor : factors)
+    product = product ? llvm::checkedMul(*product, factor) : std::nullopt;
+  return product;
+}
+
+SmallVector<int64_t> LayoutAttr::getDenseStrides(ArrayRef<int64_t> shape, ArrayRef<int64_t> tile) {
+  SmallVector<int64_t> strides(shape.size()), grid = gridOf(shape, tile);
+  // May wrap where there is no element, or too many; then it is not used.
+  uint64_t stride = 1;
+  for (int64_t extent : tile)
+    stride *= static_cast<uint64_t>(extent);
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    strides[dim] = static_cast<int64_t>(stride);
+    stride *= static_cast<uint64_t>(std::max<int64_t>(grid[dim], 1));
+  }
+  return strides;
+}
+
+SmallVector<int64_t> LayoutAttr::getStridesFor(ArrayRef<int64_t> shape) const {
+  return getStrides().empty() ? getDenseStrides(shape, getTile()) : SmallVector<int64_t>(getStrides());
+}
+
+std::optional<uint64_t> LayoutAttr::getBytes(ArrayRef<int64_t> shape, Type element) const {
+  std::optional<uint64_t> size = hasRows() ? 1 : elementBytes(element);
+  if (!size)
+    return std::nullopt;
+  if (llvm::is_contained(shape, 0))
+    return 0;
+  std::optional<int64_t> tileElements = checkedProduct(getTile());
+  SmallVector<int64_t> grid = gridOf(shape, getTile()), strides = getStridesFor(shape);
+  grid.push_back(tileElements.value_or(0));
+  if (!tileElements || !checkedProduct(grid)) // so that dense strides have not wrapped
+    return std::nullopt;
+  std::optional<int64_t> span = tileElements;
+  for (auto [extent, stride] : llvm::zip(grid, strides))
+    span = span ? llvm::checkedMulAdd(extent - 1, stride, *span) : std::nullopt;
+  std::optional<int64_t> bytes = span ? llvm::checkedMul(*span, static_cast<int64_t>(*size)) : std::nullopt;
+  constexpr int64_t limit = int64_t(1) << 62;
+  if (bytes && *bytes < limit && hasRows()) {
+    int64_t rows = shape.size() < 2 ? 1 : shape[0];
+    std::optional<int64_t> scales = llvm::checkedMul<int64_t>(rows, getZeroPoints() ? 8 : 4);
+    bytes = scales ? llvm::checkedAdd<int64_t>(llvm::alignTo(*bytes, 64), *scales) : std::nullopt;
+  }
+  if (!bytes || *bytes >= limit)
+    return std::nullopt;
+  return static_cast<uint64_t>(*bytes);
+}
+
+bool LayoutAttr::isInjective(ArrayRef<int64_t> shape) const {
+  if (llvm::is_contained(shape, 0))
+    return true;
+  SmallVector<std::pair<int64_t, int64_t>> steps; // stride, tiles
+  for (auto [stride, extent] : llvm::zip_equal(getStridesFor(shape), gridOf(shape, getTile())))
+    if (extent > 1)
+      steps.push_back({stride, extent});
+  llvm::sort(steps);
+  int64_t reach = checkedProduct(getTile()).value_or(1) - 1;
+  for (auto [stride, extent] : steps) {
+    if (stride <= reach)
+      return false;
+    reach += stride * (extent - 1);
+  }
+  return true;
+}
+
+LayoutAttr LayoutAttr::getCanonical(ArrayRef<int64_t> shape) const {
+  if (getStrides().empty() || getStrides() != ArrayRef<int64_t>(getDenseStrides(shape, getTile())))
+    return *this;
+  return get(getContext(), getSpace(), {}, getTile(), getStorage(), getZeroPoints(), getAlignment());
+}
+
 LogicalResult LayoutAttr::verify(function_ref<InFlightDiagnostic()> emitError, Space space, ArrayRef<int64_t> strides,
-                                 ArrayRef<int64_t> tile, Storage storage) {
-  for (int64_t stride : strides)
+                                 ArrayRef<int64_t> tile, Storage storage, bool zeroPoints, uint32_t alignment) {
+  for (int64_t stride : strides) // C1
     if (stride < 0)
       return emitError() << "layout stride " << stride << " is negative";
-  for (int64_t extent : tile)
+  for (int64_t extent : tile) { // C2
     if (extent <= 0)
       return emitError() << "layout tile extent " << extent << " is not positive";
+    if (extent > std::numeric_limits<uint32_t>::max())
+      return emitError() << "layout tile extent " << extent << " is 2^32 or more";
+  }
+  if (zeroPoints && storage == Storage::Element) // C3
+    return emitError() << "layout has zero points, but no row storage that they belong to";
+  if (!llvm::isPowerOf2_32(alignment)) // C4
+    return emitError() << "layout alignment " << alignment << " is not a power of two";
+  if (storage != Storage::Element && alignment < 4)
+    return emitError() << "layout alignment " << alignment << " is too small for the f32 scales of rows; at least 4";
   return success();
 }
 
@@ -42,14 +146,22 @@ LogicalResult LayoutAttr::verifyEncoding(ArrayRef<int64_t> shape, Type elementTy
   if (getTile().size() > shape.size()) // C2
     return emitError() << "layout has " << getTile().size() << " tile extents, but the tensor has " << shape.size()
                        << " dimensions";
-  if (getStorage() == Storage::Element)
-    return success();
-  if (shape.empty()) // C3
-    return emitError() << "layout stores rows as " << stringifyStorage(getStorage())
-                       << ", but the tensor is a scalar and has no rows";
-  if (!isa<FloatType>(elementType))
-    return emitError() << "layout stores rows as " << stringifyStorage(getStorage()) << ", which needs a float, not "
-                       << elementType;
+  if (hasRows()) {
+    if (shape.empty()) // C3
+      return emitError() << "layout stores rows as " << stringifyStorage(getStorage())
+                         << ", but the tensor is a scalar and has no rows";
+    if (!isa<FloatType>(elementType))
+      return emitError() << "layout stores rows as " << stringifyStorage(getStorage()) << ", which needs a float, not "
+                         << elementType;
+  }
+  std::optional<uint64_t> element = elementBytes(elementType);
+  if (!element || llvm::any_of(shape, ShapedType::isDynamic))
+    return success();            // not to be stored yet
+  if (getAlignment() < *element) // C4
+    return emitError() << "layout alignment " << getAlignment() << " is less than the " << *element
+                       << " bytes of an element";
+  if (!getBytes(shape, elementType)) // C5
+    return emitError() << "layout spans a size that is no number of 62 bits";
   return success();
 }
 
@@ -68,8 +180,12 @@ void LayoutAttr::print(AsmPrinter &printer) const {
   printer << StringRef(comma) << "space = " << stringifySpace(getSpace());
   list("strides", getStrides());
   list("tile", getTile());
-  if (getStorage() != Storage::Element)
+  if (hasRows())
     printer << StringRef(comma) << "storage = " << stringifyStorage(getStorage());
+  if (getZeroPoints())
+    printer << StringRef(comma) << "zero_points = true";
+  if (getAlignment() != kDefaultAlignment)
+    printer << StringRef(comma) << "alignment = " << getAlignment();
   printer << ">";
 }
 
@@ -78,6 +194,8 @@ Attribute LayoutAttr::parse(AsmParser &parser, Type) {
   Space space = Space::DeviceDram;
   Storage storage = Storage::Element;
   SmallVector<int64_t> strides, tile;
+  bool zeroPoints = false;
+  uint32_t alignment = kDefaultAlignment;
   auto list = [&](SmallVector<int64_t> &values) {
     return parser.parseCommaSeparatedList(AsmParser::Delimiter::Square,
                                           [&] { return parser.parseInteger(values.emplace_back()); });
@@ -91,12 +209,20 @@ Attribute LayoutAttr::parse(AsmParser &parser, Type) {
       return list(strides);
     if (key == "tile")
       return list(tile);
+    if (key == "alignment")
+      return parser.parseInteger(alignment);
     SMLoc wordLoc = parser.getCurrentLocation();
-    if (key != "space" && key != "storage")
-      return parser.emitError(keyLoc) << "unknown key `" << key
-                                      << "` in layout; known are `space`, `strides`, `tile` and `storage`";
+    if (key != "space" && key != "storage" && key != "zero_points")
+      return parser.emitError(keyLoc) << "unknown key `" << key << "` in layout; known are `space`, `strides`, `tile`, "
+                                      << "`storage`, `zero_points` and `alignment`";
     if (parser.parseKeyword(&word))
       return failure();
+    if (key == "zero_points") {
+      zeroPoints = word == "true";
+      if (zeroPoints || word == "false")
+        return success();
+      return parser.emitError(wordLoc) << "`zero_points` is `" << word << "`, but must be `true` or `false`";
+    }
     if (key == "space") {
       if (auto value = symbolizeSpace(word))
         return space = *value, success();
@@ -111,5 +237,5 @@ Attribute LayoutAttr::parse(AsmParser &parser, Type) {
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, entry))
     return {};
   return LayoutAttr::getChecked([&] { return parser.emitError(loc); }, parser.getContext(), space, strides, tile,
-                                storage);
+                                storage, zeroPoints, alignment);
 }

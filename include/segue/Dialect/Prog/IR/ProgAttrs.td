@@ -40,11 +40,23 @@ def Prog_ValueAttr : Prog_Attr<"Value", "value"> {
     tensor is dense row-major in device_dram. `of` names the value that a
     gradient, state or saved value belongs to.
 
-    Example: `#prog.value<"grad.w" gradient tensor<4x8xf32> of "w">`
+    After `or` come other layouts that the caller may choose, best first: of an
+    input, where it may lie as well; of an output, what its last command can
+    write at no cost.
+
+    Constraints: (C1) the name is not empty. (C2) the type, and the type with
+    each alternative, can be stored.
+
+    Example: `#prog.value<"grad.w" gradient tensor<4x8xf32> of "w" or [<space = device_l1>]>`
   }];
   let parameters = (ins "::mlir::StringAttr":$name, EnumParameter<Segue_Role>:$role,
-                        "::mlir::RankedTensorType":$type, OptionalParameter<"::mlir::StringAttr">:$of);
-  let assemblyFormat = "`<` $name $role $type (`of` $of^)? `>`";
+                        "::mlir::RankedTensorType":$type, OptionalParameter<"::mlir::StringAttr">:$of,
+                        OptionalArrayRefParameter<"::segue::LayoutAttr">:$alternatives);
+  let builders = [AttrBuilder<(ins "::mlir::StringAttr":$name, "::segue::Role":$role, "::mlir::RankedTensorType":$type,
+                                   "::mlir::StringAttr":$of), [{
+    return $_get($_ctxt, name, role, type, of, ::llvm::ArrayRef<::segue::LayoutAttr>());
+  }]>];
+  let assemblyFormat = "`<` $name $role $type (`of` $of^)? (`or` ` ` `[` $alternatives^ `]`)? `>`";
   let genVerifyDecl = 1;
 }
 def Prog_Values : TypedArrayAttrBase<Prog_ValueAttr, "values of a signature">;

@@ -20,11 +20,9 @@
 namespace segue::prog {
 
 /// Where temporaries start, and where constants do, bytes.
-inline constexpr uint64_t kAlignment = 64;
+inline constexpr uint64_t kAlignment = kDefaultAlignment;
 
-/// Bytes of one stored element; i1 takes one. Nothing for a type that no file
-/// can hold.
-std::optional<uint64_t> elementBytes(mlir::Type type);
+using segue::elementBytes;
 
 /// Space of a buffer: device_dram unless its type says another.
 segue::Space spaceOf(mlir::MemRefType type);
@@ -48,7 +46,8 @@ mlir::MemRefType viewType(llvm::ArrayRef<int64_t> shape, mlir::Type element, llv
 std::optional<uint64_t> viewBytes(mlir::MemRefType type);
 
 /// The type of the buffer that holds a tensor of this type, following its
-/// layout. Null where the type cannot be stored.
+/// layout: bytes where strides alone do not show it. Null where the type cannot
+/// be stored.
 mlir::MemRefType bufferType(mlir::RankedTensorType type);
 
 /// `n` bytes in `space`.

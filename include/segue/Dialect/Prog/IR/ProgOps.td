@@ -47,7 +47,9 @@ def Prog_ProgramOp : Prog_Op<"program", [Symbol, IsolatedFromAbove, NoTerminator
     (C3) aliases and save points name existing inputs and outputs; an output
     has at most one alias. (C4) after the first `prog.phase` every command
     lies in one. (C5) buffers come before commands. (C6) each space has at
-    most one arena.
+    most one arena. (C7) alternatives of an input differ from its layout in
+    space and alignment alone; an output that an alias requires to lie in an
+    input has none. (C8) outputs do not hold two elements in one place.
 
     Example: `prog.program @double inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] { ^bb0(%x: memref<4xf32>, %y: memref<4xf32>): prog.launch @k(%x, %y) range 4 grain 1 : memref<4xf32>, memref<4xf32> }`
   }];
@@ -301,15 +303,31 @@ def Prog_AttentionGradOp : Prog_Op<"attention_grad"> {
 }
 
 def Prog_ToLayoutOp : Prog_Op<"to_layout"> {
-  let summary = "copies a view into another; casts and re-lays on the way";
+  let summary = "copies a view into another; casts, re-lays and restores on the way";
   let description = [{
-    (C1) one shape.
+    A buffer of bytes that holds tiles or a row storage says after `as` which
+    tensor lies in it. The two may lie in different spaces.
 
-    Example: `prog.to_layout %x into %y : memref<4x8xf32>, memref<4x8xf32>`
+    Constraints: (C1) one shape. (C2) a type after `as` has a `#segue.layout`
+    with a tile or a row storage, in the space of the buffer; the buffer is
+    bytes and holds it. (C3) a target does not hold two elements in one place.
+
+    Example: `prog.to_layout %w as tensor<4x8xf32, #segue.layout<storage = int8_row>> into %t : memref<80xi8>, memref<4x8xf32>`
   }];
-  let arguments = (ins Prog_Reads<"">:$source, Prog_Writes<"">:$target);
-  let assemblyFormat = "$source `into` $target attr-dict `:` type($source) `,` type($target)";
+  let arguments = (ins Prog_Reads<"">:$source, OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$sourceType,
+                       Prog_Writes<"">:$target, OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$targetType);
+  let assemblyFormat = [{
+    $source (`as` $sourceType^)? `into` $target (`as` $targetType^)? attr-dict `:` type($source) `,` type($target)
+  }];
   let hasVerifier = 1;
+  let builders = [OpBuilder<(ins "::mlir::Value":$source, "::mlir::Value":$target), [{
+    build($_builder, $_state, source, ::mlir::TypeAttr(), target, ::mlir::TypeAttr());
+  }]>];
+  let extraClassDeclaration = [{
+    /// The tensor that is read, and the one that is written, with its layout.
+    ::mlir::RankedTensorType getSourceTensor();
+    ::mlir::RankedTensorType getTargetTensor();
+  }];
 }
 
 def Prog_FillOp : Prog_Op<"fill"> {
@@ -334,9 +352,11 @@ class Prog_Mark<string mnemonic, string what>
   let hasVerifier = 1;
 }
 
-def Prog_SaveOp : Prog_Mark<"save", "tells that a saved output has its final value"> {
+def Prog_SaveOp : Prog_Mark<"save", "tells that a saved output is final and not used any more"> {
   let description = [{
-    (C1) the buffer is that of an output with role saved.
+    Once it is copied elsewhere its memory may be given up. (C1) the buffer is
+    that of an output with role saved. (C2) no later command of the program
+    uses it.
 
     Example: `prog.save %y : memref<4xf32>`
   }];

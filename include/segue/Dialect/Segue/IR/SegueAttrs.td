@@ -44,15 +44,41 @@ def Segue_LayoutAttr
     : Segue_Attr<"Layout", "layout", [DeclareAttrInterfaceMethods<VerifiableTensorEncoding>]> {
   let summary = "where a tensor lives, how it lies and how it is stored";
   let description = [{
-    A layout maps an index to bytes. Without a tile, the element with index
-    `i0, ..., in` of a tensor lies at `sum(ik * strides[k])` elements from the
-    start; absent strides are dense row-major. With a tile `t` over the
-    trailing dimensions, these are padded to multiples of `t`, the strides
-    step over whole tiles, and a tile is dense row-major inside.
+    A layout maps an index to bytes: every dimension adds its own term.
+
+    ```
+    address(i0, ..., in) = elementBytes * sum over k of term_k(ik)
+    term_k(i) = i * strides[k]                                   not tiled
+    term_k(i) = (i / tile) * strides[k] + (i % tile) * inTile    tiled
+    ```
+
+    A tile covers the trailing dimensions, which are padded to multiples of it
+    with zeros; its elements lie row-major, and `inTile` is the step inside of
+    it. The stride of a tiled dimension goes from one tile to the next. Absent
+    strides are dense: row-major over the dimensions or, where there is a tile,
+    over the outer dimensions and the grid of tiles. `[4,6]` in tiles `[2,4]`:
+
+    ```
+    strides [16,8]      column  0  1  2  3 | 4  5  p  p     p: padding
+                        row 0   0  1  2  3 | 8  9 10 11
+                        row 1   4  5  6  7 |12 13 14 15
+                        row 2  16 17 18 19 |24 ...
+    ```
+
+    A row storage holds one byte per element, laid so, then from the next
+    multiple of 64 bytes on one f32 scale per row, then with `zero_points` one
+    f32 zero point per row. A row is an index of dimension 0; a vector is one
+    row. A value is `(q - zero_point) * scale`.
+
+    `alignment` is that of the first byte, in bytes.
 
     Constraints: (C1) one stride per dimension, none negative. (C2) no more
-    tile extents than dimensions, all positive. (C3) a row storage needs at
-    least one dimension and a float element type.
+    tile extents than dimensions, all positive and below 2^32. (C3) a row
+    storage needs at least one dimension and a float element type; zero points
+    need a row storage. (C4) the alignment is a power of two, at least that of
+    an element, and 4 for the scales of rows. (C5) the bytes it spans are a
+    number of 62 bits. What a program writes must not hold two elements in one
+    place: that is checked where it is written.
 
     Example: `tensor<64x32xf32, #segue.layout<space = device_dram, strides = [1, 64]>>`
     is a transposed matrix in device memory.
@@ -61,7 +87,29 @@ def Segue_LayoutAttr
     DefaultValuedParameter<"::segue::Space", "::segue::Space::DeviceDram">:$space,
     OptionalArrayRefParameter<"int64_t">:$strides,
     OptionalArrayRefParameter<"int64_t">:$tile,
-    DefaultValuedParameter<"::segue::Storage", "::segue::Storage::Element">:$storage);
+    DefaultValuedParameter<"::segue::Storage", "::segue::Storage::Element">:$storage,
+    DefaultValuedParameter<"bool", "false">:$zeroPoints,
+    DefaultValuedParameter<"uint32_t", "::segue::kDefaultAlignment">:$alignment);
+  let extraClassDeclaration = [{
+    /// One byte per element, and scales.
+    bool hasRows() const { return getStorage() != ::segue::Storage::Element; }
+    /// Strides alone say where an element lies.
+    bool isStrided() const { return getTile().empty() && !hasRows(); }
+
+    /// The strides for a tensor of `shape`, also where they are left out.
+    ::llvm::SmallVector<int64_t> getStridesFor(::llvm::ArrayRef<int64_t> shape) const;
+    /// Those that are left out: dense over `shape` in tiles of `tile`.
+    static ::llvm::SmallVector<int64_t> getDenseStrides(::llvm::ArrayRef<int64_t> shape,
+                                                        ::llvm::ArrayRef<int64_t> tile);
+    /// Bytes from the first element to behind the last byte, scales included.
+    /// Nothing where that is no number of 62 bits.
+    std::optional<uint64_t> getBytes(::llvm::ArrayRef<int64_t> shape, ::mlir::Type element) const;
+    /// True if no two elements lie in one place: sorted by stride, each
+    /// dimension steps over all smaller ones.
+    bool isInjective(::llvm::ArrayRef<int64_t> shape) const;
+    /// The same placement with strides left out where they are dense.
+    LayoutAttr getCanonical(::llvm::ArrayRef<int64_t> shape) const;
+  }];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
 }

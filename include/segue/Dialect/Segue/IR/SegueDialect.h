@@ -24,6 +24,20 @@
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+#include <optional>
+
+namespace segue {
+
+/// Where tensors, temporaries and constants start unless they say otherwise,
+/// bytes.
+inline constexpr uint32_t kDefaultAlignment = 64;
+
+/// Bytes of one stored element; i1 takes one. Nothing for a type that no file
+/// can hold.
+std::optional<uint64_t> elementBytes(mlir::Type type);
+
+} // namespace segue
+
 #include "segue/Dialect/Segue/IR/SegueDialect.h.inc"
 #include "segue/Dialect/Segue/IR/SegueEnums.h.inc"
 #include "segue/Dialect/Segue/IR/SegueInterfaces.h.inc"
