@@ -12,15 +12,17 @@
 >>> loss = last(first(tokens), targets); loss.backward()              # in PyTorch's graph
 >>> trainer = segue.Trainer([first, last], optimizer=segue.AdamW(lr=3e-4))
 >>> trainer.step(tokens=tokens, targets=targets)                       # all in the runtime
+>>> fast = torch.compile(model, backend="segue")                       # whatever PyTorch runs; see segue.dynamo
 """
 
 import torch as _torch  # noqa: F401 - loaded first: its OpenMP library is then the one of the whole process
 
 from ._runtime import Tensor
 from .compiler import compile, load
+from .dynamo import backend_report
 from .errors import (
-    CompileError, CorruptFileError, Error, ExportError, FileError, IndexOutOfRangeError, InvalidArgumentError,
-    LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
+    CompileError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
+    InvalidArgumentError, LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
     OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, VersionError,
 )
 from .module import LoadedModule, Module
@@ -30,9 +32,9 @@ from .trainer import Trainer
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdamW", "CompileError", "CorruptFileError", "Error", "ExportError", "FileError", "IndexOutOfRangeError",
-    "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "MissingInputError", "MissingWeightError", "Module",
-    "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer", "OutOfMemoryError", "SGD",
-    "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "VersionError", "compile", "load",
-    "warmup_cosine",
+    "AdamW", "CompileError", "CorruptFileError", "Error", "ExportError", "FallbackWarning", "FileError",
+    "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "MissingInputError",
+    "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
+    "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",
+    "VersionError", "backend_report", "compile", "load", "warmup_cosine",
 ]

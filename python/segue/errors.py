@@ -145,6 +145,10 @@ class OutOfMemoryError(Error, MemoryError):
     code = "DEVICE_OOM"
 
 
+class FallbackWarning(UserWarning):
+    """A piece of a program given to `torch.compile` runs in PyTorch; the text names operator, module and line."""
+
+
 _BY_CODE: dict[str, type[Error]] = {
     value.code: value for value in list(globals().values()) if isinstance(value, type) and issubclass(value, Error)
 }

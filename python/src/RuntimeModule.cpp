@@ -19,6 +19,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -155,9 +156,10 @@ static void bindBinary(nb::module_ &m) {
 }
 
 static void bindModule(nb::module_ &m) {
-  nb::class_<Token>(m, "Token").def_prop_ro("saved_bytes", &Token::savedBytes).def("__bool__", [](const Token &token) {
-    return bool(token);
-  });
+  nb::class_<Token>(m, "Token")
+      .def(nb::init<>())
+      .def_prop_ro("saved_bytes", &Token::savedBytes)
+      .def("__bool__", [](const Token &token) { return bool(token); });
 
   nb::class_<Module>(m, "Module")
       .def(nb::init<DeviceRef, Binary, std::string>(), "device"_a, "binary"_a, "name"_a = "")
@@ -190,16 +192,25 @@ static void bindModule(nb::module_ &m) {
       // With `keep`, the token can be used again; otherwise its memory goes as backward passes it.
       .def(
           "backward",
-          [](const Module &module, Token &token, const nb::dict &gradients, bool keep) {
-            TensorMap map = tensorMap(gradients);
+          [](const Module &module, Token &token, const nb::dict &gradients, bool keep,
+             const std::optional<nb::dict> &values) {
+            TensorMap map = tensorMap(gradients), others = values ? tensorMap(*values) : TensorMap();
             TensorMap result;
             {
               nb::gil_scoped_release release;
-              result = keep ? module.backward(Token(token), map) : module.backward(std::exchange(token, Token()), map);
+              Token used = keep ? Token(token) : std::exchange(token, Token());
+              result = values ? module.backward(std::move(used), map, others) : module.backward(std::move(used), map);
             }
             return toDict(result);
           },
-          "token"_a, "gradients"_a, "keep"_a = false);
+          "token"_a, "gradients"_a, "keep"_a = false, "values"_a = nb::none())
+      .def(
+          "program",
+          [](const Module &module, std::string_view name) {
+            const Program *program = module.find(name);
+            return program ? std::optional<Program>(*program) : std::nullopt;
+          },
+          "name"_a);
 }
 
 static void bindSession(nb::module_ &m) {
@@ -295,6 +306,32 @@ static void bindSession(nb::module_ &m) {
       .def("load", &Session::load, "path"_a, ReleaseGil());
 }
 
+static void bindSubmit(nb::module_ &m) {
+  m.def(
+      "submit",
+      [](const DeviceRef &device, const Program &program, std::vector<Tensor> inputs) {
+        nb::gil_scoped_release release;
+        return submit(device, program, std::move(inputs));
+      },
+      "device"_a, "program"_a, "inputs"_a);
+  m.def("placeholder", &python::placeholderFor, "owner"_a);
+  // What aligning the inputs of a program has cost so far on a device.
+  m.def(
+      "counters",
+      [](const DeviceRef &device, const Program &program) {
+        SubmitCounters counters = Executor(device, program).counters();
+        nb::dict result;
+        result["submits"] = counters.submits;
+        result["inputs"] = counters.inputs;
+        result["inputs_elided"] = counters.inputsElided;
+        result["inputs_converted"] = counters.inputsConverted;
+        result["converted_bytes"] = counters.convertedBytes;
+        result["donations"] = counters.donations;
+        return result;
+      },
+      "device"_a, "program"_a);
+}
+
 NB_MODULE(_runtime, m) {
   m.doc() = "The runtime of Segue: binaries, modules, sessions. Use the package segue instead.";
   // Devices and tensors in module-level caches outlive the module: no leak.
@@ -303,5 +340,6 @@ NB_MODULE(_runtime, m) {
   bindTensor(m);
   bindBinary(m);
   bindModule(m);
+  bindSubmit(m);
   bindSession(m);
 }

@@ -75,5 +75,17 @@ nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &tensor, nb:
                               return pair.element == tensor.element();
                             })->dtype;
   return nb::ndarray<nb::array_api>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
-                       nb::device::cpu::value);
+                                    nb::device::cpu::value);
+}
+
+nb::ndarray<nb::array_api> segue::python::placeholderFor(nb::handle owner) {
+  struct Held {
+    int8_t byte;
+    nb::object owner;
+  };
+  auto *held = new Held{0, nb::borrow(owner)};
+  nb::capsule capsule(held, [](void *data) noexcept { delete static_cast<Held *>(data); });
+  size_t shape[] = {1};
+  return nb::ndarray<nb::array_api>(&held->byte, 1, shape, capsule, nullptr, nb::dtype<int8_t>(),
+                                    nb::device::cpu::value);
 }

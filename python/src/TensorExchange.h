@@ -27,6 +27,10 @@ Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> 
 /// The tensor as an array over the same memory, kept alive by `owner`.
 nanobind::ndarray<nanobind::array_api> exportTensor(const Tensor &tensor, nanobind::handle owner);
 
+/// An array of one byte that keeps `owner` alive: what stands for an object of
+/// ours where a caller wants tensors. No other live array has its address.
+nanobind::ndarray<nanobind::array_api> placeholderFor(nanobind::handle owner);
+
 } // namespace segue::python
 
 #endif // SEGUE_PYTHON_TENSOREXCHANGE_H

@@ -4,20 +4,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Runs `torch.export` and translates its graph, node by node.
+"""Runs `torch.export` and translates its graph.
 
 The graph is the training IR: ATen operators that are not decomposed, so that
 `linear`, `layer_norm`, `scaled_dot_product_attention` and their like arrive whole.
-The importer gives every op its place (block of the model, module path, source
-line) and every argument its role, and checks each lowering against the shape
-and element type that PyTorch computed.
+The importer gives every argument and result its name and role; the nodes between
+are translated by `nodes.py`.
 """
 
 from __future__ import annotations
 
-import operator
-import os
-import re
 import warnings
 from typing import Any
 
@@ -25,20 +21,11 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
-from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
+from ..errors import ExportError, InvalidArgumentError
 from . import ops
-from .ops.table import NodeBuilder, Unsupported
+from .nodes import NodeTranslator
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
-from .writer import GraphWriter, Value, element_type, quoted, tensor_type
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-
-# Checks that hold by construction once shapes are static.
-_IGNORED = {
-    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_scalar.default",
-    "aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default",
-}
+from .writer import GraphWriter, Value, element_type, port_attributes
 
 
 def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None) -> Captured:
@@ -126,13 +113,13 @@ class _Importer:
         self.leaves, self.names = leaves, names
         self.writer = GraphWriter()
         self.arguments: list[Argument] = []
-        self.texts: list[str] = []  # of the arguments
+        self.ports: list[tuple[Value, str]] = []  # of the arguments: value and attributes
         self.values: dict[str, Value] = {}  # of the arguments, by their name in the program
-        self.env: dict[torch.fx.Node, Any] = {}
+        self.env: dict[torch.fx.Node, Any] = {}  # of nodes
 
     def run(self, in_spec, signature) -> Captured:
         self._bind_placeholders()
-        self._run_graph(self.program.graph_module, self.env)
+        NodeTranslator(self.writer).translate(self.program.graph_module, self.env)
         results, result_leaves, returned = self._results()
         if self.writer.uses_random:
             for name in ("seed", "step"):
@@ -186,78 +173,10 @@ class _Importer:
         shape = tuple(shape)
         differentiable = role in ("input", "parameter") and dtype.is_floating_point
         value = Value(ssa or f"%arg{len(self.arguments)}", shape, dtype, differentiable)
-        attributes = f"segue.name = {quoted(name)}, segue.role = #segue.role<{role}>"
         self.arguments.append(Argument(name, role, shape, dtype, tuple(names)))
-        self.texts.append(f"{value.name}: {value.type} {{{attributes}}}")
+        self.ports.append((value, port_attributes(name, role)))
         self.values[name] = value
         return value
-
-    # --- nodes --------------------------------------------------------------------------
-
-    def _run_graph(self, graph_module, env):
-        for node in graph_module.graph.nodes:
-            if node.op == "call_function":
-                env[node] = self._run_node(graph_module, node, env)
-            elif node.op == "output" and graph_module is not self.program.graph_module:
-                return pytree.tree_map_only(torch.fx.Node, lambda n: env[n], node.args[0])
-        return None
-
-    def _run_node(self, graph_module, node, env):
-        target = str(node.target)
-        read = lambda tree: pytree.tree_map_only(torch.fx.Node, lambda n: env[n], tree)  # noqa: E731
-        if node.target is operator.getitem:
-            return read(node.args[0])[node.args[1]]
-        if target in _IGNORED:
-            return None
-        if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
-            return self._run_wrapped(graph_module, node, env, read)
-        self._move_to(node)
-        lowering = ops.OPS.get(target)
-        if lowering is None:
-            raise self._unsupported(node, "it has no lowering")
-        expected = node.meta.get("val")
-        results = list(expected) if isinstance(expected, (list, tuple)) else [expected]
-        used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
-        try:
-            answer = lowering(NodeBuilder(self.writer, results, used), *read(node.args), **read(node.kwargs))
-        except Unsupported as reason:
-            raise self._unsupported(node, str(reason)) from None
-        except InvalidArgumentError as error:
-            raise self._unsupported(node, str(error)) from error
-        for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
-            if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
-                raise AssertionError(
-                    f"the lowering of {target} gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")
-        return answer
-
-    def _run_wrapped(self, graph_module, node, env, read):
-        """A region under no_grad or autocast(enabled=False) is imported in place."""
-        submodules = [a for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
-        inner = getattr(graph_module, submodules[0].target)
-        operands = [read(a) for a in node.args[node.args.index(submodules[0]) + 1 :]]
-        if str(node.target) == "wrap_with_autocast" and node.args[node.args.index(submodules[0]) - 2] is not False \
-                and True in node.args[: node.args.index(submodules[0])]:
-            raise self._unsupported(node, "autocast regions; cast explicitly")
-        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        answer = self._run_graph(inner, dict(zip(placeholders, operands)))
-        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
-            if any(v.differentiable for v in pytree.tree_leaves(answer) if isinstance(v, Value)):
-                raise self._unsupported(node, "a no_grad region whose result depends on a trained value")
-        return answer
-
-    def _unsupported(self, node, reason) -> UnsupportedOpError:
-        path, source = _module_path(node), _source(node)
-        where = f"{source[0]}:{source[1]}" if source else "an unknown line"
-        return UnsupportedOpError(
-            f"operator {node.target} in module {path or '<top>'!r} at {where} is not supported: {reason}",
-            report={"op": str(node.target), "module": path, "source": where})
-
-    def _move_to(self, node):
-        path, source = _module_path(node), _source(node)
-        self.writer.block = _block(path)
-        file, line = source or ("<unknown>", 0)
-        place = f"{quoted(file)}:{line}:1"
-        self.writer.location = f"{quoted(path)}({place})" if path else place
 
     # --- results ----------------------------------------------------------------------------
 
@@ -285,14 +204,8 @@ class _Importer:
         return results, leaves, returned
 
     def _text(self, results, returned) -> str:
-        types = ", ".join(v.type for v in returned)
-        attributed = ", ".join(
-            f"{v.type} {{segue.name = {quoted(r.name)}, segue.role = #segue.role<output>}}"
-            for r, v in zip(results, returned))
-        arguments = ",\n    ".join(self.texts)
-        return (f"module {{\n  func.func @forward(\n    {arguments}\n  ) -> ({attributed}) {{\n"
-                f"{self.writer.body()}\n    return {', '.join(v.name for v in returned)} : {types}\n  }}\n}}\n"
-                f"{self.writer.location_definitions()}\n")
+        ports = [(v, port_attributes(r.name, "output")) for r, v in zip(results, returned)]
+        return f"module {{\n{self.writer.function('forward', self.ports, ports)}\n}}\n{self.writer.location_definitions()}\n"
 
 
 def _result_names(out_spec, values) -> list[str]:
@@ -319,25 +232,3 @@ def _attribute(module, path: str):
     for part in path.split("."):
         module = getattr(module, part)
     return module
-
-
-def _module_path(node) -> str:
-    stack = node.meta.get("nn_module_stack")
-    return next(reversed(stack.values()))[0] if stack else ""
-
-
-def _block(path: str) -> str | None:
-    """The outermost numbered module on the path: "h.3" of "h.3.mlp.0.fc"."""
-    parts = path.split(".")
-    for i, part in enumerate(parts):
-        if part.isdigit():
-            return ".".join(parts[: i + 1])
-    return None
-
-
-def _source(node) -> tuple[str, int] | None:
-    """The innermost frame outside of PyTorch."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith(_TORCH)]
-    chosen = (own or frames)[-1:]
-    return (chosen[0][0], int(chosen[0][1])) if chosen else None

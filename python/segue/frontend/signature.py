@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError
-from .writer import float_literal, quoted
+from .writer import float_literal, port_attributes
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Captured:
         """The text with a weight decay of their own on some parameters, by name."""
         text = self.text
         for name, value in decay.items():
-            attributes = f"segue.name = {quoted(name)}, segue.role = #segue.role<parameter>"
+            attributes = port_attributes(name, "parameter")
             text = text.replace(attributes, f"{attributes}, segue.weight_decay = {float_literal(float(value))} : f64", 1)
         return text
 

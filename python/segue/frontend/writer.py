@@ -105,24 +105,38 @@ def _ints(values) -> str:
     return "[" + ", ".join(str(int(v)) for v in values) + "]"
 
 
+def port_attributes(name: str, role: str, of: str = "") -> str:
+    """Attributes of an argument or result of a function: name, role, and the value that it belongs to."""
+    text = f"segue.name = {quoted(name)}, segue.role = #segue.role<{role}>"
+    return f"{text}, segue.of = {quoted(of)}" if of else text
+
+
 class GraphWriter:
     """Appends ops to the body of one function.
 
     `block` and `location` are stamped on each op as it is written; the importer
-    sets them when it moves to another node of the source.
+    sets them when it moves to another node of the source. Writers of functions
+    of one module share `locations`. Random ops read the arguments `%seed` and,
+    unless `counts_steps` is false, `%step`.
     """
 
-    def __init__(self):
+    def __init__(self, locations: dict[str, int] | None = None, counts_steps: bool = True):
         self.block: str | None = None
         self.location: str | None = None
         self._lines: list[str] = []
         self._count = 0
-        self._locations: dict[str, int] = {}
+        self._locations = {} if locations is None else locations
         self._constants: dict[tuple, Value] = {}
-        self._random_ids = 0
+        self.random_id = 0  # of the next random op
         self.uses_random = False
+        self._counts_steps = counts_steps
 
     # --- text ----------------------------------------------------------------
+
+    def move_to(self, file: str, line: int, path: str) -> None:
+        """Ops come from this line from now on, and from the module at `path`, where there is one."""
+        place = f"{quoted(file)}:{line}:1"
+        self.location = f"{quoted(path)}({place})" if path else place
 
     def location_ref(self) -> str:
         if self.location is None:
@@ -132,6 +146,13 @@ class GraphWriter:
 
     def body(self) -> str:
         return "\n".join(self._lines)
+
+    def function(self, name: str, arguments: list[tuple[Value, str]], results: list[tuple[Value, str]]) -> str:
+        """The function with what was written; arguments and results with their attributes."""
+        given = ",\n    ".join(f"{v.name}: {v.type} {{{attributes}}}" for v, attributes in arguments)
+        types = ", ".join(f"{v.type} {{{attributes}}}" for v, attributes in results)
+        back = f" {', '.join(v.name for v, _ in results)} : {', '.join(v.type for v, _ in results)}" if results else ""
+        return f"  func.func @{name}(\n    {given}\n  ) -> ({types}) {{\n{self.body()}\n    return{back}\n  }}"
 
     def location_definitions(self) -> str:
         return "\n".join(f"#loc{number} = loc({text})" for text, number in self._locations.items())
@@ -190,9 +211,10 @@ class GraphWriter:
     def random(self, shape) -> Value:
         """Uniform in [0, 1), f32, another draw at each call."""
         self.uses_random = True
-        shape, number = tuple(shape), self._random_ids
-        self._random_ids += 1
-        return self._emit("random", f"%seed, %step id {number}", tensor_type(shape, torch.float32),
+        shape, number = tuple(shape), self.random_id
+        self.random_id += 1
+        step = "%step" if self._counts_steps else self.constant(0, (), torch.int64).name
+        return self._emit("random", f"%seed, {step} id {number}", tensor_type(shape, torch.float32),
                           [(shape, torch.float32)])[0]
 
     # --- elementwise -------------------------------------------------------------
@@ -268,9 +290,10 @@ class GraphWriter:
         starts[dim], limits[dim], steps[dim] = start, limit, step
         return self.slice(x, starts, limits, steps)
 
-    def pad(self, x: Value, low, high, value: float = 0.0) -> Value:
-        shape = tuple(l + d + h for l, d, h in zip(low, x.shape, high))
-        head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints([0] * x.rank)} "
+    def pad(self, x: Value, low, high, value: float = 0.0, interior=None) -> Value:
+        interior = interior or [0] * x.rank
+        shape = tuple(l + d + (d - 1) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
+        head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints(interior)} "
                 f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
         return self._emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
@@ -308,24 +331,37 @@ class GraphWriter:
         tail = f"{a.type}, {b.type} -> {tensor_type(shape, a.dtype)}"
         return self._emit("dot_general", head, tail, [(shape, a.dtype)], [a, b])[0]
 
-    def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float) -> Value:
+    def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float) -> list[Value]:
+        """The result, and the logarithm of the sum of exponentials per row."""
         lse = (q.shape[:3], torch.float32)
         head = f"{q.name}, {k.name}, {v.name}"
         if mask is not None:
             head += f" mask {mask.name} : {mask.type}"
         head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
         return self._emit("attention", head, f"{q.type}, {k.type} -> {tensor_type(*lse)}",
-                          [(q.shape, q.dtype), lse], [q, k, v])[0]
+                          [(q.shape, q.dtype), lse], [q, k, v])
+
+    def attention_grad(self, q: Value, k: Value, v: Value, mask: Value | None, out: Value, lse: Value, grad: Value,
+                       causal: bool, scale: float) -> list[Value]:
+        """Gradients for q, k and v."""
+        head = f"{q.name}, {k.name}, {v.name}"
+        if mask is not None:
+            head += f" mask {mask.name} : {mask.type}"
+        head += f" out {out.name} lse {lse.name} grad {grad.name}"
+        head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
+        return self._emit("attention_grad", head, f"{q.type}, {k.type}, {lse.type}",
+                          [(x.shape, x.dtype) for x in (q, k, v)], [q, k, v])
 
     # --- normalisation, losses, indexing -------------------------------------------------
 
-    def layer_norm(self, x: Value, gamma: Value | None, beta: Value | None, eps: float) -> Value:
+    def layer_norm(self, x: Value, gamma: Value | None, beta: Value | None, eps: float) -> list[Value]:
+        """The result, and mean and reciprocal deviation per row."""
         stat = (x.shape[:-1], torch.float32)
         head = x.name
         head += f" gamma {gamma.name} : {gamma.type}" if gamma is not None else ""
         head += f" beta {beta.name} : {beta.type}" if beta is not None else ""
         return self._emit("layer_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
-                          [(x.shape, x.dtype), stat, stat], [v for v in (x, gamma, beta) if v is not None])[0]
+                          [(x.shape, x.dtype), stat, stat], [v for v in (x, gamma, beta) if v is not None])
 
     def rms_norm(self, x: Value, gamma: Value | None, eps: float) -> Value:
         stat = (x.shape[:-1], torch.float32)
@@ -347,3 +383,9 @@ class GraphWriter:
         shape = indices.shape + table.shape[1:]
         tail = f"{table.type}, {indices.type} -> {tensor_type(shape, table.dtype)}"
         return self._emit("gather", f"{table.name}[{indices.name}]", tail, [(shape, table.dtype)], [table])[0]
+
+    def scatter_add(self, updates: Value, indices: Value, rows: int) -> Value:
+        """Rows of `updates`, added into zeros at the places that `indices` names."""
+        shape = (rows,) + updates.shape[indices.rank :]
+        tail = f"{updates.type}, {indices.type} -> {tensor_type(shape, updates.dtype)}"
+        return self._emit("scatter_add", f"{updates.name}[{indices.name}]", tail, [(shape, updates.dtype)], [updates])[0]

@@ -188,13 +188,19 @@ ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
 }
 
 TensorMap Module::backward(Token token, const TensorMap &outputGradients, EventSink *events) const {
+  if (!token && hasBackward())
+    throw Error(ErrorCode::InvalidArgument,
+                "module \"" + name_ + "\": backward needs the token of a forward, and each token serves once");
+  return backward(std::move(token), outputGradients, TensorMap(), events);
+}
+
+TensorMap Module::backward(Token token, const TensorMap &outputGradients, const TensorMap &values,
+                           EventSink *events) const {
   const Program *program = find("backward");
   if (!program)
     throw Error(ErrorCode::InvalidArgument,
                 "module \"" + name_ + "\" has no program \"backward\"; compile it for training");
-  if (!token)
-    throw Error(ErrorCode::InvalidArgument,
-                "module \"" + name_ + "\": backward needs the token of a forward, and each token serves once");
+  token.backwardInputs_.resize(backwardInputs_.size());
   for (const auto &[name, gradient] : outputGradients) {
     std::vector<std::string_view> known;
     for (const Value &output : outputs_)
@@ -204,9 +210,16 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, EventS
                                               "\", which is not an output" + nearestHint(name, known));
   }
   for (size_t i = 0; i < backwardInputs_.size(); ++i) {
-    if (backwardInputs_[i].source != Source::Gradient)
-      continue;
     const Value &wanted = program->inputs()[i];
+    if (backwardInputs_[i].source != Source::Gradient) {
+      if (auto given = values.find(wanted.name); given != values.end())
+        token.backwardInputs_[i] = given->second;
+      if (!token.backwardInputs_[i])
+        throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": backward reads \"" + wanted.name + "\" (" +
+                                                 wanted.desc().str() +
+                                                 ") again, but neither the token nor the values given have it");
+      continue;
+    }
     auto it = outputGradients.find(wanted.of);
     if (it == outputGradients.end() || !it->second) {
       token.backwardInputs_[i] = Tensor::zeros(device_, wanted.desc());

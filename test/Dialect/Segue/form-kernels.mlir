@@ -84,3 +84,20 @@ func.func @joined(%x: tensor<3x4x8xf32>, %w: tensor<24x2xf32>) -> tensor<4x2xf32
   %y = segue.dot_general %r, %w batch [] x [] contract [1] x [0] : tensor<4x24xf32>, tensor<24x2xf32> -> tensor<4x2xf32>
   return %y : tensor<4x2xf32>
 }
+
+// The table of a gather is read anywhere, a view of it too: what makes it is
+// another kernel, even where that also has readers that could be fused.
+// CHECK-LABEL: func.func @table_through_view
+// CHECK: %[[K:.*]]:2 = segue.fused
+// CHECK: segue.exp
+// CHECK: segue.reduce
+// CHECK: segue.fused(%{{.*}} = %[[K]]#
+// CHECK: segue.gather
+func.func @table_through_view(%x: tensor<16x4xf32>, %i: tensor<16xi64>) -> tensor<16xf32> {
+  %e = segue.exp %x : tensor<16x4xf32>
+  %t = segue.reshape %e : tensor<16x4xf32> -> tensor<64xf32>
+  %g = segue.gather %t[%i] : tensor<64xf32>, tensor<16xi64> -> tensor<16xf32>
+  %s = segue.reduce sum %e dims [1] : tensor<16x4xf32> -> tensor<16xf32>
+  %y = segue.add %g, %s : tensor<16xf32>
+  return %y : tensor<16xf32>
+}

@@ -178,8 +178,10 @@ KernelClusters::Relation KernelClusters::relate(OpOperand &operand, Value &sourc
     source = operand.get();
     std::optional<IndexExpr> at = index;
     if (auto gather = dyn_cast<GatherOp>(reader)) {
-      if (operand.getOperandNumber() == 0)
+      if (operand.getOperandNumber() == 0) {
+        source = throughViews(source);
         return Relation::Dynamic;
+      }
       int64_t rows = elementsOf(gather.getIndices());
       auto parts = space.delinearize(index, {rows, elements / rows});
       at = parts ? std::optional<IndexExpr>((*parts)[0]) : std::nullopt;
@@ -210,26 +212,31 @@ KernelClusters::Relation KernelClusters::relate(OpOperand &operand, Value &sourc
     extents[split.variable] /= split.factor;
     extents.insert(extents.begin() + split.variable + 1, split.factor);
   }
-  while (source.getDefiningOp() && kindOf(source.getDefiningOp()) == OpKind::View)
-    source = source.getDefiningOp()->getOperand(0);
+  source = throughViews(source);
   return Relation::Other;
+}
+
+/// The value that `value` is a view of.
+Value KernelClusters::throughViews(Value value) {
+  while (value.getDefiningOp() && kindOf(value.getDefiningOp()) == OpKind::View)
+    value = value.getDefiningOp()->getOperand(0);
+  return value;
 }
 
 KernelClusters::Read KernelClusters::readOf(Operation *reader, unsigned at) {
   OpOperand &operand = reader->getOpOperand(at);
   Read read;
-  read.elements = isa<ReduceOp, ScatterAddOp>(reader) ? elementsOf(reader->getOperand(0)) : elementsOf(reader->getResult(0));
+  read.elements =
+      isa<ReduceOp, ScatterAddOp>(reader) ? elementsOf(reader->getOperand(0)) : elementsOf(reader->getResult(0));
   if (isa<PadOp, ConcatOp>(reader)) {
     // Each element is read once at most.
-    read.source = operand.get();
-    while (read.source.getDefiningOp() && kindOf(read.source.getDefiningOp()) == OpKind::View)
-      read.source = read.source.getDefiningOp()->getOperand(0);
+    read.source = throughViews(operand.get());
     read.relation = Relation::Other;
     read.elements = std::min(read.elements, elementsOf(operand.get()));
     return read;
   }
   if (isa<ScatterAddOp>(reader) && at == 1) {
-    read.source = operand.get();
+    read.source = throughViews(operand.get());
     read.relation = Relation::Other;
     return read;
   }

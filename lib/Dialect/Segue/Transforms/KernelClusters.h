@@ -21,10 +21,10 @@
 #define SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_KERNELCLUSTERS_H
 
 #include "ClusterGraph.h"
-#include "llvm/ADT/DenseMap.h"
-#include "llvm/ADT/DenseSet.h"
 #include "mlir/IR/Block.h"
 #include "segue/Conversion/SegueToLoops/SegueToLoops.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 
 namespace segue {
 
@@ -78,6 +78,7 @@ private:
   bool isFreeScalar(mlir::Operation *op);
   KernelShape shapeOf(mlir::Operation *op);
   Read readOf(mlir::Operation *reader, unsigned operand);
+  mlir::Value throughViews(mlir::Value value);
   Relation relate(mlir::OpOperand &operand, mlir::Value &source, int64_t elements, int64_t &cols);
   unsigned leaderOf(mlir::Operation *op) { return graph->leader(numbers.lookup(op)); }
   /// The members and barriers that read a value, through views and free ops.

@@ -14,7 +14,8 @@ types and differentiability of what it returns are checked by the importer
 against what PyTorch computed, so a wrong lowering is found when compiling.
 """
 
-from . import elementwise, losses, matmul, normalisation, reductions, shapes, sources
+from . import elementwise, losses, matmul, normalisation, reductions, shapes, sources, training
 from .table import OPS, lowers
 
-__all__ = ["OPS", "lowers", "elementwise", "losses", "matmul", "normalisation", "reductions", "shapes", "sources"]
+__all__ = ["OPS", "lowers", "elementwise", "losses", "matmul", "normalisation", "reductions", "shapes", "sources",
+           "training"]

@@ -173,7 +173,7 @@ def attention(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fal
     whole_op = dropout_p == 0.0 and v.shape == k.shape and not (mask is not None and mask.differentiable)
     run = b.attention if whole_op else _written_out
     arguments = (q, k, v, mask, is_causal, scale)
-    y = run(*arguments) if whole_op else run(b, *arguments, dropout_p)
+    y = run(*arguments)[0] if whole_op else run(b, *arguments, dropout_p)
     return b.reshape(y, b.shape)
 
 

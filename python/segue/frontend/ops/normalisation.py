@@ -26,7 +26,7 @@ def _rows(b, x, normalized_shape, parameters):
 @lowers("aten.layer_norm.default")
 def layer_norm(b, x, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True):
     rows, (weight, bias) = _rows(b, x, normalized_shape, (weight, bias))
-    return b.reshape(b.layer_norm(rows, weight, bias, eps), x.shape)
+    return b.reshape(b.layer_norm(rows, weight, bias, eps)[0], x.shape)
 
 
 @lowers("aten.rms_norm.default")
@@ -39,7 +39,7 @@ def rms_norm(b, x, normalized_shape, weight=None, eps=None):
 @lowers("aten.group_norm.default")
 def group_norm(b, x, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True):
     groups = b.reshape(x, (x.shape[0], num_groups, math.prod(x.shape[1:]) // num_groups))
-    result = b.reshape(b.layer_norm(groups, None, None, eps), x.shape)
+    result = b.reshape(b.layer_norm(groups, None, None, eps)[0], x.shape)
     channels = (x.shape[1],) + (1,) * (x.rank - 2)
     if weight is not None:
         result = b.binary("mul", result, b.reshape(weight, channels))

@@ -51,18 +51,46 @@ def min_(b, x):
 
 @lowers("aten.max.dim")
 def max_dim(b, x, dim, keepdim=False):
-    return [b.reduce("max", x, all_dims(dim, x.rank), keepdim), _no_index(b)]
+    return _extremum(b, "max", x, dim, keepdim)
 
 
 @lowers("aten.min.dim")
 def min_dim(b, x, dim, keepdim=False):
-    return [b.reduce("min", x, all_dims(dim, x.rank), keepdim), _no_index(b)]
+    return _extremum(b, "min", x, dim, keepdim)
 
 
-def _no_index(b):
-    if 1 in b.used:
-        raise Unsupported("the place of the extremum; only its value")
-    return None
+def _extremum(b, kind, x, dim, keepdim):
+    value = b.reduce(kind, x, all_dims(dim, x.rank), keepdim)
+    return [value, _place_of(b, x, value, dim) if 1 in b.used else None]
+
+
+@lowers("aten.argmax.default")
+def argmax(b, x, dim=None, keepdim=False):
+    return _argument(b, "max", x, dim)
+
+
+@lowers("aten.argmin.default")
+def argmin(b, x, dim=None, keepdim=False):
+    return _argument(b, "min", x, dim)
+
+
+def _argument(b, kind, x, dim):
+    if dim is None:
+        x, dim = b.reshape(x, (math.prod(x.shape),)), 0
+    return _place_of(b, x, b.reduce(kind, x, all_dims(dim, x.rank)), dim)
+
+
+def _place_of(b, x, value, dim):
+    """The first index along `dim` where `x` is `value`; for NaN, which equals nothing, the first NaN."""
+    dims = all_dims(dim, x.rank)
+    value = b.broadcast_to(b.reshape(value, [1 if i in dims else d for i, d in enumerate(x.shape)]), x.shape)
+    found = b.compare("eq", x, value)
+    if x.is_float:
+        found = b.binary("or", found, b.compare("ne", x, x))
+    last = x.shape[dims[0]] - 1 if dims else 0
+    index = b.iota(dims[0], x.shape) if dims else b.constant(0, (), torch.int64)
+    index = b.select(found, index, b.constant(last, (), torch.int64))
+    return b.reshape(b.reduce("min", index, dims), b.shape if b.dtype == torch.int64 else tuple(b.results[1].shape))
 
 
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims")

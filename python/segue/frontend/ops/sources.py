@@ -74,6 +74,10 @@ def one_hot(b, x, num_classes=-1):
 # --- random: counter-based, so that recomputation never changes a mask -----------------------
 
 
+#: Operators whose result is another one at each call.
+RANDOM = {"aten.rand.default", "aten.rand_like.default", "aten.bernoulli.default", "aten.bernoulli.p"}
+
+
 @lowers("aten.rand.default", "aten.rand_like.default")
 def rand(b, *_, **__):
     return b.cast(b.random(b.shape), b.dtype)

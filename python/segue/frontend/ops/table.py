@@ -43,12 +43,14 @@ class NodeBuilder:
     results : what PyTorch computed, without values: shapes and element types
     used : which of several results the graph reads
     shape, dtype : of the first result of the node
+    row_major : True if PyTorch has the first operand laid out row-major
     """
 
-    def __init__(self, writer: GraphWriter, results: list, used: set[int]):
+    def __init__(self, writer: GraphWriter, results: list, used: set[int], row_major: bool = True):
         self.writer = writer
         self.results = results
         self.used = used
+        self.row_major = row_major
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,94 @@
+# ===- report.py - what became of the pieces of a program ----------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""`segue.backend_report()`: which segments run in Segue, which in PyTorch and why, and what stitching cost."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+
+COUNTERS = ("submits", "inputs", "inputs_elided", "inputs_converted", "converted_bytes")
+
+_segments: "weakref.WeakSet" = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class SegmentReport:
+    """One piece of a program between two graph breaks.
+
+    Attributes
+    ----------
+    name : str
+    compiled : bool
+        True if it runs in Segue.
+    trains : bool
+        True if it has a backward.
+    reasons : tuple of str
+        Why it does not run in Segue.
+    variants : int
+        Sets of sizes that it was compiled for.
+    forward_calls, backward_calls : int
+        Calls that Segue ran.
+    saved_bytes : int
+        What its last forward keeps in the runtime for its backward.
+    counters : dict
+        Of `submit`: inputs = inputs_elided + inputs_converted.
+    """
+
+    name: str
+    compiled: bool
+    trains: bool
+    reasons: tuple[str, ...]
+    variants: int
+    forward_calls: int
+    backward_calls: int
+    saved_bytes: int
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True)
+class BackendReport:
+    """All segments that are alive, in the order in which they were made."""
+
+    segments: tuple[SegmentReport, ...] = field(default_factory=tuple)
+
+    @property
+    def compiled(self) -> int:
+        """Segments that run in Segue."""
+        return sum(s.compiled for s in self.segments)
+
+    @property
+    def fallen_back(self) -> int:
+        """Segments that run in PyTorch."""
+        return len(self.segments) - self.compiled
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The sums over all segments."""
+        return {name: sum(s.counters[name] for s in self.segments) for name in COUNTERS}
+
+    def __str__(self) -> str:
+        lines = []
+        for s in self.segments:
+            where = "Segue" if s.compiled else "PyTorch"
+            lines.append(f"{s.name}: in {where}, {s.forward_calls} forward and {s.backward_calls} backward calls, "
+                         f"{s.variants} variants, {s.counters['inputs']} inputs, {s.counters['inputs_converted']} converted")
+            lines += [f"  {reason}" for reason in s.reasons]
+        return "\n".join(lines) or "no segments"
+
+
+def enter(segment) -> None:
+    """Lets the report know a segment for as long as it lives."""
+    _segments.add(segment)
+
+
+def backend_report() -> BackendReport:
+    """What became of the pieces of the programs given to ``torch.compile(..., backend="segue")``.
+
+    Segments leave the report when PyTorch drops them (`torch.compiler.reset`).
+    """
+    return BackendReport(tuple(s.report() for s in sorted(_segments, key=lambda s: s.number)))

@@ -1,0 +1,264 @@
+# ===- segment.py - a piece of a program between two graph breaks -------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""A segment: the forward and backward graph of a piece of a program, and what runs them.
+
+AOTAutograd calls, in this order, `partition`, `compile_forward` and, when
+backward runs first, `compile_backward`; or `compile_inference` alone. Both
+graphs are known after the first of them and compiled together, so that the
+compiler sees what forward saves. A segment with symbolic sizes is compiled for
+the numbers of each call, and these *variants* are kept in a bounded cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from collections import OrderedDict
+from typing import NamedTuple
+
+import torch
+from functorch.compile import default_partition, make_boxed_func, min_cut_rematerialization_partition
+
+from .. import _runtime
+from ..errors import CompileError, FallbackWarning, UnsupportedOpError
+from ..frontend.graphs import Primal, capture_graphs
+from ..tensors import device as open_device
+from .options import Options
+from .report import COUNTERS, SegmentReport, enter
+from .variant import Variant, kept_behind
+
+log = logging.getLogger("segue")
+
+_numbers = itertools.count()
+
+
+class Argument(NamedTuple):
+    """An argument of the graph that TorchDynamo captured."""
+
+    name: str
+    trained: bool
+
+
+class Segment:
+
+    def __init__(self, name: str, arguments: list[Argument], options: Options):
+        self.number = next(_numbers)
+        self.name = f"{name}#{self.number}"
+        self.arguments = arguments
+        self.options = options
+        self.device = open_device(options.spec)
+        self.reasons: tuple[str, ...] = ()
+        self.trains = False
+        self.forward_calls = self.backward_calls = self.saved_bytes = 0
+        self._static: set[int] = set()
+        self._backward = None
+        self._variants: OrderedDict[tuple, Variant] = OrderedDict()
+        self._retired = dict.fromkeys(COUNTERS, 0)
+        enter(self)
+
+    # --- what AOTAutograd calls -------------------------------------------------------------
+
+    def partition(self, joint, joint_inputs, *, num_fwd_outputs: int, static_lifetime_input_indices=None, **others):
+        """Cuts the joint graph in forward and backward."""
+        cut = {"min_cut": min_cut_rematerialization_partition, "default": default_partition}[self.options.partition]
+        if static_lifetime_input_indices is not None:
+            others["static_lifetime_input_indices"] = static_lifetime_input_indices
+            self._static = set(static_lifetime_input_indices)
+        forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
+        self._outputs = num_fwd_outputs
+        return forward, self._backward
+
+    def compile_forward(self, graph, example_inputs):
+        # The runtime frees saved values as backward passes them; torch tensors among them are never overwritten.
+        torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
+        self.trains = True
+        return self._compile(graph, self._backward, self._outputs)
+
+    def compile_inference(self, graph, example_inputs):
+        self._static = set(torch._guards.TracingContext.get().fw_metadata.static_input_indices)
+        return self._compile(graph, None, len(graph.graph.find_nodes(op="output")[0].args[0]))
+
+    def compile_backward(self, graph, example_inputs):
+        if self.reasons:
+            return _in_pytorch(graph)
+        given = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+        if given != self._placeholders:
+            raise AssertionError(f"{self.name}: the backward graph takes {given}; {self._placeholders} was compiled")
+        return _boxed(self._run_backward)
+
+    # --- compiling ----------------------------------------------------------------------------
+
+    def _compile(self, forward, backward, outputs: int):
+        self._forward, self._backward, self._outputs = forward, backward, outputs
+        self._placeholders = [n.name for n in backward.graph.find_nodes(op="placeholder")] if backward is not None else []
+        self._inputs = forward.graph.find_nodes(op="placeholder")
+        self._primals = self._named_inputs()
+        self._symbols = _symbols(self._inputs)
+        symbolic = self._symbols or any(isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat)) for n in self._inputs)
+        try:
+            # Constants in the graph are real tensors; AOTAutograd calls with fake ones about.
+            with torch._subclasses.fake_tensor.unset_fake_temporarily():
+                self._variant(self._hints())
+        except _FallBack as refused:
+            self._fall_back(refused)
+            return _in_pytorch(forward)
+        if symbolic:
+            _make_strides_free(forward)
+            _make_strides_free(backward)
+        else:
+            self._forward = self._backward = None  # need not be kept
+        return _boxed(self._run_forward)
+
+    def _named_inputs(self) -> list[Primal]:
+        primals = []
+        for position, node in enumerate(self._inputs):
+            index = getattr(node.meta.get("desc"), "idx", position)
+            argument = self.arguments[index] if index < len(self.arguments) else Argument(node.name, False)
+            role = "input" if position not in self._static else "parameter" if argument.trained else "frozen"
+            primals.append(Primal(argument.name, role))
+        names = [p.name for p in primals]
+        return [p if names.count(p.name) == 1 else Primal(f"{p.name}#{node.name}", p.role)
+                for p, node in zip(primals, self._inputs)]
+
+    def _variant(self, numbers: dict) -> Variant:
+        """The programs for these sizes; compiled now, if they are not there."""
+        key = tuple(sorted((str(s), n) for s, n in numbers.items()))
+        if key in self._variants:
+            self._variants.move_to_end(key)
+            return self._variants[key]
+        if self._variants:
+            sizes = ", ".join(f"{s}={n}" for s, n in key)
+            log.warning("%s: compiling one more variant, for %s (%d of at most %d kept); mark sizes as static with "
+                        "torch.compile(dynamic=False) to choose them once", self.name, sizes,
+                        min(len(self._variants) + 1, self.options.max_variants), self.options.max_variants)
+        captured = capture_graphs(self._forward, self._backward, self._primals, self._outputs, numbers)
+        if isinstance(captured, list):
+            raise _FallBack(captured)
+        try:
+            module = self._module(captured.text)
+        except CompileError as error:
+            raise _FallBack([error]) from error
+        variant = Variant(captured, module, self.device, self._static)
+        self._variants[key] = variant
+        while len(self._variants) > self.options.max_variants:
+            _, old = self._variants.popitem(last=False)
+            for name, count in old.counters().items():
+                self._retired[name] += count
+        return variant
+
+    def _module(self, text: str) -> "_runtime.Module":
+        from .. import _compiler  # the compiler is loaded when code is made, not before
+
+        binary = _runtime.Binary.from_bytes(_compiler.compile(text, self.name, training=False), self.name)
+        return _runtime.Module(self.device, binary, self.name)
+
+    def _fall_back(self, refused: "_FallBack"):
+        first = {}
+        for error in refused.errors:
+            first.setdefault(error.report.get("op", type(error).__name__), error)
+        self.reasons = tuple(str(error) for error in first.values())
+        if self.options.fallback == "error":
+            raise first[next(iter(first))]
+        for reason in self.reasons:
+            warnings.warn(f"{self.name}: {reason}. The whole segment runs in PyTorch; options={{'fallback': 'error'}} "
+                          "makes this an error", FallbackWarning, stacklevel=2)
+
+    # --- sizes ----------------------------------------------------------------------------------
+
+    def _hints(self) -> dict:
+        """The sizes of the example."""
+        sizes = {symbol: _at(node.meta["val"], dim).node.hint for symbol, (_, dim, node) in self._symbols.items()}
+        if None in sizes.values():
+            raise _FallBack([UnsupportedOpError("a size that depends on values", report={"op": "size"})])
+        return sizes
+
+    def _numbers_of(self, args) -> dict:
+        return {symbol: _at(args[position], dim) for symbol, (position, dim, _) in self._symbols.items()}
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _run_forward(self, args: list):
+        try:
+            variant = self._variant(self._numbers_of(args))
+        except _FallBack as refused:
+            self._fall_back(refused)
+            return list(self._forward(*args))
+        results, self.saved_bytes = variant.forward(args)
+        self.forward_calls += 1
+        return results
+
+    def _run_backward(self, args: list):
+        kept = kept_behind(args)
+        if kept is not None:
+            variant = kept.variant
+        else:  # nothing of forward stayed in the runtime: all is in the arguments
+            variant = next((v for v in self._variants.values() if v.fits(args)), None)
+            if variant is None:
+                return list(self._backward(*args))
+        self.backward_calls += 1
+        return variant.backward(args, kept)
+
+    def report(self) -> SegmentReport:
+        counters = dict(self._retired)
+        for variant in self._variants.values():
+            for name, count in variant.counters().items():
+                counters[name] += count
+        return SegmentReport(self.name, not self.reasons, self.trains, self.reasons, len(self._variants),
+                             self.forward_calls, self.backward_calls, self.saved_bytes, counters)
+
+
+class _FallBack(Exception):
+    """What stands in the way of running a segment in Segue."""
+
+    def __init__(self, errors: list):
+        self.errors = errors
+
+
+def _symbols(placeholders) -> dict:
+    """For each symbol of the sizes where its number is found: position, dimension (None: the argument itself), node."""
+    found = {}
+    for position, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            places = [(None, value)]
+        elif isinstance(value, torch.Tensor):
+            places = list(enumerate(value.shape))
+        else:
+            places = []
+        for dim, size in places:
+            if isinstance(size, (torch.SymInt, torch.SymFloat)) and size.node.expr.is_symbol:
+                found.setdefault(size.node.expr, (position, dim, node))
+    return found
+
+
+def _at(value, dim):
+    return value if dim is None else value.shape[dim]
+
+
+def _boxed(function):
+    """A function of a list of arguments, which it empties."""
+
+    def call(args):
+        return function(args)
+
+    call._boxed_call = True
+    return call
+
+
+def _make_strides_free(graph):
+    """Strides of real kernels are not always those that were traced, which views would refuse."""
+    if graph is not None:
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+            node.target = torch.ops.aten.reshape.default
+        graph.recompile()
+
+
+def _in_pytorch(graph):
+    """The graph as PyTorch runs it."""
+    _make_strides_free(graph)
+    return make_boxed_func(graph.forward)

@@ -1,0 +1,182 @@
+# ===- variant.py - the programs of a segment for one set of sizes -----------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""The programs of a segment for one set of sizes, called as AOTAutograd calls graphs.
+
+What forward saves for backward is one opaque token of the runtime. AOTAutograd
+wants tensors, so each saved tensor is a *placeholder*: one byte of memory that
+keeps the token alive, known by its address. When PyTorch drops its graph, the
+placeholder goes, and with it the saved values.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import torch
+
+from .. import _runtime
+from ..errors import InvalidArgumentError
+from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Given, Output, Saved
+from ..tensors import wrap
+from .report import COUNTERS
+
+#: By the address of the placeholder.
+_alive: "weakref.WeakValueDictionary[int, Kept]" = weakref.WeakValueDictionary()
+
+
+class Kept:
+    """A token, and the variant that it belongs to."""
+
+    __slots__ = ("token", "variant", "__weakref__")
+
+    def __init__(self, token, variant):
+        self.token, self.variant = token, variant
+
+
+class Variant:
+
+    def __init__(self, captured: CapturedGraphs, module: "_runtime.Module", device: "_runtime.Device", static: set[int]):
+        self.module, self.device = module, device
+        self._plan: BackwardPlan | None = captured.backward
+        self._inputs, self._results, self._random = captured.inputs, captured.results, captured.random
+        self._static = static
+        self._wrapped: dict[int, tuple] = {}
+
+    # --- forward --------------------------------------------------------------------------
+
+    def forward(self, args: list) -> tuple[list, int]:
+        """Results of the graph, and the bytes that the runtime keeps for backward."""
+        values = {name: self._wrap(position, args[position]) for position, name in self._inputs}
+        if self._random:
+            # A new seed per call from torch's generator, so that torch.manual_seed counts.
+            values[SEED] = _runtime.Tensor.scalar_i64(self.device, int(torch.randint(0, 2**62, ()).item()))
+        given = [args[r.position] if isinstance(r, Given) else None for r in self._results]
+        args.clear()
+        if self._plan is None:
+            outputs = self.module.infer(values)
+            return [self._result(r, g, outputs, None) for r, g in zip(self._results, given)], 0
+        if _hooks_are_active():
+            return self._forward_in_the_open(values, given), 0
+        outputs, token = self.module.forward(values)
+        placeholder = None
+        if any(isinstance(r, Saved) for r in self._results):
+            placeholder = _placeholder(token, self)
+        memo: dict[Output, torch.Tensor] = {}
+        return [self._result(r, g, outputs, placeholder, memo) for r, g in zip(self._results, given)], token.saved_bytes
+
+    def _result(self, result, given, outputs, placeholder, memo=None):
+        if isinstance(result, Output):
+            if memo is None:
+                return _torch(outputs[result.index], result.order)
+            if result.index not in memo:
+                memo[result.index] = _torch(outputs[result.index], result.order)
+            return memo[result.index]
+        if isinstance(result, Given):
+            return given
+        return placeholder if isinstance(result, Saved) else result.value
+
+    def _forward_in_the_open(self, values, given):
+        """With hooks on saved tensors (`torch.autograd.graph.saved_tensors_hooks`) they are what they seem."""
+        program = self.module.program("forward")
+        outputs = _runtime.submit(self.device, program, [values[v.name] for v in program.inputs])
+        named = dict(zip((v.name for v in program.outputs), outputs))
+        memo: dict[int, torch.Tensor] = {}
+        results = []
+        for result, tensor in zip(self._results, given):
+            if isinstance(result, Saved):
+                source = values[SEED] if result.name == SEED else named.get(result.name)
+                results.append(torch.empty(0) if source is None else torch.from_dlpack(source))
+            else:
+                results.append(self._result(result, tensor, outputs, None, memo))
+        return results
+
+    # --- backward -------------------------------------------------------------------------
+
+    def backward(self, args: list, kept: Kept | None) -> list:
+        """Gradients of the arguments of forward. `kept` is what forward kept in the runtime, if it did."""
+        plan = self._plan
+        gradients = {name: wrap(args[position] if order is None else args[position].permute(order), self.device)
+                     for position, name, order in plan.gradients}
+        passed = [args[r.position] if isinstance(r, Given) else None for r in plan.results]
+        if kept is not None:
+            token, values = kept.token, None
+        else:
+            token = _runtime.Token()
+            values = {name: wrap(args[position], self.device) for position, name in plan.values}
+            values |= {name: self._unhidden(name, args[position]) for position, name in plan.saved if name is not None}
+        args.clear()
+        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        found = self.module.backward(token, gradients, keep, values)
+        return [torch.from_dlpack(found[r.name]) if not isinstance(r, (Given, Constant)) else
+                p if isinstance(r, Given) else r.value for r, p in zip(plan.results, passed)]
+
+    def _unhidden(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
+        """A saved tensor that hooks gave back."""
+        wanted = next(v for v in self.module.program("backward").inputs if v.name == name)
+        if tuple(tensor.shape) != tuple(wanted.shape):
+            raise InvalidArgumentError(
+                f"{self.module.name}: a saved tensor is a {tensor.dtype} of shape {list(tensor.shape)} where backward wants "
+                f"{wanted!r}: its placeholder was copied and dropped. Saved values stay in the runtime; enter saved-tensor "
+                "hooks before forward, so that it gives them out")
+        return wrap(tensor, self.device)
+
+    def fits(self, args: list) -> bool:
+        """True if the arguments of a backward have the sizes of this variant."""
+        shapes = {v.name: tuple(v.shape) for v in self.module.program("backward").inputs}
+        return all(shapes[name] == tuple(args[position].shape) for position, name in self._plan.values) and all(
+            math.prod(shapes[f"grad.{name}"]) == args[position].numel() for position, name, _ in self._plan.gradients)
+
+    # --- tensors --------------------------------------------------------------------------
+
+    def _wrap(self, position: int, tensor: torch.Tensor) -> "_runtime.Tensor":
+        """Parameters and buffers are wrapped again only where their memory is another one."""
+        if position not in self._static:
+            return wrap(tensor, self.device)
+        known = self._wrapped.get(position)
+        if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride():
+            known = (tensor.data_ptr(), tensor.stride(), wrap(tensor, self.device))
+            self._wrapped[position] = known
+        return known[2]
+
+    def counters(self) -> dict[str, int]:
+        """What aligning the inputs of its programs has cost."""
+        total = dict.fromkeys(COUNTERS, 0)
+        for name in ("forward", "backward"):
+            program = self.module.program(name)
+            if program is not None:
+                found = _runtime.counters(self.device, program)
+                for counter in COUNTERS:
+                    total[counter] += found[counter]
+        return total
+
+
+def _placeholder(token, variant: Variant) -> torch.Tensor:
+    kept = Kept(token, variant)
+    placeholder = torch.from_dlpack(_runtime.placeholder(kept))
+    _alive[placeholder.data_ptr()] = kept
+    return placeholder
+
+
+def kept_behind(args: list) -> Kept | None:
+    """What the placeholders among these tensors stand for."""
+    for tensor in args:
+        if isinstance(tensor, torch.Tensor) and (kept := _alive.get(tensor.data_ptr())) is not None:
+            return kept
+    return None
+
+
+def _hooks_are_active() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _torch(tensor: "_runtime.Tensor", order: tuple[int, ...] | None) -> torch.Tensor:
+    result = torch.from_dlpack(tensor)
+    if order is None:
+        return result
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return result.permute(back).detach()  # not a view, to autograd

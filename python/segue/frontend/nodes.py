@@ -1,0 +1,194 @@
+# ===- nodes.py - from the nodes of a graph to ops ------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Translates the nodes of an FX graph, whoever captured it.
+
+Every op is given its place (block of the model, module path, source line), and
+each lowering is checked against the shape and element type that PyTorch
+computed. Symbolic sizes, where a graph has them, are replaced by the numbers
+of one call.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from typing import Any, Mapping
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import InvalidArgumentError, UnsupportedOpError
+from . import ops
+from .ops.table import NodeBuilder, Unsupported
+from .writer import GraphWriter, Value, tensor_type
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+# Checks that hold by construction once shapes are static.
+_IGNORED = {
+    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_scalar.default",
+    "aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default",
+}
+
+
+class NodeTranslator:
+    """Writes the nodes of a graph with `writer`.
+
+    Parameters
+    ----------
+    symbols : mapping, optional
+        The number that stands for each symbol of symbolic shapes.
+    refusals : list, optional
+        Where given, an operator that cannot be translated is entered here, as the error that it would
+        raise, and what depends on it is skipped: so that all of them can be named at once.
+    """
+
+    def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None):
+        self.writer = writer
+        self.symbols = symbols or {}
+        self.refusals = refusals
+
+    def translate(self, graph_module, env: dict, nodes=None) -> Any:
+        """Translates `nodes` (default: all) of a graph; `env` has the values of its placeholders, and gets the others.
+
+        Returns what the output node gives, if it is among the nodes.
+        """
+        for node in graph_module.graph.nodes if nodes is None else nodes:
+            if node.op == "call_function":
+                env[node] = self._guarded(graph_module, node, env)
+            elif node.op == "get_attr" and isinstance(found := _attribute(graph_module, node.target), torch.Tensor):
+                env[node] = self.writer.constant_tensor(found)
+            elif node.op == "output":
+                return pytree.tree_map_only(torch.fx.Node, lambda n: env.get(n), node.args[0])
+        return None
+
+    def number(self, x: Any) -> Any:
+        """A symbolic number as the one of this call; others as they are."""
+        if not isinstance(x, _NUMBERS):
+            return x
+        value = x.node.expr.xreplace(self.symbols)
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(x)](value)
+
+    def shape(self, x: torch.Tensor) -> tuple[int, ...]:
+        return tuple(self.number(d) for d in x.shape)
+
+    def _expected(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and any(isinstance(d, torch.SymInt) for d in x.shape):
+            return torch.empty(self.shape(x), dtype=x.dtype, device="meta")
+        return x
+
+    def _guarded(self, graph_module, node, env):
+        if self.refusals is None:
+            return self._run_node(graph_module, node, env)
+        if any(env.get(n) is Refused for n in node.all_input_nodes):
+            return Refused
+        try:
+            return self._run_node(graph_module, node, env)
+        except UnsupportedOpError as refusal:
+            self.refusals.append(refusal)
+            return Refused
+
+    def _run_node(self, graph_module, node, env):
+        target = str(node.target)
+        read = lambda tree: pytree.tree_map_only(torch.fx.Node, lambda n: env[n], tree)  # noqa: E731
+        expected = node.meta.get("val")
+        if node.target is operator.getitem:
+            return read(node.args[0])[node.args[1]]
+        if target in _IGNORED:
+            return None
+        if isinstance(expected, _NUMBERS):
+            return self.number(expected)
+        if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            return self._run_wrapped(graph_module, node, env, read)
+        self._move_to(node)
+        lowering = ops.OPS.get(target)
+        if lowering is None:
+            raise unsupported(node, "it has no lowering")
+        results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
+        used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+        first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+        row_major = not isinstance(first, torch.Tensor) or first.is_contiguous()
+        try:
+            answer = lowering(NodeBuilder(self.writer, results, used, row_major), *read(node.args), **read(node.kwargs))
+        except Unsupported as reason:
+            raise unsupported(node, str(reason)) from None
+        except InvalidArgumentError as error:
+            raise unsupported(node, str(error)) from error
+        for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
+            if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
+                raise AssertionError(
+                    f"the lowering of {target} gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")
+        return answer
+
+    def _run_wrapped(self, graph_module, node, env, read):
+        """A region under no_grad or autocast(enabled=False) is translated in place."""
+        submodules = [a for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
+        inner = getattr(graph_module, submodules[0].target)
+        operands = [read(a) for a in node.args[node.args.index(submodules[0]) + 1 :]]
+        if str(node.target) == "wrap_with_autocast" and node.args[node.args.index(submodules[0]) - 2] is not False \
+                and True in node.args[: node.args.index(submodules[0])]:
+            raise unsupported(node, "autocast regions; cast explicitly")
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        answer = self.translate(inner, dict(zip(placeholders, operands)))
+        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+            if any(v.differentiable for v in pytree.tree_leaves(answer) if isinstance(v, Value)):
+                raise unsupported(node, "a no_grad region whose result depends on a trained value")
+        return answer
+
+    def _move_to(self, node):
+        path, source = module_path(node), source_of(node)
+        self.writer.block = _block(path)
+        file, line = source or ("<unknown>", 0)
+        self.writer.move_to(file, line, path)
+
+
+class Refused:
+    """In the place of the value of a node that was not translated."""
+
+
+def unsupported(node, reason: str) -> UnsupportedOpError:
+    """The error for an operator that cannot be translated."""
+    path, source = module_path(node), source_of(node)
+    where = f"{source[0]}:{source[1]}" if source else "an unknown line"
+    return UnsupportedOpError(
+        f"operator {node.target} in module {path or '<top>'!r} at {where} is not supported: {reason}",
+        report={"op": str(node.target), "module": path, "source": where})
+
+
+def module_path(node) -> str:
+    """Path of the module that the node comes from, as in `named_modules`; of the forward's node for one of backward."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    path = next(reversed(stack.values()))[0] if stack else ""
+    # Dynamo writes "L['self'].h.0" or "L['self']._modules['h']".
+    path = re.sub(r"^[LG]\['[^']*'\]\.?", "", path)
+    return re.sub(r"_modules\['([^']*)'\]", r"\1", path)
+
+
+def source_of(node) -> tuple[str, int] | None:
+    """File and line of the innermost frame outside of PyTorch."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not f[0].startswith(_TORCH)]
+    chosen = (own or frames)[-1:]
+    return (chosen[0][0], int(chosen[0][1])) if chosen else None
+
+
+def _block(path: str) -> str | None:
+    """The outermost numbered module on the path: "h.3" of "h.3.mlp.0.fc"."""
+    parts = path.split(".")
+    for i, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: i + 1])
+    return None
+
+
+def _attribute(module, path: str):
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module

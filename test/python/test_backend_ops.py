@@ -1,0 +1,109 @@
+# ===- test_backend_ops.py - every operator through torch.compile --------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Every case of op_cases.py through AOTAutograd: ATen's own backward graph, lowered, gives PyTorch's gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compare import assert_close
+from op_cases import CASES, Case, integers, normal
+
+import segue
+from segue.dynamo import report
+from segue.frontend.ops import OPS
+
+# Operators that only graphs of autograd have.
+MORE = [
+    Case("part_assigned", lambda x: _assigned(x * 2) * x, (normal(4, 5, 6),)),
+    Case("slice_assigned", lambda x: _slice_assigned(x * 2) * x, (normal(4, 5, 6),)),
+    Case("parts", lambda x: (x * x)[1] * (x * 2)[..., -2, :] + (x * 3)[1:3, ::2, -4:].sum(), (normal(5, 5, 5),)),
+    Case("scatter_number", lambda x, i: x.exp().scatter(1, i, 0.5) * x, (normal(3, 5), integers(0, 5, 3, 2))),
+    Case("scatter_add", lambda x, i, s: (x * 2).scatter_add(1, i, s * s), (normal(3, 5), integers(0, 5, 3, 4), normal(3, 4))),
+    Case("arguments", lambda x: (x.argmax(1), x.argmin(), x.argmax(0, keepdim=True)), (normal(5, 7),)),
+    Case("argument_of_nan", lambda x: torch.where(x > 0, x, torch.nan).argmax(1), (normal(5, 7),)),
+    Case("largest_and_its_place", lambda x: torch.max(x, 1), (integers(0, 4, 5, 7),)),
+    Case("embedding_padded", lambda i, w: F.embedding(i, w * 1, padding_idx=2), (integers(0, 5, 3, 5), normal(5, 7))),
+    Case("cross_entropy_of_one", lambda x, t: F.cross_entropy(x, t), (normal(9), integers(0, 9))),
+]
+
+
+def _assigned(x):
+    x[:, 1] = 0.5
+    x[2] = x[3]
+    return x
+
+
+def _slice_assigned(x):
+    x[1:4:2, :3] = x[:2, 2:].clone()
+    return x
+
+
+_reached: set[int] = set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watched():
+    originals = dict(OPS)
+    for name, function in originals.items():
+        OPS[name] = lambda *a, _f=function, **k: (_reached.add(id(_f)), _f(*a, **k))[1]
+    yield
+    OPS.update(originals)
+
+
+def flat(results):
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+@pytest.mark.parametrize("case", CASES + MORE, ids=lambda c: c.name)
+def test_values_and_gradients(case):
+    torch.compiler.reset()
+    report._segments.clear()  # those of other cases wait for the garbage collector
+    inputs = case.make()
+    compiled = torch.compile(case.function, backend="segue", dynamic=False, options={"fallback": "error"})
+    ours = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    theirs = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    actual, expected = flat(compiled(*ours)), flat(case.function(*theirs))
+    assert segue.backend_report().compiled == 1
+    total_ours = total_theirs = 0
+    generator = torch.Generator().manual_seed(1)
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert_close(a, e, case.tolerance, f"output {i}")
+        if e.is_floating_point() and e.requires_grad:
+            weight = torch.randn(e.shape, generator=generator).to(e.dtype)
+            total_ours, total_theirs = total_ours + (a * weight).sum(), total_theirs + (e * weight).sum()
+    if not isinstance(total_theirs, torch.Tensor):
+        return
+    total_ours.backward()
+    total_theirs.backward()
+    for i, (a, e) in enumerate(zip(ours, theirs)):
+        if e.grad is not None:
+            assert_close(a.grad, e.grad, case.tolerance, f"gradient of input {i}")
+
+
+def test_every_lowering_of_autograds_operators_was_reached(request):
+    """A lowering that no case reaches would be wrong in silence."""
+    ran = {item.callspec.params["case"].name for item in request.session.items
+           if item.module is request.module and hasattr(item, "callspec")}
+    if len(ran) < len(CASES + MORE):
+        pytest.skip("only some cases were chosen")
+    import inspect
+
+    from segue.frontend.ops import training
+
+    functions = {id(inspect.unwrap(f.__defaults__[0] if f.__name__ == "<lambda>" and f.__defaults__ else f)): name
+                 for name, f in OPS.items()}
+    own = {id(f) for f in vars(training).values() if callable(f) and getattr(f, "__module__", "") == training.__name__}
+    missed = {name for function, name in functions.items() if function in own and function not in _reached}
+    assert not missed
+
+
+def test_a_target_outside_of_the_classes_is_an_error():
+    """PyTorch refuses it; so must the graph that looks it up."""
+    compiled = torch.compile(F.cross_entropy, backend="segue", options={"fallback": "error"})
+    logits = torch.randn(4, 3, requires_grad=True)
+    with pytest.raises(segue.IndexOutOfRangeError):
+        compiled(logits, torch.tensor([0, 1, 3, 2]))
