@@ -65,6 +65,8 @@ std::string_view errorCodeName(ErrorCode code) {
     return "SHUT_DOWN";
   case ErrorCode::BudgetInfeasible:
     return "BUDGET_INFEASIBLE";
+  case ErrorCode::NonFinite:
+    return "NON_FINITE";
   }
   return "UNKNOWN";
 }

@@ -13,6 +13,7 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
 #include "segue/runtime/Services/ConductorConfig.h"
+#include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 
 namespace segue::inline runtime {
@@ -21,6 +22,7 @@ static constexpr ConfigSection sections[] = {
     {"memory.stagehand.activation_stagehand", [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); }},
     {"memory.stagehand.conductor_config", [](ConfigReader &reader) { ConductorConfig::read(reader); }},
     {"memory.stitch", [](ConfigReader &reader) { StitchOptions::read(reader); }},
+    {SquareQConfig::section, [](ConfigReader &reader) { SquareQConfig::read(reader); }},
 };
 
 std::span<const ConfigSection> configSections() { return sections; }

@@ -25,11 +25,12 @@ static bool stillThere(int descriptor, const std::filesystem::path &path) {
          opened.st_ino == named.st_ino;
 }
 
-OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
+OutputFile::OutputFile(std::filesystem::path path, Existing existing)
+    : path_(std::move(path)), partial_(path_), existing_(existing) {
   partial_ += ".partial";
   while (true) {
     // Not truncated before the lock is held: another process may be writing.
-    descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0)
       fail("cannot be opened for writing");
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
@@ -41,7 +42,7 @@ OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), par
       break;
     ::close(descriptor_);
   }
-  if (::ftruncate(descriptor_, 0) != 0) {
+  if (existing_ == Existing::Discard && ::ftruncate(descriptor_, 0) != 0) {
     int cause = errno;
     ::close(descriptor_);
     errno = cause;
@@ -52,8 +53,14 @@ OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), par
 OutputFile::~OutputFile() {
   if (descriptor_ < 0)
     return;
-  ::unlink(partial_.c_str());
+  if (existing_ == Existing::Discard)
+    ::unlink(partial_.c_str());
   ::close(descriptor_);
+}
+
+void OutputFile::discard() {
+  ::unlink(partial_.c_str());
+  ::close(std::exchange(descriptor_, -1));
 }
 
 void OutputFile::fail(const char *what) const {
@@ -72,6 +79,48 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 }
 
 void OutputFile::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+uint64_t OutputFile::size() const {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0)
+    fail("cannot be looked at");
+  return uint64_t(status.st_size);
+}
+
+void OutputFile::resize(uint64_t bytes) {
+  if (::ftruncate(descriptor_, off_t(bytes)) != 0)
+    fail("cannot be made that long");
+  // Not every file system can reserve room: there, a write may fail later.
+  int failed = bytes ? ::fallocate(descriptor_, 0, 0, off_t(bytes)) : 0;
+  if (failed != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+    fail("cannot be given its room on the disk");
+}
+
+void OutputFile::writeAt(uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::pwrite(descriptor_, bytes.data(), bytes.size(), off_t(offset));
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written <= 0)
+      fail("cannot be written");
+    bytes = bytes.subspan(size_t(written));
+    offset += uint64_t(written);
+  }
+}
+
+void OutputFile::readAt(uint64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    ssize_t count = ::pread(descriptor_, bytes.data(), bytes.size(), off_t(offset));
+    if (count < 0 && errno == EINTR)
+      continue;
+    if (count == 0)
+      errno = ENODATA;
+    if (count <= 0)
+      fail("cannot be read back");
+    bytes = bytes.subspan(size_t(count));
+    offset += uint64_t(count);
+  }
+}
 
 void OutputFile::commit() {
   if (::fsync(descriptor_) != 0)

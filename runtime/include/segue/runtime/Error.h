@@ -81,6 +81,8 @@ enum class ErrorCode {
   ShutDown,
   /// A memory budget is below what the programs need at least.
   BudgetInfeasible,
+  /// A weight that is to be quantised is NaN or infinite.
+  NonFinite,
 };
 
 /// "LAYOUT_MISMATCH" and so on: the word that starts each message.

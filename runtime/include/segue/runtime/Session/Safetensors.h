@@ -60,6 +60,12 @@ public:
   /// Segue lacks.
   Tensor tensor(const DeviceRef &device, std::string_view name) const;
 
+  /// The stored bytes of an entry of this file, whatever their type and
+  /// alignment, in the mapped file: valid while it, or a tensor of it, lives.
+  std::span<const std::byte> bytes(const SafetensorsEntry &entry) const {
+    return {mapping_.get() + entry.offset, entry.bytes};
+  }
+
 private:
   SafetensorsFile() = default;
 

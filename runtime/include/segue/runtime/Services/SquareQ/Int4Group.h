@@ -1,0 +1,39 @@
+//===- Int4Group.h - rows in 4 bits with a scale per group ------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The formulas of the scheme int4_group. A group of 32 or 64 columns of a row
+// shares one scale, which is rounded to bf16 before anything is divided by it:
+//
+//   scale = bf16(absmax / 7), or 1 where that is no normal number
+//   q     = round_half_even(w / scale), in [-8, 7]
+//   w'    = q * scale                       in f32
+//
+// Two codes lie in a byte, the one of the even column in the low half. Pure
+// functions over memory of the caller.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_INT4GROUP_H
+#define SEGUE_RUNTIME_SERVICES_SQUAREQ_INT4GROUP_H
+
+#include "segue/runtime/Tensor/RowStorage.h"
+
+namespace segue::inline runtime {
+
+/// Quantises one row, whose length is a multiple of `group`. `codes` holds
+/// half as many bytes, `scales` one bf16 per group. Returns the first column
+/// that is NaN or infinite, or -1; such a column counts as 0.
+int64_t quantizeInt4Row(std::span<const float> row, int64_t group, std::span<std::byte> codes,
+                        std::span<uint16_t> scales, ScaleSearch search = ScaleSearch::AbsMax);
+
+/// The inverse. `row` may be shorter than what the codes hold: padding.
+void dequantizeInt4Row(std::span<const std::byte> codes, std::span<const uint16_t> scales, int64_t group,
+                       std::span<float> row);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_INT4GROUP_H

@@ -1,0 +1,60 @@
+//===- LayerQuantizer.h - one weight into its stored form -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Quantises a weight [out, in] row by row, rows in parallel, and measures what
+// that has cost. Rows come from a function, so that no copy of the weight in
+// f32 ever exists. The result does not depend on the number of threads: each
+// row is computed alone, and sums over rows are added in their order.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_LAYERQUANTIZER_H
+#define SEGUE_RUNTIME_SERVICES_SQUAREQ_LAYERQUANTIZER_H
+
+#include "segue/runtime/Engine/Threads.h"
+#include "segue/runtime/Services/SquareQ/SlabForm.h"
+#include "segue/runtime/Tensor/RowStorage.h"
+#include <functional>
+#include <vector>
+
+namespace segue::inline runtime {
+
+/// Writes rows [first, first + count) of a weight, dense, as f32. Called from
+/// several threads at once; what it throws ends the quantisation.
+using RowReader = std::function<void(int64_t first, int64_t count, std::span<float> values)>;
+
+/// What quantising a weight has cost.
+struct QuantizationError {
+  /// Rows whose scale is the floor 1e-8: they lose resolution.
+  int64_t flooredRows = 0;
+  /// sqrt(sum (w - w')² / sum w²), w' dequantised to f32; 0 for a zero weight.
+  double relRmse = 0;
+  /// Between w and w' as vectors; 1 for a zero weight.
+  double cosine = 1;
+};
+
+struct QuantizedLayer {
+  SlabSize size;
+  /// The bytes of the tensors, as stored.
+  std::vector<std::byte> qweight, scale, zeroPoint;
+  QuantizationError error;
+  /// Row and column of the first element that is NaN or infinite.
+  std::optional<std::pair<int64_t, int64_t>> nonFinite;
+};
+
+/// Quantises into `layer`, whose memory is used again. `size` is that of
+/// slabSize for the same form. Throws what `rows` throws.
+void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
+                   const Threads &threads, QuantizedLayer &layer);
+
+/// Rows [first, first + count) of the layer in f32, dense, `in` wide.
+void dequantizeRows(const SlabForm &form, const QuantizedLayer &layer, int64_t first, int64_t count,
+                    std::span<float> values);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_LAYERQUANTIZER_H

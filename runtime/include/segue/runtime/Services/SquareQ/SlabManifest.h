@@ -1,0 +1,90 @@
+//===- SlabManifest.h - what a slab says about itself -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// `<name>.manifest.json` lies beside `<name>.safetensors`: which layers the slab
+// holds, under which keys, in which form. The keys and their order are those
+// of SquareQ v2, whose readers ignore what Segue adds: `sha256` and `crc32`
+// per layer (by tensor key), `source_sha256`, `tool_version` and `kept_bf16`
+// (layer → why it is not in the slab) at the top. Manifests without them are
+// read too.
+//
+// A manifest is data from outside: reading it checks the types of all values,
+// checkSlab what they say.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABMANIFEST_H
+#define SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABMANIFEST_H
+
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Services/SquareQ/SlabForm.h"
+#include <map>
+#include <string>
+#include <vector>
+
+namespace segue::inline runtime {
+
+/// By tensor key: lower-case hex digits.
+using TensorHashes = std::map<std::string, std::string, std::less<>>;
+
+struct SlabLayer {
+  std::string canonicalName;
+  std::string qweightKey, scaleKey;
+  std::optional<std::string> zeroPointKey, biasKey;
+  Shape origShape, packedShape;
+  int64_t padK = 64;
+  int64_t quantBits = 8;
+  std::string quantScheme = "per_row_symmetric";
+  int64_t quantAxis = 0;
+  std::string dtypeQweight = "int8", dtypeScale = "float32", dtypeZeroPoint = "float32";
+  std::optional<std::string> blockId;
+  /// Of int4_group: columns per scale.
+  std::optional<int64_t> group;
+  TensorHashes sha256, crc32;
+
+  /// The form that quantScheme and quantBits name together; nothing if this
+  /// runtime has no such form.
+  std::optional<SlabForm> form() const;
+  /// The keys of its tensors: qweight, scale, zero point, bias.
+  std::vector<std::string> keys() const;
+};
+
+struct SlabManifest {
+  std::string modelSignature;
+  std::string architectureId = "unknown";
+  std::string quantVersion = "squareq_bp8_v2";
+  int64_t kernelAbiVersion = 1;
+  std::string minRuntimeVersion = "0.1.0";
+  int64_t layerCount = 0;
+  int64_t totalQweightBytes = 0;
+  /// Sorted by canonical name where Segue wrote it.
+  std::vector<SlabLayer> layers;
+  std::optional<std::string> sourceSha256, toolVersion;
+  /// Layer and reason.
+  std::map<std::string, std::string> keptBf16;
+
+  /// The file, as SquareQ v2 writes JSON: indented by two, no last newline.
+  std::string text() const;
+
+  /// True if every tensor has both hashes.
+  bool hasHashes() const;
+};
+
+/// What is wrong with a slab: whom it concerns (a layer, a tensor key, a key
+/// of the manifest) and a sentence.
+struct SlabProblem {
+  std::string subject, sentence;
+};
+
+/// Reads a manifest; what cannot be read is added to `problems`, all of it.
+SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems);
+/// The same from the text of a file.
+SlabManifest parseManifest(std::string_view text, std::vector<SlabProblem> &problems);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABMANIFEST_H

@@ -1,0 +1,70 @@
+//===- SquareQConfig.h - how slabs are built and read -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The section `memory.stagehand.squareq` of a config file; the flags of
+// `segue-run quantize` have the same names.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_SQUAREQCONFIG_H
+#define SEGUE_RUNTIME_SERVICES_SQUAREQ_SQUAREQCONFIG_H
+
+#include "segue/runtime/Config/ConfigReader.h"
+#include "segue/runtime/Services/SquareQ/SlabForm.h"
+#include "segue/runtime/Tensor/RowStorage.h"
+
+namespace segue::inline runtime {
+
+/// What is checked of the bytes of a slab.
+enum class SlabVerify : int8_t {
+  /// No hashes. The eight checks of opening are made all the same: they keep
+  /// reads inside the file.
+  None,
+  /// At opening the hashes of scales, zero points and biases; the CRC of each
+  /// weight when it is first read.
+  Open,
+  /// At opening the hash of every tensor: reads the whole file.
+  Full,
+};
+
+/// What the device does with a served layer.
+enum class SlabServe : int8_t { Dequant, Fused };
+
+struct SquareQConfig {
+  int64_t padK = 64;
+  SlabScheme scheme = SlabScheme::PerRowSymmetric;
+  /// Columns per scale of int4_group: 32 or 64.
+  int64_t group = 64;
+  /// Only layers whose name starts with one of these; all without.
+  std::optional<std::vector<std::string>> includePrefixes;
+  /// Globs over names of layers, and bounds such as "rmse>0.02" and
+  /// "cosine<0.999". In a file, "default" stands for defaultKeepBf16().
+  std::vector<std::string> keepBf16 = defaultKeepBf16();
+  ScaleSearch scaleSearch = ScaleSearch::AbsMax;
+  /// Layers whose stored bytes are more of their bf16 bytes than this stay
+  /// bf16.
+  double maxRatio = 0.9;
+  SlabServe serve = SlabServe::Dequant;
+  SlabVerify verify = SlabVerify::Open;
+
+  /// The section's path, "memory.stagehand.squareq".
+  static constexpr std::string_view section = "memory.stagehand.squareq";
+  /// Throws ConfigError.
+  static SquareQConfig read(ConfigReader &reader);
+  /// Norms, embeddings, modulation, the output head.
+  static std::vector<std::string> defaultKeepBf16();
+
+  SlabForm form() const { return {.scheme = scheme, .padK = padK, .group = group}; }
+};
+
+/// "none", "open", "full"; "absmax", "mse".
+std::string_view name(SlabVerify verify);
+std::string_view name(ScaleSearch search);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_SQUAREQCONFIG_H

@@ -1,0 +1,175 @@
+//===- LayerQuantizer.cpp - one weight into its stored form ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Services/SquareQ/LayerQuantizer.h"
+#include "segue/runtime/Services/SquareQ/Int4Group.h"
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <exception>
+
+namespace segue::inline runtime {
+
+/// Elements that a thread reads at once.
+static constexpr int64_t elementsPerPiece = int64_t(1) << 18;
+
+static StorageType storageOf(const SlabForm &form) {
+  return form.scheme == SlabScheme::Fp8E4M3Row ? StorageType::Fp8E4M3Row : StorageType::Int8Row;
+}
+
+namespace {
+
+/// What one row adds to the report.
+struct RowSums {
+  double error = 0, weight = 0, product = 0, restored = 0;
+  int64_t nonFinite = -1;
+  bool floored = false;
+};
+
+/// The memory of one thread.
+struct Scratch {
+  std::vector<float> rows, padded, restored;
+  std::vector<uint16_t> scales;
+};
+
+/// Quantises single rows into the layer.
+class RowWriter {
+public:
+  RowWriter(const SlabForm &form, ScaleSearch search, QuantizedLayer &layer)
+      : form_(form), search_(search), layer_(layer), rowBytes_(layer.size.qweight / uint64_t(layer.size.out)) {}
+
+  RowSums write(int64_t r, std::span<const float> row, Scratch &scratch) const {
+    RowSums sums;
+    std::span<std::byte> codes = std::span(layer_.qweight).subspan(uint64_t(r) * rowBytes_, rowBytes_);
+    std::span<float> restored(scratch.restored);
+    if (form_.scheme == SlabScheme::Int4Group) {
+      std::copy(row.begin(), row.end(), scratch.padded.begin());
+      sums.nonFinite = quantizeInt4Row(scratch.padded, form_.group, codes, scratch.scales, search_);
+      for (size_t g = 0; g < scratch.scales.size(); ++g)
+        std::memcpy(&layer_.scale[2 * (g * size_t(layer_.size.out) + size_t(r))], &scratch.scales[g], 2);
+      dequantizeInt4Row(codes, scratch.scales, form_.group, restored);
+    } else {
+      StorageType storage = storageOf(form_);
+      RowScale result = quantizeRow(row, storage, codes.first(row.size()), search_);
+      std::fill(codes.begin() + ptrdiff_t(row.size()), codes.end(), std::byte(0));
+      std::memcpy(&layer_.scale[4 * size_t(r)], &result.scale, 4);
+      sums.nonFinite = result.firstNonFinite;
+      sums.floored = result.floored;
+      dequantizeRow(codes.first(row.size()), storage, result.scale, 0, restored);
+    }
+    for (size_t i = 0; i < row.size(); ++i) {
+      double weight = double(row[i]), back = double(restored[i]);
+      sums.error += (weight - back) * (weight - back);
+      sums.weight += weight * weight;
+      sums.product += weight * back;
+      sums.restored += back * back;
+    }
+    return sums;
+  }
+
+private:
+  const SlabForm &form_;
+  ScaleSearch search_;
+  QuantizedLayer &layer_;
+  uint64_t rowBytes_;
+};
+
+} // namespace
+
+static void summarize(std::span<const RowSums> rows, QuantizedLayer &layer) {
+  RowSums total;
+  layer.error = {};
+  layer.nonFinite.reset();
+  for (size_t r = 0; r < rows.size(); ++r) {
+    total.error += rows[r].error;
+    total.weight += rows[r].weight;
+    total.product += rows[r].product;
+    total.restored += rows[r].restored;
+    layer.error.flooredRows += rows[r].floored;
+    if (rows[r].nonFinite >= 0 && !layer.nonFinite)
+      layer.nonFinite = {int64_t(r), rows[r].nonFinite};
+  }
+  if (total.weight > 0) {
+    layer.error.relRmse = std::sqrt(total.error / total.weight);
+    layer.error.cosine = total.restored > 0 ? total.product / (std::sqrt(total.weight) * std::sqrt(total.restored)) : 0;
+  }
+}
+
+void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
+                   const Threads &threads, QuantizedLayer &layer) {
+  layer.size = size;
+  layer.qweight.resize(size.qweight);
+  layer.scale.resize(size.scale);
+  layer.zeroPoint.assign(size.zeroPoint, std::byte(0));
+  std::vector<RowSums> sums(static_cast<size_t>(size.out));
+  int64_t rowsPerPiece = std::clamp<int64_t>(elementsPerPiece / size.in, 1, size.out);
+  int64_t pieces = (size.out + rowsPerPiece - 1) / rowsPerPiece;
+  std::vector<Scratch> scratch(static_cast<size_t>(std::min<int64_t>(threads.count(), pieces)));
+  for (Scratch &each : scratch) {
+    each.rows.resize(size_t(rowsPerPiece * size.in));
+    each.restored.resize(size_t(size.in));
+    if (form.scheme == SlabScheme::Int4Group) {
+      each.padded.assign(size_t(size.padded), 0.0f);
+      each.scales.resize(size_t(size.padded / form.group));
+    }
+  }
+  RowWriter writer(form, search, layer);
+  // Of the failures the one in the earliest rows is reported, whoever met it.
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(pieces));
+  std::atomic<bool> failed{false};
+  std::atomic<size_t> nextScratch{0};
+  std::vector<int> scratchOf(static_cast<size_t>(std::max(threads.count(), 1)), -1);
+  threads.forEachItem(pieces, [&](int64_t piece, int64_t thread) {
+    if (failed.load(std::memory_order_relaxed))
+      return;
+    // Fewer pieces than threads: whichever threads come get the scratches.
+    int &own = scratchOf[size_t(thread)];
+    if (own < 0)
+      own = int(nextScratch.fetch_add(1, std::memory_order_relaxed));
+    Scratch &mine = scratch[size_t(own)];
+    int64_t first = piece * rowsPerPiece, count = std::min(rowsPerPiece, size.out - first);
+    std::span<float> values = std::span(mine.rows).first(size_t(count * size.in));
+    try {
+      rows(first, count, values);
+    } catch (...) {
+      failures[size_t(piece)] = std::current_exception();
+      failed.store(true, std::memory_order_relaxed);
+      return;
+    }
+    for (int64_t r = 0; r < count; ++r)
+      sums[size_t(first + r)] = writer.write(first + r, values.subspan(size_t(r * size.in), size_t(size.in)), mine);
+  });
+  for (const std::exception_ptr &failure : failures)
+    if (failure)
+      std::rethrow_exception(failure);
+  summarize(sums, layer);
+}
+
+void dequantizeRows(const SlabForm &form, const QuantizedLayer &layer, int64_t first, int64_t count,
+                    std::span<float> values) {
+  const SlabSize &size = layer.size;
+  uint64_t rowBytes = size.qweight / uint64_t(size.out);
+  std::vector<uint16_t> scales(form.scheme == SlabScheme::Int4Group ? size_t(size.padded / form.group) : 0);
+  for (int64_t r = first; r < first + count; ++r) {
+    std::span<const std::byte> codes = std::span(layer.qweight).subspan(uint64_t(r) * rowBytes, rowBytes);
+    std::span<float> row = values.subspan(size_t((r - first) * size.in), size_t(size.in));
+    if (form.scheme == SlabScheme::Int4Group) {
+      for (size_t g = 0; g < scales.size(); ++g)
+        std::memcpy(&scales[g], &layer.scale[2 * (g * size_t(size.out) + size_t(r))], 2);
+      dequantizeInt4Row(codes, scales, form.group, row);
+      continue;
+    }
+    float scale, zero = 0;
+    std::memcpy(&scale, &layer.scale[4 * size_t(r)], 4);
+    if (!layer.zeroPoint.empty())
+      std::memcpy(&zero, &layer.zeroPoint[4 * size_t(r)], 4);
+    dequantizeRow(codes.first(row.size()), storageOf(form), scale, zero, row);
+  }
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,418 @@
+//===- Slab.cpp - quantised frozen weights in a file ----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Services/SquareQ/Slab.h"
+#include "Digest.h"
+#include "StoredFile.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
+#include "segue/runtime/Services/SquareQ/Int4Group.h"
+#include "segue/runtime/Services/SquareQ/LinearLayers.h"
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace segue::inline runtime {
+
+std::filesystem::path manifestPathOf(const std::filesystem::path &slab) {
+  std::filesystem::path manifest = slab;
+  manifest.replace_extension(".manifest.json");
+  return manifest;
+}
+
+static StorageType storageOf(SlabScheme scheme) {
+  switch (scheme) {
+  case SlabScheme::PerRowSymmetric:
+    return StorageType::Int8Row;
+  case SlabScheme::Fp8E4M3Row:
+    return StorageType::Fp8E4M3Row;
+  case SlabScheme::Int4Group:
+    break;
+  }
+  return StorageType::Element;
+}
+
+namespace {
+
+/// A layer with its tensors in the file.
+struct OpenLayer {
+  SlabForm form;
+  SlabSize size;
+  const SafetensorsEntry *qweight = nullptr, *scale = nullptr, *zeroPoint = nullptr, *bias = nullptr;
+  /// Where not all zero points are 0.
+  bool zeroPoints = false;
+  /// The CRC of the weight; nothing where it is not checked.
+  std::optional<std::string> qweightCrc;
+  /// True once the CRC was right. Two threads may both find that out.
+  mutable std::atomic<bool> isVerified{false};
+};
+
+} // namespace
+
+struct Slab::Opened {
+  Opened(const std::filesystem::path &path, SlabManifest manifest, SlabExpectation expected)
+      : file(path), manifest(std::move(manifest)), expected(std::move(expected)), names(this->manifest),
+        layers(this->manifest.layers.size()) {}
+
+  StoredFile file;
+  SlabManifest manifest;
+  SlabExpectation expected;
+  SlabNames names;
+  /// Parallel to manifest.layers.
+  std::vector<OpenLayer> layers;
+  std::vector<std::string> unused, notes;
+
+  SlabMatch find(std::string_view name) const;
+  const OpenLayer &weight(std::string_view name) const { return layers[find(name).layer]; }
+  void readWeight(const OpenLayer &layer, std::span<std::byte> bytes) const;
+};
+
+//===----------------------------------------------------------------------===//
+// Opening
+//===----------------------------------------------------------------------===//
+
+static Error invalid(const std::filesystem::path &path, int check, std::span<const SlabProblem> problems) {
+  std::string text = path.string() + ": check " + std::to_string(check) + " of the slab failed";
+  for (const SlabProblem &problem : problems)
+    text += "\n  " + problem.sentence;
+  return Error(ErrorCode::SlabInvalid, text + "\nbuild the slab again from the program's checkpoint, or name another");
+}
+
+static std::string readManifestFile(const std::filesystem::path &path, std::vector<SlabProblem> &problems) {
+  // As for the header of the slab: a hundred megabytes are more than any model needs.
+  constexpr uintmax_t greatest = 100'000'000;
+  std::error_code failed;
+  uintmax_t bytes = std::filesystem::file_size(path, failed);
+  std::ifstream file(path, std::ios::binary);
+  if (failed || !file) {
+    problems.push_back({"manifest", path.string() + ": cannot be read" + (failed ? ": " + failed.message() : "")});
+    return {};
+  }
+  if (bytes > greatest) {
+    problems.push_back({"manifest", path.string() + ": " + std::to_string(bytes) + " bytes are too many"});
+    return {};
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+static TensorTable tableOf(const SafetensorsFile &file) {
+  TensorTable table;
+  for (const SafetensorsEntry &entry : file.entries())
+    table.emplace(entry.name, StoredTensor{entry.dtype, entry.shape});
+  return table;
+}
+
+/// Of a stored F32 or BF16 tensor.
+static std::vector<float> valuesOf(const StoredFile &file, std::string_view key) {
+  const SafetensorsEntry &entry = *file.header().find(key);
+  std::vector<std::byte> bytes(entry.bytes);
+  file.read(entry, 0, bytes);
+  size_t width = entry.dtype == "BF16" ? 2 : 4;
+  std::vector<float> values(bytes.size() / width);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t half = 0;
+    if (width == 2)
+      std::memcpy(&half, &bytes[2 * i], 2);
+    else
+      std::memcpy(&values[i], &bytes[4 * i], 4);
+    if (width == 2)
+      values[i] = bf16ToFloat(half);
+  }
+  return values;
+}
+
+/// Reads a tensor in pieces and compares its hashes. Empty if they are right.
+static std::string hashProblem(const StoredFile &file, const SlabLayer &layer, const std::string &key, bool full) {
+  auto crc = layer.crc32.find(key), sha = layer.sha256.find(key);
+  if (crc == layer.crc32.end() && sha == layer.sha256.end())
+    return {};
+  const SafetensorsEntry &entry = *file.header().find(key);
+  std::vector<std::byte> piece(std::min<uint64_t>(entry.bytes, uint64_t(1) << 20));
+  Crc32 crcFound;
+  Sha256 shaFound;
+  for (uint64_t from = 0; from < entry.bytes; from += piece.size()) {
+    std::span<std::byte> part = std::span(piece).first(std::min<uint64_t>(piece.size(), entry.bytes - from));
+    file.read(entry, from, part);
+    crcFound.add(part);
+    if (full)
+      shaFound.add(part);
+  }
+  bool same = (crc == layer.crc32.end() || crc->second == crcFound.hex()) &&
+              (!full || sha == layer.sha256.end() || sha->second == shaFound.hex());
+  return same ? std::string()
+              : "tensor \"" + key +
+                    "\" has other bytes than the manifest's hash says: manifest and slab are of "
+                    "different builds, or the file was changed";
+}
+
+Slab::Slab(std::filesystem::path slab, std::filesystem::path manifest)
+    : path_(std::move(slab)), manifestPath_(manifest.empty() ? manifestPathOf(path_) : std::move(manifest)) {}
+
+Slab::~Slab() = default;
+
+void Slab::open(SlabExpectation expected, SlabVerify verify) {
+  if (opened_)
+    throw Error(ErrorCode::StateTransition, path_.string() + ": the slab is OPEN already; close it first");
+  // Check 1 looks at both files before it complains.
+  std::vector<SlabProblem> problems;
+  std::string text = readManifestFile(manifestPath_, problems);
+  SlabManifest manifest;
+  if (problems.empty())
+    manifest = parseManifest(text, problems);
+  std::unique_ptr<Opened> opened;
+  try {
+    opened = std::make_unique<Opened>(path_, std::move(manifest), std::move(expected));
+  } catch (const Error &error) {
+    problems.push_back({"slab", error.what()});
+    throw invalid(path_, 1, problems);
+  }
+  const StoredFile &file = opened->file;
+  SlabFindings findings = checkSlab(
+      opened->manifest, std::move(problems), tableOf(file.header()),
+      [&](const std::string &key) { return valuesOf(file, key); }, opened->expected);
+  if (findings.failedCheck)
+    throw invalid(path_, findings.failedCheck, findings.problems);
+  opened->unused = std::move(findings.unused);
+
+  std::vector<SlabProblem> mismatches;
+  for (size_t i = 0; i < opened->layers.size(); ++i) {
+    const SlabLayer &stored = opened->manifest.layers[i];
+    OpenLayer &layer = opened->layers[i];
+    auto [out, in] = *flattenWeight(stored.origShape);
+    layer.form = *stored.form();
+    layer.size = *slabSize(layer.form, out, in, stored.biasKey.has_value());
+    layer.qweight = file.header().find(stored.qweightKey);
+    layer.scale = file.header().find(stored.scaleKey);
+    if (stored.biasKey)
+      layer.bias = file.header().find(*stored.biasKey);
+    if (layer.form.hasZeroPoint()) {
+      layer.zeroPoint = file.header().find(*stored.zeroPointKey);
+      std::vector<float> zeros = valuesOf(file, *stored.zeroPointKey);
+      layer.zeroPoints = std::any_of(zeros.begin(), zeros.end(), [](float zero) { return zero != 0; });
+    }
+    if (verify == SlabVerify::None)
+      continue;
+    // A build of other weights has other scales: that is found here, before
+    // the weights, which are only read when somebody wants them.
+    for (const std::string &key : stored.keys())
+      if (verify == SlabVerify::Full || key != stored.qweightKey)
+        if (std::string problem = hashProblem(file, stored, key, verify == SlabVerify::Full); !problem.empty())
+          mismatches.push_back({key, problem});
+    auto crc = stored.crc32.find(stored.qweightKey);
+    if (verify == SlabVerify::Open && crc != stored.crc32.end())
+      layer.qweightCrc = crc->second;
+  }
+  if (!mismatches.empty()) {
+    std::string sentence = path_.string() + ": " + mismatches.front().sentence;
+    if (mismatches.size() > 1)
+      sentence += "; it is the first of " + std::to_string(mismatches.size());
+    throw Error(ErrorCode::SlabInvalid, sentence + "; build the slab again");
+  }
+  if (verify != SlabVerify::None && !opened->manifest.hasHashes())
+    opened->notes.push_back(
+        manifestPath_.string() +
+        ": no hashes for some tensors (SquareQ v2 wrote none): a changed byte would not be noticed");
+  if (!opened->unused.empty()) {
+    std::string note = path_.string() + ": the program does not want";
+    for (const std::string &name : opened->unused)
+      note += (&name == &opened->unused.front() ? " " : ", ") + name;
+    opened->notes.push_back(note);
+  }
+  file.checkUnchanged();
+  opened_ = std::move(opened);
+}
+
+void Slab::close() { opened_.reset(); }
+
+//===----------------------------------------------------------------------===//
+// Looking
+//===----------------------------------------------------------------------===//
+
+const Slab::Opened &Slab::opened() const {
+  if (!opened_)
+    throw Error(ErrorCode::StateTransition, path_.string() + ": the slab is CLOSED; open it before reading");
+  return *opened_;
+}
+
+SlabMatch Slab::Opened::find(std::string_view name) const {
+  if (std::optional<SlabMatch> match = names.find(name, expected.aliases))
+    return *match;
+  std::vector<std::string_view> known;
+  for (const SlabLayer &layer : manifest.layers)
+    known.push_back(layer.canonicalName);
+  throw Error(ErrorCode::NameUnknown, file.header().path().string() + ": the slab holds no \"" + std::string(name) +
+                                          "\"" + nearestHint(name, known));
+}
+
+const SlabManifest &Slab::manifest() const { return opened().manifest; }
+const std::vector<std::string> &Slab::unused() const { return opened().unused; }
+const std::vector<std::string> &Slab::notes() const { return opened().notes; }
+
+bool Slab::holds(std::string_view name) const {
+  return opened().names.find(name, opened().expected.aliases).has_value();
+}
+
+const SlabLayer &Slab::layer(std::string_view name) const {
+  return opened().manifest.layers[opened().find(name).layer];
+}
+
+SlabSize Slab::size(std::string_view name) const { return opened().weight(name).size; }
+
+TensorDesc Slab::desc(std::string_view name, ElementType element) const {
+  SlabMatch match = opened().find(name);
+  const OpenLayer &layer = opened().layers[match.layer];
+  TensorDesc desc(opened().manifest.layers[match.layer].origShape, element);
+  desc.layout.space = Space::Host;
+  if (layer.form.scheme == SlabScheme::Int4Group)
+    return desc;
+  desc.layout.storage = storageOf(layer.form.scheme);
+  desc.layout.zeroPoints = layer.zeroPoints;
+  desc.layout.strides = denseStrides(desc.shape);
+  desc.layout.strides[0] = layer.size.padded;
+  return desc;
+}
+
+uint64_t Slab::layerBytes(std::string_view name, ElementType element) const { return desc(name, element).spanBytes(); }
+
+std::span<const std::byte> Slab::mapped(std::string_view key) const {
+  const SafetensorsFile &file = opened().file.header();
+  const SafetensorsEntry *entry = file.find(key);
+  if (!entry)
+    throw Error(ErrorCode::NameUnknown, path_.string() + ": the slab has no tensor \"" + std::string(key) + "\"");
+  return file.bytes(*entry);
+}
+
+void Slab::readAhead(std::string_view name) const { opened().file.readAhead(*opened().weight(name).qweight); }
+
+//===----------------------------------------------------------------------===//
+// Reading
+//===----------------------------------------------------------------------===//
+
+/// The leading bytes of the weight's codes. What a span leaves out, the padding
+/// of the last row, is read apart where the CRC needs it.
+void Slab::Opened::readWeight(const OpenLayer &layer, std::span<std::byte> bytes) const {
+  file.read(*layer.qweight, 0, bytes);
+  if (!layer.qweightCrc || layer.isVerified.load(std::memory_order_acquire))
+    return;
+  Crc32 crc;
+  crc.add(bytes);
+  std::byte rest[1024]; // pad_k is at most that
+  for (uint64_t from = bytes.size(); from < layer.qweight->bytes; from += sizeof rest) {
+    std::span<std::byte> part = std::span(rest).first(std::min<uint64_t>(sizeof rest, layer.qweight->bytes - from));
+    file.read(*layer.qweight, from, part);
+    crc.add(part);
+  }
+  if (crc.hex() != *layer.qweightCrc) {
+    file.checkUnchanged(); // the better reason, if there is one
+    throw Error(ErrorCode::ChecksumMismatch, file.header().path().string() + ": tensor \"" + layer.qweight->name +
+                                                 "\" has CRC-32 " + crc.hex() + ", the manifest says " +
+                                                 *layer.qweightCrc + ": the file was damaged; build the slab again");
+  }
+  layer.isVerified.store(true, std::memory_order_release);
+}
+
+static void checkSpan(const std::filesystem::path &path, std::string_view name, uint64_t given, uint64_t needed) {
+  if (given < needed)
+    throw Error(ErrorCode::InvalidArgument, path.string() + ": \"" + std::string(name) + "\" needs " +
+                                                std::to_string(needed) + " bytes, " + std::to_string(given) +
+                                                " were given");
+}
+
+void Slab::copyLayer(std::string_view name, std::span<std::byte> staging, ElementType element) const {
+  const OpenLayer &layer = opened().weight(name);
+  if (layer.form.scheme == SlabScheme::Int4Group)
+    return copyDequantized(name, element, staging);
+  TensorDesc desc = this->desc(name, element);
+  LayoutParts parts = *checkedParts(desc.shape, desc.element, desc.layout);
+  checkSpan(path_, name, staging.size(), parts.bytes);
+  const StoredFile &file = opened().file;
+  opened().readWeight(layer, staging.first(parts.elements));
+  std::fill(staging.begin() + ptrdiff_t(parts.elements), staging.begin() + ptrdiff_t(parts.scales), std::byte(0));
+  file.read(*layer.scale, 0, staging.subspan(parts.scales, layer.size.scale));
+  if (layer.zeroPoints)
+    file.read(*layer.zeroPoint, 0, staging.subspan(parts.zeroPoints, layer.size.zeroPoint));
+  file.checkUnchanged();
+}
+
+Tensor Slab::loadLayer(const DeviceRef &device, std::string_view name, ElementType element, Space space) const {
+  TensorDesc desc = this->desc(name, element);
+  desc.layout.space = space;
+  Tensor tensor = Tensor::empty(device, desc);
+  copyLayer(name, {tensor.bytes(), desc.spanBytes()}, element);
+  return tensor;
+}
+
+/// Rounds f32 values to `element` at `to`.
+static void storeRow(std::span<const float> row, ElementType element, std::byte *to) {
+  if (element == ElementType::f32) {
+    std::memcpy(to, row.data(), row.size_bytes());
+    return;
+  }
+  for (float value : row) {
+    uint16_t bits = element == ElementType::bf16 ? floatToBf16(value) : floatToF16(value);
+    std::memcpy(to, &bits, sizeof bits);
+    to += sizeof bits;
+  }
+}
+
+void Slab::copyDequantized(std::string_view name, ElementType element, std::span<std::byte> dense) const {
+  const OpenLayer &layer = opened().weight(name);
+  const SlabSize &size = layer.size;
+  if (!isFloat(element))
+    throw Error(ErrorCode::InvalidArgument, path_.string() + ": \"" + std::string(name) +
+                                                "\" can be dequantised to f32, bf16 or f16, not " +
+                                                std::string(runtime::name(element)));
+  uint64_t rowBytes = uint64_t(size.in) * byteSize(element);
+  checkSpan(path_, name, dense.size(), uint64_t(size.out) * rowBytes);
+  const StoredFile &file = opened().file;
+  std::vector<std::byte> codes(size.qweight);
+  opened().readWeight(layer, codes);
+  std::vector<float> row(static_cast<size_t>(size.in));
+  uint64_t codeBytes = size.qweight / uint64_t(size.out);
+  auto codesOf = [&](int64_t r) {
+    return std::span<const std::byte>(codes).subspan(uint64_t(r) * codeBytes, codeBytes);
+  };
+  if (layer.form.scheme == SlabScheme::Int4Group) {
+    // One scale per group and row, groups outermost.
+    int64_t groups = size.padded / layer.form.group;
+    std::vector<uint16_t> stored(size.scale / 2), scales(static_cast<size_t>(groups));
+    file.read(*layer.scale, 0, std::as_writable_bytes(std::span(stored)));
+    for (int64_t r = 0; r < size.out; ++r) {
+      for (int64_t g = 0; g < groups; ++g)
+        scales[size_t(g)] = stored[size_t(g * size.out + r)];
+      dequantizeInt4Row(codesOf(r), scales, layer.form.group, row);
+      storeRow(row, element, dense.data() + uint64_t(r) * rowBytes);
+    }
+  } else {
+    std::vector<float> scales(static_cast<size_t>(size.out)), zeros(static_cast<size_t>(size.out));
+    file.read(*layer.scale, 0, std::as_writable_bytes(std::span(scales)));
+    if (layer.zeroPoints)
+      file.read(*layer.zeroPoint, 0, std::as_writable_bytes(std::span(zeros)));
+    for (int64_t r = 0; r < size.out; ++r) {
+      dequantizeRow(codesOf(r).first(size_t(size.in)), storageOf(layer.form.scheme), scales[size_t(r)],
+                    zeros[size_t(r)], row);
+      storeRow(row, element, dense.data() + uint64_t(r) * rowBytes);
+    }
+  }
+  file.checkUnchanged();
+}
+
+void Slab::copyBias(std::string_view name, std::span<float> values) const {
+  const OpenLayer &layer = opened().weight(name);
+  if (!layer.bias)
+    throw Error(ErrorCode::NameUnknown, path_.string() + ": \"" + std::string(name) + "\" has no bias in the slab");
+  checkSpan(path_, name, values.size_bytes(), layer.bias->bytes);
+  opened().file.read(*layer.bias, 0, std::as_writable_bytes(values.first(size_t(layer.size.out))));
+  opened().file.checkUnchanged();
+}
+
+} // namespace segue::inline runtime
