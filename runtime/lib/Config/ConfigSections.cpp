@@ -13,6 +13,7 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
 #include "segue/runtime/Services/ConductorConfig.h"
+#include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 
@@ -21,6 +22,7 @@ namespace segue::inline runtime {
 static constexpr ConfigSection sections[] = {
     {"memory.stagehand.activation_stagehand", [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); }},
     {"memory.stagehand.conductor_config", [](ConfigReader &reader) { ConductorConfig::read(reader); }},
+    {"memory.stagehand.selective_precision", [](ConfigReader &reader) { SelectivePrecisionConfig::read(reader); }},
     {"memory.stitch", [](ConfigReader &reader) { StitchOptions::read(reader); }},
     {SquareQConfig::section, [](ConfigReader &reader) { SquareQConfig::read(reader); }},
 };

@@ -15,11 +15,13 @@ namespace segue::tool {
 
 std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log);
+std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log);
 
 std::span<const ReplayService> replayServices() {
   static constexpr ReplayService services[] = {
       {"activation", createActivationReplayer},
       {"conductor", createConductorReplayer},
+      {"selective_precision", createSelectivePrecisionReplayer},
   };
   return services;
 }

@@ -1,0 +1,139 @@
+//===- SelectivePrecision.h - which blocks may be quantised -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Watches the gradient norms of units (blocks, or layers of them) and decides,
+// slowly and with hysteresis, which of them are stored in bf16 and which in a
+// low precision; watches the loss after units were lowered and takes them back
+// if it suffers. A policy: events in, decisions out, all arithmetic in f64, so
+// that the same events give the same precisions on any machine.
+//
+//   SelectivePrecision precision(config, {{.name = "h.0"}, {.name = "h.1"}});
+//   precision.calibrate("h.0", Precision::Int8, 0.012);
+//   precision.loss(step, value);
+//   precision.stats(step, norms);               // after backward
+//   PrecisionDecision decision = precision.decide(step);
+//   precision.precisions(step + 1);             // what the next step runs with
+//
+// Events of a later step make those of the step before final; until then
+// abortStep takes them back.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SELECTIVEPRECISION_H
+#define SEGUE_RUNTIME_SERVICES_SELECTIVEPRECISION_H
+
+#include "segue/runtime/Services/SelectivePrecisionConfig.h"
+#include <deque>
+#include <optional>
+
+namespace segue::inline runtime {
+
+/// What gets one precision.
+struct PrecisionUnit {
+  std::string name;
+  /// False: stays bf16. Trained base weights, a form that the slab or the
+  /// checkpoint lacks.
+  bool eligible = true;
+  /// Why not, for messages.
+  std::string why;
+  /// Stored size per form, bytes; 0 where unknown.
+  int64_t bf16Bytes = 0, int8Bytes = 0, fp8Bytes = 0;
+  /// Of its linear layers, for the fingerprint: out × in.
+  std::vector<std::pair<int64_t, int64_t>> shapes;
+};
+
+struct UnitDecision {
+  /// From the next step on.
+  Precision precision = Precision::Bf16;
+  /// forced, first, quarantine, cooldown, down, up, keep, silent, ineligible.
+  std::string_view reason = "keep";
+  /// Nothing where the unit was not evaluated.
+  std::optional<double> sensitivity, relative, error;
+};
+
+struct PrecisionDecision {
+  /// False: this step takes no decision; every unit keeps what it has.
+  bool evaluated = false;
+  /// By unit, in forward order.
+  std::vector<UnitDecision> units;
+  /// A watch over the loss was opened.
+  bool watch = false;
+  int64_t changes = 0;
+};
+
+class SelectivePrecision {
+public:
+  /// Throws ConfigError for forced ids that are no units, or not eligible.
+  SelectivePrecision(SelectivePrecisionConfig config, std::vector<PrecisionUnit> units);
+  ~SelectivePrecision();
+  SelectivePrecision(SelectivePrecision &&) noexcept;
+
+  const SelectivePrecisionConfig &config() const { return config_; }
+  const std::vector<PrecisionUnit> &units() const { return units_; }
+
+  /// The calibrated error of a form: relative to the output in high precision,
+  /// >= 0 or +infinity. Throws NameUnknown, InvalidArgument for NaN or less.
+  void calibrate(std::string_view unit, Precision form, double error);
+  /// An error measured while training: smoothed into the calibrated one.
+  void observeError(std::string_view unit, Precision form, double error);
+
+  /// Gradient norms (L2, over all gradients of a unit) after one backward, by
+  /// unit; nothing for a unit without gradients. False: a norm was not finite
+  /// and the whole collection was dropped.
+  bool stats(int64_t step, std::span<const std::optional<double>> norms);
+
+  /// After the step's collection.
+  PrecisionDecision decide(int64_t step);
+
+  /// The units (indices) that go back to bf16 at the next step because of it.
+  std::vector<size_t> loss(int64_t step, double value);
+
+  /// A unit could not be stored or read in its low form: bf16 from the next
+  /// step on, and quarantined.
+  void refuse(std::string_view unit, int64_t step);
+  /// There was no memory for the other form: the unit keeps what it had before
+  /// the decision at `step`.
+  void postpone(std::string_view unit, int64_t step);
+
+  /// Forgets what happened in this step.
+  void abortStep(int64_t step);
+
+  /// What the units run with in `step`: decisions and rollbacks of earlier
+  /// steps, not those of the step itself.
+  std::vector<Precision> precisions(int64_t step) const;
+
+  /// The record of a decision, without its time.
+  Json telemetry(int64_t step, const PrecisionDecision &decision) const;
+
+  /// All of it: a run that restores it decides as if never interrupted.
+  Json saveState() const;
+  /// Throws FileCorrupt; nothing has changed then.
+  void restoreState(const Json &state);
+
+private:
+  struct Unit;
+  struct Watch;
+  struct State;
+
+  size_t indexOf(std::string_view unit) const;
+  void enter(int64_t step);
+  std::optional<double> errorOf(const Unit &unit, Precision form) const;
+  Precision lowFormOf(const Unit &unit) const;
+  std::optional<double> sensitivityOf(const Unit &unit, UnitDecision &decision) const;
+  UnitDecision decideUnit(size_t index, int64_t step);
+  bool openWatch(int64_t step, std::vector<size_t> lowered);
+  void closeWatch(double errorFactor);
+
+  SelectivePrecisionConfig config_;
+  std::vector<PrecisionUnit> units_;
+  /// Now, and as it was at the end of the step before.
+  std::unique_ptr<State> now_, before_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SELECTIVEPRECISION_H
