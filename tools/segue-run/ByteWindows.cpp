@@ -53,8 +53,8 @@ static void setElement(const Tensor &tensor, int64_t index, uint8_t byte) {
 }
 
 void ByteWindows::fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const {
-  Tensor tokens = Tensor::empty(device_, TensorDesc({batch_, length_}, tokensElement_));
-  Tensor targets = Tensor::empty(device_, TensorDesc({batch_, length_}, targetsElement_));
+  Tensor tokens = Tensor::onHost(device_, {batch_, length_}, tokensElement_);
+  Tensor targets = Tensor::onHost(device_, {batch_, length_}, targetsElement_);
   uint64_t state = scramble(scramble(scramble(uint64_t(seed)) ^ uint64_t(step)) ^ uint64_t(part));
   for (int64_t row = 0; row < batch_; ++row) {
     state = scramble(state);

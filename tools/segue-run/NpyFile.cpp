@@ -100,7 +100,7 @@ Tensor readNpy(const DeviceRef &device, const std::filesystem::path &path) {
     throw Error(ErrorCode::Unsupported, path.string() + ": arrays of " + std::string(descr.substr(0, descr.find(','))) +
                                             " have no element type here; convert to float32, float16, int64, int32, " +
                                             "int8, bool, or uint16 for bf16");
-  TensorDesc desc(parseShape(valueOf(header, "shape", path), path), known->element);
+  TensorDesc desc(parseShape(valueOf(header, "shape", path), path), known->element, Layout{.space = Space::Host});
   std::optional<uint64_t> elements = checkedElementCount(desc.shape);
   std::optional<uint64_t> bytes = elements ? checkedMultiply(*elements, byteSize(desc.element)) : std::nullopt;
   uint64_t dataBegin = 8 + lengthBytes + headerBytes;
@@ -114,7 +114,8 @@ Tensor readNpy(const DeviceRef &device, const std::filesystem::path &path) {
       stride *= extent;
     }
   }
-  Tensor tensor = Tensor::empty(device, desc);
+  Tensor tensor = Tensor::onHost(device, desc.shape, desc.element);
+  tensor = Tensor::in(tensor.storage(), std::make_shared<const TensorDesc>(std::move(desc)));
   file.read(reinterpret_cast<char *>(tensor.bytes()), std::streamsize(*bytes));
   if (!file)
     throw Error(ErrorCode::IoFailed, path.string() + ": cannot be read");

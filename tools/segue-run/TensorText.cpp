@@ -81,7 +81,8 @@ Tensor parseTensor(const DeviceRef &device, std::string_view text) {
   std::optional<TensorDesc> desc = parseType(text.substr(0, equals));
   if (!desc)
     throw wrong(text, "this is neither a type nor a file");
-  Tensor tensor = Tensor::zeros(device, *desc);
+  Tensor tensor = Tensor::onHost(device, desc->shape, desc->element);
+  std::memset(tensor.bytes(), 0, tensor.desc().spanBytes());
   if (equals == text.npos)
     return tensor;
   std::string_view values = text.substr(equals + 1);

@@ -7,7 +7,7 @@
 
 #include "GradientSum.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Engine/Threads.h"
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 
 namespace segue::inline runtime {
@@ -15,12 +15,21 @@ namespace segue::inline runtime {
 /// Elements that pay for waking another thread.
 static constexpr int64_t addGrain = 1 << 14;
 
+/// Adds argument 1 to argument 0, both f32.
+static int64_t addKernel(void *const *args, int64_t begin, int64_t end) {
+  float *into = static_cast<float *>(args[0]);
+  const float *from = static_cast<const float *>(args[1]);
+  for (int64_t i = begin; i < end; ++i)
+    into[i] += from[i];
+  return 0;
+}
+
 void addGradient(Tensor &sum, Tensor gradient) {
   if (!sum) {
     sum = std::move(gradient);
     return;
   }
-  const DeviceRef &device = sum.device();
+  const DeviceRef device = sum.device();
   TensorDesc desc(sum.shape(), ElementType::f32);
   // What somebody else may still read is not written to.
   if (sum.element() != ElementType::f32 || !sum.desc().isDense())
@@ -28,12 +37,30 @@ void addGradient(Tensor &sum, Tensor gradient) {
   else if (!sum.isSoleOwner())
     sum = copyTo(device, sum, desc);
   Tensor addend = toLayout(device, gradient, desc);
-  float *into = sum.data<float>();
-  const float *from = addend.data<float>();
-  Threads(device->threads()).parallelFor(int64_t(sum.elementCount()), addGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      into[i] += from[i];
-  });
+  Storage &into = *sum.storage(), &from = *addend.storage();
+  void *args[] = {sum.bytes(), addend.bytes()};
+  int64_t count = int64_t(sum.elementCount());
+  if (device->runsInline()) {
+    device->launch(addKernel, args, count, addGrain, device->threads());
+    return;
+  }
+  Fence after = into.uses();
+  after.join(from.writes());
+  Work work;
+  work.label = "add gradients";
+  work.cost = {.memoryBytes = 3 * uint64_t(count) * sizeof(float), .flops = uint64_t(count)};
+  work.run = [device = device.get(), sum = into.outcome(), addend = from.outcome(), to = args[0], what = args[1],
+              count] {
+    if (sum->error())
+      return;
+    if (const Error *error = addend->error())
+      return sum->fail(error->within("a sum of gradients lacks one"));
+    void *args[] = {to, what};
+    device->launch(addKernel, args, count, addGrain, device->threads());
+  };
+  Fence fence(Queue::Compute, device->enqueue(Queue::Compute, after, std::move(work)));
+  into.addWrite(fence);
+  from.addRead(fence);
 }
 
 } // namespace segue::inline runtime

@@ -210,7 +210,7 @@ Tensor SafetensorsFile::tensor(const DeviceRef &device, std::string_view name) c
   const std::byte *data = mapping_.get() + entry->offset;
   TensorDesc desc(entry->shape, *entry->element);
   if (reinterpret_cast<uintptr_t>(data) % byteSize(*entry->element) != 0) {
-    Tensor copy = Tensor::empty(device, desc);
+    Tensor copy = Tensor::onHost(device, entry->shape, *entry->element);
     std::memcpy(copy.bytes(), data, entry->bytes);
     return copy;
   }

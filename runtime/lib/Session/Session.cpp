@@ -61,6 +61,8 @@ struct Session::State {
   void assignAll(const std::vector<Tensor> &sources);
   void requireValues() const;
   void requireWhole() const;
+  /// Whether queued writes of parameters or states have failed since.
+  bool hasLostState() const;
 
   // Phases.
   void enter(Phase phase) {
@@ -154,12 +156,21 @@ void Session::State::checkFits(size_t slot, const Tensor &tensor) const {
   checkSame("parameter \"" + table.infos()[slot].key + "\"", tensor, table.infos()[slot].desc);
 }
 
+/// Memory of the caller is the caller's again when a call returns.
+static void giveBack(const Tensor &tensor) {
+  if (tensor.storage()->isExternal())
+    waitForUses(tensor);
+}
+
 void Session::State::assign(size_t slot, const Tensor &tensor) {
-  Tensor &value = values[slot];
+  Tensor value = values[slot];
   if (value && value.storage()->isWritable())
     copyInto(tensor, value);
   else
     value = copyTo(device, tensor, table.infos()[slot].desc);
+  giveBack(tensor);
+  wait(value); // a value that never arrives is no value
+  values[slot] = std::move(value);
 }
 
 /// Assigns sources by slot. What has to be allocated is allocated first.
@@ -168,12 +179,19 @@ void Session::State::assignAll(const std::vector<Tensor> &sources) {
   for (size_t slot = 0; slot < values.size(); ++slot)
     if (!values[slot] || !values[slot].storage()->isWritable())
       fresh[slot] = copyTo(device, sources[slot], table.infos()[slot].desc);
+  for (const Tensor &value : fresh)
+    if (value)
+      wait(value); // nothing has changed if one never arrives
   for (size_t slot = 0; slot < values.size(); ++slot) {
     if (fresh[slot])
       values[slot] = std::move(fresh[slot]);
     else
       copyInto(sources[slot], values[slot]);
   }
+  for (const Tensor &source : sources)
+    giveBack(source);
+  for (const Tensor &value : values)
+    wait(value);
 }
 
 void Session::setParameter(std::string_view key, const Tensor &tensor) {
@@ -243,8 +261,15 @@ void Session::State::requireValues() const {
                                             ") has no value" + others + "; set parameters or load weights first");
 }
 
+bool Session::State::hasLostState() const {
+  auto isLost = [](const Tensor &tensor) { return tensor && tensor.storage()->failure(); };
+  return std::any_of(values.begin(), values.end(), isLost) ||
+         std::any_of(optimizerState.begin(), optimizerState.end(),
+                     [&](const auto &item) { return isLost(item.second); });
+}
+
 void Session::State::requireWhole() const {
-  if (torn)
+  if (torn || hasLostState())
     throw Error(ErrorCode::StateTorn, "an optimizer failed midway before: parameters are between two steps; load a "
                                       "checkpoint");
 }
@@ -378,12 +403,19 @@ double Session::forwardBackward(const TensorMap &batch) {
                                           "; try a smaller learning rate or look at the batch");
     s.inputGradients.clear();
     s.runBackward(wiring, std::move(tokens));
+    for (const auto &[name, tensor] : batch)
+      giveBack(tensor);
     s.lossSum += loss;
     ++s.waiting;
     return loss;
-  } catch (...) {
+  } catch (const std::exception &error) {
     s.drop();
-    throw;
+    if (s.torn || !s.hasLostState())
+      throw;
+    // What failed is the optimizer of the step before, in its queue.
+    s.torn = true;
+    throw Error(ErrorCode::StateTorn, "step " + std::to_string(s.step) + ": its optimizer failed midway (" +
+                                          error.what() + "); parameters are between two steps; load a checkpoint");
   }
 }
 
@@ -524,6 +556,15 @@ StepResult Session::optimize(double lr) {
                                         std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
                                         "); parameters and optimizer state are those of step " +
                                         std::to_string(s.step));
+  }
+  // Queued work that failed must not reach the parameters.
+  try {
+    for (const Tensor &gradient : s.gradients)
+      if (gradient)
+        wait(gradient);
+  } catch (...) {
+    s.drop();
+    throw;
   }
   if (s.options.maxGradNorm > 0)
     result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));

@@ -8,9 +8,10 @@
 #include "segue/runtime/Tensor/Tensor.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace segue::inline runtime {
 
@@ -36,19 +37,26 @@ Tensor Tensor::empty(const DeviceRef &device, TensorDesc desc) {
 
 Tensor Tensor::zeros(const DeviceRef &device, TensorDesc desc) {
   Tensor tensor = empty(device, std::move(desc));
-  std::memset(tensor.storage_->data(), 0, tensor.storage_->bytes());
+  device->transfer().fillZero(tensor);
+  return tensor;
+}
+
+Tensor Tensor::onHost(const DeviceRef &device, Shape shape, ElementType element) {
+  Tensor tensor = empty(device, TensorDesc(std::move(shape), element, Layout{.space = Space::Host}));
+  if (const Fence &before = tensor.storage_->uses(); !before.empty())
+    device->wait(before); // its former contents
   return tensor;
 }
 
 Tensor Tensor::scalar(const DeviceRef &device, float value) {
   Tensor tensor = empty(device, TensorDesc({}, ElementType::f32));
-  *tensor.data<float>() = value;
+  device->transfer().writeScalar(tensor, &value, sizeof value);
   return tensor;
 }
 
 Tensor Tensor::scalar(const DeviceRef &device, int64_t value) {
   Tensor tensor = empty(device, TensorDesc({}, ElementType::i64));
-  *tensor.data<int64_t>() = value;
+  device->transfer().writeScalar(tensor, &value, sizeof value);
   return tensor;
 }
 
@@ -86,21 +94,24 @@ double Tensor::item() const {
   if (elementCount() != 1)
     throw Error(ErrorCode::InvalidArgument,
                 desc().str() + " has " + std::to_string(elementCount()) + " elements; item() reads a tensor of one");
+  if (!device()->hasBytes())
+    return 0;
+  Tensor host = toHost(*this);
   switch (element()) {
   case ElementType::f32:
-    return *data<float>();
+    return *host.data<float>();
   case ElementType::bf16:
-    return bf16ToFloat(*data<uint16_t>());
+    return bf16ToFloat(*host.data<uint16_t>());
   case ElementType::f16:
-    return f16ToFloat(*data<uint16_t>());
+    return f16ToFloat(*host.data<uint16_t>());
   case ElementType::i64:
-    return double(*data<int64_t>());
+    return double(*host.data<int64_t>());
   case ElementType::i32:
-    return *data<int32_t>();
+    return *host.data<int32_t>();
   case ElementType::i8:
-    return *data<int8_t>();
+    return *host.data<int8_t>();
   case ElementType::i1:
-    return *data<uint8_t>() != 0;
+    return *host.data<uint8_t>() != 0;
   }
   return 0;
 }

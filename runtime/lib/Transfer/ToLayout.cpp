@@ -50,6 +50,11 @@ void wait(const Tensor &tensor) {
   storage.requireUsable(tensor.desc().str());
 }
 
+void waitForUses(const Tensor &tensor) {
+  if (const Storage &storage = *tensor.storage(); !storage.uses().empty())
+    storage.device()->wait(storage.uses());
+}
+
 Tensor toHost(const Tensor &tensor) {
   const Layout &given = tensor.desc().layout;
   // Any memory of the host will do, and any alignment.

@@ -36,10 +36,15 @@ public:
   static Tensor empty(const DeviceRef &device, TensorDesc desc);
   static Tensor empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc);
 
-  /// The same, every byte 0.
+  /// The same, every byte 0. Where the device works asynchronously, queued work writes them.
   static Tensor zeros(const DeviceRef &device, TensorDesc desc);
 
-  /// One element.
+  /// Dense memory of the host that the caller may write at once: the way in for
+  /// values from elsewhere. Not initialised. On a device of unified memory it is
+  /// the device's too.
+  static Tensor onHost(const DeviceRef &device, Shape shape, ElementType element);
+
+  /// One element, in device_dram.
   static Tensor scalar(const DeviceRef &device, float value);
   static Tensor scalar(const DeviceRef &device, int64_t value);
 
@@ -67,7 +72,9 @@ public:
   std::byte *bytes() const { return storage_->data() + desc_->layout.offset; }
   template <typename T> T *data() const { return reinterpret_cast<T *>(bytes()); }
 
-  /// The only element, converted. Throws InvalidArgument for more than one.
+  /// The only element, converted; blocks until it is there. 0 on a device
+  /// without bytes. Throws InvalidArgument for more than one, and the error of
+  /// what should have written it.
   double item() const;
 
   /// True if nobody else holds the storage and it is not external: what makes

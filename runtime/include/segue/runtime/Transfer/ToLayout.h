@@ -40,6 +40,10 @@ Tensor toHost(const Tensor &tensor);
 /// written it, or UseAfterFree.
 void wait(const Tensor &tensor);
 
+/// Blocks until what was queued to read or write the tensor is done: whoever
+/// owns wrapped memory may change it then.
+void waitForUses(const Tensor &tensor);
+
 /// A copy in new storage, whether needed or not.
 Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc);
 
