@@ -90,14 +90,13 @@ def test_every_lowering_of_autograds_operators_was_reached(request):
            if item.module is request.module and hasattr(item, "callspec")}
     if len(ran) < len(CASES + MORE):
         pytest.skip("only some cases were chosen")
-    import inspect
-
     from segue.frontend.ops import training
 
-    functions = {id(inspect.unwrap(f.__defaults__[0] if f.__name__ == "<lambda>" and f.__defaults__ else f)): name
-                 for name, f in OPS.items()}
-    own = {id(f) for f in vars(training).values() if callable(f) and getattr(f, "__module__", "") == training.__name__}
-    missed = {name for function, name in functions.items() if function in own and function not in _reached}
+    # The table holds watchers now; each keeps what it watches.
+    watched = {name: f.__kwdefaults__["_f"] for name, f in OPS.items()}
+    own = {name: f for name, f in watched.items() if f.__module__ == training.__name__}
+    assert own
+    missed = {name for name, f in own.items() if id(f) not in _reached}
     assert not missed
 
 
