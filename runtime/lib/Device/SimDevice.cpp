@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Puts the parts together: memory in separate spaces (SimMemory), queues
-// (SimThreads), a link per direction (SimLink). Kernels
+// Puts the parts together: memory in separate spaces (SimMemory), queues with
+// threads (SimThreads), in the hands of an adversary (SimAdversary, SimFaults)
+// or in virtual time (SimVirtualTime), a link per direction (SimLink). Kernels
 // and library calls are those of the cpu; what is simulated is where bytes lie,
 // what may run beside what, and how long the link takes.
 //
@@ -14,9 +15,12 @@
 
 #include "SimDevice.h"
 #include "KernelLaunch.h"
+#include "SimAdversary.h"
+#include "SimFaults.h"
 #include "SimLink.h"
 #include "SimMemory.h"
 #include "SimThreads.h"
+#include "SimVirtualTime.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/L1Compactor.h"
@@ -28,15 +32,7 @@ namespace segue::inline runtime {
 namespace {
 class SimDevice final : public Device {
 public:
-  explicit SimDevice(const SimProfile &profile)
-      : profile_(profile), engine_(Threads(profile.threads)),
-        toDevice_(profile.h2dBytesPerSecond, profile.latencySeconds),
-        toHost_(profile.d2hBytesPerSecond, profile.latencySeconds),
-        ram_(profile, [this](const Fence &fence) { return queues_->isDone(fence); }),
-        queues_(std::make_unique<ThreadedQueues>()) {
-    if (L1Arena *arena = ram_.l1Arena())
-      compactor_.emplace(*this, *arena, ram_.l1Begin());
-  }
+  explicit SimDevice(const SimProfile &profile);
 
   /// Queued work runs to its end: nobody may be left writing to memory of the
   /// host that outlives the device.
@@ -46,9 +42,12 @@ public:
   std::span<const SpaceInfo> spaces() const override { return ram_.spaces(); }
   bool hasUnifiedMemory() const override { return false; }
   bool runsInline() const override { return false; }
+  bool hasBytes() const override { return !clock_; }
   int threads() const override { return engine_.threads().count(); }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
+    if (faults_ && space != Space::Host && faults_->allocationFails())
+      return {};
     return ram_.take(space, bytes, alignment, lifetime);
   }
   void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
@@ -57,11 +56,12 @@ public:
   FreeMemory freeMemory(Space space) const override {
     return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
   }
-
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
   L1Compactor *l1Compactor() override { return compactor_ ? &*compactor_ : nullptr; }
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
+    if (faults_)
+      faults_->moveBudget(memory());
     return queues_->enqueue(queue, after, std::move(work));
   }
   uint64_t position(Queue queue) const override { return queues_->position(queue); }
@@ -71,30 +71,62 @@ public:
   void copy(void *target, const void *source, uint64_t bytes) override;
   void relayout(const CopyPlan &plan, const void *source, void *target) override;
   Engine &engine() override { return engine_; }
-  int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override {
-    return launchKernel(engine_.threads(), kernel, args, range, grain, threads);
-  }
-
-  double seconds() const override {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override;
+  double seconds() const override;
 
 private:
   SimProfile profile_;
   Engine engine_;
   SimLink toDevice_, toHost_;
   SimMemory ram_;
+  std::optional<SimFaults> faults_;
   std::unique_ptr<SimQueues> queues_;
+  /// The queues, if they keep virtual time.
+  VirtualQueues *clock_ = nullptr;
   std::optional<L1Compactor> compactor_;
 };
 } // namespace
 
+SimDevice::SimDevice(const SimProfile &profile)
+    : profile_(profile), engine_(Threads(profile.threads)),
+      toDevice_(profile.h2dBytesPerSecond, profile.latencySeconds),
+      toHost_(profile.d2hBytesPerSecond, profile.latencySeconds),
+      ram_(profile, [this](const Fence &fence) { return queues_->isDone(fence); }) {
+  if (profile.isVirtual) {
+    queues_ = std::make_unique<VirtualQueues>(profile_);
+    clock_ = static_cast<VirtualQueues *>(queues_.get());
+  } else if (profile.adversary) {
+    faults_.emplace(profile);
+    queues_ = std::make_unique<AdversarialQueues>(*profile.adversary, [this] { ram_.settle(); });
+  } else {
+    queues_ = std::make_unique<ThreadedQueues>();
+  }
+  if (L1Arena *arena = ram_.l1Arena())
+    compactor_.emplace(*this, *arena, ram_.l1Begin());
+}
+
 void SimDevice::copy(void *target, const void *source, uint64_t bytes) {
   bool fromDevice = ram_.isOnDevice(source), onDevice = ram_.isOnDevice(target);
-  if (fromDevice != onDevice)
+  if (clock_) {
+    if (fromDevice != onDevice)
+      clock_->waitFor(onDevice ? Queue::HostToDevice : Queue::DeviceToHost, {.linkBytes = bytes});
+    else
+      clock_->waitFor(Queue::Compute, {.memoryBytes = 2 * bytes});
+    return;
+  }
+  if (fromDevice != onDevice && faults_) {
+    bool fails = faults_->copyFails();
+    if (uint64_t arrived = fails ? bytes / 2 : bytes)
+      std::memcpy(target, source, arrived);
+    if (fails)
+      throw Error(ErrorCode::TransferFailed, "device \"" + profile_.name + "\": the link failed in a copy of " +
+                                                 std::to_string(bytes) + " bytes to the " +
+                                                 (onDevice ? "device" : "host"));
+  } else if (fromDevice != onDevice) {
     (onDevice ? toDevice_ : toHost_).carry(target, source, bytes);
-  else if (bytes)
+  } else if (bytes) {
     std::memcpy(target, source, bytes);
+  }
 }
 
 void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
@@ -102,14 +134,22 @@ void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target)
     throw Error(ErrorCode::InvalidArgument, "device \"" + profile_.name +
                                                 "\": a relayout stays within one memory; copy between the host and "
                                                 "the device first");
-  plan.run(source, target, threads());
+  if (!clock_)
+    plan.run(source, target, threads());
+}
+
+int64_t SimDevice::launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) {
+  return clock_ ? 0 : launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+}
+
+double SimDevice::seconds() const {
+  if (clock_)
+    return clock_->seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 DeviceRef openSimDevice(const DeviceOptions &options) {
-  SimProfile profile = SimProfile::parse(options);
-  if (profile.isVirtual || profile.adversary)
-    throw Error(ErrorCode::Unsupported, "device \"" + profile.name + "\": this build simulates in real time alone");
-  return std::make_shared<SimDevice>(profile);
+  return std::make_shared<SimDevice>(SimProfile::parse(options));
 }
 
 } // namespace segue::inline runtime

@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The three queues behind `sim`: threads (ThreadedQueues) or an adversary
-// that runs entries on the host in an order of its own (AdversarialQueues).
+// The three queues behind `sim`: threads (ThreadedQueues), an adversary that
+// runs entries on the host in an order of its own (AdversarialQueues), or time
+// alone (VirtualQueues).
 //
 //===----------------------------------------------------------------------===//
 

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimThreads.h"
-#include "segue/runtime/Error.h"
 #include <atomic>
 #include <cassert>
 #include <condition_variable>
@@ -18,14 +17,6 @@
 #endif
 
 namespace segue::inline runtime {
-
-void SimQueues::requireReached(const Fence &fence, std::string_view who) const {
-  for (Queue queue : allQueues)
-    if (fence[queue] > position(queue))
-      throw Error(ErrorCode::InvalidArgument, std::string(who) + " waits for entry " + std::to_string(fence[queue]) +
-                                                  " of queue " + std::string(name(queue)) + ", which has had " +
-                                                  std::to_string(position(queue)));
-}
 
 namespace {
 struct Entry {
@@ -65,8 +56,8 @@ struct ThreadedQueues::State {
   std::mutex mutex;
   EntryRing rings[queueCount];
   bool stopping = false;
-  /// The entry that runs counts as done: what it holds is being destroyed, and
-  /// the device with it.
+  /// The entry that has run is counted already: destroying what it held has
+  /// brought finish() about.
   bool isCounted[queueCount] = {};
   std::condition_variable wake[queueCount];
   std::condition_variable hostWake;
@@ -138,7 +129,6 @@ void ThreadedQueues::finish() {
     for (size_t queue = 0; queue < queueCount; ++queue) {
       if (threads_[queue].get_id() == std::this_thread::get_id()) {
         own = queue;
-        state->isCounted[queue] = true;
         state->countEntry(queue);
       }
       state->wake[queue].notify_one();

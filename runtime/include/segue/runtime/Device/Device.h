@@ -10,7 +10,10 @@
 // (matmul, attention) are plans of the Engine, made once per command.
 //
 //   auto device = Device::open("cpu");            // all threads of OpenMP
-//   auto two = Device::open("cpu:threads=2");
+//   auto two = Device::open("cpu:threads=2,dram=8GiB");
+//   auto discrete = Device::open("sim:dram=512MiB,link=16GB/s,latency=10us");
+//   auto hostile = Device::open("sim:dram=64MiB,adversarial=7,fail-copy=0.01");
+//   auto planned = Device::open("sim:virtual,dram=24GiB,flops=80TFLOP/s");
 //
 // Work is given to a queue with the fence that it waits for. A device that
 // `runsInline` has done it when `enqueue` returns; elsewhere it runs later, on
@@ -68,8 +71,10 @@ struct WorkCost {
 /// One entry of a queue.
 struct Work {
   /// Runs once, on a thread of the queue; throws nothing. It keeps alive what
-  /// it touches; it is destroyed once it has run. A device without memory
-  /// (`sim:virtual`) destroys it without running it.
+  /// it touches, handles of the device apart: a device that only its own queue
+  /// knows may never be waited for. It is destroyed once it has run, before its
+  /// fence is done. A device without bytes (`sim:virtual`) destroys it without
+  /// running it.
   std::function<void()> run;
   WorkCost cost;
   /// For traces: lives as long as the device.
@@ -82,6 +87,7 @@ public:
   /// InvalidArgument naming the unknown driver or key and the known ones.
   static DeviceRef open(std::string_view spec);
 
+  /// Runs what is queued to its end.
   virtual ~Device();
 
   /// The spec that opens this device again.
@@ -136,7 +142,8 @@ public:
   //===--------------------------------------------------------------------===//
 
   /// Appends `work` to `queue`, to start when `after` is done. Returns its
-  /// position. Does not block on the work.
+  /// position. Does not block on the work. Throws InvalidArgument if `after`
+  /// names entries that were not enqueued.
   virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
 
   /// The position after the last entry of `queue`.
@@ -144,7 +151,8 @@ public:
 
   virtual bool isDone(const Fence &fence) const = 0;
 
-  /// Blocks the calling thread until `fence` is done.
+  /// Blocks the calling thread until `fence` is done. Throws InvalidArgument if
+  /// it names entries that were not enqueued.
   virtual void wait(const Fence &fence) = 0;
 
   /// Blocks until all queues are empty.

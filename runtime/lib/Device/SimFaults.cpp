@@ -1,0 +1,38 @@
+//===- SimFaults.cpp - what goes wrong on a simulated device --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SimFaults.h"
+
+namespace segue::inline runtime {
+
+SimFaults::SimFaults(const SimProfile &profile)
+    : failCopy_(profile.failCopy), failAlloc_(profile.failAlloc), shrink_(profile.shrink),
+      copies_(profile.adversary.value_or(0) + 1), allocations_(profile.adversary.value_or(0) + 2),
+      budgets_(profile.adversary.value_or(0) + 3) {}
+
+bool SimFaults::happens(std::mt19937_64 &random, double chance) {
+  if (chance <= 0)
+    return false;
+  std::lock_guard lock(mutex_);
+  return double(random() >> 11) * 0x1p-53 < chance;
+}
+
+void SimFaults::moveBudget(DeviceMemory &memory) {
+  if (shrink_ >= 1 || !happens(budgets_, isShrunk_ ? 1.0 / 8 : 1.0 / 16))
+    return;
+  uint64_t budget = memory.budget(Space::DeviceDram);
+  if (!isShrunk_) {
+    fullBytes_ = budget;
+    shrunkBytes_ = uint64_t(double(budget) * shrink_);
+    memory.setBudget(Space::DeviceDram, shrunkBytes_);
+  } else if (budget == shrunkBytes_) { // else somebody has set another one
+    memory.setBudget(Space::DeviceDram, fullBytes_);
+  }
+  isShrunk_ = !isShrunk_;
+}
+
+} // namespace segue::inline runtime

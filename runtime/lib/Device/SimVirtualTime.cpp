@@ -1,0 +1,81 @@
+//===- SimVirtualTime.cpp - queues that only keep time --------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SimVirtualTime.h"
+#include <algorithm>
+#include <limits>
+
+namespace segue::inline runtime {
+
+double VirtualQueues::duration(Queue queue, const WorkCost &cost) const {
+  double linkRate = queue == Queue::DeviceToHost ? profile_.d2hBytesPerSecond : profile_.h2dBytesPerSecond;
+  double link = double(cost.linkBytes) / linkRate;
+  double memory = double(cost.memoryBytes) / profile_.memoryBytesPerSecond;
+  double compute = double(cost.flops) / profile_.flopsPerSecond;
+  return (cost.linkBytes ? profile_.latencySeconds : profile_.launchSeconds) + std::max({link, memory, compute});
+}
+
+/// When all of `fence` is done; 0 if it is already, never if some of it was not
+/// enqueued.
+double VirtualQueues::endOf(const Fence &fence) const {
+  double end = 0;
+  for (size_t i = 0; i < queueCount; ++i) {
+    const Timeline &timeline = timelines_[i];
+    if (fence.at[i] <= timeline.passed)
+      continue;
+    uint64_t index = fence.at[i] - timeline.passed - 1;
+    end = std::max(end, index < timeline.ends.size() ? timeline.ends[index] : std::numeric_limits<double>::infinity());
+  }
+  return end;
+}
+
+void VirtualQueues::advanceTo(double time) {
+  now_ = std::max(now_, time);
+  for (Timeline &timeline : timelines_)
+    for (; !timeline.ends.empty() && timeline.ends.front() <= now_; ++timeline.passed)
+      timeline.ends.pop_front();
+}
+
+uint64_t VirtualQueues::enqueue(Queue queue, const Fence &after, Work work) {
+  requireReached(after, work.label.empty() ? "work" : work.label);
+  std::lock_guard lock(mutex_);
+  Timeline &timeline = timelines_[uint8_t(queue)];
+  timeline.end = std::max({timeline.end, now_, endOf(after)}) + duration(queue, work.cost);
+  timeline.ends.push_back(timeline.end);
+  return timeline.passed + timeline.ends.size();
+}
+
+void VirtualQueues::wait(const Fence &fence) {
+  requireReached(fence, "the host");
+  std::lock_guard lock(mutex_);
+  advanceTo(endOf(fence));
+}
+
+uint64_t VirtualQueues::position(Queue queue) const {
+  std::lock_guard lock(mutex_);
+  const Timeline &timeline = timelines_[uint8_t(queue)];
+  return timeline.passed + timeline.ends.size();
+}
+
+bool VirtualQueues::isDone(const Fence &fence) const {
+  std::lock_guard lock(mutex_);
+  return endOf(fence) <= now_;
+}
+
+double VirtualQueues::seconds() const {
+  std::lock_guard lock(mutex_);
+  return now_;
+}
+
+void VirtualQueues::waitFor(Queue queue, const WorkCost &cost) {
+  std::lock_guard lock(mutex_);
+  Timeline &timeline = timelines_[uint8_t(queue)];
+  timeline.end = std::max(timeline.end, now_) + duration(queue, cost);
+  advanceTo(timeline.end);
+}
+
+} // namespace segue::inline runtime
