@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Device/Device.h"
+#include "../Program/SubmitLane.h"
 #include "CpuDevice.h"
 #include "SimDevice.h"
 #include "segue/runtime/Error.h"
@@ -43,7 +44,7 @@ DeviceRef Device::open(std::string_view spec) {
                                               std::string(driverName) + "\"; known are " + known);
 }
 
-Device::Device() : memory_(*this) {}
+Device::Device() : memory_(*this), lane_(std::make_unique<SubmitLane>(*this)) {}
 Device::~Device() = default;
 
 TransferEngine &Device::transfer() {

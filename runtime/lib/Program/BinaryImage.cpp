@@ -200,7 +200,7 @@ std::shared_ptr<PreparedProgram> BinaryImage::prepared(const DeviceRef &device, 
       entry = entryDevice ? std::next(entry) : prepared_.erase(entry);
     }
   }
-  auto made = std::make_shared<PreparedProgram>(*device, *this, program);
+  auto made = std::make_shared<PreparedProgram>(device, *this, program);
   std::lock_guard lock(mutex_);
   prepared_.emplace(program, PreparedEntry{device, made});
   return made;

@@ -19,17 +19,32 @@ Executor::Executor(DeviceRef device, Program program)
     : device_(std::move(device)), program_(std::move(program)),
       prepared_(program_.image()->prepared(device_, program_.index())) {}
 
-std::vector<Tensor> Executor::run(std::vector<Tensor> inputs, EventSink *events) const {
-  return prepared_->run(device_, program_, std::move(inputs), events);
+std::vector<Tensor> Executor::run(std::vector<Tensor> &&inputs, EventSink *events) const {
+  std::vector<Tensor> outputs(program_.outputs().size());
+  prepared_->run(program_, inputs, outputs, PreparedProgram::Given::Away, events);
+  return outputs;
+}
+
+std::vector<Tensor> Executor::run(const std::vector<Tensor> &inputs, EventSink *events) const {
+  return run(std::vector<Tensor>(inputs), events);
+}
+
+void Executor::run(std::span<Tensor> inputs, std::span<Tensor> outputs, EventSink *events) const {
+  prepared_->run(program_, inputs, outputs, PreparedProgram::Given::Lent, events);
 }
 
 SubmitCounters Executor::counters() const { return prepared_->counters(); }
 void Executor::setProfiling(bool on) const { prepared_->setProfiling(on); }
 std::vector<CommandProfile> Executor::profile() const { return prepared_->profile(); }
 
-std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> inputs,
+std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> &&inputs,
                            EventSink *events) {
   return Executor(device, program).run(std::move(inputs), events);
+}
+
+std::vector<Tensor> submit(const DeviceRef &device, const Program &program, const std::vector<Tensor> &inputs,
+                           EventSink *events) {
+  return Executor(device, program).run(inputs, events);
 }
 
 } // namespace segue::inline runtime

@@ -1,216 +1,286 @@
-//===- PreparedProgram.cpp - from commands to operations ------------------===//
+//===- PreparedProgram.cpp - what is decided once per program -------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// The half of PreparedProgram that happens once. RunProgram.cpp is the other.
+// Signature, constants, and for each operation what it waits for and is done
+// with. PrepareCommands.cpp makes the operations.
 //
 //===----------------------------------------------------------------------===//
 
 #include "PreparedProgram.h"
-#include "KernelLibrary.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <cstring>
 
 namespace segue::inline runtime {
 
-/// A launch that touches fewer bytes runs on the calling thread: waking the
-/// pool would take longer.
-static constexpr uint64_t parallelLaunchBytes = 32 << 10;
+/// Arenas and outputs of one program up to this sum are kept for its next run:
+/// what is small costs more to allocate than to compute.
+static constexpr uint64_t keptBytes = 1 << 20;
 
-PreparedProgram::PreparedProgram(Device &device, const BinaryImage &image, size_t program)
-    : device_(device), image_(image), info_(image.programs()[program]) {
-  const schema::Program &table = *info_.table;
-  auto checkPlace = [&](const TensorDesc &desc, const std::string &which) {
-    if (!device.hasSpace(desc.layout.space) || !desc.layout.tile.empty() || desc.layout.storage != StorageType::Element)
-      throw Error(ErrorCode::Unsupported, image.name() + ": program \"" + info_.name + "\", " + which + ": device \"" +
-                                              device.name() + "\" cannot hold " + desc.str());
-  };
-  for (const Value &value : info_.inputs)
-    checkPlace(value.desc(), "input \"" + value.name + "\"");
-  for (const Value &value : info_.outputs)
-    checkPlace(value.desc(), "output \"" + value.name + "\"");
-  if (countOf(table.arenas()) > 1)
-    throw Error(ErrorCode::Unsupported, image.name() + ": program \"" + info_.name + "\": arenas in " +
-                                            std::to_string(countOf(table.arenas())) + " spaces; one can be run");
-  if (countOf(table.arenas())) {
-    const schema::Arena &arena = *table.arenas()->Get(0);
-    arenaBytes_ = arena.bytes();
-    arenaAlignment_ = arena.alignment();
-    arenaSpace_ = Space(arena.space());
-  }
-  for (uint32_t i = 0; i < countOf(table.buffers()); ++i) {
-    const schema::Buffer &buffer = *table.buffers()->Get(i);
-    buffers_.push_back({buffer.kind(), buffer.index(), buffer.offset()});
-  }
-  bases_.resize(buffers_.size());
-  for (uint32_t i = 0; i < countOf(table.commands()); ++i)
-    prepare(*table.commands()->Get(i));
+PreparedProgram::PreparedProgram(DeviceRef device, const BinaryImage &image, size_t program)
+    : deviceRef_(std::move(device)), device_(*deviceRef_), lane_(device_.lane()), transfer_(device_.transfer()),
+      image_(image), info_(image.programs()[program]), inline_(device_.runsInline()) {
+  readSignature();
+  for (uint32_t i = 0; i < countOf(info_.table->commands()); ++i)
+    prepare(*info_.table->commands()->Get(i));
+  placeConstants();
+  slotCount_ = constantSlot(constants_.size());
+  markSteps();
+  lane_.enlist(*this);
 }
 
-PreparedProgram::LaunchOp PreparedProgram::prepareLaunch(const schema::Launch &launch) {
-  const schema::Kernel &kernel = *image_.root().kernels()->Get(launch.kernel());
-  LaunchOp op;
-  op.kernel = image_.kernels().find(launch.kernel());
-  op.kernelIndex = launch.kernel();
-  op.range = int64_t(launch.range());
-  op.grain = int64_t(launch.grain());
-  auto args = numbers(launch.args());
-  auto offsets = numbers(launch.offsets());
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < args.size(); ++i) {
-    op.args.push_back({args[i], offsets.empty() ? 0 : offsets[i]});
-    // Verified not to overflow; the sum may saturate, which decides the same.
-    bytes += kernel.fixed_bytes()->Get(i) + launch.range() * kernel.bytes_per_unit()->Get(i);
-  }
-  int64_t pieces = op.range / op.grain + (op.range % op.grain != 0);
-  op.threads = bytes < parallelLaunchBytes ? 1 : int(std::min<int64_t>(pieces, device_.threads()));
-  launchArgs_.resize(std::max(launchArgs_.size(), op.args.size()));
-  return op;
-}
-
-template <size_t rank> static std::array<int64_t, rank> stridesOf(const schema::View &view) {
-  std::array<int64_t, rank> strides;
-  std::ranges::copy(numbers(view.strides()), strides.begin());
-  return strides;
-}
-
-PreparedProgram::MatmulOp PreparedProgram::prepareMatmul(const schema::Matmul &matmul) {
-  auto operand = [](const schema::View &view) {
-    return MatrixView{.element = ElementType(view.element()), .strides = stridesOf<3>(view)};
-  };
-  auto a = numbers(matmul.a()->shape()), c = numbers(matmul.c()->shape());
-  MatmulSpec spec;
-  spec.batch = c[0];
-  spec.m = c[1];
-  spec.n = c[2];
-  spec.k = a[2];
-  spec.a = operand(*matmul.a());
-  spec.b = operand(*matmul.b());
-  spec.c = operand(*matmul.c());
-  spec.hasBias = matmul.bias() != nullptr;
-  if (matmul.bias())
-    spec.bias = ElementType(matmul.bias()->element());
-  spec.accumulate = matmul.accumulate();
-  std::string problem = spec.findProblem();
-  if (!problem.empty())
-    throw Error(ErrorCode::Unsupported, "matmul: " + problem);
-  MatmulOp op;
-  op.plan = device_.engine().planMatmul(spec);
-  op.a = {matmul.a()->buffer(), matmul.a()->offset()};
-  op.b = {matmul.b()->buffer(), matmul.b()->offset()};
-  op.c = {matmul.c()->buffer(), matmul.c()->offset()};
-  op.hasBias = spec.hasBias;
-  if (matmul.bias())
-    op.bias = {matmul.bias()->buffer(), matmul.bias()->offset()};
-  return op;
-}
-
-template <typename Table> AttentionSpec PreparedProgram::attentionSpec(const Table &attention) {
-  auto q = numbers(attention.q()->shape()), k = numbers(attention.k()->shape());
-  AttentionSpec spec;
-  spec.batch = q[0];
-  spec.heads = q[1];
-  spec.rows = q[2];
-  spec.keys = k[2];
-  spec.dim = q[3];
-  spec.element = ElementType(attention.q()->element());
-  for (const schema::View *view : {attention.k(), attention.v(), attention.out()})
-    if (view->element() != attention.q()->element())
-      throw Error(ErrorCode::Unsupported, "attention: q, k, v and out have different element types");
-  spec.q = stridesOf<4>(*attention.q());
-  spec.k = stridesOf<4>(*attention.k());
-  spec.v = stridesOf<4>(*attention.v());
-  spec.out = stridesOf<4>(*attention.out());
-  if (const schema::View *mask = attention.mask()) {
-    spec.maskElement = ElementType(mask->element());
-    spec.mask = spec.maskElement == ElementType::i1 ? MaskKind::keep : MaskKind::add;
-    spec.maskStrides = stridesOf<4>(*mask);
-    for (size_t dim = 0; dim < 4; ++dim)
-      if (numbers(mask->shape())[dim] == 1)
-        spec.maskStrides[dim] = 0;
-  }
-  spec.causal = attention.causal();
-  spec.scale = attention.scale();
-  return spec;
-}
-
-void PreparedProgram::prepare(const schema::Command &command) {
-  auto place = [](const schema::View *view) { return view ? Operand{view->buffer(), view->offset()} : Operand{}; };
-  auto side = [](const schema::View &view) {
-    auto strides = numbers(view.strides());
-    return CopyPlan::Side{ElementType(view.element()), {strides.begin(), strides.end()}};
-  };
-  auto add = [&](auto body) { ops_.push_back({std::move(body), command.location()}); };
+PreparedProgram::~PreparedProgram() {
+  lane_.remove(*this);
   try {
-    switch (command.body_type()) {
-    case schema::CommandBody::Launch:
-      return add(prepareLaunch(*command.body_as_Launch()));
-    case schema::CommandBody::Matmul:
-      return add(prepareMatmul(*command.body_as_Matmul()));
-    case schema::CommandBody::Attention: {
-      const schema::Attention &table = *command.body_as_Attention();
-      AttentionSpec spec = attentionSpec(table);
-      if (std::string problem = spec.findProblem(); !problem.empty())
-        throw Error(ErrorCode::Unsupported, "attention: " + problem);
-      return add(AttentionOp{device_.engine().planAttention(spec), place(table.q()), place(table.k()), place(table.v()),
-                             place(table.mask()), place(table.out()), place(table.lse()), table.mask() != nullptr});
-    }
-    case schema::CommandBody::AttentionGrad: {
-      const schema::AttentionGrad &table = *command.body_as_AttentionGrad();
-      AttentionGradSpec spec;
-      spec.forward = attentionSpec(table);
-      for (const schema::View *view : {table.grad_out(), table.grad_q(), table.grad_k(), table.grad_v()})
-        if (view->element() != table.q()->element())
-          throw Error(ErrorCode::Unsupported, "attention: the gradients have another element type than q");
-      spec.gradOut = stridesOf<4>(*table.grad_out());
-      spec.gradQ = stridesOf<4>(*table.grad_q());
-      spec.gradK = stridesOf<4>(*table.grad_k());
-      spec.gradV = stridesOf<4>(*table.grad_v());
-      if (std::string problem = spec.findProblem(); !problem.empty())
-        throw Error(ErrorCode::Unsupported, "attention: " + problem);
-      return add(AttentionGradOp{device_.engine().planAttentionGrad(spec), place(table.q()), place(table.k()),
-                                 place(table.v()), place(table.mask()), place(table.out()), place(table.lse()),
-                                 place(table.grad_out()), place(table.grad_q()), place(table.grad_k()),
-                                 place(table.grad_v()), table.mask() != nullptr});
-    }
-    case schema::CommandBody::ToLayout: {
-      const schema::ToLayout &table = *command.body_as_ToLayout();
-      for (const schema::View *view : {table.source(), table.target()})
-        if (countOf(view->tile()) || view->storage() != schema::Storage::element)
-          throw Error(ErrorCode::Unsupported, "to_layout: tiles and rows cannot be run inside of a program");
-      return add(CopyOp{CopyPlan(numbers(table.source()->shape()), side(*table.source()), side(*table.target())),
-                        place(table.source()), place(table.target())});
-    }
-    case schema::CommandBody::Fill: {
-      const schema::Fill &table = *command.body_as_Fill();
-      FillOp op{{table.buffer(), 0}, info_.table->buffers()->Get(table.buffer())->bytes(), 0, 0};
-      op.patternBytes = numbers(table.pattern()).size();
-      std::memcpy(&op.pattern, table.pattern()->data(), op.patternBytes);
-      return add(op);
-    }
-    case schema::CommandBody::Free:
-      return add(FreeOp{command.body_as_Free()->input()});
-    case schema::CommandBody::SetPhase:
-      return; // the session enters phases
-    case schema::CommandBody::BlockBegin:
-      return add(EventOp{command.body_type(), 0, command.body_as_BlockBegin()->name()->string_view()});
-    case schema::CommandBody::BlockEnd:
-      return add(EventOp{command.body_type(), 0, {}});
-    case schema::CommandBody::Save:
-      return add(EventOp{command.body_type(), command.body_as_Save()->output(), {}});
-    case schema::CommandBody::Restore:
-      return add(EventOp{command.body_type(), command.body_as_Restore()->input(), {}});
-    case schema::CommandBody::NONE:
-      return;
-    }
-  } catch (const Error &error) {
-    std::string where = image_.location(command.location());
-    throw error.within(image_.name() + ": program \"" + info_.name + "\"" + (where.empty() ? "" : ", at " + where));
+    for (Run &run : runs_)
+      device_.wait(run.done);
+  } catch (...) { // a device that failed runs nothing any more
   }
+}
+
+//===----------------------------------------------------------------------===//
+// Signature
+//===----------------------------------------------------------------------===//
+
+void PreparedProgram::refuse(const std::string &which, const TensorDesc &desc) const {
+  throw Error(ErrorCode::Unsupported, image_.name() + ": program \"" + info_.name + "\", " + which + ": device \"" +
+                                          device_.name() + "\" cannot hold " + desc.str());
+}
+
+void PreparedProgram::readSignature() {
+  const schema::Program &table = *info_.table;
+  uint64_t room = keptBytes;
+  auto keeps = [&](uint64_t bytes) {
+    bool fits = bytes <= room;
+    room -= fits ? bytes : 0;
+    return fits;
+  };
+  auto endOf = [&](const Value &value) {
+    return StitchEnd{image_.name(), info_.name, info_.interfaceHash, value.name, value.location};
+  };
+  auto ownerOf = [&](const std::string &value, const std::string &role, const std::string &location) {
+    return device_.memory().intern(
+        {.program = info_.name, .value = value, .role = role, .block = {}, .location = location});
+  };
+  // A space that the device lacks is refused unless the program can do without.
+  auto checkSpaces = [&](const Value &value, const char *kind) {
+    auto holds = [&](const TensorDesc &desc) { return device_.hasSpace(desc.layout.space); };
+    if (!holds(value.desc()) &&
+        std::ranges::none_of(value.alternatives, [&](const auto &desc) { return holds(*desc); }))
+      refuse(std::string(kind) + " \"" + value.name + "\"", value.desc());
+  };
+  for (uint32_t i = 0; i < countOf(table.arenas()); ++i) {
+    const schema::Arena &arena = *table.arenas()->Get(i);
+    if (!device_.hasSpace(Space(arena.space())))
+      refuse("arena", TensorDesc({int64_t(arena.bytes())}, ElementType::i8, Layout{.space = Space(arena.space())}));
+    arenas_.push_back({Space(arena.space()), arena.bytes(), arena.alignment(), ownerOf("(arena)", "", ""),
+                       keeps(arena.bytes()), nullptr});
+  }
+  for (const Value &value : info_.inputs) {
+    checkSpaces(value, "input");
+    InputPlan plan;
+    plan.wanted = &value.desc();
+    plan.wantedHash = value.desc().hash();
+    plan.bytes = value.desc().spanBytes();
+    plan.isParameter = value.role == Role::Parameter || value.role == Role::Frozen;
+    inputs_.push_back(std::move(plan));
+  }
+  for (uint32_t i = 0; i < info_.outputs.size(); ++i) {
+    const Value &value = info_.outputs[i];
+    checkSpaces(value, "output");
+    OutputPlan plan;
+    plan.desc = value.sharedDesc;
+    if (plan.desc->layout.offset) {
+      TensorDesc moved = *plan.desc;
+      moved.layout.offset = 0;
+      plan.desc = std::make_shared<const TensorDesc>(std::move(moved));
+    }
+    plan.descHash = value.desc().hash();
+    plan.bytes = value.desc().spanBytes();
+    plan.owner = ownerOf(value.name, std::string(name(value.role)), value.location);
+    plan.keeps = keeps(plan.bytes);
+    plan.origin = &lane_.report().addOrigin(endOf(value), i);
+    outputs_.push_back(std::move(plan));
+  }
+  for (const Alias &alias : info_.aliases)
+    inputs_[alias.input].writtenInPlace |= alias.required;
+  uint32_t constants = 0;
+  for (uint32_t i = 0; i < countOf(table.buffers()); ++i)
+    if (const schema::Buffer &buffer = *table.buffers()->Get(i); buffer.kind() == schema::BufferKind::constant)
+      constantOfSegment_.emplace(buffer.index(), 0);
+  constantOfSegment_.emplace(patternSegment, 0);
+  for (auto &[segment, constant] : constantOfSegment_)
+    constant = constants++;
+  // Where the value says nothing, the first command that reads it does.
+  std::vector<int32_t> firstReader(inputs_.size(), -1);
+  auto note = [&](uint32_t buffer, int32_t location) {
+    const schema::Buffer &source = *table.buffers()->Get(buffer);
+    if (source.kind() == schema::BufferKind::input && firstReader[source.index()] < 0)
+      firstReader[source.index()] = location;
+  };
+  for (uint32_t i = 0; i < countOf(table.commands()); ++i) {
+    const schema::Command &command = *table.commands()->Get(i);
+    if (const schema::Launch *launch = command.body_as_Launch())
+      for (uint32_t buffer : numbers(launch->args()))
+        note(buffer, command.location());
+    if (const schema::Matmul *matmul = command.body_as_Matmul())
+      for (const schema::View *view : {matmul->a(), matmul->b(), matmul->bias()})
+        if (view)
+          note(view->buffer(), command.location());
+    if (const schema::Attention *attention = command.body_as_Attention())
+      for (const schema::View *view : {attention->q(), attention->k(), attention->v(), attention->mask()})
+        if (view)
+          note(view->buffer(), command.location());
+    if (const schema::ToLayout *copy = command.body_as_ToLayout())
+      note(copy->source()->buffer(), command.location());
+  }
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    StitchEnd end = endOf(info_.inputs[i]);
+    if (end.location.empty())
+      end.location = image_.location(firstReader[i]);
+    inputs_[i].consumer = std::make_shared<const TransferConsumer>(
+        info_.name, "input " + std::to_string(i) + " (\"" + end.value + "\")", end.location);
+    inputs_[i].end = &lane_.report().addConsumer(std::move(end));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Constants
+//===----------------------------------------------------------------------===//
+
+/// Where host and device share memory, constants stay in the mapped file;
+/// elsewhere each segment goes to the device once.
+void PreparedProgram::placeConstants() {
+  constants_.resize(constantOfSegment_.size());
+  for (auto [segment, constant] : constantOfSegment_) {
+    bool isPattern = segment == patternSegment;
+    std::span<const std::byte> bytes = isPattern ? std::as_bytes(std::span(patterns_)) : image_.segment(segment);
+    auto *data = const_cast<std::byte *>(bytes.data());
+    if (device_.hasUnifiedMemory() || bytes.empty()) {
+      constants_[constant].base = data;
+      continue;
+    }
+    uint64_t offset = isPattern ? 64 : image_.root().segments()->Get(segment)->offset();
+    TensorDesc desc({int64_t(bytes.size())}, ElementType::i8);
+    desc.layout.alignment = uint32_t(std::min<uint64_t>(offset & -offset, 4096));
+    Tensor given = Tensor::wrap(deviceRef_, TensorDesc(desc.shape, desc.element), data, {}, /*writable=*/false);
+    Tensor placed = toLayout(deviceRef_, given, desc);
+    device_.wait(placed.storage()->uses());
+    placed.storage()->requireUsable("a constant of program \"" + info_.name + "\"");
+    constants_[constant] = {placed.storage().get(), 0, nullptr};
+    constantStorages_.push_back(placed.storage());
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Marks
+//===----------------------------------------------------------------------===//
+
+void PreparedProgram::markSteps() {
+  struct Use {
+    size_t firstRead = SIZE_MAX, firstWrite = SIZE_MAX, lastRead = SIZE_MAX, lastWrite = SIZE_MAX;
+  };
+  std::vector<Use> uses(slotCount_);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Op *op = steps_[i].op;
+    if (!op)
+      continue;
+    for (uint32_t k = 0; k < op->operandCount; ++k) {
+      const Operand &operand = operands_[op->firstOperand + k];
+      if (operand.absent)
+        continue;
+      Use &use = uses[operand.slot];
+      bool written = k >= op->firstWritten;
+      size_t &first = written ? use.firstWrite : use.firstRead, &last = written ? use.lastWrite : use.lastRead;
+      first = std::min(first, i);
+      last = i;
+    }
+  }
+  // What a command reads before it is restored is aligned at the start.
+  for (size_t i = 0; i < steps_.size(); ++i)
+    if (!steps_[i].op && events_[steps_[i].event].kind == schema::CommandBody::Restore) {
+      uint32_t input = events_[steps_[i].event].index;
+      inputs_[input].restored &= std::min(uses[input].firstRead, uses[input].firstWrite) > i;
+    }
+  std::vector<std::vector<Mark>> before(steps_.size()), after(steps_.size());
+  auto mark = [](std::vector<std::vector<Mark>> &marks, size_t step, MarkKind kind, uint32_t slot) {
+    if (step != SIZE_MAX)
+      marks[step].push_back({kind, slot});
+  };
+  for (uint32_t slot = 0; slot < slotCount_; ++slot) {
+    const Use &use = uses[slot];
+    bool isConstant = slot >= constantSlot(0);
+    if (!inline_ && !isConstant) {
+      mark(before, use.firstRead, MarkKind::WaitForWrites, slot);
+      mark(before, use.firstWrite, MarkKind::WaitForUses, slot);
+      mark(after, use.lastRead, MarkKind::NoteRead, slot);
+      mark(after, use.lastWrite, MarkKind::NoteWrite, slot);
+    }
+    size_t last = use.lastRead;
+    if (last == SIZE_MAX || (use.lastWrite != SIZE_MAX && use.lastWrite > last))
+      last = use.lastWrite;
+    if (slot < arenaSlot(0))
+      mark(after, last, MarkKind::Drop, slot);
+  }
+  auto append = [&](std::vector<Mark> &marks) {
+    MarkRange range{uint32_t(marks_.size()), uint32_t(marks_.size() + marks.size())};
+    marks_.insert(marks_.end(), marks.begin(), marks.end());
+    return range;
+  };
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (!steps_[i].op)
+      continue;
+    steps_[i].op->before = append(before[i]);
+    steps_[i].op->after = append(after[i]);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// What the runs have cost
+//===----------------------------------------------------------------------===//
+
+SubmitCounters PreparedProgram::counters() const {
+  SubmitCounters counters;
+  counters.submits = submits_.load(std::memory_order_relaxed);
+  counters.inputsElided = elided_.load(std::memory_order_relaxed);
+  counters.inputsConverted = converted_.load(std::memory_order_relaxed);
+  counters.cacheHits = cacheHits_.load(std::memory_order_relaxed);
+  counters.inputs = counters.inputsElided + counters.inputsConverted + counters.cacheHits;
+  counters.convertedBytes = convertedBytes_.load(std::memory_order_relaxed);
+  counters.donations = donations_.load(std::memory_order_relaxed);
+  return counters;
+}
+
+std::vector<CommandProfile> PreparedProgram::profile() const {
+  std::lock_guard lock(profileMutex_);
+  std::vector<CommandProfile> profile;
+  for (const Op &op : ops_)
+    if (op.calls) {
+      std::string label(op.label);
+      profile.push_back({std::holds_alternative<LaunchOp>(op.body) ? "launch " + label : label,
+                         image_.location(op.location), op.seconds, op.calls});
+    }
+  return profile;
+}
+
+uint64_t PreparedProgram::dropKept(Space space) {
+  uint64_t freed = 0;
+  for (OutputPlan &output : outputs_)
+    if (output.kept && output.desc->layout.space == space && output.kept.storage().use_count() == 1) {
+      freed += output.kept.storage()->bytes();
+      output.kept = Tensor();
+    }
+  for (ArenaPlan &arena : arenas_)
+    if (arena.kept && arena.space == space && arena.kept.use_count() == 1) {
+      freed += arena.bytes;
+      arena.kept.reset();
+    }
+  return freed;
 }
 
 } // namespace segue::inline runtime

@@ -5,9 +5,21 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The commands of a verified program as a flat vector of operations: kernels
-// found, library calls planned, copies planned, operands as buffer and offset.
-// Kept by the binary's image, one per device; refers to both and owns neither.
+// The commands of a verified program as a flat list of operations: kernels
+// found, library calls planned, copies planned, operands as slot and offset, and
+// beside each operation what it must wait for and which storages it is done
+// with. Kept by the binary's image, one per device.
+//
+//   slots       inputs, outputs, arenas and constants in one numbering
+//   operations  what is queued, in order, and the events between
+//   input plans what became of the last tensor seen at each input, so that the
+//               same description is not looked at twice
+//   kept        arenas and small outputs of earlier runs that serve again
+//   runs        the state of submits that are queued or under way
+//
+// The holder of the device's lane (SubmitLane.h) alone runs it. Preparing is in
+// PreparedProgram.cpp and PrepareCommands.cpp, a submit in RunProgram.cpp, what
+// it checks in CheckInputs.cpp, what a queue runs in PerformCommand.cpp.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,113 +27,279 @@
 #define SEGUE_LIB_PROGRAM_PREPAREDPROGRAM_H
 
 #include "BinaryImage.h"
+#include "SubmitLane.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Program/Executor.h"
-#include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+#include <deque>
 #include <variant>
 
 namespace segue::inline runtime {
 
-class PreparedProgram {
+class PreparedProgram : public std::enable_shared_from_this<PreparedProgram> {
 public:
-  PreparedProgram(Device &device, const BinaryImage &image, size_t program);
+  PreparedProgram(DeviceRef device, const BinaryImage &image, size_t program);
+  /// Waits for what is queued: its code is unmapped with the binary.
+  ~PreparedProgram();
 
-  /// `device` and `program` are those of the constructor, by their handles.
-  std::vector<Tensor> run(const DeviceRef &device, const Program &program, std::vector<Tensor> inputs,
-                          EventSink *events);
+  /// Whose the tensors of a submit are afterwards.
+  enum class Given : bool {
+    /// The caller's, but for those marked by donate().
+    Lent,
+    /// Nobody's: each may be overwritten or freed as soon as it is not needed.
+    Away
+  };
+
+  /// One submit. Until the first operation is queued nothing has changed and
+  /// every tensor is the caller's; afterwards given tensors are null.
+  void run(const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, EventSink *events);
 
   SubmitCounters counters() const;
-  void setProfiling(bool on);
+  void setProfiling(bool on) { profiling_.store(on, std::memory_order_relaxed); }
   std::vector<CommandProfile> profile() const;
 
+  /// Gives up storages kept for the next run; returns the bytes freed.
+  uint64_t dropKept(Space space);
+
 private:
-  /// A place in a buffer.
+  //===--------------------------------------------------------------------===//
+  // Operations
+  //===--------------------------------------------------------------------===//
+
+  /// A place in a slot.
   struct Operand {
-    uint32_t buffer = 0;
+    uint32_t slot = 0;
     uint64_t offset = 0;
+    /// It is null for the command: the optional operand is absent.
+    bool absent = false;
   };
   struct LaunchOp {
     KernelFunction kernel;
-    uint32_t kernelIndex;
-    std::vector<Operand> args;
     int64_t range, grain;
     int threads;
   };
   struct MatmulOp {
     std::shared_ptr<const MatmulPlan> plan;
-    Operand a, b, c, bias;
-    bool hasBias;
   };
   struct AttentionOp {
     std::shared_ptr<const AttentionPlan> plan;
-    Operand q, k, v, mask, out, lse;
-    bool hasMask;
   };
   struct AttentionGradOp {
     std::shared_ptr<const AttentionGradPlan> plan;
-    Operand q, k, v, mask, out, lse, gradOut, gradQ, gradK, gradV;
-    bool hasMask;
   };
   struct CopyOp {
-    CopyPlan plan;
-    Operand source, target;
+    std::shared_ptr<const CopyPlan> plan;
   };
   struct FillOp {
-    Operand target;
     uint64_t bytes, pattern;
     uint32_t patternBytes;
   };
-  struct FreeOp {
-    uint32_t input;
+  /// What a range of `marks_` asks for.
+  struct MarkRange {
+    uint32_t begin = 0, end = 0;
   };
-  /// Only told to the event sink.
-  struct EventOp {
+  struct Op {
+    std::variant<LaunchOp, MatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp> body;
+    /// Into operands_, and into the arguments of a run.
+    uint32_t firstOperand = 0, operandCount = 0;
+    /// Operands from here on are written.
+    uint32_t firstWritten = 0;
+    int32_t location = -1;
+    WorkCost cost;
+    /// "gelu_3", "matmul": lives as long as the device.
+    std::string_view label;
+    MarkRange before, after;
+    // Guarded by profileMutex_.
+    double seconds = 0;
+    uint64_t calls = 0;
+  };
+  struct Event {
     schema::CommandBody kind;
     uint32_t index;
     std::string_view block;
   };
-  struct Op {
-    std::variant<LaunchOp, MatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp, FreeOp, EventOp> body;
-    int32_t location;
-    double seconds = 0;
-    uint64_t calls = 0;
-  };
-  struct BufferSource {
-    schema::BufferKind kind;
-    uint32_t index;
-    uint64_t offset;
+  /// An operation, or an event where `op` is null.
+  struct Step {
+    Op *op = nullptr;
+    uint32_t event = 0;
   };
 
+  /// Operations of one queue run in order, so that a storage is waited for at
+  /// the first operation that touches it, and is told at the last.
+  enum class MarkKind : uint8_t { WaitForWrites, WaitForUses, NoteRead, NoteWrite, Drop };
+  struct Mark {
+    MarkKind kind;
+    uint32_t slot;
+  };
+
+  //===--------------------------------------------------------------------===//
+  // Signature
+  //===--------------------------------------------------------------------===//
+
+  /// What is known of an input, and what became of the last tensor there.
+  struct InputPlan {
+    const TensorDesc *wanted = nullptr;
+    uint64_t wantedHash = 0;
+    uint64_t bytes = 0;
+    /// Written in place: has a required alias.
+    bool writtenInPlace = false;
+    /// The program has a restore command for it.
+    bool restored = false;
+    /// Trained or frozen: a converted copy serves again.
+    bool isParameter = false;
+    const StitchEnd *end = nullptr;
+    std::shared_ptr<const TransferConsumer> consumer;
+
+    // The memo.
+    std::shared_ptr<const TensorDesc> given;
+    const TensorOrigin *origin = nullptr;
+    bool inPlace = false;
+    StitchReport::Counters *edge = nullptr;
+  };
+  struct OutputPlan {
+    std::shared_ptr<const TensorDesc> desc;
+    uint64_t descHash = 0, bytes = 0;
+    OwnerId owner = 0;
+    TensorOrigin *origin = nullptr;
+    /// Small enough to be kept for the next run; what is kept.
+    bool keeps = false;
+    Tensor kept;
+  };
+  struct ArenaPlan {
+    Space space;
+    uint64_t bytes;
+    uint32_t alignment;
+    OwnerId owner = 0;
+    bool keeps = false;
+    std::shared_ptr<Storage> kept;
+  };
+
+  //===--------------------------------------------------------------------===//
+  // Runs
+  //===--------------------------------------------------------------------===//
+
+  struct Slot {
+    /// Null for constants in the file's own memory.
+    Storage *storage = nullptr;
+    uint64_t offset = 0;
+    std::byte *base = nullptr;
+
+    std::byte *data() const { return storage ? storage->data() + offset : base; }
+  };
+  /// A submit. The queue's thread reads what `args` and `outcomes` hold once an
+  /// operation is queued; the rest belongs to the submitting thread.
+  struct Run {
+    PreparedProgram *owner = nullptr;
+    bool underWay = false;
+    /// Its last operation.
+    Fence done;
+    std::vector<Slot> slots;
+    /// By input: a converted copy, or what a sink gave. By output: what the
+    /// commands write where a sink took its tensor's place.
+    std::vector<Tensor> held, heldOutputs;
+    /// The outputs as they were placed.
+    std::vector<Tensor> placed;
+    std::vector<std::shared_ptr<Storage>> arenas;
+    /// Addresses by operand, as they were when the operation was queued.
+    std::vector<void *> args;
+    /// By slot; null where nothing can fail.
+    std::vector<std::shared_ptr<Outcome>> outcomes;
+    std::atomic<bool> failed{false};
+    /// Inputs in place that are not counted yet.
+    uint64_t elided = 0;
+  };
+
+  // Preparing.
+  void readSignature();
+  void placeConstants();
   void prepare(const schema::Command &command);
-  LaunchOp prepareLaunch(const schema::Launch &launch);
-  MatmulOp prepareMatmul(const schema::Matmul &matmul);
+  void prepareLaunch(const schema::Launch &launch, Op &op);
+  void prepareMatmul(const schema::Matmul &matmul, Op &op);
   template <typename Table> AttentionSpec attentionSpec(const Table &attention);
+  void prepareAttention(const schema::Attention &attention, Op &op);
+  void prepareAttentionGrad(const schema::AttentionGrad &attention, Op &op);
+  void prepareCopy(const schema::ToLayout &copy, Op &op);
+  void prepareFill(const schema::Fill &fill, Op &op);
+  Operand operandOf(uint32_t buffer, uint64_t offset = 0) const;
+  void addOperand(Op &op, const schema::View *view);
+  void addEvent(schema::CommandBody kind, uint32_t index, std::string_view block = {});
+  void markSteps();
+  [[noreturn]] void refuse(const std::string &which, const TensorDesc &desc) const;
 
-  void checkInputs(const DeviceRef &device, const std::vector<Tensor> &inputs) const;
-  void alignInputs(const DeviceRef &device, std::vector<Tensor> &inputs);
-  std::vector<Tensor> placeOutputs(const DeviceRef &device, std::vector<Tensor> &inputs);
-  void execute(const Op &op, const Program &program, std::vector<Tensor> &inputs, EventSink *events);
-  [[noreturn]] void failLaunch(const Op &op, const LaunchOp &launch, int64_t code) const;
-  std::string label(const Op &op) const;
+  // Checking inputs.
+  std::string inputText(size_t input) const;
+  void checkInputs(std::span<const Tensor> inputs, bool deferRestored);
+  void checkInput(size_t index, const Tensor &tensor, bool deferRestored);
+  void resolveInput(size_t index, const Tensor &tensor);
 
-  std::byte *at(const Operand &operand) const { return bases_[operand.buffer] + operand.offset; }
+  // A submit.
+  Run &takeRun();
+  void alignInput(Run &run, size_t input, const Tensor &tensor);
+  Alignment convertInput(size_t input, Tensor &tensor);
+  void countElided(Run &run);
+  void freeUnretained(Run &run, Storage &storage);
+  std::shared_ptr<Storage> placeArena(ArenaPlan &arena);
+  Tensor placeOutput(size_t output, const Tensor *replaced);
+  void placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, bool deferRestored);
+  void setSlot(Run &run, uint32_t slot, const Tensor &tensor);
+  void runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
+                EventSink *events);
+  void enqueue(Run &run, Op &op);
+  void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, const Fence &fence);
+  void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
+                   std::span<Tensor> outputs, Given given, EventSink *events);
+  void handleSave(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events);
+  void handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
+                     EventSink &events);
+  void abandon(Run &run, const Error &error, std::span<Tensor> outputs) noexcept;
+  void release(Run &run) noexcept;
 
+  // What queues run.
+  void perform(const Op &op, void *const *args);
+  void performTimed(Op &op, void *const *args);
+  static void performQueued(Run &run, Op &op) noexcept;
+  [[noreturn]] void failLaunch(const Op &op, int64_t code) const;
+  void fail(Run &run, const Error &error, bool asItIs) noexcept;
+
+  /// Stands for the segment that patterns_ is.
+  static constexpr uint32_t patternSegment = UINT32_MAX;
+
+  uint32_t inputSlot(size_t input) const { return uint32_t(input); }
+  uint32_t outputSlot(size_t output) const { return uint32_t(inputs_.size() + output); }
+  uint32_t arenaSlot(size_t arena) const { return uint32_t(inputs_.size() + outputs_.size() + arena); }
+  uint32_t constantSlot(size_t constant) const { return arenaSlot(arenas_.size()) + uint32_t(constant); }
+
+  DeviceRef deviceRef_;
   Device &device_;
+  SubmitLane &lane_;
+  TransferEngine &transfer_;
   const BinaryImage &image_;
   const ProgramInfo &info_;
-  std::vector<Op> ops_;
-  std::vector<BufferSource> buffers_;
-  uint64_t arenaBytes_ = 0;
-  uint32_t arenaAlignment_ = 64;
-  Space arenaSpace_ = Space::DeviceDram;
+  const bool inline_;
 
-  // One run at a time; everything below belongs to it.
-  mutable std::mutex mutex_;
-  /// Start of each buffer during a run.
-  std::vector<std::byte *> bases_;
-  std::vector<void *> launchArgs_;
-  SubmitCounters counters_;
-  bool profiling_ = false;
+  std::vector<InputPlan> inputs_;
+  std::vector<OutputPlan> outputs_;
+  std::vector<ArenaPlan> arenas_;
+  /// Constants on the device, or in the file.
+  std::vector<Slot> constants_;
+  std::vector<std::shared_ptr<Storage>> constantStorages_;
+  std::map<uint32_t, uint32_t> constantOfSegment_;
+  uint32_t slotCount_ = 0;
+
+  std::deque<Op> ops_;
+  std::vector<Event> events_;
+  std::vector<Step> steps_;
+  std::vector<Mark> marks_;
+  std::vector<Operand> operands_;
+  /// Bytes written by fills where the host cannot write the device's memory:
+  /// 8 per pattern, in a constant of their own.
+  std::vector<uint64_t> patterns_;
+
+  std::deque<Run> runs_;
+
+  std::atomic<uint64_t> submits_{0}, elided_{0}, converted_{0}, convertedBytes_{0}, donations_{0}, cacheHits_{0};
+  std::atomic<bool> profiling_{false};
+  mutable std::mutex profileMutex_;
 };
 
 } // namespace segue::inline runtime

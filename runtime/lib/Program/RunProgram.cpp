@@ -1,259 +1,431 @@
-//===- RunProgram.cpp - walking the operations ----------------------------===//
+//===- RunProgram.cpp - one submit ----------------------------------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// The half of PreparedProgram that happens at each submit: check and align the
-// inputs, place the outputs, walk the operations. Memory is taken for outputs
-// and for the arena alone, and comes back from the device's cache from the
-// second run on.
+// Check all inputs, align them, take memory for arenas and outputs; from there
+// on the tensors are the program's, and its operations are run or queued in
+// order, with the fences of what they touch. Once a program has run with the
+// same descriptions of inputs, nothing here allocates or locks as long as what
+// it needs was kept from the run before.
 //
 //===----------------------------------------------------------------------===//
 
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
-#include <cstring>
+#include <utility>
 
 namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+PreparedProgram::Run &PreparedProgram::takeRun() {
+  Run *free = nullptr;
+  for (Run &run : runs_)
+    if (!run.underWay && (inline_ || !device_.hasBytes() || device_.isDone(run.done))) {
+      free = &run;
+      break;
+    }
+  if (!free) {
+    free = &runs_.emplace_back();
+    free->owner = this;
+    free->slots.resize(slotCount_);
+    free->outcomes.resize(slotCount_);
+    free->held.resize(inputs_.size());
+    free->placed.resize(outputs_.size());
+    free->heldOutputs.resize(outputs_.size());
+    free->arenas.resize(arenas_.size());
+  }
+  if (free->args.size() < operands_.size())
+    free->args.resize(operands_.size());
+  free->failed.store(false, std::memory_order_relaxed);
+  for (size_t i = 0; i < constants_.size(); ++i)
+    free->slots[constantSlot(i)] = constants_[i];
+  free->underWay = true;
+  return *free;
+}
+
+/// The holder of the last other handle has read what it wanted to read.
+static bool isFree(const std::shared_ptr<Storage> &storage, long handles) {
+  if (storage.use_count() != handles || !storage->isUsable())
+    return false;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return true;
+}
+
+std::shared_ptr<Storage> PreparedProgram::placeArena(ArenaPlan &arena) {
+  if (arena.kept && isFree(arena.kept, 1))
+    return arena.kept;
+  auto storage = Storage::allocate(deviceRef_, arena.space, arena.bytes, arena.alignment, arena.owner, Lifetime::Short);
+  if (arena.keeps)
+    arena.kept = storage;
+  return storage;
+}
+
+/// `replaced`: what the caller has there now and will not see again.
+Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced) {
+  OutputPlan &plan = outputs_[index];
+  if (plan.kept && isFree(plan.kept.storage(), replaced && replaced->storage() == plan.kept.storage() ? 2 : 1)) {
+    plan.kept.storage()->renew();
+    return plan.kept;
+  }
+  auto place = [&](const std::shared_ptr<const TensorDesc> &desc, uint64_t descHash) {
+    auto storage =
+        Storage::allocate(deviceRef_, desc->layout.space, desc->spanBytes(), desc->layout.alignment, plan.owner);
+    return Tensor(std::move(storage), desc, descHash, plan.origin);
+  };
+  auto placeElsewhere = [&]() -> Tensor {
+    for (const auto &other : info_.outputs[index].alternatives)
+      if (other->layout.space != plan.desc->layout.space && device_.hasSpace(other->layout.space) &&
+          other->hash() == plan.descHash)
+        return place(other, plan.descHash);
+    return Tensor();
+  };
+  if (!device_.hasSpace(plan.desc->layout.space))
+    return placeElsewhere();
+  try {
+    Tensor tensor = place(plan.desc, plan.descHash);
+    if (plan.keeps)
+      plan.kept = tensor;
+    return tensor;
+  } catch (const Error &error) {
+    // R9: what does not fit in L1 lies in DRAM where the program can do with it.
+    if (error.code() != ErrorCode::DeviceOom || plan.desc->layout.space != Space::DeviceL1)
+      throw;
+    Tensor elsewhere = placeElsewhere();
+    if (!elsewhere)
+      throw;
+    transfer_.counters().l1Fallbacks += 1;
+    return elsewhere;
+  }
+}
 
 //===----------------------------------------------------------------------===//
 // Inputs and outputs
 //===----------------------------------------------------------------------===//
 
-/// Quick answer for what nearly every input is: the very description, or dense
-/// on both sides. False means that `hasLayout` must decide.
-static bool isPlainlyInPlace(const Tensor &tensor, const Value &wanted) {
-  if (tensor.sharedDesc() == wanted.sharedDesc)
-    return true;
-  const Layout &given = tensor.desc().layout, &layout = wanted.desc().layout;
-  return given.space == layout.space && given.strides.empty() && layout.strides.empty() &&
-         given.alignment >= layout.alignment && given.tile.empty() && given.storage == layout.storage;
+static void add(std::atomic<uint64_t> &sum, uint64_t amount) { StitchReport::Counters::add(sum, amount); }
+
+/// Together, as the counters of the device are shared with its queues.
+void PreparedProgram::countElided(Run &run) {
+  if (uint64_t elided = std::exchange(run.elided, 0)) {
+    add(elided_, elided);
+    transfer_.counters().inputs += elided;
+    transfer_.counters().inputsElided += elided;
+  }
 }
 
-void PreparedProgram::checkInputs(const DeviceRef &device, const std::vector<Tensor> &inputs) const {
-  auto where = [&](size_t i) {
-    return "program \"" + info_.name + "\", input " + std::to_string(i) + " (\"" + info_.inputs[i].name + "\")";
+/// Leaves in `run.held` what has to be converted.
+void PreparedProgram::alignInput(Run &run, size_t index, const Tensor &tensor) {
+  InputPlan &plan = inputs_[index];
+  StitchReport::Counters &edge = *plan.edge;
+  if (plan.inPlace) {
+    ++run.elided;
+    add(edge.elided, 1);
+    add(edge.elidedBytes, plan.bytes);
+    return;
+  }
+  Tensor aligned = tensor;
+  Alignment alignment = convertInput(index, aligned);
+  run.held[index] = std::move(aligned);
+  if (alignment == Alignment::Cached) {
+    add(cacheHits_, 1);
+    add(edge.cacheHits, 1);
+    add(edge.cacheHitBytes, plan.bytes);
+    return;
+  }
+  add(converted_, 1);
+  add(convertedBytes_, plan.bytes);
+  add(edge.converted, 1);
+  add(edge.convertedBytes, plan.bytes);
+  lane_.report().noteConversion(edge, tensor.desc(), *plan.wanted);
+}
+
+Alignment PreparedProgram::convertInput(size_t index, Tensor &tensor) {
+  InputPlan &plan = inputs_[index];
+  const Value &value = info_.inputs[index];
+  // Whoever owns memory from outside may write it without telling.
+  TransferOptions options;
+  options.isParameter = plan.isParameter && !tensor.storage()->isExternal();
+  options.consumer = plan.consumer;
+  auto elsewhere = [&]() -> const std::shared_ptr<const TensorDesc> * {
+    for (const auto &other : value.alternatives)
+      if (other->layout.space != plan.wanted->layout.space && device_.hasSpace(other->layout.space) &&
+          other->hash() == plan.wantedHash)
+        return &other;
+    return nullptr;
   };
-  if (inputs.size() != info_.inputs.size())
-    throw Error(ErrorCode::InvalidArgument, "program \"" + info_.name + "\": " + std::to_string(inputs.size()) +
-                                                " inputs given, " + std::to_string(info_.inputs.size()) + " declared");
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i])
-      throw Error(ErrorCode::MissingInput,
-                  where(i) + ": no tensor given; " + info_.inputs[i].desc().str() + " declared");
-    const TensorDesc &given = inputs[i].desc(), &wanted = info_.inputs[i].desc();
-    auto mismatch = [&](const std::string &wayOut) {
-      return Error(ErrorCode::LayoutMismatch,
-                   where(i) + ": " + given.str() + " given, " + wanted.str() + " declared; " + wayOut);
-    };
-    if (given.shape != wanted.shape)
-      throw mismatch("compile for this shape");
-    if (given.element != wanted.element)
-      throw mismatch("element types never change by themselves, convert with toLayout");
-    if (inputs[i].device() != device)
-      throw mismatch("it is on device \"" + inputs[i].device()->name() + "\", the program runs on another, \"" +
-                     device->name() + "\"; move it with toLayout");
-  }
-  for (const Alias &alias : info_.aliases) {
-    if (!alias.required)
-      continue;
-    const Tensor &tensor = inputs[alias.input];
-    if (!tensor.storage()->isWritable())
-      throw Error(ErrorCode::InvalidArgument, where(alias.input) + " is written in place, and its memory is read-only");
-    if (!isPlainlyInPlace(tensor, info_.inputs[alias.input]) &&
-        !hasLayout(tensor, info_.inputs[alias.input].desc().layout))
-      throw Error(ErrorCode::LayoutMismatch, where(alias.input) + ": " + tensor.desc().str() + " aligned to " +
-                                                 std::to_string(tensor.desc().layout.alignment) + " bytes given, " +
-                                                 info_.inputs[alias.input].desc().str() + " aligned to " +
-                                                 std::to_string(info_.inputs[alias.input].desc().layout.alignment) +
-                                                 " declared; it is written in place, convert it with toLayout first");
+  if (!device_.hasSpace(plan.wanted->layout.space))
+    return transfer_.align(deviceRef_, tensor, *elsewhere(), options);
+  try {
+    return transfer_.align(deviceRef_, tensor, value.sharedDesc, options);
+  } catch (const Error &error) {
+    // R9: what does not fit in L1 is read from DRAM where the program can.
+    const auto *other = elsewhere();
+    if (error.code() != ErrorCode::DeviceOom || plan.wanted->layout.space != Space::DeviceL1 || !other)
+      throw;
+    transfer_.counters().l1Fallbacks += 1;
+    return transfer_.align(deviceRef_, tensor, *other, options);
   }
 }
 
-void PreparedProgram::alignInputs(const DeviceRef &device, std::vector<Tensor> &inputs) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    ++counters_.inputs;
-    const Value &wanted = info_.inputs[i];
-    if (isPlainlyInPlace(inputs[i], wanted) || hasLayout(inputs[i], wanted.desc().layout)) {
-      ++counters_.inputsElided;
-      continue;
-    }
-    inputs[i] = toLayout(device, inputs[i], wanted.desc());
-    ++counters_.inputsConverted;
-    counters_.convertedBytes += inputs[i].elementCount() * byteSize(inputs[i].element());
-  }
+/// A storage whose handles nobody needs goes with its last reader here.
+void PreparedProgram::freeUnretained(Run &run, Storage &storage) {
+  for (const Slot &slot : run.slots)
+    if (slot.storage == &storage)
+      return;
+  for (const Tensor &output : run.placed)
+    if (output.storage().get() == &storage)
+      return;
+  storage.free();
 }
 
-std::vector<Tensor> PreparedProgram::placeOutputs(const DeviceRef &device, std::vector<Tensor> &inputs) {
-  std::vector<Tensor> outputs(info_.outputs.size());
+void PreparedProgram::placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
+                                   bool deferRestored) {
   for (const Alias &alias : info_.aliases) {
-    Tensor &input = inputs[alias.input];
-    if (alias.required) {
-      outputs[alias.output] = input;
-      input.storage()->bumpVersion();
-    } else if (input.isSoleOwner() && input.storage()->isWritable()) {
-      outputs[alias.output] = input;
-      ++counters_.donations;
+    const Tensor &input = run.held[alias.input] ? run.held[alias.input] : inputs[alias.input];
+    const OutputPlan &plan = outputs_[alias.output];
+    if (!alias.required) {
+      bool mayBe = run.held[alias.input] || given == Given::Away;
+      if ((!input.storage()->isDonated() && !(mayBe && input.isSoleOwner())) || !input.storage()->isWritable() ||
+          input.storage()->isExternal() || (deferRestored && inputs_[alias.input].restored))
+        continue;
+      add(donations_, 1);
+      transfer_.counters().donations += 1;
     }
+    bool asDeclared = input.desc().layout.offset == plan.desc->layout.offset;
+    run.placed[alias.output] = Tensor(input.storage(), asDeclared ? plan.desc : input.sharedDesc(),
+                                      asDeclared ? plan.descHash : input.descHash(), plan.origin);
   }
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (!outputs[i])
-      outputs[i] = Tensor::empty(device, info_.outputs[i].sharedDesc);
-  return outputs;
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (!run.placed[i])
+      run.placed[i] = placeOutput(i, &outputs[i]);
+}
+
+static bool isGivenAway(const Tensor &tensor, bool all) { return all || (tensor && tensor.storage()->isDonated()); }
+
+void PreparedProgram::setSlot(Run &run, uint32_t slot, const Tensor &tensor) {
+  run.slots[slot] = {tensor.storage().get(), tensor.desc().layout.offset, nullptr};
+  if (!inline_)
+    run.outcomes[slot] = tensor.storage()->outcomeIfAny();
 }
 
 //===----------------------------------------------------------------------===//
-// Operations
+// Steps
 //===----------------------------------------------------------------------===//
 
-std::string PreparedProgram::label(const Op &op) const {
-  if (auto *launch = std::get_if<LaunchOp>(&op.body))
-    return "launch " + image_.root().kernels()->Get(launch->kernelIndex)->name()->str();
-  if (std::get_if<MatmulOp>(&op.body))
-    return "matmul";
-  if (std::get_if<AttentionOp>(&op.body))
-    return "attention";
-  if (std::get_if<AttentionGradOp>(&op.body))
-    return "attention_grad";
-  if (std::get_if<CopyOp>(&op.body))
-    return "to_layout";
-  if (std::get_if<FillOp>(&op.body))
-    return "fill";
-  return "event";
-}
-
-void PreparedProgram::failLaunch(const Op &op, const LaunchOp &launch, int64_t code) const {
-  std::string where = image_.location(op.location);
-  std::string message = "program \"" + info_.name + "\", kernel \"" +
-                        image_.root().kernels()->Get(launch.kernelIndex)->name()->str() + "\"" +
-                        (where.empty() ? "" : " at " + where) + ": ";
-  if (code < 1 || uint64_t(code) > launch.args.size())
-    throw Error(ErrorCode::InvalidArgument, message + "failed with code " + std::to_string(code));
-  const BufferSource &source = buffers_[launch.args[size_t(code - 1)].buffer];
-  message += "argument " + std::to_string(code - 1);
-  if (source.kind == schema::BufferKind::input)
-    message += " (input \"" + info_.inputs[source.index].name + "\")";
-  throw Error(ErrorCode::IndexOutOfRange, message + " holds an index outside of its table");
-}
-
-template <typename T> static void fillWith(std::byte *target, uint64_t bytes, uint64_t pattern) {
-  T value;
-  std::memcpy(&value, &pattern, sizeof(T));
-  auto *elements = reinterpret_cast<T *>(target);
-  std::fill(elements, elements + bytes / sizeof(T), value);
-}
-
-void PreparedProgram::execute(const Op &op, const Program &program, std::vector<Tensor> &inputs, EventSink *events) {
-  if (auto *launch = std::get_if<LaunchOp>(&op.body)) {
-    for (size_t i = 0; i < launch->args.size(); ++i)
-      launchArgs_[i] = at(launch->args[i]);
-    if (int64_t code =
-            device_.launch(launch->kernel, launchArgs_.data(), launch->range, launch->grain, launch->threads))
-      failLaunch(op, *launch, code);
-  } else if (auto *matmul = std::get_if<MatmulOp>(&op.body)) {
-    matmul->plan->run(at(matmul->a), at(matmul->b), at(matmul->c), matmul->hasBias ? at(matmul->bias) : nullptr);
-  } else if (auto *attention = std::get_if<AttentionOp>(&op.body)) {
-    attention->plan->run({at(attention->q), at(attention->k), at(attention->v),
-                          attention->hasMask ? at(attention->mask) : nullptr, at(attention->out),
-                          reinterpret_cast<float *>(at(attention->lse))});
-  } else if (auto *grad = std::get_if<AttentionGradOp>(&op.body)) {
-    grad->plan->run({at(grad->q), at(grad->k), at(grad->v), grad->hasMask ? at(grad->mask) : nullptr, at(grad->out),
-                     reinterpret_cast<const float *>(at(grad->lse)), at(grad->gradOut), at(grad->gradQ),
-                     at(grad->gradK), at(grad->gradV)});
-  } else if (auto *copy = std::get_if<CopyOp>(&op.body)) {
-    copy->plan.run(at(copy->source), at(copy->target), device_.threads());
-  } else if (auto *fill = std::get_if<FillOp>(&op.body)) {
-    std::byte *target = at(fill->target);
-    switch (fill->patternBytes) {
-    case 1:
-      return fillWith<uint8_t>(target, fill->bytes, fill->pattern);
-    case 2:
-      return fillWith<uint16_t>(target, fill->bytes, fill->pattern);
-    case 4:
-      return fillWith<uint32_t>(target, fill->bytes, fill->pattern);
-    default:
-      return fillWith<uint64_t>(target, fill->bytes, fill->pattern);
+void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, const Fence &fence) {
+  for (uint32_t i = op.after.begin; i < op.after.end; ++i) {
+    Slot &slot = run.slots[marks_[i].slot];
+    switch (marks_[i].kind) {
+    case MarkKind::NoteRead:
+      slot.storage->addRead(fence);
+      break;
+    case MarkKind::NoteWrite:
+      slot.storage->addWrite(fence);
+      break;
+    case MarkKind::Drop: {
+      size_t index = marks_[i].slot;
+      Storage *storage = std::exchange(slot.storage, nullptr);
+      if (index >= inputs_.size()) {
+        run.heldOutputs[index - inputs_.size()] = Tensor();
+        break;
+      }
+      run.held[index] = Tensor();
+      if (inputs[index] && inputs[index].storage().get() == storage && !storage->isRetained())
+        freeUnretained(run, *storage);
+      break;
     }
-  } else if (auto *release = std::get_if<FreeOp>(&op.body)) {
-    inputs[release->input] = Tensor();
-  } else if (events) {
-    const auto &event = std::get<EventOp>(op.body);
-    if (event.kind == schema::CommandBody::BlockBegin)
-      events->onBlockBegin(program, event.block);
-    else if (event.kind == schema::CommandBody::BlockEnd)
-      events->onBlockEnd(program);
-    else if (event.kind == schema::CommandBody::Save)
-      events->onSave(program, event.index);
+    case MarkKind::WaitForWrites:
+    case MarkKind::WaitForUses:
+      break;
+    }
+  }
+}
+
+void PreparedProgram::handleSave(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events) {
+  Tensor saved = tensor;
+  events.onSave(program, output, saved);
+  if (saved && saved.storage() == tensor.storage())
+    return;
+  const TensorDesc &declared = *outputs_[output].desc;
+  if (!saved || saved.shape() != declared.shape || saved.element() != declared.element)
+    throw Error(ErrorCode::LayoutMismatch, "program \"" + info_.name + "\", output " + std::to_string(output) + " (\"" +
+                                               info_.outputs[output].name + "\"): the event sink put " +
+                                               (saved ? saved.desc().str() : "no tensor") + " in the place of " +
+                                               declared.str() + "; only layout and space may change");
+  // The bytes on the device go back once the last command has read them.
+  if (run.slots[outputSlot(output)].storage)
+    run.heldOutputs[output] = std::move(tensor);
+  outputs_[output].kept = Tensor();
+  run.placed[output] = Tensor();
+  tensor = std::move(saved);
+}
+
+void PreparedProgram::handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
+                                    EventSink &events) {
+  InputPlan &plan = inputs_[input];
+  Tensor saved = tensor;
+  events.onRestore(program, input, saved);
+  if (!saved)
+    throw Error(ErrorCode::MissingInput,
+                inputText(input) + ": the event sink took the tensor away; " + plan.wanted->str() + " is needed now");
+  if (!plan.restored)
+    return; // aligned at the start, as an earlier command reads it
+  checkInput(input, saved, /*deferRestored=*/false);
+  alignInput(run, input, saved);
+  countElided(run);
+  if (!run.held[input])
+    run.held[input] = std::move(saved);
+  if (givenAway)
+    tensor = Tensor();
+  setSlot(run, inputSlot(input), run.held[input]);
+}
+
+void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
+                                  std::span<Tensor> outputs, Given given, EventSink *events) {
+  if (event.kind == schema::CommandBody::Free) {
+    run.held[event.index] = Tensor();
+    if (isGivenAway(inputs[event.index], given == Given::Away))
+      inputs[event.index] = Tensor();
+    return;
+  }
+  if (!events)
+    return;
+  if (event.kind == schema::CommandBody::BlockBegin)
+    events->onBlockBegin(program, event.block);
+  else if (event.kind == schema::CommandBody::BlockEnd)
+    events->onBlockEnd(program);
+  else if (event.kind == schema::CommandBody::Save)
+    handleSave(run, event.index, program, outputs[event.index], *events);
+  else
+    handleRestore(run, event.index, program, inputs[event.index],
+                  isGivenAway(inputs[event.index], given == Given::Away), *events);
+}
+
+void PreparedProgram::enqueue(Run &run, Op &op) {
+  void **args = run.args.data() + op.firstOperand;
+  const Operand *operands = operands_.data() + op.firstOperand;
+  for (uint32_t i = 0; i < op.operandCount; ++i)
+    args[i] = operands[i].absent ? nullptr : run.slots[operands[i].slot].data() + operands[i].offset;
+  if (inline_) {
+    if (profiling_.load(std::memory_order_relaxed))
+      performTimed(op, args);
     else
-      events->onRestore(program, event.index);
+      perform(op, args);
+    return;
   }
+  Fence after;
+  for (uint32_t i = op.before.begin; i < op.before.end; ++i) {
+    const Storage &storage = *run.slots[marks_[i].slot].storage;
+    after.join(marks_[i].kind == MarkKind::WaitForWrites ? storage.writes() : storage.uses());
+  }
+  // Two pointers: no std::function allocates for them.
+  Work work{[runPointer = &run, opPointer = &op] { performQueued(*runPointer, *opPointer); }, op.cost, op.label};
+  run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
 }
 
-std::vector<Tensor> PreparedProgram::run(const DeviceRef &device, const Program &program, std::vector<Tensor> inputs,
-                                         EventSink *events) {
-  std::lock_guard lock(mutex_);
-  checkInputs(device, inputs);
-  ++counters_.submits;
-  alignInputs(device, inputs);
-  std::shared_ptr<Storage> arena;
-  if (arenaBytes_)
-    arena = Storage::allocate(device, arenaSpace_, arenaBytes_, arenaAlignment_);
-  std::vector<Tensor> outputs = placeOutputs(device, inputs);
-
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    const BufferSource &source = buffers_[i];
-    switch (source.kind) {
-    case schema::BufferKind::input:
-      bases_[i] = inputs[source.index].bytes();
-      break;
-    case schema::BufferKind::output:
-      bases_[i] = outputs[source.index].bytes();
-      break;
-    case schema::BufferKind::arena:
-      bases_[i] = arena ? arena->data() + source.offset : nullptr;
-      break;
-    case schema::BufferKind::constant:
-      bases_[i] = const_cast<std::byte *>(image_.segment(source.index).data()) + source.offset;
-      break;
-    }
-  }
-
-  for (Op &op : ops_) {
-    if (!profiling_) {
-      execute(op, program, inputs, events);
+void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs,
+                               Given given, EventSink *events) {
+  for (const Step &step : steps_) {
+    if (!step.op) {
+      handleEvent(run, events_[step.event], program, inputs, outputs, given, events);
       continue;
     }
-    double start = device_.seconds();
-    execute(op, program, inputs, events);
-    op.seconds += device_.seconds() - start;
-    ++op.calls;
+    enqueue(run, *step.op);
+    applyAfter(*step.op, run, inputs, run.done);
   }
-  return outputs;
 }
 
-//===----------------------------------------------------------------------===//
-// What the runs have cost
-//===----------------------------------------------------------------------===//
-
-SubmitCounters PreparedProgram::counters() const {
-  std::lock_guard lock(mutex_);
-  return counters_;
+/// The program has begun and cannot end: what it was to write is not there.
+void PreparedProgram::abandon(Run &run, const Error &error, std::span<Tensor> outputs) noexcept {
+  if (inline_)
+    for (Tensor &output : outputs)
+      output = Tensor();
+  else
+    fail(run, error, /*asItIs=*/false);
 }
 
-void PreparedProgram::setProfiling(bool on) {
-  std::lock_guard lock(mutex_);
-  profiling_ = on;
+void PreparedProgram::release(Run &run) noexcept {
+  for (Tensor &tensor : run.held)
+    tensor = Tensor();
+  for (Tensor &tensor : run.heldOutputs)
+    tensor = Tensor();
+  for (Tensor &tensor : run.placed)
+    tensor = Tensor();
+  for (auto &arena : run.arenas)
+    arena.reset();
+  run.underWay = false;
 }
 
-std::vector<CommandProfile> PreparedProgram::profile() const {
-  std::lock_guard lock(mutex_);
-  std::vector<CommandProfile> profile;
-  for (const Op &op : ops_)
-    if (op.calls && !std::holds_alternative<EventOp>(op.body) && !std::holds_alternative<FreeOp>(op.body))
-      profile.push_back({label(op), image_.location(op.location), op.seconds, op.calls});
-  return profile;
+void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
+                          EventSink *events) {
+  SubmitLane::Turn turn(lane_);
+  if (outputs.size() != outputs_.size())
+    throw Error(ErrorCode::InvalidArgument, "program \"" + info_.name + "\": room for " +
+                                                std::to_string(outputs.size()) + " outputs given, " +
+                                                std::to_string(outputs_.size()) + " declared");
+  checkInputs(inputs, events != nullptr);
+  struct Release {
+    PreparedProgram &self;
+    Run &run;
+    ~Release() { self.release(run); }
+  } guard{*this, takeRun()};
+  Run &run = guard.run;
+  add(submits_, 1);
+  transfer_.counters().submits += 1;
+
+  // May fail, and changes nothing.
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!events || !inputs_[i].restored)
+      alignInput(run, i, inputs[i]);
+  countElided(run);
+  for (size_t i = 0; i < arenas_.size(); ++i)
+    run.arenas[i] = placeArena(arenas_[i]);
+  placeOutputs(run, inputs, outputs, given, events != nullptr);
+
+  // The program has its memory and begins. Addresses in L1 are settled now.
+  for (size_t i = 0; i < inputs.size(); ++i)
+    setSlot(run, inputSlot(i), run.held[i] ? run.held[i] : inputs[i]);
+  for (const Alias &alias : info_.aliases)
+    if (run.slots[inputSlot(alias.input)].storage == run.placed[alias.output].storage().get())
+      run.placed[alias.output].storage()->bumpVersion();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!inline_)
+      run.placed[i].storage()->outcome();
+    setSlot(run, outputSlot(i), run.placed[i]);
+    outputs[i] = run.placed[i];
+  }
+  for (size_t i = 0; i < arenas_.size(); ++i)
+    run.slots[arenaSlot(i)] = {run.arenas[i].get(), 0, nullptr};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!run.held[i])
+      continue;
+    if (!inputs[i].storage()->isRetained())
+      freeUnretained(run, *inputs[i].storage());
+    if (isGivenAway(inputs[i], given == Given::Away))
+      inputs[i] = Tensor();
+  }
+
+  try {
+    runSteps(run, program, inputs, outputs, given, events);
+  } catch (const Error &error) {
+    abandon(run, error, outputs);
+    throw;
+  } catch (const std::exception &error) {
+    abandon(run, Error(ErrorCode::StepAborted, error.what()), outputs);
+    throw;
+  }
+  for (Tensor &input : inputs)
+    if (isGivenAway(input, given == Given::Away))
+      input = Tensor();
+  for (const Alias &alias : info_.aliases)
+    if (const Tensor &output = run.placed[alias.output])
+      output.storage()->setDonated(false);
 }
 
 } // namespace segue::inline runtime

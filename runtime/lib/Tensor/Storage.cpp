@@ -85,6 +85,15 @@ void Storage::free() noexcept {
 
 Storage::~Storage() { free(); }
 
+void Storage::renew() {
+  if (derived_.exchange(false, std::memory_order_acq_rel))
+    device_->transfer().forget(id_);
+  setRetained(true);
+  setDonated(false);
+  id_ = nextStorageId();
+  version_.store(0, std::memory_order_relaxed);
+}
+
 StorageState Storage::state() const {
   if (freed_)
     return StorageState::Freed;

@@ -26,6 +26,7 @@ Tensor Tensor::empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> 
   }
   Tensor tensor;
   tensor.storage_ = Storage::allocate(device, desc->layout.space, desc->spanBytes(), desc->layout.alignment);
+  tensor.descHash_ = desc->hash();
   tensor.desc_ = std::move(desc);
   return tensor;
 }
@@ -75,6 +76,7 @@ Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::f
     throw Error(ErrorCode::InvalidArgument, desc.str() + ": the pointer to wrap is not aligned to an element");
   Tensor tensor;
   tensor.storage_ = Storage::wrap(device, data, bytes, std::move(release), writable);
+  tensor.descHash_ = desc.hash();
   tensor.desc_ = std::make_shared<const TensorDesc>(std::move(desc));
   return tensor;
 }
@@ -86,6 +88,7 @@ Tensor Tensor::in(std::shared_ptr<Storage> storage, std::shared_ptr<const Tensor
                                                 std::to_string(desc->layout.offset));
   Tensor tensor;
   tensor.storage_ = std::move(storage);
+  tensor.descHash_ = desc->hash();
   tensor.desc_ = std::move(desc);
   return tensor;
 }

@@ -238,7 +238,7 @@ struct Recorder : EventSink {
     events.push_back("begin " + std::string(block));
   }
   void onBlockEnd(const Program &) override { events.push_back("end"); }
-  void onSave(const Program &program, uint32_t output) override {
+  void onSave(const Program &program, uint32_t output, Tensor &) override {
     events.push_back("save " + program.output(output).name);
   }
 };

@@ -45,6 +45,7 @@ namespace segue::inline runtime {
 class CopyPlan;
 class Engine;
 class L1Compactor;
+class SubmitLane;
 class Device;
 class TransferEngine;
 using DeviceRef = std::shared_ptr<Device>;
@@ -114,6 +115,8 @@ public:
   /// The books over all spaces. Everybody allocates here.
   DeviceMemory &memory() { return memory_; }
 
+  /// What programs share while they are submitted: for the executor.
+  SubmitLane &lane() { return *lane_; }
   /// Moves and converts everything; made on first use. Any thread.
   TransferEngine &transfer();
 
@@ -186,6 +189,7 @@ protected:
 
 private:
   DeviceMemory memory_;
+  std::unique_ptr<SubmitLane> lane_;
   std::once_flag transferOnce_;
   std::unique_ptr<TransferEngine> transfer_;
 };

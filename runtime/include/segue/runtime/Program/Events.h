@@ -6,8 +6,18 @@
 //===----------------------------------------------------------------------===//
 //
 // The session and the executor report the course of a step to one sink. The
-// memory services will be behind it; without a sink the cost is one null check
-// per event. Calls come from the thread that runs the step and must be short.
+// memory services are behind it; without a sink the cost is one null check per
+// event. Calls come from the thread that submits, between two commands, and must
+// be short: what a command does has been queued then, not done.
+//
+// A saved value is in the sink's hands between `onSave` and `onRestore`:
+//
+//   void onSave(const Program &, uint32_t, Tensor &saved) override {
+//     saved = engine.toLayout(device, saved, pinned);  // queued; the device's bytes
+//   }                                                  // go back in stream order
+//   void onRestore(const Program &, uint32_t, Tensor &saved) override {
+//     saved = fetched_[saved.storage()->id()];         // on its way since long
+//   }
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,6 +25,7 @@
 #define SEGUE_RUNTIME_PROGRAM_EVENTS_H
 
 #include "segue/runtime/Program/Program.h"
+#include "segue/runtime/Tensor/Tensor.h"
 
 namespace segue::inline runtime {
 
@@ -31,10 +42,17 @@ public:
   virtual void onPhase(Phase phase) {}
   virtual void onBlockBegin(const Program &program, std::string_view block) {}
   virtual void onBlockEnd(const Program &program) {}
-  /// Output `output` (role saved) has its final value.
-  virtual void onSave(const Program &program, uint32_t output) {}
-  /// Input `input` (role saved) is about to be read.
-  virtual void onRestore(const Program &program, uint32_t input) {}
+  /// Output `output` (role saved) has its final value once queued work is done.
+  /// What is put in the place of `saved`, of the same shape and element type, is
+  /// what the program returns; its commands go on with their own handle until
+  /// the last of them that reads it.
+  virtual void onSave(const Program &program, uint32_t output, Tensor &saved) {}
+  /// Input `input` (role saved) is about to be read. `saved` is what the program
+  /// was given, in any space or storage, and is brought to the declared layout
+  /// after the call; or put in its place a tensor of that shape and element
+  /// type. With a sink, inputs that a program restores are aligned here and not
+  /// at the start.
+  virtual void onRestore(const Program &program, uint32_t input, Tensor &saved) {}
 };
 
 } // namespace segue::inline runtime

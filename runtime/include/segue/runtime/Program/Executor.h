@@ -25,9 +25,10 @@
 
 namespace segue::inline runtime {
 
-/// What aligning inputs has cost so far. inputs = inputsElided + inputsConverted.
+/// What aligning inputs has cost so far.
+/// inputs = inputsElided + inputsConverted + cacheHits.
 struct SubmitCounters {
-  uint64_t submits = 0, inputs = 0, inputsElided = 0, inputsConverted = 0;
+  uint64_t submits = 0, inputs = 0, inputsElided = 0, inputsConverted = 0, cacheHits = 0;
   /// Bytes written by conversions.
   uint64_t convertedBytes = 0;
   /// Outputs that took the storage of a donated input.
@@ -53,18 +54,36 @@ public:
   /// Costs milliseconds the first time: plans library calls and maps kernels.
   Executor(DeviceRef device, Program program);
 
-  /// Aligns the inputs, runs, and returns one tensor per output in its
-  /// declared layout, ready on return. All inputs are checked before anything
-  /// is converted (shape, element type, device, in index order); an input that
-  /// is in place is not copied. An input given by std::move that nobody else
-  /// holds is donated: its storage may become an output's, and it is freed
-  /// after its last use. Inputs with a required alias are written in place.
+  /// Aligns the inputs, runs, and returns one tensor per output. All inputs are
+  /// checked before anything is converted (shape, element type, device,
+  /// losslessness, in index order); an input that is in place is not copied.
+  /// A tensor that nobody else holds is donated: its storage may become an
+  /// output's, and it is freed after its last use. Inputs with a required alias
+  /// are written in place.
   ///
-  /// Throws LayoutMismatch, MissingInput, InvalidArgument before anything has
-  /// changed; IndexOutOfRange from a kernel, after which inputs with a
-  /// required alias hold unspecified values. Two runs of one executor never
-  /// overlap; a second thread waits.
-  std::vector<Tensor> run(std::vector<Tensor> inputs, EventSink *events = nullptr) const;
+  /// On a device with queues the outputs are PENDING on return: the work that
+  /// fills them waits in the queue for what it reads. A kernel that fails there
+  /// makes the outputs FAILED and the rest of the program void; whoever reads
+  /// them, `wait` included, gets the error.
+  ///
+  /// An output lies as declared, or, where device_l1 is full, in an alternative
+  /// that it lists; its desc() tells.
+  ///
+  /// Throws LayoutMismatch, MissingInput, InvalidArgument, DeviceOom and the
+  /// error of a FAILED or FREED input before anything has changed: `inputs` is
+  /// as it was then. IndexOutOfRange from a kernel where work runs inline, after
+  /// which inputs with a required alias hold unspecified values. One thread at a
+  /// time submits to a device; a second one waits.
+  std::vector<Tensor> run(std::vector<Tensor> &&inputs, EventSink *events = nullptr) const;
+  /// The same with copies of the handles, so that nothing is donated.
+  std::vector<Tensor> run(const std::vector<Tensor> &inputs, EventSink *events = nullptr) const;
+
+  /// The same for callers that keep their tensors in place: `inputs` stay, but
+  /// for those marked by donate(), which are null afterwards; `outputs` are
+  /// replaced, one per output. From the third submit with the same layouts on it
+  /// neither allocates nor locks, if its outputs and temporaries are small (1 MiB
+  /// together) and the outputs before were dropped or are those in `outputs`.
+  void run(std::span<Tensor> inputs, std::span<Tensor> outputs, EventSink *events = nullptr) const;
 
   const Program &program() const { return program_; }
   const DeviceRef &device() const { return device_; }
@@ -81,7 +100,9 @@ private:
 };
 
 /// Executor(device, program).run(inputs).
-std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> inputs,
+std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> &&inputs,
+                           EventSink *events = nullptr);
+std::vector<Tensor> submit(const DeviceRef &device, const Program &program, const std::vector<Tensor> &inputs,
                            EventSink *events = nullptr);
 
 } // namespace segue::inline runtime

@@ -97,6 +97,10 @@ public:
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bumpVersion() { version_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Makes it a storage that nobody has seen: a new id, version 0. For one
+  /// whose only holder gives it out again.
+  void renew();
+
   /// What a reader, and what a writer, waits for.
   const Fence &writes() const { return writes_; }
   const Fence &uses() const { return uses_; }
@@ -125,8 +129,12 @@ public:
   void forgetOutcome() { outcome_ = nullptr; }
   /// Made on first use; work that writes the storage keeps it.
   const std::shared_ptr<Outcome> &outcome();
+  /// The same, null if nothing that can fail has written it.
+  const std::shared_ptr<Outcome> &outcomeIfAny() const { return outcome_; }
   /// Null, or why its bytes were never written.
   const Error *failure() const { return outcome_ ? outcome_->error() : nullptr; }
+  /// False if requireUsable would throw.
+  bool isUsable() const { return !freed_ && !failure(); }
   /// Throws that error, or UseAfterFree, if there is one; `what` names the
   /// tensor.
   void requireUsable(std::string_view what) const;

@@ -25,6 +25,9 @@
 
 namespace segue::inline runtime {
 
+/// The program and output that a tensor came from: see Program/StitchReport.h.
+struct TensorOrigin;
+
 class Tensor {
 public:
   /// No tensor: `if (tensor)` is false.
@@ -81,9 +84,22 @@ public:
   /// a moved tensor a donation.
   bool isSoleOwner() const { return storage_.use_count() == 1 && !storage_->isExternal(); }
 
+  /// TensorDesc::hash of its description, kept: what `submit` compares.
+  uint64_t descHash() const { return descHash_; }
+
+  /// Null for what no program made. Lives as long as the device.
+  const TensorOrigin *origin() const { return origin_; }
+
 private:
+  friend class PreparedProgram;
+  Tensor(std::shared_ptr<Storage> storage, std::shared_ptr<const TensorDesc> desc, uint64_t descHash,
+         const TensorOrigin *origin)
+      : storage_(std::move(storage)), desc_(std::move(desc)), descHash_(descHash), origin_(origin) {}
+
   std::shared_ptr<Storage> storage_;
   std::shared_ptr<const TensorDesc> desc_;
+  uint64_t descHash_ = 0;
+  const TensorOrigin *origin_ = nullptr;
 };
 
 } // namespace segue::inline runtime

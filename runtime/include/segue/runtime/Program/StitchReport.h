@@ -1,0 +1,130 @@
+//===- StitchReport.h - what the seams between programs cost ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An edge joins an output of one program, or the world outside, to an input of
+// another. A device keeps one report over all submits: per edge what was taken
+// as it lay, converted or found in the cache of converted parameters, from which
+// layout to which, and where in the source the consumer reads it.
+//
+//   StitchReport &report = stitchReport(*device);
+//   for (int step = 0; step < 10; ++step)
+//     session.step(batch, lr), report.endStep();
+//   std::cout << report.table();
+//   report.writeHints("stitch_hints.json");     // feed it to segue-compile
+//
+// Counting costs two additions per input. Any thread may read.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PROGRAM_STITCHREPORT_H
+#define SEGUE_RUNTIME_PROGRAM_STITCHREPORT_H
+
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Tensor/TensorDesc.h"
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace segue::inline runtime {
+
+class Device;
+
+/// One end of an edge: an input or output of a program.
+struct StitchEnd {
+  /// File name of the binary.
+  std::string binary;
+  std::string program;
+  /// Program::interfaceHash: what the compiler knows the program by.
+  uint64_t interfaceHash = 0;
+  std::string value;
+  /// Of the value, or of the first command that reads it.
+  std::string location;
+  auto operator<=>(const StitchEnd &) const = default;
+};
+
+/// What a tensor remembers of the program that made it.
+struct TensorOrigin {
+  StitchEnd end;
+  /// Index of the output.
+  uint32_t output = 0;
+};
+
+struct StitchEdge {
+  /// An empty program: the tensor came from outside.
+  StitchEnd producer, consumer;
+  uint64_t elided = 0, converted = 0, cacheHits = 0;
+  uint64_t elidedBytes = 0, convertedBytes = 0, cacheHitBytes = 0;
+  /// Of the last conversion, if there was one.
+  TensorDesc from, to;
+
+  uint64_t submits() const { return elided + converted + cacheHits; }
+};
+
+class StitchReport {
+public:
+  /// Snapshot: most converted bytes first, then by name.
+  std::vector<StitchEdge> edges() const;
+  /// Forgets what was counted.
+  void reset();
+
+  /// A training step is over; bytes per step are over as many.
+  void endStep() { steps_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+
+  /// {"version":1,"steps":…,"edges":[…]}.
+  Json toJson() const;
+  /// The same for people: one line per edge that copied, then the sum of the
+  /// others.
+  std::string table() const;
+  /// The edges that copied, for the compiler: `{"version":1,"edges":[…]}` with
+  /// the ends by interface hash, bytes per step and both layouts. Throws
+  /// IoFailed.
+  void writeHints(const std::filesystem::path &path) const;
+
+  //===--------------------------------------------------------------------===//
+  // For the executor
+  //===--------------------------------------------------------------------===//
+
+  using Sum = std::atomic<uint64_t>;
+  /// The submitting thread alone adds.
+  struct Counters {
+    const TensorOrigin *producer = nullptr;
+    const StitchEnd *consumer = nullptr;
+
+    Sum elided{0}, converted{0}, cacheHits{0};
+    Sum elidedBytes{0}, convertedBytes{0}, cacheHitBytes{0};
+    /// Guarded by the report.
+    TensorDesc from, to;
+
+    static void add(Sum &sum, uint64_t amount) {
+      sum.store(sum.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+    }
+  };
+  /// These live as long as the report.
+  TensorOrigin &addOrigin(StitchEnd end, uint32_t output);
+  const StitchEnd &addConsumer(StitchEnd end);
+  Counters &edge(const TensorOrigin *producer, const StitchEnd &consumer);
+  void noteConversion(Counters &edge, const TensorDesc &from, const TensorDesc &to);
+
+private:
+  mutable std::mutex mutex_;
+  std::deque<TensorOrigin> origins_;
+  std::deque<StitchEnd> consumers_;
+  std::deque<Counters> counters_;
+  std::map<std::pair<const TensorOrigin *, const StitchEnd *>, Counters *> byEnds_;
+  std::atomic<uint64_t> steps_{0};
+};
+
+/// The report of a device.
+StitchReport &stitchReport(Device &device);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PROGRAM_STITCHREPORT_H

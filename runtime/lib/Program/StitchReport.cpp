@@ -1,0 +1,200 @@
+//===- StitchReport.cpp - what the seams between programs cost ------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Program/StitchReport.h"
+#include "segue/runtime/Session/OutputFile.h"
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+//===----------------------------------------------------------------------===//
+// Counting
+//===----------------------------------------------------------------------===//
+
+TensorOrigin &StitchReport::addOrigin(StitchEnd end, uint32_t output) {
+  std::lock_guard lock(mutex_);
+  return origins_.emplace_back(std::move(end), output);
+}
+
+const StitchEnd &StitchReport::addConsumer(StitchEnd end) {
+  std::lock_guard lock(mutex_);
+  return consumers_.emplace_back(std::move(end));
+}
+
+StitchReport::Counters &StitchReport::edge(const TensorOrigin *producer, const StitchEnd &consumer) {
+  std::lock_guard lock(mutex_);
+  Counters *&counters = byEnds_[{producer, &consumer}];
+  if (!counters) {
+    counters = &counters_.emplace_back();
+    counters->producer = producer;
+    counters->consumer = &consumer;
+  }
+  return *counters;
+}
+
+void StitchReport::noteConversion(Counters &edge, const TensorDesc &from, const TensorDesc &to) {
+  std::lock_guard lock(mutex_);
+  if (edge.from == from)
+    return;
+  edge.from = from;
+  edge.to = to;
+}
+
+void StitchReport::reset() {
+  std::lock_guard lock(mutex_);
+  for (Counters &edge : counters_) {
+    for (Sum *sum :
+         {&edge.elided, &edge.converted, &edge.cacheHits, &edge.elidedBytes, &edge.convertedBytes, &edge.cacheHitBytes})
+      sum->store(0, std::memory_order_relaxed);
+    edge.from = edge.to = TensorDesc();
+  }
+  steps_.store(0, std::memory_order_relaxed);
+}
+
+//===----------------------------------------------------------------------===//
+// Telling
+//===----------------------------------------------------------------------===//
+
+/// A program that was loaded twice is one in the report.
+std::vector<StitchEdge> StitchReport::edges() const {
+  std::map<std::pair<StitchEnd, StitchEnd>, StitchEdge> byName;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Counters &counters : counters_) {
+      StitchEnd producer = counters.producer ? counters.producer->end : StitchEnd();
+      StitchEdge &edge = byName[{producer, *counters.consumer}];
+      edge.producer = std::move(producer);
+      edge.consumer = *counters.consumer;
+      edge.elided += counters.elided.load(std::memory_order_relaxed);
+      edge.converted += counters.converted.load(std::memory_order_relaxed);
+      edge.cacheHits += counters.cacheHits.load(std::memory_order_relaxed);
+      edge.elidedBytes += counters.elidedBytes.load(std::memory_order_relaxed);
+      edge.convertedBytes += counters.convertedBytes.load(std::memory_order_relaxed);
+      edge.cacheHitBytes += counters.cacheHitBytes.load(std::memory_order_relaxed);
+      if (counters.converted.load(std::memory_order_relaxed)) {
+        edge.from = counters.from;
+        edge.to = counters.to;
+      }
+    }
+  }
+  std::vector<StitchEdge> edges;
+  for (auto &[ends, edge] : byName)
+    if (edge.submits())
+      edges.push_back(std::move(edge));
+  std::ranges::stable_sort(edges, std::ranges::greater(), &StitchEdge::convertedBytes);
+  return edges;
+}
+
+static std::string hex(uint64_t number) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(number));
+  return text;
+}
+
+static Json layoutJson(const TensorDesc &desc) {
+  Json json;
+  json["space"] = name(desc.layout.space);
+  json["strides"] = desc.strides();
+  json["tile"] = desc.layout.tile;
+  json["storage"] = name(desc.layout.storage);
+  json["zero_points"] = desc.layout.zeroPoints;
+  json["alignment"] = desc.layout.alignment;
+  return json;
+}
+
+/// `value`: "output" or "input".
+static Json endJson(const StitchEnd &end, const char *value) {
+  Json json;
+  json["signature"] = hex(end.interfaceHash);
+  json["program"] = end.program;
+  json[value] = end.value;
+  return json;
+}
+
+Json StitchReport::toJson() const {
+  Json json;
+  json["version"] = 1;
+  json["steps"] = steps();
+  json["edges"] = Json::array();
+  for (const StitchEdge &edge : edges()) {
+    Json entry;
+    if (edge.producer.program.empty()) {
+      entry["producer"] = nullptr;
+    } else {
+      entry["producer"] = endJson(edge.producer, "output");
+      entry["producer"]["binary"] = edge.producer.binary;
+      entry["producer"]["location"] = edge.producer.location;
+    }
+    entry["consumer"] = endJson(edge.consumer, "input");
+    entry["consumer"]["binary"] = edge.consumer.binary;
+    entry["consumer"]["location"] = edge.consumer.location;
+    entry["elided"] = edge.elided;
+    entry["converted"] = edge.converted;
+    entry["cache_hits"] = edge.cacheHits;
+    entry["elided_bytes"] = edge.elidedBytes;
+    entry["converted_bytes"] = edge.convertedBytes;
+    entry["cache_hit_bytes"] = edge.cacheHitBytes;
+    if (edge.converted) {
+      entry["from"] = layoutJson(edge.from);
+      entry["to"] = layoutJson(edge.to);
+    }
+    json["edges"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+static std::string endText(const StitchEnd &end) {
+  return end.program.empty() ? "(outside)" : end.binary + ":" + end.program + "." + end.value;
+}
+
+std::string StitchReport::table() const {
+  std::string text;
+  uint64_t quiet = 0, quietBytes = 0;
+  for (const StitchEdge &edge : edges()) {
+    if (!edge.converted) {
+      ++quiet;
+      quietBytes += edge.elidedBytes + edge.cacheHitBytes;
+      continue;
+    }
+    text += endText(edge.producer) + " -> " + endText(edge.consumer) + ": " + std::to_string(edge.converted) + " of " +
+            std::to_string(edge.submits()) + " converted, " + std::to_string(edge.convertedBytes) + " bytes, " +
+            edge.from.strWithAlignment() + " -> " + edge.to.strWithAlignment() +
+            (edge.consumer.location.empty() ? "" : ", at " + edge.consumer.location) + "\n";
+  }
+  return text + std::to_string(quiet) + " other edges copied nothing (" + std::to_string(quietBytes) + " bytes)\n";
+}
+
+/// Parameters and tensors from outside have no producer that a compiler could
+/// change: there, the consumer's declared layout is what can be.
+void StitchReport::writeHints(const std::filesystem::path &path) const {
+  Json json;
+  json["version"] = 1;
+  json["edges"] = Json::array();
+  for (const StitchEdge &edge : edges()) {
+    if (!edge.converted)
+      continue;
+    Json entry;
+    bool outside = edge.producer.program.empty();
+    if (!outside)
+      entry["producer"] = endJson(edge.producer, "output");
+    entry["consumer"] = endJson(edge.consumer, "input");
+    entry["change"] = outside ? "consumer" : "producer";
+    // Without steps, a submit of the consumer stands for one.
+    uint64_t count = steps() ? steps() : edge.submits();
+    entry["bytes_per_step"] = edge.convertedBytes / count;
+    entry["from"] = layoutJson(edge.from);
+    entry["to"] = layoutJson(edge.to);
+    json["edges"].push_back(std::move(entry));
+  }
+  OutputFile file(path);
+  file.write(json.dump(1) + "\n");
+  file.commit();
+}
+
+} // namespace segue::inline runtime

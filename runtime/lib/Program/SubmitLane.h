@@ -1,0 +1,101 @@
+//===- SubmitLane.h - the one thread that submits to a device ---*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What all programs of a device share while they are submitted: whose turn it
+// is, the report of the seams, and the outputs kept for the next run. Belongs to
+// the device.
+//
+// The lane is free or held by one thread. Taking a free lane is one exchange; a
+// thread that finds it held sleeps until it is free, and that is counted, since
+// two threads that submit to one device gain nothing. A submit may be made
+// inside of another (an event sink that computes a value again).
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_PROGRAM_SUBMITLANE_H
+#define SEGUE_LIB_PROGRAM_SUBMITLANE_H
+
+#include "segue/runtime/Memory/DeviceMemory.h"
+#include "segue/runtime/Program/StitchReport.h"
+#include <atomic>
+#include <set>
+#include <vector>
+
+namespace segue::inline runtime {
+
+class PreparedProgram;
+
+class SubmitLane {
+public:
+  explicit SubmitLane(Device &device) : device_(device) {}
+
+  /// Holds the lane.
+  class Turn {
+  public:
+    explicit Turn(SubmitLane &lane) : lane_(lane) { lane_.enter(); }
+    ~Turn() { lane_.leave(); }
+    Turn(const Turn &) = delete;
+    Turn &operator=(const Turn &) = delete;
+
+  private:
+    SubmitLane &lane_;
+  };
+
+  StitchReport &report() { return report_; }
+
+  /// Times that a thread found the lane held by another.
+  uint64_t collisions() const { return collisions_.load(std::memory_order_relaxed); }
+
+  /// The same text, for as long as the device.
+  std::string_view intern(const std::string &text);
+
+  /// For programs that keep storages between runs and give them up when the
+  /// device runs out of memory.
+  void enlist(PreparedProgram &program);
+  void remove(PreparedProgram &program);
+
+private:
+  void enter() {
+    uintptr_t self = thisThread(), owner = 0;
+    if (owner_.compare_exchange_strong(owner, self, std::memory_order_acquire))
+      return;
+    if (owner == self)
+      ++depth_;
+    else
+      enterHeld(self);
+  }
+  void leave() {
+    if (depth_) {
+      --depth_;
+      return;
+    }
+    owner_.store(0, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst))
+      owner_.notify_one();
+  }
+  void enterHeld(uintptr_t self);
+  bool tryEnter();
+  static uintptr_t thisThread();
+  uint64_t makeRoom(Space space, uint64_t wanted);
+
+  std::atomic<uintptr_t> owner_{0};
+  std::atomic<uint32_t> sleepers_{0};
+  /// Submits inside of the outermost one; the owner's.
+  uint32_t depth_ = 0;
+  std::atomic<uint64_t> collisions_{0};
+
+  Device &device_;
+  StitchReport report_;
+  std::mutex mutex_;
+  std::set<std::string, std::less<>> texts_;
+  std::vector<PreparedProgram *> programs_;
+  DeviceMemory::RoomMakerHandle roomMaker_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_PROGRAM_SUBMITLANE_H

@@ -1,0 +1,146 @@
+//===- QueuedProgramTest.cpp - programs on devices with queues ------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "TestFile.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Program/StitchReport.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <new>
+#include <numeric>
+
+using namespace segue;
+using namespace segue::test;
+
+static thread_local uint64_t allocations = 0;
+
+__attribute__((noinline)) void *operator new(std::size_t bytes) {
+  ++allocations;
+  if (void *data = std::malloc(bytes ? bytes : 1))
+    return data;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void *data) noexcept { std::free(data); }
+__attribute__((noinline)) void operator delete(void *data, std::size_t) noexcept { std::free(data); }
+
+namespace {
+class QueuedProgramTest : public testing::TestWithParam<const char *> {
+protected:
+  DeviceRef device = Device::open(GetParam());
+
+  Tensor ramp(int64_t n, float start = 0) {
+    std::vector<float> values(static_cast<size_t>(n));
+    std::iota(values.begin(), values.end(), start);
+    Tensor host = Tensor::wrap(device, TensorDesc({n}, ElementType::f32), values.data(), {});
+    Tensor placed = copyTo(device, host, TensorDesc({n}, ElementType::f32));
+    wait(placed);
+    return placed;
+  }
+};
+} // namespace
+INSTANTIATE_TEST_SUITE_P(All, QueuedProgramTest, testing::Values("cpu:threads=1", "sim"));
+
+// A chain of programs, each output used where it lies: nothing is copied, and
+// the values are those of the cpu.
+TEST_P(QueuedProgramTest, ChainCopiesNothing) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  Executor executor(device, binary.program("forward"));
+  Tensor value = ramp(64), one = ramp(64, 1);
+  float expected = 3;
+  for (int i = 0; i < 10; ++i) {
+    value = executor.run({value, one})[0];
+    expected = 2 * (expected + 4);
+  }
+  EXPECT_EQ(toHost(value).data<float>()[3], expected);
+  EXPECT_EQ(executor.counters().inputsConverted, 0u);
+  EXPECT_EQ(executor.counters().inputsElided, 20u);
+  uint64_t seam = 0;
+  for (const StitchEdge &edge : stitchReport(*device).edges()) {
+    EXPECT_EQ(edge.converted, 0u);
+    if (edge.producer.value == "doubled") {
+      seam += edge.elided;
+    }
+  }
+  EXPECT_EQ(seam, 9u);
+}
+
+// A submit that is refused changes nothing: given tensors are the caller's.
+TEST_P(QueuedProgramTest, RefusedSubmitGivesBack) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  std::vector<Tensor> inputs{ramp(64), ramp(32)};
+  EXPECT_THROW(submit(device, binary.program("forward"), std::move(inputs)), Error);
+  ASSERT_TRUE(inputs[0] && inputs[1]);
+  inputs[1] = ramp(64);
+  auto outputs = submit(device, binary.program("forward"), std::move(inputs));
+  EXPECT_EQ(toHost(outputs[0]).data<float>()[5], 20);
+  EXPECT_FALSE(inputs[0]);
+}
+
+// Tensors that the caller keeps in place: the output's storage serves again.
+TEST_P(QueuedProgramTest, SpansKeepInputsAndReuseOutputs) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  Executor executor(device, binary.program("forward"));
+  std::vector<Tensor> inputs{ramp(64), ramp(64, 1)}, outputs(1);
+  executor.run(inputs, outputs);
+  const Storage *storage = outputs[0].storage().get();
+  uint64_t id = outputs[0].storage()->id();
+  executor.run(inputs, outputs);
+  EXPECT_EQ(outputs[0].storage().get(), storage);
+  EXPECT_NE(outputs[0].storage()->id(), id) << "a storage that is given out again is a new one";
+  Tensor held = outputs[0];
+  executor.run(inputs, outputs);
+  EXPECT_NE(outputs[0].storage().get(), storage) << "somebody still holds it";
+  EXPECT_EQ(toHost(held).data<float>()[2], 10);
+  EXPECT_EQ(toHost(outputs[0]).data<float>()[2], 10);
+  EXPECT_TRUE(inputs[0] && inputs[1]);
+}
+
+// A kernel that fails on a queue fails what it was to write, and whoever reads
+// that, with the first cause.
+TEST_P(QueuedProgramTest, FailureReachesTheReader) {
+  TestFile file;
+  uint32_t gather = file.addKernel("gather_f32", 1, {16, 0, 0}, {0, 8, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t table = addBuffer(program, schema::BufferKind::input, addInput(program, "table", {4}), 0, 16);
+  uint32_t tokens = addBuffer(program, schema::BufferKind::input,
+                              addInput(program, "tokens", {64}, schema::ElementType::i64), 0, 512);
+  uint32_t out = addBuffer(program, schema::BufferKind::output, addOutput(program, "out", {64}), 0, 256);
+  addLaunch(program, gather, {table, tokens, out}, 64, 8);
+  Binary binary = Binary::fromMemory(file.serialize()), next = Binary::fromMemory(makeAddFile(64).serialize());
+  std::vector<int64_t> indices(64, 9);
+  Tensor host = Tensor::wrap(device, TensorDesc({64}, ElementType::i64), indices.data(), {});
+  try {
+    auto outputs = submit(device, binary.program("forward"), {ramp(4), host});
+    auto later = submit(device, next.program("forward"), {outputs[0], outputs[0]});
+    wait(later[0]);
+    FAIL() << "nothing was thrown";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::IndexOutOfRange);
+    EXPECT_NE(std::string(error.what()).find("input \"tokens\""), std::string::npos) << error.what();
+  }
+}
+
+// A plan that was made is only followed.
+TEST(SubmitTest, ThirdSubmitDoesNotAllocate) {
+  DeviceRef device = Device::open("cpu:threads=1");
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  Executor executor(device, binary.program("forward"));
+  std::vector<Tensor> inputs, outputs(1);
+  for (int i = 0; i < 2; ++i)
+    inputs.push_back(Tensor::zeros(device, TensorDesc({64}, ElementType::f32)));
+  executor.run(inputs, outputs);
+  executor.run(inputs, outputs);
+  uint64_t before = allocations;
+  for (int i = 0; i < 100; ++i)
+    executor.run(inputs, outputs);
+  EXPECT_EQ(allocations, before);
+  outputs[0] = Tensor::zeros(device, TensorDesc({64}, ElementType::f32));
+  EXPECT_GT(allocations, before) << "the count counts";
+}
