@@ -68,7 +68,23 @@ struct ReplayOptions {
   bool check = false;
 };
 
+struct QuantizeOptions {
+  std::string source, slab;
+  /// A config file whose section memory.stagehand.squareq is the default.
+  std::string config;
+  /// The keys of that section; what is not given is not there.
+  std::optional<int64_t> padK, group;
+  std::string scheme, scaleSearch;
+  std::vector<std::string> includePrefixes, keepBf16;
+  std::optional<double> maxRatio;
+  std::string architectureId = "unknown";
+  bool keepNonfiniteBf16 = false;
+  int64_t threads = 0;
+  bool json = false;
+};
+
 int inspect(const InspectOptions &options);
+int quantize(const QuantizeOptions &options);
 int replay(const ReplayOptions &options);
 int run(const RunOptions &options);
 int train(const TrainOptions &options);

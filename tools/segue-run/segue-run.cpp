@@ -51,6 +51,31 @@ static void addRun(CLI::App &app, RunOptions &options) {
                   "           --input x=2x3xf32=1,2,3,4,5,6 --expect y=@y.npy");
 }
 
+static void addQuantize(CLI::App &app, QuantizeOptions &options) {
+  CLI::App *command = app.add_subcommand("quantize", "Makes a SquareQ slab of the linear layers of a checkpoint");
+  command->add_option("source", options.source, "safetensors file")->required();
+  command->add_option("-o,--output", options.slab, "slab: <slab>.safetensors, .manifest.json and .report.json")
+      ->required();
+  command->add_option("--config", options.config, "config file; flags go over its memory.stagehand.squareq");
+  command->add_option("--pad-k,--pad_k", options.padK, "columns are padded to a multiple; 64");
+  command->add_option("--scheme", options.scheme, "per_row_symmetric, fp8_e4m3_row or int4_group");
+  command->add_option("--group", options.group, "columns per scale of int4_group: 32 or 64");
+  command->add_option("--include-prefixes,--include_prefixes", options.includePrefixes, "only layers named so")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--keep-bf16,--keep_bf16", options.keepBf16,
+                   "glob of layers that stay bf16, or rmse>0.02, or cosine<0.999; replaces the default list, "
+                   "which is called default")
+      ->allow_extra_args(false);
+  command->add_option("--scale-search,--scale_search", options.scaleSearch, "absmax or mse");
+  command->add_option("--max-ratio,--max_ratio", options.maxRatio, "layers above this part of bf16 stay bf16; 0.9");
+  command->add_option("--architecture-id", options.architectureId, "noted in the manifest")->capture_default_str();
+  command->add_flag("--keep-nonfinite-bf16", options.keepNonfiniteBf16, "leave out layers with NaN or infinity");
+  command->add_option("--threads", options.threads, "0: as many as the machine has")->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", options.json, "machine-readable results");
+  command->footer("Example: segue-run quantize model.safetensors -o slab --keep-bf16 default --keep-bf16 'rmse>0.02'");
+}
+
 static void addTrain(CLI::App &app, TrainOptions &options) {
   CLI::App *command = app.add_subcommand("train", "Trains .segue files, stitched in their order");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -90,10 +115,12 @@ int main(int argc, char **argv) {
   InspectOptions inspectOptions;
   RunOptions runOptions;
   ReplayOptions replayOptions;
+  QuantizeOptions quantizeOptions;
   TrainOptions trainOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
   addReplay(app, replayOptions);
+  addQuantize(app, quantizeOptions);
   addTrain(app, trainOptions);
   try {
     app.parse(argc, argv);
@@ -107,6 +134,8 @@ int main(int argc, char **argv) {
       return run(runOptions);
     if (app.got_subcommand("replay"))
       return replay(replayOptions);
+    if (app.got_subcommand("quantize"))
+      return quantize(quantizeOptions);
     return train(trainOptions);
   } catch (const Error &error) {
     std::fprintf(stderr, "segue-run: %s\n", error.what());

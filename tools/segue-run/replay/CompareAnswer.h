@@ -17,7 +17,8 @@ namespace segue::tool {
 /// What differs, one line each: "granted_mb: 2500 expected, 2000 found".
 /// Only the keys of `expected` count, in objects within it too; lists agree
 /// element by element, so [] is exactly empty; numbers to 1e-9 of the greater
-/// one; null agrees with a key that is not there.
+/// one, except that a key that ends in `_below` expects a bound; null agrees
+/// with a key that is not there.
 std::vector<std::string> compareAnswer(const Json &expected, const Json &answer);
 
 } // namespace segue::tool

@@ -16,12 +16,14 @@ namespace segue::tool {
 std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log);
+std::unique_ptr<Replayer> createSquareQReplayer(const ReplayLog &log);
 
 std::span<const ReplayService> replayServices() {
   static constexpr ReplayService services[] = {
       {"activation", createActivationReplayer},
       {"conductor", createConductorReplayer},
       {"selective_precision", createSelectivePrecisionReplayer},
+      {"squareq", createSquareQReplayer},
   };
   return services;
 }

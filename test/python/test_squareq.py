@@ -1,0 +1,154 @@
+"""SquareQ slabs against the formulas of the format in numpy (f32 arithmetic)
+and against the file that the safetensors package writes."""
+
+import hashlib
+import json
+import os
+import subprocess
+import zlib
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+SEGUE_RUN = os.environ.get("SEGUE_RUN") or os.path.join(os.path.dirname(__file__), "../../build/bin/segue-run")
+
+
+def run(*arguments):
+    return subprocess.run([SEGUE_RUN, "quantize", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def quantize(weight, pad_k=64):
+    """qweight, scale and zero_point as SquareQ v2 defines them."""
+    flat = weight.reshape(weight.shape[0], -1).astype(np.float32)
+    flat = np.pad(flat, ((0, 0), (0, -flat.shape[1] % pad_k)))
+    scale = np.maximum(np.abs(flat).max(1) / np.float32(127), np.float32(1e-8))
+    inverse = np.float32(1) / scale
+    q = np.clip(np.rint(flat * inverse[:, None]), -127, 127).astype(np.int8)
+    return q, scale, np.zeros_like(scale)
+
+
+def reference(model, pad_k=64):
+    """The tensors of a slab of all of `model` that --max-ratio 1 lets in."""
+    tensors = {}
+    for name, weight in model.items():
+        layer = name.removesuffix(".weight")
+        if name.endswith(".weight") and weight.ndim >= 2:
+            stored = dict(zip(("qweight", "scale", "zero_point"), quantize(weight, pad_k)))
+            if f"{layer}.bias" in model:
+                stored["bias"] = model[f"{layer}.bias"].astype(np.float32)
+            if sum(value.nbytes for value in stored.values()) <= 2 * weight.size:
+                tensors.update({f"{layer}.{key}": value for key, value in stored.items()})
+    return tensors
+
+
+def random_model(seed):
+    random = np.random.default_rng(seed)
+    model = {}
+    for i in range(6):
+        out, width = (int(v) for v in random.integers(20, 200, 2))
+        kind = (np.float32, np.float16)[i % 2]
+        model[f"b.{i}.fc.weight"] = (random.standard_normal((out, width)) * 10.0 ** random.integers(-6, 3)).astype(kind)
+        if i % 3 == 0:
+            model[f"b.{i}.fc.bias"] = random.standard_normal(out).astype(kind)
+    model["conv.weight"] = random.standard_normal((32, 16, 3, 3)).astype(np.float32)
+    model["b.0.fc.weight"][3] = 0
+    return model
+
+
+@pytest.mark.parametrize("pad_k", [1, 16, 64])
+@pytest.mark.parametrize("seed", range(5))
+def test_slab_is_the_file_that_v2_writes(tmp_path, seed, pad_k):
+    model = random_model(seed)
+    save_file(model, tmp_path / "model.safetensors")
+    # Only layers that padding makes larger than bf16 are kept.
+    done = run(tmp_path / "model.safetensors", "-o", tmp_path / "slab", "--pad-k", pad_k, "--max-ratio", 1,
+               "--keep-bf16", "none")
+    assert done.returncode == 0, done.stderr
+    expected = reference(model, pad_k)
+    found = load_file(tmp_path / "slab.safetensors")
+    assert found.keys() == expected.keys()
+    for key in expected:
+        assert found[key].dtype == expected[key].dtype and found[key].shape == expected[key].shape, key
+        assert found[key].tobytes() == expected[key].tobytes(), key
+    save_file(expected, tmp_path / "v2.safetensors")
+    assert (tmp_path / "slab.safetensors").read_bytes() == (tmp_path / "v2.safetensors").read_bytes()
+
+    manifest = json.loads((tmp_path / "slab.manifest.json").read_text())
+    assert manifest["layer_count"] == len(manifest["layers"]) == sum(".qweight" in key for key in expected) >= 5
+    assert len(manifest["kept_bf16"]) == 7 - manifest["layer_count"]
+    assert manifest["total_qweight_bytes"] == sum(v.nbytes for k, v in expected.items() if k.endswith(".qweight"))
+    assert manifest["source_sha256"] == hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    for layer in manifest["layers"]:
+        for key, digest in layer["sha256"].items():
+            assert digest == hashlib.sha256(expected[key].tobytes()).hexdigest()
+            assert layer["crc32"][key] == f"{zlib.crc32(expected[key].tobytes()):08x}"
+    lines = sorted(f"{n[:-7]}:{w.shape[1]}:{w.shape[0]}:{n[:-6] + 'bias' in model}"
+                   for n, w in model.items() if n.endswith(".weight") and w.ndim == 2)
+    assert manifest["model_signature"] == hashlib.sha256("|".join(lines).encode()).hexdigest()[:16]
+
+
+def test_manifest_has_the_keys_of_v2_in_their_order(tmp_path):
+    save_file({"fc.weight": np.ones((64, 64), np.float32)}, tmp_path / "m.safetensors")
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "s").returncode == 0
+    text = (tmp_path / "s.manifest.json").read_text()
+    manifest = json.loads(text)
+    assert list(manifest) == ["model_signature", "architecture_id", "quant_version", "kernel_abi_version",
+                              "min_runtime_version", "layer_count", "total_qweight_bytes", "layers",
+                              "source_sha256", "tool_version", "kept_bf16"]
+    assert list(manifest["layers"][0]) == [
+        "canonical_name", "qweight_key", "scale_key", "zero_point_key", "bias_key", "orig_shape", "packed_shape",
+        "pad_k", "quant_bits", "quant_scheme", "quant_axis", "dtype_qweight", "dtype_scale", "dtype_zero_point",
+        "block_id", "sha256", "crc32"]
+    assert text == json.dumps(manifest, indent=2)
+
+
+def test_gaussian_weights_keep_their_direction(tmp_path):
+    weight = (np.random.default_rng(1).standard_normal((512, 768)) * 0.02).astype(np.float32)
+    save_file({"fc.weight": weight}, tmp_path / "m.safetensors")
+    done = run(tmp_path / "m.safetensors", "-o", tmp_path / "s", "--json")
+    report = json.loads(done.stdout)
+    slab = load_file(tmp_path / "s.safetensors")
+    back = slab["fc.qweight"].astype(np.float32) * slab["fc.scale"][:, None]
+    a, b = weight.ravel().astype(float), back.ravel().astype(float)
+    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
+    assert cosine >= 0.9996
+    assert report["min_cosine"] == pytest.approx(cosine, abs=1e-12)
+    rmse = np.sqrt(((a - b) ** 2).sum() / (a ** 2).sum())
+    assert rmse < 0.05 and report["max_rel_rmse"] == pytest.approx(rmse, rel=1e-9)
+    assert (np.abs(a - b).reshape(weight.shape) <= slab["fc.scale"][:, None] * (0.5 + 2.0**-14)).all()
+
+
+def test_int4_groups(tmp_path):
+    torch = pytest.importorskip("torch")
+    weight = np.random.default_rng(2).standard_normal((96, 130)).astype(np.float32)
+    save_file({"fc.weight": weight}, tmp_path / "m.safetensors")
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "s", "--scheme", "int4_group").returncode == 0
+    from safetensors.torch import load_file as load_torch
+    slab = load_torch(tmp_path / "s.safetensors")
+    padded = torch.nn.functional.pad(torch.from_numpy(weight), (0, 62)).view(96, 3, 64)
+    scale = (padded.abs().amax(2) / 7).to(torch.bfloat16)
+    q = torch.round(padded / scale.float()[:, :, None]).clamp(-8, 7).to(torch.int32).view(96, 192) & 15
+    assert torch.equal(slab["fc.wscales"], scale.t().contiguous())
+    assert torch.equal(slab["fc.qweight"], (q[:, 0::2] | q[:, 1::2] << 4).to(torch.uint8))
+
+
+def test_a_trained_checkpoint(tmp_path):
+    """A small torch model with every kind of parameter, in bf16."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(128, 4, 256), 2).to(torch.bfloat16)
+    save_torch(dict(model.state_dict()), tmp_path / "m.safetensors")
+    done = run(tmp_path / "m.safetensors", "-o", tmp_path / "s", "--json")
+    assert done.returncode == 0, done.stderr
+    names = {n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    report = json.loads(done.stdout)
+    assert {layer["name"] for layer in report["per_layer"]} == names
+    assert report["min_cosine"] > 0.9996
+    slab = load_file(tmp_path / "s.safetensors")
+    for name in names:
+        q, scale, _ = quantize(model.get_submodule(name).weight.detach().float().numpy())
+        assert slab[f"{name}.qweight"].tobytes() == q.tobytes()
+        assert slab[f"{name}.scale"].tobytes() == scale.tobytes()
