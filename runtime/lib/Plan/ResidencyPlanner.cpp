@@ -1,0 +1,240 @@
+//===- ResidencyPlanner.cpp - what leaves when, for a budget --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <tuple>
+
+namespace segue::inline runtime {
+
+std::string_view name(StepEvent::Kind kind) {
+  static constexpr std::string_view names[] = {"phase", "block_begin", "block_end", "save", "restore"};
+  return names[size_t(kind)];
+}
+
+/// Plans between the least and the unconstrained peak. A budget may leave a
+/// part in so many of the difference unused.
+static constexpr uint64_t poolSteps = 64;
+
+/// A way back is begun so much earlier than the link needs: what comes before
+/// it on the link may take longer than planned.
+static constexpr double returnMargin = 1.1;
+
+/// Plans that differ by less of the step's time are as fast.
+static constexpr double timeGrain = 1e-3;
+
+static double linkSeconds(uint64_t bytes, double bytesPerSecond, double latency) {
+  return bytes ? latency + double(bytes) / bytesPerSecond : 0;
+}
+
+static double outSeconds(const ResidencyGap &gap, const LinkSpeed &link) {
+  return linkSeconds(gap.outBytes, link.d2hBytesPerSecond, link.latencySeconds);
+}
+
+static double inSeconds(const ResidencyGap &gap, const LinkSpeed &link) {
+  return linkSeconds(gap.inBytes, link.h2dBytesPerSecond, link.latencySeconds);
+}
+
+static void addTo(std::vector<uint64_t> &curve, uint32_t begin, uint32_t end, uint64_t bytes) {
+  for (uint32_t event = begin; event < end; ++event)
+    curve[event] += bytes;
+}
+
+static void checkProfile(const StepProfile &profile) {
+  auto refuse = [](const std::string &what) { throw Error(ErrorCode::InvalidArgument, "step profile: " + what); };
+  if (profile.events.empty())
+    refuse("it has no events");
+  const LinkSpeed &link = profile.link;
+  if (!(link.h2dBytesPerSecond > 0) || !(link.d2hBytesPerSecond > 0) || !(link.latencySeconds >= 0))
+    refuse("the link needs a positive bandwidth in both directions and a latency");
+  std::vector<uint64_t> away(profile.events.size());
+  for (const ResidencyGap &gap : profile.gaps) {
+    if (gap.leaves >= gap.needed || gap.needed >= profile.events.size())
+      refuse("tensor \"" + gap.tensor + "\" leaves at event " + std::to_string(gap.leaves) + " and is needed at " +
+             std::to_string(gap.needed) + " of " + std::to_string(profile.events.size()));
+    addTo(away, gap.leaves, gap.needed, gap.bytes);
+  }
+  for (size_t event = 0; event < away.size(); ++event)
+    if (away[event] > profile.events[event].peakBytes)
+      refuse("at event " + std::to_string(event) + " tensors of " + std::to_string(away[event]) +
+             " bytes may be away, but only " + std::to_string(profile.events[event].peakBytes) + " are live");
+}
+
+ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(profile)) {
+  checkProfile(profile_);
+  const auto &events = profile_.events;
+  begins_.push_back(0);
+  for (const StepEvent &event : events)
+    begins_.push_back(begins_.back() + event.seconds);
+
+  // One that is needed again within the link's round trip leaves last of all.
+  auto worth = [&](uint32_t index) {
+    const ResidencyGap &gap = profile_.gaps[index];
+    double spare = begins_[gap.needed] - begins_[gap.leaves];
+    double link = outSeconds(gap, profile_.link) + inSeconds(gap, profile_.link);
+    return std::pair(spare > link, link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
+  };
+  preferred_.resize(profile_.gaps.size());
+  std::iota(preferred_.begin(), preferred_.end(), 0);
+  std::ranges::stable_sort(preferred_, std::greater(), worth);
+
+  std::vector<uint64_t> least;
+  for (const StepEvent &event : events)
+    least.push_back(event.peakBytes);
+  for (const ResidencyGap &gap : profile_.gaps)
+    for (uint32_t event = gap.leaves; event < gap.needed; ++event)
+      least[event] -= gap.bytes;
+  tightest_ = uint32_t(std::ranges::max_element(least) - least.begin());
+  uint64_t floor = least[tightest_];
+  uint64_t ceiling = std::ranges::max_element(events, {}, &StepEvent::peakBytes)->peakBytes;
+  for (uint64_t step = 0; step < poolSteps && floor + (ceiling - floor) * step / poolSteps < ceiling; ++step)
+    pool_.push_back(planFor(floor + (ceiling - floor) * step / poolSteps));
+  pool_.push_back(planFor(ceiling));
+}
+
+ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
+  const auto &gaps = profile_.gaps;
+  ResidencyPlan plan;
+  std::vector<uint64_t> &curve = plan.curve;
+  for (const StepEvent &event : profile_.events)
+    curve.push_back(event.peakBytes);
+
+  // Who leaves: at each event that is over the target, the most worth first.
+  std::vector<uint32_t> chosen;
+  std::vector<bool> isAway(gaps.size());
+  for (uint32_t event = 0; event < curve.size(); ++event)
+    for (size_t i = 0; curve[event] > target && i < preferred_.size(); ++i) {
+      const ResidencyGap &gap = gaps[preferred_[i]];
+      if (isAway[preferred_[i]] || event < gap.leaves || event >= gap.needed)
+        continue;
+      isAway[preferred_[i]] = true;
+      chosen.push_back(preferred_[i]);
+      addTo(curve, gap.leaves, gap.needed, -gap.bytes);
+    }
+
+  // Who can stay after all: an early choice may have become needless.
+  for (size_t i = preferred_.size(); i-- > 0;) {
+    const ResidencyGap &gap = gaps[preferred_[i]];
+    auto span = std::span(curve).subspan(gap.leaves, gap.needed - gap.leaves);
+    if (!isAway[preferred_[i]] || std::ranges::any_of(span, [&](uint64_t live) { return live + gap.bytes > target; }))
+      continue;
+    isAway[preferred_[i]] = false;
+    addTo(curve, gap.leaves, gap.needed, gap.bytes);
+  }
+  std::erase_if(chosen, [&](uint32_t gap) { return !isAway[gap]; });
+
+  // When each is to come back, if memory lets it: the last one just in time,
+  // and before it what the link has to bring by then.
+  std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(gaps[gap].needed, gap); });
+  plan.away.resize(chosen.size());
+  double linkFree = begins_.back();
+  for (size_t i = chosen.size(); i-- > 0;) {
+    const ResidencyGap &gap = gaps[chosen[i]];
+    linkFree = std::min(linkFree, begins_[gap.needed]) - returnMargin * inSeconds(gap, profile_.link);
+    auto after = std::upper_bound(begins_.begin(), begins_.end(), linkFree);
+    uint32_t event = after == begins_.begin() ? 0 : uint32_t(after - begins_.begin() - 1);
+    plan.away[i] = {chosen[i], std::clamp(event, gap.leaves + 1, gap.needed)};
+  }
+  // The earliest need is first to get memory; the link brings in this order.
+  uint32_t earliest = 0;
+  for (Departure &departure : plan.away) {
+    const ResidencyGap &gap = gaps[departure.gap];
+    uint32_t event = std::min(std::max(departure.returns, earliest), gap.needed);
+    for (uint32_t at = gap.needed; at-- > event;)
+      if (curve[at] + gap.bytes > target) {
+        event = at + 1;
+        break;
+      }
+    departure.returns = event;
+    earliest = event;
+    addTo(curve, event, gap.needed, gap.bytes);
+  }
+  plan.peakBytes = *std::ranges::max_element(curve);
+  estimate(plan, target);
+  return plan;
+}
+
+void ResidencyPlanner::estimate(ResidencyPlan &plan, uint64_t target) const {
+  const auto &gaps = profile_.gaps;
+  // Departures by the event at which they leave, come back and are needed.
+  size_t count = plan.away.size();
+  std::vector<size_t> byLeave(count), byNeed(count);
+  std::iota(byLeave.begin(), byLeave.end(), 0);
+  byNeed = byLeave;
+  auto gapOf = [&](size_t i) -> const ResidencyGap & { return gaps[plan.away[i].gap]; };
+  std::ranges::stable_sort(byLeave, {}, [&](size_t i) { return gapOf(i).leaves; });
+  std::ranges::stable_sort(byNeed, {}, [&](size_t i) { return gapOf(i).needed; });
+
+  struct Leaving {
+    double done;
+    uint64_t bytes;
+    bool operator>(const Leaving &other) const { return done > other.done; }
+  };
+  std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> leaving;
+  uint64_t leavingBytes = 0;
+  std::vector<double> gone(count), back(count);
+  double now = 0, outFree = 0, inFree = 0;
+  size_t nextLeave = 0, nextReturn = 0, nextNeed = 0;
+  for (uint32_t event = 0; event < profile_.events.size(); ++event) {
+    for (; nextLeave < count && gapOf(byLeave[nextLeave]).leaves == event; ++nextLeave) {
+      const ResidencyGap &gap = gapOf(byLeave[nextLeave]);
+      double &done = gone[byLeave[nextLeave]] = now;
+      if (!gap.outBytes)
+        continue;
+      done = outFree = std::max(now, outFree) + outSeconds(gap, profile_.link);
+      leaving.push({done, gap.bytes});
+      leavingBytes += gap.bytes;
+      plan.outBytes += gap.outBytes;
+    }
+    for (; nextReturn < count && plan.away[nextReturn].returns == event; ++nextReturn) {
+      const ResidencyGap &gap = gapOf(nextReturn);
+      inFree = std::max({now, inFree, gone[nextReturn]}) + inSeconds(gap, profile_.link);
+      back[nextReturn] = inFree;
+      plan.inBytes += gap.inBytes;
+    }
+    for (; nextNeed < count && gapOf(byNeed[nextNeed]).needed == event; ++nextNeed)
+      now = std::max(now, back[byNeed[nextNeed]]);
+    // What is taken now may be what is still being copied out.
+    while (!leaving.empty() && (leaving.top().done <= now || plan.curve[event] + leavingBytes > target)) {
+      now = std::max(now, leaving.top().done);
+      leavingBytes -= leaving.top().bytes;
+      leaving.pop();
+    }
+    now += profile_.events[event].seconds;
+  }
+  std::vector<uint64_t> host(profile_.events.size() + 1);
+  for (size_t i = 0; i < count; ++i)
+    addTo(host, gapOf(i).leaves, gapOf(i).needed + 1, gapOf(i).outBytes);
+  plan.hostPeakBytes = *std::ranges::max_element(host);
+  plan.stallSeconds = now - begins_.back();
+  plan.seconds = std::max({now, outFree, inFree});
+}
+
+const ResidencyPlan &ResidencyPlanner::plan(uint64_t budgetBytes) const {
+  const ResidencyPlan *best = nullptr;
+  double grain = std::max(unconstrained().seconds * timeGrain, std::numeric_limits<double>::min());
+  auto rank = [&](const ResidencyPlan &plan) {
+    return std::tuple(std::round(plan.seconds / grain), plan.outBytes + plan.inBytes, plan.peakBytes);
+  };
+  for (const ResidencyPlan &plan : pool_)
+    if (plan.peakBytes <= budgetBytes && (!best || rank(plan) < rank(*best)))
+      best = &plan;
+  if (best)
+    return *best;
+  const StepEvent &event = profile_.events[tightest_];
+  throw Error(ErrorCode::BudgetInfeasible,
+              "no plan keeps to " + std::to_string(budgetBytes) + " bytes of device_dram: the smallest budget is " +
+                  std::to_string(smallestBudget()) + " bytes, set after " + std::string(name(event.kind)) + " \"" +
+                  event.label + "\" in " + std::string(name(event.phase)) + ", where nothing more can leave");
+}
+
+} // namespace segue::inline runtime

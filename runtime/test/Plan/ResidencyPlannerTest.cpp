@@ -1,0 +1,238 @@
+//===- ResidencyPlannerTest.cpp - what leaves when, for a budget ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <random>
+
+using namespace segue;
+
+namespace {
+
+/// A step of `blocks` blocks that each save one tensor of `bytes`, over a base
+/// of `base` bytes: saves are events 0 .. n-1, restores n .. 2n-1 in reverse.
+StepProfile makeStack(uint32_t blocks, uint64_t bytes, uint64_t base, double seconds, double bandwidth) {
+  StepProfile profile;
+  profile.link = {bandwidth, bandwidth, 0};
+  for (uint32_t event = 0; event < 2 * blocks; ++event) {
+    bool forward = event < blocks;
+    uint32_t block = forward ? event : 2 * blocks - 1 - event;
+    profile.events.push_back({.kind = forward ? StepEvent::Kind::Save : StepEvent::Kind::Restore,
+                              .phase = forward ? Phase::Forward : Phase::Backward,
+                              .label = "b" + std::to_string(block),
+                              .peakBytes = base + bytes * (block + 1),
+                              .seconds = seconds});
+  }
+  for (uint32_t block = 0; block < blocks; ++block)
+    profile.gaps.push_back({.tensor = "b" + std::to_string(block),
+                            .bytes = bytes,
+                            .outBytes = bytes,
+                            .inBytes = bytes,
+                            .leaves = block,
+                            .needed = 2 * blocks - 1 - block});
+  return profile;
+}
+
+/// A step whose saves, restores, weights and times are random.
+StepProfile makeRandom(std::mt19937 &random) {
+  auto pick = [&](uint64_t low, uint64_t high) { return std::uniform_int_distribution<uint64_t>(low, high)(random); };
+  StepProfile profile;
+  profile.link = {double(pick(1, 1000)), double(pick(1, 1000)), double(pick(0, 2))};
+  auto events = uint32_t(pick(2, 60));
+  for (uint32_t event = 0; event < events; ++event)
+    profile.events.push_back(
+        {.label = std::to_string(event), .peakBytes = pick(0, 200), .seconds = double(pick(0, 9))});
+  for (uint64_t gap = 0, count = pick(0, 40); gap < count; ++gap) {
+    auto leaves = uint32_t(pick(0, events - 2)), needed = uint32_t(pick(leaves + 1, events - 1));
+    uint64_t bytes = pick(0, 300);
+    profile.gaps.push_back({.tensor = std::to_string(gap),
+                            .bytes = bytes,
+                            .outBytes = pick(0, 2) ? bytes : 0,
+                            .inBytes = bytes / pick(1, 2),
+                            .leaves = leaves,
+                            .needed = needed});
+    for (uint32_t event = leaves; event < needed; ++event)
+      profile.events[event].peakBytes += bytes;
+  }
+  return profile;
+}
+
+/// The curve that follows from the plan's departures alone.
+std::vector<uint64_t> replay(const StepProfile &profile, const ResidencyPlan &plan) {
+  std::vector<uint64_t> curve;
+  for (uint32_t event = 0; event < profile.events.size(); ++event) {
+    uint64_t live = profile.events[event].peakBytes;
+    for (const Departure &departure : plan.away)
+      if (profile.gaps[departure.gap].leaves <= event && event < departure.returns)
+        live -= profile.gaps[departure.gap].bytes;
+    curve.push_back(live);
+  }
+  return curve;
+}
+
+TEST(ResidencyPlanner, LeavesAllWhereEverythingFits) {
+  ResidencyPlanner planner(makeStack(5, 10, 3, 1, 10));
+  EXPECT_EQ(planner.unconstrained().peakBytes, 53u);
+  EXPECT_TRUE(planner.plan(53).away.empty());
+  EXPECT_EQ(planner.plan(53).seconds, 10);
+  EXPECT_EQ(planner.plan(53).stallSeconds, 0);
+}
+
+TEST(ResidencyPlanner, TheOneNeededLastLeavesFirst) {
+  // Time to spare on the link: 1 s per tensor and event.
+  ResidencyPlanner planner(makeStack(5, 10, 0, 1, 10));
+  const ResidencyPlan &plan = planner.plan(40);
+  ASSERT_EQ(plan.away.size(), 1u);
+  EXPECT_EQ(planner.profile().gaps[plan.away[0].gap].tensor, "b0");
+  EXPECT_EQ(plan.peakBytes, 40u);
+  EXPECT_EQ(plan.stallSeconds, 0);
+}
+
+TEST(ResidencyPlanner, TheSmallestBudgetHoldsOneTensorAtATime) {
+  ResidencyPlanner planner(makeStack(5, 10, 3, 1, 10));
+  // A tensor that just came back is read while nothing else is there.
+  EXPECT_EQ(planner.smallestBudget(), 13u);
+  const ResidencyPlan &plan = planner.plan(13);
+  EXPECT_EQ(plan.peakBytes, 13u);
+  // The last one saved is the first one needed and stays.
+  EXPECT_EQ(plan.away.size(), 4u);
+  EXPECT_EQ(plan.outBytes, 40u);
+  EXPECT_EQ(plan.inBytes, 40u);
+  EXPECT_EQ(plan.hostPeakBytes, 40u);
+}
+
+TEST(ResidencyPlanner, FetchesAheadWhereMemoryLetsIt) {
+  // A copy takes the time of half an event; with room, nothing waits.
+  StepProfile profile = makeStack(6, 10, 0, 1, 20);
+  ResidencyPlanner planner(profile);
+  const ResidencyPlan &plan = planner.plan(30);
+  EXPECT_LE(plan.peakBytes, 30u);
+  EXPECT_EQ(plan.stallSeconds, 0);
+  for (const Departure &departure : plan.away)
+    EXPECT_LT(departure.returns, profile.gaps[departure.gap].needed) << profile.gaps[departure.gap].tensor;
+}
+
+TEST(ResidencyPlanner, WaitsForASlowLink) {
+  // 10 s per copy and 1 s per event: waiting cannot be avoided, and is seen.
+  ResidencyPlanner planner(makeStack(4, 10, 0, 1, 1));
+  const ResidencyPlan &plan = planner.plan(10);
+  EXPECT_GT(plan.stallSeconds, 10);
+  EXPECT_NEAR(plan.seconds, planner.unconstrained().seconds + plan.stallSeconds, 1e-9);
+}
+
+TEST(ResidencyPlanner, PrefersWhatNeedNotBeCopiedOut) {
+  // The same gap twice: a weight that the host has, and a saved value.
+  StepProfile profile = makeStack(3, 10, 10, 1, 10);
+  for (StepEvent &event : profile.events)
+    event.label = "x";
+  profile.gaps.push_back({.tensor = "weight", .bytes = 10, .outBytes = 0, .inBytes = 10, .leaves = 0, .needed = 5});
+  const ResidencyPlan plan = ResidencyPlanner(profile).plan(30);
+  ASSERT_EQ(plan.away.size(), 1u);
+  EXPECT_EQ(profile.gaps[plan.away[0].gap].tensor, "weight");
+  EXPECT_EQ(plan.outBytes, 0u);
+}
+
+TEST(ResidencyPlanner, RefusesABudgetWithTheSmallestOne) {
+  ResidencyPlanner planner(makeStack(5, 10, 3, 1, 10));
+  try {
+    planner.plan(12);
+    FAIL() << "a plan for too little";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible);
+    EXPECT_NE(std::string(error.what())
+                  .find("no plan keeps to 12 bytes of device_dram: the smallest budget is 13 bytes, "
+                        "set after restore \"b4\" in backward"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(ResidencyPlanner, RefusesProfilesThatContradictThemselves) {
+  auto refusal = [](StepProfile profile) -> std::string {
+    try {
+      ResidencyPlanner planner(std::move(profile));
+    } catch (const Error &error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      return error.what();
+    }
+    return "";
+  };
+  StepProfile profile = makeStack(2, 10, 0, 1, 10);
+  profile.gaps[1].needed = 9;
+  EXPECT_NE(refusal(profile).find("tensor \"b1\" leaves at event 1 and is needed at 9 of 4"), std::string::npos);
+  profile = makeStack(2, 10, 0, 1, 10);
+  profile.gaps[0].bytes = 11;
+  EXPECT_NE(refusal(profile).find("at event 0 tensors of 11 bytes may be away, but only 10 are live"),
+            std::string::npos);
+  profile = makeStack(2, 10, 0, 1, 0);
+  EXPECT_NE(refusal(profile).find("positive bandwidth"), std::string::npos);
+  EXPECT_NE(refusal({}).find("no events"), std::string::npos);
+}
+
+/// 1000 steps × 10 budgets: peak ≤ budget, a smaller budget never uses more,
+/// and one below the smallest is refused.
+TEST(ResidencyPlanner, ABudgetIsAPromise) {
+  std::mt19937 random(20261121);
+  size_t plans = 0, away = 0;
+  for (int graph = 0; graph < 1000; ++graph) {
+    StepProfile profile = makeRandom(random);
+    ResidencyPlanner planner(profile);
+    uint64_t least = planner.smallestBudget(), most = planner.unconstrained().peakBytes;
+    uint64_t before = UINT64_MAX;
+    for (uint64_t i = 10; i-- > 0;) {
+      uint64_t budget = least + (most - least) * i / 9;
+      const ResidencyPlan &plan = planner.plan(budget);
+      ASSERT_LE(plan.peakBytes, budget);
+      ASSERT_LE(plan.peakBytes, before);
+      before = plan.peakBytes;
+      std::vector<uint64_t> curve = replay(profile, plan);
+      ASSERT_EQ(curve, plan.curve);
+      ASSERT_EQ(*std::ranges::max_element(curve), plan.peakBytes);
+      uint32_t last = 0;
+      for (const Departure &departure : plan.away) {
+        ASSERT_GT(departure.returns, profile.gaps[departure.gap].leaves);
+        ASSERT_LE(departure.returns, profile.gaps[departure.gap].needed);
+        ASSERT_GE(departure.returns, last);
+        last = departure.returns;
+      }
+      ASSERT_GE(plan.stallSeconds, 0);
+      ++plans;
+      away += plan.away.size();
+    }
+    if (least > 0) {
+      ASSERT_THROW(planner.plan(least - 1), Error);
+    }
+  }
+  EXPECT_EQ(plans, 10000u);
+  EXPECT_GT(away, plans);
+}
+
+/// The smallest budget is that of the best choice of all.
+TEST(ResidencyPlanner, TheSmallestBudgetIsTheSmallestOfAllSubsets) {
+  std::mt19937 random(7);
+  int tried = 0;
+  while (tried < 50) {
+    StepProfile profile = makeRandom(random);
+    if (profile.gaps.size() > 10)
+      continue;
+    ++tried;
+    uint64_t best = UINT64_MAX;
+    for (uint32_t subset = 0; subset < 1u << profile.gaps.size(); ++subset) {
+      ResidencyPlan plan;
+      for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
+        if (subset >> gap & 1)
+          plan.away.push_back({gap, profile.gaps[gap].needed});
+      std::vector<uint64_t> curve = replay(profile, plan);
+      best = std::min(best, *std::ranges::max_element(curve));
+    }
+    EXPECT_EQ(ResidencyPlanner(profile).smallestBudget(), best);
+  }
+}
+
+} // namespace
