@@ -1,0 +1,73 @@
+//===- PlanFollower.h - a step by its plan ----------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Says at each event of a step what the plan has for it: whether the tensor that
+// is saved leaves, and which tensors are to come back now. A policy of `mode:
+// planned`: events in, decisions out, no clock and no device.
+//
+//   PlanFollower follower(planner.profile(), planner.plan(budget));
+//   follower.beginStep();
+//   auto now = follower.next(StepEvent::Kind::Save, "h.0.saved.1");
+//   if (now.leaves) ...
+//   for (uint32_t gap : now.returns) ...
+//
+// A step that is not the one planned (other shapes, an evaluation in between) is
+// seen at the first event that differs: from there on nothing leaves, and what
+// is away comes back when it is needed.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PLAN_PLANFOLLOWER_H
+#define SEGUE_RUNTIME_PLAN_PLANFOLLOWER_H
+
+#include "segue/runtime/Plan/ResidencyPlanner.h"
+#include <span>
+
+namespace segue::inline runtime {
+
+class PlanFollower {
+public:
+  PlanFollower(const StepProfile &profile, const ResidencyPlan &plan);
+
+  struct Decisions {
+    /// The gaps that begin at this event and in which the plan has their tensor
+    /// away.
+    std::span<const uint32_t> leaves;
+    /// The gaps whose tensor is to come back now, those needed first in front.
+    std::span<const uint32_t> returns;
+  };
+
+  void beginStep();
+  /// The next event of the step has happened.
+  Decisions next(StepEvent::Kind kind, std::string_view label);
+
+  /// True if an event of this step was not the planned one.
+  bool hasDiverged() const { return diverged_; }
+  /// Steps that diverged.
+  uint64_t divergences() const { return divergences_; }
+  /// The planned event where the last such step diverged, and what came.
+  const std::string &divergence() const { return divergence_; }
+
+private:
+  struct Event {
+    StepEvent::Kind kind;
+    std::string label;
+    uint32_t firstLeaving = 0, firstReturning = 0;
+  };
+
+  /// One more for the end.
+  std::vector<Event> events_;
+  std::vector<uint32_t> leaving_, returning_;
+  size_t position_ = 0;
+  bool diverged_ = false;
+  uint64_t divergences_ = 0;
+  std::string divergence_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PLAN_PLANFOLLOWER_H
