@@ -77,6 +77,9 @@ static TensorDesc dense(const TensorDesc &desc) {
                     Layout{.storage = desc.layout.storage, .zeroPoints = desc.layout.zeroPoints});
 }
 
+/// The memory of `desc` as bytes in a row.
+static TensorDesc rawBytes(const TensorDesc &desc) { return TensorDesc({int64_t(desc.spanBytes())}, ElementType::i8); }
+
 /// True if the same values have the same bytes in both.
 static bool sameBytes(const TensorDesc &a, const TensorDesc &b) {
   if (a.element != b.element)
@@ -164,7 +167,10 @@ private:
     step.queue = queue;
     step.from = now_->layout.space;
     step.bytes = target.spanBytes();
-    step.relayout = std::make_shared<const CopyPlan>(*now_, target);
+    // A view that repeats elements comes as it is, out of L1: few bytes, which nobody may write by index.
+    bool repeats = !isInjective(target.shape, target.layout);
+    step.relayout = repeats ? std::make_shared<const CopyPlan>(rawBytes(*now_), rawBytes(target))
+                            : std::make_shared<const CopyPlan>(*now_, target);
     step.target = std::move(target);
     append(std::move(step));
   }
