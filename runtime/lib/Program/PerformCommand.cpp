@@ -100,12 +100,17 @@ void PreparedProgram::performQueued(Run &run, Op &op) noexcept {
 
 /// Outputs that are not written carry the first cause; what was written by the
 /// program before it failed is not told apart.
+Error PreparedProgram::failureOf(size_t output, const Error &error) const {
+  return error.within("output \"" + info_.outputs[output].name + "\" of program \"" + info_.name + "\"");
+}
+
 void PreparedProgram::fail(Run &run, const Error &error, bool asItIs) noexcept {
-  run.failed.store(true, std::memory_order_relaxed);
+  std::lock_guard lock(run.lateMutex);
+  if (!run.failed.exchange(true))
+    run.failure.emplace(error);
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (const auto &outcome = run.outcomes[outputSlot(i)])
-      outcome->fail(
-          asItIs ? error : error.within("output \"" + info_.outputs[i].name + "\" of program \"" + info_.name + "\""));
+      outcome->fail(asItIs ? error : failureOf(i, error));
 }
 
 } // namespace segue::inline runtime

@@ -105,6 +105,8 @@ void PreparedProgram::readSignature() {
     plan.owner = ownerOf(value.name, std::string(name(value.role)), value.location);
     plan.keeps = keeps(plan.bytes);
     plan.origin = &lane_.report().addOrigin(endOf(value), i);
+    plan.late = plan.desc->layout.space == Space::DeviceDram &&
+                std::ranges::none_of(info_.aliases, [&](const Alias &alias) { return alias.output == i; });
     outputs_.push_back(std::move(plan));
   }
   for (const Alias &alias : info_.aliases)
@@ -215,6 +217,11 @@ void PreparedProgram::markSteps() {
   for (uint32_t slot = 0; slot < slotCount_; ++slot) {
     const Use &use = uses[slot];
     bool isConstant = slot >= constantSlot(0);
+    if (slot >= outputSlot(0) && slot < arenaSlot(0) && std::min(use.firstRead, use.firstWrite) == SIZE_MAX)
+      outputs_[slot - outputSlot(0)].late = false; // no command would place it
+    bool isLate = slot >= outputSlot(0) && slot < arenaSlot(0) && outputs_[slot - outputSlot(0)].late;
+    if (isLate)
+      mark(before, std::min(use.firstRead, use.firstWrite), MarkKind::Place, slot);
     if (!inline_ && !isConstant) {
       mark(before, use.firstRead, MarkKind::WaitForWrites, slot);
       mark(before, use.firstWrite, MarkKind::WaitForUses, slot);

@@ -125,8 +125,9 @@ private:
   };
 
   /// Operations of one queue run in order, so that a storage is waited for at
-  /// the first operation that touches it, and is told at the last.
-  enum class MarkKind : uint8_t { WaitForWrites, WaitForUses, NoteRead, NoteWrite, Drop };
+  /// the first operation that touches it, and is told at the last. Place: an
+  /// output whose memory was left for later is needed now.
+  enum class MarkKind : uint8_t { Place, WaitForWrites, WaitForUses, NoteRead, NoteWrite, Drop };
   struct Mark {
     MarkKind kind;
     uint32_t slot;
@@ -161,6 +162,9 @@ private:
     uint64_t descHash = 0, bytes = 0;
     OwnerId owner = 0;
     TensorOrigin *origin = nullptr;
+    /// Where a sink watches, memory is taken by the first command that touches
+    /// it: what a sink has freed by then serves it.
+    bool late = false;
     /// Small enough to be kept for the next run; what is kept.
     bool keeps = false;
     Tensor kept;
@@ -205,6 +209,9 @@ private:
     /// By slot; null where nothing can fail.
     std::vector<std::shared_ptr<Outcome>> outcomes;
     std::atomic<bool> failed{false};
+    /// Outputs get their outcomes while the queue may fail them all.
+    std::mutex lateMutex;
+    std::optional<Error> failure;
     /// Inputs in place that are not counted yet.
     uint64_t elided = 0;
   };
@@ -240,7 +247,10 @@ private:
   void freeUnretained(Run &run, Storage &storage);
   std::shared_ptr<Storage> placeArena(ArenaPlan &arena);
   Tensor placeOutput(size_t output, const Tensor *replaced);
-  void placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, bool deferRestored);
+  void placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, bool watched);
+  void startOutput(Run &run, size_t output, std::span<Tensor> outputs);
+  Error failureOf(size_t output, const Error &error) const;
+  void placeLateOutputs(Run &run, const Op &op, std::span<Tensor> outputs);
   void setSlot(Run &run, uint32_t slot, const Tensor &tensor);
   void runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
                 EventSink *events);

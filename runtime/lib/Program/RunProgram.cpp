@@ -7,7 +7,10 @@
 //
 // Check all inputs, align them, take memory for arenas and outputs; from there
 // on the tensors are the program's, and its operations are run or queued in
-// order, with the fences of what they touch. Once a program has run with the
+// order, with the fences of what they touch. Where a sink watches, outputs in
+// device_dram take their memory when they are first written instead, so that what
+// the sink has freed by then serves them; no memory is an error in the midst of
+// the program there. Once a program has run with the
 // same descriptions of inputs, nothing here allocates or locks as long as what
 // it needs was kept from the run before.
 //
@@ -43,6 +46,7 @@ PreparedProgram::Run &PreparedProgram::takeRun() {
   if (free->args.size() < operands_.size())
     free->args.resize(operands_.size());
   free->failed.store(false, std::memory_order_relaxed);
+  free->failure.reset();
   for (size_t i = 0; i < constants_.size(); ++i)
     free->slots[constantSlot(i)] = constants_[i];
   free->underWay = true;
@@ -185,14 +189,14 @@ void PreparedProgram::freeUnretained(Run &run, Storage &storage) {
 }
 
 void PreparedProgram::placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
-                                   bool deferRestored) {
+                                   bool watched) {
   for (const Alias &alias : info_.aliases) {
     const Tensor &input = run.held[alias.input] ? run.held[alias.input] : inputs[alias.input];
     const OutputPlan &plan = outputs_[alias.output];
     if (!alias.required) {
       bool mayBe = run.held[alias.input] || given == Given::Away;
       if ((!input.storage()->isDonated() && !(mayBe && input.isSoleOwner())) || !input.storage()->isWritable() ||
-          input.storage()->isExternal() || (deferRestored && inputs_[alias.input].restored))
+          input.storage()->isExternal() || (watched && inputs_[alias.input].restored))
         continue;
       add(donations_, 1);
       transfer_.counters().donations += 1;
@@ -202,8 +206,29 @@ void PreparedProgram::placeOutputs(Run &run, std::span<Tensor> inputs, std::span
                                       asDeclared ? plan.descHash : input.descHash(), plan.origin);
   }
   for (size_t i = 0; i < outputs_.size(); ++i)
-    if (!run.placed[i])
+    if (!run.placed[i] && !(watched && outputs_[i].late))
       run.placed[i] = placeOutput(i, &outputs[i]);
+}
+
+/// The output has its memory and is the caller's from here on.
+void PreparedProgram::startOutput(Run &run, size_t index, std::span<Tensor> outputs) {
+  if (!inline_)
+    run.placed[index].storage()->outcome();
+  setSlot(run, outputSlot(index), run.placed[index]);
+  outputs[index] = run.placed[index];
+}
+
+void PreparedProgram::placeLateOutputs(Run &run, const Op &op, std::span<Tensor> outputs) {
+  for (uint32_t i = op.before.begin; i < op.before.end; ++i) {
+    size_t index = marks_[i].slot - outputSlot(0);
+    if (marks_[i].kind != MarkKind::Place || run.placed[index])
+      continue;
+    run.placed[index] = placeOutput(index, &outputs[index]);
+    std::lock_guard lock(run.lateMutex);
+    startOutput(run, index, outputs);
+    if (run.failure && !inline_)
+      run.outcomes[marks_[i].slot]->fail(failureOf(index, *run.failure));
+  }
 }
 
 static bool isGivenAway(const Tensor &tensor, bool all) { return all || (tensor && tensor.storage()->isDonated()); }
@@ -240,6 +265,7 @@ void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> input
         freeUnretained(run, *storage);
       break;
     }
+    case MarkKind::Place:
     case MarkKind::WaitForWrites:
     case MarkKind::WaitForUses:
       break;
@@ -292,6 +318,8 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
     run.held[event.index] = Tensor();
     if (isGivenAway(inputs[event.index], given == Given::Away))
       inputs[event.index] = Tensor();
+    if (events)
+      events->onFree(program, event.index);
     return;
   }
   if (!events)
@@ -321,6 +349,8 @@ void PreparedProgram::enqueue(Run &run, Op &op) {
   }
   Fence after;
   for (uint32_t i = op.before.begin; i < op.before.end; ++i) {
+    if (marks_[i].kind == MarkKind::Place)
+      continue;
     const Storage &storage = *run.slots[marks_[i].slot].storage;
     after.join(marks_[i].kind == MarkKind::WaitForWrites ? storage.writes() : storage.uses());
   }
@@ -336,6 +366,8 @@ void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tenso
       handleEvent(run, events_[step.event], program, inputs, outputs, given, events);
       continue;
     }
+    if (events)
+      placeLateOutputs(run, *step.op, outputs);
     enqueue(run, *step.op);
     applyAfter(*step.op, run, inputs, run.done);
   }
@@ -395,10 +427,12 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
     if (run.slots[inputSlot(alias.input)].storage == run.placed[alias.output].storage().get())
       run.placed[alias.output].storage()->bumpVersion();
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!inline_)
-      run.placed[i].storage()->outcome();
-    setSlot(run, outputSlot(i), run.placed[i]);
-    outputs[i] = run.placed[i];
+    if (run.placed[i])
+      startOutput(run, i, outputs);
+    else {
+      run.slots[outputSlot(i)] = {};
+      run.outcomes[outputSlot(i)] = nullptr;
+    }
   }
   for (size_t i = 0; i < arenas_.size(); ++i)
     run.slots[arenaSlot(i)] = {run.arenas[i].get(), 0, nullptr};

@@ -81,13 +81,14 @@ void TransferEngine::Impl::finishHops(bool all) {
     }
     InFlight done = std::move(*it);
     it = inFlight.erase(it);
-    gate->complete(done.token, done.bytes, *done.seconds);
+    gate->complete(done.token, done.bytes, *done.seconds, !done.target->error());
   }
 }
 
+void TransferEngine::settle(bool all) { impl_->finishHops(all); }
+
 void TransferEngine::setGate(TransferGate *gate) {
-  if (impl_->gate)
-    impl_->finishHops(/*all=*/true);
+  impl_->finishHops(/*all=*/true);
   impl_->gate = gate;
 }
 
@@ -355,7 +356,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
       for (PassingMemory &buffer : staging.memory)
         buffer.addUse(fence);
       if (token)
-        inFlight.push_back({*token, step.queue, step.bytes, fence, linkSeconds});
+        inFlight.push_back({*token, step.queue, step.bytes, fence, linkSeconds, chain->target});
     }
     before = fence;
     read = written;

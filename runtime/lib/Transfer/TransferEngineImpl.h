@@ -117,6 +117,7 @@ struct TransferEngine::Impl {
     uint64_t bytes;
     Fence fence;
     std::shared_ptr<double> seconds;
+    std::shared_ptr<Outcome> target;
   };
   TransferGate *gate = nullptr;
   std::deque<InFlight> inFlight;

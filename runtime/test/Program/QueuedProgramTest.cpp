@@ -127,6 +127,112 @@ TEST_P(QueuedProgramTest, FailureReachesTheReader) {
   }
 }
 
+namespace {
+/// saved.i = x + y over f32[n], each saved as soon as it is written; x is free
+/// after the last.
+TestFile makeSavesFile(int64_t n, uint32_t count) {
+  TestFile file;
+  uint32_t add = file.addKernel("add_f32", 1, {0, 0, 0}, {4, 4, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint64_t bytes = uint64_t(n) * 4;
+  uint32_t x = addBuffer(program, schema::BufferKind::input, addInput(program, "x", {n}), 0, bytes);
+  uint32_t y = addBuffer(program, schema::BufferKind::input, addInput(program, "y", {n}), 0, bytes);
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string name = "saved." + std::to_string(i);
+    uint32_t output = addOutput(program, name, {n}, schema::ElementType::f32, schema::Role::saved);
+    uint32_t buffer = addBuffer(program, schema::BufferKind::output, output, 0, bytes);
+    addLaunch(program, add, {x, y, buffer}, uint64_t(n), 64);
+    schema::SaveT save;
+    save.output = output;
+    addCommand(program, std::move(save));
+  }
+  addCommand(program, schema::FreeT{});
+  return file;
+}
+
+/// Takes what is saved to the host.
+struct Spiller : EventSink {
+  DeviceRef device;
+  std::vector<uint32_t> freed;
+  explicit Spiller(DeviceRef device) : device(std::move(device)) {}
+  void onSave(const Program &, uint32_t, Tensor &saved) override {
+    TensorDesc desc = saved.desc();
+    desc.layout.space = Space::HostPinned;
+    saved = toLayout(device, saved, desc);
+  }
+  void onFree(const Program &, uint32_t input) override { freed.push_back(input); }
+};
+} // namespace
+
+// Where a sink watches, an output takes its memory when it is first written, so
+// that what the sink has taken away serves the next one.
+TEST_P(QueuedProgramTest, SavedOutputsTakeMemoryWhenTheyAreWritten) {
+  constexpr uint64_t MiB = 1 << 20;
+  Binary binary = Binary::fromMemory(makeSavesFile(MiB / 4, 8).serialize());
+  Tensor x = ramp(MiB / 4), y = ramp(MiB / 4, 1);
+  uint64_t before = device->memory().liveBytes(Space::DeviceDram);
+  device->memory().resetPeak();
+  Spiller spiller(device);
+  std::vector<Tensor> outputs = submit(device, binary.program("forward"), {x, y}, &spiller);
+  uint64_t peak = device->memory().peakBytes(Space::DeviceDram) - before;
+  if (!device->hasUnifiedMemory()) { // there a copy to the host is none
+    EXPECT_LT(peak, 4 * MiB);
+  }
+  EXPECT_EQ(spiller.freed, std::vector<uint32_t>{0});
+  ASSERT_EQ(outputs.size(), 8u);
+  for (const Tensor &output : outputs)
+    EXPECT_EQ(toHost(output).data<float>()[5], 11);
+  device->memory().resetPeak();
+  outputs = submit(device, binary.program("forward"), {x, y});
+  EXPECT_GE(device->memory().peakBytes(Space::DeviceDram) - before, 8 * MiB) << "without a sink, all at the start";
+}
+
+// No memory in the midst of a program: an error like that of a kernel.
+TEST_P(QueuedProgramTest, NoMemoryForALateOutput) {
+  constexpr uint64_t MiB = 1 << 20;
+  Binary binary = Binary::fromMemory(makeSavesFile(MiB / 4, 8).serialize());
+  Tensor x = ramp(MiB / 4), y = ramp(MiB / 4, 1);
+  uint64_t before = device->memory().liveBytes(Space::DeviceDram);
+  device->memory().setBudget(Space::DeviceDram, before + 3 * MiB + MiB / 2);
+  EventSink watching;
+  EXPECT_THROW(submit(device, binary.program("forward"), {x, y}, &watching), OutOfMemory);
+  EXPECT_LE(device->memory().liveBytes(Space::DeviceDram), before + MiB) << "but one that is kept for the next run";
+  device->memory().setBudget(Space::DeviceDram, UINT64_MAX);
+  EXPECT_EQ(toHost(submit(device, binary.program("forward"), {x, y}, &watching)[7]).data<float>()[5], 11);
+}
+
+// An output whose memory is taken after a kernel has failed is failed with it.
+TEST_P(QueuedProgramTest, LateOutputsFailWithTheirProgram) {
+  TestFile file;
+  uint32_t gather = file.addKernel("gather_f32", 1, {16, 0, 0}, {0, 8, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t table = addBuffer(program, schema::BufferKind::input, addInput(program, "table", {4}), 0, 16);
+  uint32_t tokens = addBuffer(program, schema::BufferKind::input,
+                              addInput(program, "tokens", {64}, schema::ElementType::i64), 0, 512);
+  for (const char *name : {"first", "second"}) {
+    uint32_t out = addBuffer(program, schema::BufferKind::output, addOutput(program, name, {64}), 0, 256);
+    addLaunch(program, gather, {table, tokens, out}, 64, 8);
+    schema::BlockBeginT block;
+    block.name = name;
+    addCommand(program, std::move(block));
+    addCommand(program, schema::BlockEndT{});
+  }
+  Binary binary = Binary::fromMemory(file.serialize());
+  std::vector<int64_t> indices(64, 9);
+  Tensor host = Tensor::wrap(device, TensorDesc({64}, ElementType::i64), indices.data(), {});
+  struct Drain : EventSink {
+    DeviceRef device;
+    void onBlockEnd(const Program &) override { device->drain(); }
+  } drain;
+  drain.device = device;
+  try {
+    wait(submit(device, binary.program("forward"), {ramp(4), host}, &drain)[1]);
+    FAIL() << "nothing was thrown";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::IndexOutOfRange);
+  }
+}
+
 // A plan that was made is only followed.
 TEST(SubmitTest, ThirdSubmitDoesNotAllocate) {
   DeviceRef device = Device::open("cpu:threads=1");

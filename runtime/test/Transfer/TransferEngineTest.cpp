@@ -534,7 +534,7 @@ TEST_F(TransferEngineTest, WhatIsNotRetainedIsFreedOnceRead) {
 namespace {
 class CountingGate final : public TransferGate {
 public:
-  int limit = 1, inFlight = 0, most = 0, overruns = 0, waits = 0;
+  int limit = 1, inFlight = 0, most = 0, overruns = 0, waits = 0, failed = 0;
   bool suppressSpeculative = false;
   uint64_t bytes = 0;
 
@@ -553,10 +553,11 @@ public:
     ++inFlight;
     return ++last_;
   }
-  void complete(uint64_t token, uint64_t moved, double seconds) override {
+  void complete(uint64_t token, uint64_t moved, double seconds, bool succeeded) override {
     EXPECT_GT(token, 0u);
     EXPECT_GE(seconds, 0);
     --inFlight;
+    failed += !succeeded;
     bytes += moved;
   }
 
@@ -592,6 +593,25 @@ TEST_F(TransferEngineTest, HopsTakeTokens) {
   engine().setGate(&gate);
   engine().toLayout(device, there[0], desc({256}, in(Space::DeviceL1)));
   EXPECT_EQ(gate.waits + gate.overruns, gate.waits + 1);
+  engine().setGate(nullptr);
+}
+
+// A hop whose transfer failed gives its token back once, and says so.
+TEST_F(TransferEngineTest, FailedHopsGiveTheirTokensBack) {
+  CountingGate gate;
+  engine().setGate(&gate);
+  Tensor pinned = numbers({256}, 0, Space::HostPinned);
+  scripted->copiesToFail = 2; // with the engine's own second try
+  Tensor there = engine().toLayout(device, pinned, desc({256}));
+  EXPECT_EQ(gate.inFlight, 1);
+  engine().settle(/*all=*/true);
+  EXPECT_EQ(gate.inFlight, 0);
+  EXPECT_EQ(gate.failed, 1);
+  engine().settle(/*all=*/true);
+  EXPECT_EQ(gate.inFlight, 0);
+  there = engine().toLayout(device, pinned, desc({256}));
+  engine().settle(/*all=*/true);
+  EXPECT_EQ(gate.failed, 1);
   engine().setGate(nullptr);
 }
 

@@ -53,6 +53,8 @@ public:
   /// type. With a sink, inputs that a program restores are aligned here and not
   /// at the start.
   virtual void onRestore(const Program &program, uint32_t input, Tensor &saved) {}
+  /// No later command reads input `input`; the program's handles of it are gone.
+  virtual void onFree(const Program &program, uint32_t input) {}
 };
 
 } // namespace segue::inline runtime

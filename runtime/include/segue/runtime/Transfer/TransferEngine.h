@@ -111,9 +111,9 @@ public:
   virtual Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
   /// A token although the slots are full: nothing is left to wait for.
   virtual uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
-  /// The hop is done, after `seconds` at work. Told before the engine's next
-  /// hop is asked for.
-  virtual void complete(uint64_t token, uint64_t bytes, double seconds) = 0;
+  /// The hop is done, after `seconds` at work; not `succeeded` if the transfer
+  /// failed. Told before the engine's next hop is asked for.
+  virtual void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) = 0;
 };
 
 /// One step of one transfer, kept where `trace_copies` is on.
@@ -144,6 +144,9 @@ public:
   const StitchOptions &options() const { return options_; }
   /// Not owned; null: every hop may go at once.
   void setGate(TransferGate *gate);
+  /// Tells the gate of the hops that are done by now; with `all`, blocks until
+  /// every one is.
+  void settle(bool all);
   /// Gets a sentence per lossy conversion where `lossy_casts` is "warn"; by
   /// default stderr does.
   void setWarn(std::function<void(const std::string &)> warn);
