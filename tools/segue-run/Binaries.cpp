@@ -41,11 +41,15 @@ Binary loadBinary(const std::string &path, const CommonOptions &options) {
   return Binary::fromMemory(std::as_bytes(std::span(bytes.data(), bytes.size())), load, "stdin");
 }
 
+std::string moduleName(const std::string &path) {
+  return path == "-" ? "stdin" : std::filesystem::path(path).stem().string();
+}
+
 std::vector<SessionModule> loadModules(const std::vector<std::string> &paths, const CommonOptions &options) {
   std::vector<SessionModule> modules;
   std::set<std::string> names;
   for (const std::string &path : paths) {
-    std::string name = path == "-" ? "stdin" : std::filesystem::path(path).stem().string();
+    std::string name = moduleName(path);
     names.insert(name);
     modules.push_back({std::move(name), loadBinary(path, options)});
   }
@@ -53,6 +57,26 @@ std::vector<SessionModule> loadModules(const std::vector<std::string> &paths, co
     for (SessionModule &module : modules)
       module.name.clear();
   return modules;
+}
+
+std::pair<std::string, std::string> splitPair(const std::string &text, const char *flag) {
+  size_t equals = text.find('=');
+  if (equals == text.npos)
+    throw Error(ErrorCode::InvalidArgument, std::string(flag) + " " + text + ": write module.name=module.name");
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+std::optional<ParameterRef> splitModule(const std::string &text, const std::vector<std::string> &modules) {
+  for (const std::string &module : modules)
+    if (text.starts_with(module + "."))
+      return ParameterRef{module, text.substr(module.size() + 1)};
+  return std::nullopt;
+}
+
+ParameterRef requireModule(const std::string &text, const std::vector<std::string> &modules) {
+  if (auto found = splitModule(text, modules))
+    return *found;
+  throw Error(ErrorCode::NameUnknown, "\"" + text + "\" does not begin with the name of a module and a point");
 }
 
 void printProfile(const std::string &title, const std::vector<CommandProfile> &profile) {

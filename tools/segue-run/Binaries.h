@@ -9,6 +9,7 @@
 #define SEGUE_TOOLS_SEGUERUN_BINARIES_H
 
 #include "segue/runtime/Session/Session.h"
+#include <optional>
 
 namespace segue::tool {
 
@@ -25,9 +26,21 @@ std::string readAll(const std::string &path);
 /// The binary at `path`; `-` is stdin.
 Binary loadBinary(const std::string &path, const CommonOptions &options);
 
-/// Binaries as modules of a session, named after their files ("front" for
-/// "out/front.segue"), or by position where that would name two alike.
+/// What the programs of a file are called by: "front" for "out/front.segue".
+std::string moduleName(const std::string &path);
+
+/// Binaries as modules of a session, named after their files, or by
+/// position where that would name two alike.
 std::vector<SessionModule> loadModules(const std::vector<std::string> &paths, const CommonOptions &options);
+
+/// `left=right`, as it stands in --tie and --wire. Throws InvalidArgument.
+std::pair<std::string, std::string> splitPair(const std::string &text, const char *flag);
+
+/// `module.name`: the module is the one whose name and a point it begins with;
+/// nothing if there is none.
+std::optional<ParameterRef> splitModule(const std::string &text, const std::vector<std::string> &modules);
+/// The same; throws NameUnknown.
+ParameterRef requireModule(const std::string &text, const std::vector<std::string> &modules);
 
 /// Prints what the commands of a program have cost, the dearest first.
 void printProfile(const std::string &title, const std::vector<CommandProfile> &profile);

@@ -15,6 +15,7 @@
 
 #include "Binaries.h"
 #include "ExitStatus.h"
+#include "StitchParts.h"
 
 namespace segue::tool {
 
@@ -38,6 +39,22 @@ struct RunOptions : CommonOptions {
   double tolerance = 1e-5;
   int64_t repeat = 1;
   bool profile = false;
+};
+
+struct StitchCommand : StitchArguments {
+  /// Names of parts in the order of their submits, "a,b,a"; empty: each once.
+  std::string schedule;
+  /// Times that the schedule is run.
+  int64_t repeat = 1;
+  /// `[part.][name=]@file.npy`; other outputs of the last part go to stdout.
+  std::vector<std::string> outputs;
+  /// `[part.][name=]tensor`.
+  std::vector<std::string> expected;
+  double tolerance = 1e-5;
+  /// The table of edges, on stdout.
+  bool report = false;
+  /// Where to write stitch_hints.json.
+  std::string hints;
 };
 
 struct TrainOptions : CommonOptions {
@@ -87,6 +104,7 @@ int inspect(const InspectOptions &options);
 int quantize(const QuantizeOptions &options);
 int replay(const ReplayOptions &options);
 int run(const RunOptions &options);
+int stitch(const StitchCommand &options);
 int train(const TrainOptions &options);
 
 } // namespace segue::tool

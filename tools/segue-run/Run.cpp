@@ -6,55 +6,20 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
-#include "NpyFile.h"
+#include "ProgramValues.h"
 #include "TensorText.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Json.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <list>
 #include <nlohmann/json.hpp>
 
 namespace segue::tool {
 
-/// Sorts `[name=]text` arguments to the values of a program: by name, or the
-/// next value that no argument names. Empty where nothing was given.
-static std::vector<std::string> assign(const std::vector<std::string> &arguments, const std::vector<Value> &values,
-                                       const char *what) {
-  std::vector<std::string> texts(values.size());
-  std::vector<std::string> unnamed;
-  for (const std::string &argument : arguments) {
-    NamedText named = splitName(argument);
-    if (named.name.empty()) {
-      unnamed.push_back(std::move(named.text));
-      continue;
-    }
-    size_t index = 0;
-    while (index < values.size() && values[index].name != named.name)
-      ++index;
-    if (index == values.size())
-      throw Error(ErrorCode::NameUnknown,
-                  std::string("the program has no ") + what + " \"" + named.name + "\"; segue-run inspect lists them");
-    if (!texts[index].empty())
-      throw Error(ErrorCode::InvalidArgument, std::string(what) + " \"" + named.name + "\" is given twice");
-    texts[index] = std::move(named.text);
-  }
-  size_t next = 0;
-  for (std::string &text : unnamed) {
-    while (next < texts.size() && !texts[next].empty())
-      ++next;
-    if (next == texts.size())
-      throw Error(ErrorCode::InvalidArgument,
-                  std::string("the program has ") + std::to_string(values.size()) + " " + what + "s, more are given");
-    texts[next] = std::move(text);
-  }
-  return texts;
-}
-
 static std::vector<Tensor> readInputs(const DeviceRef &device, const Program &program, const RunOptions &options) {
-  std::vector<std::string> texts = assign(options.inputs, program.inputs(), "input");
+  std::vector<std::string> texts = assignTexts(options.inputs, program.inputs(), "input");
   std::optional<SafetensorsFile> weights;
   if (!options.weights.empty())
     weights = SafetensorsFile::open(options.weights);
@@ -77,63 +42,16 @@ static std::vector<Tensor> readInputs(const DeviceRef &device, const Program &pr
   return inputs;
 }
 
-/// Compares as numpy.allclose does, NaN equal to NaN. Says where it differs.
-static bool matches(const std::string &name, const Tensor &given, const Tensor &expected, double tolerance) {
-  if (given.shape() != expected.shape() || given.element() != expected.element()) {
-    std::fprintf(stderr, "output \"%s\" is %s, expected %s\n", name.c_str(), given.desc().str().c_str(),
-                 expected.desc().str().c_str());
-    return false;
-  }
-  Tensor a = toHost(given), b = toHost(expected);
-  uint64_t differing = 0, first = 0;
-  for (uint64_t i = a.elementCount(); i-- > 0;) {
-    double x = elementAt(a, i), y = elementAt(b, i);
-    bool same = x == y || (std::isnan(x) && std::isnan(y)) ||
-                std::fabs(x - y) <= tolerance * (1 + std::fabs(y)); // false for NaN
-    if (!same)
-      ++differing, first = i;
-  }
-  if (differing)
-    std::fprintf(stderr, "output \"%s\" differs in %llu of %llu elements; the first is %llu: %.9g, expected %.9g\n",
-                 name.c_str(), (unsigned long long)differing, (unsigned long long)a.elementCount(),
-                 (unsigned long long)first, elementAt(a, first), elementAt(b, first));
-  return !differing;
-}
-
-/// Files are written first and put in place together at the end: if one cannot
-/// be written, none appears.
-static void printOutputs(const Program &program, const std::vector<Tensor> &outputs,
-                         const std::vector<std::string> &files, bool json) {
-  std::list<OutputFile> written;
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (!files[i].empty())
-      writeNpy(written.emplace_back(files[i].substr(1)), outputs[i]);
-  for (OutputFile &file : written)
-    file.commit();
-
-  nlohmann::ordered_json object = nlohmann::ordered_json::object();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const Value &value = program.outputs()[i];
-    if (!files[i].empty())
-      continue;
-    if (json)
-      object[value.name] = formatTensor(outputs[i]);
-    else
-      std::printf("%s: %s\n", value.name.c_str(), formatTensor(outputs[i]).c_str());
-  }
-  if (json)
-    std::printf("%s\n", object.dump(2).c_str());
-}
-
 int run(const RunOptions &options) {
   DeviceRef device = Device::open(options.device);
   Binary binary = loadBinary(options.file, options);
   const Program &program = binary.program(options.program);
-  std::vector<std::string> files = assign(options.outputs, program.outputs(), "output");
-  for (const std::string &file : files)
-    if (!file.empty() && !file.starts_with('@'))
-      throw Error(ErrorCode::InvalidArgument, "--output " + file + ": write @file.npy or name=@file.npy");
-  std::vector<std::string> texts = assign(options.expected, program.outputs(), "output");
+  std::vector<std::string> files = assignTexts(options.outputs, program.outputs(), "output");
+  std::vector<NamedOutput> results;
+  for (size_t i = 0; i < files.size(); ++i)
+    results.push_back(
+        {program.outputs()[i].name, Tensor(), files[i].empty() ? std::filesystem::path() : npyPath(files[i])});
+  std::vector<std::string> texts = assignTexts(options.expected, program.outputs(), "output");
   std::vector<Tensor> expected;
   for (const std::string &text : texts)
     expected.push_back(text.empty() ? Tensor() : parseTensor(device, text));
@@ -156,7 +74,18 @@ int run(const RunOptions &options) {
   for (size_t i = 0; i < expected.size(); ++i)
     if (expected[i])
       same &= matches(program.outputs()[i].name, outputs[i], expected[i], options.tolerance);
-  printOutputs(program, outputs, files, options.json);
+  for (size_t i = 0; i < results.size(); ++i)
+    results[i].tensor = outputs[i];
+  writeFiles(results);
+  if (options.json) {
+    Json object = Json::object();
+    for (const NamedOutput &result : results)
+      if (result.file.empty())
+        object[result.name] = formatTensor(result.tensor);
+    std::printf("%s\n", object.dump(2).c_str());
+  } else {
+    printTensors(results);
+  }
   return same ? Done : Unexpected;
 }
 

@@ -23,36 +23,21 @@
 
 namespace segue::tool {
 
-/// `left=right`, as it stands in --tie and --wire.
-static std::pair<std::string, std::string> splitPair(const std::string &text, const char *flag) {
-  size_t equals = text.find('=');
-  if (equals == text.npos)
-    throw Error(ErrorCode::InvalidArgument, std::string(flag) + " " + text + ": write module.name=module.name");
-  return {text.substr(0, equals), text.substr(equals + 1)};
-}
-
-/// `module.name`: the module is the one whose name and a point it begins with.
-static ParameterRef splitModule(const std::string &text, const std::vector<SessionModule> &modules) {
-  for (size_t i = 0; i < modules.size(); ++i) {
-    std::string module = modules[i].name.empty() ? std::to_string(i) : modules[i].name;
-    if (text.starts_with(module + "."))
-      return {module, text.substr(module.size() + 1)};
-  }
-  throw Error(ErrorCode::NameUnknown, "\"" + text + "\" does not begin with the name of a module and a point");
-}
-
 static Session makeSession(const DeviceRef &device, const TrainOptions &options) {
   std::vector<SessionModule> modules = loadModules(options.files, options);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < modules.size(); ++i)
+    names.push_back(modules[i].name.empty() ? std::to_string(i) : modules[i].name);
   SessionOptions session;
   session.maxGradNorm = options.clip;
   session.seed = options.seed;
   for (const std::string &text : options.tied) {
     auto [left, right] = splitPair(text, "--tie");
-    session.tied.push_back({splitModule(left, modules), splitModule(right, modules)});
+    session.tied.push_back({requireModule(left, names), requireModule(right, names)});
   }
   for (const std::string &text : options.wires) {
     auto [left, right] = splitPair(text, "--wire");
-    ParameterRef to = splitModule(left, modules), from = splitModule(right, modules);
+    ParameterRef to = requireModule(left, names), from = requireModule(right, names);
     session.wires.push_back({to.module, to.name, from.module, from.name});
   }
   return Session(device, std::move(modules), std::move(session));

@@ -76,6 +76,32 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->footer("Example: segue-run quantize model.safetensors -o slab --keep-bf16 default --keep-bf16 'rmse>0.02'");
 }
 
+static void addStitch(CLI::App &app, StitchCommand &options) {
+  CLI::App *command = app.add_subcommand("stitch", "Runs programs compiled apart, outputs of one feeding the next");
+  command->add_option("programs", options.programs, "file.segue[:program], forward by default; - is stdin")->required();
+  command->add_option("--input", options.inputs, "[part.]name=2x3xf32=1,2,... or [part.]name=@file.npy")
+      ->allow_extra_args(false);
+  command->add_option("--weights", options.weights, "safetensors file for inputs that are not given, by name");
+  command->add_option("--wire", options.wires, "part.input=part.output")->allow_extra_args(false);
+  command->add_option("--schedule", options.schedule, "parts in the order of their submits: a,b,a");
+  command->add_option("--repeat", options.repeat, "run the schedule so often; each time is a step")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--prepare", options.prepare, "bring inputs to their layouts before the first submit");
+  command->add_option("--output", options.outputs, "[part.][name=]@file.npy; the rest of the last part goes to stdout")
+      ->allow_extra_args(false);
+  command->add_option("--expect", options.expected, "[part.][name=]tensor that an output must equal; status 4 if not")
+      ->allow_extra_args(false);
+  command->add_option("--tolerance", options.tolerance, "allowed |x - y| / (1 + |y|)")->capture_default_str();
+  command->add_flag("--report", options.report, "what was copied between which programs, on stdout");
+  command->add_option("--hints", options.hints, "stitch_hints.json for the compiler");
+  addCommon(command, options);
+  command->footer("A part is called by its file, front for out/front.segue, or front:backward for what else of\n"
+                  "the file is stitched. An input is fed by a wire, a tensor of its name, a program before it of the\n"
+                  "same file that has the name, or the next output of the part before it.\n"
+                  "Example: segue-run stitch front.segue back.segue --weights mlp.safetensors --input x=@x.npy\n"
+                  "           --expect y=@y.npy --repeat 3 --report --device sim");
+}
+
 static void addTrain(CLI::App &app, TrainOptions &options) {
   CLI::App *command = app.add_subcommand("train", "Trains .segue files, stitched in their order");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -116,11 +142,13 @@ int main(int argc, char **argv) {
   RunOptions runOptions;
   ReplayOptions replayOptions;
   QuantizeOptions quantizeOptions;
+  StitchCommand stitchOptions;
   TrainOptions trainOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
   addReplay(app, replayOptions);
   addQuantize(app, quantizeOptions);
+  addStitch(app, stitchOptions);
   addTrain(app, trainOptions);
   try {
     app.parse(argc, argv);
@@ -136,6 +164,8 @@ int main(int argc, char **argv) {
       return replay(replayOptions);
     if (app.got_subcommand("quantize"))
       return quantize(quantizeOptions);
+    if (app.got_subcommand("stitch"))
+      return stitch(stitchOptions);
     return train(trainOptions);
   } catch (const Error &error) {
     std::fprintf(stderr, "segue-run: %s\n", error.what());

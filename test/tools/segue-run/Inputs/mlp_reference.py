@@ -2,6 +2,7 @@
 
     mlp_reference.py write FOLDER        weights.safetensors, x.npy, t.npy
     mlp_reference.py check FOLDER LOG    a --json log of `segue-run train`
+    mlp_reference.py gradients FOLDER    grad.w1.npy and grad.w2.npy of `segue-run stitch`
 
 The optimizer is AdamW with the options that the RUN line of train.test gives to segue-compile.
 """
@@ -25,15 +26,23 @@ def write(folder):
     np.save(folder / "t.npy", rng.normal(size=(6, 3)).astype(np.float32))
 
 
-def losses(folder, steps):
+def read(folder):
     p = {k: v.astype(np.float64) for k, v in load_file(folder / "weights.safetensors").items()}
-    x, t = (np.load(folder / f"{n}.npy").astype(np.float64) for n in "xt")
+    return p, *(np.load(folder / f"{n}.npy").astype(np.float64) for n in "xt")
+
+
+def gradients(p, x, t):
+    h = np.tanh(x @ p["w1"] + p["front.bias"])
+    d = 2 * (h @ p["w2"] + p["back.bias"] - t)
+    dh = (d @ p["w2"].T) * (1 - h * h)
+    return d, {"w1": x.T @ dh, "front.bias": dh.sum(0), "w2": h.T @ d, "back.bias": d.sum(0)}
+
+
+def losses(folder, steps):
+    p, x, t = read(folder)
     m, v = ({k: np.zeros_like(a) for k, a in p.items()} for _ in range(2))
     for step in range(1, steps + 1):
-        h = np.tanh(x @ p["w1"] + p["front.bias"])
-        d = 2 * (h @ p["w2"] + p["back.bias"] - t)
-        dh = (d @ p["w2"].T) * (1 - h * h)
-        g = {"w1": x.T @ dh, "front.bias": dh.sum(0), "w2": h.T @ d, "back.bias": d.sum(0)}
+        d, g = gradients(p, x, t)
         norm = np.sqrt(sum((a * a).sum() for a in g.values()))
         yield (d * d).sum() / 4, norm
         for k in p:
@@ -53,8 +62,17 @@ def check(folder, log):
     print(f"{len(given)} steps as expected, loss {given[0]['loss']:.4f} to {given[-1]['loss']:.4f}")
 
 
+def check_gradients(folder):
+    _, expected = gradients(*read(folder))
+    for name in ("w1", "w2"):
+        np.testing.assert_allclose(np.load(folder / f"grad.{name}.npy"), expected[name], rtol=1e-4, atol=1e-5)
+    print("gradients as expected")
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(pathlib.Path(sys.argv[2]))
+    elif sys.argv[1] == "gradients":
+        check_gradients(pathlib.Path(sys.argv[2]))
     else:
         check(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))

@@ -1,0 +1,94 @@
+//===- ProgramValues.cpp - inputs and outputs by name ---------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramValues.h"
+#include "NpyFile.h"
+#include "TensorText.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cmath>
+#include <cstdio>
+#include <list>
+
+namespace segue::tool {
+
+std::vector<std::string> assignTexts(std::span<const std::string> arguments, std::span<const Value> values,
+                                     const char *what) {
+  std::vector<std::string> texts(values.size());
+  std::vector<std::string> unnamed;
+  for (const std::string &argument : arguments) {
+    NamedText named = splitName(argument);
+    if (named.name.empty()) {
+      unnamed.push_back(std::move(named.text));
+      continue;
+    }
+    size_t index = 0;
+    while (index < values.size() && values[index].name != named.name)
+      ++index;
+    if (index == values.size())
+      throw Error(ErrorCode::NameUnknown,
+                  std::string("the program has no ") + what + " \"" + named.name + "\"; segue-run inspect lists them");
+    if (!texts[index].empty())
+      throw Error(ErrorCode::InvalidArgument, std::string(what) + " \"" + named.name + "\" is given twice");
+    texts[index] = std::move(named.text);
+  }
+  size_t next = 0;
+  for (std::string &text : unnamed) {
+    while (next < texts.size() && !texts[next].empty())
+      ++next;
+    if (next == texts.size())
+      throw Error(ErrorCode::InvalidArgument,
+                  std::string("the program has ") + std::to_string(values.size()) + " " + what + "s, more are given");
+    texts[next] = std::move(text);
+  }
+  return texts;
+}
+
+std::filesystem::path npyPath(const std::string &text) {
+  if (!text.starts_with('@') && !text.ends_with(".npy"))
+    throw Error(ErrorCode::InvalidArgument, "--output " + text + ": write @file.npy or name=@file.npy");
+  return text.substr(text.starts_with('@'));
+}
+
+bool matches(const std::string &name, const Tensor &given, const Tensor &expected, double tolerance) {
+  if (given.shape() != expected.shape() || given.element() != expected.element()) {
+    std::fprintf(stderr, "output \"%s\" is %s, expected %s\n", name.c_str(), given.desc().str().c_str(),
+                 expected.desc().str().c_str());
+    return false;
+  }
+  Tensor a = toHost(given), b = toHost(expected);
+  uint64_t differing = 0, first = 0;
+  for (uint64_t i = a.elementCount(); i-- > 0;) {
+    double x = elementAt(a, i), y = elementAt(b, i);
+    bool same = x == y || (std::isnan(x) && std::isnan(y)) ||
+                std::fabs(x - y) <= tolerance * (1 + std::fabs(y)); // false for NaN
+    if (!same)
+      ++differing, first = i;
+  }
+  if (differing)
+    std::fprintf(stderr, "output \"%s\" differs in %llu of %llu elements; the first is %llu: %.9g, expected %.9g\n",
+                 name.c_str(), (unsigned long long)differing, (unsigned long long)a.elementCount(),
+                 (unsigned long long)first, elementAt(a, first), elementAt(b, first));
+  return !differing;
+}
+
+void writeFiles(std::span<const NamedOutput> outputs) {
+  std::list<OutputFile> written;
+  for (const NamedOutput &output : outputs)
+    if (!output.file.empty())
+      writeNpy(written.emplace_back(output.file), output.tensor);
+  for (OutputFile &file : written)
+    file.commit();
+}
+
+void printTensors(std::span<const NamedOutput> outputs) {
+  for (const NamedOutput &output : outputs)
+    if (output.file.empty())
+      std::printf("%s: %s\n", output.name.c_str(), formatTensor(output.tensor).c_str());
+}
+
+} // namespace segue::tool
