@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "LinkTimes.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <cmath>
@@ -31,18 +32,6 @@ static constexpr double returnMargin = 1.1;
 
 /// Plans that differ by less of the step's time are as fast.
 static constexpr double timeGrain = 1e-3;
-
-static double linkSeconds(uint64_t bytes, double bytesPerSecond, double latency) {
-  return bytes ? latency + double(bytes) / bytesPerSecond : 0;
-}
-
-static double outSeconds(const ResidencyGap &gap, const LinkSpeed &link) {
-  return linkSeconds(gap.outBytes, link.d2hBytesPerSecond, link.latencySeconds);
-}
-
-static double inSeconds(const ResidencyGap &gap, const LinkSpeed &link) {
-  return linkSeconds(gap.inBytes, link.h2dBytesPerSecond, link.latencySeconds);
-}
 
 static void addTo(std::vector<uint64_t> &curve, uint32_t begin, uint32_t end, uint64_t bytes) {
   for (uint32_t event = begin; event < end; ++event)

@@ -26,7 +26,10 @@ void StepRecorder::closeEvent() {
 
 uint32_t StepRecorder::record(StepEvent::Kind kind, std::string_view label) {
   closeEvent();
-  profile_.events.push_back({.kind = kind, .phase = phase_, .label = std::string(label)});
+  profile_.events.push_back({.kind = kind,
+                             .phase = phase_,
+                             .label = std::string(label),
+                             .liveBytes = device_.memory().liveBytes(Space::DeviceDram)});
   return uint32_t(profile_.events.size() - 1);
 }
 

@@ -32,8 +32,9 @@ struct StepEvent {
   Phase phase = Phase::StepBegin;
   /// Name of the phase, block or tensor.
   std::string label;
-  /// The most bytes of device_dram live until the next event, if nothing leaves.
-  uint64_t peakBytes = 0;
+  /// If nothing leaves: the bytes of device_dram live at the event, and the most
+  /// until the next.
+  uint64_t liveBytes = 0, peakBytes = 0;
   /// What the work submitted until the next event takes on the device.
   double seconds = 0;
 };
