@@ -7,8 +7,10 @@
 
 #include "segue/runtime/Services/SquareQ/Int4Group.h"
 #include <algorithm>
+#include <array>
 #include <cfloat>
 #include <cmath>
+#include <cstring>
 
 namespace segue::inline runtime {
 
@@ -80,6 +82,35 @@ void dequantizeInt4Row(std::span<const std::byte> codes, std::span<const uint16_
   for (size_t i = 0; i < row.size(); ++i) {
     int nibble = int(codes[i / 2]) >> (i % 2 ? 4 : 0) & 15;
     row[i] = float(nibble >= 8 ? nibble - 16 : nibble) * bf16ToFloat(scales[i / size_t(group)]);
+  }
+}
+
+void storeFloats(std::span<const float> values, ElementType element, std::byte *to) {
+  if (element == ElementType::f32) {
+    std::memcpy(to, values.data(), values.size_bytes());
+    return;
+  }
+  for (float value : values) {
+    uint16_t bits = element == ElementType::bf16 ? floatToBf16(value) : floatToF16(value);
+    std::memcpy(to, &bits, sizeof bits);
+    to += sizeof bits;
+  }
+}
+
+/// Columns that are decoded at once: a multiple of every group.
+static constexpr int64_t piece = 256;
+
+void Int4Weight::dequantizeRow(int64_t row, ElementType element, std::byte *to) const {
+  std::array<float, piece> values;
+  std::array<uint16_t, piece / 32> scales;
+  for (int64_t begin = 0; begin < size_.in; begin += piece) {
+    int64_t columns = std::min(piece, size_.padded - begin), groups = columns / group_;
+    for (int64_t g = 0; g < groups; ++g)
+      std::memcpy(&scales[size_t(g)], scales_ + 2 * ((begin / group_ + g) * size_.out + row), 2);
+    std::span<float> decoded(values.data(), size_t(std::min(columns, size_.in - begin)));
+    dequantizeInt4Row({codes_ + (row * size_.padded + begin) / 2, size_t(columns / 2)}, {scales.data(), size_t(groups)},
+                      group_, decoded);
+    storeFloats(decoded, element, to + uint64_t(begin) * byteSize(element));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "segue/runtime/NearestName.h"
 #include "segue/runtime/Services/SquareQ/Int4Group.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -343,25 +344,31 @@ void Slab::copyLayer(std::string_view name, std::span<std::byte> staging, Elemen
   file.checkUnchanged();
 }
 
+uint64_t Slab::storedBytes(std::string_view name) const {
+  const OpenLayer &layer = opened().weight(name);
+  return layer.form.scheme == SlabScheme::Int4Group ? int4ScalesAt(layer.size) + layer.size.scale : layerBytes(name);
+}
+
+void Slab::copyStored(std::string_view name, std::span<std::byte> staging) const {
+  const OpenLayer &layer = opened().weight(name);
+  if (layer.form.scheme != SlabScheme::Int4Group)
+    return copyLayer(name, staging);
+  checkSpan(path_, name, staging.size(), storedBytes(name));
+  uint64_t scales = int4ScalesAt(layer.size);
+  const StoredFile &file = opened().file;
+  opened().readWeight(layer, staging.first(layer.size.qweight));
+  std::fill(staging.begin() + ptrdiff_t(layer.size.qweight), staging.begin() + ptrdiff_t(scales), std::byte(0));
+  file.read(*layer.scale, 0, staging.subspan(scales, layer.size.scale));
+  file.checkUnchanged();
+}
+
 Tensor Slab::loadLayer(const DeviceRef &device, std::string_view name, ElementType element, Space space) const {
   TensorDesc desc = this->desc(name, element);
   desc.layout.space = space;
   Tensor tensor = Tensor::empty(device, desc);
+  waitForUses(tensor); // of who had the memory before
   copyLayer(name, {tensor.bytes(), desc.spanBytes()}, element);
   return tensor;
-}
-
-/// Rounds f32 values to `element` at `to`.
-static void storeRow(std::span<const float> row, ElementType element, std::byte *to) {
-  if (element == ElementType::f32) {
-    std::memcpy(to, row.data(), row.size_bytes());
-    return;
-  }
-  for (float value : row) {
-    uint16_t bits = element == ElementType::bf16 ? floatToBf16(value) : floatToF16(value);
-    std::memcpy(to, &bits, sizeof bits);
-    to += sizeof bits;
-  }
 }
 
 void Slab::copyDequantized(std::string_view name, ElementType element, std::span<std::byte> dense) const {
@@ -382,16 +389,11 @@ void Slab::copyDequantized(std::string_view name, ElementType element, std::span
     return std::span<const std::byte>(codes).subspan(uint64_t(r) * codeBytes, codeBytes);
   };
   if (layer.form.scheme == SlabScheme::Int4Group) {
-    // One scale per group and row, groups outermost.
-    int64_t groups = size.padded / layer.form.group;
-    std::vector<uint16_t> stored(size.scale / 2), scales(static_cast<size_t>(groups));
-    file.read(*layer.scale, 0, std::as_writable_bytes(std::span(stored)));
-    for (int64_t r = 0; r < size.out; ++r) {
-      for (int64_t g = 0; g < groups; ++g)
-        scales[size_t(g)] = stored[size_t(g * size.out + r)];
-      dequantizeInt4Row(codesOf(r), scales, layer.form.group, row);
-      storeRow(row, element, dense.data() + uint64_t(r) * rowBytes);
-    }
+    std::vector<std::byte> scales(size.scale);
+    file.read(*layer.scale, 0, scales);
+    Int4Weight weight(size, layer.form.group, codes.data(), scales.data());
+    for (int64_t r = 0; r < size.out; ++r)
+      weight.dequantizeRow(r, element, dense.data() + uint64_t(r) * rowBytes);
   } else {
     std::vector<float> scales(static_cast<size_t>(size.out)), zeros(static_cast<size_t>(size.out));
     file.read(*layer.scale, 0, std::as_writable_bytes(std::span(scales)));
@@ -400,7 +402,7 @@ void Slab::copyDequantized(std::string_view name, ElementType element, std::span
     for (int64_t r = 0; r < size.out; ++r) {
       dequantizeRow(codesOf(r).first(size_t(size.in)), storageOf(layer.form.scheme), scales[size_t(r)],
                     zeros[size_t(r)], row);
-      storeRow(row, element, dense.data() + uint64_t(r) * rowBytes);
+      storeFloats(row, element, dense.data() + uint64_t(r) * rowBytes);
     }
   }
   file.checkUnchanged();

@@ -20,6 +20,7 @@
 #ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_INT4GROUP_H
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_INT4GROUP_H
 
+#include "segue/runtime/Services/SquareQ/SlabForm.h"
 #include "segue/runtime/Tensor/RowStorage.h"
 
 namespace segue::inline runtime {
@@ -33,6 +34,27 @@ int64_t quantizeInt4Row(std::span<const float> row, int64_t group, std::span<std
 /// The inverse. `row` may be shorter than what the codes hold: padding.
 void dequantizeInt4Row(std::span<const std::byte> codes, std::span<const uint16_t> scales, int64_t group,
                        std::span<float> row);
+
+/// Rounds f32 values to f32, bf16 or f16, at `to`.
+void storeFloats(std::span<const float> values, ElementType element, std::byte *to);
+
+/// A whole weight as it is stored, in memory that the caller keeps: codes
+/// [out, padded / 2] and scales [padded / group, out].
+class Int4Weight {
+public:
+  Int4Weight(const SlabSize &size, int64_t group, const std::byte *codes, const std::byte *scales)
+      : size_(size), group_(group), codes_(codes), scales_(scales) {}
+
+  int64_t rows() const { return size_.out; }
+  /// Row `row` without its padding, each value rounded once. Any thread;
+  /// allocates nothing.
+  void dequantizeRow(int64_t row, ElementType element, std::byte *to) const;
+
+private:
+  SlabSize size_;
+  int64_t group_;
+  const std::byte *codes_, *scales_;
+};
 
 } // namespace segue::inline runtime
 

@@ -86,6 +86,14 @@ public:
   /// ChecksumMismatch, after which the bytes must not be used; SourceChanged;
   /// IoFailed. Allocates nothing but for int4_group.
   void copyLayer(std::string_view name, std::span<std::byte> staging, ElementType element = ElementType::bf16) const;
+  /// What crosses the link for a layer: in row storage what desc() describes,
+  /// of int4_group the codes and, from the next multiple of 64 bytes on, the
+  /// scales as stored. copyStored reads it as copyLayer does.
+  uint64_t storedBytes(std::string_view name) const;
+  void copyStored(std::string_view name, std::span<std::byte> staging) const;
+  /// Where copyStored puts the scales of an int4_group layer.
+  static uint64_t int4ScalesAt(const SlabSize &size) { return (size.qweight + 63) / 64 * 64; }
+
   /// The same into a new tensor of `device`, in `space`, which the host can
   /// write.
   Tensor loadLayer(const DeviceRef &device, std::string_view name, ElementType element = ElementType::bf16,

@@ -1,0 +1,152 @@
+//===- SlabServer.h - weights from a slab to a device -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Serves the weights of an open slab in the form that programs want them in.
+// The link carries the bytes as stored, codes and scales; zero points that are
+// all 0 stay. On the device they become what is wanted: floats (`dequant`), or
+// the row storage itself for a product that reads it (`fused`, QuantizedMatmul).
+//
+//   SlabServer server(device, slab, {.fallback = checkpointFallback(path)});
+//   server.readAhead({"blocks.0.fc1.weight", "blocks.0.fc2.weight", ...});
+//   Tensor w = server.serve("blocks.0.fc1.weight", wanted);   // pending
+//   server.blockServed();                                     // once per block
+//   Json record = server.takeTelemetry().json();
+//
+// One worker reads ahead, in the order that is given, into buffers that are
+// taken at the start; reading is all it does. Host memory is those buffers,
+// never the slab. Where there is little, there are fewer; with none, weights
+// are read when they are asked for.
+//
+// The thread that submits to the device calls. The slab must stay open, and the
+// device must outlive the server.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABSERVER_H
+#define SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABSERVER_H
+
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Services/SquareQ/Slab.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+
+namespace segue::inline runtime {
+
+/// Where a layer comes from whose bytes in the slab are damaged: a tensor in
+/// the host's memory with the values before they were quantised, or no tensor.
+using SlabFallback = std::function<Tensor(const DeviceRef &device, std::string_view name)>;
+
+/// Reads weights from the checkpoint that the slab was made of, mapped; names
+/// as in WeightNames.h. Throws what SafetensorsFile::open throws.
+SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAliases aliases = {});
+
+struct SlabServerOptions {
+  /// Host memory for weights that were read and not yet asked for.
+  uint64_t readAheadBytes = uint64_t(512) << 20;
+  /// May be null.
+  SlabFallback fallback;
+};
+
+/// The fields of SquareQ in the weight record; sums since the record before.
+struct SlabTelemetry {
+  uint64_t blocksServed = 0;
+  /// Over the link, and what bf16 would have taken more.
+  uint64_t bytesH2d = 0;
+  int64_t bytesSaved = 0;
+  /// Time of the device in dequantising. 0 on a device without bytes.
+  double dequantMs = 0;
+  uint64_t fusedCalls = 0;
+  /// Reads of weights whose bytes were not those of the manifest.
+  uint64_t crcFailures = 0;
+
+  /// `squareq_blocks_served`, `squareq_bytes_h2d`, `squareq_bytes_saved`,
+  /// `dequant_ms`, `fused_calls`, `crc_failures`.
+  Json json() const;
+};
+
+class SlabServer {
+public:
+  /// `slab` is OPEN. Takes the buffers: as many of the largest layer's size as
+  /// `readAheadBytes` hold and the memory has, page-locked where possible.
+  SlabServer(DeviceRef device, std::shared_ptr<const Slab> slab, SlabServerOptions options = {});
+  ~SlabServer();
+  SlabServer(const SlabServer &) = delete;
+  SlabServer &operator=(const SlabServer &) = delete;
+
+  const Slab &slab() const { return *slab_; }
+  /// True if a weight of that name is in the slab. Biases count as not: they go
+  /// with the other parameters of the block.
+  bool holds(std::string_view name) const;
+
+  /// The weight as it lies on the device before anything is dequantised: what
+  /// to ask serve() for where a product reads row storage. Of int4_group, which
+  /// no product reads, dense floats.
+  TensorDesc storedDesc(std::string_view name, ElementType element = ElementType::bf16) const;
+  /// What crosses the link for it.
+  uint64_t linkBytes(std::string_view name) const;
+
+  /// The weights that will be asked for, in this order; replaces what was said
+  /// before. What has been read and is in the new order too is kept. Returns at
+  /// once. Throws NameUnknown.
+  void readAhead(std::vector<std::string> order);
+  /// Blocks until the buffers are filled: before a first step that is to be
+  /// measured, and in tests.
+  void waitForReadAhead();
+
+  /// The weight in the layout `wanted`, which has its shape and is on the
+  /// device. Pending: queued work writes it. A weight that was not read ahead is
+  /// read now. Null if the gate denied a speculative copy: what was read is
+  /// kept. Throws ChecksumMismatch where the bytes are damaged and there is no
+  /// fallback, SourceChanged, IoFailed, NameUnknown, DeviceOom.
+  Tensor serve(std::string_view name, std::shared_ptr<const TensorDesc> wanted, const TransferOptions &options = {});
+  /// The same over the whole of `target`, a slot of the caller; false if the
+  /// gate denied it.
+  bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {});
+
+  /// Counts: all weights of a block were served; a product read a weight as it
+  /// is stored.
+  void blockServed() { ++telemetry_.blocksServed; }
+  void fusedCall() { ++telemetry_.fusedCalls; }
+  /// Reads of serve() that found the weight read already, and that did not.
+  uint64_t readAheadHits() const { return hits_; }
+  uint64_t readAheadMisses() const { return misses_; }
+  /// Buffers that there was memory for.
+  size_t buffers() const;
+
+  /// What was counted since the last call. Dequantising that has not run yet
+  /// comes with a later one.
+  SlabTelemetry takeTelemetry();
+
+private:
+  class Reader;
+  struct Clock;
+
+  /// A weight before its last step, and whether it is the packed bytes of an
+  /// int4_group layer. No tensor if the gate denied it.
+  struct Brought {
+    Tensor tensor;
+    bool isPacked = false;
+  };
+  Brought bring(std::string_view name, ElementType element, const TransferOptions &options);
+  Tensor bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
+                     const TransferOptions &options);
+  /// The last step: `convert` takes the tensor to what is wanted.
+  template <typename Convert>
+  void finish(std::string_view name, Brought brought, const TensorDesc &wanted, Convert convert);
+  Tensor unpack(std::string_view name, const Tensor &packed, ElementType element);
+
+  DeviceRef device_;
+  std::shared_ptr<const Slab> slab_;
+  SlabServerOptions options_;
+  SlabTelemetry telemetry_;
+  uint64_t hits_ = 0, misses_ = 0;
+  std::shared_ptr<Clock> clock_;
+  std::unique_ptr<Reader> reader_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABSERVER_H
