@@ -70,6 +70,10 @@ struct TrainOptions : CommonOptions {
   /// `module.name=module.name`, and `module.input=module.output`.
   std::vector<std::string> tied, wires;
   int64_t steps = 10;
+  /// Last step of the whole training, in place of `steps`; 0: none.
+  int64_t until = 0;
+  /// Checkpoint after so many steps; 0: at the end alone.
+  int64_t saveEvery = 0;
   double lr = 1e-3;
   double clip = 0;
   int64_t accumulate = 1;

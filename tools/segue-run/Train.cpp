@@ -100,22 +100,25 @@ int train(const TrainOptions &options) {
     windows.emplace(session, readAll(options.data), options.tokens, options.targets);
 
   double total = 0;
-  for (int64_t i = 0; i < options.steps; ++i) {
+  int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
+  for (int64_t i = 0; i < steps; ++i) {
     std::vector<TensorMap> batches(size_t(options.accumulate), fixed);
     if (windows)
       for (size_t part = 0; part < batches.size(); ++part)
         windows->fill(batches[part], session.seed(), session.stepCount(), int64_t(part));
     // The first step plans and warms up: it counts only if it is the only one.
-    if (options.profile && i == std::min<int64_t>(1, options.steps - 1))
+    if (options.profile && i == std::min<int64_t>(1, steps - 1))
       setProfiling(session, true);
     auto begin = std::chrono::steady_clock::now();
     StepResult result = session.step(batches, options.lr);
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     total += i ? seconds.count() : 0;
     printStep(result, seconds.count(), options.json);
+    if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps)
+      session.save(options.save);
   }
-  if (options.steps > 1) {
-    double perStep = total / double(options.steps - 1);
+  if (steps > 1) {
+    double perStep = total / double(steps - 1);
     std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
     if (windows)
       std::fprintf(stderr, ", %.0f tokens/s", double(windows->tokensPerBatch() * options.accumulate) / perStep);

@@ -118,8 +118,13 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--clip", options.clip, "greatest norm of the gradients; 0: any")->capture_default_str();
   command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
   command->add_option("--seed", options.seed, "of batches and random ops")->capture_default_str();
+  command->add_option("--until", options.until, "train up to this step of the whole training instead of --steps")
+      ->check(CLI::PositiveNumber);
   command->add_option("--resume", options.resume, "checkpoint to go on from");
-  command->add_option("--save", options.save, "checkpoint to write at the end");
+  CLI::Option *save = command->add_option("--save", options.save, "checkpoint to write at the end");
+  command->add_option("--save-every", options.saveEvery, "steps after which --save is written, too")
+      ->check(CLI::PositiveNumber)
+      ->needs(save);
   command->add_flag("--profile", options.profile, "time of each command, on stderr");
   addCommon(command, options);
   command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
