@@ -234,6 +234,10 @@ static std::string_view dtypeName(ElementType element) {
 }
 
 void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors, const Metadata &metadata) {
+  for (const auto &[name, tensor] : tensors)
+    if (!tensor.device()->hasBytes())
+      throw Error(ErrorCode::Unsupported, path.string() + ": tensor \"" + name + "\" is on " + tensor.device()->name() +
+                                              ", which holds no bytes; train on a device that does to save");
   // Wide elements first, then by name: every tensor is aligned to its element.
   std::vector<const TensorMap::value_type *> order;
   for (const auto &item : tensors)

@@ -18,6 +18,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -63,17 +64,21 @@ struct Session::State {
   void requireWhole() const;
   /// Whether queued writes of parameters or states have failed since.
   bool hasLostState() const;
+  /// Blocks until they are written, or have failed.
+  void settle() const;
 
   // Phases.
   void enter(Phase phase) {
     if (options.events)
-      options.events->onPhase(phase);
+      options.events->enter(phase);
   }
   Wiring wiringFor(const TensorMap &batch) const;
+  TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
   Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
                         const std::vector<std::vector<Tensor>> &outputs) const;
   int64_t seedOf(size_t module) const;
-  double runForward(const Wiring &wiring, const TensorMap &batch, std::vector<Token> &tokens);
+  /// Returns the losses of the modules.
+  std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch, std::vector<Token> &tokens);
   void runBackward(const Wiring &wiring, std::vector<Token> tokens);
   void drop();
   double gradientNorm();
@@ -181,7 +186,8 @@ void Session::State::assignAll(const std::vector<Tensor> &sources) {
       fresh[slot] = copyTo(device, sources[slot], table.infos()[slot].desc);
   for (const Tensor &value : fresh)
     if (value)
-      wait(value); // nothing has changed if one never arrives
+      wait(value);                         // nothing has changed if one never arrives
+  bool before = std::exchange(torn, true); // while some are new
   for (size_t slot = 0; slot < values.size(); ++slot) {
     if (fresh[slot])
       values[slot] = std::move(fresh[slot]);
@@ -192,6 +198,7 @@ void Session::State::assignAll(const std::vector<Tensor> &sources) {
     giveBack(source);
   for (const Tensor &value : values)
     wait(value);
+  torn = before;
 }
 
 void Session::setParameter(std::string_view key, const Tensor &tensor) {
@@ -211,6 +218,12 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   else
     state_->assign(slot, tensor);
   return fits;
+}
+
+void Session::allocateParameters() {
+  for (size_t slot = 0; slot < state_->values.size(); ++slot)
+    if (!state_->values[slot])
+      state_->values[slot] = Tensor::empty(state_->device, state_->table.infos()[slot].desc);
 }
 
 const Tensor &Session::parameter(std::string_view key) const {
@@ -268,10 +281,24 @@ bool Session::State::hasLostState() const {
                      [&](const auto &item) { return isLost(item.second); });
 }
 
+void Session::State::settle() const {
+  Fence writes;
+  auto add = [&](const Tensor &tensor) {
+    if (tensor)
+      writes.join(tensor.storage()->writes());
+  };
+  std::ranges::for_each(values, add);
+  for (const auto &[key, tensor] : optimizerState)
+    add(tensor);
+  if (!writes.empty())
+    device->wait(writes);
+}
+
 void Session::State::requireWhole() const {
   if (torn || hasLostState())
-    throw Error(ErrorCode::StateTorn, "an optimizer failed midway before: parameters are between two steps; load a "
-                                      "checkpoint");
+    throw Error(ErrorCode::StateTorn,
+                "an optimizer or a checkpoint's load failed midway before: parameters are between "
+                "two steps; load a checkpoint");
 }
 
 //===----------------------------------------------------------------------===//
@@ -286,6 +313,24 @@ Wiring Session::State::wiringFor(const TensorMap &batch) const {
     descs[name] = &tensor.desc();
   }
   return wireModules(ports, options.wires, descs);
+}
+
+/// A batch crosses the link once, whoever reads it: two modules may, and
+/// backward may again. What would lose bits is left to submit, which has rules
+/// for it.
+TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batch) const {
+  TensorMap placed = batch;
+  for (size_t m = 0; m < modules.size(); ++m)
+    for (size_t i = 0; i < modules[m].inputs().size(); ++i) {
+      if (wiring[m][i])
+        continue;
+      const TensorDesc &wanted = modules[m].inputs()[i].desc();
+      Tensor &tensor = placed.find(modules[m].inputs()[i].name)->second;
+      bool leavesHost = isHostSpace(tensor.desc().layout.space) && !isHostSpace(wanted.layout.space);
+      if (leavesHost && isLossless(tensor.desc(), wanted))
+        tensor = toLayout(device, tensor, wanted);
+    }
+  return placed;
 }
 
 /// The seed of the first module and batch is the user's. Modules number their
@@ -327,24 +372,24 @@ static TensorMap byName(std::span<const Value> outputs, const std::vector<Tensor
   return map;
 }
 
-double Session::State::runForward(const Wiring &wiring, const TensorMap &batch, std::vector<Token> &tokens) {
+std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch,
+                                               std::vector<Token> &tokens) {
   enter(Phase::Forward);
   std::vector<std::vector<Tensor>> outputs(modules.size());
-  double loss = 0;
-  bool hasLoss = false;
+  std::vector<Tensor> losses;
   for (size_t m = 0; m < modules.size(); ++m) {
     ForwardResult result = modules[m].forward(lookup(m, wiring, batch, outputs), options.events);
     tokens.push_back(std::move(result.token));
     outputs[m] = std::move(result.outputs);
     for (size_t i = 0; i < outputs[m].size(); ++i)
       if (isLoss(modules[m].outputs()[i]))
-        loss += outputs[m][i].item(), hasLoss = true;
+        losses.push_back(outputs[m][i]);
   }
-  if (!hasLoss)
+  if (losses.empty())
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
   lastOutputs = byName(ports.back().outputs, outputs.back());
-  return loss;
+  return losses;
 }
 
 void Session::State::runBackward(const Wiring &wiring, std::vector<Token> tokens) {
@@ -395,14 +440,18 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (!s.waiting)
       s.enter(Phase::StepBegin);
     std::vector<Token> tokens;
-    double loss = s.runForward(wiring, batch, tokens);
+    std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch), tokens);
+    s.inputGradients.clear();
+    s.runBackward(wiring, std::move(tokens));
+    // The host reads the loss while the device works on backward.
+    double loss = 0;
+    for (const Tensor &each : losses)
+      loss += each.item();
     if (!std::isfinite(loss))
       throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
                                           "; parameters and optimizer state are those of step " +
                                           std::to_string(s.step) +
                                           "; try a smaller learning rate or look at the batch");
-    s.inputGradients.clear();
-    s.runBackward(wiring, std::move(tokens));
     for (const auto &[name, tensor] : batch)
       giveBack(tensor);
     s.lossSum += loss;
@@ -410,6 +459,9 @@ double Session::forwardBackward(const TensorMap &batch) {
     return loss;
   } catch (const std::exception &error) {
     s.drop();
+    for (const auto &[name, tensor] : batch)
+      if (tensor)
+        giveBack(tensor);
     if (s.torn || !s.hasLostState())
       throw;
     // What failed is the optimizer of the step before, in its queue.
@@ -436,9 +488,12 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   s.requireWhole();
   s.requireValues();
   Wiring wiring = s.wiringFor(batch);
+  TensorMap placed = s.placeBatch(wiring, batch);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   for (size_t m = 0; m < s.modules.size(); ++m)
-    outputs[m] = s.modules[m].infer(s.lookup(m, wiring, batch, outputs), s.options.events);
+    outputs[m] = s.modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
+  for (const auto &[name, tensor] : batch)
+    giveBack(tensor);
   return byName(s.ports.back().outputs, outputs.back());
 }
 
@@ -487,18 +542,16 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
 
 /// Joint norm of the sums that wait, or NaN if no module can say it.
 double Session::State::gradientNorm() {
+  std::vector<Tensor> squares;
+  for (const OptimizerPlan &plan : plans)
+    if (plan.gradNorm)
+      squares.push_back(submit(device, *plan.gradNorm,
+                               optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, false), options.events)
+                            .front());
   double square = 0;
-  bool known = false;
-  for (const OptimizerPlan &plan : plans) {
-    if (!plan.gradNorm)
-      continue;
-    known = true;
-    square += submit(device, *plan.gradNorm, optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, false),
-                     options.events)
-                  .front()
-                  .item();
-  }
-  return known ? std::sqrt(square) : std::numeric_limits<double>::quiet_NaN();
+  for (const Tensor &each : squares)
+    square += each.item();
+  return squares.empty() ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(square);
 }
 
 void Session::State::runOptimizer(const OptimizerPlan &plan, double lr, double clip) {
@@ -612,6 +665,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
 
 Checkpoint Session::checkpoint() const {
   const State &s = *state_;
+  s.settle();
   s.requireWhole();
   s.requireValues();
   Checkpoint checkpoint;
@@ -661,8 +715,11 @@ void Session::restore(const Checkpoint &checkpoint) {
       checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
       "optimizer state");
   s.assignAll(sources);
+  s.torn = true; // until the state is there too
   for (auto &[key, tensor] : s.optimizerState)
     copyInto(checkpoint.state.find(key)->second, tensor);
+  for (const auto &[key, tensor] : s.optimizerState)
+    wait(tensor);
   s.step = checkpoint.step;
   s.options.seed = checkpoint.seed;
   s.torn = false;

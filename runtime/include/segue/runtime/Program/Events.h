@@ -26,6 +26,7 @@
 
 #include "segue/runtime/Program/Program.h"
 #include "segue/runtime/Tensor/Tensor.h"
+#include <optional>
 
 namespace segue::inline runtime {
 
@@ -38,7 +39,16 @@ class EventSink {
 public:
   virtual ~EventSink() = default;
 
-  /// The session enters a phase; once for all modules of the phase.
+  /// A phase begins. Rule R8: the phase that is current goes on, so that forward
+  /// of one module, then of another, is one FORWARD, whoever submits them.
+  void enter(Phase phase) {
+    if (phase_ == phase)
+      return;
+    phase_ = phase;
+    onPhase(phase);
+  }
+
+  /// A phase has begun; once for all modules of the phase.
   virtual void onPhase(Phase phase) {}
   virtual void onBlockBegin(const Program &program, std::string_view block) {}
   virtual void onBlockEnd(const Program &program) {}
@@ -55,6 +65,9 @@ public:
   virtual void onRestore(const Program &program, uint32_t input, Tensor &saved) {}
   /// No later command reads input `input`; the program's handles of it are gone.
   virtual void onFree(const Program &program, uint32_t input) {}
+
+private:
+  std::optional<Phase> phase_;
 };
 
 } // namespace segue::inline runtime

@@ -29,6 +29,11 @@
 // finished step left them; only a failure inside an optimizer program itself
 // can break that, is reported as StateTorn, and stops the session until load().
 //
+// On a device with queues a step returns when its loss and norm are known; the
+// optimizer may still be at work. If it fails there, the next call that needs
+// parameters or states says so (StateTorn). Without bytes (`sim:virtual`) a step
+// is queued, timed and counted as elsewhere; losses and norms are 0.
+//
 // One thread at a time.
 //
 //===----------------------------------------------------------------------===//
@@ -118,6 +123,11 @@ public:
   /// fits and it is writable (a frozen value need not be); otherwise false:
   /// the value was copied and the two are apart. Throws as setParameter.
   bool bindParameter(std::string_view key, const Tensor &tensor);
+
+  /// Gives every parameter that has no value memory, with unspecified contents:
+  /// for planning on a device without bytes, where a step takes its memory and
+  /// its time and computes nothing.
+  void allocateParameters();
 
   /// Sets parameters from a safetensors file that must have all of them.
   /// Returns the names in the file that no module has. Throws IoFailed,
