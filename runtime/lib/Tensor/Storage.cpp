@@ -90,6 +90,9 @@ void Storage::renew() {
     device_->transfer().forget(id_);
   setRetained(true);
   setDonated(false);
+  // Work of its former life may still be queued, and fail.
+  if (outcome_ && (outcome_->error() || !device_->isDone(writes_)))
+    outcome_ = nullptr;
   id_ = nextStorageId();
   version_.store(0, std::memory_order_relaxed);
 }

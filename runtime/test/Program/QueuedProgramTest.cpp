@@ -45,7 +45,7 @@ protected:
   }
 };
 } // namespace
-INSTANTIATE_TEST_SUITE_P(All, QueuedProgramTest, testing::Values("cpu:threads=1", "sim"));
+INSTANTIATE_TEST_SUITE_P(All, QueuedProgramTest, testing::Values("cpu:threads=1", "sim", "sim:adversarial=3"));
 
 // A chain of programs, each output used where it lies: nothing is copied, and
 // the values are those of the cpu.
@@ -124,6 +124,34 @@ TEST_P(QueuedProgramTest, FailureReachesTheReader) {
   } catch (const Error &error) {
     EXPECT_EQ(error.code(), ErrorCode::IndexOutOfRange);
     EXPECT_NE(std::string(error.what()).find("input \"tokens\""), std::string::npos) << error.what();
+  }
+}
+
+// A run that fails in its queue does not fail the next one, which is queued
+// before that is known and writes to the same storage.
+TEST_P(QueuedProgramTest, ALaterRunDoesNotInheritAFailure) {
+  TestFile file;
+  uint32_t gather = file.addKernel("gather_f32", 1, {16, 0, 0}, {0, 8, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t table = addBuffer(program, schema::BufferKind::input, addInput(program, "table", {4}), 0, 16);
+  uint32_t tokens = addBuffer(program, schema::BufferKind::input,
+                              addInput(program, "tokens", {64}, schema::ElementType::i64), 0, 512);
+  uint32_t out = addBuffer(program, schema::BufferKind::output, addOutput(program, "out", {64}), 0, 256);
+  addLaunch(program, gather, {table, tokens, out}, 64, 8);
+  Binary binary = Binary::fromMemory(file.serialize());
+  std::vector<int64_t> outside(64, 9), inside(64, 2);
+  auto on = [&](std::vector<int64_t> &indices) {
+    return Tensor::wrap(device, TensorDesc({64}, ElementType::i64), indices.data(), {});
+  };
+  Tensor bad = on(outside), good = on(inside), values = ramp(4, 5);
+  for (int i = 0; i < 20; ++i) {
+    try {
+      submit(device, binary.program("forward"), {values, bad});
+    } catch (const Error &error) { // where work runs inline
+      EXPECT_EQ(error.code(), ErrorCode::IndexOutOfRange);
+    }
+    auto outputs = submit(device, binary.program("forward"), {values, good});
+    EXPECT_EQ(toHost(outputs[0]).data<float>()[63], 7) << "run " << i;
   }
 }
 
