@@ -1,0 +1,78 @@
+//===- StepTrace.h - training steps as a Perfetto trace ---------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An EventSink that writes what a session does as a trace that chrome://tracing
+// and ui.perfetto.dev open: phases, blocks, one track per queue with every copy
+// (from which layout to which, for which program, where in the source), and the
+// live bytes of each space.
+//
+//   StepTrace trace(device);
+//   Session session(device, modules, {.events = &trace});
+//   session.step(batch, lr);
+//   trace.write("trace.json");
+//
+// Times are the device's: a phase or block lasts from when the compute queue
+// comes to it until it comes to the next. Bytes are counted in the order of
+// submits. It costs an entry of the compute queue per event and a record per
+// copy, kept in memory until written; trace some steps, not a whole training.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TELEMETRY_STEPTRACE_H
+#define SEGUE_RUNTIME_TELEMETRY_STEPTRACE_H
+
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Program/Events.h"
+#include <filesystem>
+#include <memory>
+
+namespace segue::inline runtime {
+
+class StepTrace final : public EventSink {
+public:
+  /// Turns the device's records of copies on (`trace_copies`).
+  explicit StepTrace(DeviceRef device);
+  ~StepTrace() override;
+
+  void onPhase(Phase phase) override;
+  void onBlockBegin(const Program &program, std::string_view block) override;
+  void onBlockEnd(const Program &program) override;
+  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
+  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+
+  /// {"traceEvents":[…]} with all events so far, times in microseconds since
+  /// the first. Waits for queued work.
+  Json toJson();
+  /// The same in a file. Throws IoFailed.
+  void write(const std::filesystem::path &path);
+
+private:
+  struct Marks;
+  size_t mark();
+
+  DeviceRef device_;
+  std::shared_ptr<Marks> marks_;
+  struct Span {
+    std::string track, name, program;
+    size_t begin, end;
+  };
+  std::vector<Span> spans_;
+  struct Level {
+    size_t mark;
+    Space space;
+    uint64_t bytes;
+  };
+  std::vector<Level> levels_;
+  /// Indices of spans that have not ended: the phase, blocks innermost last.
+  std::vector<size_t> open_;
+  std::vector<Json> copies_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_TELEMETRY_STEPTRACE_H

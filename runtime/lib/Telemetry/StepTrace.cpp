@@ -1,0 +1,153 @@
+//===- StepTrace.cpp - training steps as a Perfetto trace -----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Telemetry/StepTrace.h"
+#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+/// When the compute queue came to each mark; written there, read once it has.
+struct StepTrace::Marks {
+  std::mutex mutex;
+  std::deque<double> at;
+};
+
+static constexpr std::array<std::string_view, 5> tracks = {"phase", "block", "compute", "h2d", "d2h"};
+
+static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
+
+StepTrace::StepTrace(DeviceRef device) : device_(std::move(device)), marks_(std::make_shared<Marks>()) {
+  StitchOptions options = device_->transfer().options();
+  options.traceCopies = true;
+  device_->transfer().configure(std::move(options));
+}
+
+StepTrace::~StepTrace() = default;
+
+size_t StepTrace::mark() {
+  size_t index;
+  {
+    std::lock_guard lock(marks_->mutex);
+    index = marks_->at.size();
+    marks_->at.push_back(0);
+  }
+  auto note = [marks = marks_, index, device = device_.get()] {
+    double now = device->seconds();
+    std::lock_guard lock(marks->mutex);
+    marks->at[index] = now;
+  };
+  if (device_->hasBytes()) {
+    device_->enqueue(Queue::Compute, Fence(), Work{note, {}, "mark"});
+  } else {
+    device_->wait(Fence(Queue::Compute, device_->position(Queue::Compute)));
+    note();
+  }
+  for (const SpaceInfo &space : device_->spaces())
+    levels_.push_back({index, space.space, device_->memory().liveBytes(space.space)});
+  return index;
+}
+
+void StepTrace::onPhase(Phase phase) {
+  size_t now = mark();
+  // A step that was aborted leaves its blocks open.
+  for (size_t span : std::exchange(open_, {}))
+    spans_[span].end = now;
+  open_.push_back(spans_.size());
+  spans_.push_back({"phase", std::string(name(phase)), "", now, now});
+}
+
+void StepTrace::onBlockBegin(const Program &program, std::string_view block) {
+  size_t now = mark();
+  open_.push_back(spans_.size());
+  spans_.push_back({"block", std::string(block), program.name(), now, now});
+}
+
+void StepTrace::onBlockEnd(const Program &) {
+  if (open_.empty() || spans_[open_.back()].track != "block")
+    return;
+  spans_[open_.back()].end = mark();
+  open_.pop_back();
+}
+
+void StepTrace::onSave(const Program &, uint32_t, Tensor &) { mark(); }
+void StepTrace::onRestore(const Program &, uint32_t, Tensor &) { mark(); }
+
+Json StepTrace::toJson() {
+  for (const CopyRecord &copy : device_->transfer().takeTrace()) {
+    Json args{{"bytes", copy.bytes}, {"from", copy.from}, {"to", copy.to}};
+    if (copy.consumer) {
+      args["for"] = copy.consumer->str();
+      args["location"] = copy.consumer->location;
+    }
+    copies_.push_back({{"name", copy.hop},
+                       {"ph", "X"},
+                       {"pid", 1},
+                       {"tid", trackId(copy.queue)},
+                       {"ts", copy.begin},
+                       {"dur", copy.seconds},
+                       {"args", std::move(args)}});
+  }
+  if (!open_.empty()) {
+    size_t now = mark();
+    for (size_t span : open_)
+      spans_[span].end = now;
+  }
+  device_->drain();
+  std::lock_guard lock(marks_->mutex);
+
+  double start = marks_->at.empty() ? 0 : marks_->at.front();
+  for (const Json &copy : copies_)
+    start = std::min(start, copy["ts"].get<double>());
+  auto micros = [](double seconds) { return std::max(0.0, seconds) * 1e6; };
+
+  Json events = Json::array();
+  for (size_t track = 0; track < tracks.size(); ++track)
+    events.push_back({{"name", "thread_name"},
+                      {"ph", "M"},
+                      {"pid", 1},
+                      {"tid", track},
+                      {"args", {{"name", std::string(tracks[track])}}}});
+  for (const Span &span : spans_) {
+    Json args = Json::object();
+    if (!span.program.empty())
+      args["program"] = span.program;
+    events.push_back({{"name", span.name},
+                      {"ph", "X"},
+                      {"pid", 1},
+                      {"tid", trackId(span.track)},
+                      {"ts", micros(marks_->at[span.begin] - start)},
+                      {"dur", micros(marks_->at[span.end] - marks_->at[span.begin])},
+                      {"args", std::move(args)}});
+  }
+  for (Json copy : copies_) {
+    copy["ts"] = micros(copy["ts"].get<double>() - start);
+    copy["dur"] = micros(copy["dur"].get<double>());
+    events.push_back(std::move(copy));
+  }
+  for (const Level &level : levels_)
+    events.push_back({{"name", std::string(name(level.space))},
+                      {"ph", "C"},
+                      {"pid", 1},
+                      {"ts", micros(marks_->at[level.mark] - start)},
+                      {"args", {{"bytes", level.bytes}}}});
+  return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", {{"device", device_->name()}}}};
+}
+
+void StepTrace::write(const std::filesystem::path &path) {
+  std::string text = toJson().dump();
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,109 @@
+//===- StepTraceTest.cpp - training steps as a Perfetto trace -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Telemetry/StepTrace.h"
+#include "segue/runtime/Runtime.h"
+#include <fstream>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+using namespace segue;
+
+namespace {
+
+class StepTraceTest : public testing::TestWithParam<const char *> {
+protected:
+  StepTraceTest() : trace(device) {
+    std::vector<SessionModule> modules;
+    for (const char *name : {"front", "back"})
+      modules.push_back(
+          {name, Binary::load(std::filesystem::path(SEGUE_STITCH_BINARIES) / (std::string(name) + ".segue"))});
+    session.emplace(device, std::move(modules), SessionOptions{.events = &trace});
+    for (const ParameterInfo &info : session->parameters())
+      session->setParameter(info.key, Tensor::zeros(device, TensorDesc(info.desc.shape, info.desc.element)));
+  }
+
+  void step() {
+    TensorMap batch;
+    TensorDesc desc({2, 8}, ElementType::i64);
+    desc.layout.space = Space::Host;
+    for (const char *name : {"tokens", "targets"})
+      batch[name] = Tensor::zeros(device, desc);
+    session->step(batch, 1e-3);
+  }
+
+  std::vector<Json> select(const Json &json, const char *kind, std::string_view track = "") {
+    std::map<int, std::string> tracks;
+    std::vector<Json> found;
+    for (const Json &event : json["traceEvents"])
+      if (event["ph"] == "M")
+        tracks[event["tid"].get<int>()] = event["args"]["name"].get<std::string>();
+    for (const Json &event : json["traceEvents"])
+      if (event["ph"] == kind && (track.empty() || tracks[event["tid"].get<int>()] == track))
+        found.push_back(event);
+    return found;
+  }
+
+  DeviceRef device = Device::open(GetParam());
+  StepTrace trace;
+  std::optional<Session> session;
+};
+} // namespace
+INSTANTIATE_TEST_SUITE_P(All, StepTraceTest, testing::Values("cpu:threads=1", "sim:dram=16MiB,link=1GB/s,latency=1us"));
+
+TEST_P(StepTraceTest, ShowsPhasesAndBlocksInOrder) {
+  step();
+  step();
+  Json json = trace.toJson();
+  std::vector<std::string> phases;
+  double end = 0;
+  for (const Json &phase : select(json, "X", "phase")) {
+    phases.push_back(phase["name"].get<std::string>());
+    EXPECT_NEAR(phase["ts"].get<double>(), end, phases.size() == 1 ? 1e9 : 1e-3) << phases.back();
+    end = phase["ts"].get<double>() + phase["dur"].get<double>();
+  }
+  ASSERT_GE(phases.size(), 10u);
+  EXPECT_EQ(std::vector(phases.begin(), phases.begin() + 5),
+            (std::vector<std::string>{"step_begin", "forward", "backward", "optimizer", "step_end"}));
+  EXPECT_EQ(phases[5], "step_begin");
+  double before = 0;
+  for (const Json &block : select(json, "X", "block")) {
+    EXPECT_GE(block["ts"].get<double>(), before) << block;
+    EXPECT_GE(block["dur"].get<double>(), 0) << block;
+    EXPECT_TRUE(block["args"].contains("program")) << block;
+    before = block["ts"].get<double>();
+  }
+}
+
+TEST_P(StepTraceTest, ShowsCopiesAndMemory) {
+  step();
+  Json json = trace.toJson();
+  std::vector<Json> in = select(json, "X", "h2d");
+  EXPECT_EQ(in.empty(), device->hasUnifiedMemory());
+  for (const Json &copy : in) {
+    EXPECT_GT(copy["dur"].get<double>(), 0) << copy;
+    EXPECT_GT(copy["args"]["bytes"].get<int>(), 0) << copy;
+  }
+  uint64_t most = 0;
+  for (const Json &level : select(json, "C"))
+    if (level["name"] == "device_dram")
+      most = std::max(most, level["args"]["bytes"].get<uint64_t>());
+  EXPECT_GT(most, 0u);
+  EXPECT_LE(most, device->memory().peakBytes(Space::DeviceDram));
+}
+
+TEST_P(StepTraceTest, WritesAFileThatParses) {
+  step();
+  auto path = std::filesystem::path(testing::TempDir()) / ("trace" + std::to_string(getpid()) + ".json");
+  trace.write(path);
+  std::ifstream file(path);
+  Json json = Json::parse(file);
+  EXPECT_EQ(json["otherData"]["device"], device->name());
+  EXPECT_FALSE(json["traceEvents"].empty());
+  std::filesystem::remove(path);
+  EXPECT_THROW(trace.write("/nowhere/at/all.json"), Error);
+}
