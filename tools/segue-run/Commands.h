@@ -74,6 +74,7 @@ struct TrainOptions : CommonOptions {
   int64_t until = 0;
   /// Checkpoint after so many steps; 0: at the end alone.
   int64_t saveEvery = 0;
+  std::string trace;
   double lr = 1e-3;
   double clip = 0;
   int64_t accumulate = 1;

@@ -16,6 +16,7 @@
 #include "TensorText.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Telemetry/StepTrace.h"
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -23,7 +24,7 @@
 
 namespace segue::tool {
 
-static Session makeSession(const DeviceRef &device, const TrainOptions &options) {
+static Session makeSession(const DeviceRef &device, const TrainOptions &options, EventSink *events) {
   std::vector<SessionModule> modules = loadModules(options.files, options);
   std::vector<std::string> names;
   for (size_t i = 0; i < modules.size(); ++i)
@@ -31,6 +32,7 @@ static Session makeSession(const DeviceRef &device, const TrainOptions &options)
   SessionOptions session;
   session.maxGradNorm = options.clip;
   session.seed = options.seed;
+  session.events = events;
   for (const std::string &text : options.tied) {
     auto [left, right] = splitPair(text, "--tie");
     session.tied.push_back({requireModule(left, names), requireModule(right, names)});
@@ -86,7 +88,10 @@ static void printStep(const StepResult &result, double seconds, bool json) {
 
 int train(const TrainOptions &options) {
   DeviceRef device = Device::open(options.device);
-  Session session = makeSession(device, options);
+  std::optional<StepTrace> trace;
+  if (!options.trace.empty())
+    trace.emplace(device);
+  Session session = makeSession(device, options, trace ? &*trace : nullptr);
   setValues(session, options);
   TensorMap fixed;
   for (const std::string &argument : options.inputs) {
@@ -126,6 +131,8 @@ int train(const TrainOptions &options) {
   }
   if (options.profile)
     printProfiles(session);
+  if (trace)
+    trace->write(options.trace);
   if (!options.save.empty())
     session.save(options.save);
   return Done;

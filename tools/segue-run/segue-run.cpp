@@ -118,6 +118,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--clip", options.clip, "greatest norm of the gradients; 0: any")->capture_default_str();
   command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
   command->add_option("--seed", options.seed, "of batches and random ops")->capture_default_str();
+  command->add_option("--trace", options.trace, "trace of the run for ui.perfetto.dev");
   command->add_option("--until", options.until, "train up to this step of the whole training instead of --steps")
       ->check(CLI::PositiveNumber);
   command->add_option("--resume", options.resume, "checkpoint to go on from");
