@@ -14,6 +14,8 @@
 //   of that of its sgemm (the gain is in weight gradients), and unlike sgemm
 //   they add a bias and take any strides.
 // - bf16 matmul: oneDNN, which has AMX; panels where it has no kernel.
+// - INT8 weights: panels, widened from codes: oneDNN 2.6.3 multiplies integers
+//   with integers only.
 // - f16 matmul: panels, in f32: oneDNN 2.6.3 has no f16 on CPUs.
 // - attention: the engine's own.
 //
@@ -23,6 +25,7 @@
 #include "AttentionPlans.h"
 #include "OneDnnMatmul.h"
 #include "PanelMatmul.h"
+#include "QuantizedPanels.h"
 #include "Scratch.h"
 #include <cassert>
 #include <mutex>
@@ -59,6 +62,7 @@ struct Engine::State {
   std::shared_ptr<Scratch> scratch;
   std::mutex planning; // guards the caches
   PlanCache<MatmulSpec, MatmulPlan> matmuls;
+  PlanCache<QuantizedMatmulSpec, QuantizedMatmulPlan> quantizedMatmuls;
   PlanCache<AttentionSpec, AttentionPlan> attentions;
   PlanCache<AttentionGradSpec, AttentionGradPlan> attentionGrads;
 };
@@ -87,6 +91,13 @@ std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &given) {
         return plan;
     return makePanelMatmul(spec, state_->threads, state_->scratch, state_->kernels);
   });
+}
+
+std::shared_ptr<const QuantizedMatmulPlan> Engine::planQuantizedMatmul(const QuantizedMatmulSpec &spec) {
+  assert(spec.findProblem().empty() && "check findProblem() before planning");
+  std::lock_guard guard(state_->planning);
+  return state_->quantizedMatmuls.findOrMake(
+      spec, [&] { return makeQuantizedPanels(spec, state_->threads, state_->scratch, state_->kernels); });
 }
 
 std::shared_ptr<const AttentionPlan> Engine::planAttention(const AttentionSpec &spec) {

@@ -13,6 +13,7 @@
 
 #include "segue/runtime/Engine/Attention.h"
 #include "segue/runtime/Engine/Matmul.h"
+#include "segue/runtime/Engine/QuantizedMatmul.h"
 #include <algorithm>
 #include <initializer_list>
 #include <utility>
@@ -65,6 +66,29 @@ std::string MatmulSpec::findProblem() const {
            " elements overlap";
   if (batch > 1 && m > 0 && n > 0 && c.strides[0] < 1)
     return "batch stride of the result is " + std::to_string(c.strides[0]) + ", its matrices overlap";
+  return {};
+}
+
+std::string QuantizedMatmulSpec::findProblem() const {
+  std::string problem = findExtentProblem({{"rows", rows}, {"in", in}}, 0);
+  if (problem.empty())
+    problem = findExtentProblem({{"rows", rows}, {"out", out}}, 0);
+  if (problem.empty())
+    problem = findExtentProblem({{"out", out}, {"in", in}}, 0);
+  if (!problem.empty())
+    return problem;
+  if (!isFloat(x))
+    return "operand is " + text(x) + ", it must be f32, bf16 or f16; insert a cast";
+  if (y != x && y != ElementType::f32)
+    return "result is " + text(y) + ", it must be " + orF32(x) + "; insert a cast";
+  if (codeStride < in)
+    return "rows of " + std::to_string(in) + " codes are " + std::to_string(codeStride) + " bytes apart, they overlap";
+  if (rows > 1 && xStride < depth())
+    return "row stride of the operand is " + std::to_string(xStride) + ", its rows of " + std::to_string(depth()) +
+           " elements overlap";
+  if (rows > 1 && yStride < columns())
+    return "row stride of the result is " + std::to_string(yStride) + ", its rows of " + std::to_string(columns()) +
+           " elements overlap";
   return {};
 }
 

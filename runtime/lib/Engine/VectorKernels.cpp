@@ -293,6 +293,16 @@ float dot(int64_t count, const float *a, const float *b) {
   return total;
 }
 
+void multiply(int64_t count, const float *factors, float *data) {
+  for (int64_t i = 0; i < count; ++i)
+    data[i] *= factors[i];
+}
+
+void widenI8(int64_t count, const int8_t *source, float zero, float factor, float *target) {
+  for (int64_t i = 0; i < count; ++i)
+    target[i] = ((float)source[i] - zero) * factor;
+}
+
 void widenBf16(int64_t count, const uint16_t *source, float *target) {
   for (int64_t i = 0; i < count; ++i)
     target[i] = __builtin_bit_cast(float, (uint32_t)source[i] << 16);
@@ -428,10 +438,12 @@ const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE
                                                               pack,
                                                               transpose,
                                                               scale,
+                                                              multiply,
                                                               scaleColumns,
                                                               dot,
                                                               softmax,
                                                               softmaxGrad,
+                                                              widenI8,
                                                               widenBf16,
                                                               widenF16,
                                                               narrowBf16,

@@ -97,6 +97,8 @@ struct VectorKernels {
 
   /// data[i] *= factor.
   void (*scale)(int64_t count, float factor, float *data);
+  /// data[i] *= factors[i].
+  void (*multiply)(int64_t count, const float *factors, float *data);
   /// data[r][i] *= factors[i], for data of [rows][panel].
   void (*scaleColumns)(int64_t rows, const float *factors, float *data);
   float (*dot)(int64_t count, const float *a, const float *b);
@@ -104,6 +106,8 @@ struct VectorKernels {
   void (*softmax)(const SoftmaxBlock &block);
   void (*softmaxGrad)(const SoftmaxGradBlock &block);
 
+  /// target[i] = (source[i] - zero) * factor.
+  void (*widenI8)(int64_t count, const int8_t *source, float zero, float factor, float *target);
   /// 16-bit floats to f32 and back, to nearest even.
   void (*widenBf16)(int64_t count, const uint16_t *source, float *target);
   void (*widenF16)(int64_t count, const uint16_t *source, float *target);

@@ -24,6 +24,7 @@
 
 #include "segue/runtime/Engine/Attention.h"
 #include "segue/runtime/Engine/Matmul.h"
+#include "segue/runtime/Engine/QuantizedMatmul.h"
 #include "segue/runtime/Engine/Threads.h"
 #include <cstdint>
 #include <memory>
@@ -46,6 +47,7 @@ public:
   /// assert). Equal specs give the same plan. May allocate and compile code:
   /// microseconds to milliseconds.
   std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec);
+  std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec);
   std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec);
   std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec);
 

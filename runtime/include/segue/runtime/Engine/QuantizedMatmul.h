@@ -1,0 +1,66 @@
+//===- QuantizedMatmul.h - product with a weight in INT8 --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Multiplies floats with a weight as int8_row storage holds it, W' = (q - zero
+// point) * scale, without a float copy of the weight: codes are widened panel
+// by panel in the cache. A linear layer takes both forms:
+//
+//   y  = x W'ᵀ     sums of x * (q - zero point) in f32, times the scale of the
+//                  column behind the last term, one rounding to the result
+//   dx = dy W'     (transposed) sums of dy * W' in f32, W' as dequantised
+//
+// x may be as narrow as the layer: columns of W that pad its rows are not read.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H
+#define SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H
+
+#include "segue/runtime/Tensor/ElementType.h"
+#include <string>
+
+namespace segue::inline runtime {
+
+struct QuantizedMatmulSpec {
+  /// Of x and the result; rows may be 0.
+  int64_t rows = 0;
+  /// The weight is [out, in], its rows `codeStride` bytes apart.
+  int64_t out = 0, in = 0, codeStride = 0;
+  bool hasZeroPoints = false;
+  /// False: [rows, in] times Wᵀ gives [rows, out]. True: [rows, out] times W
+  /// gives [rows, in].
+  bool transposed = false;
+  /// f32, bf16 or f16; the result is of the same type, or f32. Elements of a row
+  /// are adjacent, rows so many elements apart.
+  ElementType x = ElementType::f32, y = ElementType::f32;
+  int64_t xStride = 0, yStride = 0;
+
+  int64_t depth() const { return transposed ? out : in; }
+  int64_t columns() const { return transposed ? in : out; }
+  double flops() const { return 2.0 * double(rows) * double(out) * double(in); }
+  /// Why no engine can run this: a sentence. Empty if it can.
+  std::string findProblem() const;
+
+  bool operator==(const QuantizedMatmulSpec &) const = default;
+};
+
+/// As MatmulPlan: any thread may run it, runs of one engine wait for each other.
+class QuantizedMatmulPlan {
+public:
+  virtual ~QuantizedMatmulPlan() = default;
+
+  /// Computes y from x, the codes, scale[out] and, if the spec has them,
+  /// zeroPoint[out] (else null). Memory must not overlap. Blocks; does not
+  /// allocate. The result does not depend on the number of threads.
+  virtual void run(const void *x, const void *codes, const float *scale, const float *zeroPoint, void *y) const = 0;
+
+  virtual std::string describe() const = 0;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H

@@ -1,0 +1,57 @@
+//===- FusedLinear.h - a linear layer over a stored weight ------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The `fused` way of serving: the weight stays in int8_row storage on the device
+// and products read it there, forward and backward; a trained low-rank adapter
+// adds to both.
+//
+//   Tensor w = server.serve(name, storedDesc);            // codes and scales
+//   Tensor y = fusedLinear(device, x, w, {.adapter = &adapter});
+//   Tensor dx = fusedLinearGrad(device, dy, w, {.adapter = &adapter});
+//
+//   y  = x W'ᵀ + (x A) B * (alpha / rank)        A [in, rank], B [rank, out], f32
+//   dx = dy W' + (dy Bᵀ) Aᵀ * (alpha / rank)
+//
+// There is no gradient for codes or scales. Results are new tensors, pending
+// where the device works asynchronously. The thread that submits calls.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_FUSEDLINEAR_H
+#define SEGUE_RUNTIME_SERVICES_SQUAREQ_FUSEDLINEAR_H
+
+#include "segue/runtime/Tensor/Tensor.h"
+
+namespace segue::inline runtime {
+
+/// With B all 0, as it starts, the layer is that of the weight alone.
+struct LoraAdapter {
+  /// [in, rank] and [rank, out], f32, dense, in device_dram.
+  Tensor a, b;
+  float alpha = 1;
+
+  int64_t rank() const { return a.shape()[1]; }
+};
+
+struct FusedLinearOptions {
+  /// May be null.
+  const LoraAdapter *adapter = nullptr;
+};
+
+/// `x` is [..., in], `weight` [out, in] in int8_row storage, rows as a slab pads
+/// them; both in device_dram, x dense. Returns [..., out] of x's element type:
+/// with an adapter all sums are in f32 first. Throws LayoutMismatch naming what
+/// does not fit, and the error of an operand that was never written.
+Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const Tensor &weight,
+                   const FusedLinearOptions &options = {});
+/// The derivative for x: `dy` is [..., out], the result [..., in].
+Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const Tensor &weight,
+                       const FusedLinearOptions &options = {});
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_FUSEDLINEAR_H

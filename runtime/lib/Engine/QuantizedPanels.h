@@ -1,0 +1,26 @@
+//===- QuantizedPanels.h - INT8 products by widened panels ------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_ENGINE_QUANTIZEDPANELS_H
+#define SEGUE_RUNTIME_LIB_ENGINE_QUANTIZEDPANELS_H
+
+#include "Scratch.h"
+#include "VectorKernels.h"
+#include "segue/runtime/Engine/QuantizedMatmul.h"
+#include "segue/runtime/Engine/Threads.h"
+#include <memory>
+
+namespace segue::inline runtime {
+
+/// A plan for any spec without problem.
+std::shared_ptr<const QuantizedMatmulPlan> makeQuantizedPanels(const QuantizedMatmulSpec &spec, Threads threads,
+                                                               std::shared_ptr<Scratch> scratch,
+                                                               const VectorKernels &kernels);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_ENGINE_QUANTIZEDPANELS_H

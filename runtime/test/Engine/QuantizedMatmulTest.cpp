@@ -1,0 +1,153 @@
+//===- QuantizedMatmulTest.cpp - INT8 products against loops --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Engine/QuantizedMatmul.h"
+#include "Machines.h"
+#include "Values.h"
+#include "segue/runtime/Engine/Engine.h"
+#include <cmath>
+#include <gtest/gtest.h>
+
+using namespace segue;
+using namespace segue::test;
+
+namespace {
+
+/// A weight in row storage; what pads its rows would show in any result.
+struct Weight {
+  Weight(const QuantizedMatmulSpec &spec, uint64_t seed)
+      : codes(size_t(spec.out * spec.codeStride), int8_t(101)), scale(size_t(spec.out)), zero(size_t(spec.out)),
+        stride(spec.codeStride), hasZeros(spec.hasZeroPoints) {
+    for (int64_t o = 0; o < spec.out; ++o) {
+      scale[size_t(o)] = 0.01f + std::fabs(value(uint64_t(o), seed + 1)) * 0.03f;
+      zero[size_t(o)] = float(o % 5 - 2);
+      for (int64_t k = 0; k < spec.in; ++k)
+        codes[size_t(o * stride + k)] = int8_t(127 * value(uint64_t(o * spec.in + k), seed));
+    }
+  }
+  double at(int64_t o, int64_t k) const {
+    float zeroPoint = hasZeros ? zero[size_t(o)] : 0;
+    return double((float(codes[size_t(o * stride + k)]) - zeroPoint) * scale[size_t(o)]);
+  }
+
+  std::vector<int8_t> codes;
+  std::vector<float> scale, zero;
+  int64_t stride;
+  bool hasZeros;
+};
+
+} // namespace
+
+static std::vector<uint8_t> runPlan(Engine &engine, const QuantizedMatmulSpec &spec, Weight &weight, Values &x,
+                                    Values &y) {
+  engine.planQuantizedMatmul(spec)->run(x.data(), weight.codes.data(), weight.scale.data(),
+                                        spec.hasZeroPoints ? weight.zero.data() : nullptr, y.data());
+  return y.bytes();
+}
+
+/// Every element against a sum in double; what lies between the rows stays.
+static void check(Engine &engine, const QuantizedMatmulSpec &spec) {
+  ASSERT_EQ(spec.findProblem(), "");
+  Weight weight(spec, 7);
+  Values x(spec.x, std::max<int64_t>(1, spec.rows * spec.xStride), 1);
+  Values y(spec.y, std::max<int64_t>(1, spec.rows * spec.yStride), 2), before = y;
+  runPlan(engine, spec, weight, x, y);
+  std::vector<bool> written(size_t(y.size()));
+  for (int64_t i = 0; i < spec.rows; ++i)
+    for (int64_t j = 0; j < spec.columns(); ++j) {
+      double sum = 0, size = 1;
+      for (int64_t l = 0; l < spec.depth(); ++l) {
+        double term = x.at(i * spec.xStride + l) * (spec.transposed ? weight.at(l, j) : weight.at(j, l));
+        sum += term;
+        size += std::fabs(term);
+      }
+      int64_t at = i * spec.yStride + j;
+      written[size_t(at)] = true;
+      ASSERT_NEAR(y.at(at), sum, tolerance(spec.y) * (size + std::fabs(sum))) << "at " << i << ", " << j;
+    }
+  for (int64_t at = 0; at < y.size(); ++at)
+    ASSERT_TRUE(written[size_t(at)] || y.at(at) == before.at(at)) << "written outside of y at " << at;
+}
+
+class QuantizedMatmul : public testing::TestWithParam<Machine> {};
+INSTANTIATE_TEST_SUITE_P(All, QuantizedMatmul, kMachines, describe);
+
+// Both forms, all types, extents around tiles, panels and blocks, padded rows.
+TEST_P(QuantizedMatmul, AgreesWithLoops) {
+  using enum ElementType;
+  struct Extents {
+    int64_t rows, out, in;
+  };
+  Engine engine(Threads(GetParam().threads), GetParam().set);
+  for (auto [rows, out, in] : {Extents{1, 1, 1},
+                               {3, 33, 17},
+                               {13, 64, 100},
+                               {121, 40, 385},
+                               {7, 769, 31},
+                               {481, 32, 16},
+                               {0, 8, 8},
+                               {5, 7, 0},
+                               {64, 130, 200}})
+    for (bool transposed : {false, true})
+      for (bool zeros : {false, true})
+        for (auto [x, y] : {std::pair{f32, f32}, {bf16, bf16}, {bf16, f32}, {f16, f16}}) {
+          QuantizedMatmulSpec spec{.rows = rows, .out = out, .in = in, .codeStride = (in + 63) / 64 * 64};
+          spec.hasZeroPoints = zeros;
+          spec.transposed = transposed;
+          spec.x = x;
+          spec.y = y;
+          spec.xStride = spec.depth() + 3;
+          spec.yStride = spec.columns() + 2;
+          check(engine, spec);
+        }
+}
+
+// The transposed form multiplies with W' to the bit, and no result depends on
+// the number of threads.
+TEST(QuantizedMatmulPlan, IsTheSameForAllThreads) {
+  for (bool transposed : {false, true}) {
+    QuantizedMatmulSpec spec{.rows = 200, .out = 300, .in = 500, .codeStride = 512, .transposed = transposed};
+    spec.xStride = spec.depth();
+    spec.yStride = spec.columns();
+    Weight weight(spec, 3);
+    Values x(ElementType::f32, spec.rows * spec.xStride, 1), y(ElementType::f32, spec.rows * spec.yStride, 2);
+    Engine one(Threads(1)), three(Threads(3));
+    std::vector<uint8_t> first = runPlan(one, spec, weight, x, y);
+    EXPECT_EQ(runPlan(three, spec, weight, x, y), first);
+    if (!transposed)
+      continue;
+    // The dequant path: W' in f32, the engine's own matmul.
+    std::vector<float> dense(size_t(spec.out * spec.in));
+    for (int64_t o = 0; o < spec.out; ++o)
+      for (int64_t k = 0; k < spec.in; ++k)
+        dense[size_t(o * spec.in + k)] = float(weight.at(o, k));
+    MatmulSpec plain{.m = spec.rows, .n = spec.in, .k = spec.out};
+    plain.a.strides = {0, spec.out, 1};
+    plain.b.strides = plain.c.strides = {0, spec.in, 1};
+    Values result(ElementType::f32, spec.rows * spec.in, 5);
+    one.planMatmul(plain)->run(x.data(), dense.data(), result.data(), nullptr);
+    EXPECT_EQ(result.bytes(), first);
+  }
+}
+
+TEST(QuantizedMatmulSpec, NamesWhatItCannotRun) {
+  QuantizedMatmulSpec good{.rows = 2, .out = 4, .in = 8, .codeStride = 64, .xStride = 8, .yStride = 4};
+  EXPECT_EQ(good.findProblem(), "");
+  auto problem = [&](auto change) {
+    QuantizedMatmulSpec spec = good;
+    change(spec);
+    return spec.findProblem();
+  };
+  EXPECT_EQ(problem([](auto &s) { s.rows = -1; }), "rows is -1, the least is 0");
+  EXPECT_EQ(problem([](auto &s) { s.x = ElementType::i64; }),
+            "operand is i64, it must be f32, bf16 or f16; insert a cast");
+  EXPECT_EQ(problem([](auto &s) { s.y = ElementType::bf16; }), "result is bf16, it must be f32; insert a cast");
+  EXPECT_EQ(problem([](auto &s) { s.codeStride = 7; }), "rows of 8 codes are 7 bytes apart, they overlap");
+  EXPECT_EQ(problem([](auto &s) { s.xStride = 7; }), "row stride of the operand is 7, its rows of 8 elements overlap");
+  EXPECT_EQ(problem([](auto &s) { s.transposed = true; }),
+            "row stride of the result is 4, its rows of 8 elements overlap");
+}
