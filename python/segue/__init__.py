@@ -21,7 +21,7 @@ from ._runtime import Tensor
 from .compiler import compile, load
 from .dynamo import backend_report
 from .errors import (
-    CompileError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
+    CompileError, ConfigError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
     InvalidArgumentError, LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
     OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, VersionError,
 )
@@ -32,7 +32,7 @@ from .trainer import Trainer
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdamW", "CompileError", "CorruptFileError", "Error", "ExportError", "FallbackWarning", "FileError",
+    "AdamW", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError", "FallbackWarning", "FileError",
     "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "MissingInputError",
     "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
     "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",

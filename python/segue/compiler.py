@@ -43,7 +43,9 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
     name : str, optional
         In messages and as prefix of parameters; default: the class of the module.
     device : str
-        ``cpu``, or ``cpu:threads=2``.
+        ``cpu``, ``cpu:threads=2``, or a simulated accelerator: ``sim:dram=512MiB,link=16GB/s``. There, calls
+        bring tensors to the device and results back, parameters each time, as PyTorch may have changed them;
+        a `Trainer` keeps its parameters on the device.
     max_variants : int
         Variants for other input shapes that are kept, least recently used ones go first.
 

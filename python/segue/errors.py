@@ -145,6 +145,12 @@ class OutOfMemoryError(Error, MemoryError):
     code = "DEVICE_OOM"
 
 
+class ConfigError(Error, ValueError):
+    """The config file has an unknown key or a value that its service refuses; the message has its path."""
+
+    code = "CONFIG_INVALID"
+
+
 class FallbackWarning(UserWarning):
     """A piece of a program given to `torch.compile` runs in PyTorch; the text names operator, module and line."""
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -17,15 +18,54 @@ from . import _runtime
 from .errors import InvalidArgumentError, MissingWeightError
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
-from .tensors import describe, give, wrap
+from .tensors import describe, device as open_device, give, wrap
+
+
+class StitchReport:
+    """Per edge between programs: inputs taken as they lay, converted, or found converted, and their bytes.
+
+    Printing it shows the edges that copied. Made by `Trainer.stitch_report`; follows the device until it is reset.
+    """
+
+    def __init__(self, report: "_runtime.StitchReport"):
+        self._report = report
+
+    @property
+    def steps(self) -> int:
+        """Training steps since the beginning, or since `reset`."""
+        return self._report.steps
+
+    @property
+    def edges(self) -> list[dict[str, Any]]:
+        """Edges with ``producer`` (none: from outside), ``consumer``, ``elided``, ``converted``, ``cache_hits``, bytes of each;
+        ``from`` and ``to`` layout where something was converted. Most converted bytes first."""
+        return json.loads(self._report.json())["edges"]
+
+    def write_hints(self, path: str | os.PathLike) -> None:
+        """Writes `stitch_hints.json` for the compiler: the edges that copied, with the layouts that would not.
+
+        Raises
+        ------
+        FileError
+            The file cannot be written.
+        """
+        self._report.write_hints(os.fspath(path))
+
+    def reset(self) -> None:
+        """Forgets what was counted."""
+        self._report.reset()
+
+    def __str__(self) -> str:
+        return self._report.table()
 
 
 class Trainer:
     """Trains stitched modules: forward, backward, clipping and optimizer in the runtime.
 
     The outputs of a module feed the inputs of the next one that the batch does
-    not give. The scalar output called ``loss`` is what is trained. Parameters stay
-    in the memory of the PyTorch modules: what training changes is seen there at once.
+    not give. The scalar output called ``loss`` is what is trained. On the CPU, parameters stay
+    in the memory of the PyTorch modules: what training changes is seen there at once. A device with
+    memory of its own has copies: `sync` brings them to the PyTorch modules, as do `fit`, `resume` and `load_state_dict`.
 
     Parameters
     ----------
@@ -39,6 +79,18 @@ class Trainer:
         Micro-batches per step: a batch has that many times the rows that the modules were compiled for.
     seed : int
         Of the dropout masks.
+    device : str, optional
+        Where to train, as in `segue.compile`; default: where the modules are.
+    config : path, optional
+        The JSON config of the run. Its section ``memory.stitch`` sets how inputs are aligned and writes a line
+        of telemetry per step.
+
+    Raises
+    ------
+    ConfigError
+        The config has an unknown key or a value that is not allowed.
+    InvalidArgumentError
+        No such device, or options that it does not know.
 
     Examples
     --------
@@ -47,7 +99,8 @@ class Trainer:
     """
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
-                 clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0):
+                 clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
+                 device: str | None = None, config: str | os.PathLike | None = None):
         if isinstance(modules, Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
@@ -63,10 +116,10 @@ class Trainer:
         self.modules = named
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
-        self._device = next(iter(named.values()))._device
+        self._device = next(iter(named.values()))._device if device is None else open_device(device)
         self._session = _runtime.Session(
             self._device, [(name, m._primary.binary(optimizer)) for name, m in named.items()],
-            float(clip_grad_norm or 0.0), seed, self._ties())
+            float(clip_grad_norm or 0.0), seed, self._ties(), config=config)
         self._apart: list[tuple[str, torch.Tensor]] = []  # parameters that do not lie where the runtime can use them
         self._bind()
 
@@ -74,7 +127,7 @@ class Trainer:
         """Parameters of several modules that are one tensor."""
         groups: dict[tuple, list[tuple[str, str]]] = {}
         for name, module in self.modules.items():
-            runtime = module._primary.module(self._device, self.optimizer)
+            runtime = module._primary.module(module._device, self.optimizer)
             for value in (*runtime.parameters, *runtime.frozen):
                 tensor = module._weights.tensor(value.name)
                 groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
@@ -139,6 +192,7 @@ class Trainer:
         finally:
             if bar is not None:
                 bar.close()
+        self.sync()
         return losses
 
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
@@ -153,6 +207,10 @@ class Trainer:
         self._session.clear_gradients()
         return loss, found
 
+    def stitch_report(self) -> "StitchReport":
+        """What the seams between programs have cost on this device so far."""
+        return StitchReport(self._device.stitch_report)
+
     # --- state ----------------------------------------------------------------------------
 
     @property
@@ -161,13 +219,13 @@ class Trainer:
         return self._session.step_count
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers themselves, by session key."""
+        """The parameters and buffers by session key: themselves, or copies where the device has its own memory."""
         return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters}
 
     def sync(self) -> None:
         """Brings trained values to those PyTorch parameters that do not share memory with the runtime.
 
-        Nothing to do in most cases: parameters that are dense share their memory.
+        Nothing to do in most cases on the CPU: parameters that are dense share their memory.
         """
         with torch.no_grad():
             for key, tensor in self._apart:

@@ -26,6 +26,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <nlohmann/json.hpp>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -64,7 +65,18 @@ static void bindTensor(nb::module_ &m) {
       .def_static(
           "open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
       .def_prop_ro("name", &Device::name)
-      .def_prop_ro("threads", &Device::threads);
+      .def_prop_ro("threads", &Device::threads)
+      .def_prop_ro("has_unified_memory", &Device::hasUnifiedMemory)
+      .def_prop_ro("seconds", &Device::seconds)
+      .def_prop_ro(
+          "stitch_report", [](Device &device) { return &stitchReport(device); }, nb::rv_policy::reference_internal);
+
+  nb::class_<StitchReport>(m, "StitchReport")
+      .def_prop_ro("steps", &StitchReport::steps)
+      .def("json", [](const StitchReport &report) { return report.toJson().dump(); })
+      .def("table", &StitchReport::table)
+      .def("write_hints", &StitchReport::writeHints, "path"_a)
+      .def("reset", &StitchReport::reset);
 
   nb::class_<Tensor>(m, "Tensor")
       .def_static(
@@ -77,6 +89,8 @@ static void bindTensor(nb::module_ &m) {
       .def_static("scalar_i64", [](const DeviceRef &device, int64_t v) { return Tensor::scalar(device, v); })
       .def_prop_ro("shape", [](const Tensor &t) { return shapeOf(t.shape()); })
       .def_prop_ro("element", [](const Tensor &t) { return std::string(name(t.element())); })
+      .def_prop_ro("device", &Tensor::device)
+      // Of the device's memory, where that is not the host's.
       .def_prop_ro("address", [](const Tensor &t) { return reinterpret_cast<uintptr_t>(t.bytes()); })
       .def("item", &Tensor::item)
       .def("copy", [](const Tensor &t) { return copyTo(t.device(), t, TensorDesc(t.shape(), t.element())); })
@@ -239,7 +253,8 @@ static void bindSession(nb::module_ &m) {
       .def(
           "__init__",
           [](Session *self, const DeviceRef &device, const std::vector<std::pair<std::string, Binary>> &modules,
-             double maxGradNorm, int64_t seed, const Refs &tied, const Wires &wires) {
+             double maxGradNorm, int64_t seed, const Refs &tied, const Wires &wires,
+             const std::optional<std::filesystem::path> &config) {
             std::vector<SessionModule> list;
             for (const auto &[name, binary] : modules)
               list.push_back({name, binary});
@@ -253,9 +268,16 @@ static void bindSession(nb::module_ &m) {
             }
             for (const auto &[module, input, fromModule, output] : wires)
               options.wires.push_back({module, input, fromModule, output});
+            if (config)
+              options.config = Config::load(*config);
+            options.warn = [](const std::string &text) {
+              nb::gil_scoped_acquire gil;
+              nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
+            };
             new (self) Session(device, std::move(list), std::move(options));
           },
-          "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = Refs(), "wires"_a = Wires())
+          "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = Refs(), "wires"_a = Wires(),
+          "config"_a = nb::none())
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
@@ -325,6 +347,7 @@ static void bindSubmit(nb::module_ &m) {
         result["inputs"] = counters.inputs;
         result["inputs_elided"] = counters.inputsElided;
         result["inputs_converted"] = counters.inputsConverted;
+        result["cache_hits"] = counters.cacheHits;
         result["converted_bytes"] = counters.convertedBytes;
         result["donations"] = counters.donations;
         return result;

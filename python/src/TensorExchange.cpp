@@ -5,7 +5,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "TensorExchange.h"
+#include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <utility>
 
@@ -68,7 +70,17 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
                       std::move(release), writable);
 }
 
-nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &tensor, nb::handle owner) {
+nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::handle owner) {
+  Tensor tensor = given;
+  nb::object copied;
+  if (!given.device()->hasUnifiedMemory()) {
+    nb::gil_scoped_release release;
+    tensor = toHost(given);
+  }
+  if (tensor.storage() != given.storage()) {
+    copied = nb::cast(tensor);
+    owner = copied;
+  }
   std::vector<size_t> shape(tensor.shape().begin(), tensor.shape().end());
   std::vector<int64_t> strides = tensor.desc().strides();
   nb::dlpack::dtype dtype = std::find_if(std::begin(typePairs), std::end(typePairs), [&](const TypePair &pair) {

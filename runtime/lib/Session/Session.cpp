@@ -17,11 +17,15 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
+#include "segue/runtime/Program/StitchReport.h"
+#include "segue/runtime/Telemetry/JsonlWriter.h"
 #include "segue/runtime/Transfer/ToLayout.h"
-#include "segue/runtime/Transfer/TransferPlan.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -56,6 +60,8 @@ static bool sameTensor(const Tensor &a, const Tensor &b) {
 struct Session::State {
   State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
 
+  void configure(const Config &config);
+
   // Parameters.
   void checkFits(size_t slot, const Tensor &tensor) const;
   void assign(size_t slot, const Tensor &tensor);
@@ -72,7 +78,8 @@ struct Session::State {
     if (options.events)
       options.events->enter(phase);
   }
-  Wiring wiringFor(const TensorMap &batch) const;
+  void endStep();
+  Wiring wiringFor(const TensorMap &batch);
   TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
   Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
                         const std::vector<std::vector<Tensor>> &outputs) const;
@@ -92,6 +99,9 @@ struct Session::State {
   std::vector<ModulePorts> ports;
   ParameterTable table;
   std::vector<OptimizerPlan> plans;
+  std::optional<JsonlWriter> stitchTelemetry;
+  /// What was warned of.
+  std::set<std::string> warned;
 
   /// By slot; null until set.
   std::vector<Tensor> values;
@@ -123,6 +133,10 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
                                                 "\", but a session gives seed and step only");
   }
   checkWires(ports, options.wires);
+  if (!options.warn)
+    options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
+  if (options.config)
+    configure(*options.config);
   for (size_t m = 0; m < modules.size(); ++m) {
     plans.push_back(planOptimizer(modules[m], m, table));
     const OptimizerPlan &plan = plans.back();
@@ -130,6 +144,25 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
       if (plan.optimizerInputs[i].feed == Feed::State)
         optimizerState[plan.optimizerInputs[i].state] = Tensor::zeros(device, plan.optimizer->input(i).desc());
   }
+}
+
+/// What a config file says of the device and of records.
+void Session::State::configure(const Config &config) {
+  if (!config.has("memory.stitch"))
+    return;
+  ConfigReader section = config.section("memory.stitch");
+  StitchOptions stitch = StitchOptions::read(section);
+  if (stitch.telemetry.enabled) {
+    stitchTelemetry.emplace(stitch.telemetry.file);
+    device->transfer().record(0); // what others did before is not of the first step
+  }
+  device->transfer().configure(std::move(stitch));
+}
+
+void Session::State::endStep() {
+  stitchReport(*device).endStep();
+  if (stitchTelemetry)
+    stitchTelemetry->write(device->transfer().record(step).json());
 }
 
 Session::Session(DeviceRef device, std::vector<SessionModule> modules, SessionOptions options)
@@ -305,14 +338,19 @@ void Session::State::requireWhole() const {
 // FORWARD and BACKWARD
 //===----------------------------------------------------------------------===//
 
-Wiring Session::State::wiringFor(const TensorMap &batch) const {
+Wiring Session::State::wiringFor(const TensorMap &batch) {
   BatchDescs descs;
   for (const auto &[name, tensor] : batch) {
     if (!tensor)
       throw Error(ErrorCode::InvalidArgument, "the batch has a null tensor for \"" + name + "\"");
     descs[name] = &tensor.desc();
   }
-  return wireModules(ports, options.wires, descs);
+  std::vector<std::string> notes;
+  Wiring wiring = wireModules(ports, options.wires, descs, &notes);
+  for (const std::string &note : notes)
+    if (warned.insert(note).second)
+      options.warn(note);
+  return wiring;
 }
 
 /// A batch crosses the link once, whoever reads it: two modules may, and
@@ -645,6 +683,7 @@ StepResult Session::optimize(double lr) {
   s.inputGradients = std::move(inputGradients);
   result.outputs = std::move(s.lastOutputs);
   s.enter(Phase::StepEnd);
+  s.endStep();
   return result;
 }
 

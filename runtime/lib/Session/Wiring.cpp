@@ -110,7 +110,32 @@ static Error unbound(const ModulePorts &module, const Value &input, const Module
                                             "; put it in the batch or give a wire");
 }
 
-Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> wires, const BatchDescs &batch) {
+/// Inputs of module `m` that take a tensor of the batch where an output of the
+/// module before, which fits, is taken by nobody.
+static void noteShadowed(std::span<const ModulePorts> modules, const Wiring &wiring, size_t m,
+                         std::vector<std::string> &notes) {
+  const ModulePorts &module = modules[m], &previous = modules[m - 1];
+  for (size_t o = 0; o < previous.outputs.size(); ++o) {
+    const Value &output = previous.outputs[o];
+    bool taken = isLoss(output);
+    for (const auto &inputs : wiring)
+      taken |= std::ranges::find(inputs, OutputRef{m - 1, o}) != inputs.end();
+    if (taken)
+      continue;
+    for (size_t i = 0; i < module.inputs.size(); ++i) {
+      const Value &input = module.inputs[i];
+      if (wiring[m][i] || input.desc().shape != output.desc().shape || input.desc().element != output.desc().element)
+        continue;
+      notes.push_back("module " + quoted(module.name) + ", input " + quoted(input.name) + " (" + input.desc().str() +
+                      "): takes the batch's tensor of that name, and nothing takes " + outputText(previous, output) +
+                      ", which fits too; if that was meant, rename the tensor or give a wire");
+      break;
+    }
+  }
+}
+
+Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> wires, const BatchDescs &batch,
+                   std::vector<std::string> *notes) {
   Wiring wiring = resolveWires(modules, wires);
   std::map<std::string_view, bool> used;
   for (size_t m = 0; m < modules.size(); ++m) {
@@ -140,6 +165,8 @@ Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> w
       checkFits(output.desc(), outputText(source, output), input, module.name);
     }
   }
+  for (size_t m = 1; notes && m < modules.size(); ++m)
+    noteShadowed(modules, wiring, m, *notes);
   for (const auto &[name, desc] : batch)
     if (!used.contains(name)) {
       std::vector<std::string_view> known;

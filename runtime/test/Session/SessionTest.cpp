@@ -10,11 +10,15 @@
 #include "Session/SessionModules.h"
 #include "Session/TemporaryFolder.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 using namespace segue;
 using namespace segue::test;
@@ -494,6 +498,70 @@ TEST_P(SessionTest, AWrongCheckpointChangesNothing) {
 //===----------------------------------------------------------------------===//
 // Events
 //===----------------------------------------------------------------------===//
+
+// One line per step with the keys of the spec; the sums of a line agree, and a
+// chain whose layouts agree converts nothing.
+TEST_P(SessionTest, WritesALineOfTelemetryPerStep) {
+  TemporaryFolder folder;
+  auto configured = [&](const std::string &more) {
+    return Config::parse(R"({"memory":{"stitch":{)" + more + R"("telemetry_file":")" + (folder / "t.jsonl").string() +
+                             R"("}}})",
+                         "run.json");
+  };
+  Session session = stitched({.config = configured("")});
+  for (int step = 0; step < 3; ++step)
+    session.step(batch(), 0.01);
+  std::istringstream lines(readText(folder / "t.jsonl"));
+  std::string line;
+  int64_t step = 0;
+  while (std::getline(lines, line)) {
+    Json record = parseJson(line, "line");
+    std::vector<std::string> keys;
+    for (const auto &[key, value] : record.items())
+      keys.push_back(key);
+    EXPECT_EQ(keys, (std::vector<std::string>{"step", "submits", "inputs", "inputs_elided", "inputs_converted",
+                                              "cache_hits", "h2d_bytes", "d2h_bytes", "d2d_bytes", "host_bytes",
+                                              "bounces", "donations_ignored", "lossy_casts", "wait_ms", "align_ms",
+                                              "l1_compactions", "l1_fallbacks"}));
+    EXPECT_EQ(record["step"], ++step);
+    EXPECT_EQ(record["submits"], 8) << "forward, backward, norm and optimizer of two modules";
+    uint64_t aligned = record["inputs_elided"].get<uint64_t>() + record["inputs_converted"].get<uint64_t>() +
+                       record["cache_hits"].get<uint64_t>();
+    EXPECT_EQ(record["inputs"].get<uint64_t>(), aligned);
+    EXPECT_GT(aligned, 0u);
+    EXPECT_EQ(record["inputs_converted"], 0);
+  }
+  EXPECT_EQ(step, 3);
+  EXPECT_EQ(stitchReport(*device).steps(), 3u);
+  // Off, and without the section.
+  Session quiet = stitched({.config = configured(R"("telemetry_enabled":false,)")}),
+          bare = stitched({.config = Config()});
+  quiet.step(batch(), 0.01);
+  bare.step(batch(), 0.01);
+  EXPECT_EQ(std::ranges::count(readText(folder / "t.jsonl"), '\n'), 3);
+  EXPECT_ERROR(configured(R"("telemetry_fil":"x",)"), ConfigInvalid, "telemetry_fil");
+}
+
+// What the config says reaches the device's engine.
+TEST_P(SessionTest, TheConfigSetsUpTheEngine) {
+  Session session = stitched(
+      {.config = Config::parse(R"({"memory":{"stitch":{"staging_buffers":3,"telemetry_enabled":false}}})", "run")});
+  EXPECT_EQ(device->transfer().options().stagingBuffers, 3u);
+  EXPECT_EQ(session.step(batch(), 0.01).step, 1);
+}
+
+// A batch that takes the place of what a module made is warned of, once.
+TEST_P(SessionTest, WarnsOfAShadowedOutput) {
+  std::vector<std::string> warnings;
+  Session session(device, {{"front", makeLayer()}, {"middle", makeLayer({.parameter = "u"})}, {"back", makeHead()}},
+                  {.warn = [&](const std::string &text) { warnings.push_back(text); }});
+  for (const char *name : {"w", "u", "v"})
+    session.setParameter(name, tensor(startW));
+  session.evaluate(batch());
+  session.evaluate(batch());
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("module \"middle\", input \"x\""), std::string::npos) << warnings[0];
+}
 
 namespace {
 struct PhaseLog : EventSink {

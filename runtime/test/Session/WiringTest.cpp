@@ -50,6 +50,17 @@ static Wiring wire(const Modules &modules, const std::vector<Value> &batch, cons
   return wireModules(ports, wires, descs);
 }
 
+static std::vector<std::string> notes(const Modules &modules, const std::vector<Value> &batch,
+                                      const std::vector<Wire> &wires = {}) {
+  BatchDescs descs;
+  for (const Value &tensor : batch)
+    descs[tensor.name] = &tensor.desc();
+  std::vector<std::string> notes;
+  std::vector<ModulePorts> ports = modules.ports();
+  wireModules(ports, wires, descs, &notes);
+  return notes;
+}
+
 static const std::optional<OutputRef> fromBatch;
 
 // The usual chain: what the batch names comes from there, the rest by position.
@@ -108,4 +119,22 @@ TEST(Wiring, WrongWires) {
   EXPECT_ERROR(wire(modules, {in("x")}, {{"a", "x", "b", "z"}}), InvalidArgument, "does not run before it");
   EXPECT_ERROR(wire(modules, {in("x")}, {{"b", "y", "a", "h"}, {"b", "y", "a", "h"}}), InvalidArgument,
                "has two wires");
+}
+
+// Two modules call their input alike, as two halves of a model do: the batch's
+// tensor goes to both, and what the first one made goes nowhere. That is said.
+TEST(Wiring, NotesABatchThatShadowsAnOutput) {
+  Modules modules{{{"front", {in("x")}, {out("h")}}, {"back", {in("x"), in("y")}, {out("z")}}}};
+  EXPECT_EQ(
+      notes(modules, {in("x"), in("y")}),
+      std::vector<std::string>{"module \"back\", input \"x\" (f32[2,3]): takes the batch's tensor of that name, and "
+                               "nothing takes output \"h\" of module \"front\", which fits too; if that was "
+                               "meant, rename the tensor or give a wire"});
+  // Nothing is left over, it does not fit, or somebody else takes it.
+  EXPECT_EQ(notes(modules, {in("x")}, {{"back", "y", "front", "h"}}), std::vector<std::string>());
+  EXPECT_EQ(
+      notes(Modules{{{"front", {in("x")}, {out("h")}}, {"back", {in("a"), in("y")}, {out("z")}}}}, {in("x"), in("y")}),
+      std::vector<std::string>());
+  EXPECT_EQ(notes(Modules{{{"front", {in("x")}, {out("h", {4})}}, {"back", {in("x")}, {out("z")}}}}, {in("x")}),
+            std::vector<std::string>());
 }

@@ -41,6 +41,7 @@
 #ifndef SEGUE_RUNTIME_SESSION_SESSION_H
 #define SEGUE_RUNTIME_SESSION_SESSION_H
 
+#include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Session/Checkpoint.h"
 #include "segue/runtime/Session/Module.h"
 #include "segue/runtime/Session/Wiring.h"
@@ -71,6 +72,12 @@ struct SessionOptions {
   std::vector<Wire> wires;
   /// Told of phases and blocks; not owned, may be null.
   EventSink *events = nullptr;
+  /// The config file of the run. A section that it lacks leaves its service
+  /// off; `memory.stitch` sets up the device's transfer engine and writes one
+  /// line of telemetry per step.
+  std::optional<Config> config;
+  /// Gets each sentence once; by default stderr does.
+  std::function<void(const std::string &)> warn;
 };
 
 struct StepResult {

@@ -14,6 +14,10 @@
 //      position, that no input of this module takes yet. The scalar output
 //      called "loss" is never taken so.
 //
+// That the batch goes before the module before it is meant for targets and
+// masks; where an output that would fit is left over, it may be a name that two
+// things share by chance, and is noted.
+//
 // Pure functions over signatures: no tensor is touched.
 //
 //===----------------------------------------------------------------------===//
@@ -62,8 +66,11 @@ void checkWires(std::span<const ModulePorts> modules, std::span<const Wire> wire
 /// Binds every input. Throws MissingInput for one that nothing gives,
 /// LayoutMismatch where shape or element type differ, and NameUnknown for a
 /// tensor of the batch that no module takes; each names module and input, what
-/// is wanted and what is given.
-Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> wires, const BatchDescs &batch);
+/// is wanted and what is given. Adds a sentence to `notes` for each tensor of
+/// the batch that goes before an output which fits as well and which nothing
+/// takes.
+Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> wires, const BatchDescs &batch,
+                   std::vector<std::string> *notes = nullptr);
 
 } // namespace segue::inline runtime
 
