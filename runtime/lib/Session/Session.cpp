@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Session.h"
-#include "GradientSum.h"
+#include "GradientTape.h"
 #include "OptimizerPlan.h"
 #include "ParameterTable.h"
 #include "segue/runtime/Device/Device.h"
@@ -85,8 +85,8 @@ struct Session::State {
                         const std::vector<std::vector<Tensor>> &outputs) const;
   int64_t seedOf(size_t module) const;
   /// Returns the losses of the modules.
-  std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch, std::vector<Token> &tokens);
-  void runBackward(const Wiring &wiring, std::vector<Token> tokens);
+  std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
+  void runBackward();
   void drop();
   double gradientNorm();
   std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &values, double lr,
@@ -110,8 +110,11 @@ struct Session::State {
   /// Parameters are between two steps.
   bool torn = false;
 
-  /// By slot: the sums that wait, over `waiting` batches.
-  std::vector<Tensor> gradients;
+  /// Its first values are the slots: the sums that wait, over `waiting` batches.
+  GradientTape tape;
+  /// Of the batch under way: its tensors, and the losses with what they are.
+  std::map<std::string, GradientTape::ValueId, std::less<>> batchValues;
+  std::vector<std::pair<GradientTape::ValueId, const Value *>> losses;
   TensorMap inputGradients;
   TensorMap lastOutputs;
   int64_t waiting = 0;
@@ -124,7 +127,7 @@ struct Session::State {
 
 Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
     : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
-      table(modules, options.tied), values(table.size()), gradients(table.size()) {
+      table(modules, options.tied), values(table.size()), tape(table.size()) {
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
     for (const Value &hyper : module.hypers())
@@ -410,56 +413,60 @@ static TensorMap byName(std::span<const Value> outputs, const std::vector<Tensor
   return map;
 }
 
-std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch,
-                                               std::vector<Token> &tokens) {
+/// Records the forwards; the batch's tensors by name are values, too.
+std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch) {
   enter(Phase::Forward);
+  batchValues.clear();
+  losses.clear();
   std::vector<std::vector<Tensor>> outputs(modules.size());
-  std::vector<Tensor> losses;
+  std::vector<Tensor> found;
   for (size_t m = 0; m < modules.size(); ++m) {
-    ForwardResult result = modules[m].forward(lookup(m, wiring, batch, outputs), options.events);
-    tokens.push_back(std::move(result.token));
+    const Module &module = modules[m];
+    ForwardResult result = module.forward(lookup(m, wiring, batch, outputs), options.events);
+    GradientTape::Step step{&module, std::move(result.token), {}, {}, {}};
+    for (const Value &parameter : module.parameters())
+      step.parameters.push_back(GradientTape::ValueId(table.slotOf(m, parameter.name)));
+    for (size_t i = 0; i < module.inputs().size(); ++i) {
+      if (const auto &ref = wiring[m][i]) {
+        step.inputs.push_back(tape.steps()[ref->module].outputs[ref->output]);
+        continue;
+      }
+      auto [value, isNew] = batchValues.try_emplace(module.inputs()[i].name, 0);
+      if (isNew)
+        value->second = tape.newValue();
+      step.inputs.push_back(value->second);
+    }
     outputs[m] = std::move(result.outputs);
-    for (size_t i = 0; i < outputs[m].size(); ++i)
-      if (isLoss(modules[m].outputs()[i]))
-        losses.push_back(outputs[m][i]);
+    for (size_t i = 0; i < outputs[m].size(); ++i) {
+      step.outputs.push_back(tape.newValue());
+      if (!isLoss(module.outputs()[i]))
+        continue;
+      found.push_back(outputs[m][i]);
+      if (module.takesGradientOf(module.outputs()[i].name))
+        losses.emplace_back(step.outputs.back(), &module.outputs()[i]);
+    }
+    tape.record(std::move(step));
   }
-  if (losses.empty())
+  if (found.empty())
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
   lastOutputs = byName(ports.back().outputs, outputs.back());
-  return losses;
+  return found;
 }
 
-void Session::State::runBackward(const Wiring &wiring, std::vector<Token> tokens) {
+void Session::State::runBackward() {
   enter(Phase::Backward);
-  std::vector<TensorMap> outputGradients(modules.size());
-  for (size_t m = modules.size(); m-- > 0;) {
-    const Module &module = modules[m];
-    for (const Value &output : module.outputs())
-      if (isLoss(output) && module.takesGradientOf(output.name))
-        addGradient(outputGradients[m][output.name], hyperTensor(device, output, 1));
-    TensorMap results = module.backward(std::move(tokens[m]), std::exchange(outputGradients[m], {}), options.events);
-    for (const Value &parameter : module.parameters())
-      if (auto it = results.find(parameter.name); it != results.end())
-        addGradient(gradients[table.slotOf(m, parameter.name)], std::move(it->second));
-    for (size_t i = 0; i < module.inputs().size(); ++i) {
-      auto it = results.find(module.inputs()[i].name);
-      if (it == results.end())
-        continue;
-      if (const auto &ref = wiring[m][i]) {
-        const std::string &output = ports[ref->module].outputs[ref->output].name;
-        if (modules[ref->module].takesGradientOf(output))
-          addGradient(outputGradients[ref->module][output], std::move(it->second));
-      } else {
-        addGradient(inputGradients[it->first], std::move(it->second));
-      }
-    }
-  }
+  for (const auto &[value, output] : losses)
+    tape.add(value, hyperTensor(device, *output, 1));
+  tape.play(GradientTape::Play::All, options.events);
+  for (const auto &[name, value] : batchValues)
+    if (Tensor &gradient = tape.gradient(value))
+      inputGradients[name] = std::move(gradient);
+  tape.dropSteps();
 }
 
 void Session::State::drop() {
-  for (Tensor &gradient : gradients)
-    gradient = Tensor();
+  tape.drop();
   inputGradients.clear();
   waiting = 0;
   lossSum = 0;
@@ -477,10 +484,9 @@ double Session::forwardBackward(const TensorMap &batch) {
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting)
       s.enter(Phase::StepBegin);
-    std::vector<Token> tokens;
-    std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch), tokens);
+    std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch));
     s.inputGradients.clear();
-    s.runBackward(wiring, std::move(tokens));
+    s.runBackward();
     // The host reads the loss while the device works on backward.
     double loss = 0;
     for (const Tensor &each : losses)
@@ -511,11 +517,11 @@ double Session::forwardBackward(const TensorMap &batch) {
 
 const Tensor &Session::gradient(std::string_view key) const {
   size_t slot = state_->table.require(key);
-  if (!state_->gradients[slot])
+  if (!state_->tape.gradient(GradientTape::ValueId(slot)))
     throw Error(ErrorCode::InvalidArgument, "parameter \"" + state_->table.infos()[slot].key +
                                                 "\" has no gradient now; gradients wait between forwardBackward " +
                                                 "and optimize, for trained parameters");
-  return state_->gradients[slot];
+  return state_->tape.gradient(GradientTape::ValueId(slot));
 }
 
 const TensorMap &Session::inputGradients() const { return state_->inputGradients; }
@@ -551,7 +557,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
       tensors.push_back(values[inputs[i].slot]);
       break;
     case Feed::Gradient: {
-      Tensor &sum = gradients[inputs[i].slot];
+      Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
       Tensor gradient = !sum ? Tensor::zeros(device, value.desc()) : toLayout(device, sum, value.desc());
       if (giveGradients)
         sum = Tensor();
@@ -650,8 +656,8 @@ StepResult Session::optimize(double lr) {
   }
   // Queued work that failed must not reach the parameters.
   try {
-    for (const Tensor &gradient : s.gradients)
-      if (gradient)
+    for (size_t slot = 0; slot < s.table.size(); ++slot)
+      if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
         wait(gradient);
   } catch (...) {
     s.drop();

@@ -27,6 +27,7 @@
 #include "segue/runtime/Session/Module.h"
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Session/Session.h"
+#include "segue/runtime/Session/Stitcher.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 

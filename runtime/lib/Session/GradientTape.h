@@ -1,0 +1,81 @@
+//===- GradientTape.h - forwards, played back in reverse --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What a Session and a Stitcher have in common: a list of forwards with their
+// tokens, and values by number, whose gradients are summed wherever two readers
+// meet. Who a value is, the owner of the tape says when it records: a session
+// by its wiring, a stitcher by the memory that it lies in.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_GRADIENTTAPE_H
+#define SEGUE_RUNTIME_LIB_SESSION_GRADIENTTAPE_H
+
+#include "segue/runtime/Session/Module.h"
+
+namespace segue::inline runtime {
+
+class GradientTape {
+public:
+  using ValueId = uint32_t;
+
+  /// One forward. The module outlives the step.
+  struct Step {
+    const Module *module = nullptr;
+    Token token;
+    /// By position in Module::parameters(), inputs() and outputs().
+    std::vector<ValueId> parameters, inputs, outputs;
+    bool played = false;
+  };
+
+  /// Values 0 to `kept` - 1 are parameters: their gradients stay until drop().
+  explicit GradientTape(size_t kept = 0) : kept_(kept), gradients_(kept), producers_(kept) {}
+
+  ValueId newValue();
+  void record(Step step);
+  const std::vector<Step> &steps() const { return steps_; }
+  /// The forward that made a value, or null.
+  const Step *producer(ValueId value) const;
+
+  /// Adds to the sum of a value.
+  void add(ValueId value, Tensor gradient);
+  /// The sum so far; null if there is none.
+  Tensor &gradient(ValueId value) { return gradients_[value]; }
+  size_t valueCount() const { return gradients_.size(); }
+
+  enum class Play {
+    /// Steps one of whose outputs has a gradient.
+    Reached,
+    /// All steps; an output without gradient counts as zeros.
+    All
+  };
+  /// Runs the backwards of steps that were not played, the last one first, and
+  /// adds what they give to the sums of their parameters and inputs; takes the
+  /// gradients of their outputs. Throws what Module::backward throws.
+  void play(Play which, EventSink *events);
+
+  /// Forgets steps, and the values that are not kept.
+  void dropSteps();
+  /// Forgets everything, sums of kept values too.
+  void drop();
+
+private:
+  /// Whether backward of the step that makes it takes a gradient of the value.
+  bool isTaken(ValueId value) const;
+
+  struct Producer {
+    uint32_t step = UINT32_MAX, output = 0;
+  };
+  size_t kept_;
+  std::vector<Step> steps_;
+  std::vector<Tensor> gradients_;
+  std::vector<Producer> producers_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_GRADIENTTAPE_H
