@@ -18,8 +18,48 @@
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+#include <thread>
+#include <vector>
+#endif
 
 using namespace segue;
+
+//===----------------------------------------------------------------------===//
+// Regions
+//===----------------------------------------------------------------------===//
+
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer does not see the barriers of libgomp and would call each
+// region a race. Threads of the standard library stand in for the pool, so that
+// the races that it does report are ours.
+static thread_local bool insideRegion = false;
+
+static bool isInsideRegion() { return insideRegion; }
+
+template <typename Body> static void runRegion(int threads, const Body &body) {
+  auto runOne = [&](int thread) {
+    insideRegion = true;
+    body(thread, threads);
+    insideRegion = false;
+  };
+  std::vector<std::thread> others;
+  for (int thread = 1; thread < threads; ++thread)
+    others.emplace_back(runOne, thread);
+  runOne(0);
+  for (std::thread &other : others)
+    other.join();
+}
+#else
+static bool isInsideRegion() { return omp_in_parallel(); }
+
+/// Calls `body(thread, count)` on each of `count` threads: `threads`, or fewer
+/// where OpenMP has no more to give.
+template <typename Body> static void runRegion(int threads, const Body &body) {
+#pragma omp parallel num_threads(threads)
+  body(omp_get_thread_num(), omp_get_num_threads());
+}
+#endif
 
 #if defined(__SSE2__)
 static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
@@ -44,38 +84,36 @@ void Threads::splitRange(int64_t range, int64_t grain, Piece piece, void *contex
   grain = std::max<int64_t>(grain, 1);
   int64_t grains = (range - 1) / grain + 1;
   int threads = static_cast<int>(std::min<int64_t>(count_, grains));
-  if (threads == 1 || omp_in_parallel()) {
+  if (threads == 1 || isInsideRegion()) {
     FlushDenormals flush;
     piece(context, 0, range);
     return;
   }
-#pragma omp parallel num_threads(count_)
-  {
-    // OpenMP may give fewer threads than asked for: then each does more.
+  runRegion(count_, [&](int thread, int given) {
+    // Where there are fewer threads than asked for, each does more.
     FlushDenormals flush;
-    for (int64_t part = omp_get_thread_num(); part < threads; part += omp_get_num_threads()) {
+    for (int64_t part = thread; part < threads; part += given) {
       int64_t begin = grains * part / threads * grain;
       int64_t end = std::min(grains * (part + 1) / threads * grain, range);
       if (begin < end)
         piece(context, begin, end);
     }
-  }
+  });
 }
 
 void Threads::takeItems(int64_t items, Piece piece, void *context) const {
   if (items <= 0)
     return;
-  if (items == 1 || count_ == 1 || omp_in_parallel()) {
+  if (items == 1 || count_ == 1 || isInsideRegion()) {
     FlushDenormals flush;
     for (int64_t item = 0; item < items; ++item)
       piece(context, item, 0);
     return;
   }
   std::atomic<int64_t> next{0};
-#pragma omp parallel num_threads(count_)
-  {
+  runRegion(count_, [&](int thread, int) {
     FlushDenormals flush;
     for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;)
-      piece(context, item, omp_get_thread_num());
-  }
+      piece(context, item, thread);
+  });
 }
