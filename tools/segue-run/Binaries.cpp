@@ -79,6 +79,22 @@ ParameterRef requireModule(const std::string &text, const std::vector<std::strin
   throw Error(ErrorCode::NameUnknown, "\"" + text + "\" does not begin with the name of a module and a point");
 }
 
+void addTiesAndWires(SessionOptions &options, const std::vector<SessionModule> &modules,
+                     const std::vector<std::string> &tied, const std::vector<std::string> &wires) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < modules.size(); ++i)
+    names.push_back(modules[i].name.empty() ? std::to_string(i) : modules[i].name);
+  for (const std::string &text : tied) {
+    auto [left, right] = splitPair(text, "--tie");
+    options.tied.push_back({requireModule(left, names), requireModule(right, names)});
+  }
+  for (const std::string &text : wires) {
+    auto [left, right] = splitPair(text, "--wire");
+    ParameterRef to = requireModule(left, names), from = requireModule(right, names);
+    options.wires.push_back({to.module, to.name, from.module, from.name});
+  }
+}
+
 void printProfile(const std::string &title, const std::vector<CommandProfile> &profile) {
   std::vector<CommandProfile> sorted = profile;
   std::stable_sort(sorted.begin(), sorted.end(),

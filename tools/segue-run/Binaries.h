@@ -42,6 +42,11 @@ std::optional<ParameterRef> splitModule(const std::string &text, const std::vect
 /// The same; throws NameUnknown.
 ParameterRef requireModule(const std::string &text, const std::vector<std::string> &modules);
 
+/// `--tie` and `--wire` of a command, for these modules. Throws
+/// InvalidArgument and NameUnknown.
+void addTiesAndWires(SessionOptions &options, const std::vector<SessionModule> &modules,
+                     const std::vector<std::string> &tied, const std::vector<std::string> &wires);
+
 /// Prints what the commands of a program have cost, the dearest first.
 void printProfile(const std::string &title, const std::vector<CommandProfile> &profile);
 

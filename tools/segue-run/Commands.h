@@ -83,6 +83,15 @@ struct TrainOptions : CommonOptions {
   bool profile = false;
 };
 
+struct PlanOptions : CommonOptions {
+  std::vector<std::string> files;
+  /// `module.name=module.name`, and `module.input=module.output`.
+  std::vector<std::string> tied, wires;
+  /// Bytes of device_dram.
+  std::vector<uint64_t> budgets;
+  int64_t accumulate = 1;
+};
+
 struct ReplayOptions {
   /// A log of events; - is stdin.
   std::string file;
@@ -106,6 +115,7 @@ struct QuantizeOptions {
 };
 
 int inspect(const InspectOptions &options);
+int plan(const PlanOptions &options);
 int quantize(const QuantizeOptions &options);
 int replay(const ReplayOptions &options);
 int run(const RunOptions &options);

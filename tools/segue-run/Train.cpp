@@ -26,22 +26,11 @@ namespace segue::tool {
 
 static Session makeSession(const DeviceRef &device, const TrainOptions &options, EventSink *events) {
   std::vector<SessionModule> modules = loadModules(options.files, options);
-  std::vector<std::string> names;
-  for (size_t i = 0; i < modules.size(); ++i)
-    names.push_back(modules[i].name.empty() ? std::to_string(i) : modules[i].name);
   SessionOptions session;
   session.maxGradNorm = options.clip;
   session.seed = options.seed;
   session.events = events;
-  for (const std::string &text : options.tied) {
-    auto [left, right] = splitPair(text, "--tie");
-    session.tied.push_back({requireModule(left, names), requireModule(right, names)});
-  }
-  for (const std::string &text : options.wires) {
-    auto [left, right] = splitPair(text, "--wire");
-    ParameterRef to = requireModule(left, names), from = requireModule(right, names);
-    session.wires.push_back({to.module, to.name, from.module, from.name});
-  }
+  addTiesAndWires(session, modules, options.tied, options.wires);
   return Session(device, std::move(modules), std::move(session));
 }
 

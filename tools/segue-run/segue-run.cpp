@@ -132,6 +132,23 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
                   "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors");
 }
 
+static void addPlan(CLI::App &app, PlanOptions &options) {
+  CLI::App *command = app.add_subcommand("plan", "Says what a training step needs and what a budget costs");
+  options.device = "sim:virtual,dram=24GiB,link=16GB/s";
+  command->add_option("files", options.files, ".segue files; - is stdin")->required();
+  command->add_option("--budget", options.budgets, "bytes of device_dram, as 512MiB; may be given again")
+      ->transform(CLI::AsSizeValue(false))
+      ->allow_extra_args(false);
+  command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
+  command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
+  command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
+  addCommon(command, options);
+  command->footer("Runs nothing: a step is played in virtual time, by the profile of the device.\n"
+                  "Example: segue-run plan front.segue back.segue --budget 512MiB\n"
+                  "           --device sim:virtual,dram=24GiB,link=16GB/s,flops=80TFLOP/s,membw=900GB/s\n"
+                  "Status 1 if a budget is below the smallest that is feasible.");
+}
+
 static void addReplay(CLI::App &app, ReplayOptions &options) {
   CLI::App *command = app.add_subcommand("replay", "Feeds a log of events to the policy of a memory service");
   command->add_option("file", options.file, "log; - is stdin")->required();
@@ -148,10 +165,12 @@ int main(int argc, char **argv) {
   RunOptions runOptions;
   ReplayOptions replayOptions;
   QuantizeOptions quantizeOptions;
+  PlanOptions planOptions;
   StitchCommand stitchOptions;
   TrainOptions trainOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
+  addPlan(app, planOptions);
   addReplay(app, replayOptions);
   addQuantize(app, quantizeOptions);
   addStitch(app, stitchOptions);
@@ -166,6 +185,8 @@ int main(int argc, char **argv) {
       return inspect(inspectOptions);
     if (app.got_subcommand("run"))
       return run(runOptions);
+    if (app.got_subcommand("plan"))
+      return plan(planOptions);
     if (app.got_subcommand("replay"))
       return replay(replayOptions);
     if (app.got_subcommand("quantize"))

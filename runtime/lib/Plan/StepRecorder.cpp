@@ -11,6 +11,9 @@
 
 namespace segue::inline runtime {
 
+/// Of a gap that is none: it leaves after everything.
+static constexpr uint32_t never = UINT32_MAX;
+
 void StepRecorder::closeEvent() {
   // The host's clock stands still but for waiting: the time since the event is
   // that of the work submitted since.
@@ -49,20 +52,19 @@ void StepRecorder::onBlockBegin(const Program &, std::string_view block) {
 }
 
 void StepRecorder::onBlockEnd(const Program &) {
-  std::string block = blocks_.empty() ? "" : std::move(blocks_.back());
   if (!blocks_.empty())
     blocks_.pop_back();
-  record(StepEvent::Kind::BlockEnd, block);
+  record(StepEvent::Kind::BlockEnd, "");
 }
 
 void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved) {
   const Value &value = program.outputs()[output];
   uint32_t event = record(StepEvent::Kind::Save, value.name);
   const Storage &storage = *saved.storage();
-  // A storage that was saved before leaves with the last of its saves.
+  // A storage that is saved twice stays: the first handle of it is given out.
   auto [entry, isNew] = open_.try_emplace(storage.id(), profile_.gaps.size());
   if (!isNew) {
-    profile_.gaps[entry->second].leaves = event;
+    profile_.gaps[entry->second].leaves = never;
     return;
   }
   uint64_t bytes = device_.takenBytes(storage.space(), storage.bytes(), saved.desc().layout.alignment);
@@ -89,7 +91,7 @@ StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
   if (profile_.events.empty())
     throw Error(ErrorCode::InvalidArgument, "no step was recorded: the session must enter STEP_BEGIN");
   profile_.link = link;
-  // What is never read again is not a gap.
+  // What cannot leave, or is never read again, is not a gap.
   std::erase_if(profile_.gaps, [](const ResidencyGap &gap) { return gap.needed <= gap.leaves; });
   open_.clear();
   return std::exchange(profile_, {});

@@ -246,7 +246,7 @@ private:
   void countElided(Run &run);
   void freeUnretained(Run &run, Storage &storage);
   std::shared_ptr<Storage> placeArena(ArenaPlan &arena);
-  Tensor placeOutput(size_t output, const Tensor *replaced);
+  Tensor placeOutput(size_t output, const Tensor *replaced, bool keeps);
   void placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, bool watched);
   void startOutput(Run &run, size_t output, std::span<Tensor> outputs);
   Error failureOf(size_t output, const Error &error) const;

@@ -70,10 +70,11 @@ std::shared_ptr<Storage> PreparedProgram::placeArena(ArenaPlan &arena) {
   return storage;
 }
 
-/// `replaced`: what the caller has there now and will not see again.
-Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced) {
+/// `replaced`: what the caller has there now and will not see again. Not
+/// `keeps`: its bytes are nobody's between two runs.
+Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced, bool keeps) {
   OutputPlan &plan = outputs_[index];
-  if (plan.kept && isFree(plan.kept.storage(), replaced && replaced->storage() == plan.kept.storage() ? 2 : 1)) {
+  if (keeps && plan.kept && isFree(plan.kept.storage(), replaced && replaced->storage() == plan.kept.storage() ? 2 : 1)) {
     plan.kept.storage()->renew();
     return plan.kept;
   }
@@ -93,7 +94,7 @@ Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced) {
     return placeElsewhere();
   try {
     Tensor tensor = place(plan.desc, plan.descHash);
-    if (plan.keeps)
+    if (keeps && plan.keeps)
       plan.kept = tensor;
     return tensor;
   } catch (const Error &error) {
@@ -207,7 +208,7 @@ void PreparedProgram::placeOutputs(Run &run, std::span<Tensor> inputs, std::span
   }
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (!run.placed[i] && !(watched && outputs_[i].late))
-      run.placed[i] = placeOutput(i, &outputs[i]);
+      run.placed[i] = placeOutput(i, &outputs[i], /*keeps=*/true);
 }
 
 /// The output has its memory and is the caller's from here on.
@@ -223,7 +224,8 @@ void PreparedProgram::placeLateOutputs(Run &run, const Op &op, std::span<Tensor>
     size_t index = marks_[i].slot - outputSlot(0);
     if (marks_[i].kind != MarkKind::Place || run.placed[index])
       continue;
-    run.placed[index] = placeOutput(index, &outputs[index]);
+    // Services count what is live: nothing is kept that they cannot see.
+    run.placed[index] = placeOutput(index, &outputs[index], /*keeps=*/false);
     std::lock_guard lock(run.lateMutex);
     startOutput(run, index, outputs);
     if (run.failure && !inline_)

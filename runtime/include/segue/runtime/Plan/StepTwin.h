@@ -1,0 +1,70 @@
+//===- StepTwin.h - a session in virtual time -------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The twin of a session on `sim:virtual`: the same programs through the same
+// executor, allocator and transfer engine, without bytes and in virtual time. It
+// says what a step needs, and certifies a plan by playing it.
+//
+//   StepTwin twin(virtualTwin(*device), modules, options);
+//   ResidencyPlanner planner(twin.record());
+//   StepTwin::Played played = twin.play(planner.profile(), planner.plan(budget));
+//   played.peakBytes <= budget
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PLAN_STEPTWIN_H
+#define SEGUE_RUNTIME_PLAN_STEPTWIN_H
+
+#include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "segue/runtime/Session/Session.h"
+#include <memory>
+
+namespace segue::inline runtime {
+
+/// The spec of a `sim:virtual` device with the capacities and the link of
+/// `device`, its speed by `speed` ("flops=80TFLOP/s,membw=900GB/s") where its own
+/// spec says nothing. Throws Unsupported for a device whose host memory is its
+/// own: nothing can leave it.
+std::string virtualTwin(const Device &device, std::string_view speed = {});
+
+class StepTwin {
+public:
+  /// `spec`: a device of `sim:virtual`. Parameters have no values and batches are
+  /// what no module gives another by position; event sinks of `options` are not
+  /// told. Throws what Session throws, and InvalidArgument for another device.
+  StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches = 1);
+  ~StepTwin();
+
+  const DeviceRef &device() const;
+  const Session &session() const;
+
+  /// One step in which nothing leaves. Gaps whose tensor somebody else holds,
+  /// so that leaving would free nothing, are left out.
+  StepProfile record();
+
+  struct Played {
+    /// The most bytes of device_dram live at once.
+    uint64_t peakBytes = 0;
+    /// From STEP_BEGIN until all queues are empty.
+    double seconds = 0;
+    /// Who held device_dram at the peak; most bytes first.
+    std::vector<MemoryHolder> holders;
+    uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0;
+    /// Gaps in which leaving freed nothing.
+    std::vector<uint32_t> heldElsewhere;
+  };
+  /// One step by the plan.
+  Played play(const StepProfile &profile, const ResidencyPlan &plan);
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PLAN_STEPTWIN_H

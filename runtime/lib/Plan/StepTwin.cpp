@@ -1,0 +1,203 @@
+//===- StepTwin.cpp - a session in virtual time ---------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Plan/StepTwin.h"
+#include "../Device/SimProfile.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/StepRecorder.h"
+#include "segue/runtime/Services/PlannedActivations.h"
+#include <algorithm>
+#include <ranges>
+#include <set>
+
+namespace segue::inline runtime {
+
+static std::string_view keyOf(std::string_view option) { return option.substr(0, option.find('=')); }
+
+static std::vector<std::string_view> splitOptions(std::string_view spec) {
+  std::vector<std::string_view> options;
+  while (!spec.empty()) {
+    size_t comma = std::min(spec.find(','), spec.size());
+    if (comma)
+      options.push_back(spec.substr(0, comma));
+    spec.remove_prefix(std::min(comma + 1, spec.size()));
+  }
+  return options;
+}
+
+std::string virtualTwin(const Device &device, std::string_view speed) {
+  // What only real or hostile devices have.
+  static constexpr std::string_view dropped[] = {"adversarial", "fail-copy", "fail-alloc",
+                                                 "shrink",      "threads",   "virtual"};
+  std::string spec = device.name();
+  size_t colon = std::min(spec.find(':'), spec.size());
+  if (spec.substr(0, colon) != "sim")
+    throw Error(ErrorCode::Unsupported, "device \"" + spec +
+                                            "\" has one memory for host and device, so that nothing can leave it; "
+                                            "a plan needs a discrete device, such as sim:dram=512MiB,link=16GB/s");
+  std::string twin = "sim:virtual";
+  std::set<std::string_view> known;
+  for (std::string_view options : {std::string_view(spec).substr(std::min(colon + 1, spec.size())), speed})
+    for (std::string_view option : splitOptions(options))
+      if (std::ranges::find(dropped, keyOf(option)) == std::end(dropped) && known.insert(keyOf(option)).second)
+        (twin += ",") += option;
+  return twin;
+}
+
+namespace {
+/// A session has one sink for its life; the twin's steps have each their own.
+class CurrentSink final : public EventSink {
+public:
+  EventSink *sink = nullptr;
+
+  void onPhase(Phase phase) override {
+    if (sink)
+      sink->onPhase(phase);
+  }
+  void onBlockBegin(const Program &program, std::string_view block) override {
+    if (sink)
+      sink->onBlockBegin(program, block);
+  }
+  void onBlockEnd(const Program &program) override {
+    if (sink)
+      sink->onBlockEnd(program);
+  }
+  void onSave(const Program &program, uint32_t output, Tensor &saved) override {
+    if (sink)
+      sink->onSave(program, output, saved);
+  }
+  void onRestore(const Program &program, uint32_t input, Tensor &saved) override {
+    if (sink)
+      sink->onRestore(program, input, saved);
+  }
+  void onFree(const Program &program, uint32_t input) override {
+    if (sink)
+      sink->onFree(program, input);
+  }
+};
+} // namespace
+
+struct StepTwin::State {
+  CurrentSink sink;
+  DeviceRef device;
+  std::optional<Session> session;
+  std::vector<TensorMap> batches;
+  LinkSpeed link;
+  /// The first step prepares programs and takes what is kept between steps.
+  bool warm = false;
+
+  void step(EventSink *now) {
+    sink.sink = now;
+    session->step(batches, 1e-3);
+    sink.sink = nullptr;
+    device->drain();
+  }
+  void warmUp() {
+    if (!std::exchange(warm, true))
+      step(nullptr);
+  }
+};
+
+static LinkSpeed linkOf(std::string_view spec) {
+  size_t colon = std::min(spec.find(':'), spec.size() - 1);
+  SimProfile profile = SimProfile::parse(DeviceOptions("sim", spec.substr(colon + 1)));
+  return {profile.h2dBytesPerSecond, profile.d2hBytesPerSecond, profile.latencySeconds};
+}
+
+/// What the modules do not give each other by rule 3 of Wiring.h, as far as
+/// shapes tell.
+static TensorMap makeBatch(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
+  TensorMap batch;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const Module *previous = m ? &modules[m - 1] : nullptr;
+    auto isWired = [&](const Value &input) {
+      return std::ranges::any_of(
+          wires, [&](const Wire &wire) { return wire.module == modules[m].name() && wire.input == input.name; });
+    };
+    size_t next = 0;
+    for (const Value &input : modules[m].inputs()) {
+      if (isWired(input) || batch.contains(input.name))
+        continue;
+      while (previous && next < previous->outputs().size() && isLoss(previous->outputs()[next]))
+        ++next;
+      if (previous && next < previous->outputs().size()) {
+        const TensorDesc &given = previous->outputs()[next].desc();
+        if (given.shape == input.desc().shape && given.element == input.desc().element) {
+          ++next;
+          continue;
+        }
+      }
+      batch[input.name] = Tensor::onHost(device, input.desc().shape, input.desc().element);
+    }
+  }
+  return batch;
+}
+
+StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                   size_t microBatches)
+    : state_(std::make_unique<State>()) {
+  State &state = *state_;
+  state.device = Device::open(spec);
+  if (state.device->hasBytes())
+    throw Error(ErrorCode::InvalidArgument,
+                "device \"" + state.device->name() + "\" runs programs; a step is planned on sim:virtual");
+  state.link = linkOf(state.device->name());
+  options.events = &state.sink;
+  std::vector<Wire> wires = options.wires;
+  state.session.emplace(state.device, std::move(modules), std::move(options));
+  for (const ParameterInfo &info : state.session->parameters()) {
+    OwnerId owner = state.device->memory().intern({.value = info.key, .role = info.trained ? "parameter" : "frozen"});
+    auto desc = std::make_shared<TensorDesc>(info.desc);
+    const Layout &layout = desc->layout;
+    auto storage = Storage::allocate(state.device, layout.space, desc->spanBytes(), layout.alignment, owner);
+    state.session->bindParameter(info.key, Tensor::in(std::move(storage), desc));
+  }
+  state.batches.assign(microBatches, makeBatch(state.device, state.session->modules(), wires));
+}
+
+StepTwin::~StepTwin() = default;
+
+const DeviceRef &StepTwin::device() const { return state_->device; }
+const Session &StepTwin::session() const { return *state_->session; }
+
+StepProfile StepTwin::record() {
+  state_->warmUp();
+  StepRecorder recorder(*state_->device);
+  state_->step(&recorder);
+  StepProfile profile = recorder.takeProfile(state_->link);
+  // Everything leaves once: what frees nothing then never does.
+  ResidencyPlan everything;
+  for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
+    everything.away.push_back({gap, profile.gaps[gap].needed});
+  std::ranges::sort(everything.away, {}, &Departure::returns);
+  std::vector<uint32_t> held = play(profile, everything).heldElsewhere;
+  std::ranges::sort(held, std::greater());
+  for (uint32_t gap : held)
+    profile.gaps.erase(profile.gaps.begin() + gap);
+  return profile;
+}
+
+StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan) {
+  state_->warmUp();
+  Device &device = *state_->device;
+  PlannedActivations activations(state_->device, profile, plan);
+  device.memory().resetPeak();
+  double begin = device.seconds();
+  state_->step(&activations);
+  const PlannedActivations::Counts &counts = activations.counts();
+  return {.peakBytes = device.memory().peakBytes(Space::DeviceDram),
+          .seconds = device.seconds() - begin,
+          .holders = device.memory().holders(Space::DeviceDram),
+          .left = counts.left,
+          .fetchedAhead = counts.fetchedAhead,
+          .fetchedLate = counts.fetchedLate,
+          .unpinned = counts.unpinned,
+          .heldElsewhere = activations.heldElsewhere()};
+}
+
+} // namespace segue::inline runtime
