@@ -133,6 +133,11 @@ const Json *Config::find(std::string_view section) const {
 
 bool Config::has(std::string_view section) const { return find(section) != nullptr; }
 
+Json Config::json(std::string_view section) const {
+  const Json *object = find(section);
+  return object ? *object : Json::object();
+}
+
 ConfigReader Config::section(std::string_view section) const {
   static const Json nothing = Json::object();
   const Json *object = find(section);

@@ -88,6 +88,8 @@ struct Session::State {
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
   void runBackward();
   void drop();
+  /// The step cannot be finished.
+  void abort();
   double gradientNorm();
   std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &values, double lr,
                                        double clip, bool giveGradients);
@@ -119,6 +121,9 @@ struct Session::State {
   TensorMap lastOutputs;
   int64_t waiting = 0;
   double lossSum = 0;
+
+  /// Null unless the config enables some; `options.events` is theirs then.
+  std::unique_ptr<MemoryServices> services;
 };
 
 //===----------------------------------------------------------------------===//
@@ -151,6 +156,10 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
 
 /// What a config file says of the device and of records.
 void Session::State::configure(const Config &config) {
+  services = MemoryServices::create(
+      device, config, {.next = options.events, .recordEvents = options.recordEvents, .warn = options.warn});
+  if (services)
+    options.events = services.get();
   if (!config.has("memory.stitch"))
     return;
   ConfigReader section = config.section("memory.stitch");
@@ -176,6 +185,7 @@ Session &Session::operator=(Session &&) noexcept = default;
 
 const DeviceRef &Session::device() const { return state_->device; }
 const std::vector<Module> &Session::modules() const { return state_->modules; }
+const MemoryServices *Session::services() const { return state_->services.get(); }
 int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
 const TensorMap &Session::state() const { return state_->optimizerState; }
@@ -472,6 +482,12 @@ void Session::State::drop() {
   lossSum = 0;
 }
 
+void Session::State::abort() {
+  drop();
+  if (services)
+    services->abortStep();
+}
+
 double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
   try {
@@ -482,8 +498,11 @@ double Session::forwardBackward(const TensorMap &batch) {
         throw Error(ErrorCode::InvalidArgument,
                     "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
     Wiring wiring = s.wiringFor(batch);
-    if (!s.waiting)
+    if (!s.waiting) {
+      if (s.services)
+        s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
+    }
     std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch));
     s.inputGradients.clear();
     s.runBackward();
@@ -502,7 +521,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     ++s.waiting;
     return loss;
   } catch (const std::exception &error) {
-    s.drop();
+    s.abort();
     for (const auto &[name, tensor] : batch)
       if (tensor)
         giveBack(tensor);
@@ -525,7 +544,12 @@ const Tensor &Session::gradient(std::string_view key) const {
 }
 
 const TensorMap &Session::inputGradients() const { return state_->inputGradients; }
-void Session::clearGradients() { state_->drop(); }
+void Session::clearGradients() {
+  if (state_->waiting)
+    state_->abort();
+  else
+    state_->drop();
+}
 
 TensorMap Session::evaluate(const TensorMap &batch) {
   State &s = *state_;
@@ -648,7 +672,7 @@ StepResult Session::optimize(double lr) {
   result.gradNorm = s.gradientNorm() / count;
   bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
   if (known && !std::isfinite(result.gradNorm)) {
-    s.drop();
+    s.abort();
     throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
                                         std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
                                         "); parameters and optimizer state are those of step " +
@@ -660,7 +684,7 @@ StepResult Session::optimize(double lr) {
       if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
         wait(gradient);
   } catch (...) {
-    s.drop();
+    s.abort();
     throw;
   }
   if (s.options.maxGradNorm > 0)
@@ -674,7 +698,7 @@ StepResult Session::optimize(double lr) {
       s.runOptimizer(s.plans[m], lr, result.clip / count);
       writing = true;
     } catch (const std::exception &error) {
-      s.drop();
+      s.abort();
       if (!writing && refusedAtOnce(error))
         throw;
       s.torn = true;

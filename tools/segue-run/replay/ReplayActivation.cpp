@@ -4,6 +4,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+//
+// Beside the events of the spec there are those that a recorded run has more:
+// drop_restored, checksum_failed and growth_failed.
+//
+//===----------------------------------------------------------------------===//
 
 #include "Replayer.h"
 #include "segue/runtime/Services/ActivationStagehand.h"
@@ -106,6 +111,14 @@ Json ActivationReplayer::apply(EventReader &event) {
     return need(event);
   if (op == "release")
     return {{"issued", stagehand_.release(event.text("id"), event.bytesOfMiB("used_mb"))}};
+  if (op == "drop_restored")
+    return {{"dropped", stagehand_.dropRestored(event.integer("bytes"))}};
+  if (op == "checksum_failed")
+    return {{"recovered", stagehand_.checksumFailed(event.text("id"))}};
+  if (op == "growth_failed") {
+    stagehand_.growthFailed(uint32_t(event.integer("class")), event.integer("slabs"));
+    return Json::object();
+  }
   if (op == "pool") {
     Json free = Json::array();
     for (size_t i = 0; i < stagehand_.hostBuffers().classes(); ++i)
@@ -123,7 +136,8 @@ Json ActivationReplayer::apply(EventReader &event) {
   if (op == "config_case")
     return answerConfigCase(log_, event, [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); });
   event.unknownOp({"step_begin", "hints", "save", "transfer_done", "transfer_failed", "backward_begin", "need",
-                   "release", "pool", "abort_step", "step_end", "config_case"});
+                   "release", "drop_restored", "checksum_failed", "growth_failed", "pool", "abort_step", "step_end",
+                   "config_case"});
 }
 
 std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log) {

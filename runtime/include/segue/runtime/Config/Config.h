@@ -54,6 +54,8 @@ public:
   /// A reader of a section, of an empty object if the file has none. The
   /// config must outlive it.
   ConfigReader section(std::string_view section) const;
+  /// The section as it was written; an empty object if the file has none.
+  Json json(std::string_view section) const;
 
 private:
   const Json *find(std::string_view section) const;

@@ -42,6 +42,7 @@
 #define SEGUE_RUNTIME_SESSION_SESSION_H
 
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/Checkpoint.h"
 #include "segue/runtime/Session/Module.h"
 #include "segue/runtime/Session/Wiring.h"
@@ -74,8 +75,11 @@ struct SessionOptions {
   EventSink *events = nullptr;
   /// The config file of the run. A section that it lacks leaves its service
   /// off; `memory.stitch` sets up the device's transfer engine and writes one
-  /// line of telemetry per step.
+  /// line of telemetry per step; the memory services that it enables are made
+  /// with the session, and told of everything beside `events`.
   std::optional<Config> config;
+  /// A folder for logs of what the services decide; see MemoryServices.h.
+  std::filesystem::path recordEvents;
   /// Gets each sentence once; by default stderr does.
   std::function<void(const std::string &)> warn;
 };
@@ -116,6 +120,8 @@ public:
 
   const DeviceRef &device() const;
   const std::vector<Module> &modules() const;
+  /// Null if the config enables none.
+  const MemoryServices *services() const;
 
   /// Trained and frozen values, each once, in order of appearance.
   const std::vector<ParameterInfo> &parameters() const;

@@ -1,0 +1,91 @@
+//===- MemoryServices.h - the memory policies at work -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Conductor and the stagehands decide and do nothing; this does what they say.
+// It is the sink of the executor's and the session's events, the gate of the
+// device's transfer engine, and one who makes room before the device is out of
+// memory. Each service has an actor behind it (lib/Services/Memory/ServiceActor.h,
+// where a new service joins: Weight Stagehand's goes into the list that
+// MemoryServices.cpp makes); what all share, Conductor first, is in the
+// ServiceContext that each of them gets.
+//
+//   std::unique_ptr<MemoryServices> services = MemoryServices::create(device, Config::load("segue.json"));
+//   SessionOptions options{.events = services.get()};      // null: nothing is asked
+//
+// A service that is not enabled is not constructed, and where none is there are
+// no MemoryServices. Values never depend on them: what leaves comes back to the
+// bit, or the step fails.
+//
+// Ends of copies are noticed at the next event and told to the policies then,
+// so that everything happens on the thread that submits. One device has one
+// MemoryServices.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_MEMORYSERVICES_H
+#define SEGUE_RUNTIME_SERVICES_MEMORYSERVICES_H
+
+#include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Program/Events.h"
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace segue::inline runtime {
+
+struct MemoryServicesOptions {
+  /// Gets every event before the services do; not owned, may be null. What it
+  /// puts in the place of a saved tensor is its own to bring back.
+  EventSink *next = nullptr;
+  /// A folder for the log of each policy, `conductor.json` and so on, in the
+  /// format of `segue-run replay`; empty: none. It must exist.
+  std::filesystem::path recordEvents;
+  /// Gets warnings; by default stderr does.
+  std::function<void(const std::string &)> warn;
+};
+
+class MemoryServices final : public EventSink {
+public:
+  /// Null if the config enables no service. Sets the budget of device_dram to
+  /// Conductor's hard cap, and takes the pinned pool. Throws ConfigError for a
+  /// config that does not fit the device, DeviceOom for a pool that does not;
+  /// nothing is left of it then.
+  static std::unique_ptr<MemoryServices> create(DeviceRef device, const Config &config,
+                                                MemoryServicesOptions options = {});
+  /// Ends copies, gives everything back and puts the old budget in force.
+  ~MemoryServices() override;
+
+  /// The number of the step that the next STEP_BEGIN begins; they count up
+  /// from 1 by themselves.
+  void setStep(int64_t step);
+  /// A step cannot be finished: ends copies, releases every record, token and
+  /// reservation, writes the records of the step with `aborted`. Nothing
+  /// happens between steps. STEP_BEGIN in the midst of a step does the same.
+  void abortStep() noexcept;
+
+  /// The records of the last step that ended or was aborted: what the telemetry
+  /// files got. Null for a service that is off.
+  Json conductorRecord() const;
+  Json activationRecord() const;
+
+  void onPhase(Phase phase) override;
+  void onBlockBegin(const Program &program, std::string_view block) override;
+  void onBlockEnd(const Program &program) override;
+  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
+  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+  void onFree(const Program &program, uint32_t input) override;
+
+private:
+  struct Impl;
+  explicit MemoryServices(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_MEMORYSERVICES_H

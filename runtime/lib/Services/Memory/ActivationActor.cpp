@@ -1,0 +1,294 @@
+//===- ActivationActor.cpp - activations that leave and return ------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "ActivationActor.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+static constexpr const char *conductorSection = "memory.stagehand.conductor_config";
+
+/// What Conductor pushes reaches the policy here.
+class ActivationActor::Hints final : public ActivationAdapter {
+public:
+  Hints(RecordedActivation &policy, ActivationKnobs knobs)
+      : ActivationAdapter("activation_stagehand", knobs_), knobs_(knobs), policy_(policy) {}
+
+  void applyHints(const RuntimeLimitHints &hints, StepPhase phase) override {
+    ActivationAdapter::applyHints(hints, phase);
+    ActivationHints now{knobs_.maxD2h, knobs_.maxH2d, hints.suppressSpeculative};
+    if (now.maxInflightD2h == last_.maxInflightD2h && now.maxInflightH2d == last_.maxInflightH2d &&
+        now.suppressSpeculative == last_.suppressSpeculative)
+      return;
+    policy_.setHints(last_ = now);
+  }
+
+private:
+  ActivationKnobs knobs_;
+  ActivationHints last_;
+  RecordedActivation &policy_;
+};
+
+static std::unique_ptr<EventLog> openLog(const ServiceContext &context, Json section) {
+  if (context.recordEvents.empty())
+    return nullptr;
+  Json head = {{"service", "activation"}, {"name", "recorded run"}, {"config", std::move(section)}};
+  return std::make_unique<EventLog>(context.recordEvents / "activation.json", std::move(head), context.warn);
+}
+
+ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section)
+    : context_(context), policy_(config, openLog(context, std::move(section))) {
+  std::vector<uint64_t> classBytes;
+  for (int64_t size : config.poolClassesMiB)
+    classBytes.push_back(uint64_t(size) << 20);
+  std::vector<uint32_t> counts(config.slabsPerClass.begin(), config.slabsPerClass.end());
+  pool_.emplace(context.device, classBytes, counts);
+  owner_ = context.device->memory().intern(
+      {.program = {}, .value = "(restored)", .role = "saved", .block = {}, .location = {}});
+  if (config.telemetry.enabled)
+    telemetry_.emplace(config.telemetry.file, context.warn);
+  if (!context.conductor.isEnabled())
+    return;
+  hints_ = std::make_unique<Hints>(policy_, ActivationKnobs{int(config.maxInflightD2h), int(config.maxInflightH2d)});
+  service_ = context.conductor.attach(*hints_);
+  if (uint64_t bytes = pool_->totalBytes(); bytes && !reservePinned(int64_t(bytes))) {
+    context.conductor.detach(service_);
+    std::string rule = "at least the pool of activation_stagehand, " + std::to_string(bytes >> 20) + " MiB";
+    throw ConfigError(conductorSection, "pinned_cap_mb", rule, rule);
+  }
+}
+
+/// Conductor's leave to hold so much page-locked memory from here on.
+bool ActivationActor::reservePinned(int64_t bytes) {
+  if (!context_.conductor.isEnabled())
+    return true;
+  uint64_t id = context_.newId();
+  Grant grant = context_.conductor.reserve(
+      {.id = id, .owner = service_, .bytes = bytes, .mode = BudgetMode::Hard, .resource = BudgetResource::Pinned});
+  if (grant.status == GrantStatus::Denied)
+    return false;
+  poolReservations_.push_back(id);
+  return true;
+}
+
+ActivationActor::~ActivationActor() {
+  forgetStep();
+  if (hints_) {
+    for (uint64_t id : poolReservations_)
+      context_.conductor.release(id);
+    context_.conductor.detach(service_);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The course of a step
+//===----------------------------------------------------------------------===//
+
+void ActivationActor::beginStep(int64_t step) { policy_.stepBegin(step); }
+
+void ActivationActor::onPhase(Phase phase) {
+  if (phase == Phase::StepEnd)
+    return endStep();
+  if (phase != Phase::Backward)
+    return;
+  order_.clear();
+  for (auto &[id, held] : held_)
+    if (!held->needed)
+      order_.push_back(held.get());
+  std::ranges::sort(order_, [](const Held *a, const Held *b) {
+    return std::tuple(b->submit, a->order, std::string_view(a->id)) <
+           std::tuple(a->submit, b->order, std::string_view(b->id));
+  });
+  std::vector<std::string> ids;
+  for (const Held *held : order_)
+    ids.push_back(held->id);
+  issue(policy_.backwardBegin(ids, used()));
+}
+
+void ActivationActor::endStep() {
+  while (!spills_.empty())
+    settleSpill(*spills_.front());
+  while (!restores_.empty())
+    context_.device->wait(restores_.front()->fence), restores_.pop_front();
+  for (const HostBufferBook::Growth &growth : policy_.stepEnd()) {
+    uint32_t added = 0;
+    int64_t bytes = growth.slabs * int64_t(pool_->classBytes(growth.poolClass));
+    if (reservePinned(bytes))
+      added = pool_->grow(growth.poolClass, uint32_t(growth.slabs));
+    if (added < growth.slabs)
+      policy_.growthFailed(growth.poolClass, growth.slabs - added);
+  }
+  writeRecord();
+  forgetStep();
+}
+
+void ActivationActor::abortStep() {
+  policy_.abortStep();
+  writeRecord();
+  forgetStep();
+}
+
+void ActivationActor::writeRecord() {
+  lastRecord_ = policy_.telemetry();
+  if (telemetry_)
+    telemetry_->write(lastRecord_);
+}
+
+void ActivationActor::forgetStep() {
+  for (auto &[id, held] : held_) {
+    if (held->copy != Held::Copy::None)
+      context_.device->wait(held->fence);
+    dropDevice(*held);
+    giveHost(*held);
+  }
+  held_.clear();
+  byStorage_.clear();
+  inUse_.clear();
+  names_.clear();
+  program_ = {};
+  outputs_.clear();
+  submits_ = 0;
+  spills_.clear();
+  restores_.clear();
+  putOff_.clear();
+  order_.clear();
+}
+
+//===----------------------------------------------------------------------===//
+// Records
+//===----------------------------------------------------------------------===//
+
+/// Modules that are stitched, and micro-batches, save under equal names.
+std::string ActivationActor::uniqueId(const std::string &name) {
+  int count = ++names_[name];
+  return count == 1 ? name : name + "#" + std::to_string(count);
+}
+
+/// The number of the forward submit that saves now. Each saves an output once.
+size_t ActivationActor::submitOf(const Program &program, uint32_t output) {
+  std::pair<const void *, size_t> key{program.image().get(), program.index()};
+  if (key != program_ || outputs_.contains(output)) {
+    program_ = key;
+    outputs_.clear();
+    ++submits_;
+  }
+  outputs_.insert(output);
+  return submits_;
+}
+
+ActivationActor::Held *ActivationActor::findStorage(const Tensor &tensor) {
+  auto it = byStorage_.find(tensor.storage()->id());
+  return it == byStorage_.end() ? nullptr : it->second;
+}
+
+void ActivationActor::know(Held &held, const Tensor &tensor) {
+  uint64_t id = tensor.storage()->id();
+  held.storages.insert(id);
+  byStorage_[id] = &held;
+}
+
+void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &saved) {
+  if (saved.desc().layout.space != Space::DeviceDram)
+    return;
+  SaveEvent event;
+  event.id = uniqueId(program.output(output).name);
+  event.bytes = int64_t(saved.desc().spanBytes());
+  event.usedBytes = used();
+  event.notOwned = saved.storage()->isExternal();
+  Held *sharing = event.notOwned ? nullptr : findStorage(saved);
+  if (sharing && *sharing->deviceDesc == saved.desc())
+    event.storage = sharing->id;
+  else
+    sharing = nullptr;
+  SaveDecision decision = policy_.save(event);
+  for (const std::string &id : decision.finalized)
+    settleSpill(find(id));
+  if (decision.kind == SaveDecision::Kind::Share) {
+    ++sharing->uses;
+    if (sharing->host)
+      saved = sharing->host;
+    return;
+  }
+  if (event.notOwned) { // its owner frees it
+    issue(policy_.release(event.id, used()));
+    return;
+  }
+
+  auto made = std::make_unique<Held>();
+  Held &held = *made;
+  held.id = event.id;
+  held.bytes = uint64_t(event.bytes);
+  held.deviceDesc = saved.sharedDesc();
+  held.submit = submitOf(program, output);
+  for (const SavePoint &point : program.savePoints())
+    if (!point.aliasesInput && point.value == output) {
+      held.order = point.backwardOrder;
+      held.block = point.block;
+    }
+  know(held, saved);
+  held_[held.id] = std::move(made);
+  if (decision.kind == SaveDecision::Kind::Spill)
+    spill(held, decision.buffer, saved);
+}
+
+void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+  using Kind = NeedDecision::Kind;
+  Held *held = findStorage(saved);
+  if (!held)
+    return;
+  double begin = context_.device->seconds();
+  NeedDecision decision = policy_.need(held->id, used());
+  for (const std::string &id : decision.finalized)
+    settleRestore(find(id));
+  held->needed = true;
+  while (!order_.empty() && order_.front()->needed)
+    order_.pop_front();
+  bool stalls = decision.kind == Kind::Wait || decision.kind == Kind::Restore;
+  if (stalls) {
+    settleRestore(*held);
+    policy_.addStall((context_.device->seconds() - begin) * 1e3);
+  }
+  inUse_[{program.image().get(), program.index(), input}] = held;
+  if (held->device) {
+    know(*held, held->device);
+    saved = held->device;
+  }
+  issue(decision.issued);
+}
+
+void ActivationActor::onFree(const Program &program, uint32_t input) {
+  auto it = inUse_.find({program.image().get(), program.index(), input});
+  if (it == inUse_.end())
+    return;
+  Held &held = *it->second;
+  inUse_.erase(it);
+  release(held);
+}
+
+void ActivationActor::release(Held &held) {
+  std::string id = held.id;
+  bool last = --held.uses == 0;
+  if (last)
+    dropDevice(held);
+  std::vector<std::string> issued = policy_.release(id, used());
+  if (last) {
+    takeOut(order_, held);
+    for (uint64_t storage : held.storages)
+      byStorage_.erase(storage);
+    held.storages.clear();
+    // The slab of a record that was rescued is busy until its copy ends.
+    if (held.copy == Held::Copy::None) {
+      giveHost(held);
+      held_.erase(id);
+    }
+  }
+  issue(issued);
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,155 @@
+//===- ActivationActor.h - activations that leave and return ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Carries out what Activation Stagehand decides. A tensor that leaves is copied
+// into a slab of the pinned pool on the D2H queue; the device's bytes are held
+// until the copy is known to be good, so that a need that comes first, or a copy
+// that failed, finds them whole. One that returns is copied to new memory on the
+// H2D queue, ahead of its need where the policy says so; a copy ahead that finds
+// no token or no memory is put off and tried again at the next event.
+//
+// The order of needs comes from the compiled programs: the forward submits of
+// the step backwards, each by the order in which its backward program restores.
+//
+// Events are in ActivationActor.cpp, copies in ActivationCopies.cpp.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
+#define SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
+
+#include "RecordedActivation.h"
+#include "ServiceActor.h"
+#include "segue/runtime/Memory/PinnedPool.h"
+#include "segue/runtime/Telemetry/JsonlWriter.h"
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace segue::inline runtime {
+
+class ActivationActor final : public ServiceActor {
+public:
+  /// Takes the pool, and its reservation from Conductor. Throws ConfigError,
+  /// DeviceOom. `section`: the config as it was written, for the log.
+  ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section);
+  ~ActivationActor() override;
+
+  Json record() const { return lastRecord_; }
+
+  void onPhase(Phase phase) override;
+  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
+  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+  void onFree(const Program &program, uint32_t input) override;
+  void beginStep(int64_t step) override;
+  void poll() override;
+  void makeRoom(uint64_t wanted) override;
+  void abortStep() override;
+
+private:
+  /// One saved storage that backward has not finished with.
+  struct Held {
+    std::string id, block;
+    uint64_t bytes = 0;
+    /// Of the forward submit within the step, and its place in the order of
+    /// the backward program.
+    size_t submit = 0;
+    uint32_t order = 0;
+    /// Saves that share it and are not freed.
+    int uses = 1;
+    bool needed = false;
+    /// The storages that stand for it in programs' hands.
+    std::set<uint64_t> storages;
+    std::shared_ptr<const TensorDesc> deviceDesc;
+    /// The device's bytes, while they must stay: until a copy out is good, from
+    /// the start of a copy in to the last use. Null for one that never left.
+    Tensor device;
+    /// Where they lie on the host, in `slab` unless it is unpinned.
+    Tensor host;
+    PinnedSlab slab;
+    std::optional<uint32_t> checksum;
+    /// The copy under way: what it must reach, and what became of it.
+    enum class Copy : uint8_t { None, Out, In } copy = Copy::None;
+    Fence fence;
+    std::shared_ptr<Outcome> outcome;
+    /// The policy wants it back, and no copy could be started yet.
+    bool putOff = false;
+    /// Conductor's reservation for the returned bytes; 0: none.
+    uint64_t reservation = 0;
+  };
+  class Hints;
+
+  // ActivationActor.cpp
+  int64_t used() const { return int64_t(context_.usedBytes()); }
+  std::string uniqueId(const std::string &name);
+  size_t submitOf(const Program &program, uint32_t output);
+  Held &find(const std::string &id) { return *held_.find(id)->second; }
+  Held *findStorage(const Tensor &tensor);
+  void know(Held &held, const Tensor &tensor);
+  void release(Held &held);
+  void endStep();
+  bool reservePinned(int64_t bytes);
+  void writeRecord();
+  void forgetStep();
+
+  // ActivationCopies.cpp, out
+  void spill(Held &held, const HostBuffer &buffer, Tensor &saved);
+  bool takeHost(Held &held, const HostBuffer &buffer);
+  bool startSpill(Held &held);
+  bool isGood(Held &held);
+  /// Blocks until the copy out is good or given up.
+  void settleSpill(Held &held);
+  void finishSpill(Held &held);
+  /// True: it was started again.
+  bool retrySpill(Held &held);
+  void giveHost(Held &held);
+  void reclaimLent();
+  // back
+  enum class Urgency : uint8_t { Ahead, Needed };
+  void issue(const std::vector<std::string> &ids);
+  void issuePutOff();
+  bool startRestore(Held &held, Urgency urgency);
+  bool reserve(Held &held, Urgency urgency, Priority priority);
+  void verifyHost(Held &held);
+  /// Blocks until the bytes are back.
+  void settleRestore(Held &held);
+  /// Throws if the policy gives up.
+  void noteFailedRestore(Held &held);
+  void dropDevice(Held &held);
+  static bool takeOut(std::deque<Held *> &queue, Held &held);
+
+  ServiceContext &context_;
+  RecordedActivation policy_;
+  std::optional<PinnedPool> pool_;
+  std::unique_ptr<Hints> hints_;
+  ServiceId service_{};
+  std::vector<uint64_t> poolReservations_;
+  OwnerId owner_ = 0;
+  std::optional<JsonlWriter> telemetry_;
+  Json lastRecord_;
+
+  std::map<std::string, std::unique_ptr<Held>> held_;
+  std::map<uint64_t, Held *> byStorage_;
+  /// By backward program and input: what it has restored and not freed.
+  std::map<std::tuple<const void *, size_t, uint32_t>, Held *> inUse_;
+  std::map<std::string, int> names_;
+  /// Forward submits of the step: the program of the last, what it has saved.
+  std::pair<const void *, size_t> program_{};
+  std::set<uint32_t> outputs_;
+  size_t submits_ = 0;
+  /// Copies under way, oldest first; restores that were put off; the needs to
+  /// come.
+  std::deque<Held *> spills_, restores_, putOff_, order_;
+  /// Slabs that somebody still holds a tensor in.
+  std::vector<PinnedSlab> lent_;
+  bool makingRoom_ = false;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H

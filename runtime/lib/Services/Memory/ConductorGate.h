@@ -1,0 +1,68 @@
+//===- ConductorGate.h - Conductor's tokens for the engine ------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Every hop over the link takes a token of Conductor. A hop that must go and
+// finds no slot waits in Conductor's queue, by priority: the engine then waits
+// for the oldest hop of its own, whose token comes free. Nothing else can hold a
+// slot of this device, so that the wait ends; should no hop be left to wait for,
+// it goes over the limit and is counted.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_CONDUCTORGATE_H
+#define SEGUE_LIB_SERVICES_MEMORY_CONDUCTORGATE_H
+
+#include "segue/runtime/Services/Conductor.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+#include <optional>
+
+namespace segue::inline runtime {
+
+class ConductorGate final : public TransferGate {
+public:
+  explicit ConductorGate(Conductor &conductor) : conductor_(conductor) {}
+
+  /// Registers "transfer", in whose name everything goes that nobody claims.
+  void open() { transfer_ = owner_ = conductor_.registerOwner("transfer"); }
+
+  /// Hops are `owner`'s while this lives.
+  class As {
+  public:
+    As(ConductorGate &gate, ServiceId owner) : gate_(gate), before_(std::exchange(gate.owner_, owner)) {}
+    ~As() { gate_.owner_ = before_; }
+    As(const As &) = delete;
+    As &operator=(const As &) = delete;
+
+  private:
+    ConductorGate &gate_;
+    ServiceId before_;
+  };
+
+  uint64_t newId() { return ++lastId_; }
+  /// Conductor's hook: a token that was waited for is held now.
+  void granted(uint64_t token);
+
+  Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) override;
+  uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) override;
+  void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) override;
+
+private:
+  /// The hop that the engine asks for is the only one that may wait.
+  struct Waiting {
+    uint64_t token = 0;
+    bool granted = false;
+  };
+
+  Conductor &conductor_;
+  ServiceId transfer_{}, owner_{};
+  uint64_t lastId_ = 0;
+  std::optional<Waiting> waiting_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_CONDUCTORGATE_H

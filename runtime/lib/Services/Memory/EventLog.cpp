@@ -1,0 +1,74 @@
+//===- EventLog.cpp - a run as segue-run replay reads it ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "EventLog.h"
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+/// Closes the list and the object; written over by the next events.
+static constexpr std::string_view tail = "\n]}\n";
+
+/// Events that wait for a flush, bytes.
+static constexpr size_t mostWaiting = 1 << 20;
+
+EventLog::EventLog(const std::filesystem::path &path, Json head, std::function<void(const std::string &)> warn)
+    : path_(path), warn_(std::move(warn)), file_(path, std::ios::binary | std::ios::trunc) {
+  std::string text = head.dump();
+  text.pop_back();
+  waiting_ = text + ", \"events\": [";
+  flush();
+}
+
+void EventLog::turnOff() noexcept {
+  on_ = false;
+  waiting_.clear();
+  try {
+    warn_(path_.string() + ": the log of events cannot be written; recording is off");
+  } catch (...) { // a log never stops a run
+  }
+}
+
+void EventLog::add(Json event, Json expect) noexcept {
+  if (!on_)
+    return;
+  try {
+    if (!expect.is_null())
+      event["expect"] = std::move(expect);
+    add(event);
+  } catch (...) {
+    turnOff();
+  }
+}
+
+void EventLog::add(const Json &event) noexcept {
+  if (!on_)
+    return;
+  try {
+    waiting_ += (first_ ? "\n" : ",\n") + event.dump();
+    first_ = false;
+  } catch (...) {
+    return turnOff();
+  }
+  if (waiting_.size() > mostWaiting)
+    flush();
+}
+
+void EventLog::flush() noexcept {
+  if (!on_ || waiting_.empty())
+    return;
+  file_.write(waiting_.data(), std::streamsize(waiting_.size()));
+  auto next = file_.tellp();
+  file_.write(tail.data(), std::streamsize(tail.size()));
+  file_.flush();
+  file_.seekp(next);
+  if (!file_)
+    return turnOff();
+  waiting_.clear();
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,50 @@
+//===- EventLog.h - a run as segue-run replay reads it ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Writes the events of one policy with the answers they got, in the format of
+// specs/replay.md. The file is whole JSON after every `flush`, so that what a
+// killed run leaves can be replayed. Like telemetry it never stops a run: one
+// warning, then it is off. One thread.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_EVENTLOG_H
+#define SEGUE_LIB_SERVICES_MEMORY_EVENTLOG_H
+
+#include "segue/runtime/Json.h"
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+namespace segue::inline runtime {
+
+class EventLog {
+public:
+  /// `head`: the log without its events. Replaces a file that is there.
+  EventLog(const std::filesystem::path &path, Json head, std::function<void(const std::string &)> warn);
+  ~EventLog() { flush(); }
+
+  /// `expect`: the answer, or null for an event without one.
+  void add(Json event, Json expect) noexcept;
+  /// An event with its answer in it already.
+  void add(const Json &event) noexcept;
+  void flush() noexcept;
+
+private:
+  void turnOff() noexcept;
+
+  std::filesystem::path path_;
+  std::function<void(const std::string &)> warn_;
+  std::ofstream file_;
+  std::string waiting_;
+  bool first_ = true, on_ = true;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_EVENTLOG_H

@@ -1,0 +1,313 @@
+//===- MemoryServices.cpp - the memory policies at work -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Who is told what, and in which order. Of one event: the user's sink, ends of
+// copies, Conductor, then the actors; at STEP_END the actors come before
+// Conductor, whose record then shows what they left.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Services/MemoryServices.h"
+#include "ActivationActor.h"
+#include "segue/runtime/Error.h"
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+static constexpr const char *conductorSection = "memory.stagehand.conductor_config";
+static constexpr const char *activationSection = "memory.stagehand.activation_stagehand";
+
+struct MemoryServices::Impl {
+  ~Impl();
+
+  void startConductor(const ConductorConfig &config, Json section);
+  void addActor(std::unique_ptr<ServiceActor> actor) { actors.push_back(std::move(actor)); }
+  /// Before everything else that an event does.
+  void catchUp();
+  void beginStep();
+  void endStep();
+  void enter(Phase phase);
+  void abortStep() noexcept;
+  double secondsInPhase() {
+    double now = context.device->seconds();
+    return now - std::exchange(phaseBegan, now);
+  }
+  uint64_t makeRoom(uint64_t wanted);
+
+  MemoryServicesOptions options;
+  ServiceContext context;
+  std::optional<EventLog> conductorLog;
+  std::optional<JsonlWriter> conductorTelemetry;
+  std::optional<uint64_t> budgetBefore;
+  DeviceMemory::RoomMakerHandle roomMaker;
+  std::vector<std::unique_ptr<ServiceActor>> actors;
+  /// Among the actors, or null.
+  ActivationActor *activation = nullptr;
+  int64_t nextStep = 1;
+  bool inStep = false;
+  /// Phases are noted and told to nobody.
+  bool quiet = false;
+  double phaseBegan = 0;
+};
+
+//===----------------------------------------------------------------------===//
+// Construction
+//===----------------------------------------------------------------------===//
+
+static uint64_t capacityOf(const Device &device) {
+  for (const SpaceInfo &info : device.spaces())
+    if (info.space == Space::DeviceDram)
+      return info.capacityBytes;
+  return 0;
+}
+
+void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json section) {
+  ConductorLimits limits = config.limits(capacityOf(*context.device));
+  Conductor::Hooks hooks;
+  hooks.warn = context.warn;
+  hooks.granted = [this](uint64_t token) { context.gate.granted(token); };
+  hooks.record = [this](const Json &record) { conductorTelemetry->write(record); };
+  hooks.drain = [this] {
+    context.device->drain();
+    context.engine().settle(/*all=*/true);
+  };
+  std::filesystem::path log;
+  if (!context.recordEvents.empty())
+    log = context.recordEvents / "conductor.json";
+  else if (config.debugEventTrace)
+    log = config.telemetry.file.parent_path() / "conductor_events.json";
+  if (!log.empty()) {
+    // A replay has no device that caps could be a share of.
+    section["vram_soft_cap_mb"] = double(limits.softCapBytes) / 1048576;
+    section["vram_hard_cap_mb"] = double(limits.hardCapBytes) / 1048576;
+    section["prefetch_window_cap"] = limits.prefetchWindow;
+    conductorLog.emplace(
+        log, Json{{"service", "conductor"}, {"name", "recorded run"}, {"config", section}, {"register", Json::array()}},
+        context.warn);
+    hooks.trace = [this](const Json &event) { conductorLog->add(event); };
+  }
+  if (config.telemetry.enabled)
+    conductorTelemetry.emplace(config.telemetry.file, context.warn);
+  context.conductor = Conductor(config, limits, std::move(hooks));
+  context.gate.open();
+  context.engine().setGate(&context.gate);
+  DeviceMemory &memory = context.device->memory();
+  budgetBefore = memory.budget(Space::DeviceDram);
+  memory.setBudget(Space::DeviceDram, std::min<uint64_t>(uint64_t(limits.hardCapBytes), *budgetBefore));
+}
+
+std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const Config &config,
+                                                       MemoryServicesOptions options) {
+  ConfigReader conductorReader = config.section(conductorSection), activationReader = config.section(activationSection);
+  ConductorConfig conductor = ConductorConfig::read(conductorReader);
+  ActivationStagehandConfig activation = ActivationStagehandConfig::read(activationReader);
+  if (!conductor.enabled && !activation.enabled)
+    return nullptr;
+  if (activation.enabled)
+    activation.checkCapacity(capacityOf(*device));
+  if (!options.recordEvents.empty() && !std::filesystem::is_directory(options.recordEvents))
+    throw Error(ErrorCode::IoFailed,
+                options.recordEvents.string() + ": the folder for the logs of events does not exist; make it first");
+
+  auto impl = std::make_unique<Impl>();
+  impl->options = std::move(options);
+  if (!impl->options.warn)
+    impl->options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
+  impl->context.device = std::move(device);
+  impl->context.warn = impl->options.warn;
+  impl->context.recordEvents = impl->options.recordEvents;
+  if (conductor.enabled)
+    impl->startConductor(conductor, config.json(conductorSection));
+  if (activation.enabled) {
+    auto actor = std::make_unique<ActivationActor>(impl->context, activation, config.json(activationSection));
+    impl->activation = actor.get();
+    impl->addActor(std::move(actor));
+  }
+  impl->roomMaker = impl->context.device->memory().addRoomMaker(
+      "memory services", 0, [impl = impl.get()](Space space, uint64_t wanted) -> uint64_t {
+        return space == Space::DeviceDram && impl->inStep ? impl->makeRoom(wanted) : 0;
+      });
+  return std::unique_ptr<MemoryServices>(new MemoryServices(std::move(impl)));
+}
+
+MemoryServices::MemoryServices(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MemoryServices::~MemoryServices() { impl_->abortStep(); }
+
+MemoryServices::Impl::~Impl() {
+  try {
+    context.device->drain();
+    context.engine().settle(/*all=*/true);
+  } catch (...) { // a device that failed runs nothing any more
+  }
+  actors.clear();
+  if (context.conductor.isEnabled())
+    context.engine().setGate(nullptr);
+  if (budgetBefore)
+    context.device->memory().setBudget(Space::DeviceDram, *budgetBefore);
+  context.conductor = Conductor(); // before the log that it writes to
+}
+
+//===----------------------------------------------------------------------===//
+// Events
+//===----------------------------------------------------------------------===//
+
+void MemoryServices::Impl::catchUp() {
+  if (!inStep)
+    return;
+  if (context.conductor.isEnabled())
+    context.engine().settle(/*all=*/false);
+  for (const auto &actor : actors)
+    actor->poll();
+  context.conductor.measure(int64_t(context.usedBytes()));
+}
+
+uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
+  uint64_t before = context.usedBytes();
+  for (const auto &actor : actors)
+    if (uint64_t freed = before - std::min(before, context.usedBytes()); freed < wanted)
+      actor->makeRoom(wanted - freed);
+  return before - std::min(before, context.usedBytes());
+}
+
+void MemoryServices::Impl::beginStep() {
+  phaseBegan = context.device->seconds();
+  inStep = true;
+  if (context.conductor.isEnabled()) {
+    context.conductor.measure(int64_t(context.usedBytes()));
+    context.conductor.beginStep(nextStep);
+  }
+  for (const auto &actor : actors)
+    actor->beginStep(nextStep);
+  ++nextStep;
+}
+
+void MemoryServices::Impl::endStep() {
+  for (const auto &actor : actors)
+    actor->onPhase(Phase::StepEnd);
+  if (context.conductor.isEnabled()) {
+    context.engine().settle(/*all=*/false);
+    context.conductor.measure(int64_t(context.usedBytes()));
+    context.conductor.endStep(secondsInPhase());
+  }
+  inStep = false;
+  if (conductorLog)
+    conductorLog->flush();
+}
+
+void MemoryServices::Impl::enter(Phase phase) {
+  if (context.conductor.isEnabled())
+    context.conductor.enterPhase(stepPhase(phase), secondsInPhase());
+  for (const auto &actor : actors)
+    actor->onPhase(phase);
+}
+
+void MemoryServices::setStep(int64_t step) { impl_->nextStep = step; }
+
+void MemoryServices::abortStep() noexcept {
+  impl_->abortStep();
+  // What begins next begins, also the phase that was current (rule R8).
+  impl_->quiet = true;
+  enter(Phase::StepEnd);
+  impl_->quiet = false;
+}
+
+void MemoryServices::Impl::abortStep() noexcept {
+  if (!inStep)
+    return;
+  inStep = false;
+  try {
+    context.device->drain();
+    context.engine().settle(/*all=*/true);
+    for (const auto &actor : actors)
+      actor->abortStep();
+    if (context.conductor.isEnabled())
+      context.conductor.abortStep(secondsInPhase());
+    if (conductorLog)
+      conductorLog->flush();
+  } catch (const std::exception &error) {
+    context.warn(std::string("memory services: the step could not be aborted in order: ") + error.what());
+  }
+}
+
+void MemoryServices::onPhase(Phase phase) {
+  Impl &s = *impl_;
+  if (s.quiet)
+    return;
+  if (s.options.next)
+    s.options.next->onPhase(phase);
+  if (phase == Phase::StepBegin) {
+    s.abortStep(); // one that nobody ended
+    return s.beginStep();
+  }
+  if (!s.inStep)
+    return;
+  s.catchUp();
+  phase == Phase::StepEnd ? s.endStep() : s.enter(phase);
+}
+
+void MemoryServices::onBlockBegin(const Program &program, std::string_view block) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onBlockBegin(program, block);
+  if (!s.inStep)
+    return;
+  s.catchUp();
+  if (s.context.conductor.isEnabled())
+    s.context.conductor.enterBlock(block);
+  for (const auto &actor : s.actors)
+    actor->onBlockBegin(program, block);
+}
+
+void MemoryServices::onBlockEnd(const Program &program) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onBlockEnd(program);
+  if (!s.inStep)
+    return;
+  s.catchUp();
+  for (const auto &actor : s.actors)
+    actor->onBlockEnd(program);
+}
+
+void MemoryServices::onSave(const Program &program, uint32_t output, Tensor &saved) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onSave(program, output, saved);
+  if (!s.inStep || !saved)
+    return;
+  s.catchUp();
+  for (const auto &actor : s.actors)
+    actor->onSave(program, output, saved);
+}
+
+void MemoryServices::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onRestore(program, input, saved);
+  if (!s.inStep || !saved)
+    return;
+  s.catchUp();
+  for (const auto &actor : s.actors)
+    actor->onRestore(program, input, saved);
+}
+
+void MemoryServices::onFree(const Program &program, uint32_t input) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onFree(program, input);
+  if (!s.inStep)
+    return;
+  s.catchUp();
+  for (const auto &actor : s.actors)
+    actor->onFree(program, input);
+}
+
+Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
+Json MemoryServices::activationRecord() const { return impl_->activation ? impl_->activation->record() : Json(); }
+
+} // namespace segue::inline runtime

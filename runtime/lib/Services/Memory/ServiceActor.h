@@ -1,0 +1,66 @@
+//===- ServiceActor.h - who does what a policy decides ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An actor stands between the events of a run and one policy: it tells the
+// policy what happens, carries out its decisions on the device, and tells it how
+// they went. MemoryServices forwards each event to its actors in their order,
+// within a step only. To add one: derive from this, and add a line to
+// MemoryServices::create.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_SERVICEACTOR_H
+#define SEGUE_LIB_SERVICES_MEMORY_SERVICEACTOR_H
+
+#include "ConductorGate.h"
+#include "EventLog.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Services/Conductor.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+
+namespace segue::inline runtime {
+
+/// What the actors of one device share. Outlives them.
+struct ServiceContext {
+  DeviceRef device;
+  /// Off where it is not enabled.
+  Conductor conductor;
+  /// Takes Conductor's tokens; see ConductorGate::As.
+  ConductorGate gate{conductor};
+  std::function<void(const std::string &)> warn;
+  std::filesystem::path recordEvents;
+
+  TransferEngine &engine() { return device->transfer(); }
+  uint64_t usedBytes() const { return device->memory().liveBytes(Space::DeviceDram); }
+  /// For reservations and tokens of Conductor.
+  uint64_t newId() { return gate.newId(); }
+};
+
+class ServiceActor {
+public:
+  virtual ~ServiceActor() = default;
+
+  /// Conductor has entered the phase. At StepEnd, it is still to be entered.
+  virtual void onPhase(Phase phase) {}
+  virtual void onBlockBegin(const Program &program, std::string_view block) {}
+  virtual void onBlockEnd(const Program &program) {}
+  virtual void onSave(const Program &program, uint32_t output, Tensor &saved) {}
+  virtual void onRestore(const Program &program, uint32_t input, Tensor &saved) {}
+  virtual void onFree(const Program &program, uint32_t input) {}
+
+  virtual void beginStep(int64_t step) {}
+  /// Tells the policy of copies that have ended. Before every event.
+  virtual void poll() {}
+  /// `wanted` bytes of device_dram are missing. Called from within allocations.
+  virtual void makeRoom(uint64_t wanted) {}
+  /// The queues are drained: releases everything.
+  virtual void abortStep() {}
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_SERVICEACTOR_H

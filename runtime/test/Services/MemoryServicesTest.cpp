@@ -1,0 +1,690 @@
+//===- MemoryServicesTest.cpp - the memory policies at work ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A forward that saves a chain of tensors and a backward that sums them up,
+// latest first, run under each service and each fault. The sum must be the same
+// to the bit, and nothing may be left when a step is over.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Services/MemoryServices.h"
+#include "Program/TestFile.h"
+#include "Transfer/ScriptedDevice.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+using namespace segue;
+using namespace segue::test;
+
+static constexpr int64_t count = 8, elements = 1 << 16; // 256 KiB each
+static constexpr uint64_t bytes = elements * 4;
+
+/// forward: saved.0 = x + y, saved.i = saved.(i-1) + y. backward: their sum.
+static Binary makeChain() {
+  TestFile file;
+  uint32_t add = file.addKernel("add_f32", 1, {0, 0, 0}, {4, 4, 4});
+  {
+    schema::ProgramT &p = file.addProgram("forward");
+    uint32_t x = addBuffer(p, schema::BufferKind::input, addInput(p, "x", {elements}), 0, bytes);
+    uint32_t y = addBuffer(p, schema::BufferKind::input, addInput(p, "y", {elements}), 0, bytes);
+    uint32_t before = x;
+    for (uint32_t i = 0; i < count; ++i) {
+      schema::BlockBeginT block;
+      block.name = "b." + std::to_string(i);
+      addCommand(p, std::move(block));
+      uint32_t output =
+          addOutput(p, "saved." + std::to_string(i), {elements}, schema::ElementType::f32, schema::Role::saved);
+      uint32_t saved = addBuffer(p, schema::BufferKind::output, output, 0, bytes);
+      addLaunch(p, add, {before, y, saved}, elements, 64);
+      auto save = [&](uint32_t which) {
+        schema::SaveT command;
+        command.output = which;
+        addCommand(p, std::move(command));
+      };
+      if (i > 0)
+        save(i - 1); // after the last that reads it
+      if (i + 1 == count)
+        save(i);
+      addCommand(p, schema::BlockEndT{});
+      auto point = std::make_unique<schema::SavePointT>();
+      point->value = output;
+      point->backward_input = i;
+      point->backward_order = count - 1 - i;
+      point->bytes = bytes;
+      point->block = "b." + std::to_string(i);
+      p.save_points.push_back(std::move(point));
+      before = saved;
+    }
+  }
+  schema::ProgramT &p = file.addProgram("backward");
+  std::vector<uint32_t> saved;
+  for (uint32_t i = 0; i < count; ++i)
+    saved.push_back(
+        addBuffer(p, schema::BufferKind::input,
+                  addInput(p, "saved." + std::to_string(i), {elements}, schema::ElementType::f32, schema::Role::saved),
+                  0, bytes));
+  p.arenas.push_back(std::make_unique<schema::ArenaT>());
+  p.arenas[0]->bytes = p.arenas[0]->lower_bound = 2 * bytes;
+  uint32_t sums[] = {addBuffer(p, schema::BufferKind::arena, 0, 0, bytes),
+                     addBuffer(p, schema::BufferKind::arena, 0, bytes, bytes)};
+  uint32_t out = addBuffer(p, schema::BufferKind::output, addOutput(p, "sum", {elements}), 0, bytes);
+  uint32_t before = 0;
+  for (uint32_t i = count; i-- > 0;) {
+    schema::BlockBeginT block;
+    block.name = "b." + std::to_string(i);
+    addCommand(p, std::move(block));
+    schema::RestoreT restore;
+    restore.input = i;
+    addCommand(p, std::move(restore));
+    uint32_t target = i == 0 ? out : sums[i % 2];
+    addLaunch(p, add, {i + 1 == count ? saved[i] : before, saved[i], target}, elements, 64);
+    schema::FreeT free;
+    free.input = i;
+    addCommand(p, std::move(free));
+    addCommand(p, schema::BlockEndT{});
+    before = target;
+  }
+  return Binary::fromMemory(file.serialize(), {}, "chain.segue");
+}
+
+namespace {
+struct Folder {
+  std::filesystem::path path = std::filesystem::temp_directory_path() / ("segue-services-" + std::to_string(getpid()));
+  Folder() {
+    std::filesystem::remove_all(path);
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::vector<Json> lines(const std::string &name) const {
+    std::ifstream file(path / name);
+    std::vector<Json> lines;
+    for (std::string line; std::getline(file, line);)
+      lines.push_back(Json::parse(line));
+    return lines;
+  }
+};
+
+class MemoryServicesTest : public testing::Test {
+protected:
+  void open(const std::string &spec) {
+    scripted = std::make_shared<ScriptedDevice>(spec);
+    device = scripted;
+  }
+
+  /// Spills everything above 0.6 MiB in use, with room for all on the host.
+  Json activation() const {
+    return {{"enabled", true},
+            {"vram_high_watermark_mb", 0.6},
+            {"vram_low_watermark_mb", 0.1},
+            {"pinned_pool_classes_mb", {1}},
+            {"slabs_per_class", 12},
+            {"telemetry_file", (folder.path / "activation.jsonl").string()}};
+  }
+  Json conductor() const {
+    return {{"enabled", true},
+            {"telemetry_interval_steps", 1},
+            {"telemetry_file", (folder.path / "conductor.jsonl").string()}};
+  }
+  static Json config(Json activation, Json conductor = nullptr) {
+    Json stagehand = {{"activation_stagehand", std::move(activation)}};
+    if (!conductor.is_null())
+      stagehand["conductor_config"] = std::move(conductor);
+    return {{"memory", {{"stagehand", stagehand}}}};
+  }
+  void start(const Json &config, EventSink *next = nullptr) {
+    services =
+        MemoryServices::create(device, Config::parse(config.dump(), "test.json"),
+                               {.next = next, .recordEvents = recordEvents, .warn = [this](const std::string &text) {
+                                  warnings.push_back(text);
+                                }});
+  }
+
+  Tensor ramp(float start, float step) {
+    Tensor host = Tensor::onHost(device, {elements}, ElementType::f32);
+    for (int64_t i = 0; i < elements; ++i)
+      host.data<float>()[i] = start + step * float(i % 97);
+    Tensor placed = copyTo(device, host, TensorDesc({elements}, ElementType::f32));
+    wait(placed);
+    return placed;
+  }
+
+  std::vector<Tensor> forward() { return submit(device, chain.program("forward"), {x, y}, services.get()); }
+  std::vector<float> backward(std::vector<Tensor> saved) {
+    Tensor sum = toHost(submit(device, chain.program("backward"), std::move(saved), services.get())[0]);
+    return {sum.data<float>(), sum.data<float>() + elements};
+  }
+  void enter(Phase phase) {
+    if (services)
+      services->enter(phase);
+  }
+  std::vector<float> step() {
+    enter(Phase::StepBegin);
+    enter(Phase::Forward);
+    std::vector<Tensor> saved = forward();
+    enter(Phase::Backward);
+    std::vector<float> sum = backward(std::move(saved));
+    enter(Phase::Optimizer);
+    enter(Phase::StepEnd);
+    return sum;
+  }
+  void setUp(const std::string &spec) {
+    open(spec);
+    x = ramp(0.5f, 0.25f);
+    y = ramp(1, 0.125f);
+    reference = step();
+    live = device->memory().liveBytes(Space::DeviceDram);
+    pinned = device->memory().liveBytes(Space::HostPinned);
+  }
+
+  /// What holds of every record of a step whose needs all happened.
+  /// `failed`: spills that were given up.
+  static void expectWhole(const Json &record, int64_t failed = 0) {
+    EXPECT_EQ(record["activations_saved"], count);
+    EXPECT_EQ(int64_t(record["activations_saved"]), int64_t(record["activations_kept"]) +
+                                                        int64_t(record["activations_spilled"]) +
+                                                        int64_t(record["activations_recomputed"]));
+    EXPECT_EQ(int64_t(record["pool_hits"]) + int64_t(record["pool_misses"]), int64_t(record["activations_spilled"]));
+    EXPECT_LE(int64_t(record["activations_spilled"]) - int64_t(record["activations_rescued"]) - failed,
+              int64_t(record["activations_restored"]));
+    EXPECT_EQ(record["activations_leaked"], 0);
+    EXPECT_EQ(record["aborted"], false);
+  }
+  /// Nothing that a step took is held any more, tokens and slabs included.
+  void expectNothingLeft() {
+    EXPECT_LE(device->memory().liveBytes(Space::DeviceDram), live);
+    if (Json record = services->conductorRecord(); record.is_object() && record.contains("h2d_inflight")) {
+      EXPECT_EQ(record["h2d_inflight"], 0);
+      EXPECT_EQ(record["d2h_inflight"], 0);
+      EXPECT_EQ(record["vram_reserved_uncommitted_mb"], 0);
+    }
+  }
+
+  Folder folder;
+  std::shared_ptr<ScriptedDevice> scripted;
+  DeviceRef device;
+  Binary chain = makeChain();
+  std::filesystem::path recordEvents;
+  std::vector<std::string> warnings;
+  Tensor x, y;
+  std::vector<float> reference;
+  uint64_t live = 0, pinned = 0;
+  std::unique_ptr<MemoryServices> services;
+};
+
+struct Everywhere : MemoryServicesTest, testing::WithParamInterface<const char *> {};
+} // namespace
+
+static constexpr const char *plainSim = "sim:dram=8MiB,pinned=32MiB,link=8GB/s,latency=1us,threads=1";
+
+INSTANTIATE_TEST_SUITE_P(Sims, Everywhere,
+                         testing::Values(plainSim, "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=3",
+                                         "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=4", "cpu:threads=1"));
+
+// Values do not depend on services, watermarks, checksums, slots or classes.
+TEST_P(Everywhere, ResultsDoNotDepend) {
+  setUp(GetParam());
+  struct Case {
+    double high, low;
+    bool checksums, predictive, conductor;
+    int inflight, slabs;
+    bool spills;
+  };
+  const Case cases[] = {
+      {0.6, 0.1, false, true, false, 1, 12, true}, {0.6, 0.1, true, true, false, 1, 12, true},
+      {0.6, 0.1, true, true, true, 2, 12, true},   {1.2, 0.9, true, true, true, 1, 12, true},
+      {1.2, 0.9, false, false, false, 4, 1, true}, {1.2, 1.1, true, false, true, 2, 2, true},
+      {7.5, 7, true, true, true, 1, 12, false},    {0.6, 0, true, true, true, 2, 0, true},
+  };
+  for (const Case &each : cases) {
+    SCOPED_TRACE(testing::Message() << "high " << each.high << " slabs " << each.slabs);
+    Json stagehand = activation();
+    stagehand["vram_high_watermark_mb"] = each.high;
+    stagehand["vram_low_watermark_mb"] = each.low;
+    stagehand["debug_checksums"] = each.checksums;
+    stagehand["predictive_restore"] = each.predictive;
+    stagehand["max_inflight_d2h"] = stagehand["max_inflight_h2d"] = each.inflight;
+    stagehand["slabs_per_class"] = each.slabs;
+    start(config(stagehand, each.conductor ? conductor() : Json()));
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(step(), reference);
+      Json record = services->activationRecord();
+      expectWhole(record);
+      expectNothingLeft();
+      if (each.spills)
+        EXPECT_GT(int64_t(record["activations_spilled"]), 0) << record.dump();
+      else
+        EXPECT_EQ(record["activations_spilled"], 0);
+      EXPECT_EQ(record["step"], i + 1);
+    }
+    services.reset();
+    EXPECT_EQ(device->memory().liveBytes(Space::HostPinned), pinned) << "the pool is given back";
+    EXPECT_TRUE(warnings.empty()) << warnings.front();
+  }
+}
+
+// A spilled tensor's bytes serve others: eight of 256 KiB never lie on the
+// device at once, in either direction.
+TEST_F(MemoryServicesTest, SpillingLowersThePeak) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["vram_high_watermark_mb"] = 0.6;
+  start(config(stagehand));
+  device->memory().resetPeak();
+  EXPECT_EQ(step(), reference);
+  // x, y, the chain's last two, one on its way out; on the way back three more.
+  EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), live + 6 * bytes);
+  EXPECT_EQ(services->activationRecord()["activations_spilled"], count);
+}
+
+// Exactly the keys of the specs, in the files that the config names.
+TEST_F(MemoryServicesTest, TelemetryHasTheKeysOfTheSpecs) {
+  setUp(plainSim);
+  start(config(activation(), conductor()));
+  step();
+  step();
+  auto keys = [](const Json &object) {
+    std::vector<std::string> keys;
+    for (const auto &[key, value] : object.items())
+      keys.push_back(key);
+    std::ranges::sort(keys);
+    return keys;
+  };
+  std::vector<Json> lines = folder.lines("activation.jsonl");
+  ASSERT_EQ(lines.size(), 2u);
+  std::vector<std::string> expected{"step",
+                                    "activations_saved",
+                                    "activations_kept",
+                                    "activations_spilled",
+                                    "activations_restored",
+                                    "spill_bytes",
+                                    "restore_bytes",
+                                    "stall_time_ms",
+                                    "stall_count",
+                                    "pool_hits",
+                                    "pool_misses",
+                                    "vram_peak_mb",
+                                    "activations_shared",
+                                    "activations_recomputed",
+                                    "activations_rescued",
+                                    "activations_leaked",
+                                    "prefetch_hits",
+                                    "prefetch_late",
+                                    "finalize_waits",
+                                    "kept_reasons",
+                                    "unpinned_peak_mb",
+                                    "pool_bytes",
+                                    "pool_grown_slabs",
+                                    "transfer_retries",
+                                    "checksum_recovered",
+                                    "aborted"};
+  std::ranges::sort(expected);
+  EXPECT_EQ(keys(lines[0]), expected);
+  EXPECT_EQ(lines[1]["step"], 2);
+  EXPECT_EQ(lines[0]["spill_bytes"], count * bytes);
+  lines = folder.lines("conductor.jsonl");
+  ASSERT_EQ(lines.size(), 2u);
+  expected = {"step_id",
+              "phase_durations",
+              "vram_allocated_mb",
+              "vram_headroom_mb",
+              "runtime_snapshots",
+              "pinned_granted_mb",
+              "vram_reserved_uncommitted_mb",
+              "h2d_inflight",
+              "d2h_inflight",
+              "h2d_peak",
+              "d2h_peak",
+              "h2d_denied",
+              "d2h_denied",
+              "slot_overruns",
+              "grant_count",
+              "deny_count",
+              "partial_count",
+              "deny_reasons",
+              "pressure_max",
+              "suppressed_at",
+              "reclaimed_mb",
+              "ceiling_exceeded",
+              "adapter_errors",
+              "h2d_gbps",
+              "d2h_gbps",
+              "aborted"};
+  std::ranges::sort(expected);
+  EXPECT_EQ(keys(lines[0]), expected);
+  EXPECT_GT(double(lines[0]["d2h_gbps"]), 0) << "spills took tokens";
+  EXPECT_GE(int64_t(lines[0]["d2h_peak"]), 1);
+  EXPECT_EQ(lines[0]["pinned_granted_mb"], 12);
+  EXPECT_TRUE(lines[0]["runtime_snapshots"].contains("activation_stagehand"));
+  for (const char *phase : {"FORWARD", "BACKWARD", "OPTIMIZER"})
+    EXPECT_TRUE(lines[0]["phase_durations"].contains(phase)) << lines[0].dump();
+}
+
+// Off is not there: no file, no object, no budget.
+TEST_F(MemoryServicesTest, DisabledIsNotConstructed) {
+  open(plainSim);
+  Json off = activation();
+  off["enabled"] = false;
+  start(config(off));
+  EXPECT_EQ(services, nullptr);
+  EXPECT_EQ(MemoryServices::create(device, Config()), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "activation.jsonl"));
+}
+
+// Conductor's hard cap is the budget of the allocator while it runs.
+TEST_F(MemoryServicesTest, TheHardCapIsTheBudget) {
+  setUp(plainSim);
+  uint64_t before = device->memory().budget(Space::DeviceDram);
+  Json cap = conductor();
+  cap["vram_hard_cap_mb"] = 3;
+  cap["vram_soft_cap_mb"] = 2;
+  start(config(activation(), cap));
+  EXPECT_EQ(device->memory().budget(Space::DeviceDram), 3u << 20);
+  device->memory().resetPeak();
+  EXPECT_EQ(step(), reference);
+  EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), 3u << 20);
+  services.reset();
+  EXPECT_EQ(device->memory().budget(Space::DeviceDram), before);
+}
+
+//===----------------------------------------------------------------------===//
+// Under faults
+//===----------------------------------------------------------------------===//
+
+// A spill that fails for good leaves the record on the device, with one
+// warning; its slab is free again.
+TEST_F(MemoryServicesTest, ASpillThatFailsIsKept) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["transfer_retries"] = 1;
+  start(config(stagehand, conductor()));
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  scripted->copiesToFail = 4; // one copy: twice by the engine, once more by the service
+  std::vector<Tensor> saved = forward();
+  device->drain();
+  EXPECT_EQ(scripted->copiesToFail, 0);
+  enter(Phase::Backward);
+  EXPECT_EQ(backward(std::move(saved)), reference);
+  enter(Phase::Optimizer);
+  enter(Phase::StepEnd);
+  EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("activation \"saved."), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("could not be copied to the host and stays on the device"), std::string::npos);
+  expectNothingLeft();
+  EXPECT_EQ(step(), reference);
+  expectWhole(services->activationRecord());
+  EXPECT_EQ(services->activationRecord()["transfer_retries"], 0);
+}
+
+// A spill that fails once is tried again, and nobody notices.
+TEST_F(MemoryServicesTest, ASpillIsRetried) {
+  setUp(plainSim);
+  start(config(activation()));
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  scripted->copiesToFail = 2;
+  std::vector<Tensor> saved = forward();
+  enter(Phase::Backward);
+  EXPECT_EQ(backward(std::move(saved)), reference);
+  enter(Phase::StepEnd);
+  expectWhole(services->activationRecord());
+  EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
+  EXPECT_TRUE(warnings.empty());
+}
+
+// A restore that fails is retried; one that fails for good aborts the step with
+// the name of record and block, and the next step is as if nothing had been.
+TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["predictive_restore"] = false;
+  start(config(stagehand, conductor()));
+  for (int fail : {2, 1000}) {
+    enter(Phase::StepBegin);
+    enter(Phase::Forward);
+    std::vector<Tensor> saved = forward();
+    enter(Phase::Backward);
+    device->drain();
+    services->onBlockBegin(chain.program("backward"), "drained"); // all spills are known to be good
+    scripted->copiesToFail = fail;
+    if (fail == 2) {
+      EXPECT_EQ(backward(std::move(saved)), reference);
+      enter(Phase::StepEnd);
+      EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
+      continue;
+    }
+    try {
+      backward(std::move(saved));
+      FAIL() << "nothing was thrown";
+    } catch (const Error &error) {
+      EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
+      EXPECT_NE(std::string(error.what()).find("activation \"saved.7\" of block \"b.7\" could not be copied back"),
+                std::string::npos)
+          << error.what();
+    }
+    services->abortStep();
+    scripted->copiesToFail = 0;
+    EXPECT_EQ(services->activationRecord()["aborted"], true);
+    EXPECT_EQ(services->conductorRecord()["aborted"], true);
+    expectNothingLeft();
+  }
+  EXPECT_EQ(step(), reference);
+  expectWhole(services->activationRecord());
+  EXPECT_EQ(services->activationRecord()["step"], 3);
+  EXPECT_EQ(folder.lines("conductor.jsonl").size(), 3u);
+}
+
+// Neither slab nor other memory of the host: the tensor stays, the step goes on.
+TEST_F(MemoryServicesTest, NoHostMemoryKeeps) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["slabs_per_class"] = 2;
+  stagehand["unpinned_max_mb"] = 0;
+  stagehand["pool_growth"] = false;
+  start(config(stagehand));
+  EXPECT_EQ(step(), reference);
+  Json record = services->activationRecord();
+  expectWhole(record);
+  EXPECT_EQ(record["activations_spilled"], 2);
+  EXPECT_EQ(record["kept_reasons"]["no_host_memory"], count - 2);
+}
+
+// The pool grows between steps to what the last would have wanted.
+TEST_F(MemoryServicesTest, ThePoolGrowsBetweenSteps) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["slabs_per_class"] = 1;
+  stagehand["pinned_pool_max_mb"] = 12;
+  start(config(stagehand));
+  EXPECT_EQ(step(), reference);
+  Json first = services->activationRecord();
+  EXPECT_GT(int64_t(first["pool_misses"]), 0);
+  EXPECT_GT(int64_t(first["pool_grown_slabs"]), 0);
+  EXPECT_EQ(step(), reference);
+  EXPECT_EQ(services->activationRecord()["pool_misses"], 0);
+  EXPECT_EQ(device->memory().liveBytes(Space::HostPinned) - pinned,
+            uint64_t(services->activationRecord()["pool_bytes"]));
+}
+
+// No page-locked memory for the pool: an error, and nothing is left of it.
+TEST_F(MemoryServicesTest, ThePoolIsAllOrNothing) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["slabs_per_class"] = 40;
+  EXPECT_THROW(start(config(stagehand, conductor())), OutOfMemory);
+  EXPECT_EQ(device->memory().liveBytes(Space::HostPinned), pinned);
+  EXPECT_EQ(device->memory().budget(Space::DeviceDram), 8u << 20);
+  EXPECT_EQ(step(), reference);
+}
+
+// The config against the device, and one service against the other.
+TEST_F(MemoryServicesTest, ConfigsThatDoNotFit) {
+  open(plainSim);
+  Json stagehand = activation();
+  stagehand["vram_high_watermark_mb"] = 100;
+  try {
+    start(config(stagehand));
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError &error) {
+    EXPECT_EQ(error.hint(), "at most the device's capacity of 8 MiB");
+  }
+  Json cap = conductor();
+  cap["pinned_cap_mb"] = 11;
+  try {
+    start(config(activation(), cap));
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError &error) {
+    EXPECT_EQ(error.key(), "pinned_cap_mb");
+    EXPECT_EQ(error.hint(), "at least the pool of activation_stagehand, 12 MiB");
+  }
+  EXPECT_EQ(device->memory().liveBytes(Space::HostPinned), 0u);
+  recordEvents = folder.path / "missing";
+  EXPECT_THROW(start(config(activation())), Error);
+}
+
+namespace {
+/// Changes a byte of what lies on the host, before it comes back.
+struct Vandal : EventSink {
+  bool armed = false;
+  void onRestore(const Program &, uint32_t input, Tensor &saved) override {
+    if (armed && input == 5 && saved.desc().layout.space == Space::HostPinned)
+      saved.data<uint8_t>()[1000] ^= 1;
+  }
+};
+} // namespace
+
+// Bytes that are not those that left are not used.
+TEST_F(MemoryServicesTest, ChecksumsAreCompared) {
+  setUp(plainSim);
+  Vandal vandal;
+  Json stagehand = activation();
+  stagehand["predictive_restore"] = false;
+  stagehand["debug_checksums"] = true;
+  start(config(stagehand, conductor()), &vandal);
+  EXPECT_EQ(step(), reference);
+  vandal.armed = true;
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  std::vector<Tensor> saved = forward();
+  enter(Phase::Backward);
+  try {
+    backward(std::move(saved));
+    FAIL() << "nothing was thrown";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::ChecksumMismatch);
+    EXPECT_NE(std::string(error.what()).find("activation \"saved.5\" of block \"b.5\": CRC-32 0x"), std::string::npos)
+        << error.what();
+  }
+  vandal.armed = false;
+  enter(Phase::StepBegin); // ends the old step
+  EXPECT_EQ(services->activationRecord()["aborted"], true);
+  services->abortStep();
+  expectNothingLeft();
+  EXPECT_EQ(step(), reference);
+}
+
+// Out of memory while restoring: what came back ahead of its need leaves again,
+// its host copy is still good.
+TEST_F(MemoryServicesTest, RestoredTensorsMakeRoom) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["vram_high_watermark_mb"] = 7;
+  stagehand["vram_low_watermark_mb"] = 6.9;
+  Json low = activation();
+  low["vram_low_watermark_mb"] = 0;
+  low["vram_high_watermark_mb"] = 0.5;
+  start(config(low));
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  std::vector<Tensor> saved = forward();
+  device->drain();
+  // Just enough for the arena of backward, its output, and one tensor at a time.
+  device->memory().setBudget(Space::DeviceDram, live + 4 * bytes);
+  enter(Phase::Backward);
+  EXPECT_EQ(backward(std::move(saved)), reference);
+  enter(Phase::StepEnd);
+  device->memory().setBudget(Space::DeviceDram, 8 << 20);
+  expectWhole(services->activationRecord());
+}
+
+// A step that is abandoned between its phases.
+TEST_F(MemoryServicesTest, AbortedStepsLeaveNothing) {
+  setUp(plainSim);
+  start(config(activation(), conductor()));
+  for (Phase last : {Phase::StepBegin, Phase::Forward, Phase::Backward, Phase::Optimizer}) {
+    std::vector<Tensor> saved;
+    for (Phase phase : {Phase::StepBegin, Phase::Forward, Phase::Backward, Phase::Optimizer}) {
+      enter(phase);
+      if (phase == Phase::Forward)
+        saved = forward();
+      if (phase == last)
+        break;
+    }
+    services->abortStep();
+    saved.clear();
+    EXPECT_EQ(services->activationRecord()["aborted"], true);
+    expectNothingLeft();
+    EXPECT_EQ(step(), reference);
+    expectWhole(services->activationRecord());
+  }
+  EXPECT_TRUE(warnings.empty());
+}
+
+// The worst of devices: copies fail, allocations fail, the memory shrinks. A
+// step gives the right bits or an error; the next one begins anew.
+TEST_F(MemoryServicesTest, HostileDevices) {
+  int finished = 0, failed = 0;
+  for (int seed = 1; seed <= 6; ++seed) {
+    services.reset();
+    setUp("sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=" + std::to_string(seed));
+    x = y = Tensor();
+    scripted.reset();
+    device = Device::open("sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=" + std::to_string(seed) +
+                          ",fail-copy=0.15,fail-alloc=0.02");
+    auto persist = [&](auto make) {
+      while (true)
+        try {
+          return make();
+        } catch (const Error &) {
+        }
+    };
+    x = persist([&] { return ramp(0.5f, 0.25f); });
+    y = persist([&] { return ramp(1, 0.125f); });
+    Json stagehand = activation();
+    stagehand["debug_checksums"] = true;
+    persist([&] {
+      start(config(stagehand, conductor()));
+      return 0;
+    });
+    for (int i = 0; i < 12; ++i) {
+      try {
+        size_t before = warnings.size();
+        EXPECT_EQ(step(), reference);
+        ++finished;
+        expectWhole(services->activationRecord(), int64_t(warnings.size() - before));
+      } catch (const Error &error) {
+        ++failed;
+        EXPECT_TRUE(error.code() == ErrorCode::TransferFailed || error.code() == ErrorCode::DeviceOom) << error.what();
+        services->abortStep();
+        EXPECT_EQ(services->activationRecord()["aborted"], true);
+      }
+      Json record = services->conductorRecord();
+      EXPECT_EQ(record["h2d_inflight"], 0);
+      EXPECT_EQ(record["d2h_inflight"], 0);
+    }
+  }
+  EXPECT_GT(finished, 0);
+  EXPECT_GT(failed, 0);
+}
