@@ -81,6 +81,10 @@ struct TrainOptions : CommonOptions {
   int64_t seed = 0;
   std::string resume, save;
   bool profile = false;
+  /// Of the memory services; a folder for the logs of what they decide.
+  std::string config, recordEvents;
+  /// Run with and without services instead, and compare.
+  bool verifyInvariance = false;
 };
 
 struct PlanOptions : CommonOptions {
@@ -121,6 +125,7 @@ int replay(const ReplayOptions &options);
 int run(const RunOptions &options);
 int stitch(const StitchCommand &options);
 int train(const TrainOptions &options);
+int verifyInvariance(const TrainOptions &options);
 
 } // namespace segue::tool
 

@@ -11,9 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "ByteWindows.h"
 #include "Commands.h"
-#include "TensorText.h"
+#include "TrainingSetup.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Telemetry/StepTrace.h"
@@ -23,29 +22,6 @@
 #include <nlohmann/json.hpp>
 
 namespace segue::tool {
-
-static Session makeSession(const DeviceRef &device, const TrainOptions &options, EventSink *events) {
-  std::vector<SessionModule> modules = loadModules(options.files, options);
-  SessionOptions session;
-  session.maxGradNorm = options.clip;
-  session.seed = options.seed;
-  session.events = events;
-  addTiesAndWires(session, modules, options.tied, options.wires);
-  return Session(device, std::move(modules), std::move(session));
-}
-
-static void setValues(Session &session, const TrainOptions &options) {
-  if (!options.weights.empty())
-    for (const std::string &unused : session.loadWeights(options.weights))
-      std::fprintf(stderr, "segue-run: %s: no module has a parameter \"%s\"\n", options.weights.c_str(),
-                   unused.c_str());
-  for (const std::string &argument : options.parameters) {
-    NamedText named = splitName(argument);
-    session.setParameter(named.name, parseTensor(session.device(), named.text));
-  }
-  if (!options.resume.empty())
-    session.load(options.resume);
-}
 
 static void setProfiling(const Session &session, bool on) {
   for (const Module &module : session.modules())
@@ -76,30 +52,25 @@ static void printStep(const StepResult &result, double seconds, bool json) {
 }
 
 int train(const TrainOptions &options) {
+  if (options.verifyInvariance)
+    return verifyInvariance(options);
   DeviceRef device = Device::open(options.device);
   std::optional<StepTrace> trace;
   if (!options.trace.empty())
     trace.emplace(device);
-  Session session = makeSession(device, options, trace ? &*trace : nullptr);
-  setValues(session, options);
-  TensorMap fixed;
-  for (const std::string &argument : options.inputs) {
-    NamedText named = splitName(argument);
-    if (named.name.empty())
-      throw Error(ErrorCode::InvalidArgument, "--input " + argument + ": training binds by name; write name=tensor");
-    fixed[named.name] = parseTensor(device, named.text);
-  }
-  std::optional<ByteWindows> windows;
-  if (!options.data.empty())
-    windows.emplace(session, readAll(options.data), options.tokens, options.targets);
+  SessionOptions given;
+  given.events = trace ? &*trace : nullptr;
+  given.recordEvents = options.recordEvents;
+  if (!options.config.empty())
+    given.config = Config::load(options.config);
+  std::optional<std::string> text = readTrainingData(options);
+  TrainingSetup setup(device, options, text ? &*text : nullptr, std::move(given));
+  Session &session = setup.session;
 
   double total = 0;
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
   for (int64_t i = 0; i < steps; ++i) {
-    std::vector<TensorMap> batches(size_t(options.accumulate), fixed);
-    if (windows)
-      for (size_t part = 0; part < batches.size(); ++part)
-        windows->fill(batches[part], session.seed(), session.stepCount(), int64_t(part));
+    std::vector<TensorMap> batches = setup.batches();
     // The first step plans and warms up: it counts only if it is the only one.
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
       setProfiling(session, true);
@@ -114,8 +85,8 @@ int train(const TrainOptions &options) {
   if (steps > 1) {
     double perStep = total / double(steps - 1);
     std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
-    if (windows)
-      std::fprintf(stderr, ", %.0f tokens/s", double(windows->tokensPerBatch() * options.accumulate) / perStep);
+    if (int64_t tokens = setup.tokensPerStep())
+      std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);
     std::fprintf(stderr, "\n");
   }
   if (options.profile)

@@ -127,6 +127,11 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       ->check(CLI::PositiveNumber)
       ->needs(save);
   command->add_flag("--profile", options.profile, "time of each command, on stderr");
+  command->add_option("--config", options.config, "JSON file that enables memory services")->check(CLI::ExistingFile);
+  command->add_option("--record-events", options.recordEvents, "folder for logs of the services, for segue-run replay")
+      ->check(CLI::ExistingDirectory);
+  command->add_flag("--verify-invariance", options.verifyInvariance,
+                    "train with and without memory services under several caps; status 1 if a bit differs");
   addCommon(command, options);
   command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
                   "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors");

@@ -1,0 +1,62 @@
+//===- TrainingSetup.cpp - what a training run begins with ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "TrainingSetup.h"
+#include "TensorText.h"
+#include "segue/runtime/Error.h"
+#include <cstdio>
+
+namespace segue::tool {
+
+static Session makeSession(const DeviceRef &device, const TrainOptions &options, SessionOptions session) {
+  std::vector<SessionModule> modules = loadModules(options.files, options);
+  session.maxGradNorm = options.clip;
+  session.seed = options.seed;
+  addTiesAndWires(session, modules, options.tied, options.wires);
+  return Session(device, std::move(modules), std::move(session));
+}
+
+static void setValues(Session &session, const TrainOptions &options) {
+  if (!options.weights.empty())
+    for (const std::string &unused : session.loadWeights(options.weights))
+      std::fprintf(stderr, "segue-run: %s: no module has a parameter \"%s\"\n", options.weights.c_str(),
+                   unused.c_str());
+  for (const std::string &argument : options.parameters) {
+    NamedText named = splitName(argument);
+    session.setParameter(named.name, parseTensor(session.device(), named.text));
+  }
+  if (!options.resume.empty())
+    session.load(options.resume);
+}
+
+std::optional<std::string> readTrainingData(const TrainOptions &options) {
+  return options.data.empty() ? std::nullopt : std::optional(readAll(options.data));
+}
+
+TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text,
+                             SessionOptions given)
+    : session(makeSession(device, options, std::move(given))), accumulate_(options.accumulate) {
+  setValues(session, options);
+  for (const std::string &argument : options.inputs) {
+    NamedText named = splitName(argument);
+    if (named.name.empty())
+      throw Error(ErrorCode::InvalidArgument, "--input " + argument + ": training binds by name; write name=tensor");
+    fixed_[named.name] = parseTensor(device, named.text);
+  }
+  if (text)
+    windows_.emplace(session, *text, options.tokens, options.targets);
+}
+
+std::vector<TensorMap> TrainingSetup::batches() const {
+  std::vector<TensorMap> batches(size_t(accumulate_), fixed_);
+  if (windows_)
+    for (size_t part = 0; part < batches.size(); ++part)
+      windows_->fill(batches[part], session.seed(), session.stepCount(), int64_t(part));
+  return batches;
+}
+
+} // namespace segue::tool

@@ -1,0 +1,47 @@
+//===- TrainingSetup.h - what a training run begins with --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Session, values and batches as the command line of `segue-run train` says, so
+// that a run can be made more than once.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TOOLS_SEGUERUN_TRAININGSETUP_H
+#define SEGUE_TOOLS_SEGUERUN_TRAININGSETUP_H
+
+#include "ByteWindows.h"
+#include "Commands.h"
+#include "segue/runtime/Session/Session.h"
+#include <optional>
+
+namespace segue::tool {
+
+class TrainingSetup {
+public:
+  /// `text`: what --data holds, read once for all runs; null without it.
+  /// `given` brings sink and config; the command line says the rest.
+  TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text, SessionOptions given);
+
+  /// The micro-batches of the session's next step.
+  std::vector<TensorMap> batches() const;
+  /// Bytes that a step learns from; 0 without --data.
+  int64_t tokensPerStep() const { return windows_ ? windows_->tokensPerBatch() * accumulate_ : 0; }
+
+  Session session;
+
+private:
+  int64_t accumulate_;
+  TensorMap fixed_;
+  std::optional<ByteWindows> windows_;
+};
+
+/// What --data names; nothing without it.
+std::optional<std::string> readTrainingData(const TrainOptions &options);
+
+} // namespace segue::tool
+
+#endif // SEGUE_TOOLS_SEGUERUN_TRAININGSETUP_H

@@ -1,0 +1,201 @@
+//===- VerifyInvariance.cpp - segue-run train --verify-invariance ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A budget never changes a result: trains the user's modules without services,
+// then with each combination of services under caps that are shares of the peak
+// of the first run, each on a device of its own, and compares losses and
+// gradients of every step, to the bit. Gradients are kept as 64-bit hashes.
+//
+// A cap below what parameters, optimizer state and the temporaries of one program
+// need cannot be kept to by anything that moves activations: such a run ends with
+// DEVICE_OOM, is called infeasible, and is no difference.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Commands.h"
+#include "ExitStatus.h"
+#include "TrainingSetup.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <bit>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace segue::tool {
+
+namespace {
+/// What a step computed.
+struct StepBits {
+  uint64_t loss = 0;
+  /// By session key, of trained parameters.
+  std::map<std::string, uint64_t> gradients;
+};
+
+struct RunBits {
+  std::vector<StepBits> steps;
+  /// In use before the first step, and at most.
+  uint64_t restBytes = 0, peakBytes = 0;
+  int64_t spilled = 0, restored = 0;
+};
+
+/// Which services, as the config has them.
+struct Combination {
+  std::string name;
+  Json activation;
+  Json conductor;
+};
+} // namespace
+
+static constexpr double bytesPerMiB = 1048576;
+
+static uint64_t hashOf(const Tensor &tensor) {
+  Tensor host = toHost(tensor);
+  return std::hash<std::string_view>()({reinterpret_cast<const char *>(host.bytes()), host.desc().spanBytes()});
+}
+
+static RunBits runOnce(const TrainOptions &options, const std::string *text, const Config &config) {
+  DeviceRef device = Device::open(options.device);
+  SessionOptions given;
+  given.config = config;
+  TrainingSetup setup(device, options, text, std::move(given));
+  Session &session = setup.session;
+  RunBits bits;
+  device->drain();
+  bits.restBytes = device->memory().liveBytes(Space::DeviceDram);
+  device->memory().resetPeak();
+  for (int64_t i = 0; i < options.steps; ++i) {
+    StepBits &step = bits.steps.emplace_back();
+    for (const TensorMap &batch : setup.batches())
+      session.forwardBackward(batch);
+    for (const ParameterInfo &info : session.parameters())
+      if (info.trained)
+        step.gradients[info.key] = hashOf(session.gradient(info.key));
+    step.loss = std::bit_cast<uint64_t>(session.optimize(options.lr).loss);
+    if (const MemoryServices *services = session.services())
+      if (Json record = services->activationRecord(); record.is_object()) {
+        bits.spilled += int64_t(record["activations_spilled"]);
+        bits.restored += int64_t(record["activations_restored"]);
+      }
+  }
+  bits.peakBytes = device->memory().peakBytes(Space::DeviceDram);
+  return bits;
+}
+
+/// The first thing that differs, or nothing.
+static std::string difference(const RunBits &reference, const RunBits &other) {
+  auto inHex = [](uint64_t bits) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%.17g", std::bit_cast<double>(bits));
+    return std::string(text);
+  };
+  for (size_t i = 0; i < reference.steps.size(); ++i) {
+    const StepBits &a = reference.steps[i], &b = other.steps[i];
+    std::string step = "step " + std::to_string(i + 1) + ", ";
+    for (const auto &[key, hash] : a.gradients)
+      if (auto it = b.gradients.find(key); it == b.gradients.end() || it->second != hash)
+        return step + "gradient of \"" + key + "\"";
+    if (a.loss != b.loss)
+      return step + "loss " + inHex(b.loss) + ", " + inHex(a.loss) + " without services";
+  }
+  return "";
+}
+
+static uint64_t capacityOf(const std::string &spec, Space wanted) {
+  DeviceRef device = Device::open(spec);
+  for (const SpaceInfo &info : device->spaces())
+    if (info.space == wanted)
+      return info.capacityBytes;
+  return 0;
+}
+
+static std::vector<Combination> combinations(uint64_t pinnedBytes) {
+  // A quarter of page-locked memory at first, growing to half.
+  int64_t slabs = std::clamp<int64_t>(int64_t(pinnedBytes >> 22), 1, 256);
+  Json spill = {{"enabled", true},
+                {"pinned_pool_classes_mb", {1, 4, 16, 64, 256}},
+                {"slabs_per_class", {slabs, 0, 0, 0, 0}},
+                {"pinned_pool_max_mb", 2 * slabs},
+                {"min_spill_bytes", 0},
+                {"predictive_restore", false},
+                {"telemetry_enabled", false}};
+  Json all = spill;
+  all["predictive_restore"] = true;
+  all["debug_checksums"] = true;
+  all["max_inflight_d2h"] = all["max_inflight_h2d"] = 2;
+  Json conductor = {{"enabled", true}, {"telemetry_enabled", false}};
+  return {{"spill", spill, conductor}, {"all", all, conductor}};
+}
+
+/// `highMiB`: spilling begins there, and does not end.
+static Config makeConfig(const Combination &combination, double capMiB, double highMiB) {
+  Json activation = combination.activation, conductor = combination.conductor;
+  activation["vram_high_watermark_mb"] = highMiB;
+  activation["vram_low_watermark_mb"] = 0;
+  conductor["vram_hard_cap_mb"] = conductor["vram_soft_cap_mb"] = capMiB;
+  Json root = {{"memory", {{"stagehand", {{"activation_stagehand", activation}, {"conductor_config", conductor}}}}}};
+  return Config::parse(root.dump(), "--verify-invariance");
+}
+
+/// Keeps on the device what fits; if that is too much, nothing that may leave.
+static RunBits runCapped(const TrainOptions &options, const std::string *text, const Combination &combination,
+                         uint64_t restBytes, uint64_t capBytes) {
+  double cap = double(capBytes) / bytesPerMiB, rest = double(restBytes) / bytesPerMiB;
+  if (cap > rest)
+    try {
+      return runOnce(options, text, makeConfig(combination, cap, (rest + cap) / 2));
+    } catch (const Error &error) {
+      if (error.code() != ErrorCode::DeviceOom)
+        throw;
+    }
+  return runOnce(options, text, makeConfig(combination, cap, std::min(cap, 1 / bytesPerMiB)));
+}
+
+int verifyInvariance(const TrainOptions &options) {
+  for (const std::string &file : options.files)
+    if (file == "-")
+      throw Error(ErrorCode::InvalidArgument, "--verify-invariance loads modules several times; give files, not -");
+  std::optional<std::string> text = readTrainingData(options);
+  const std::string *data = text ? &*text : nullptr;
+  RunBits reference = runOnce(options, data, Config());
+  std::printf("without services: %lld steps, peak %.3f MiB, %.3f MiB of it before the first step\n",
+              (long long)options.steps, double(reference.peakBytes) / bytesPerMiB,
+              double(reference.restBytes) / bytesPerMiB);
+  int differences = 0;
+  auto report = [&](const std::string &name, uint64_t capBytes, auto run) {
+    std::printf("%s: ", name.c_str());
+    std::fflush(stdout);
+    try {
+      RunBits bits = run();
+      std::string what = difference(reference, bits);
+      if (what.empty() && capBytes && bits.peakBytes > capBytes)
+        what = "the peak, " + std::to_string(bits.peakBytes) + " bytes, is above the cap";
+      differences += !what.empty();
+      std::printf("%s%s; %lld spilled, %lld restored, peak %.3f MiB\n",
+                  what.empty() ? "equal to the bit" : "DIFFERS: ", what.c_str(), (long long)bits.spilled,
+                  (long long)bits.restored, double(bits.peakBytes) / bytesPerMiB);
+    } catch (const OutOfMemory &error) {
+      std::printf("infeasible: %.3f MiB at least for its allocation that failed\n",
+                  double(error.report().smallestBudgetBytes) / bytesPerMiB);
+    }
+    std::fflush(stdout);
+  };
+  if (!options.config.empty())
+    report(options.config, 0, [&] { return runOnce(options, data, Config::load(options.config)); });
+  for (const Combination &combination : combinations(capacityOf(options.device, Space::HostPinned)))
+    for (int percent : {100, 80, 60, 40}) {
+      uint64_t cap = reference.peakBytes * uint64_t(percent) / 100;
+      char name[96];
+      std::snprintf(name, sizeof name, "%s, cap %d %% (%.3f MiB)", combination.name.c_str(), percent,
+                    double(cap) / bytesPerMiB);
+      report(name, cap, [&] { return runCapped(options, data, combination, reference.restBytes, cap); });
+    }
+  std::printf(differences ? "%d runs differ\n" : "no run differs\n", differences);
+  return differences ? Failed : Done;
+}
+
+} // namespace segue::tool
