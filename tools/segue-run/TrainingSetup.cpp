@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "TrainingSetup.h"
+#include "Binaries.h"
 #include "TensorText.h"
 #include "segue/runtime/Error.h"
 #include <cstdio>

@@ -93,6 +93,10 @@ private:
   mutable std::multimap<size_t, PreparedEntry> prepared_;
 };
 
+struct BlockUses;
+/// As blockUses(program), for one that has no handle yet.
+BlockUses blockUses(const ProgramInfo &program);
+
 /// Checks trailer, FlatBuffer and versions and returns the root. Throws.
 const schema::Binary *verifyFile(std::span<const std::byte> file, const std::string &name);
 

@@ -21,12 +21,15 @@ std::string PreparedProgram::inputText(size_t input) const {
   return "program \"" + info_.name + "\", input " + std::to_string(input) + " (\"" + info_.inputs[input].name + "\")";
 }
 
-void PreparedProgram::checkInputs(std::span<const Tensor> inputs, bool deferRestored) {
+void PreparedProgram::checkInputs(const Program &program, std::span<const Tensor> inputs, EventSink *events) {
   if (inputs.size() != inputs_.size())
     throw Error(ErrorCode::InvalidArgument, "program \"" + info_.name + "\": " + std::to_string(inputs.size()) +
                                                 " inputs given, " + std::to_string(inputs_.size()) + " declared");
-  for (size_t i = 0; i < inputs.size(); ++i)
-    checkInput(i, inputs[i], deferRestored);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    InputPlan &plan = inputs_[i];
+    plan.deferred = events && plan.streamable && inputs[i] && events->defersInput(program, uint32_t(i), inputs[i]);
+    checkInput(i, inputs[i], events != nullptr);
+  }
 }
 
 void PreparedProgram::checkInput(size_t index, const Tensor &tensor, bool deferRestored) {
@@ -40,7 +43,8 @@ void PreparedProgram::checkInput(size_t index, const Tensor &tensor, bool deferR
     resolveInput(index, tensor);
   if (!storage.isUsable() && !(deferRestored && plan.restored))
     storage.requireUsable(inputText(index));
-  if (!plan.writtenInPlace)
+  // What a sink brings later is checked again then.
+  if (!plan.writtenInPlace || (deferRestored && plan.deferred))
     return;
   if (!storage.isWritable())
     throw Error(ErrorCode::InvalidArgument, inputText(index) + " is written in place, and its memory is read-only");

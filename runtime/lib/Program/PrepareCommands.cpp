@@ -243,9 +243,13 @@ void PreparedProgram::prepare(const schema::Command &command) {
   case schema::CommandBody::Free:
     return addEvent(command.body_type(), command.body_as_Free()->input());
   case schema::CommandBody::BlockBegin:
-    return addEvent(command.body_type(), 0, command.body_as_BlockBegin()->name()->string_view());
-  case schema::CommandBody::BlockEnd:
-    return addEvent(command.body_type(), 0);
+    openBlocks_.push_back(blocksBegun_++);
+    return addEvent(command.body_type(), openBlocks_.back(), command.body_as_BlockBegin()->name()->string_view());
+  case schema::CommandBody::BlockEnd: {
+    uint32_t block = openBlocks_.back();
+    openBlocks_.pop_back();
+    return addEvent(command.body_type(), block);
+  }
   case schema::CommandBody::Save:
     return addEvent(command.body_type(), command.body_as_Save()->output());
   case schema::CommandBody::Restore:

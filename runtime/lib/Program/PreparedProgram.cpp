@@ -110,7 +110,13 @@ void PreparedProgram::readSignature() {
     outputs_.push_back(std::move(plan));
   }
   for (const Alias &alias : info_.aliases)
-    inputs_[alias.input].writtenInPlace |= alias.required;
+    if (alias.required) {
+      inputs_[alias.input].writtenInPlace = true;
+      inputs_[alias.input].outputInPlace = int32_t(alias.output);
+    }
+  blocks_ = blockUses(info_);
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    inputs_[i].streamable = blocks_.streamable[i];
   uint32_t constants = 0;
   for (uint32_t i = 0; i < countOf(table.buffers()); ++i)
     if (const schema::Buffer &buffer = *table.buffers()->Get(i); buffer.kind() == schema::BufferKind::constant)

@@ -29,6 +29,7 @@
 #include "BinaryImage.h"
 #include "SubmitLane.h"
 #include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <deque>
@@ -115,6 +116,7 @@ private:
   };
   struct Event {
     schema::CommandBody kind;
+    /// Input, output, or the block's place in blocks_.
     uint32_t index;
     std::string_view block;
   };
@@ -146,6 +148,12 @@ private:
     bool writtenInPlace = false;
     /// The program has a restore command for it.
     bool restored = false;
+    /// See BlockUses.
+    bool streamable = false;
+    /// The output with a required alias to it, or -1.
+    int32_t outputInPlace = -1;
+    /// The sink of this submit brings it when a block needs it.
+    bool deferred = false;
     /// Trained or frozen: a converted copy serves again.
     bool isParameter = false;
     const StitchEnd *end = nullptr;
@@ -235,7 +243,7 @@ private:
 
   // Checking inputs.
   std::string inputText(size_t input) const;
-  void checkInputs(std::span<const Tensor> inputs, bool deferRestored);
+  void checkInputs(const Program &program, std::span<const Tensor> inputs, EventSink *events);
   void checkInput(size_t index, const Tensor &tensor, bool deferRestored);
   void resolveInput(size_t index, const Tensor &tensor);
 
@@ -261,6 +269,9 @@ private:
   void handleSave(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events);
   void handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
                      EventSink &events);
+  void takeLate(Run &run, uint32_t input, Tensor value);
+  void beginBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs, EventSink &events);
+  void endBlock(Run &run, const Event &event, const Program &program, EventSink &events);
   void abandon(Run &run, const Error &error, std::span<Tensor> outputs) noexcept;
   void release(Run &run) noexcept;
 
@@ -295,6 +306,10 @@ private:
   std::vector<std::shared_ptr<Storage>> constantStorages_;
   std::map<uint32_t, uint32_t> constantOfSegment_;
   uint32_t slotCount_ = 0;
+  BlockUses blocks_;
+  /// While preparing: the blocks that are open, and how many have begun.
+  std::vector<uint32_t> openBlocks_;
+  uint32_t blocksBegun_ = 0;
 
   std::deque<Op> ops_;
   std::vector<Event> events_;

@@ -304,14 +304,54 @@ void PreparedProgram::handleRestore(Run &run, uint32_t input, const Program &pro
                 inputText(input) + ": the event sink took the tensor away; " + plan.wanted->str() + " is needed now");
   if (!plan.restored)
     return; // aligned at the start, as an earlier command reads it
-  checkInput(input, saved, /*deferRestored=*/false);
-  alignInput(run, input, saved);
-  countElided(run);
-  if (!run.held[input])
-    run.held[input] = std::move(saved);
+  takeLate(run, input, std::move(saved));
   if (givenAway)
     tensor = Tensor();
+}
+
+/// What a sink brings in the middle of a program is checked and aligned as at
+/// the start.
+void PreparedProgram::takeLate(Run &run, uint32_t input, Tensor value) {
+  checkInput(input, value, /*deferRestored=*/false);
+  alignInput(run, input, value);
+  countElided(run);
+  if (!run.held[input])
+    run.held[input] = std::move(value);
   setSlot(run, inputSlot(input), run.held[input]);
+}
+
+void PreparedProgram::beginBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
+                                 EventSink &events) {
+  events.onBlockBegin(program, event.block);
+  for (uint32_t input : blocks_.blocks[event.index].firstTouched) {
+    const InputPlan &plan = inputs_[input];
+    if (!plan.deferred)
+      continue;
+    Tensor value = inputs[input];
+    events.onBlockInput(program, input, value);
+    if (!value)
+      throw Error(ErrorCode::MissingInput,
+                  inputText(input) + ": the event sink deferred the tensor and brought none; " + plan.wanted->str() +
+                      " is needed by block \"" + std::string(event.block) + "\"");
+    takeLate(run, input, std::move(value));
+    if (plan.outputInPlace < 0)
+      continue;
+    // A failure is that of the caller's tensor, as the outcome there says.
+    run.held[input].storage()->bumpVersion();
+    run.slots[outputSlot(size_t(plan.outputInPlace))] = run.slots[inputSlot(input)];
+  }
+}
+
+void PreparedProgram::endBlock(Run &run, const Event &event, const Program &program, EventSink &events) {
+  for (uint32_t input : blocks_.blocks[event.index].lastTouched) {
+    if (!inputs_[input].deferred)
+      continue;
+    run.held[input] = Tensor();
+    run.slots[inputSlot(input)] = {};
+    if (int32_t output = inputs_[input].outputInPlace; output >= 0)
+      run.slots[outputSlot(size_t(output))] = {};
+  }
+  events.onBlockEnd(program);
 }
 
 void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
@@ -327,9 +367,9 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
   if (!events)
     return;
   if (event.kind == schema::CommandBody::BlockBegin)
-    events->onBlockBegin(program, event.block);
+    beginBlock(run, event, program, inputs, *events);
   else if (event.kind == schema::CommandBody::BlockEnd)
-    events->onBlockEnd(program);
+    endBlock(run, event, program, *events);
   else if (event.kind == schema::CommandBody::Save)
     handleSave(run, event.index, program, outputs[event.index], *events);
   else
@@ -403,7 +443,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
     throw Error(ErrorCode::InvalidArgument, "program \"" + info_.name + "\": room for " +
                                                 std::to_string(outputs.size()) + " outputs given, " +
                                                 std::to_string(outputs_.size()) + " declared");
-  checkInputs(inputs, events != nullptr);
+  checkInputs(program, inputs, events);
   struct Release {
     PreparedProgram &self;
     Run &run;
@@ -415,7 +455,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
 
   // May fail, and changes nothing.
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (!events || !inputs_[i].restored)
+    if (!events || !(inputs_[i].restored || inputs_[i].deferred))
       alignInput(run, i, inputs[i]);
   countElided(run);
   for (size_t i = 0; i < arenas_.size(); ++i)
@@ -424,7 +464,10 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
 
   // The program has its memory and begins. Addresses in L1 are settled now.
   for (size_t i = 0; i < inputs.size(); ++i)
-    setSlot(run, inputSlot(i), run.held[i] ? run.held[i] : inputs[i]);
+    if (inputs_[i].deferred)
+      run.slots[inputSlot(i)] = {};
+    else
+      setSlot(run, inputSlot(i), run.held[i] ? run.held[i] : inputs[i]);
   for (const Alias &alias : info_.aliases)
     if (run.slots[inputSlot(alias.input)].storage == run.placed[alias.output].storage().get())
       run.placed[alias.output].storage()->bumpVersion();
@@ -436,6 +479,9 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
       run.outcomes[outputSlot(i)] = nullptr;
     }
   }
+  for (const Alias &alias : info_.aliases)
+    if (inputs_[alias.input].deferred)
+      run.slots[outputSlot(alias.output)] = {};
   for (size_t i = 0; i < arenas_.size(); ++i)
     run.slots[arenaSlot(i)] = {run.arenas[i].get(), 0, nullptr};
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "TestFile.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <gtest/gtest.h>
 #include <numeric>
@@ -262,6 +263,144 @@ TEST_P(ExecutorTest, RunsLibraryCallsCopiesAndFills) {
   for (int i = 0; i < 5; ++i)
     EXPECT_EQ(outputs[2].data<int64_t>()[i], 42);
   EXPECT_EQ(recorder.events, (std::vector<std::string>{"begin h.0", "save t", "end"}));
+}
+
+/// y = a b'^T in block "h.0" and z = y c'^T in block "h.1", where b and c are
+/// parameters; then c += y in "h.1", in place.
+static TestFile makeBlocksFile() {
+  TestFile file;
+  schema::ProgramT &program = file.addProgram("forward");
+  auto square = [&](const char *name, schema::Role role) {
+    uint32_t input = addInput(program, name, {2, 2}, schema::ElementType::f32, role);
+    return addBuffer(program, schema::BufferKind::input, input, 0, 16);
+  };
+  uint32_t a = square("a", schema::Role::input);
+  uint32_t b = square("b", schema::Role::frozen), c = square("c", schema::Role::parameter);
+  uint32_t y = addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {2, 2}), 0, 16);
+  uint32_t z = addBuffer(program, schema::BufferKind::output, addOutput(program, "z", {2, 2}), 0, 16);
+  uint32_t cNew = addBuffer(program, schema::BufferKind::output,
+                            addOutput(program, "c", {2, 2}, schema::ElementType::f32, schema::Role::parameter), 0, 16);
+  schema::AliasT alias;
+  alias.input = 2;
+  alias.output = 2;
+  alias.required = true;
+  program.aliases.push_back(std::make_unique<schema::AliasT>(alias));
+  auto block = [&](const char *name) {
+    schema::BlockBeginT begin;
+    begin.name = name;
+    addCommand(program, std::move(begin));
+  };
+  auto matmul = [&](uint32_t left, uint32_t right, uint32_t result, bool accumulate = false) {
+    schema::MatmulT matmul;
+    matmul.a = view(left, {1, 2, 2}, {4, 2, 1});
+    matmul.b = view(right, {1, 2, 2}, {4, 1, 2});
+    matmul.c = view(result, {1, 2, 2}, {4, 2, 1});
+    matmul.accumulate = accumulate;
+    addCommand(program, std::move(matmul));
+  };
+  schema::BlockEndT end;
+  block("h.0");
+  matmul(a, b, y);
+  end.name = "h.0";
+  addCommand(program, schema::BlockEndT(end));
+  block("h.1");
+  matmul(y, c, z);
+  matmul(a, a, cNew, /*accumulate=*/true); // c += a a^T
+  end.name = "h.1";
+  addCommand(program, schema::BlockEndT(end));
+  return file;
+}
+
+// A parameter that a sink defers comes when its block begins and is gone when
+// the block ends; the result is that of a plain submit, and what is updated in
+// place is the tensor that the sink brought.
+TEST_P(ExecutorTest, DeferredParametersComeWithTheirBlocks) {
+  struct Streamer : EventSink {
+    DeviceRef device;
+    std::vector<std::string> events;
+    std::map<std::string, Tensor> brought;
+    bool defersInput(const Program &program, uint32_t input, const Tensor &) override {
+      events.push_back("defer " + program.input(input).name);
+      return true;
+    }
+    void onBlockBegin(const Program &, std::string_view block) override {
+      events.push_back("begin " + std::string(block));
+    }
+    void onBlockInput(const Program &program, uint32_t input, Tensor &value) override {
+      const Value &declared = program.input(input);
+      events.push_back("bring " + declared.name);
+      value = brought[declared.name] = copyTo(device, value, declared.desc());
+    }
+    void onBlockEnd(const Program &) override {
+      for (const auto &[name, tensor] : brought)
+        if (tensor.isSoleOwner())
+          events.push_back("free " + name);
+      events.push_back("end");
+    }
+  } streamer;
+  streamer.device = device;
+  Binary binary = Binary::fromMemory(makeBlocksFile().serialize());
+  Tensor a = ramp({2, 2}, 1), b = ramp({2, 2}, 3), c = ramp({2, 2}, 5), plainC = ramp({2, 2}, 5);
+  for (int run = 0; run < 3; ++run) {
+    auto plain = submit(device, binary.program("forward"), {a, b, plainC});
+    streamer.events.clear();
+    streamer.brought.clear();
+    auto outputs = submit(device, binary.program("forward"), {a, b, c}, &streamer);
+    EXPECT_EQ(streamer.events, (std::vector<std::string>{"defer b", "defer c", "begin h.0", "bring b", "free b", "end",
+                                                         "begin h.1", "bring c", "free b", "free c", "end"}));
+    EXPECT_EQ(outputs[2].storage(), c.storage()); // the caller's handle
+    Tensor updated = toHost(streamer.brought["c"]);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(toHost(outputs[0]).data<float>()[i], toHost(plain[0]).data<float>()[i]);
+      EXPECT_EQ(toHost(outputs[1]).data<float>()[i], toHost(plain[1]).data<float>()[i]);
+      EXPECT_EQ(updated.data<float>()[i], toHost(plain[2]).data<float>()[i]);
+    }
+    copyInto(streamer.brought["c"], c); // what a sink does with it
+    wait(c);
+  }
+}
+
+TEST_P(ExecutorTest, DeferredParametersMustComeAsDeclared) {
+  struct Streamer : EventSink {
+    Tensor given;
+    bool defersInput(const Program &program, uint32_t input, const Tensor &) override {
+      return program.input(input).name == "b";
+    }
+    void onBlockInput(const Program &, uint32_t, Tensor &value) override { value = given; }
+  } streamer;
+  Binary binary = Binary::fromMemory(makeBlocksFile().serialize());
+  std::vector<Tensor> inputs{ramp({2, 2}), ramp({2, 2}), ramp({2, 2})};
+  auto message = [&]() -> std::string {
+    try {
+      submit(device, binary.program("forward"), inputs, &streamer);
+    } catch (const Error &error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(), "MISSING_INPUT: program \"forward\", input 1 (\"b\"): the event sink deferred the tensor and "
+                       "brought none; f32[2,2] is needed by block \"h.0\"");
+  streamer.given = ramp({2, 3});
+  EXPECT_NE(message().find("LAYOUT_MISMATCH: program \"forward\", input 1 (\"b\")"), std::string::npos);
+}
+
+TEST(BlockUses, SayWhereParametersAreTouched) {
+  BlockUses uses = blockUses(Binary::fromMemory(makeBlocksFile().serialize()).program("forward"));
+  ASSERT_EQ(uses.blocks.size(), 2u);
+  EXPECT_EQ(uses.blocks[0].name, "h.0");
+  EXPECT_EQ(uses.blocks[0].firstTouched, std::vector<uint32_t>{1});
+  EXPECT_EQ(uses.blocks[0].lastTouched, std::vector<uint32_t>{1});
+  EXPECT_EQ(uses.blocks[1].firstTouched, std::vector<uint32_t>{2});
+  EXPECT_EQ(uses.streamable, (std::vector<bool>{false, true, true})); // an input is no parameter
+  EXPECT_EQ(uses.written, (std::vector<bool>{false, false, true}));
+  // A parameter that is touched outside of blocks too cannot come and go with them.
+  TestFile file = makeBlocksFile();
+  schema::MatmulT late;
+  late.a = view(1, {1, 2, 2}, {4, 2, 1});
+  late.b = view(0, {1, 2, 2}, {4, 1, 2});
+  late.c = view(4, {1, 2, 2}, {4, 2, 1});
+  addCommand(*file.root.programs[0], std::move(late));
+  EXPECT_FALSE(blockUses(Binary::fromMemory(file.serialize()).program("forward")).streamable[1]);
 }
 
 // A given-away input is gone when the program says so, not later.

@@ -66,6 +66,17 @@ public:
   /// No later command reads input `input`; the program's handles of it are gone.
   virtual void onFree(const Program &program, uint32_t input) {}
 
+  /// Asked before a program begins, for each parameter that its commands touch
+  /// within blocks alone (see BlockUses.h). True: it is brought by onBlockInput,
+  /// and `value` may lie anywhere. An output that is the parameter, updated in
+  /// place, is then the caller's own handle, into which the sink copies back.
+  virtual bool defersInput(const Program &program, uint32_t input, const Tensor &value) { return false; }
+  /// The block that has just begun touches input `input`, which was deferred.
+  /// `value` is what the program was given; what is put in its place has the
+  /// same shape and element type, and lies as declared where it is written. The
+  /// program keeps no handle of it when onBlockEnd is called.
+  virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
+
 private:
   std::optional<Phase> phase_;
 };

@@ -1,0 +1,44 @@
+//===- BlockUses.h - which block reads which input --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A program opens and closes blocks between its commands. What a command reads
+// within one need not be on the device before that block begins, and may leave
+// when it ends: this is what weights are streamed by.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PROGRAM_BLOCKUSES_H
+#define SEGUE_RUNTIME_PROGRAM_BLOCKUSES_H
+
+#include "segue/runtime/Program/Program.h"
+
+namespace segue::inline runtime {
+
+/// A block is opened once; one that is opened again is another of these.
+struct BlockUse {
+  std::string name;
+  /// Streamable inputs that its commands are the first to touch, ascending, and
+  /// those that no command after it touches. (A block within it is another block.)
+  std::vector<uint32_t> firstTouched, lastTouched;
+};
+
+struct BlockUses {
+  /// In the order in which they are opened.
+  std::vector<BlockUse> blocks;
+  /// By input: a parameter, trained or frozen, that commands touch within blocks
+  /// alone.
+  std::vector<bool> streamable;
+  /// By input: some command writes it in place.
+  std::vector<bool> written;
+};
+
+/// Walks all commands once.
+BlockUses blockUses(const Program &program);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PROGRAM_BLOCKUSES_H

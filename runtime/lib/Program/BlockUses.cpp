@@ -1,0 +1,95 @@
+//===- BlockUses.cpp - which block reads which input ----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Program/BlockUses.h"
+#include "BinaryImage.h"
+
+namespace segue::inline runtime {
+
+template <typename Touch> static void forEachBuffer(const schema::Command &command, Touch &&touch) {
+  auto views = [&](std::initializer_list<const schema::View *> all) {
+    for (const schema::View *view : all)
+      if (view)
+        touch(view->buffer());
+  };
+  if (const schema::Launch *launch = command.body_as_Launch()) {
+    for (uint32_t buffer : numbers(launch->args()))
+      touch(buffer);
+  } else if (const schema::Matmul *matmul = command.body_as_Matmul()) {
+    views({matmul->a(), matmul->b(), matmul->c(), matmul->bias()});
+  } else if (const schema::Attention *at = command.body_as_Attention()) {
+    views({at->q(), at->k(), at->v(), at->mask(), at->out(), at->lse()});
+  } else if (const schema::AttentionGrad *grad = command.body_as_AttentionGrad()) {
+    views({grad->q(), grad->k(), grad->v(), grad->mask(), grad->out(), grad->lse(), grad->grad_out(), grad->grad_q(),
+           grad->grad_k(), grad->grad_v()});
+  } else if (const schema::ToLayout *copy = command.body_as_ToLayout()) {
+    views({copy->source(), copy->target()});
+  } else if (const schema::Fill *fill = command.body_as_Fill()) {
+    touch(fill->buffer());
+  }
+}
+
+BlockUses blockUses(const ProgramInfo &program) {
+  BlockUses uses;
+  uses.streamable.resize(program.inputs.size());
+  for (size_t i = 0; i < program.inputs.size(); ++i)
+    uses.streamable[i] = program.inputs[i].role == Role::Parameter || program.inputs[i].role == Role::Frozen;
+  uses.written.resize(program.inputs.size());
+  // An output with a required alias is its input under another name.
+  std::vector<uint32_t> inputOf(program.outputs.size(), UINT32_MAX);
+  for (const Alias &alias : program.aliases) {
+    if (alias.required) {
+      inputOf[alias.output] = alias.input;
+      uses.written[alias.input] = true;
+    } else {
+      uses.streamable[alias.input] = false;
+    }
+  }
+
+  const schema::Program &table = *program.table;
+  std::vector<size_t> open; // indices into blocks, the innermost last
+  std::vector<size_t> first(program.inputs.size(), SIZE_MAX), last(program.inputs.size(), SIZE_MAX);
+  for (uint32_t i = 0; i < countOf(table.commands()); ++i) {
+    const schema::Command &command = *table.commands()->Get(i);
+    if (const schema::BlockBegin *begin = command.body_as_BlockBegin()) {
+      open.push_back(uses.blocks.size());
+      uses.blocks.push_back({begin->name()->str(), {}, {}});
+    } else if (command.body_type() == schema::CommandBody::BlockEnd) {
+      open.pop_back();
+    }
+    forEachBuffer(command, [&](uint32_t buffer) {
+      const schema::Buffer &source = *table.buffers()->Get(buffer);
+      uint32_t input = UINT32_MAX;
+      if (source.kind() == schema::BufferKind::input)
+        input = source.index();
+      else if (source.kind() == schema::BufferKind::output)
+        input = inputOf[source.index()];
+      if (input == UINT32_MAX)
+        return;
+      if (open.empty()) {
+        uses.streamable[input] = false;
+        return;
+      }
+      if (first[input] == SIZE_MAX)
+        first[input] = open.back();
+      last[input] = open.back();
+    });
+  }
+  for (uint32_t i = 0; i < program.inputs.size(); ++i) {
+    // What no command touches has no block to come for.
+    uses.streamable[i] = uses.streamable[i] && first[i] != SIZE_MAX;
+    if (!uses.streamable[i])
+      continue;
+    uses.blocks[first[i]].firstTouched.push_back(i);
+    uses.blocks[last[i]].lastTouched.push_back(i);
+  }
+  return uses;
+}
+
+BlockUses blockUses(const Program &program) { return blockUses(program.image()->programs()[program.index()]); }
+
+} // namespace segue::inline runtime
