@@ -114,10 +114,13 @@ public:
       return module.emitError() << "module has no function @forward to compile";
     if (options.training && failed(runPasses("training", [&](PassManager &pm) -> LogicalResult {
           std::string error;
-          if (succeeded(buildTrainingPipeline(pm, options.optimizer, error)))
+          if (succeeded(buildTrainingPipeline(pm, options.optimizer, error, options.gradientStatistics)))
             return success();
           return module.emitError() << "optimizer \"" << options.optimizer << "\": " << error;
         })))
+      return failure();
+    if (failed(runPasses("layouts",
+                         [&](PassManager &pm) { return buildLayoutPipeline(pm, options.stitchHints), success(); })))
       return failure();
     if (options.emit == Emit::Segue)
       return print(module);

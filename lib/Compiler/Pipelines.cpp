@@ -46,12 +46,15 @@ static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error)
   return pass;
 }
 
-LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimizer, std::string &error) {
+LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimizer, std::string &error,
+                                           bool gradientStatistics) {
   addCleanup(pm);
   pm.addPass(createSegueAutodiff());
   addCleanup(pm);
   pm.addPass(createSeguePlanSaved());
   addCleanup(pm);
+  if (gradientStatistics)
+    pm.addPass(createSegueGradientStatistics());
   if (optimizer == "none")
     return success();
   std::unique_ptr<Pass> pass = createOptimizer(optimizer, error);
@@ -61,22 +64,37 @@ LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimize
   return success();
 }
 
+void segue::buildLayoutPipeline(OpPassManager &pm, StringRef stitchHints) {
+  SegueAssignLayoutsOptions options;
+  options.hints = stitchHints.str();
+  pm.addPass(createSegueAssignLayouts(options));
+}
+
 void segue::buildKernelPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createSegueExpand());
   addCleanup(pm);
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
   pm.addPass(createSegueOutlineKernels());
+  pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
 }
 
 void segue::buildProgramPipeline(OpPassManager &pm) {
   pm.addPass(createSegueToProg());
   pm.addNestedPass<prog::ProgramOp>(prog::createProgPlanMemory());
+  pm.addNestedPass<prog::ProgramOp>(prog::createProgListAlternatives());
 }
 
 namespace {
 struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
   Option<std::string> optimizer{*this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, or none"),
                                 llvm::cl::init("adamw")};
+  Option<bool> gradientStatistics{*this, "gradient-statistics",
+                                  llvm::cl::desc("@backward returns statistics of each block's gradients"),
+                                  llvm::cl::init(false)};
+};
+
+struct LayoutOptions : PassPipelineOptions<LayoutOptions> {
+  Option<std::string> hints{*this, "hints", llvm::cl::desc("file that the runtime's StitchReport::writeHints wrote")};
 };
 } // namespace
 
@@ -85,10 +103,14 @@ void segue::registerSeguePipelines() {
       "segue-training-pipeline", "Derive @backward, plan what is saved, make @optimizer",
       [](OpPassManager &pm, const TrainingOptions &options) {
         std::string error;
-        if (failed(buildTrainingPipeline(pm, options.optimizer, error)))
+        if (failed(buildTrainingPipeline(pm, options.optimizer, error, options.gradientStatistics)))
           llvm::report_fatal_error(llvm::Twine("segue-training-pipeline: ") + error, /*gen_crash_diag=*/false);
       });
+  PassPipelineRegistration<LayoutOptions>(
+      "segue-layout-pipeline", "Decide the layouts of inputs and outputs",
+      [](OpPassManager &pm, const LayoutOptions &options) { buildLayoutPipeline(pm, options.hints); });
   PassPipelineRegistration<>("segue-kernel-pipeline", "Expand composite ops and move them into kernels",
                              buildKernelPipeline);
-  PassPipelineRegistration<>("segue-program-pipeline", "Make programs and plan their memory", buildProgramPipeline);
+  PassPipelineRegistration<>("segue-program-pipeline", "Make programs, plan their memory, list alternatives",
+                             buildProgramPipeline);
 }

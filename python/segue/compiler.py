@@ -24,7 +24,7 @@ from .tensors import is_tensor
 
 def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
-            max_variants: int = 8) -> Module:
+            max_variants: int = 8, stitch_hints: str | os.PathLike | None = None) -> Module:
     """Compile a PyTorch module.
 
     The graph is captured and checked now; code is made when it is first needed
@@ -48,6 +48,10 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         a `Trainer` keeps its parameters on the device.
     max_variants : int
         Variants for other input shapes that are kept, least recently used ones go first.
+    stitch_hints : path, optional
+        Copies between programs that a run was left with (``stitch_hints.json``). Layouts of inputs and outputs
+        change so that these vanish; hints for other modules are left alone, and what is not followed is logged
+        to ``segue`` at level INFO. Values do not change.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         raise InvalidArgumentError(
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
-                      max_variants=max_variants)
+                      max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""))
     compiled._select(args, kwargs)
     return compiled
 

@@ -39,9 +39,10 @@ log = logging.getLogger("segue")
 class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
-    def __init__(self, captured: Captured, name: str):
+    def __init__(self, captured: Captured, name: str, stitch_hints: str = ""):
         self.captured = captured
         self.name = name
+        self.stitch_hints = stitch_hints
         self._binaries: dict[str, _runtime.Binary] = {}
         self._bytes: dict[str, bytes] = {}
         self._module: _runtime.Module | None = None
@@ -79,7 +80,8 @@ class Program:
         decay = optimizer.decay_of(parameters) if optimizer is not None else {}
         return _compiler.compile(
             self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
-            optimizer=optimizer.spec() if optimizer is not None and parameters else "none")
+            optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
+            stitch_hints=self.stitch_hints)
 
 
 class LoadedProgram(Program):
@@ -117,7 +119,8 @@ class Module(nn.Module):
     over its parameters work as before. Made by `segue.compile` and `segue.load`.
     """
 
-    def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int):
+    def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
+                 stitch_hints: str = ""):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -128,6 +131,7 @@ class Module(nn.Module):
         self.name = name
         self.optimizer = optimizer
         self.max_variants = max_variants
+        self.stitch_hints = stitch_hints
         self._device = open_device(device)
         self._members = list(source.modules())
         self._signature = _inspect.signature(source.forward)
@@ -165,7 +169,7 @@ class Module(nn.Module):
             shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
             log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
-        program = Program(capture(self._source, tuple(args), kwargs), self.name)
+        program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints)
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:

@@ -28,11 +28,13 @@ using namespace nb::literals;
 }
 
 static nb::bytes compile(const std::string &text, const std::string &name, bool training,
-                         const std::string &optimizer) {
+                         const std::string &optimizer, const std::string &stitchHints, bool gradientStatistics) {
   segue::CompileOptions options;
   options.name = name;
   options.training = training;
   options.optimizer = optimizer;
+  options.stitchHints = stitchHints;
+  options.gradientStatistics = gradientStatistics;
   std::string diagnostics;
   llvm::FailureOr<std::string> bytes = llvm::failure();
   {
@@ -41,10 +43,13 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
   }
   if (failed(bytes))
     raiseCompileError(diagnostics);
+  if (!diagnostics.empty())
+    nb::module_::import_("logging").attr("getLogger")("segue").attr("info")("%s", nb::str(diagnostics.c_str()));
   return nb::bytes(bytes->data(), bytes->size());
 }
 
 NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
-  m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none");
+  m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none",
+        "stitch_hints"_a = "", "gradient_statistics"_a = false);
 }

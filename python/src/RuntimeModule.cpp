@@ -127,6 +127,7 @@ static void bindBinary(nb::module_ &m) {
       .def_prop_ro("name", &Program::name)
       .def_prop_ro("inputs", &Program::inputs)
       .def_prop_ro("outputs", &Program::outputs)
+      .def_prop_ro("interface_hash", &Program::interfaceHash)
       .def_prop_ro("save_points", &Program::savePoints)
       .def_prop_ro("arena_bytes", &Program::arenaBytes)
       .def_prop_ro("arena_lower_bound", &Program::arenaLowerBound)

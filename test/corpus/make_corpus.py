@@ -23,6 +23,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 OPTIMIZERS = {"mlp": "adamw", "attention": "sgd:momentum=0.9", "gather": "none"}
+FLAGS = {"packed": ["--gradient-statistics"]}
 LIMITS = {"targets": 4, "ids": 7}  # of the indices in integer inputs
 SCALARS = {"lr": np.float32(0.01), "step": np.int64(3), "clip": np.float32(0.5)}
 DTYPES = {"f32": np.float32, "i64": np.int64}
@@ -52,7 +53,7 @@ def run(tools, file, program, values):
 def make(tools, source):
     file = source.with_suffix(".segue")
     subprocess.run([f"{tools}/segue-compile", source.name, f"--optimizer={OPTIMIZERS.get(source.stem, 'adamw')}",
-                    "-o", file.name], cwd=source.parent, check=True, timeout=60)
+                    *FLAGS.get(source.stem, []), "-o", file.name], cwd=source.parent, check=True, timeout=60)
     text = subprocess.run([f"{tools}/segue-run", "inspect", file, "--json"], check=True, timeout=60,
                           capture_output=True, text=True).stdout
     programs = json.loads(text)[0]["programs"]

@@ -6,6 +6,7 @@
 # ===------------------------------------------------------------------------=== #
 """Calling compiled modules: kinds of tensors, structure, autograd, variants, files, refusals."""
 
+import json
 import logging
 
 import numpy as np
@@ -294,3 +295,41 @@ def test_inspect_says_what_is_inside():
     text = segue.compile(Net(), torch.randn(5, 4), optimizer=segue.AdamW()).inspect()
     for word in ("forward", "backward", "inference", "optimizer", "4 parameter", "arena"):
         assert word in text
+
+
+def hint_for(program, value, strides, signature=None):
+    """A stitch hint by which the output `value` of `program` should have `strides`."""
+    def layout(strides):
+        return {"space": "device_dram", "strides": strides, "tile": [], "storage": "element", "zero_points": False,
+                "alignment": 64}
+    return {"producer": {"signature": signature or f"{program.interface_hash:016x}", "program": program.name,
+                         "output": value},
+            "consumer": {"signature": "0" * 16, "program": "forward", "input": "h"},
+            "change": "producer", "bytes_per_step": 96, "from": layout([6, 1]), "to": layout(strides)}
+
+
+def test_stitch_hints_change_the_layout_and_no_value(tmp_path, caplog):
+    net, x = nn.Linear(3, 6, bias=False), torch.randn(4, 3)
+    plain = segue.compile(net, x)
+    forward = next(p for p in plain._primary.binary(None).programs if p.name == "forward")
+    output = next(v for v in forward.outputs if v.role == "output")
+    assert "strides" not in repr(output)
+    hints = tmp_path / "stitch_hints.json"
+    hints.write_text(json.dumps({"version": 1, "edges": [hint_for(forward, output.name, [1, 4])]}))
+    told = segue.compile(net, x, stitch_hints=hints)
+    changed = next(p for p in told._primary.binary(None).programs if p.name == "forward")
+    assert changed.interface_hash == forward.interface_hash
+    assert "[1,4]" in repr(next(v for v in changed.outputs if v.role == "output")).replace(" ", "")
+    y, z = plain(x), told(x)
+    assert torch.equal(y, z)
+    z.sum().backward()
+    assert torch.allclose(net.weight.grad, x.sum(0).expand(6, 3), atol=1e-6)
+
+    hints.write_text(json.dumps({"version": 1, "edges": [hint_for(forward, output.name, [1, 4], "f" * 16)]}))
+    with caplog.at_level("INFO", logger="segue"):
+        assert torch.equal(segue.compile(net, x, stitch_hints=hints)(x), y)
+    assert "1 of 1 stitch hints" in caplog.text
+
+    hints.write_text('{"version": 1, "edges": [{"change": "all"}]}')
+    with pytest.raises(segue.CompileError, match=r'"edges\[0\].change" must be producer or consumer'):
+        segue.compile(net, x, stitch_hints=hints).build()

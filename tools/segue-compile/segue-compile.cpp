@@ -50,6 +50,16 @@ struct Flags {
   cl::opt<std::string> optimizer{
       "optimizer", cl::desc("kind[:key=value,...] with the options of segue-optimizer, or none; default: adamw"),
       cl::value_desc("spec"), cl::init("adamw"), cl::cat(category)};
+  cl::opt<bool> gradientStatistics{
+      "gradient-statistics",
+      cl::desc("The backward program returns f32 [4] per block: sum of squares, greatest magnitude, sum and number of "
+               "its gradients' elements"),
+      cl::cat(category)};
+  cl::opt<std::string> stitchHints{
+      "stitch-hints",
+      cl::desc("File of copies that a run left between programs (StitchReport::writeHints); layouts of inputs and "
+               "outputs change so that these vanish"),
+      cl::value_desc("stitch_hints.json"), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
                                 cl::cat(category)};
@@ -62,6 +72,8 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.name = flags.name.empty() ? llvm::sys::path::stem(flags.input).str() : flags.name.getValue();
   options.training = !flags.inferenceOnly;
   options.optimizer = flags.optimizer;
+  options.gradientStatistics = flags.gradientStatistics;
+  options.stitchHints = flags.stitchHints;
   options.threads = flags.threads;
   options.emit = flags.emit;
   if (!flags.targets.empty())

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
+#include "segue/runtime/Program/ProgramCosts.h"
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -49,11 +50,19 @@ static Json valueJson(const Value &value) {
     json["of"] = value.of;
   if (!value.location.empty())
     json["location"] = value.location;
+  if (!value.alternatives.empty())
+    json["alternatives"] = Json::array();
+  for (const auto &other : value.alternatives)
+    json["alternatives"].push_back(other->str());
   return json;
 }
 
 static Json programJson(const Program &program) {
-  Json json{{"name", program.name()}, {"inputs", Json::array()}, {"outputs", Json::array()}};
+  Json json{{"name", program.name()},
+            {"signature_hash", hex(program.signatureHash())},
+            {"interface_hash", hex(program.interfaceHash())},
+            {"inputs", Json::array()},
+            {"outputs", Json::array()}};
   for (const Value &value : program.inputs())
     json["inputs"].push_back(valueJson(value));
   for (const Value &value : program.outputs())
@@ -67,15 +76,26 @@ static Json programJson(const Program &program) {
   for (const CommandCount &command : program.commandCounts())
     json["commands"][command.kind] = command.count;
   json["matmul_flops"] = program.matmulFlops();
+  uint64_t flops = 0, bytes = 0;
+  for (const CommandCost &cost : commandCosts(program)) {
+    flops += cost.flops;
+    bytes += cost.bytes;
+  }
+  json["flops"] = flops;
+  json["bytes"] = bytes;
   json["save_points"] = Json::array();
-  for (const SavePoint &point : program.savePoints())
+  std::vector<RecomputeCost> costs = recomputeCosts(program);
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const SavePoint &point = program.savePoints()[i];
     json["save_points"].push_back({{"value", point.value},
                                    {"aliases_input", point.aliasesInput},
                                    {"backward_input", point.backwardInput},
                                    {"backward_order", point.backwardOrder},
                                    {"bytes", point.bytes},
-                                   {"recompute_flops", point.recomputeFlops},
+                                   {"recompute_flops", costs[i].flops},
+                                   {"recompute_bytes", costs[i].bytes},
                                    {"block", point.block}});
+  }
   return json;
 }
 

@@ -53,6 +53,11 @@ struct CompileOptions {
   /// `kind[:key=value,...]` with the options of the pass segue-optimizer, for
   /// example "sgd:momentum=0.9"; "none" makes no optimizer.
   std::string optimizer = "adamw";
+  /// `@backward` returns statistics of the gradients of each block.
+  bool gradientStatistics = false;
+  /// A file that the runtime's `StitchReport::writeHints` wrote: layouts of
+  /// inputs and outputs change so that the copies between programs vanish.
+  std::string stitchHints;
   /// Instruction sets that kernels are compiled for.
   bool v3 = true;
   bool v4 = true;

@@ -7,7 +7,7 @@
 //
 // The way from a module with `@forward` to programs, in the parts that tools
 // stop at. By name in segue-opt: `segue-training-pipeline`,
-// `segue-kernel-pipeline`, `segue-program-pipeline`.
+// `segue-layout-pipeline`, `segue-kernel-pipeline`, `segue-program-pipeline`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,12 +20,17 @@ namespace segue {
 
 /// Derives `@backward`, plans what is saved, and makes `@optimizer` by a spec
 /// as in CompileOptions. Fails, with a message in `error`, for a bad spec.
-llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringRef optimizer, std::string &error);
+llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringRef optimizer, std::string &error,
+                                          bool gradientStatistics = false);
+
+/// Decides the layouts of inputs and outputs, by `stitchHints` unless empty.
+void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints);
 
 /// Expands composite ops and moves all but library calls into `@kernels`.
 void buildKernelPipeline(mlir::OpPassManager &pm);
 
-/// Makes programs of what is left, and plans their memory.
+/// Makes programs of what is left, plans their memory, and lists what layouts
+/// their outputs could have.
 void buildProgramPipeline(mlir::OpPassManager &pm);
 
 void registerSeguePipelines();

@@ -53,6 +53,20 @@ static prog::Phase phaseOf(StringRef name) {
   return prog::Phase::Forward;
 }
 
+/// `type` in `layout`; nothing is written where that is how tensors lie anyway.
+static RankedTensorType withLayout(RankedTensorType type, LayoutAttr layout) {
+  auto usual = LayoutAttr::get(type.getContext(), Space::DeviceDram, {}, {}, Storage::Element, /*zeroPoints=*/false,
+                               kDefaultAlignment);
+  layout = layout.getCanonical(type.getShape());
+  return RankedTensorType::get(type.getShape(), type.getElementType(), layout == usual ? LayoutAttr() : layout);
+}
+
+/// True if commands can read and write a tensor of `type` where it lies.
+static bool isStrided(RankedTensorType type) {
+  auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+  return !layout || layout.isStrided();
+}
+
 FailureOr<prog::ValueAttr> FunctionLowering::describe(Type type, bool isInput, unsigned index) {
   auto attribute = [&](StringRef name) {
     return isInput ? func.getArgAttr(index, name) : func.getResultAttr(index, name);
@@ -63,10 +77,8 @@ FailureOr<prog::ValueAttr> FunctionLowering::describe(Type type, bool isInput, u
   if (!buffer)
     return func.emitError() << what << " of @" << func.getName() << " has type " << type
                             << ", which no program can hold";
-  auto layout = dyn_cast_if_present<LayoutAttr>(tensor.getEncoding());
-  if (layout && (!layout.getTile().empty() || layout.getStorage() != Storage::Element))
-    return func.emitError() << what << " of @" << func.getName() << " has layout " << layout
-                            << ", but commands read and write untiled elements only; give it a plain layout";
+  if (auto layout = dyn_cast_if_present<LayoutAttr>(attribute(SegueDialect::kLayoutAttr)))
+    tensor = withLayout(tensor, layout);
   auto name = dyn_cast_if_present<StringAttr>(attribute(SegueDialect::kNameAttr));
   auto role = dyn_cast_if_present<RoleAttr>(attribute(SegueDialect::kRoleAttr));
   if (!name)
@@ -118,6 +130,8 @@ LogicalResult FunctionLowering::buildSignature(Operation *insertAfter) {
   phase = prog::PhaseOp::create(builder, func.getLoc(), phaseOf(func.getName()));
   phase.getBody().emplaceBlock();
   for (auto [i, arg] : llvm::enumerate(func.getArguments())) {
+    if (!isStrided(program.getInput(i).getType()))
+      continue; // unpacked when it is first read
     Value buffer = program.getInputBuffer(i);
     windows[arg] = {buffer, 0, typeOf(arg).getElementType(), SmallVector<int64_t>(typeOf(arg).getShape()),
                     *prog::stridesOf(cast<MemRefType>(buffer.getType()))};
@@ -171,7 +185,9 @@ Window FunctionLowering::windowOf(Value value) {
     return known->second;
   Operation *producer = value.getDefiningOp();
   Window window;
-  if (auto constant = dyn_cast<segue::ConstantOp>(producer)) {
+  if (!producer) {
+    window = unpack(cast<BlockArgument>(value));
+  } else if (auto constant = dyn_cast<segue::ConstantOp>(producer)) {
     window = constantWindow(constant);
   } else {
     Window operand = windowOf(producer->getOperand(0));
@@ -196,6 +212,29 @@ Window FunctionLowering::copyToTemporary(const Window &source) {
   Window target = temporary(source.shape, source.element);
   copy(source, target);
   return target;
+}
+
+/// A dense copy of an input that lies in tiles or rows, which no other command
+/// can read.
+Window FunctionLowering::unpack(BlockArgument arg) {
+  Value buffer = program.getInputBuffer(arg.getArgNumber());
+  Window target = temporary(typeOf(arg).getShape(), typeOf(arg).getElementType());
+  prepare(Window{buffer, 0, {}, {}, {}}, target);
+  emitted(prog::ToLayoutOp::create(builder, loc, buffer, TypeAttr::get(program.getInput(arg.getArgNumber()).getType()),
+                                   view(target), TypeAttr()));
+  ++counts.copies;
+  counts.copiedBytes += target.bytes();
+  return target;
+}
+
+/// Writes an output that lies in tiles or rows from `source`.
+void FunctionLowering::pack(const Window &source, unsigned output) {
+  BlockArgument buffer = program.getOutputBuffer(output);
+  RankedTensorType type = program.getOutput(output).getType();
+  prepare(source, Window{buffer, 0, {}, {}, {}});
+  emitted(prog::ToLayoutOp::create(builder, loc, view(source), TypeAttr(), buffer, TypeAttr::get(type)));
+  ++counts.copies;
+  counts.copiedBytes += *prog::viewBytes(cast<MemRefType>(buffer.getType()));
 }
 
 /// Where `value` can be read as a dense row-major tensor.
@@ -310,6 +349,10 @@ void FunctionLowering::writeResults() {
   Operation *terminator = func.getBody().front().getTerminator();
   for (unsigned i : lateResults) {
     Value value = terminator->getOperand(i);
+    if (!isStrided(program.getOutput(i).getType())) {
+      pack(windowOf(value), i);
+      continue;
+    }
     BlockArgument buffer = program.getOutputBuffer(i);
     Window target{buffer, 0, typeOf(value).getElementType(), SmallVector<int64_t>(typeOf(value).getShape()),
                   *prog::stridesOf(cast<MemRefType>(buffer.getType()))};

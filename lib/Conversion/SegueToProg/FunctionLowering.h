@@ -74,6 +74,8 @@ private:
   Window splatWindow(mlir::Attribute element, llvm::ArrayRef<int64_t> shape);
   mlir::Value constantBuffer(llvm::StringRef bytes);
   Window copyToTemporary(const Window &source);
+  Window unpack(mlir::BlockArgument arg);
+  void pack(const Window &source, unsigned output);
   void copyReshaped(const Window &source, const Window &target);
 
   // Emission.

@@ -24,7 +24,8 @@ LogicalResult FunctionLowering::lower(Operation *op) {
       .Case([&](PadOp op) { return lowerPad(op), success(); })
       .Case<TransposeOp, SliceOp, BroadcastOp, ReshapeOp>([&](Operation *op) { return lowerShapeOp(op), success(); })
       .Case([&](segue::ToLayoutOp op) {
-        // Inside of a program all layouts are ours to choose.
+        // Inside of a program all layouts are ours to choose; what inputs and
+        // outputs declare is kept where they are read and written.
         windows[op.getResult()] = windowOf(op.getInput());
         return success();
       })

@@ -74,6 +74,12 @@ void FunctionLowering::placeResults() {
   auto terminator = cast<func::ReturnOp>(func.getBody().front().getTerminator());
   for (auto [i, value] : llvm::enumerate(terminator.getOperands())) {
     auto buffer = program.getOutputBuffer(i);
+    auto layout = dyn_cast_if_present<LayoutAttr>(program.getOutput(i).getType().getEncoding());
+    if (layout && !layout.isStrided()) {
+      if (!isa<BlockArgument>(value) || aliasOf[i] != cast<BlockArgument>(value).getArgNumber())
+        lateResults.push_back(i);
+      continue;
+    }
     std::optional<SmallVector<int64_t>> strides = prog::stridesOf(cast<MemRefType>(buffer.getType()));
     Window place{buffer, 0, typeOf(value).getElementType(), SmallVector<int64_t>(typeOf(value).getShape()), *strides};
     if (auto arg = dyn_cast<BlockArgument>(value)) {

@@ -43,11 +43,15 @@ static LogicalResult declareKernel(OpBuilder &builder, func::FuncOp func) {
     return func.emitError() << "kernel @" << func.getName()
                             << " needs a body, buffers, a range, and the attributes `segue.outputs`, "
                                "`segue.fixed_bytes` and `segue.bytes_per_unit`";
+  auto flops = func->getAttrOfType<IntegerAttr>("segue.flops_per_unit");
+  auto unsigned64 = [&](uint64_t value) {
+    return builder.getIntegerAttr(builder.getIntegerType(64, /*isSigned=*/false), APInt(64, value));
+  };
   // All arguments but the range are buffers.
-  prog::KernelOp::create(
-      builder, func.getLoc(), func.getNameAttr(), builder.getUI32IntegerAttr(func.getNumArguments() - 2),
-      builder.getUI32IntegerAttr(outputs.getInt()), fixed, perUnit,
-      builder.getIntegerAttr(builder.getIntegerType(64, false), APInt(64, hashKernel(func))), ArrayAttr());
+  prog::KernelOp::create(builder, func.getLoc(), func.getNameAttr(),
+                         builder.getUI32IntegerAttr(func.getNumArguments() - 2),
+                         builder.getUI32IntegerAttr(outputs.getInt()), fixed, perUnit, unsigned64(hashKernel(func)),
+                         ArrayAttr(), unsigned64(flops ? flops.getInt() : 0));
   return success();
 }
 
@@ -79,11 +83,15 @@ static void describeSaved(prog::ProgramOp forward, func::FuncOp source, prog::Pr
     auto input = inputs.find(forward.getOutput(i).getName());
     if (forward.getOutput(i).getRole() != Role::Saved || input == inputs.end())
       continue;
-    auto flops = source.getResultAttrOfType<IntegerAttr>(i, "segue.recompute_flops");
+    auto cost = [&](StringRef name) {
+      auto attr = source.getResultAttrOfType<IntegerAttr>(i, name);
+      return attr ? attr.getValue().getZExtValue() : 0;
+    };
     uint64_t bytes = *prog::viewBytes(cast<MemRefType>(forward.getOutputBuffer(i).getType()));
     points.push_back(prog::SavePointAttr::get(forward.getContext(), i, /*aliases_input=*/false, input->second,
-                                              order[input->second], bytes, flops ? flops.getValue().getZExtValue() : 0,
-                                              source.getResultAttrOfType<StringAttr>(i, SegueDialect::kBlockAttr)));
+                                              order[input->second], bytes, cost("segue.recompute_flops"),
+                                              source.getResultAttrOfType<StringAttr>(i, SegueDialect::kBlockAttr),
+                                              cost("segue.recompute_bytes")));
   }
   if (!points.empty())
     forward.setSavePointsAttr(ArrayAttr::get(forward.getContext(), points));

@@ -20,23 +20,7 @@
 using namespace mlir;
 using namespace segue;
 
-static std::optional<schema::ElementType> elementType(Type type) {
-  if (type.isF32())
-    return schema::ElementType::f32;
-  if (type.isBF16())
-    return schema::ElementType::bf16;
-  if (type.isF16())
-    return schema::ElementType::f16;
-  if (type.isInteger(64))
-    return schema::ElementType::i64;
-  if (type.isInteger(32))
-    return schema::ElementType::i32;
-  if (type.isInteger(8))
-    return schema::ElementType::i8;
-  if (type.isInteger(1))
-    return schema::ElementType::i1;
-  return std::nullopt;
-}
+static schema::ElementType elementType(Type type) { return static_cast<schema::ElementType>(*elementNumber(type)); }
 
 namespace {
 class Exporter {
@@ -107,6 +91,7 @@ private:
     kernel->outputs = op.getOutputs();
     kernel->fixed_bytes.assign(op.getFixedBytes().begin(), op.getFixedBytes().end());
     kernel->bytes_per_unit.assign(op.getBytesPerUnit().begin(), op.getBytesPerUnit().end());
+    kernel->flops_per_unit = op.getFlopsPerUnit();
     kernel->hash = op.getHash();
     if (op.getVariants())
       for (auto variant : op.getVariants()->getAsRange<prog::VariantAttr>()) {
@@ -195,7 +180,7 @@ private:
     value->location = locationOf(loc);
     value->desc = std::make_unique<schema::TensorDescT>();
     value->desc->shape.assign(attr.getType().getShape().begin(), attr.getType().getShape().end());
-    value->desc->element = *elementType(attr.getType().getElementType());
+    value->desc->element = elementType(attr.getType().getElementType());
     if (auto layout = cast_if_present<LayoutAttr>(attr.getType().getEncoding()))
       value->desc->layout = exportLayout(layout);
     for (LayoutAttr layout : attr.getAlternatives())
@@ -244,6 +229,7 @@ private:
       save->recompute_flops = attr.getRecomputeFlops();
       if (attr.getBlock())
         save->block = attr.getBlock().str();
+      save->recompute_bytes = attr.getRecomputeBytes();
       program->save_points.push_back(std::move(save));
     }
     for (BlockArgument arg : op.getBlock().getArguments()) {
@@ -301,7 +287,7 @@ private:
       auto tensor = cast<RankedTensorType>(*as);
       auto layout = cast<LayoutAttr>(tensor.getEncoding());
       SmallVector<int64_t> strides = layout.getStridesFor(tensor.getShape());
-      view->element = *elementType(tensor.getElementType());
+      view->element = elementType(tensor.getElementType());
       view->shape.assign(tensor.getShape().begin(), tensor.getShape().end());
       view->strides.assign(strides.begin(), strides.end());
       view->tile.assign(layout.getTile().begin(), layout.getTile().end());
@@ -309,7 +295,7 @@ private:
       view->zero_points = layout.getZeroPoints();
       return view;
     }
-    view->element = *elementType(type.getElementType());
+    view->element = elementType(type.getElementType());
     view->shape.assign(type.getShape().begin(), type.getShape().end());
     SmallVector<int64_t> strides = *prog::stridesOf(type);
     view->strides.assign(strides.begin(), strides.end());

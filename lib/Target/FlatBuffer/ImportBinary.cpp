@@ -208,12 +208,12 @@ private:
             builder.getContext(), static_cast<prog::Isa>(variant.isa()), builder.getStringAttr(text(variant.symbol())),
             FlatSymbolRefAttr::get(builder.getContext(), segmentName(variant.segment()))));
       }
-      prog::KernelOp::create(builder, builder.getUnknownLoc(), builder.getStringAttr(text(kernel.name())),
-                             builder.getUI32IntegerAttr(kernel.arguments()),
-                             builder.getUI32IntegerAttr(kernel.outputs()),
-                             builder.getDenseI64ArrayAttr(list(kernel.fixed_bytes())),
-                             builder.getDenseI64ArrayAttr(list(kernel.bytes_per_unit())), unsigned64(kernel.hash()),
-                             variants.empty() ? ArrayAttr() : builder.getArrayAttr(variants));
+      prog::KernelOp::create(
+          builder, builder.getUnknownLoc(), builder.getStringAttr(text(kernel.name())),
+          builder.getUI32IntegerAttr(kernel.arguments()), builder.getUI32IntegerAttr(kernel.outputs()),
+          builder.getDenseI64ArrayAttr(list(kernel.fixed_bytes())),
+          builder.getDenseI64ArrayAttr(list(kernel.bytes_per_unit())), unsigned64(kernel.hash()),
+          variants.empty() ? ArrayAttr() : builder.getArrayAttr(variants), unsigned64(kernel.flops_per_unit()));
     }
     where.clear();
     return success();
@@ -367,7 +367,7 @@ private:
     auto saves = importArray(table.save_points(), [&](const schema::SavePoint &save) -> Attribute {
       return prog::SavePointAttr::get(context, save.value(), save.aliases_input(), save.backward_input(),
                                       save.backward_order(), save.bytes(), save.recompute_flops(),
-                                      optionalText(save.block()));
+                                      optionalText(save.block()), save.recompute_bytes());
     });
     if (failed(aliases) || failed(arenas) || failed(saves))
       return failure();

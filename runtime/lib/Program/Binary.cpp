@@ -8,6 +8,7 @@
 #include "segue/runtime/Program/Binary.h"
 #include "BinaryImage.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/ProgramCosts.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -98,8 +99,8 @@ uint64_t Binary::bytes() const { return image_->bytes().size(); }
 //===----------------------------------------------------------------------===//
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"input", "parameter", "frozen", "output",
-                                               "saved", "gradient",  "state",  "hyper"};
+  static constexpr std::string_view names[] = {"input",    "parameter", "frozen", "output",    "saved",
+                                               "gradient", "state",     "hyper",  "statistics"};
   return uint8_t(role) < std::size(names) ? names[uint8_t(role)] : "?";
 }
 
@@ -164,12 +165,8 @@ std::vector<CommandCount> Program::commandCounts() const {
 
 uint64_t Program::matmulFlops() const {
   uint64_t flops = 0;
-  auto *commands = tableOf(*this).commands();
-  for (uint32_t i = 0; i < countOf(commands); ++i)
-    if (const schema::Matmul *matmul = commands->Get(i)->body_as_Matmul()) {
-      auto a = numbers(matmul->a()->shape()), c = numbers(matmul->c()->shape());
-      flops += 2 * uint64_t(c[0]) * uint64_t(c[1]) * uint64_t(c[2]) * uint64_t(a[2]);
-    }
+  for (const CommandCost &cost : commandCosts(*this))
+    flops += cost.kind == "Matmul" ? cost.flops : 0;
   return flops;
 }
 

@@ -5,11 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// One function per kind of command: finds its kernel or plans its call, says
-// what it costs, and lists its operands, those that are written last.
+// One function per kind of command: finds its kernel or plans its call, and
+// lists its operands, those that are written last.
 //
 //===----------------------------------------------------------------------===//
 
+#include "CostOfCommand.h"
 #include "KernelLibrary.h"
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
@@ -44,17 +45,6 @@ void PreparedProgram::addOperand(Op &op, const schema::View *view) {
   ++op.operandCount;
 }
 
-static uint64_t viewBytes(const schema::View *view) {
-  return view ? *checkedElementCount(numbers(view->shape())) * byteSize(ElementType(view->element())) : 0;
-}
-
-static uint64_t viewBytes(std::initializer_list<const schema::View *> views) {
-  uint64_t bytes = 0;
-  for (const schema::View *view : views)
-    bytes += viewBytes(view);
-  return bytes;
-}
-
 void PreparedProgram::prepareLaunch(const schema::Launch &launch, Op &op) {
   const schema::Kernel &kernel = *image_.root().kernels()->Get(launch.kernel());
   LaunchOp body;
@@ -63,11 +53,8 @@ void PreparedProgram::prepareLaunch(const schema::Launch &launch, Op &op) {
   body.grain = int64_t(launch.grain());
   auto args = numbers(launch.args());
   auto offsets = numbers(launch.offsets());
-  for (uint32_t i = 0; i < args.size(); ++i) {
+  for (uint32_t i = 0; i < args.size(); ++i)
     operands_.push_back(operandOf(args[i], offsets.empty() ? 0 : offsets[i]));
-    // Verified not to overflow; the sum may saturate, which decides the same.
-    op.cost.memoryBytes += kernel.fixed_bytes()->Get(i) + launch.range() * kernel.bytes_per_unit()->Get(i);
-  }
   op.operandCount = uint32_t(args.size());
   op.firstWritten = op.operandCount - kernel.outputs();
   int64_t pieces = body.range / body.grain + (body.range % body.grain != 0);
@@ -104,8 +91,6 @@ void PreparedProgram::prepareMatmul(const schema::Matmul &matmul, Op &op) {
     throw Error(ErrorCode::Unsupported, "matmul: " + problem);
   op.body = MatmulOp{device_.engine().planMatmul(spec)};
   op.label = "matmul";
-  op.cost.memoryBytes = viewBytes({matmul.a(), matmul.b(), matmul.c(), matmul.bias()});
-  op.cost.flops = 2 * uint64_t(spec.batch) * uint64_t(spec.m) * uint64_t(spec.n) * uint64_t(spec.k);
   addOperand(op, matmul.a());
   addOperand(op, matmul.b());
   addOperand(op, matmul.bias());
@@ -142,22 +127,12 @@ template <typename Table> AttentionSpec PreparedProgram::attentionSpec(const Tab
   return spec;
 }
 
-/// Two products over the scores; half of them where they are causal.
-static uint64_t attentionFlops(const AttentionSpec &spec, uint64_t products) {
-  uint64_t flops = 2 * products * uint64_t(spec.batch) * uint64_t(spec.heads) * uint64_t(spec.rows) *
-                   uint64_t(spec.keys) * uint64_t(spec.dim);
-  return spec.causal ? flops / 2 : flops;
-}
-
 void PreparedProgram::prepareAttention(const schema::Attention &attention, Op &op) {
   AttentionSpec spec = attentionSpec(attention);
   if (std::string problem = spec.findProblem(); !problem.empty())
     throw Error(ErrorCode::Unsupported, "attention: " + problem);
   op.body = AttentionOp{device_.engine().planAttention(spec)};
   op.label = "attention";
-  op.cost.memoryBytes =
-      viewBytes({attention.q(), attention.k(), attention.v(), attention.mask(), attention.out(), attention.lse()});
-  op.cost.flops = attentionFlops(spec, 2);
   for (const schema::View *view : {attention.q(), attention.k(), attention.v(), attention.mask()})
     addOperand(op, view);
   op.firstWritten = op.operandCount;
@@ -179,10 +154,6 @@ void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attentio
     throw Error(ErrorCode::Unsupported, "attention: " + problem);
   op.body = AttentionGradOp{device_.engine().planAttentionGrad(spec)};
   op.label = "attention_grad";
-  op.cost.memoryBytes =
-      viewBytes({attention.q(), attention.k(), attention.v(), attention.mask(), attention.out(), attention.lse(),
-                 attention.grad_out(), attention.grad_q(), attention.grad_k(), attention.grad_v()});
-  op.cost.flops = attentionFlops(spec.forward, 5);
   for (const schema::View *view : {attention.q(), attention.k(), attention.v(), attention.mask(), attention.out(),
                                    attention.lse(), attention.grad_out()})
     addOperand(op, view);
@@ -194,15 +165,16 @@ void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attentio
 void PreparedProgram::prepareCopy(const schema::ToLayout &copy, Op &op) {
   auto side = [](const schema::View &view) {
     auto strides = numbers(view.strides());
-    return CopyPlan::Side{ElementType(view.element()), {strides.begin(), strides.end()}};
+    auto tile = numbers(view.tile());
+    Layout layout{.strides = {strides.begin(), strides.end()},
+                  .tile = {tile.begin(), tile.end()},
+                  .storage = StorageType(view.storage()),
+                  .zeroPoints = view.zero_points()};
+    return CopyPlan::Side{ElementType(view.element()), std::move(layout)};
   };
-  for (const schema::View *view : {copy.source(), copy.target()})
-    if (countOf(view->tile()) || view->storage() != schema::Storage::element)
-      throw Error(ErrorCode::Unsupported, "to_layout: tiles and rows cannot be run inside of a program");
   op.body = CopyOp{
       std::make_shared<const CopyPlan>(numbers(copy.source()->shape()), side(*copy.source()), side(*copy.target()))};
   op.label = "to_layout";
-  op.cost.memoryBytes = viewBytes({copy.source(), copy.target()});
   addOperand(op, copy.source());
   op.firstWritten = op.operandCount;
   addOperand(op, copy.target());
@@ -212,7 +184,6 @@ void PreparedProgram::prepareFill(const schema::Fill &fill, Op &op) {
   FillOp body{info_.table->buffers()->Get(fill.buffer())->bytes(), 0, uint32_t(numbers(fill.pattern()).size())};
   std::memcpy(&body.pattern, fill.pattern()->data(), body.patternBytes);
   op.label = "fill";
-  op.cost.memoryBytes = body.bytes;
   if (device_.hasUnifiedMemory()) {
     op.body = body;
   } else {
@@ -264,6 +235,7 @@ void PreparedProgram::prepare(const schema::Command &command) {
   Op op;
   op.firstOperand = uint32_t(operands_.size());
   op.location = command.location();
+  op.cost = costOfCommand(image_.root(), *info_.table, command);
   try {
     switch (command.body_type()) {
     case schema::CommandBody::Launch:

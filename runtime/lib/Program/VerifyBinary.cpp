@@ -132,7 +132,7 @@ private:
       const schema::Value &value = *values->Get(i);
       std::string which = kind + " " + num(i) + " (\"" + value.name()->str() + "\")";
       check(names.insert(value.name()->string_view()).second, which + ": its name is taken");
-      check(uint8_t(value.role()) <= uint8_t(schema::Role::hyper), which + ": role " + num(uint8_t(value.role())));
+      check(uint8_t(value.role()) <= uint8_t(schema::Role::statistics), which + ": role " + num(uint8_t(value.role())));
       verifyLocation(value.location());
       try {
         descs.push_back(readTensorDesc(*value.desc()));

@@ -236,7 +236,8 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
   std::vector<Tensor> results = submit(device_, *program, std::move(token.backwardInputs_), events);
   TensorMap gradients;
   for (size_t i = 0; i < results.size(); ++i)
-    gradients[program->outputs()[i].of] = std::move(results[i]);
+    if (program->outputs()[i].role == Role::Gradient)
+      gradients[program->outputs()[i].of] = std::move(results[i]);
   return gradients;
 }
 

@@ -23,14 +23,6 @@ func.func @number(%x: i64) {
 
 // -----
 
-// Commands do not read tiles.
-// expected-error @below {{argument 0 of @tiled has layout #segue.layout<space = device_dram, tile = [8]>, but commands read and write untiled elements only; give it a plain layout}}
-func.func @tiled(%x: tensor<64xf32, #segue.layout<tile = [8]>>) {
-  return
-}
-
-// -----
-
 // A kernel says what it needs.
 module {
 module @kernels {

@@ -142,3 +142,25 @@ func.func @backward(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #s
   %1 = segue.dot_general %0, %a batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
   return %1 : tensor<4x4xf32>
 }
+
+// -----
+
+// Inputs in tiles and rows are unpacked once, where they are first read; an
+// output in tiles is packed at the end. A layout may stand in the type or
+// beside it.
+// CHECK-LABEL: prog.program @packed
+// CHECK-SAME: #prog.value<"x" input tensor<20x24xf32, #segue.layout<space = device_dram, tile = [8, 16]>>>
+// CHECK-SAME: #prog.value<"w" frozen tensor<24x8xf32, #segue.layout<space = device_dram, storage = int8_row>>>
+// CHECK: ^bb0(%[[X:.*]]: memref<3072xi8>, %[[W:.*]]: memref<288xi8>, %[[Y:.*]]: memref<640xi8>):
+// CHECK-COUNT-3: prog.alloc
+// CHECK: prog.to_layout %[[X]] as tensor<20x24xf32, #segue.layout<space = device_dram, tile = [8, 16]>> into %[[XD:.*]] : memref<3072xi8>, memref<20x24xf32>
+// CHECK: prog.to_layout %[[W]] as tensor<24x8xf32, #segue.layout<space = device_dram, storage = int8_row>> into %{{.*}} : memref<288xi8>, memref<24x8xf32>
+// CHECK: prog.matmul
+// CHECK: prog.to_layout %{{.*}} into %[[Y]] as tensor<20x8xf32, #segue.layout<space = device_dram, tile = [4, 8]>> : memref<20x8xf32>, memref<640xi8>
+// CHECK-NOT: prog.to_layout
+func.func @packed(%x: tensor<20x24xf32, #segue.layout<tile = [8, 16]>> {segue.name = "x", segue.role = #segue.role<input>},
+                  %w: tensor<24x8xf32> {segue.name = "w", segue.role = #segue.role<frozen>, segue.layout = #segue.layout<storage = int8_row>})
+    -> (tensor<20x8xf32> {segue.layout = #segue.layout<tile = [4, 8]>}) {
+  %y = segue.dot_general %x, %w batch [] x [] contract [1] x [0] : tensor<20x24xf32, #segue.layout<tile = [8, 16]>>, tensor<24x8xf32> -> tensor<20x8xf32>
+  return %y : tensor<20x8xf32>
+}

@@ -33,7 +33,7 @@ func.func @places(%x: tensor<300xf32>, %g: tensor<300xf32>) -> (tensor<300xf32>,
 
 // CHECK-LABEL: module @kernels
 // CHECK: func.func @[[$K]](%{{.*}}: memref<?xf32>, %{{.*}}: memref<?xf32>, %{{.*}}: index, %{{.*}}: index) -> i64
-// CHECK-SAME: segue.bytes_per_unit = array<i64: 4, 4>, segue.fixed_bytes = array<i64: 0, 0>, segue.outputs = 1
+// CHECK-SAME: segue.bytes_per_unit = array<i64: 4, 4>, segue.fixed_bytes = array<i64: 0, 0>, segue.flops_per_unit = {{[1-9][0-9]*}} : i64, segue.outputs = 1
 // CHECK: func.func @[[$S]]
 // CHECK-SAME: segue.bytes_per_unit = array<i64: 64, 64>
 // CHECK-NOT: memref.alloc(

@@ -10,7 +10,7 @@
 // The bias is added again or not: the sum is saved, so that the matmul's own
 // result need never be there.
 // CHECK-LABEL: func.func @forward
-// CHEAP-SAME: -> (tensor<8x4xf32> {segue.name = "y", {{[^}]*}}}, tensor<8x64xf32> {segue.block = "h.0", segue.name = "saved.0", segue.recompute_flops = 8704 : i64, segue.role = #segue.role<saved>}) {
+// CHEAP-SAME: -> (tensor<8x4xf32> {segue.name = "y", {{[^}]*}}}, tensor<8x64xf32> {segue.block = "h.0", segue.name = "saved.0", segue.recompute_bytes = 10496 : i64, segue.recompute_flops = 8704 : i64, segue.role = #segue.role<saved>}) {
 // NONE-SAME: "saved.0"
 // NONE-SAME: "saved.1"
 // ALL-NOT: "saved.

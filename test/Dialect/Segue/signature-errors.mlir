@@ -37,7 +37,7 @@ func.func @role(%a: tensor<4xf32> {segue.name = "x", segue.role = "input"}) {
 
 // -----
 
-// expected-error @+2 {{expected one of [input, parameter, frozen, output, saved, gradient, state, hyper] for what a value is to a training step, got: weight}}
+// expected-error @+2 {{expected one of [input, parameter, frozen, output, saved, gradient, state, hyper, statistics] for what a value is to a training step, got: weight}}
 // expected-error @+1 {{failed to parse Segue_RoleAttr parameter 'value'}}
 func.func @unknown_role(%a: tensor<4xf32> {segue.name = "x", segue.role = #segue.role<weight>}) {
   return
@@ -59,7 +59,7 @@ func.func @dynamic(%a: tensor<?xf32> {segue.name = "x", segue.role = #segue.role
 
 // -----
 
-// expected-error @below {{'func.func' op argument 0 has `segue.of`, which belongs to the roles `gradient` and `state`}}
+// expected-error @below {{'func.func' op argument 0 has `segue.of`, which belongs to the roles `gradient`, `state` and `statistics`}}
 func.func @of(%a: tensor<4xf32> {segue.name = "x", segue.role = #segue.role<input>, segue.of = "y"}) {
   return
 }

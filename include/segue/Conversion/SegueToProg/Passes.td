@@ -21,7 +21,9 @@ def SegueToProg : Pass<"segue-to-prog", "::mlir::ModuleOp"> {
     Shape ops become views. Where a value must lie in a given place (a result
     of the function, an operand of a concat, a shape that no strides can show)
     its producer writes there; a copy (`prog.to_layout`) is made only where the
-    producer cannot.
+    producer cannot. The layout of an input or output is that of its type or of
+    `segue.layout`; one with tiles or a row storage is copied to or from a dense
+    temporary, where it is first read and after all else is written.
 
     ```mlir
     func.func @forward(%x: tensor<4x8xf32>, %w: tensor<2x8xf32>) -> tensor<4x2xf32> {

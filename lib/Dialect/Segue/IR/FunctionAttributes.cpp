@@ -49,7 +49,7 @@ static LogicalResult verifyRole(const Place &place, Attribute value) {
   if (!isa<RoleAttr>(value))
     return place.error() << "has `segue.role` = " << value
                          << ", which must be `#segue.role<...>` with input, parameter, frozen, output, saved, "
-                            "gradient, state or hyper";
+                            "gradient, state, hyper or statistics";
   if (!place.get(SegueDialect::kNameAttr))
     return place.error() << "has `segue.role` but no `segue.name`";
   auto tensor = dyn_cast<RankedTensorType>(place.type());
@@ -63,9 +63,20 @@ static LogicalResult verifyOf(const Place &place, Attribute value) {
   if (!isa<StringAttr>(value))
     return place.error() << "has `segue.of` = " << value << ", which must be a string";
   auto role = dyn_cast_or_null<RoleAttr>(place.get(SegueDialect::kRoleAttr));
-  if (!role || (role.getValue() != Role::Gradient && role.getValue() != Role::State))
-    return place.error() << "has `segue.of`, which belongs to the roles `gradient` and `state`";
+  if (!role || !llvm::is_contained({Role::Gradient, Role::State, Role::Statistics}, role.getValue()))
+    return place.error() << "has `segue.of`, which belongs to the roles `gradient`, `state` and `statistics`";
   return success();
+}
+
+static LogicalResult verifyLayout(const Place &place, Attribute value) {
+  auto layout = dyn_cast<LayoutAttr>(value);
+  auto tensor = dyn_cast<RankedTensorType>(place.type());
+  if (!layout || !tensor || !tensor.hasStaticShape())
+    return place.error() << "has `segue.layout` = " << value
+                         << ", which must be `#segue.layout<...>` on a tensor of a static shape";
+  if (tensor.getEncoding())
+    return place.error() << "has `segue.layout`, but its type " << tensor << " has a layout too; give one of them";
+  return layout.verifyEncoding(tensor.getShape(), tensor.getElementType(), [&] { return place.error(); });
 }
 
 static LogicalResult verifyAlias(const Place &place, Attribute value) {
@@ -94,6 +105,8 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
     return verifyRole(place, value);
   if (name == SegueDialect::kOfAttr)
     return verifyOf(place, value);
+  if (name == SegueDialect::kLayoutAttr)
+    return verifyLayout(place, value);
   if (name == SegueDialect::kBlockAttr)
     return mustBe(isa<StringAttr>(value), "a string");
   if (!place.isResult && name == "segue.requires_grad")
@@ -102,13 +115,13 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
     return mustBe(isa<FloatAttr>(value), "a float");
   if (place.isResult && name == "segue.alias")
     return verifyAlias(place, value);
-  if (place.isResult && name == "segue.recompute_flops") {
-    auto flops = dyn_cast<IntegerAttr>(value);
-    return mustBe(flops && flops.getInt() >= 0, "an integer that is not negative");
+  if (place.isResult && (name == "segue.recompute_flops" || name == "segue.recompute_bytes")) {
+    auto cost = dyn_cast<IntegerAttr>(value);
+    return mustBe(cost && cost.getInt() >= 0, "an integer that is not negative");
   }
   return place.error() << "has `" << name << "`, which the dialect does not know here; known are `segue.name`, "
-                       << "`segue.role`, `segue.of`, `segue.block` and "
-                       << (place.isResult ? "`segue.alias`, `segue.recompute_flops`"
+                       << "`segue.role`, `segue.of`, `segue.layout`, `segue.block` and "
+                       << (place.isResult ? "`segue.alias`, `segue.recompute_flops`, `segue.recompute_bytes`"
                                           : "`segue.requires_grad`, `segue.weight_decay`");
 }
 
@@ -131,6 +144,12 @@ LogicalResult SegueDialect::verifyRegionResultAttribute(Operation *op, unsigned 
 LogicalResult SegueDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
   if (attr.getName() == kBlockAttr && !isa<StringAttr>(attr.getValue()))
     return op->emitOpError() << "has `" << kBlockAttr << "` = " << attr.getValue() << ", which must be a string";
+  if (attr.getName() == kBlocksAttr) {
+    auto names = dyn_cast<ArrayAttr>(attr.getValue());
+    if (!names || names.empty() || !llvm::all_of(names, llvm::IsaPred<StringAttr>))
+      return op->emitOpError() << "has `" << kBlocksAttr << "` = " << attr.getValue()
+                               << ", which must be a list of strings that is not empty";
+  }
   if (attr.getName() == kNameAttr || attr.getName() == kRoleAttr || attr.getName() == kOfAttr)
     return op->emitOpError() << "has `" << attr.getName().strref()
                              << "`, which belongs on arguments and results of functions";

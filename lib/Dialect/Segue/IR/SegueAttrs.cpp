@@ -37,6 +37,24 @@ std::optional<uint64_t> segue::elementBytes(Type type) {
   return std::nullopt;
 }
 
+std::optional<int> segue::elementNumber(Type type) {
+  if (type.isF32())
+    return 0;
+  if (type.isBF16())
+    return 1;
+  if (type.isF16())
+    return 2;
+  if (type.isInteger(64))
+    return 3;
+  if (type.isInteger(32))
+    return 4;
+  if (type.isInteger(8))
+    return 5;
+  if (type.isInteger(1))
+    return 6;
+  return std::nullopt;
+}
+
 /// Tiles of each dimension: the extents that strides step through.
 static SmallVector<int64_t> gridOf(ArrayRef<int64_t> shape, ArrayRef<int64_t> tile) {
   SmallVector<int64_t> grid(shape);

@@ -177,12 +177,16 @@ private:
     for (Value output : outputs)
       locations.push_back(output.getLoc());
     auto fused = FusedOp::create(b, locations.empty() ? loc : b.getFusedLoc(locations), types, inputs.getArrayRef());
-    // The last block that an op names: constants and glue may name none.
-    for (Operation *op : llvm::reverse(ops))
+    // The last block that an op names: constants and glue may name none. Where
+    // there are several, segue-group-blocks may find a better one.
+    llvm::SetVector<Attribute> blocks;
+    for (Operation *op : ops)
       if (Attribute name = op->getAttr(SegueDialect::kBlockAttr)) {
         fused->setAttr(SegueDialect::kBlockAttr, name);
-        break;
+        blocks.insert(name);
       }
+    if (blocks.size() > 1)
+      fused->setAttr(SegueDialect::kBlocksAttr, b.getArrayAttr(blocks.getArrayRef()));
     Block *body = b.createBlock(&fused.getBody());
     IRMapping mapping;
     for (Value input : inputs)

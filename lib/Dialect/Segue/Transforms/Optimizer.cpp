@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "TrainingSignature.h"
+#include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 
 namespace segue {
@@ -70,14 +71,6 @@ private:
 };
 } // namespace
 
-static Attribute blockOfFirstUser(BlockArgument argument) {
-  Operation *first = nullptr;
-  for (Operation *user : argument.getUsers())
-    if (!first || user->isBeforeInBlock(first))
-      first = user;
-  return first ? first->getAttr(SegueDialect::kBlockAttr) : Attribute();
-}
-
 /// In the order of the gradients of @backward.
 static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::FuncOp forward, func::FuncOp backward) {
   llvm::StringMap<BlockArgument> parameters;
@@ -112,17 +105,8 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
   Value total;
   for (auto [parameter, gradient] : llvm::zip_equal(parameters, gradients)) {
     Location loc = parameter.loc;
-    Value x = gradient;
-    if (!parameter.type.getElementType().isF32())
-      x = CastOp::create(b, loc, x, b.getF32Type());
-    Value sum = MulOp::create(b, loc, x, x);
-    // Rows first: they are summed in parallel, and with a smaller error.
-    int64_t rank = parameter.type.getRank();
-    if (rank > 1)
-      sum = ReduceOp::create(b, loc, ReduceKind::Sum, sum, ArrayRef<int64_t>{rank - 1});
-    int64_t left = std::min<int64_t>(rank, std::max<int64_t>(rank - 1, 1));
-    if (left > 0)
-      sum = ReduceOp::create(b, loc, ReduceKind::Sum, sum, llvm::to_vector(llvm::seq<int64_t>(0, left)));
+    Value x = toF32(b, loc, gradient);
+    Value sum = reduceWhole(b, loc, ReduceKind::Sum, MulOp::create(b, loc, x, x));
     total = total ? Value(AddOp::create(b, loc, total, sum)) : sum;
   }
   if (!total)

@@ -11,11 +11,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "OpCost.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 #include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
@@ -43,8 +44,8 @@ static std::string textOf(Operation *op) {
 static std::string nameOf(FusedOp fused, unsigned number) {
   SmallVector<StringRef> words;
   for (Operation &op : *fused.getBody().begin())
-    if (isa<ReduceOp, ScatterAddOp, GatherOp, RandomOp, ExpOp, TanhOp, ErfOp, SqrtOp, RsqrtOp, LogOp, ConcatOp,
-            PadOp, TransposeOp>(op)) {
+    if (isa<ReduceOp, ScatterAddOp, GatherOp, RandomOp, ExpOp, TanhOp, ErfOp, SqrtOp, RsqrtOp, LogOp, ConcatOp, PadOp,
+            TransposeOp>(op)) {
       StringRef word = op.getName().stripDialect();
       if (!llvm::is_contained(words, word) && words.size() < 3)
         words.push_back(word);
@@ -58,6 +59,14 @@ static std::string nameOf(FusedOp fused, unsigned number) {
   if (words.empty())
     words.push_back("copy");
   return ("k" + Twine(number) + "_" + llvm::join(words, "_")).str();
+}
+
+/// What one unit of the range costs, rounded up.
+static int64_t flopsPerUnit(FusedOp fused, int64_t range) {
+  int64_t flops = 0;
+  for (Operation &op : fused.getBody().front().without_terminator())
+    flops += estimateFlops(&op);
+  return llvm::divideCeil(static_cast<uint64_t>(flops), static_cast<uint64_t>(std::max<int64_t>(range, 1)));
 }
 
 namespace {
@@ -94,6 +103,8 @@ struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsP
         auto [stored, isNewFunction] = byFunction.try_emplace(textOf(kernel->function), name);
         if (isNewFunction) {
           kernel->function.setName(name);
+          kernel->function->setAttr("segue.flops_per_unit",
+                                    builder.getI64IntegerAttr(flopsPerUnit(fused, kernel->range)));
           ++number;
           ++distinct;
         } else {
@@ -105,8 +116,9 @@ struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsP
       OpBuilder b(fused);
       auto launch = LaunchOp::create(b, fused.getLoc(), fused.getResultTypes(), kernel.name, fused.getInputs(),
                                      kernel.range, kernel.grain, kernel.inPlace);
-      if (Attribute block = fused->getAttr(SegueDialect::kBlockAttr))
-        launch->setAttr(SegueDialect::kBlockAttr, block);
+      for (StringRef name : {StringRef(SegueDialect::kBlockAttr), StringRef(SegueDialect::kBlocksAttr)})
+        if (Attribute value = fused->getAttr(name))
+          launch->setAttr(name, value);
       fused->replaceAllUsesWith(launch.getResults());
       fused.erase();
     }

@@ -86,6 +86,18 @@ static int64_t totalFlops(ArrayRef<Operation *> ops) {
   return flops;
 }
 
+/// Bytes that these ops read and write, one command each; views move nothing.
+static int64_t totalTraffic(ArrayRef<Operation *> ops) {
+  int64_t bytes = 0;
+  for (Operation *op : ops) {
+    if (isAlwaysRemade(op))
+      continue;
+    for (Value value : llvm::concat<Value>(SmallVector<Value>(op->getOperands()), SmallVector<Value>(op->getResults())))
+      bytes += tensorBytes(value.getType());
+  }
+  return bytes;
+}
+
 /// Writes on each saved result what it would cost to make it from the others.
 static void annotateSavedResults(func::FuncOp forward, const Separation &separation) {
   Builder b(forward.getContext());
@@ -95,8 +107,10 @@ static void annotateSavedResults(func::FuncOp forward, const Separation &separat
     ValueSet target;
     target.insert(value);
     auto isOther = [&, self = value](Value v) { return v != self && saved.contains(v); };
-    int64_t flops = totalFlops(recomputationOf(target, isOther).ops);
+    SmallVector<Operation *> region = recomputationOf(target, isOther).ops;
+    int64_t flops = totalFlops(region);
     forward.setResultAttr(index, kRecomputeFlopsAttr, b.getI64IntegerAttr(flops));
+    forward.setResultAttr(index, kRecomputeBytesAttr, b.getI64IntegerAttr(totalTraffic(region)));
     if (Attribute block = value.getDefiningOp()->getAttr(SegueDialect::kBlockAttr))
       forward.setResultAttr(index, SegueDialect::kBlockAttr, block);
     LDBG() << "saves " << resultName(forward, index) << ": " << value.getType() << " of "

@@ -75,6 +75,14 @@ LogicalResult segue::requireNames(func::FuncOp function) {
                         [&](unsigned index) { return resultName(function, index); });
 }
 
+Attribute segue::blockOfFirstUser(BlockArgument argument) {
+  Operation *first = nullptr;
+  for (Operation *user : argument.getUsers())
+    if (!first || user->isBeforeInBlock(first))
+      first = user;
+  return first ? first->getAttr(SegueDialect::kBlockAttr) : Attribute();
+}
+
 int64_t segue::tensorBytes(Type type) {
   auto tensor = cast<RankedTensorType>(type);
   return tensor.getNumElements() * llvm::divideCeil(tensor.getElementTypeBitWidth(), 8);

@@ -24,6 +24,7 @@ inline constexpr llvm::StringLiteral kInference = "inference";
 inline constexpr llvm::StringLiteral kGradientPrefix = "grad.";
 inline constexpr llvm::StringLiteral kRequiresGradAttr = "segue.requires_grad";
 inline constexpr llvm::StringLiteral kRecomputeFlopsAttr = "segue.recompute_flops";
+inline constexpr llvm::StringLiteral kRecomputeBytesAttr = "segue.recompute_bytes";
 inline constexpr llvm::StringLiteral kWeightDecayAttr = "segue.weight_decay";
 inline constexpr llvm::StringLiteral kAliasAttr = "segue.alias";
 
@@ -40,6 +41,9 @@ mlir::DictionaryAttr signatureAttrs(mlir::MLIRContext *context, llvm::StringRef 
 /// The function `name` of `module` if it has one block; otherwise an error that
 /// says what `pass` wanted of it.
 mlir::FailureOr<mlir::func::FuncOp> requireFunction(mlir::ModuleOp module, llvm::StringRef name, llvm::StringRef pass);
+
+/// The block of the first op that reads `argument`; null if there is none.
+mlir::Attribute blockOfFirstUser(mlir::BlockArgument argument);
 
 /// Fails if an argument or result has no name, or the name of another.
 mlir::LogicalResult requireNames(mlir::func::FuncOp function);

@@ -95,14 +95,16 @@ def Prog_SavePointAttr : Prog_Attr<"SavePoint", "save_point"> {
     `value` is the output of the forward program with role saved (the input
     with `aliases_input`), `backward_input` the input of the backward program
     that gets it. `order` 0 is what backward needs first. `recompute_flops` 0
-    means that it is not known to be recomputable.
+    means that it is not known to be recomputable; `recompute_bytes` are what
+    that would read and write, op by op.
 
     Example: `#prog.save_point<value = 2, backward_input = 0, order = 1, bytes = 4096, block = "h.0">`
   }];
   let parameters = (ins "uint32_t":$value, DefaultValuedParameter<"bool", "false">:$aliases_input,
                         "uint32_t":$backward_input, "uint32_t":$order, "uint64_t":$bytes,
                         DefaultValuedParameter<"uint64_t", "0">:$recompute_flops,
-                        OptionalParameter<"::mlir::StringAttr">:$block);
+                        OptionalParameter<"::mlir::StringAttr">:$block,
+                        DefaultValuedParameter<"uint64_t", "0">:$recompute_bytes);
   let assemblyFormat = "`<` struct(params) `>`";
 }
 def Prog_SavePoints : TypedArrayAttrBase<Prog_SavePointAttr, "save points">;

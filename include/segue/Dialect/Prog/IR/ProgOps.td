@@ -112,6 +112,7 @@ def Prog_KernelOp : Prog_Op<"kernel", [Symbol, HasParent<"::mlir::ModuleOp">,
     The last `outputs` of the `arguments` buffers are written. For range r,
     buffer i must hold `fixed_bytes[i] + r * bytes_per_unit[i]` bytes. `hash`
     is that of the kernel's IR: equal kernels are stored once.
+    `flops_per_unit` is what one unit of the range costs, 0 where not known.
 
     Constraints: (C1) `outputs` is at most `arguments`. (C2) `fixed_bytes` and
     `bytes_per_unit` have one entry per argument, none negative. (C3) variants
@@ -121,10 +122,10 @@ def Prog_KernelOp : Prog_Op<"kernel", [Symbol, HasParent<"::mlir::ModuleOp">,
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, UI32Attr:$arguments, UI32Attr:$outputs,
                        DenseI64ArrayAttr:$fixedBytes, DenseI64ArrayAttr:$bytesPerUnit, UI64Attr:$hash,
-                       OptionalAttr<Prog_Variants>:$variants);
+                       OptionalAttr<Prog_Variants>:$variants, DefaultValuedAttr<UI64Attr, "0">:$flopsPerUnit);
   let assemblyFormat = [{
     $sym_name `arguments` $arguments `outputs` $outputs `fixed_bytes` $fixedBytes `bytes_per_unit` $bytesPerUnit
-    `hash` $hash (`variants` $variants^)? attr-dict
+    `hash` $hash (`flops_per_unit` $flopsPerUnit^)? (`variants` $variants^)? attr-dict
   }];
   let hasVerifier = 1;
 }

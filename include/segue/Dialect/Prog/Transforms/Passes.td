@@ -46,4 +46,37 @@ def ProgPlanMemory : Pass<"prog-plan-memory", "::segue::prog::ProgramOp"> {
   ];
 }
 
+def ProgListAlternatives : Pass<"prog-list-alternatives", "::segue::prog::ProgramOp"> {
+  let summary = "lists the layouts that an output can take at no cost";
+  let description = [{
+    Where two programs that were compiled apart do not agree on a layout, the
+    runtime may ask the first for the layout that the second wants, if the
+    command that writes the output can write that as well. This pass lists such
+    layouts after each output of role `output` or `gradient`, best first:
+
+    - other orders of the dimensions, for outputs of up to 4 dimensions that one
+      `matmul`, `attention`, `attention_grad` or `to_layout` writes whole and no
+      other command names. The command's view must be able to follow
+      (schemas/RetargetStrides.h), and its innermost dimension must stay
+      contiguous, or the product must be one that can be turned.
+    - rows that begin at multiples of 64 bytes, where they do not, under the
+      same conditions.
+    - `device_l1`, as declared, for outputs of at most `l1-bytes`.
+
+    An output that lies over an input has none, and neither has one that lies in
+    another space than `device_dram`.
+
+    ```mlir
+    outputs [#prog.value<"y" output tensor<4x8xf32>>]
+    ```
+    becomes
+    ```mlir
+    outputs [#prog.value<"y" output tensor<4x8xf32> or [<space = device_dram, strides = [1, 4]>, ...]>]
+    ```
+  }];
+  let options = [Option<"l1Bytes", "l1-bytes", "uint64_t", "1 << 20",
+                        "Largest output that may lie in device_l1; 0: none">];
+  let statistics = [Statistic<"alternatives", "alternatives", "Alternatives listed">];
+}
+
 #endif // SEGUE_DIALECT_PROG_TRANSFORMS_PASSES_TD

@@ -126,7 +126,8 @@ def Segue_Role : Segue_I32Enum<"Role", "what a value is to a training step", [
     I32EnumCase<"Saved", 4, "saved">,
     I32EnumCase<"Gradient", 5, "gradient">,
     I32EnumCase<"State", 6, "state">,
-    I32EnumCase<"Hyper", 7, "hyper">]>;
+    I32EnumCase<"Hyper", 7, "hyper">,
+    I32EnumCase<"Statistics", 8, "statistics">]>;
 def Segue_RoleAttr : EnumAttr<Segue_Dialect, Segue_Role, "role"> {
   let summary = "what a value is to a training step";
   let assemblyFormat = "`<` $value `>`";

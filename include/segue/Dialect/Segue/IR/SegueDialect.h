@@ -36,6 +36,10 @@ inline constexpr uint32_t kDefaultAlignment = 64;
 /// can hold.
 std::optional<uint64_t> elementBytes(mlir::Type type);
 
+/// The number of a type in the enum ElementType of schemas/types.fbs; nothing
+/// for a type that no file can hold.
+std::optional<int> elementNumber(mlir::Type type);
+
 } // namespace segue
 
 #include "segue/Dialect/Segue/IR/SegueDialect.h.inc"

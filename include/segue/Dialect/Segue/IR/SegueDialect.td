@@ -28,18 +28,22 @@ def Segue_Dialect : Dialect {
     | --- | --- | --- |
     | `segue.name` | argument, result | name, unique among the arguments and among the results |
     | `segue.role` | argument, result | `#segue.role<...>`: what the value is to a training step |
-    | `segue.of` | argument, result | for `gradient` and `state`: the name of the value it belongs to |
+    | `segue.of` | argument, result | for `gradient` and `state`: the name of the value it belongs to; for `statistics`: the block |
+    | `segue.layout` | argument, result | `#segue.layout<...>`: where the value lies, instead of in its type |
     | `segue.requires_grad` | argument | `false`: nobody wants the gradient of this float `input` |
     | `segue.weight_decay` | argument | overrides the optimizer's decay for this `parameter` |
     | `segue.alias` | result | the argument whose memory the result takes |
     | `segue.recompute_flops` | result | what computing a `saved` value again would cost |
+    | `segue.recompute_bytes` | result | what that would read and write, op by op |
     | `segue.block` | result | the block that a `saved` value belongs to |
 
     A value with a role is a static tensor and has a name. Other attributes
     that begin with `segue.` are errors there.
 
     An op may carry `segue.block = "h.3"`: the block of the model that it
-    belongs to. Blocks are what the runtime streams and spills by.
+    belongs to. Blocks are what the runtime streams and spills by. A kernel
+    that computes ops of several blocks has `segue.blocks = ["h.3", "h.4"]`
+    beside it, until `segue-group-blocks` decides.
 
     Broadcasting is explicit: elementwise ops take operands of one shape, and
     `segue.broadcast` makes them so.
@@ -55,6 +59,8 @@ def Segue_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral kRoleAttr = "segue.role";
     static constexpr ::llvm::StringLiteral kOfAttr = "segue.of";
     static constexpr ::llvm::StringLiteral kBlockAttr = "segue.block";
+    static constexpr ::llvm::StringLiteral kBlocksAttr = "segue.blocks";
+    static constexpr ::llvm::StringLiteral kLayoutAttr = "segue.layout";
 
     /// Names of the functions of a training module.
     static constexpr ::llvm::StringLiteral kForward = "forward";

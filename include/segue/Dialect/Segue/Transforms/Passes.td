@@ -175,6 +175,82 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     Statistic<"stateBytes", "state-bytes", "Bytes of optimizer state">];
 }
 
+def SegueGradientStatistics : Pass<"segue-gradient-statistics", "::mlir::ModuleOp"> {
+  let summary = "makes @backward return statistics of the gradients of each block";
+  let description = [{
+    Selective Precision chooses the storage of a block by the size of its
+    gradients. This pass adds a result `statistics.<block>` to `@backward` for
+    every block with trained parameters, in the order of `@forward`: f32 [4]
+    with the sum of squares, the greatest magnitude, the sum and the number of
+    all elements of all gradients of the block's parameters. L2 norm and
+    variance follow from these. A block without gradients has no result.
+
+    A parameter belongs to the block of the first op of `@forward` that reads
+    it. Sums are f32, also for gradients of fewer bits, and do not depend on
+    the number of threads. The reductions belong to the block whose gradients
+    they read, and fuse with the kernels that make them.
+
+    ```mlir
+    return %dw : tensor<4x8xf32>
+    ```
+    becomes, for a block `h.0` with this one parameter,
+    ```mlir
+    %sq = segue.mul %dw, %dw : tensor<4x8xf32>
+    %0 = segue.reduce sum %sq dims [0, 1] : tensor<4x8xf32> -> tensor<f32>
+    %abs = segue.abs %dw : tensor<4x8xf32>
+    %1 = segue.reduce max %abs dims [0, 1] : tensor<4x8xf32> -> tensor<f32>
+    %2 = segue.reduce sum %dw dims [0, 1] : tensor<4x8xf32> -> tensor<f32>
+    %3 = segue.constant dense<32.0> : tensor<1xf32>
+    %s = segue.concat ... dim 0 : ... -> tensor<4xf32>
+    return %dw, %s : tensor<4x8xf32>, tensor<4xf32>
+    ```
+  }];
+  let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
+  let statistics = [Statistic<"blocks", "blocks", "Blocks with statistics">];
+}
+
+def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
+  let summary = "decides the layout of every input and output of a program";
+  let description = [{
+    Every argument and result of a function gets `segue.layout`: what the
+    program declares, and what the runtime brings a tensor to before the program
+    starts. By whom it is decided, first match:
+
+    1. the source: `segue.layout` on an input, parameter, frozen value or
+       output, or a `#segue.layout` in its type. All values that are one tensor
+       to a training step (an argument of `@forward` that `@backward` takes
+       again, a saved value, a parameter, its gradient between `@backward` and
+       `@optimizer`, a result over an argument) get the layout of the one that
+       has it.
+    2. `hints`: a file that the runtime wrote after a run
+       (`StitchReport::writeHints`). It lists the copies that were left between
+       programs; where one ends of them is a program of this module, the layout
+       of that end changes to that of the other, and the copy is gone. Programs
+       are known by their interface (names, roles, shapes, element types), so
+       that hints for other modules are left alone. Of two hints for one tensor
+       the one that saves more bytes counts.
+    3. the type of a gradient, which has that of its value.
+    4. dense in `device_dram`.
+
+    Inside of a function layouts are the compiler's to choose: types lose their
+    `#segue.layout`, and `segue.to_layout` its meaning.
+
+    ```mlir
+    func.func @forward(%x: tensor<64x32xf32, #segue.layout<strides = [1, 64]>>) -> tensor<64x32xf32> {
+      %0 = segue.to_layout %x : tensor<64x32xf32, #segue.layout<strides = [1, 64]>> -> tensor<64x32xf32>
+    ```
+    becomes
+    ```mlir
+    func.func @forward(%x: tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram, strides = [1, 64]>})
+        -> (tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram>}) {
+    ```
+  }];
+  let options = [Option<"hints", "hints", "std::string", "\"\"", "File that StitchReport::writeHints wrote">];
+  let statistics = [Statistic<"given", "given", "Inputs and outputs whose layout the source gives">,
+                    Statistic<"hinted", "hinted", "Inputs and outputs whose layout a hint gives">];
+  let dependentDialects = ["::segue::SegueDialect"];
+}
+
 def SegueExpand : Pass<"segue-expand"> {
   let summary = "writes composite ops in terms of primitives";
   let description = [{
@@ -246,7 +322,7 @@ def SegueOutlineKernels : Pass<"segue-outline-kernels", "::mlir::ModuleOp"> {
     A result does not depend on the split. Equal kernels are stored once,
     whatever their locations: 48 equal blocks have the kernels of one.
     Functions carry what schemas/binary.fbs wants to know of a kernel:
-    `segue.outputs`, `segue.fixed_bytes`, `segue.bytes_per_unit`.
+    `segue.outputs`, `segue.fixed_bytes`, `segue.bytes_per_unit`, `segue.flops_per_unit`.
 
     ```mlir
     %y = segue.fused(%a = %x : tensor<8xf32>) -> (tensor<8xf32>) { ... }
@@ -263,6 +339,41 @@ def SegueOutlineKernels : Pass<"segue-outline-kernels", "::mlir::ModuleOp"> {
                     Statistic<"distinct", "distinct", "distinct kernels">];
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::math::MathDialect",
                            "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::segue::SegueDialect"];
+}
+
+def SegueGroupBlocks : Pass<"segue-group-blocks", "::mlir::func::FuncOp"> {
+  let summary = "orders ops so that every block of the model begins once";
+  let description = [{
+    The runtime streams weights and spills activations by block, and what is
+    between the begin and the end of a block should be all of it. Fusion mixes
+    blocks: the kernel that ends the gradient of one begins that of the next,
+    and sums in two steps end later than the block that they belong to.
+
+    Blocks keep their order (of the middle one of their ops). A kernel with ops
+    of several blocks (`segue.blocks`) goes to the last of these that comes
+    after all that it reads and before all that read it; an op without a block
+    goes between blocks, or into the one that it depends on and that depends on
+    it. Then ops are sorted by block, stably. Where a block needs another that
+    needs the first, it begins again; values are the same in any case.
+
+    Expects ops without effects on memory (`segue-outline-kernels`).
+
+    ```mlir
+    %a:2 = segue.launch @tail(%g) ... {segue.block = "h.0", segue.blocks = ["h.1", "h.0"]}
+    %b = segue.launch @first(%a#0) ... {segue.block = "h.0"}
+    %c = segue.launch @sum(%a#1) ... {segue.block = "h.1"}
+    %d = segue.launch @second(%b) ... {segue.block = "h.0"}
+    ```
+    becomes
+    ```mlir
+    %a:2 = segue.launch @tail(%g) ... {segue.block = "h.1"}
+    %c = segue.launch @sum(%a#1) ... {segue.block = "h.1"}
+    %b = segue.launch @first(%a#0) ... {segue.block = "h.0"}
+    %d = segue.launch @second(%b) ... {segue.block = "h.0"}
+    ```
+  }];
+  let statistics = [Statistic<"begins", "begins", "times that a block begins">,
+                    Statistic<"moved", "moved", "kernels of several blocks that changed block">];
 }
 
 #endif // SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_TD

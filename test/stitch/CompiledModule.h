@@ -1,0 +1,65 @@
+//===- CompiledModule.h - MLIR text to a loaded binary ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// For tests that compile and run in one process.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TEST_STITCH_COMPILEDMODULE_H
+#define SEGUE_TEST_STITCH_COMPILEDMODULE_H
+
+#include "segue/Compiler/Compiler.h"
+#include "segue/runtime/Runtime.h"
+#include <gtest/gtest.h>
+#include <random>
+
+namespace segue {
+
+/// What the compiler said, and the binary if there is one.
+struct CompiledModule {
+  std::string diagnostics;
+  std::optional<Binary> binary;
+
+  explicit CompiledModule(const std::string &text, const CompileOptions &options) {
+    llvm::FailureOr<std::string> file = compileText(text, options, diagnostics);
+    if (succeeded(file))
+      binary = Binary::fromMemory(std::as_bytes(std::span(*file)), {}, options.name);
+  }
+};
+
+/// Compiles `text` and expects that it can be.
+inline Binary compiled(const std::string &name, const std::string &text, const std::string &hints = "",
+                       bool training = false, bool statistics = false) {
+  CompileOptions options;
+  options.name = name;
+  options.training = training;
+  options.optimizer = "none";
+  options.stitchHints = hints;
+  options.gradientStatistics = statistics;
+  CompiledModule module(text, options);
+  if (!module.binary)
+    throw std::runtime_error(module.diagnostics);
+  return *module.binary;
+}
+
+/// Values in [-1, 1) on the host, the same for one seed.
+inline Tensor randomTensor(const DeviceRef &device, Shape shape, uint32_t seed) {
+  Tensor tensor = Tensor::onHost(device, std::move(shape), ElementType::f32);
+  std::mt19937 random(seed);
+  for (uint64_t i = 0; i < tensor.elementCount(); ++i)
+    tensor.data<float>()[i] = float(random() % 2001) / 1000 - 1;
+  return tensor;
+}
+
+inline std::vector<float> values(const Tensor &tensor) {
+  Tensor host = toHost(tensor);
+  return {host.data<float>(), host.data<float>() + host.elementCount()};
+}
+
+} // namespace segue
+
+#endif // SEGUE_TEST_STITCH_COMPILEDMODULE_H
