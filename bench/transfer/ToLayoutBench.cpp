@@ -36,22 +36,6 @@ struct Case {
   /// What the issue asks for, of the reference.
   double goal;
 };
-
-/// Pages that have been written.
-class Memory {
-public:
-  explicit Memory(size_t bytes)
-      : bytes_(static_cast<std::byte *>(std::aligned_alloc(4096, (bytes + 4095) & ~size_t(4095)))) {
-    std::memset(bytes_, 0, bytes);
-  }
-  ~Memory() { std::free(bytes_); }
-  Memory(const Memory &) = delete;
-  Memory &operator=(const Memory &) = delete;
-  std::byte *data() const { return bytes_; }
-
-private:
-  std::byte *bytes_;
-};
 } // namespace
 
 static Layout strided(std::vector<int64_t> strides) { return {.strides = std::move(strides)}; }
@@ -110,13 +94,16 @@ static void run(const Case &test, int threads, int rounds, const DeviceRef &devi
   // Values of all magnitudes, none of them a NaN in any element type.
   for (uint64_t i = 0; i < from.spanBytes(); ++i)
     source.bytes()[i] = std::byte(i * 37 % 61);
-  Memory target(to.spanBytes()), otherSource(moved / 2), otherTarget(std::max(moved / 2, to.spanBytes()));
+  // From the runtime's allocator for all, so that pages are alike; written once.
+  auto bytes = [&](uint64_t count) { return Tensor::zeros(device, TensorDesc({int64_t(count)}, ElementType::i8)); };
+  Tensor target = bytes(to.spanBytes()), otherSource = bytes(moved / 2);
+  Tensor otherTarget = bytes(std::max(moved / 2, to.spanBytes()));
   bool quantizes = isRowStorage(to.layout.storage), dequantizes = isRowStorage(from.layout.storage);
   if (dequantizes)
     std::fill_n(reinterpret_cast<float *>(source.bytes() + from.parts().scales), rows, 0.01f);
 
   auto reference = [&] {
-    auto *other = otherTarget.data();
+    auto *other = otherTarget.bytes();
     if (quantizes)
       plainQuantize(source.data<float>(), reinterpret_cast<int8_t *>(other),
                     reinterpret_cast<float *>(other + to.parts().scales), rows, columns, threads);
@@ -124,13 +111,13 @@ static void run(const Case &test, int threads, int rounds, const DeviceRef &devi
       plainDequantize(source.data<int8_t>(), reinterpret_cast<float *>(source.bytes() + from.parts().scales),
                       reinterpret_cast<float *>(other), rows, columns, threads);
     else
-      plainCopy(otherSource.data(), other, moved / 2, threads);
+      plainCopy(otherSource.bytes(), other, moved / 2, threads);
   };
   // Small ones several times, so that the clock does not count.
   int calls = int(std::max<uint64_t>(1, (8 << 20) / moved));
   std::vector<double> seconds = leastTimes(
       rounds, calls,
-      {reference, [&] { plan.run(source.bytes(), target.data(), threads); }, [&] { copyTo(device, source, to); }});
+      {reference, [&] { plan.run(source.bytes(), target.bytes(), threads); }, [&] { copyTo(device, source, to); }});
   double ratio = seconds[0] / seconds[1], callRatio = seconds[0] / seconds[2];
   auto rate = [&](double time) { return double(moved) / time * 1e-9; };
   if (json)

@@ -41,6 +41,14 @@ struct RunOptions : CommonOptions {
   bool profile = false;
 };
 
+struct BenchOptions : CommonOptions {
+  std::string file;
+  std::string program = "forward";
+  /// `[name=]tensor`; inputs that are not given hold small numbers.
+  std::vector<std::string> inputs;
+  int64_t repeat = 100;
+};
+
 struct StitchCommand : StitchArguments {
   /// Names of parts in the order of their submits, "a,b,a"; empty: each once.
   std::string schedule;
@@ -118,6 +126,7 @@ struct QuantizeOptions {
   bool json = false;
 };
 
+int bench(const BenchOptions &options);
 int inspect(const InspectOptions &options);
 int plan(const PlanOptions &options);
 int quantize(const QuantizeOptions &options);

@@ -76,6 +76,18 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->footer("Example: segue-run quantize model.safetensors -o slab --keep-bf16 default --keep-bf16 'rmse>0.02'");
 }
 
+static void addBench(CLI::App &app, BenchOptions &options) {
+  CLI::App *command = app.add_subcommand("bench", "Measures one program of a .segue file");
+  command->add_option("file", options.file, ".segue file; - is stdin")->required();
+  command->add_option("--program", options.program, "program to run")->capture_default_str();
+  command->add_option("--input", options.inputs, "[name=]tensor; what is not given is made up")
+      ->allow_extra_args(false);
+  command->add_option("--repeat", options.repeat, "submits to time")->check(CLI::PositiveNumber)->capture_default_str();
+  addCommon(command, options);
+  command->footer("Example: segue-run bench gpt.segue --program inference --device cpu:threads=2 --repeat 20\n"
+                  "Time per submit and the bytes of inputs and outputs over it; then time per command, on stderr.");
+}
+
 static void addStitch(CLI::App &app, StitchCommand &options) {
   CLI::App *command = app.add_subcommand("stitch", "Runs programs compiled apart, outputs of one feeding the next");
   command->add_option("programs", options.programs, "file.segue[:program], forward by default; - is stdin")->required();
@@ -171,6 +183,7 @@ int main(int argc, char **argv) {
   ReplayOptions replayOptions;
   QuantizeOptions quantizeOptions;
   PlanOptions planOptions;
+  BenchOptions benchOptions;
   StitchCommand stitchOptions;
   TrainOptions trainOptions;
   addInspect(app, inspectOptions);
@@ -178,6 +191,7 @@ int main(int argc, char **argv) {
   addPlan(app, planOptions);
   addReplay(app, replayOptions);
   addQuantize(app, quantizeOptions);
+  addBench(app, benchOptions);
   addStitch(app, stitchOptions);
   addTrain(app, trainOptions);
   try {
@@ -196,6 +210,8 @@ int main(int argc, char **argv) {
       return replay(replayOptions);
     if (app.got_subcommand("quantize"))
       return quantize(quantizeOptions);
+    if (app.got_subcommand("bench"))
+      return bench(benchOptions);
     if (app.got_subcommand("stitch"))
       return stitch(stitchOptions);
     return train(trainOptions);

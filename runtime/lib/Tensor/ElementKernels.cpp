@@ -17,6 +17,10 @@
 #include "ElementKernels.h"
 #include "segue/runtime/Tensor/Fp8.h"
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 #define SEGUE_CONCAT2(a, b) a##b
 #define SEGUE_CONCAT(a, b) SEGUE_CONCAT2(a, b)
 #define SEGUE_STRING2(a) #a
@@ -93,9 +97,10 @@ SEGUE_INLINE void narrow(float value, int64_t &target) { target = saturate<int64
 SEGUE_INLINE void narrow(float value, int32_t &target) { target = saturate<int32_t>(value); }
 SEGUE_INLINE void narrow(float value, int8_t &target) {
   // Through i32, for which processors have vector conversions.
-  int32_t wide = saturate<int32_t>(value);
-  wide = wide > 127 ? 127 : wide;
-  target = int8_t(wide < -128 ? -128 : wide);
+  float upper = 127.0f < value ? 127.0f : value;
+  float clamped = -128.0f > upper ? -128.0f : upper;
+  uint32_t kept = (bitsOf(value) & kMagnitude) > kInfinity ? 0 : bitsOf(clamped);
+  target = int8_t(int32_t(floatOf(kept)));
 }
 /// By bits: denormals are not zero, whatever the mode of the thread.
 SEGUE_INLINE void narrow(float value, Bool &target) { target.value = (bitsOf(value) & kMagnitude) != 0; }
@@ -170,6 +175,25 @@ template <typename To> void fromFloatRun(int64_t count, const float *__restrict 
   for (int64_t i = 0; i < count; ++i)
     narrow(source[i], to[i]);
 }
+
+#ifdef __F16C__
+/// The same to f16: the instruction rounds, saturates and keeps NaNs as narrow
+/// does, whatever the mode of the thread.
+template <> void fromFloatRun<F16>(int64_t count, const float *__restrict source, void *target) {
+  auto *__restrict to = static_cast<F16 *>(target);
+  int64_t i = 0;
+#ifdef __AVX512F__
+  for (; i + 16 <= count; i += 16)
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + i),
+                        _mm512_maskz_cvtps_ph(0xffff, _mm512_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i + 8 <= count; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(to + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT));
+  for (; i < count; ++i)
+    narrow(source[i], to[i]);
+}
+#endif
 
 template <typename To> void roundFloatRun(int64_t count, const float *__restrict source, void *target) {
   auto *__restrict to = static_cast<To *>(target);

@@ -187,6 +187,19 @@ template <typename Vector, int kLanes, int kStep> SEGUE_INLINE void transposeSqu
   }
 }
 
+/// Each element of a run in a word of its own.
+template <typename Vector, typename Run> SEGUE_INLINE Vector widen(const Run &run) {
+  // Bytes become words through scalars otherwise.
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Run) * 4 == sizeof(Vector))
+    return __builtin_bit_cast(Vector, _mm512_maskz_cvtepu8_epi32(0xffff, __builtin_bit_cast(__m128i, run)));
+#elif defined(__AVX2__)
+  if constexpr (sizeof(Run) * 4 == sizeof(Vector))
+    return __builtin_bit_cast(Vector, _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(__builtin_bit_cast(int64_t, run))));
+#endif
+  return __builtin_convertvector(run, Vector);
+}
+
 /// Elements of kBytes, packed into words of 4 (8 for elements of 8) bytes.
 template <int kBytes> struct Square {
   using Word = std::conditional_t<kBytes == 8, uint64_t, uint32_t>;
@@ -209,7 +222,7 @@ template <int kBytes> struct Square {
 #pragma GCC unroll 4
       for (int p = 0; p < pack; ++p) {
         Run run = load<Run>(source + (i * pack + p) * sourceStep);
-        v[i] |= __builtin_convertvector(run, Vector) << (8 * kBytes * p);
+        v[i] |= widen<Vector>(run) << (8 * kBytes * p);
       }
     }
     transposeSquare<Vector, lanes, lanes / 2>(v);
@@ -231,16 +244,16 @@ void transposeElements(int64_t rows, int64_t columns, const std::byte *source, i
       store(target + c * targetStep + r * size, load<Element>(source + r * sourceStep + c * size));
 }
 
-template <int kBytes>
-void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
-               int64_t targetStep, bool stream) {
+/// Bytes ahead of a row that are asked for: more rows are read at once than the
+/// processor follows by itself.
+constexpr int64_t kAhead = 256;
+
+/// `columns` and `rows` are at least a square's. Whole rows of squares stream
+/// where kStream.
+template <int kBytes, bool kStream>
+void transposeSquares(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+                      int64_t targetStep) {
   using Block = Square<kBytes>;
-  if (rows < Block::rows || columns < Block::columns) {
-    transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
-    return;
-  }
-  // A streamed line must be whole, so only vectors as long as a line stream.
-  bool aligned = kVectorBytes == kLine && stream && isAligned(target, targetStep, kLine);
   // The last square of a line or column ends with it: what it overlaps is
   // written twice with the same bytes.
   for (int64_t r = 0; r < rows; r += Block::rows) {
@@ -250,12 +263,64 @@ void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t s
       int64_t column = c + Block::columns <= columns ? c : columns - Block::columns;
       const std::byte *from = source + row * sourceStep + column * kBytes;
       std::byte *to = target + column * targetStep + row * kBytes;
-      if (aligned && whole)
+      if (c * kBytes % kLine == 0) {
+        // Along these rows, then at the beginning of the next ones.
+        int64_t ahead = c * kBytes + kAhead, end = columns * kBytes;
+        int64_t next = ahead < end ? row : r + Block::rows;
+        if (next + Block::rows <= rows)
+          for (int64_t i = 0; i < Block::rows; ++i)
+            __builtin_prefetch(source + (next + i) * sourceStep + (ahead < end ? ahead : ahead - end), 0, 2);
+      }
+      if (kStream && whole)
         Block::template transpose<true>(from, sourceStep, to, targetStep);
       else
         Block::template transpose<false>(from, sourceStep, to, targetStep);
     }
   }
+}
+
+/// Bytes of a line of the target, and lines, that are put together before they
+/// are streamed.
+constexpr int64_t kStagedBytes = 2048, kStagedLines = 64;
+
+/// Lines of the target that do not begin and end with a line of the cache: long
+/// pieces of them are made in the cache, of which only the ends are not streamed.
+template <int kBytes>
+void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+                     int64_t targetStep) {
+  // Not a power of two: lines at equal offsets would share few places.
+  constexpr int64_t pitch = kStagedBytes + kLine, most = kStagedBytes / kBytes;
+  alignas(64) std::byte staged[kStagedLines * pitch];
+  for (int64_t r = 0; r < rows;) {
+    int64_t left = rows - r, count = left < 2 * most ? left / 2 : most; // the last two alike, so that none is short
+    if (left <= most)
+      count = left;
+    for (int64_t c = 0; c < columns;) {
+      int64_t lines = columns - c < 2 * kStagedLines && columns - c > kStagedLines ? (columns - c) / 2 : kStagedLines;
+      lines = lines < columns - c ? lines : columns - c;
+      transposeSquares<kBytes, false>(count, lines, source + r * sourceStep + c * kBytes, sourceStep, staged, pitch);
+      for (int64_t line = 0; line < lines; ++line)
+        streamRow(count * kBytes, staged + line * pitch, target + (c + line) * targetStep + r * kBytes);
+      c += lines;
+    }
+    r += count;
+  }
+}
+
+template <int kBytes>
+void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+               int64_t targetStep, bool stream) {
+  using Block = Square<kBytes>;
+  // A streamed line must be whole, so only vectors as long as a line stream.
+  bool aligned = kVectorBytes == kLine && isAligned(target, targetStep, kLine);
+  if (rows < Block::rows || columns < Block::columns)
+    transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
+  else if (stream && aligned)
+    transposeSquares<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);
+  else if (stream && rows * kBytes >= kStagedBytes)
+    transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep);
+  else
+    transposeSquares<kBytes, false>(rows, columns, source, sourceStep, target, targetStep);
 }
 
 } // namespace

@@ -15,9 +15,10 @@ static constexpr size_t maxBoxes = 243;
 /// Bytes of a band of straight runs, and of the pieces that a single long run
 /// is cut into for threads to share.
 static constexpr int64_t bandBytes = 64 << 10;
-/// Columns of a transpose taken together: each line of the target is then
-/// written while its page is at hand.
-static constexpr int64_t transposeBand = 64;
+/// Columns of a transpose taken together. The more there are, the longer a row
+/// of the source is read on; each is a page of the target to be kept at hand.
+/// Where it can be there are as many bands as `transposeShares` for threads.
+static constexpr int64_t leastTransposeBand = 64, mostTransposeBand = 1024, transposeShares = 8;
 /// Extent of a square of a strided copy that goes against the source.
 static constexpr int64_t stridedBlock = 32;
 /// Runs of the source below this share cache lines with their neighbours.
@@ -115,6 +116,11 @@ static BoxDim takeLast(std::vector<BoxDim> &dims) {
   return last;
 }
 
+static int64_t transposeBand(int64_t columns) {
+  int64_t share = columns / transposeShares / leastTransposeBand * leastTransposeBand;
+  return std::clamp(share, leastTransposeBand, mostTransposeBand);
+}
+
 /// Decides what is innermost. `dims` are ordered and merged.
 static void arrange(CopyBox &box, std::vector<BoxDim> dims, int64_t sourceBytes, int64_t targetBytes) {
   box.inner = dims.empty() ? BoxDim{1, sourceBytes, targetBytes, 0} : takeLast(dims);
@@ -141,7 +147,7 @@ static void arrange(CopyBox &box, std::vector<BoxDim> dims, int64_t sourceBytes,
     bool transposed = straightTarget && straight->source == sourceBytes;
     box.leaf = transposed ? Leaf::Transposed : Leaf::Strided;
     box.along = *straight;
-    box.band = transposed ? transposeBand : stridedBlock;
+    box.band = transposed ? transposeBand(straight->extent) : stridedBlock;
     box.innerBlock = transposed ? box.inner.extent : stridedBlock;
   } else {
     box.leaf = Leaf::Strided;

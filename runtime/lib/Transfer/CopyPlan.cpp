@@ -465,10 +465,23 @@ void CopyPlan::Impl::transpose(const CopyBox &box, const RunConverter &converter
   int64_t pitch = squareExtent * targetBytes_;
   for (int64_t first = 0; first < box.inner.extent; first += squareExtent) {
     int64_t lines = std::min(squareExtent, box.inner.extent - first);
-    for (int64_t i = 0; i < lines; ++i)
-      converter.run(count, memory.source + (first + i) * box.inner.source, square + i * pitch, memory.rows,
-                    {memory.firstRow + (first + i) * box.inner.row, box.along.row});
-    kernel(lines, count, square, pitch, memory.target + first * targetBytes_, box.along.target, stream_);
+    for (int64_t column = 0; column < count; column += squareExtent) {
+      int64_t columns = std::min(squareExtent, count - column);
+      // More rows are read at once than the processor follows by itself.
+      int64_t ahead = column + columns < count ? columns * sourceBytes_
+                      : first + 2 * squareExtent <= box.inner.extent
+                          ? squareExtent * box.inner.source - column * sourceBytes_
+                          : 0;
+      for (int64_t i = 0; i < lines; ++i) {
+        const std::byte *from = memory.source + (first + i) * box.inner.source + column * sourceBytes_;
+        for (int64_t at = 0; at < columns * sourceBytes_; at += 64)
+          __builtin_prefetch(from + ahead + at);
+        converter.run(columns, from, square + i * pitch, memory.rows,
+                      {memory.firstRow + (first + i) * box.inner.row + column * box.along.row, box.along.row});
+      }
+      kernel(lines, columns, square, pitch, memory.target + first * targetBytes_ + column * box.along.target,
+             box.along.target, stream_);
+    }
   }
 }
 

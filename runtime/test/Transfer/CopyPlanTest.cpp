@@ -131,6 +131,12 @@ TEST(CopyPlan, LargeCopies) {
       {{1088, 2048}, E::bf16, {}, E::bf16, strided({1, 1088})},
       {{2048, 2112}, E::i8, {}, E::i8, strided({1, 2048})},
       {{1024, 1024}, E::i64, {}, E::i64, strided({1, 1024})},
+      // Lines of the target that are put together first: all that begin and end
+      // inside a line of the cache.
+      {{2053, 2051}, E::i8, {}, E::i8, strided({1, 2053})},
+      {{1601, 1403}, E::bf16, {}, E::bf16, strided({1, 1601})},
+      {{811, 907}, E::i64, {}, E::i64, strided({1, 811})},
+      {{2, 1023, 1030}, E::f32, {}, E::f32, strided({1023 * 1030, 1, 1023})},
       {{r, c}, E::f32, {}, E::bf16, {}},
       {{2 * r, c}, E::f32, strided({1, 2 * r}), E::bf16, {}},
       {{r, c}, E::bf16, {}, E::f32, {}},

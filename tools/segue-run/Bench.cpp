@@ -1,0 +1,117 @@
+//===- Bench.cpp - segue-run bench ----------------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What a program costs: time per submit, outputs waited for, then time per
+// command in runs of their own, since reading the clock around each command is
+// not free. Inputs lie as declared; those that are not given hold small numbers.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Commands.h"
+#include "ProgramValues.h"
+#include "TensorText.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace segue::tool {
+
+/// Numbers between -0.5 and 0.5, the same in every run; integers are 0, which
+/// every table has as an index.
+static Tensor makeInput(const DeviceRef &device, const TensorDesc &desc) {
+  Tensor host = Tensor::onHost(device, desc.shape, ElementType::f32);
+  for (uint64_t i = 0; i < host.elementCount(); ++i)
+    host.data<float>()[i] = float((i * 2654435761u >> 8 & 0xffff)) / 65536.0f - 0.5f;
+  if (!isFloat(desc.element))
+    std::memset(host.bytes(), 0, host.desc().spanBytes());
+  return copyTo(device, host, desc);
+}
+
+static std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, const BenchOptions &options) {
+  std::vector<std::string> texts = assignTexts(options.inputs, program.inputs(), "input");
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const TensorDesc &desc = program.inputs()[i].desc();
+    Tensor given = texts[i].empty() ? Tensor() : parseTensor(device, texts[i]);
+    bool fits = given && given.shape() == desc.shape && given.element() == desc.element;
+    inputs.push_back(!given ? makeInput(device, desc) : fits ? copyTo(device, given, desc) : given);
+  }
+  return inputs;
+}
+
+/// Seconds of each submit, sorted.
+static std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, int64_t repeat) {
+  std::vector<Tensor> outputs(executor.program().outputs().size());
+  std::vector<double> seconds;
+  // The first two plan and warm up.
+  for (int64_t i = -2; i < repeat; ++i) {
+    auto begin = std::chrono::steady_clock::now();
+    executor.run(std::span(inputs), std::span(outputs));
+    for (const Tensor &output : outputs)
+      wait(output);
+    std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (i >= 0)
+      seconds.push_back(taken.count());
+  }
+  std::ranges::sort(seconds);
+  return seconds;
+}
+
+int bench(const BenchOptions &options) {
+  DeviceRef device = Device::open(options.device);
+  Binary binary = loadBinary(options.file, options);
+  Executor executor(device, binary.program(options.program));
+  const Program &program = executor.program();
+  std::vector<Tensor> inputs = makeInputs(device, program, options);
+
+  std::vector<double> seconds = timeSubmits(executor, inputs, options.repeat);
+  executor.setProfiling(true);
+  timeSubmits(executor, inputs, std::min<int64_t>(options.repeat, 10));
+  executor.setProfiling(false);
+  std::vector<CommandProfile> commands = executor.profile();
+
+  uint64_t bytes = 0;
+  for (const std::vector<Value> *values : {&program.inputs(), &program.outputs()})
+    for (const Value &value : *values)
+      bytes += value.desc().spanBytes();
+  double least = seconds.front(), median = seconds[seconds.size() / 2];
+  double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / double(seconds.size());
+  double rate = double(bytes) / least * 1e-9, flops = double(program.matmulFlops()) / least * 1e-9;
+  if (!options.json) {
+    std::printf("%s %s on %s, %lld submits: least %.3f us, median %.3f us, mean %.3f us\n", binary.name().c_str(),
+                program.name().c_str(), options.device.c_str(), (long long)options.repeat, least * 1e6, median * 1e6,
+                mean * 1e6);
+    std::printf("%llu bytes in and out: %.3f GB/s; matmul %.3f GFLOP/s\n", (unsigned long long)bytes, rate, flops);
+    std::fflush(stdout);
+    printProfile(program.name(), commands);
+    return Done;
+  }
+  Json json{{"file", binary.name()},
+            {"program", program.name()},
+            {"device", options.device},
+            {"repeat", options.repeat},
+            {"submit_us", {{"least", least * 1e6}, {"median", median * 1e6}, {"mean", mean * 1e6}}},
+            {"bytes", bytes},
+            {"gb_per_s", rate},
+            {"matmul_gflop_per_s", flops},
+            {"commands", Json::array()}};
+  for (const CommandProfile &command : commands)
+    json["commands"].push_back({{"label", command.label},
+                                {"location", command.location},
+                                {"calls", command.calls},
+                                {"us_per_call", command.calls ? command.seconds / double(command.calls) * 1e6 : 0}});
+  std::printf("%s\n", json.dump(2).c_str());
+  return Done;
+}
+
+} // namespace segue::tool
