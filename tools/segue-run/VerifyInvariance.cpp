@@ -22,6 +22,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -84,6 +85,13 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
   }
   bits.peakBytes = device->memory().peakBytes(Space::DeviceDram);
   return bits;
+}
+
+/// Also where a session has lost its state for it.
+static bool isOutOfMemory(const Error &error) {
+  return error.code() == ErrorCode::DeviceOom ||
+         (error.code() == ErrorCode::StateTorn &&
+          std::string_view(error.what()).find("DEVICE_OOM") != std::string::npos);
 }
 
 /// The first thing that differs, or nothing.
@@ -149,7 +157,7 @@ static RunBits runCapped(const TrainOptions &options, const std::string *text, c
     try {
       return runOnce(options, text, makeConfig(combination, cap, (rest + cap) / 2));
     } catch (const Error &error) {
-      if (error.code() != ErrorCode::DeviceOom)
+      if (!isOutOfMemory(error))
         throw;
     }
   return runOnce(options, text, makeConfig(combination, cap, std::min(cap, 1 / bytesPerMiB)));
@@ -178,9 +186,11 @@ int verifyInvariance(const TrainOptions &options) {
       std::printf("%s%s; %lld spilled, %lld restored, peak %.3f MiB\n",
                   what.empty() ? "equal to the bit" : "DIFFERS: ", what.c_str(), (long long)bits.spilled,
                   (long long)bits.restored, double(bits.peakBytes) / bytesPerMiB);
-    } catch (const OutOfMemory &error) {
-      std::printf("infeasible: %.3f MiB at least for its allocation that failed\n",
-                  double(error.report().smallestBudgetBytes) / bytesPerMiB);
+    } catch (const Error &error) {
+      if (!isOutOfMemory(error))
+        throw;
+      std::string what = error.what();
+      std::printf("infeasible: %s\n", what.substr(0, what.find('\n')).c_str());
     }
     std::fflush(stdout);
   };
