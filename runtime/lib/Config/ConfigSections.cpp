@@ -15,11 +15,13 @@
 #include "segue/runtime/Services/ConductorConfig.h"
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
+#include "segue/runtime/Services/WeightStagehandConfig.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 
 namespace segue::inline runtime {
 
 static constexpr ConfigSection sections[] = {
+    {WeightStagehandConfig::section, [](ConfigReader &reader) { WeightStagehandConfig::read(reader); }},
     {"memory.stagehand.activation_stagehand", [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); }},
     {"memory.stagehand.conductor_config", [](ConfigReader &reader) { ConductorConfig::read(reader); }},
     {"memory.stagehand.selective_precision", [](ConfigReader &reader) { SelectivePrecisionConfig::read(reader); }},

@@ -17,6 +17,7 @@ std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSquareQReplayer(const ReplayLog &log);
+std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log);
 
 std::span<const ReplayService> replayServices() {
   static constexpr ReplayService services[] = {
@@ -24,6 +25,7 @@ std::span<const ReplayService> replayServices() {
       {"conductor", createConductorReplayer},
       {"selective_precision", createSelectivePrecisionReplayer},
       {"squareq", createSquareQReplayer},
+      {"weight", createWeightReplayer},
   };
   return services;
 }

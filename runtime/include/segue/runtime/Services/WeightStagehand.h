@@ -1,0 +1,335 @@
+//===- WeightStagehand.h - which weights are on the device ------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Decides which blocks of weights are loaded ahead of their use and which leave
+// when memory is short. The order in which blocks run is in the compiled
+// programs, backward included, so that the next use of each is known. A policy:
+// events in, decisions out; it copies nothing, allocates nothing and knows no
+// time. Whoever carries it out tells it when copies have ended.
+//
+//   WeightStagehand stagehand(config, config.limits(sizes));
+//   stagehand.registerBlock({.id = "h.0", .bytes = n});      // forward order
+//   stagehand.setRing(5);                                    // slots on the device
+//   stagehand.beginStep(step);
+//   stagehand.enterPhase(StepPhase::Forward);
+//   BeforeBlock before = stagehand.beforeBlock("h.0");       // start before.actions;
+//   stagehand.loaded("h.0");                                 // if not a hit, wait
+//   ...                                                      // the block runs
+//   for (const WeightAction &action : stagehand.afterBlock("h.0")) ...
+//   for (const WeightAction &action : stagehand.endStep()) ...
+//   Json record = stagehand.telemetry();
+//
+// A block is UNLOADED, HOST_STAGED, PREFETCHING, GPU_READY, and then EVICTING
+// (its changed parameters go back to the host) or GPU_FREEING, and UNLOADED. A
+// call that throws changes nothing. All on the thread that submits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_WEIGHTSTAGEHAND_H
+#define SEGUE_RUNTIME_SERVICES_WEIGHTSTAGEHAND_H
+
+#include "segue/runtime/Services/ConductorTypes.h"
+#include "segue/runtime/Services/HostSlabQueue.h"
+#include "segue/runtime/Services/WeightPlan.h"
+#include "segue/runtime/Services/WeightStagehandConfig.h"
+#include "segue/runtime/Tensor/ElementType.h"
+#include <deque>
+#include <unordered_map>
+
+namespace segue::inline runtime {
+
+/// Where a block's bytes come from.
+enum class WeightBacking : uint8_t { ResidentSource, File, Slab, FileMutable };
+template <> std::span<const std::string_view> namesOf<WeightBacking>();
+
+enum class BlockState : uint8_t { Unloaded, HostStaged, Prefetching, GpuReady, Evicting, GpuFreeing };
+template <> std::span<const std::string_view> namesOf<BlockState>();
+
+/// A model that must keep its place on the device, or may be asked to give way.
+enum class ResidencyRank : uint8_t { Primary, Secondary };
+
+struct WeightBlock {
+  std::string id;
+  /// As stored, which is what crosses the link.
+  int64_t bytes = 0;
+  WeightBacking backing = WeightBacking::File;
+  /// Loads pass through slabs of the pinned pool.
+  bool staged = true;
+  /// Whose block it is, for guests; and where it comes from, for errors.
+  std::string model, source;
+};
+
+struct WeightAction {
+  enum class Kind : uint8_t { Load, Evict };
+  Kind kind = Kind::Load;
+  std::string block;
+  /// Of a Load.
+  Priority priority = Priority::Required;
+  /// Of an Evict: its changed parameters are copied to the host first.
+  bool saveBack = false;
+};
+using WeightActions = std::vector<WeightAction>;
+
+struct BeforeBlock {
+  /// Hit: it is there. Late: its copy is under way. Miss: it starts now, or when
+  /// a copy that is under way has ended.
+  enum class Use : uint8_t { Hit, Late, Miss };
+  Use use = Use::Hit;
+  /// To start in order.
+  WeightActions actions;
+};
+
+struct LoadFailure {
+  /// Retry: start the copy again. Otherwise the block is UNLOADED, its slabs and
+  /// its place on the device are free, and TRANSFER_FAILED is due.
+  bool retry = false;
+  WeightActions actions;
+};
+
+/// What a block left behind, as nan_inf_check counts it.
+struct BlockOutput {
+  int64_t nans = 0, infs = 0;
+  /// The block's time on the device, where it was measured.
+  std::optional<double> computeMs;
+};
+
+/// What is measured of a load.
+struct LoadTimes {
+  double copyMs = 0, fileReadMs = 0;
+};
+
+/// Conductor's, as far as they concern weights.
+struct WeightHints {
+  int64_t maxInflightH2d = INT32_MAX, windowCap = INT32_MAX;
+  bool suppressSpeculative = false;
+};
+
+class WeightStagehand {
+public:
+  /// Throws ConfigError for limits that contradict each other.
+  WeightStagehand(WeightStagehandConfig config, const WeightLimits &limits);
+  ~WeightStagehand();
+  WeightStagehand(WeightStagehand &&) noexcept;
+
+  const WeightStagehandConfig &config() const { return config_; }
+  const WeightLimits &limits() const { return limits_; }
+  const HostSlabQueue &slabs() const { return slabs_; }
+
+  //===--------------------------------------------------------------------===//
+  // Blocks
+  //===--------------------------------------------------------------------===//
+
+  /// Blocks run forward in the order of their registration and backward in the
+  /// reverse, unless setOrder says otherwise. Throws StateTransition for an id
+  /// that is taken and InvalidArgument for one without bytes or one that is
+  /// greater than the whole pinned pool.
+  void registerBlock(WeightBlock block);
+  /// The compiled order of a phase: forward, backward, optimizer. A block may
+  /// occur several times or not at all. Throws NameUnknown.
+  void setOrder(StepPhase phase, std::span<const std::string> ids);
+  /// Loads go to so many slots on the device, each for any block; 0: no limit
+  /// but the watermarks.
+  void setRing(int64_t slots) { ringSlots_ = slots; }
+
+  BlockState state(std::string_view id) const;
+  int64_t useCount(std::string_view id) const;
+  /// Blocks on the device, in the order of registration.
+  std::vector<std::string> resident() const;
+  /// All blocks that are not UNLOADED, with what they do, for errors.
+  std::string describe() const;
+  /// Uses until the block is needed, in the compiled order, from the block that
+  /// ran last.
+  int64_t nextUse(std::string_view id) const;
+  int64_t window() const;
+  /// Of the policy `planned`, once all blocks have been measured.
+  const std::optional<WeightPlan> &plan() const { return plan_; }
+
+  /// The score by which v0 chose: distance by order and position, modulo.
+  static int64_t scoreOfV0(int64_t order, int64_t position, int64_t blocks, int64_t bytes);
+
+  //===--------------------------------------------------------------------===//
+  // A step
+  //===--------------------------------------------------------------------===//
+
+  /// Evaluation has no backward pass.
+  void beginStep(int64_t step, bool isTraining = true);
+  void enterPhase(StepPhase phase);
+  void setHints(const WeightHints &hints) { hints_ = hints; }
+  /// Allocated on the device now, and reserved by its allocator.
+  void measure(int64_t allocatedBytes, std::optional<int64_t> reservedBytes = {});
+
+  /// Throws NameUnknown, InvalidArgument for a block that is in no order, and
+  /// DeviceOom with the holders where nothing can leave for it.
+  BeforeBlock beforeBlock(std::string_view id);
+  /// Throws StateTransition if it is not in use or has not been loaded.
+  WeightActions afterBlock(std::string_view id, const BlockOutput &output = {});
+
+  /// The program has written so many bytes of its parameters: they go back to
+  /// the host before the block leaves. Throws StateTransition if it is not on
+  /// the device.
+  void changed(std::string_view id, int64_t bytes);
+
+  WeightActions loaded(std::string_view id, const LoadTimes &times = {});
+  LoadFailure loadFailed(std::string_view id);
+  /// Conductor denied a speculative load: it is forgotten, not queued.
+  WeightActions loadDenied(std::string_view id);
+  WeightActions evicted(std::string_view id);
+  /// The copy back failed: the device's copy is kept. Throws DeviceOom where a
+  /// block waits for room and nothing else can leave; the step is to be aborted.
+  WeightActions saveBackFailed(std::string_view id);
+
+  /// What was changed is on the host again, and the block stays.
+  void savedBack(std::string_view id);
+
+  /// Somebody needs `bytes` of the device: what leaves, by score, whatever the
+  /// watermarks say.
+  WeightActions makeRoom(int64_t bytes);
+
+  void addStall(double milliseconds);
+  void addFileRead(double milliseconds);
+
+  /// Use counts are 0 afterwards: compute has drained.
+  void abortStep();
+  /// Returns what leaves between steps, where the cooldown counts.
+  WeightActions endStep();
+  /// The record of the step that ended or was aborted last.
+  Json telemetry() const;
+  /// Hit rate, stalls and the trend of memory over the last 100 steps.
+  Json rolling() const;
+  /// `[STAGEHAND step=42] hit=95.2% stall=1.3ms evict=2 vram=21.4G pool=6/8`;
+  /// empty unless one is due at the step that ended last.
+  std::string logLine() const;
+
+  //===--------------------------------------------------------------------===//
+  // Numeric guards
+  //===--------------------------------------------------------------------===//
+
+  /// strict_bf16: throws DtypeMismatch naming the tensor where the stored type
+  /// is not the declared one.
+  void checkStored(std::string_view tensor, ElementType stored, ElementType declared) const;
+  /// Counts a promotion; throws DtypeMismatch where fail_on_dtype_promotion. Types
+  /// as they are spelled: "fp8", "bf16", "f16", "f32", "f64".
+  void checkPromotion(std::string_view block, std::string_view input, std::string_view output);
+
+  //===--------------------------------------------------------------------===//
+  // Residency control
+  //===--------------------------------------------------------------------===//
+
+  /// Undoes what it was given for when released or destroyed, once.
+  class Scope {
+  public:
+    Scope() = default;
+    explicit Scope(std::function<void()> undo) : undo_(std::move(undo)) {}
+    Scope(Scope &&other) noexcept : undo_(std::exchange(other.undo_, nullptr)) {}
+    Scope &operator=(Scope &&other) noexcept {
+      release();
+      undo_ = std::exchange(other.undo_, nullptr);
+      return *this;
+    }
+    ~Scope() { release(); }
+    void release() {
+      if (auto undo = std::exchange(undo_, nullptr))
+        undo();
+    }
+
+  private:
+    std::function<void()> undo_;
+  };
+
+  // The stagehand must not be moved while a scope lives.
+
+  /// These blocks do not leave. Throws NameUnknown.
+  [[nodiscard]] Scope keepResident(std::span<const std::string> ids);
+  /// `bytes` are out of reach of guests; what a PRIMARY model has on the device
+  /// does not leave for them either.
+  [[nodiscard]] Scope reserve(const std::string &model, ResidencyRank rank, int64_t bytes);
+  /// Blocks run in the name of a model that is a guest.
+  [[nodiscard]] Scope asGuest(const std::string &model);
+  /// What may be allocated before something must leave, for the guest or, if
+  /// there is none, for everybody; may be negative.
+  int64_t headroomBytes() const;
+
+  //===--------------------------------------------------------------------===//
+  // State
+  //===--------------------------------------------------------------------===//
+
+  /// What outlives a run: when blocks were used, their times, the last records.
+  /// Blocks are on no device afterwards.
+  Json saveState() const;
+  void restoreState(const Json &state);
+
+private:
+  struct Block;
+  struct Counts;
+  struct Reservation {
+    std::string model;
+    ResidencyRank rank;
+    int64_t bytes;
+  };
+
+  Block &find(std::string_view id);
+  const Block &find(std::string_view id) const { return const_cast<WeightStagehand *>(this)->find(id); }
+  void move(Block &block, BlockState to);
+  void forgetOrder() { cycle_.clear(); }
+  void buildOrder();
+  int64_t distance(const Block &block) const;
+  int64_t highBytes() const;
+  bool canLeave(const Block &block, bool evenFromWindow = false) const;
+  Block *bestToLeave(int64_t minDistance, bool evenFromWindow);
+  void startEviction(Block &block, WeightActions &actions);
+  void relievePressure(WeightActions &actions);
+  bool tryLoad(Block &block, Priority priority, bool isNeeded, WeightActions &actions);
+  void servePending(WeightActions &actions);
+  void prefetch(WeightActions &actions);
+  void goOn(WeightActions &actions);
+  void releaseSlabs(Block &block);
+  void dropLoad(Block &block, WeightActions &actions);
+  bool isAnythingUnderWay() const;
+  [[noreturn]] void failForRoom(const Block &block) const;
+  void replan();
+  Json makeRecord(bool aborted) const;
+  void closeStep(bool aborted);
+
+  WeightStagehandConfig config_;
+  WeightLimits limits_;
+  HostSlabQueue slabs_;
+  WeightHints hints_;
+  int64_t ringSlots_ = 0;
+  std::deque<Block> blocks_;
+  std::unordered_map<std::string, Block *> byId_;
+
+  /// The orders of forward, backward, optimizer; those of the step in a row.
+  std::vector<Block *> orders_[3];
+  bool hasOrder_[3] = {};
+  std::vector<Block *> cycle_;
+  size_t phaseBegin_[3] = {};
+  /// In cycle_, of the block that ran or runs last; -1 before the first.
+  int64_t cursor_ = -1;
+
+  int64_t step_ = 0;
+  bool inStep_ = false, isTraining_ = true;
+  int64_t vramBytes_ = 0, reservedBytes_ = 0;
+  /// Slots of the ring that are taken, loads under way.
+  int64_t occupied_ = 0, inflight_ = 0;
+  /// Needed now, and waiting for slabs or room.
+  std::deque<Block *> pending_;
+  std::vector<Reservation *> reservations_;
+  std::optional<std::string> guest_;
+
+  std::optional<WeightPlan> plan_;
+  std::unique_ptr<Counts> counts_;
+  std::shared_ptr<const Json> lastRecord_;
+  struct StepSummary {
+    int64_t hits, late, misses;
+    double stallMs, vramMiB;
+  };
+  std::deque<StepSummary> history_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_WEIGHTSTAGEHAND_H

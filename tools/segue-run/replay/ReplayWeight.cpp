@@ -1,0 +1,271 @@
+//===- ReplayWeight.cpp - logs of Weight Stagehand ------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The events are described in docs/guides/replay-weight.md.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Replayer.h"
+#include "segue/runtime/Services/WeightStagehand.h"
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace segue::tool {
+
+namespace {
+class WeightReplayer : public Replayer {
+public:
+  explicit WeightReplayer(const ReplayLog &log) : log_(log), config_(read(log)) {}
+
+  Json apply(EventReader &event) override;
+
+private:
+  static WeightStagehandConfig read(const ReplayLog &log) {
+    ConfigReader reader = log.readConfig();
+    for (const char *service : {"activation_stagehand", "conductor_config", "selective_precision", "squareq"})
+      reader.allow(service);
+    return WeightStagehandConfig::read(reader);
+  }
+  Json registerBlocks(EventReader &event);
+  Json limits(EventReader &event);
+  Json pool() const;
+  Json before(EventReader &event);
+  Json moved(EventReader &event);
+  WeightStagehand &stagehand();
+
+  ReplayLog log_;
+  WeightStagehandConfig config_;
+  std::unique_ptr<WeightStagehand> stagehand_;
+  std::map<std::string, WeightStagehand::Scope> scopes_;
+};
+} // namespace
+
+/// `issued`: [[block, priority], …], `evict`: [[block, saves back], …], in the
+/// order in which they are to start.
+static Json answerOf(const WeightActions &actions) {
+  Json issued = Json::array(), evict = Json::array();
+  for (const WeightAction &action : actions)
+    if (action.kind == WeightAction::Kind::Load)
+      issued.push_back({action.block, nameOf(action.priority)});
+    else
+      evict.push_back({action.block, action.saveBack});
+  return {{"issued", issued}, {"evict", evict}};
+}
+
+static Json answerOf(const WeightStagehand &stagehand, const WeightActions &actions) {
+  Json answer = answerOf(actions);
+  answer["resident"] = stagehand.resident();
+  return answer;
+}
+
+WeightStagehand &WeightReplayer::stagehand() {
+  if (!stagehand_)
+    throw MalformedEvent("a \"register\" comes first");
+  return *stagehand_;
+}
+
+static WeightSizes readSizes(EventReader &event, int64_t largest) {
+  WeightSizes sizes;
+  sizes.largestBlockBytes = largest;
+  if (event.has("vram_budget_mb"))
+    sizes.vramBudgetBytes = event.bytesOfMiB("vram_budget_mb");
+  if (event.has("host_budget_mb"))
+    sizes.hostBudgetBytes = event.bytesOfMiB("host_budget_mb");
+  return sizes;
+}
+
+Json WeightReplayer::limits(EventReader &event) {
+  WeightLimits limits = config_.limits(readSizes(event, event.bytesOfMiB("largest_mb")));
+  return {{"slab_mb", double(limits.slabBytes) / (1 << 20)},
+          {"pool_mb", double(limits.slabBytes * limits.slabs) / (1 << 20)},
+          {"high_mb", double(limits.highBytes) / (1 << 20)},
+          {"low_mb", double(limits.lowBytes) / (1 << 20)}};
+}
+
+Json WeightReplayer::registerBlocks(EventReader &event) {
+  const Json &blocks = event.json("blocks");
+  if (!blocks.is_array())
+    event.refuse("blocks", "a list of [id, MiB] or [id, MiB, backing]");
+  std::vector<WeightBlock> read;
+  int64_t largest = 0;
+  for (const Json &each : blocks) {
+    if (!each.is_array() || each.size() < 2 || !each[0].is_string() || !each[1].is_number() ||
+        (each.size() > 2 && !each[2].is_string()))
+      event.refuse("blocks", "a list of [id, MiB] or [id, MiB, backing]");
+    WeightBlock &block = read.emplace_back();
+    block.id = each[0].get<std::string>();
+    block.bytes = int64_t(each[1].get<double>() * (1 << 20));
+    if (each.size() > 2) {
+      auto backing = fromName<WeightBacking>(each[2].get<std::string>());
+      if (!backing)
+        event.refuse("blocks", "resident_source, file, slab, file + mutable");
+      block.backing = *backing;
+    }
+    block.staged = block.backing != WeightBacking::ResidentSource;
+    block.model = event.text("model", "");
+    largest = std::max(largest, block.bytes);
+  }
+  WeightSizes sizes = readSizes(event, largest);
+  if (!stagehand_)
+    stagehand_ = std::make_unique<WeightStagehand>(config_, config_.limits(sizes));
+  for (WeightBlock &block : read)
+    stagehand_->registerBlock(std::move(block));
+  if (event.has("ring"))
+    stagehand_->setRing(event.integer("ring"));
+  return Json::object();
+}
+
+Json WeightReplayer::pool() const {
+  const HostSlabQueue &slabs = stagehand_->slabs();
+  return {{"free", slabs.free()},
+          {"in_use", slabs.inUse()},
+          {"peak_in_use", slabs.peakInUse()},
+          {"wait_count", slabs.waitCount()}};
+}
+
+Json WeightReplayer::before(EventReader &event) {
+  static constexpr std::string_view names[] = {"HIT", "LATE", "MISS"};
+  if (event.has("used_mb"))
+    stagehand().measure(event.bytesOfMiB("used_mb"));
+  BeforeBlock before = stagehand().beforeBlock(event.text("id"));
+  Json answer = answerOf(*stagehand_, before.actions);
+  answer["use"] = names[size_t(before.use)];
+  return answer;
+}
+
+/// The events that end a copy, or leave a block.
+Json WeightReplayer::moved(EventReader &event) {
+  const std::string &op = event.op();
+  std::string id = event.text("id");
+  if (op == "after_block") {
+    if (event.has("used_mb"))
+      stagehand().measure(event.bytesOfMiB("used_mb"));
+    BlockOutput output{event.integer("nans", 0), event.integer("infs", 0), {}};
+    if (event.has("compute_ms"))
+      output.computeMs = event.number("compute_ms");
+    return answerOf(*stagehand_, stagehand().afterBlock(id, output));
+  }
+  if (op == "loaded")
+    return answerOf(*stagehand_, stagehand().loaded(id, {event.number("copy_ms", 0), event.number("file_read_ms", 0)}));
+  if (op == "load_denied")
+    return answerOf(*stagehand_, stagehand().loadDenied(id));
+  if (op == "evicted")
+    return answerOf(*stagehand_, stagehand().evicted(id));
+  if (op == "save_back_failed")
+    return answerOf(*stagehand_, stagehand().saveBackFailed(id));
+  LoadFailure failure = stagehand().loadFailed(id);
+  Json answer = answerOf(*stagehand_, failure.actions);
+  answer["action"] = failure.retry ? "RETRY" : "FAIL";
+  if (!failure.retry)
+    answer["error"] = errorCodeName(ErrorCode::TransferFailed);
+  return answer;
+}
+
+Json WeightReplayer::apply(EventReader &event) {
+  const std::string &op = event.op();
+  if (op == "register")
+    return registerBlocks(event);
+  if (op == "limits")
+    return limits(event);
+  if (op == "config_case")
+    return answerConfigCase(log_, event, [](ConfigReader &reader) { WeightStagehandConfig::read(reader); });
+  if (op == "score_v0")
+    return {{"score", WeightStagehand::scoreOfV0(event.integer("order"), event.integer("position"),
+                                                 event.integer("blocks"), event.integer("bytes"))}};
+  if (op == "order") {
+    auto phase = fromName<StepPhase>(event.text("phase"));
+    if (!phase)
+      event.refuse("phase", "FORWARD, BACKWARD, OPTIMIZER");
+    stagehand().setOrder(*phase, event.texts("ids"));
+    return Json::object();
+  }
+  if (op == "begin_step") {
+    stagehand().beginStep(event.integer("step"), event.boolean("training", true));
+    return Json::object();
+  }
+  if (op == "phase") {
+    auto phase = fromName<StepPhase>(event.text("phase"));
+    if (!phase)
+      event.refuse("phase", "STEP_BEGIN, FORWARD, BACKWARD, OPTIMIZER, STEP_END");
+    stagehand().enterPhase(*phase);
+    return Json::object();
+  }
+  if (op == "hints") {
+    WeightHints hints;
+    hints.maxInflightH2d = event.integer("h2d", hints.maxInflightH2d);
+    hints.windowCap = event.integer("window", hints.windowCap);
+    hints.suppressSpeculative = event.boolean("suppress", false);
+    stagehand().setHints(hints);
+    return {{"window", stagehand().window()}};
+  }
+  if (op == "measure") {
+    stagehand().measure(event.bytesOfMiB("vram_allocated_mb"));
+    return Json::object();
+  }
+  if (op == "before_block")
+    return before(event);
+  if (op == "after_block" || op == "loaded" || op == "load_failed" || op == "load_denied" || op == "evicted" ||
+      op == "save_back_failed")
+    return moved(event);
+  if (op == "changed") {
+    stagehand().changed(event.text("id"), event.bytesOrMiB());
+    return Json::object();
+  }
+  if (op == "make_room")
+    return answerOf(stagehand().makeRoom(event.bytesOrMiB()));
+  if (op == "next_use")
+    return {{"distance", stagehand().nextUse(event.text("id"))}};
+  if (op == "stall") {
+    stagehand().addStall(event.number("ms"));
+    return Json::object();
+  }
+  if (op == "state")
+    return {{"state", nameOf(stagehand().state(event.text("id")))}, {"uses", stagehand().useCount(event.text("id"))}};
+  if (op == "keep") {
+    scopes_[event.text("id")] = stagehand().keepResident(event.texts("ids"));
+    return Json::object();
+  }
+  if (op == "reserve") {
+    bool primary = event.text("rank", "PRIMARY") == "PRIMARY";
+    scopes_[event.text("id")] = stagehand().reserve(
+        event.text("model"), primary ? ResidencyRank::Primary : ResidencyRank::Secondary, event.bytesOrMiB());
+    return Json::object();
+  }
+  if (op == "guest") {
+    scopes_[event.text("id")] = stagehand().asGuest(event.text("model"));
+    return {{"headroom_mb", double(stagehand().headroomBytes()) / (1 << 20)}};
+  }
+  if (op == "release") {
+    scopes_[event.text("id")].release();
+    return {{"headroom_mb", double(stagehand().headroomBytes()) / (1 << 20)}};
+  }
+  if (op == "pool") {
+    stagehand();
+    return pool();
+  }
+  if (op == "abort_step") {
+    stagehand().abortStep();
+    return stagehand_->telemetry();
+  }
+  if (op == "end_step") {
+    Json answer = answerOf(stagehand().endStep());
+    answer.update(stagehand_->telemetry());
+    answer["rolling"] = stagehand_->rolling();
+    answer["line"] = stagehand_->logLine();
+    answer["window"] = stagehand_->window();
+    return answer;
+  }
+  event.unknownOp(
+      {"register", "limits",           "config_case",  "score_v0",    "order",    "begin_step",  "phase",
+       "hints",    "measure",          "before_block", "after_block", "loaded",   "load_failed", "load_denied",
+       "evicted",  "save_back_failed", "changed",      "make_room",   "next_use", "stall",       "state",
+       "keep",     "reserve",          "guest",        "release",     "pool",     "abort_step",  "end_step"});
+}
+
+std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) { return std::make_unique<WeightReplayer>(log); }
+
+} // namespace segue::tool
