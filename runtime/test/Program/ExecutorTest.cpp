@@ -349,6 +349,7 @@ TEST_P(ExecutorTest, DeferredParametersComeWithTheirBlocks) {
     EXPECT_EQ(streamer.events, (std::vector<std::string>{"defer b", "defer c", "begin h.0", "bring b", "free b", "end",
                                                          "begin h.1", "bring c", "free b", "free c", "end"}));
     EXPECT_EQ(outputs[2].storage(), c.storage()); // the caller's handle
+    EXPECT_EQ(outputs[2].sharedDesc(), c.sharedDesc());
     Tensor updated = toHost(streamer.brought["c"]);
     for (int i = 0; i < 4; ++i) {
       EXPECT_EQ(toHost(outputs[0]).data<float>()[i], toHost(plain[0]).data<float>()[i]);
