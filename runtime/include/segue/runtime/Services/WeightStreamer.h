@@ -1,0 +1,113 @@
+//===- WeightStreamer.h - weights that come with their block ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Does what WeightStagehand decides: the parameters that a program's blocks use
+// lie in host memory, in a safetensors file or in a slab, and are in a ring of
+// slots on the device while their block runs, and as long after as there is
+// room. It is the sink of the executor's events:
+//
+//   WeightStreamer streamer(device, config);
+//   streamer.add(StepPhase::Forward, module, binary.program("forward"), source);
+//   streamer.add(StepPhase::Backward, module, binary.program("backward"), source);
+//   streamer.start();                                     // ring and pool are taken
+//   streamer.enter(Phase::StepBegin);
+//   streamer.enter(Phase::Forward);
+//   submit(device, binary.program("forward"), inputs, &streamer);
+//
+// A program is given its streamed parameters as they lie on the host: what
+// `source` gave, or any tensor of that shape and type where the bytes are in a
+// file. Values never depend on any of it: a load that fails, or a file that was
+// changed, is an error, and no part of its block is used.
+//
+// Everything is queued: a load waits for what used its slot before, a block for
+// its load, in the queues of the device. The thread waits where a block begins
+// whose load has not ended when the block before has. That thread is the one
+// that submits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_WEIGHTSTREAMER_H
+#define SEGUE_RUNTIME_SERVICES_WEIGHTSTREAMER_H
+
+#include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include "segue/runtime/Services/WeightStagehand.h"
+
+namespace segue::inline runtime {
+
+/// Where a streamed parameter lies between two uses: one of three.
+struct WeightSource {
+  /// In memory of the host. What a program writes is copied back to it.
+  Tensor host;
+  /// In a safetensors file, under this name; read-only.
+  std::filesystem::path file;
+  /// In the slab of the options, under this name; read-only.
+  bool inSlab = false;
+  std::string name;
+};
+
+struct WeightStreamerOptions {
+  /// Slots of the ring; 0: as many as fit under the high watermark beside what
+  /// is allocated when `start` is called, at most one per block.
+  int64_t slots = 0;
+  std::shared_ptr<SlabServer> slab;
+  /// Get warnings, and the line of every telemetry_interval_steps; by default
+  /// stderr does, and nobody.
+  std::function<void(const std::string &)> warn, log;
+};
+
+class WeightStreamer final : public EventSink {
+public:
+  explicit WeightStreamer(DeviceRef device, WeightStagehandConfig config = {}, WeightStreamerOptions options = {});
+  /// Waits for what is queued. What was changed and not saved back is lost: see
+  /// flush().
+  ~WeightStreamer() override;
+
+  /// Which source a parameter has; none: it is not streamed.
+  using Sources = std::function<std::optional<WeightSource>(const Value &parameter)>;
+  /// Streams the parameters of a program that touches them within blocks alone.
+  /// `module` keeps names apart: parameters of one name and module are one, in
+  /// whatever program. Programs of a phase are added in the order in which they
+  /// are submitted. Throws InvalidArgument for a read-only source that the
+  /// program writes, LayoutMismatch for a source
+  /// of another shape.
+  void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
+
+  /// Opens the files, matches all weights, takes ring and pool. Throws what
+  /// matchWeights throws, DtypeMismatch where strict_bf16, BudgetInfeasible naming the largest block where
+  /// not one slot fits, DeviceOom.
+  void start();
+
+  /// Copies back what was changed and waits for it: before a checkpoint, at the
+  /// end. Throws TransferFailed.
+  void flush();
+  /// The step cannot be finished: waits for the device, and forgets its uses.
+  /// STEP_BEGIN in the midst of a step does the same.
+  void abortStep();
+
+  const WeightStagehand &policy() const;
+  int64_t slots() const;
+  /// Bytes of the ring.
+  uint64_t ringBytes() const;
+  /// The record of the last step, as in the telemetry file: that of the policy
+  /// and that of the slab.
+  Json record() const;
+
+  void onPhase(Phase phase) override;
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
+  void onBlockBegin(const Program &program, std::string_view block) override;
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
+  void onBlockEnd(const Program &program) override;
+
+private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_WEIGHTSTREAMER_H

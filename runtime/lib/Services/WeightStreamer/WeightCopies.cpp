@@ -1,0 +1,291 @@
+//===- WeightCopies.cpp - loads, evictions and save-backs -----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A load is queued whole: reads of files run on the queue of the link, so that
+// no page fault stops the thread that submits, then copies into the slot, which
+// wait there for whoever used it last. It is known to have ended at the next
+// event; only then is its block used.
+//
+//===----------------------------------------------------------------------===//
+
+#include "WeightStreamerImpl.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+void WeightStreamer::Impl::mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after) {
+  // The queue's work keeps no handle of the device.
+  Work work{[watch, isEnd, clock = device.get()] { (isEnd ? watch->end : watch->begin) = clock->seconds(); }, {}, {}};
+  device->enqueue(queue, after, std::move(work));
+}
+
+/// What the policy sees is the memory of others and the blocks that it knows,
+/// not the ring, which is always there.
+void WeightStreamer::Impl::measure() {
+  int64_t used = int64_t(device->memory().liveBytes(Space::DeviceDram));
+  for (const auto &slot : ring)
+    used -= int64_t(slot->bytes());
+  for (const auto &block : blocks)
+    used += block->slot ? int64_t(block->storedBytes) : 0;
+  policy->measure(used);
+}
+
+void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
+  for (const WeightAction &action : actions) {
+    Block &block = *byId.at(action.block);
+    if (action.kind == WeightAction::Kind::Load)
+      load(block, action.priority);
+    else
+      evict(block, action.saveBack);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Loads
+//===----------------------------------------------------------------------===//
+
+void WeightStreamer::Impl::load(Block &block, Priority priority) {
+  block.slot = std::move(freeSlots.front());
+  freeSlots.pop_front();
+  queueLoad(block, priority);
+  loading.push_back(&block);
+}
+
+void WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
+  block.error.reset();
+  block.slot->forgetOutcome();
+  block.copyWatch = std::make_shared<Stopwatch>();
+  mark(Queue::HostToDevice, block.copyWatch, /*isEnd=*/false, {});
+  TransferOptions how;
+  how.priority = priority == Priority::Speculative ? TransferPriority::Speculative : TransferPriority::Required;
+  try {
+    uint64_t slabOffset = 0;
+    for (const Weight *weight : block.weights) {
+      Tensor target = Tensor::in(block.slot, weight->desc);
+      how.consumer = weight->consumer;
+      if (weight->source.inSlab)
+        options.slab->serveInto(weight->source.name, target, how);
+      else if (weight->file)
+        engine.copyInto(stage(block, *weight, slabOffset), target, how);
+      else
+        engine.copyInto(weight->source.host, target, how);
+    }
+  } catch (const Error &error) {
+    block.error = error;
+  }
+  block.copied = block.slot->uses();
+  block.copied.join(Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)));
+  mark(Queue::HostToDevice, block.copyWatch, /*isEnd=*/true, {});
+}
+
+/// Queues the read of a weight into page-locked memory, or, where that has no
+/// room for it in one piece, into other memory of the host.
+Tensor WeightStreamer::Impl::stage(Block &block, const Weight &weight, uint64_t &slabOffset) {
+  TensorDesc desc(weight.entry->shape, *weight.entry->element, Layout{.space = Space::HostPinned});
+  uint64_t bytes = desc.spanBytes(), slabBytes = pool->classBytes(0);
+  Tensor tensor;
+  bool fits = !block.slabs.empty() && slabOffset + bytes <= slabBytes;
+  if (!fits && bytes <= slabBytes)
+    if (auto slab = pool->tryTake(0)) {
+      slab->storage->forgetOutcome();
+      block.slabs.push_back(std::move(*slab));
+      slabOffset = 0;
+      fits = true;
+    }
+  if (fits) {
+    desc.layout.offset = slabOffset;
+    desc.layout.alignment = 64;
+    slabOffset = (slabOffset + bytes + 511) / 512 * 512;
+    tensor = Tensor::in(block.slabs.back().storage, std::make_shared<const TensorDesc>(std::move(desc)));
+  } else {
+    tensor = Tensor::onHost(device, weight.entry->shape, *weight.entry->element);
+    block.unpinned.push_back(tensor);
+  }
+  readInto(weight, tensor);
+  return tensor;
+}
+
+void WeightStreamer::Impl::readInto(const Weight &weight, const Tensor &target) {
+  Storage &storage = *target.storage();
+  auto read = [file = weight.file, entry = weight.entry, data = target.bytes(), outcome = storage.outcome()] {
+    try {
+      file->checkUnchanged();
+      file->read(*entry, 0, {data, entry->bytes});
+      file->checkUnchanged();
+    } catch (const Error &error) {
+      outcome->fail(error);
+    }
+  };
+  uint64_t entry = device->enqueue(Queue::HostToDevice, storage.uses(), Work{std::move(read), {}, "read weights"});
+  storage.addWrite(Fence(Queue::HostToDevice, entry));
+}
+
+static bool isWorthRetrying(ErrorCode code) {
+  return code != ErrorCode::SourceChanged && code != ErrorCode::ChecksumMismatch && code != ErrorCode::FileCorrupt;
+}
+
+/// The copies of a load have ended, well or not.
+void WeightStreamer::Impl::finishLoad(Block &block, bool isNeeded) {
+  std::optional<Error> error = block.error;
+  if (const Error *failure = block.slot->failure(); failure && !error)
+    error = *failure;
+  for (PinnedSlab &slab : block.slabs)
+    pool->give(std::move(slab));
+  block.slabs.clear();
+  block.unpinned.clear();
+  std::erase(loading, &block);
+  if (!error) {
+    carryOut(policy->loaded(block.id, {.copyMs = block.copyWatch->milliseconds()}));
+    return;
+  }
+  LoadFailure failure = policy->loadFailed(block.id);
+  if (failure.retry && isWorthRetrying(error->code())) {
+    queueLoad(block, Priority::Required);
+    loading.push_back(&block);
+    return;
+  }
+  if (failure.retry)
+    failure = policy->loadFailed(block.id);
+  release(block);
+  carryOut(failure.actions);
+  if (!isNeeded)
+    return; // it is loaded again when its turn comes, and fails then
+  throw error->within("block \"" + block.id + "\"");
+}
+
+void WeightStreamer::Impl::release(Block &block) {
+  block.slot->forgetOutcome();
+  freeSlots.push_back(std::move(block.slot));
+  block.slot = nullptr;
+}
+
+//===----------------------------------------------------------------------===//
+// Leaving
+//===----------------------------------------------------------------------===//
+
+void WeightStreamer::Impl::evict(Block &block, bool saveBack) {
+  if (saveBack && queueSaveBack(block)) {
+    saving.push_back(&block);
+    return;
+  }
+  if (saveBack)
+    return carryOut(policy->saveBackFailed(block.id));
+  release(block);
+  carryOut(policy->evicted(block.id));
+}
+
+/// False if what wrote the block has failed: the host keeps the values of the
+/// last step that was finished.
+bool WeightStreamer::Impl::queueSaveBack(Block &block) {
+  device->wait(block.slot->writes());
+  for (const Weight *weight : block.weights)
+    if (weight->isChanged && weight->source.host.storage()->failure())
+      return false;
+  Fence copied;
+  for (const Weight *weight : block.weights) {
+    if (!weight->isChanged)
+      continue;
+    TransferOptions how;
+    how.consumer = weight->consumer;
+    try {
+      engine.copyInto(Tensor::in(block.slot, weight->desc), weight->source.host, how);
+    } catch (const Error &) {
+      return false;
+    }
+    copied.join(weight->source.host.storage()->writes());
+  }
+  block.copied = copied;
+  return true;
+}
+
+void WeightStreamer::Impl::finishSaveBack(Block &block) {
+  std::erase(saving, &block);
+  for (const Weight *weight : block.weights)
+    if (weight->isChanged && weight->source.host.storage()->failure()) {
+      options.warn("block \"" + block.id + "\" could not be saved back and stays on the device: " +
+                   weight->source.host.storage()->failure()->what());
+      return carryOut(policy->saveBackFailed(block.id));
+    }
+  for (Weight *weight : block.weights)
+    weight->isChanged = false;
+  release(block);
+  carryOut(policy->evicted(block.id));
+}
+
+void WeightStreamer::flush() {
+  Impl &s = *impl_;
+  while (!s.saving.empty()) {
+    s.device->wait(s.saving.front()->copied);
+    s.finishSaveBack(*s.saving.front());
+  }
+  for (const auto &block : s.blocks) {
+    bool isChanged = std::ranges::any_of(block->weights, [](const Impl::Weight *weight) { return weight->isChanged; });
+    if (!isChanged)
+      continue;
+    bool queued = s.queueSaveBack(*block);
+    if (queued)
+      s.device->wait(block->copied);
+    for (Impl::Weight *weight : block->weights) {
+      if (!weight->isChanged)
+        continue;
+      if (const Error *failure = weight->source.host.storage()->failure())
+        throw failure->within("block \"" + block->id + "\" cannot be saved back");
+      if (queued)
+        weight->isChanged = false;
+    }
+    if (!queued)
+      throw Error(ErrorCode::TransferFailed, "block \"" + block->id + "\" cannot be saved back");
+    s.policy->savedBack(block->id);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Ends of copies
+//===----------------------------------------------------------------------===//
+
+void WeightStreamer::Impl::poll() {
+  // Ending one may start others; those are looked at in the next round.
+  for (bool again = true; std::exchange(again, false);) {
+    for (Block *block : saving)
+      if (device->isDone(block->copied)) {
+        finishSaveBack(*block);
+        again = true;
+        break;
+      }
+    for (Block *block : loading)
+      if (!again && device->isDone(block->copied)) {
+        finishLoad(*block, /*isNeeded=*/policy->useCount(block->id) > 0);
+        again = true;
+        break;
+      }
+  }
+}
+
+/// Until the block is there, one copy after another.
+void WeightStreamer::Impl::awaitLoad(Block &block) {
+  while (policy->state(block.id) != BlockState::GpuReady) {
+    auto own = std::ranges::find(loading, &block);
+    if (own != loading.end()) {
+      device->wait(block.copied);
+      finishLoad(block, /*isNeeded=*/true);
+    } else if (!saving.empty()) {
+      Block &first = *saving.front();
+      device->wait(first.copied);
+      finishSaveBack(first);
+    } else if (!loading.empty()) {
+      Block &first = *loading.front();
+      device->wait(first.copied);
+      finishLoad(first, /*isNeeded=*/false);
+    } else {
+      throw Error(ErrorCode::DeviceOom, "weight streamer: block \"" + block.id +
+                                            "\" waits for room that nobody gives: " + policy->describe());
+    }
+  }
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,141 @@
+//===- WeightStreamerImpl.h - blocks, slots and their copies ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
+#define SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
+
+#include "../SquareQ/StoredFile.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Memory/PinnedPool.h"
+#include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Services/WeightStreamer.h"
+#include "segue/runtime/Telemetry/JsonlWriter.h"
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+/// When a queue came by, twice. Set by the queue's thread.
+struct Stopwatch {
+  std::atomic<double> begin{0}, end{0};
+  double milliseconds() const { return std::max(0.0, 1000 * (end.load() - begin.load())); }
+};
+
+struct WeightStreamer::Impl {
+  struct Block;
+  struct Weight {
+    /// "module.name", for errors.
+    std::string key;
+    /// On the device, from its offset in the slot on.
+    std::shared_ptr<const TensorDesc> desc;
+    WeightSource source;
+    std::shared_ptr<const StoredFile> file;
+    const SafetensorsEntry *entry = nullptr;
+    std::string blockId;
+    Block *block = nullptr;
+    /// False: it is touched by several blocks, or outside of blocks.
+    bool isStreamed = true;
+    bool isWritten = false, isChanged = false;
+    /// As it crosses the link.
+    uint64_t storedBytes = 0;
+    std::shared_ptr<const TransferConsumer> consumer;
+  };
+  struct Block {
+    std::string id;
+    std::vector<Weight *> weights;
+    uint64_t slotBytes = 0, storedBytes = 0;
+    bool isStaged = false;
+    /// Of the ring; null while it is not on the device.
+    std::shared_ptr<Storage> slot;
+    /// Of the copies that load it, or save it back.
+    Fence copied;
+    std::shared_ptr<Stopwatch> copyWatch, computeWatch;
+    std::vector<PinnedSlab> slabs;
+    /// What had no place in a slab.
+    std::vector<Tensor> unpinned;
+    /// What was thrown when its load was queued.
+    std::optional<Error> error;
+  };
+  /// What happens where a block of a program is opened, and closed.
+  struct Use {
+    Block *begins = nullptr, *ends = nullptr;
+  };
+  struct ProgramPlan {
+    /// Kept for its image, which names it.
+    Program program;
+    StepPhase phase;
+    BlockUses uses;
+    /// By input, or null.
+    std::vector<Weight *> inputs;
+    std::vector<Use> blocks;
+  };
+
+  Impl(DeviceRef device, WeightStagehandConfig config, WeightStreamerOptions options);
+
+  // Plans.
+  void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
+  Weight &addWeight(const std::string &module, const Program &program, uint32_t input, const WeightSource &source);
+  void openFiles();
+  void describeStored(Weight &weight);
+  void makeBlocks();
+  void makeOrders();
+  void takeMemory();
+  ProgramPlan *find(const Program &program);
+
+  // Copies.
+  void carryOut(const WeightActions &actions);
+  void load(Block &block, Priority priority);
+  void queueLoad(Block &block, Priority priority);
+  Tensor stage(Block &block, const Weight &weight, uint64_t &slabOffset);
+  void readInto(const Weight &weight, const Tensor &target);
+  void finishLoad(Block &block, bool isNeeded);
+  void evict(Block &block, bool saveBack);
+  bool queueSaveBack(Block &block);
+  void finishSaveBack(Block &block);
+  void release(Block &block);
+  void poll();
+  void awaitLoad(Block &block);
+  void mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after);
+  void measure();
+
+  void beginStep();
+  void endStep(bool aborted);
+  void abortStep();
+
+  DeviceRef device;
+  WeightStagehandConfig config;
+  WeightStreamerOptions options;
+  TransferEngine &engine;
+
+  std::vector<std::unique_ptr<ProgramPlan>> programs;
+  std::map<std::pair<const BinaryImage *, size_t>, ProgramPlan *> byProgram;
+  std::map<std::string, std::unique_ptr<Weight>> weights;
+  std::vector<Weight *> weightOrder;
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::map<std::string, Block *> byId;
+  std::map<std::filesystem::path, std::shared_ptr<const StoredFile>> files;
+
+  std::optional<WeightStagehand> policy;
+  std::vector<std::shared_ptr<Storage>> ring;
+  std::deque<std::shared_ptr<Storage>> freeSlots;
+  std::optional<PinnedPool> pool;
+  std::deque<Block *> loading, saving;
+  std::optional<JsonlWriter> telemetry;
+  Json lastRecord = Json::object();
+
+  /// The program that runs: which of its blocks comes next, which are open.
+  ProgramPlan *current = nullptr;
+  size_t nextBlock = 0;
+  std::vector<size_t> open;
+  /// The end of the block that ran last.
+  Fence computed;
+  int64_t step = 0;
+  bool inStep = false;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H

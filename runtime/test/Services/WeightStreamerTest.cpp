@@ -1,0 +1,431 @@
+//===- WeightStreamerTest.cpp - weights that come with their block --------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Services/WeightStreamer.h"
+#include "LayerChain.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <random>
+
+using namespace segue;
+using namespace segue::test;
+namespace fs = std::filesystem;
+
+static WeightStagehandConfig parse(const std::string &text) {
+  Json object = Json::parse(text);
+  ConfigReader reader(object, "memory.stagehand", ConfigReader::Files::Ignore);
+  return WeightStagehandConfig::read(reader);
+}
+
+static WeightStagehandConfig quiet(const std::string &rest = "") {
+  return parse(R"({"telemetry_enabled": false)" + rest + "}");
+}
+
+static Tensor random(const DeviceRef &device, Shape shape, uint64_t seed, float scale) {
+  Tensor tensor = Tensor::onHost(device, std::move(shape), ElementType::f32);
+  std::mt19937_64 engine(seed);
+  std::uniform_real_distribution<float> draw(-scale, scale);
+  for (uint64_t i = 0; i < tensor.elementCount(); ++i)
+    tensor.data<float>()[i] = draw(engine);
+  return tensor;
+}
+
+static std::vector<float> valuesOf(const Tensor &tensor) {
+  Tensor host = toHost(tensor);
+  return {host.data<float>(), host.data<float>() + host.elementCount()};
+}
+
+namespace {
+/// Two stitched chains: one of frozen layers, one that is trained after it.
+class Model {
+public:
+  Model(DeviceRef device, ChainSize first, ChainSize second) : device_(std::move(device)) {
+    chains_.push_back(makeChain(first, 100));
+    chains_.push_back(makeChain(second, 200));
+    rate_ = Tensor::onHost(device_, {second.width, second.width}, ElementType::f32);
+    std::memset(rate_.bytes(), 0, rate_.desc().spanBytes());
+    for (int64_t i = 0; i < second.width; ++i)
+      rate_.data<float>()[i * second.width + i] = -0.01f;
+    rate_ = copyTo(device_, rate_, TensorDesc(rate_.shape(), ElementType::f32));
+    x_ = random(device_, {first.rows, first.width}, 7, 1);
+  }
+
+  /// Brings all weights to the device: what a run without streaming has.
+  void placeAll() {
+    for (Chain &chain : chains_)
+      for (Tensor &weight : chain.weights)
+        weight = copyTo(device_, weight, TensorDesc(weight.shape(), ElementType::f32));
+  }
+
+  void stream(WeightStreamer &streamer, const std::function<WeightSource(size_t, size_t)> &sourceOf = {}) {
+    auto add = [&](StepPhase phase, size_t c, const char *program) {
+      Chain &chain = chains_[c];
+      streamer.add(phase, std::string(1, char('a' + c)), chain.binary.program(program), [&](const Value &value) {
+        size_t index = size_t(std::stoi(value.name.substr(1)));
+        WeightSource source;
+        source.host = chain.weights[index];
+        return std::optional(sourceOf ? sourceOf(c, index) : source);
+      });
+    };
+    add(StepPhase::Forward, 0, "forward");
+    add(StepPhase::Forward, 1, "forward");
+    add(StepPhase::Backward, 1, "backward");
+    add(StepPhase::Backward, 0, "backward");
+    add(StepPhase::Optimizer, 1, "optimizer");
+    streamer.start();
+  }
+
+  /// Returns y and the gradient of x.
+  std::pair<std::vector<float>, std::vector<float>> step(EventSink *events) {
+    auto enter = [&](Phase phase) {
+      if (events)
+        events->enter(phase);
+    };
+    enter(Phase::StepBegin);
+    enter(Phase::Forward);
+    std::vector<Tensor> a = forward(0, x_, events), b = forward(1, a.back(), events);
+    Tensor y = b.back();
+    enter(Phase::Backward);
+    std::vector<Tensor> gradB = backward(1, a.back(), b, y, events);
+    std::vector<Tensor> gradA = backward(0, x_, a, inputGradient(1, gradB), events);
+    enter(Phase::Optimizer);
+    update(gradB, events);
+    auto result = std::pair(valuesOf(y), valuesOf(inputGradient(0, gradA)));
+    enter(Phase::StepEnd);
+    return result;
+  }
+
+  std::vector<float> weight(size_t chain, size_t layer) const { return valuesOf(chains_[chain].weights[layer]); }
+  Tensor &weightTensor(size_t chain, size_t layer) { return chains_[chain].weights[layer]; }
+  size_t layers(size_t chain) const { return chains_[chain].weights.size(); }
+
+private:
+  struct Chain {
+    Binary binary;
+    std::vector<Tensor> weights;
+    bool isTrained;
+  };
+
+  Chain makeChain(const ChainSize &size, uint64_t seed) {
+    Chain chain{ChainWriter(size).binary(), {}, size.isTrained};
+    for (int64_t i = 0; i < size.layers; ++i)
+      chain.weights.push_back(random(device_, {size.width, size.width}, seed + uint64_t(i), 0.2f));
+    return chain;
+  }
+
+  std::vector<Tensor> forward(size_t c, const Tensor &x, EventSink *events) {
+    std::vector<Tensor> inputs{x};
+    inputs.insert(inputs.end(), chains_[c].weights.begin(), chains_[c].weights.end());
+    return submit(device_, chains_[c].binary.program("forward"), inputs, events);
+  }
+
+  /// `results`: what forward gave, the saved values and y.
+  std::vector<Tensor> backward(size_t c, const Tensor &x, const std::vector<Tensor> &results, const Tensor &gradient,
+                               EventSink *events) {
+    std::vector<Tensor> inputs{gradient, x};
+    inputs.insert(inputs.end(), results.begin(), results.end() - 1);
+    inputs.insert(inputs.end(), chains_[c].weights.begin(), chains_[c].weights.end());
+    std::vector<Tensor> outputs = submit(device_, chains_[c].binary.program("backward"), inputs, events);
+    return outputs;
+  }
+
+  const Tensor &inputGradient(size_t c, const std::vector<Tensor> &gradients) const {
+    return gradients[size_t(chains_[c].binary.program("backward").findOutput("gx"))];
+  }
+
+  void update(const std::vector<Tensor> &gradients, EventSink *events) {
+    Chain &chain = chains_[1];
+    const Program &backward = chain.binary.program("backward"), &optimizer = chain.binary.program("optimizer");
+    std::vector<Tensor> inputs{rate_};
+    for (size_t i = 0; i < chain.weights.size(); ++i)
+      inputs.push_back(gradients[size_t(backward.findOutput("dw" + std::to_string(i)))]);
+    inputs.insert(inputs.end(), chain.weights.begin(), chain.weights.end());
+    chain.weights = submit(device_, optimizer, inputs, events);
+  }
+
+  DeviceRef device_;
+  std::vector<Chain> chains_;
+  Tensor rate_, x_;
+};
+} // namespace
+
+static constexpr ChainSize frozen{.layers = 6, .isTrained = false}, trained{.layers = 2, .isTrained = true};
+static constexpr uint64_t weightBytes = 64 * 64 * 4;
+
+class WeightStreamerTest : public testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(All, WeightStreamerTest,
+                         testing::Values("cpu", "sim:dram=4MiB", "sim:dram=4MiB,adversarial=1",
+                                         "sim:dram=4MiB,adversarial=2"));
+
+// The device has no room for all weights: a plain run says so, and a streamed
+// one trains to the same bits.
+TEST_P(WeightStreamerTest, TrainsWhatDoesNotFitToTheSameBits) {
+  constexpr int steps = 20;
+  std::vector<std::pair<std::vector<float>, std::vector<float>>> expected;
+  std::vector<std::vector<float>> expectedWeights;
+  {
+    DeviceRef device = Device::open(GetParam());
+    Model model(device, frozen, trained);
+    model.placeAll();
+    for (int i = 0; i < steps; ++i)
+      expected.push_back(model.step(nullptr));
+    for (size_t i = 0; i < model.layers(1); ++i)
+      expectedWeights.push_back(model.weight(1, i));
+  }
+  for (int64_t slots : {1, 2, 3, 8}) {
+    SCOPED_TRACE(std::to_string(slots) + " slots");
+    DeviceRef device = Device::open(GetParam());
+    Model model(device, frozen, trained);
+    // Of eight weights three slots, two gradients, the rate, and a little for
+    // activations.
+    uint64_t budget = slots == 8 ? 0 : (uint64_t(slots) + 2 + 1) * weightBytes + 24 * 1024;
+    if (budget && !device->hasUnifiedMemory()) {
+      device->memory().setBudget(Space::DeviceDram, budget);
+      if (slots <= 3) {
+        EXPECT_LT(budget, 9 * weightBytes + 24 * 1024);
+      }
+    }
+    WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 2)"), {.slots = slots});
+    model.stream(streamer);
+    EXPECT_EQ(streamer.slots(), slots);
+    for (int i = 0; i < steps; ++i) {
+      auto [y, gradient] = model.step(&streamer);
+      ASSERT_EQ(y, expected[size_t(i)].first) << "step " << i;
+      ASSERT_EQ(gradient, expected[size_t(i)].second) << "step " << i;
+      EXPECT_EQ(streamer.record()["step"], i + 1);
+    }
+    streamer.flush();
+    for (size_t i = 0; i < model.layers(1); ++i)
+      EXPECT_EQ(model.weight(1, i), expectedWeights[i]);
+    Json record = streamer.record();
+    if (slots == 8) {
+      EXPECT_EQ(record["loads"], 0); // all are there
+    } else {
+      EXPECT_GT(record["loads"], 0);
+    }
+    EXPECT_EQ(record["dtype_promotions"], 0);
+  }
+}
+
+// The example of the specification: N 5, window 2, capacity 3.
+TEST_P(WeightStreamerTest, SevenLoads) {
+  DeviceRef device = Device::open(GetParam());
+  Binary binary = ChainWriter({.layers = 5}).binary();
+  std::vector<Tensor> weights;
+  for (uint64_t i = 0; i < 5; ++i)
+    weights.push_back(random(device, {64, 64}, i, 0.1f));
+  WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 2)"), {.slots = 3});
+  auto source = [&](const Value &value) {
+    WeightSource found;
+    found.host = weights[size_t(value.name[1] - '0')];
+    return std::optional(found);
+  };
+  streamer.add(StepPhase::Forward, "", binary.program("forward"), source);
+  streamer.add(StepPhase::Backward, "", binary.program("backward"), source);
+  streamer.start();
+  Tensor x = random(device, {2, 64}, 9, 1);
+  streamer.enter(Phase::StepBegin);
+  streamer.enter(Phase::Forward);
+  std::vector<Tensor> inputs{x};
+  inputs.insert(inputs.end(), weights.begin(), weights.end());
+  std::vector<Tensor> y = submit(device, binary.program("forward"), inputs, &streamer);
+  EXPECT_EQ(streamer.policy().resident(), (std::vector<std::string>{"h.2", "h.3", "h.4"}));
+  streamer.enter(Phase::Backward);
+  inputs = {y.back(), x};
+  inputs.insert(inputs.end(), y.begin(), y.end() - 1);
+  inputs.insert(inputs.end(), weights.begin(), weights.end());
+  submit(device, binary.program("backward"), inputs, &streamer);
+  streamer.enter(Phase::StepEnd);
+  EXPECT_EQ(streamer.record()["loads"], 7);
+  EXPECT_EQ(streamer.record()["h2d_bytes"], 7 * weightBytes);
+  EXPECT_EQ(streamer.record()["evictions"], 4);
+}
+
+//===----------------------------------------------------------------------===//
+// Files
+//===----------------------------------------------------------------------===//
+
+class WeightFileTest : public testing::Test {
+protected:
+  void SetUp() override {
+    folder = fs::temp_directory_path() / ("segue-weights-" + std::to_string(::getpid()));
+    fs::create_directories(folder);
+    path = folder / "weights.safetensors";
+    TensorMap tensors;
+    for (uint64_t i = 0; i < 6; ++i)
+      tensors["w" + std::to_string(i)] = weightOf(i);
+    saveSafetensors(path, tensors);
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  Tensor weightOf(uint64_t i) { return random(device, {64, 64}, 100 + i, 0.2f); }
+
+  std::unique_ptr<WeightStreamer> streamed(Model &model, const std::string &config = "",
+                                           WeightStreamerOptions options = {.slots = 2}) {
+    auto streamer = std::make_unique<WeightStreamer>(device, quiet(config), std::move(options));
+    model.stream(*streamer, [&](size_t chain, size_t layer) {
+      WeightSource source;
+      if (chain == 1) {
+        source.host = model.weightTensor(1, layer);
+      } else {
+        source.file = path;
+        source.name = "w" + std::to_string(layer);
+      }
+      return source;
+    });
+    return streamer;
+  }
+
+  DeviceRef device = Device::open("sim:dram=4MiB");
+  fs::path folder, path;
+};
+
+// Through slabs of the pool, and, where a slab is too small for a weight,
+// through other memory.
+TEST_F(WeightFileTest, StreamsFromSafetensors) {
+  Model resident(device, frozen, trained), model(device, frozen, trained);
+  resident.placeAll();
+  for (const char *config : {"", R"(, "pinned_pool_mb": 2, "pinned_slab_mb": 1)"}) {
+    auto streamer = streamed(model, config);
+    for (int step = 0; step < 3; ++step)
+      EXPECT_EQ(model.step(streamer.get()), resident.step(nullptr));
+    streamer->flush();
+    EXPECT_EQ(streamer->record()["host_pool_in_use"], 0);
+  }
+}
+
+template <typename Call> static std::pair<ErrorCode, std::string> errorOf(Call &&call) {
+  try {
+    call();
+  } catch (const Error &error) {
+    return {error.code(), error.what()};
+  }
+  return {ErrorCode::Unsupported, "nothing was thrown"};
+}
+
+TEST_F(WeightFileTest, AFileThatChangesStopsTheStep) {
+  Model model(device, frozen, trained);
+  auto streamer = streamed(model);
+  model.step(streamer.get());
+  std::vector<float> before;
+  streamer->flush();
+  before = model.weight(1, 0);
+  std::ofstream(path, std::ios::app) << "x";
+  auto [code, what] = errorOf([&] { model.step(streamer.get()); });
+  EXPECT_EQ(code, ErrorCode::SourceChanged) << what;
+  EXPECT_NE(what.find("block \"a/h."), std::string::npos) << what;
+  EXPECT_NE(what.find("weights.safetensors: another size"), std::string::npos) << what;
+  streamer->abortStep();
+  EXPECT_TRUE(streamer->record()["aborted"]);
+  EXPECT_EQ(model.weight(1, 0), before); // those of the last finished step
+}
+
+TEST_F(WeightFileTest, AllThatDoesNotMatchIsListed) {
+  TensorMap tensors;
+  tensors["w0"] = weightOf(0);
+  tensors["extra"] = weightOf(1);
+  saveSafetensors(path, tensors);
+  Model model(device, frozen, trained);
+  auto [code, what] = errorOf([&] { streamed(model); });
+  EXPECT_EQ(code, ErrorCode::MissingWeight);
+  EXPECT_NE(what.find("5 of 6 frozen weights have no source"), std::string::npos) << what;
+  EXPECT_NE(what.find("wanted w5 (f32[64,64]): no source has it"), std::string::npos) << what;
+  EXPECT_NE(what.find("left over in the source: extra"), std::string::npos) << what;
+}
+
+//===----------------------------------------------------------------------===//
+// Faults, records
+//===----------------------------------------------------------------------===//
+
+// A weight that cannot be read stops the step, and the next one is as if nothing
+// had been.
+TEST(WeightStreamerFaults, AStepThatFailedLeavesNothingBehind) {
+  DeviceRef device = Device::open("sim:dram=4MiB");
+  Model resident(device, frozen, trained), model(device, frozen, trained);
+  resident.placeAll();
+  WeightStreamer streamer(device, quiet(), {.slots = 2});
+  model.stream(streamer);
+  auto expected = resident.step(nullptr);
+  EXPECT_EQ(model.step(&streamer), expected);
+  expected = resident.step(nullptr);
+  Tensor lost = model.weightTensor(0, 3);
+  lost.storage()->outcome()->fail(Error(ErrorCode::TransferFailed, "the cable is cut"));
+  auto [code, what] = errorOf([&] { model.step(&streamer); });
+  EXPECT_EQ(code, ErrorCode::TransferFailed);
+  EXPECT_NE(what.find("the cable is cut"), std::string::npos) << what;
+  streamer.abortStep();
+  for (const char *id : {"a/h.0", "a/h.3"})
+    EXPECT_EQ(streamer.policy().useCount(id), 0);
+  lost.storage()->forgetOutcome();
+  EXPECT_EQ(model.step(&streamer), expected);
+}
+
+TEST(WeightStreamerFaults, SaysWhatDoesNotFit) {
+  DeviceRef device = Device::open("sim:dram=4MiB");
+  device->memory().setBudget(Space::DeviceDram, 40 * 1024);
+  Binary binary = ChainWriter({.layers = 2, .isTrained = true}).binary();
+  Tensor weight = random(device, {64, 64}, 1, 1);
+  auto make = [&](const WeightSource &source) {
+    WeightStreamer streamer(device, quiet(R"(, "vram_high_watermark_mb": 0.015, "vram_low_watermark_mb": 0.01)"));
+    streamer.add(StepPhase::Optimizer, "m", binary.program("optimizer"),
+                 [&](const Value &) { return std::optional(source); });
+    streamer.start();
+  };
+  auto [code, what] = errorOf([&] { make({.host = weight, .file = {}, .name = {}}); });
+  EXPECT_EQ(code, ErrorCode::BudgetInfeasible);
+  EXPECT_NE(what.find("block \"m/h.0\" needs a slot of 16384 bytes, and 15729 are left below the high watermark"),
+            std::string::npos)
+      << what;
+  std::tie(code, what) = errorOf([&] { make({.host = {}, .file = "some.safetensors", .name = "w"}); });
+  EXPECT_EQ(code, ErrorCode::InvalidArgument);
+  EXPECT_NE(what.find("weight \"m.w0\" is written by program \"optimizer\", and its source is read-only"),
+            std::string::npos)
+      << what;
+  std::tie(code, what) = errorOf([&] { make({.host = random(device, {64, 32}, 1, 1), .file = {}, .name = {}}); });
+  EXPECT_EQ(code, ErrorCode::LayoutMismatch);
+  std::tie(code, what) =
+      errorOf([&] { make({.host = Tensor::onHost(device, {64, 64}, ElementType::bf16), .file = {}, .name = {}}); });
+  EXPECT_EQ(code, ErrorCode::DtypeMismatch);
+}
+
+TEST(WeightStreamerRecord, GoesToTheFileWithItsLine) {
+  fs::path path = fs::temp_directory_path() / ("segue-stagehand-" + std::to_string(::getpid()) + ".jsonl");
+  fs::remove(path);
+  DeviceRef device = Device::open("sim:dram=4MiB");
+  Model model(device, frozen, trained);
+  std::vector<std::string> lines;
+  {
+    WeightStreamer streamer(
+        device, parse(R"({"telemetry_interval_steps": 2, "telemetry_file": ")" + path.string() + "\"}"),
+        {.slots = 3, .slab = {}, .warn = {}, .log = [&](const std::string &line) { lines.push_back(line); }});
+    model.stream(streamer);
+    for (int i = 0; i < 4; ++i)
+      model.step(&streamer);
+  }
+  std::ifstream file(path);
+  std::string text;
+  int count = 0;
+  for (; std::getline(file, text); ++count) {
+    Json record = Json::parse(text);
+    EXPECT_EQ(record["step"], count + 1);
+    EXPECT_GT(record["h2d_bytes"], 0);
+    EXPECT_GT(record["compute_time_ms"].get<double>() + 1, 0);
+    EXPECT_EQ(record.size(), 24u);
+  }
+  EXPECT_EQ(count, 4);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[0].starts_with("[STAGEHAND step=2] hit=")) << lines[0];
+  fs::remove(path);
+}
