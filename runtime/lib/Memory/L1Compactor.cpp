@@ -8,6 +8,7 @@
 #include "segue/runtime/Memory/L1Compactor.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Tensor/Storage.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
 
@@ -103,6 +104,12 @@ bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
   if (bounce.data)
     device_.memory().free(Space::DeviceDram, bounce.data, bounceBytes, greatestAlignment, bounce.account, moved);
   ++compactions_;
+  TransferCounters &counters = device_.transfer().counters();
+  counters.l1Compactions += 1;
+  for (const L1Arena::Move &move : moves) {
+    counters.bounces += move.bounces;
+    counters.d2dBytes += move.bounces ? 2 * move.bytes : move.bytes;
+  }
   return true;
 }
 

@@ -49,7 +49,8 @@ PreparedProgram::~PreparedProgram() {
 
 void PreparedProgram::refuse(const std::string &which, const TensorDesc &desc) const {
   throw Error(ErrorCode::Unsupported, image_.name() + ": program \"" + info_.name + "\", " + which + ": device \"" +
-                                          device_.name() + "\" cannot hold " + desc.str());
+                                          device_.name() + "\" cannot hold " + desc.str() +
+                                          "; compile for spaces that it has, or with device_dram as an alternative");
 }
 
 void PreparedProgram::readSignature() {

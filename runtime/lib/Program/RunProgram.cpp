@@ -136,6 +136,12 @@ void PreparedProgram::alignInput(Run &run, size_t index, const Tensor &tensor) {
   }
   Tensor aligned = tensor;
   Alignment alignment = convertInput(index, aligned);
+  if (alignment == Alignment::Elided) { // where an alternative is, not where it is declared
+    add(elided_, 1);
+    add(edge.elided, 1);
+    add(edge.elidedBytes, plan.bytes);
+    return;
+  }
   run.held[index] = std::move(aligned);
   if (alignment == Alignment::Cached) {
     add(cacheHits_, 1);

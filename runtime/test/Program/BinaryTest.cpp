@@ -10,6 +10,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -135,10 +136,14 @@ static void inspectAll(const Binary &binary) {
 // An attacker can make the hashes right. Whatever he changes, a file either
 // is refused with a typed error or can be inspected and run within its
 // buffers (the address sanitizer watches).
-TEST(Binary, EveryByteChangedAndResealed) {
+class HostileFileTest : public testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(All, HostileFileTest,
+                         testing::Values("cpu:threads=1", "sim:latency=0s,link=100GB/s,threads=1",
+                                         "sim:latency=0s,link=100GB/s,threads=1,adversarial=3"));
+TEST_P(HostileFileTest, EveryByteChangedAndResealed) {
   Bytes file = smallFile();
-  DeviceRef device = Device::open("cpu:threads=1");
-  size_t loaded = 0;
+  DeviceRef device = Device::open(GetParam());
+  size_t loaded = 0, ran = 0;
   std::mt19937 random(3);
   for (size_t at = 0; at + 32 < file.size(); ++at)
     for (int value : {0, 1, 0x7f, 0x80, 0xff, int(random() % 256)}) {
@@ -154,12 +159,16 @@ TEST(Binary, EveryByteChangedAndResealed) {
         for (const Value &input : program.inputs())
           if (input.desc().spanBytes() < (1 << 20))
             inputs.push_back(Tensor::zeros(device, input.desc()));
-        submit(device, program, inputs);
+        for (const Tensor &output : submit(device, program, inputs))
+          wait(output);
+        ++ran;
       } catch (const Error &) {
       } catch (const std::out_of_range &) { // no program is left
       }
     }
+  device->drain();
   EXPECT_GT(loaded, 0u) << "padding and defaults may change";
+  EXPECT_GT(ran, 0u);
 }
 
 // The major number must match, an older minor loads, a newer one is refused;
