@@ -17,11 +17,18 @@
 #include "segue/Compiler/Registration.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "segue/Target/FlatBuffer/FlatBuffer.h"
 #include <map>
 #include <stdexcept>
 
 using namespace mlir;
 using namespace segue;
+
+static DialectRegistry registry() {
+  DialectRegistry registry;
+  registerAllSegue(registry);
+  return registry;
+}
 
 static CompileOptions optionsFor(bool training) {
   CompileOptions options;
@@ -39,6 +46,27 @@ std::string segue::test::compileModule(const std::string &text, bool training) {
   if (failed(file))
     throw std::runtime_error(diagnostics + "in\n" + text);
   return *file;
+}
+
+std::set<std::string> segue::test::libraryCalls(const std::string &file) {
+  MLIRContext context(registry(), MLIRContext::Threading::DISABLED);
+  OwningOpRef<ModuleOp> module = importBinary(file, &context);
+  if (!module)
+    throw std::runtime_error("a file of the compiler cannot be imported");
+  std::set<std::string> calls;
+  module->walk([&](Operation *op) {
+    StringRef name = op->getName().getStringRef();
+    if (name != "prog.matmul" && !name.starts_with("prog.attention"))
+      return;
+    std::string text = name.str();
+    llvm::raw_string_ostream os(text);
+    os << " " << op->getAttrDictionary();
+    for (Type type : op->getOperandTypes())
+      if (auto buffer = dyn_cast<MemRefType>(type))
+        os << " " << MemRefType::get(buffer.getShape(), buffer.getElementType(), buffer.getLayout());
+    calls.insert(text);
+  });
+  return calls;
 }
 
 //===----------------------------------------------------------------------===//
@@ -85,12 +113,6 @@ public:
   }
 
 private:
-  static DialectRegistry registry() {
-    DialectRegistry registry;
-    registerAllSegue(registry);
-    return registry;
-  }
-
   /// The functions of a module with their kernels formed.
   OwningOpRef<ModuleOp> form(const std::string &text, bool derive) {
     OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(text, &context);

@@ -20,6 +20,7 @@
 #ifndef SEGUE_TEST_STITCH_COMPILEPIECES_H
 #define SEGUE_TEST_STITCH_COMPILEPIECES_H
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ std::string compileModule(const std::string &text, bool training);
 /// of later modules first, by modules such as sumText makes.
 std::string compileJoined(const std::vector<std::string> &modules, const std::vector<std::string> &outputs,
                           bool training);
+
+/// The matmul and attention commands of a file, each with the shapes and strides
+/// that it is called with: a library may round otherwise for other strides.
+std::set<std::string> libraryCalls(const std::string &file);
 
 } // namespace segue::test
 
