@@ -4,7 +4,10 @@ and against the file that the safetensors package writes."""
 import hashlib
 import json
 import os
+import resource
+import signal
 import subprocess
+import time
 import zlib
 
 import numpy as np
@@ -152,3 +155,114 @@ def test_a_trained_checkpoint(tmp_path):
         q, scale, _ = quantize(model.get_submodule(name).weight.detach().float().numpy())
         assert slab[f"{name}.qweight"].tobytes() == q.tobytes()
         assert slab[f"{name}.scale"].tobytes() == scale.tobytes()
+
+
+# --- the command as people call it -----------------------------------------------------
+
+
+def linear_model(layers=16, out=256, width=1024):
+    random = np.random.default_rng(7)
+    return {f"h.{i}.fc.weight": random.standard_normal((out, width)).astype(np.float32) for i in range(layers)}
+
+
+def files(folder, name):
+    return [(folder / f"{name}{end}").read_bytes() for end in (".safetensors", ".manifest.json", ".report.json")]
+
+
+def test_killed_at_random_moments_it_goes_on(tmp_path):
+    save_file(linear_model(), tmp_path / "m.safetensors")
+    begin = time.perf_counter()
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "whole", "--threads", 1).returncode == 0
+    seconds = time.perf_counter() - begin
+    random = np.random.default_rng(seed := 20261121)
+    print("seed", seed)
+    command = [SEGUE_RUN, "quantize", tmp_path / "m.safetensors", "-o", tmp_path / "slab", "--threads", "1"]
+    kills, resumed = 0, False
+    for attempt in range(40):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            # The first ten are cut short, so that there are kills to survive.
+            _, errors = process.communicate(timeout=seconds * (random.uniform(0.1, 0.9) if attempt < 10 else 20))
+        except subprocess.TimeoutExpired:
+            process.kill()  # SIGKILL
+            process.communicate()
+            kills += 1
+            # A half-written slab never has the slab's name.
+            assert (tmp_path / "slab.safetensors").exists() or not (tmp_path / "slab.manifest.json").exists()
+            continue
+        assert process.returncode == 0, errors
+        resumed = "going on" in errors
+        break
+    else:
+        pytest.fail("no build came through")
+    assert kills > 0 and (resumed or kills < 10)
+    assert files(tmp_path, "slab") == files(tmp_path, "whole")
+    assert not list(tmp_path.glob("slab.*.partial")) and not list(tmp_path.glob("*.building"))
+
+
+def test_a_full_disk_is_an_error_that_leaves_no_slab(tmp_path):
+    save_file(linear_model(4), tmp_path / "m.safetensors")
+
+    def limit():  # stands in for the size of the disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    done = subprocess.run([SEGUE_RUN, "quantize", tmp_path / "m.safetensors", "-o", tmp_path / "slab"],
+                          capture_output=True, text=True, timeout=60, preexec_fn=limit)
+    assert done.returncode == 1 and "IO_FAILED" in done.stderr and "slab.safetensors" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.safetensors"]
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "slab").returncode == 0
+
+
+def test_mse_takes_the_scale_with_the_least_error(tmp_path):
+    # A row with an outlier, whose other values gain from clamping it.
+    weight = np.random.default_rng(3).standard_normal((8, 64)).astype(np.float32)
+    weight[0, 0] = 4.2
+    save_file({"fc.weight": weight}, tmp_path / "m.safetensors")
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "s", "--scale-search", "mse").returncode == 0
+    slab = load_file(tmp_path / "s.safetensors")
+    for row, q, scale in zip(weight, slab["fc.qweight"], slab["fc.scale"]):
+        base, errors = np.float32(np.abs(row).max()) / np.float32(127), []
+        for factor in (0.85, 0.88, 0.91, 0.94, 0.97, 1.0):
+            tried = base * np.float32(factor)
+            codes = np.clip(np.rint(row * (np.float32(1) / tried)), -127, 127).astype(np.float32)
+            errors.append((((row.astype(float) - (codes * tried).astype(float)) ** 2).sum(), tried, codes))
+        least = min(range(6), key=lambda i: errors[i][0])  # the first minimum wins
+        assert scale == errors[least][1]
+        assert (q[:64] == errors[least][2]).all()
+
+
+def test_flags_go_over_the_config_file(tmp_path):
+    save_file(linear_model(3, 64, 96), tmp_path / "m.safetensors")
+    config = {"memory": {"stagehand": {"squareq": {"pad_k": 32, "keep_bf16": ["h.1.*"], "scheme": "fp8_e4m3_row"}}}}
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "a", "--config", tmp_path / "c.json").returncode == 0
+    a = json.loads((tmp_path / "a.manifest.json").read_text())
+    assert [(layer["canonical_name"], layer["quant_scheme"], layer["pad_k"]) for layer in a["layers"]] == [
+        ("h.0.fc", "fp8_e4m3_row", 32), ("h.2.fc", "fp8_e4m3_row", 32)]
+    assert a["kept_bf16"] == {"h.1.fc": 'keep_bf16 "h.1.*"'}
+    done = run(tmp_path / "m.safetensors", "-o", tmp_path / "b", "--config", tmp_path / "c.json", "--scheme",
+               "per_row_symmetric", "--pad_k", "64", "--keep-bf16", "rmse>0.02", "--keep-bf16", "h.0.*")
+    assert done.returncode == 0, done.stderr
+    b = json.loads((tmp_path / "b.manifest.json").read_text())
+    assert [(layer["canonical_name"], layer["quant_scheme"], layer["pad_k"]) for layer in b["layers"]] == [
+        ("h.1.fc", "per_row_symmetric", 64), ("h.2.fc", "per_row_symmetric", 64)]
+    (tmp_path / "c.json").write_text(json.dumps({"memory": {"stagehand": {"squareq": {"pad_kk": 32}}}}))
+    done = run(tmp_path / "m.safetensors", "-o", tmp_path / "d", "--config", tmp_path / "c.json")
+    assert done.returncode == 1 and "CONFIG_INVALID" in done.stderr and "pad_k" in done.stderr
+
+
+def test_the_report_is_what_numpy_measures(tmp_path):
+    weight = np.random.default_rng(5).standard_normal((64, 200)).astype(np.float32)
+    save_file({"fc.weight": weight}, tmp_path / "m.safetensors")
+    assert run(tmp_path / "m.safetensors", "-o", tmp_path / "s", "--scheme", "fp8_e4m3_row").returncode == 0
+    report = json.loads((tmp_path / "s.report.json").read_text())
+    assert list(report)[:7] == ["layers", "kept_bf16", "bytes_in", "bytes_out", "floored_rows", "max_rel_rmse", "min_cosine"]
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file as load_torch
+
+    slab = load_torch(tmp_path / "s.safetensors")
+    back = (slab["fc.qweight"].to(torch.float32) * slab["fc.scale"][:, None])[:, :200].double().numpy()
+    assert report["max_rel_rmse"] == pytest.approx(np.sqrt(((weight - back) ** 2).sum() / (weight.astype(float) ** 2).sum()))
+    assert (np.abs(weight - back) <= np.maximum(2.0**-4 * np.abs(weight), 2.0**-10 * slab["fc.scale"].numpy()[:, None])).all()
+    assert report["per_layer"][0]["slab_bytes"] == 64 * 256 + 4 * 64
