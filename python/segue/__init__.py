@@ -17,6 +17,7 @@
 
 import torch as _torch  # noqa: F401 - loaded first: its OpenMP library is then the one of the whole process
 
+from . import squareq
 from ._runtime import Tensor
 from .compiler import compile, load
 from .dynamo import backend_report
@@ -36,5 +37,5 @@ __all__ = [
     "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "MissingInputError",
     "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
     "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",
-    "VersionError", "backend_report", "compile", "load", "warmup_cosine",
+    "VersionError", "backend_report", "compile", "load", "squareq", "warmup_cosine",
 ]

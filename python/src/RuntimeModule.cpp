@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Errors.h"
+#include "SlabBinding.h"
 #include "TensorExchange.h"
 #include "segue/runtime/Runtime.h"
 #include <nanobind/nanobind.h>
@@ -366,4 +367,5 @@ NB_MODULE(_runtime, m) {
   bindModule(m);
   bindSubmit(m);
   bindSession(m);
+  python::bindSlab(m);
 }
