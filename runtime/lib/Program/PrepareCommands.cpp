@@ -69,7 +69,7 @@ template <size_t rank> static std::array<int64_t, rank> stridesOf(const schema::
   return strides;
 }
 
-void PreparedProgram::prepareMatmul(const schema::Matmul &matmul, Op &op) {
+MatmulSpec PreparedProgram::matmulSpec(const schema::Matmul &matmul) {
   auto operand = [](const schema::View &view) {
     return MatrixView{.element = ElementType(view.element()), .strides = stridesOf<3>(view)};
   };
@@ -86,6 +86,11 @@ void PreparedProgram::prepareMatmul(const schema::Matmul &matmul, Op &op) {
   if (matmul.bias())
     spec.bias = ElementType(matmul.bias()->element());
   spec.accumulate = matmul.accumulate();
+  return spec;
+}
+
+void PreparedProgram::prepareMatmul(const schema::Matmul &matmul, Op &op) {
+  MatmulSpec spec = matmulSpec(matmul);
   std::string problem = spec.findProblem();
   if (!problem.empty())
     throw Error(ErrorCode::Unsupported, "matmul: " + problem);
@@ -127,6 +132,8 @@ template <typename Table> AttentionSpec PreparedProgram::attentionSpec(const Tab
   return spec;
 }
 
+template AttentionSpec PreparedProgram::attentionSpec(const schema::Attention &attention);
+
 void PreparedProgram::prepareAttention(const schema::Attention &attention, Op &op) {
   AttentionSpec spec = attentionSpec(attention);
   if (std::string problem = spec.findProblem(); !problem.empty())
@@ -140,7 +147,7 @@ void PreparedProgram::prepareAttention(const schema::Attention &attention, Op &o
   addOperand(op, attention.lse());
 }
 
-void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attention, Op &op) {
+AttentionGradSpec PreparedProgram::attentionGradSpec(const schema::AttentionGrad &attention) {
   AttentionGradSpec spec;
   spec.forward = attentionSpec(attention);
   for (const schema::View *view : {attention.grad_out(), attention.grad_q(), attention.grad_k(), attention.grad_v()})
@@ -150,6 +157,11 @@ void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attentio
   spec.gradQ = stridesOf<4>(*attention.grad_q());
   spec.gradK = stridesOf<4>(*attention.grad_k());
   spec.gradV = stridesOf<4>(*attention.grad_v());
+  return spec;
+}
+
+void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attention, Op &op) {
+  AttentionGradSpec spec = attentionGradSpec(attention);
   if (std::string problem = spec.findProblem(); !problem.empty())
     throw Error(ErrorCode::Unsupported, "attention: " + problem);
   op.body = AttentionGradOp{device_.engine().planAttentionGrad(spec)};
@@ -233,6 +245,7 @@ void PreparedProgram::prepare(const schema::Command &command) {
     break;
   }
   Op op;
+  op.command = &command;
   op.firstOperand = uint32_t(operands_.size());
   op.location = command.location();
   op.cost = costOfCommand(image_.root(), *info_.table, command);

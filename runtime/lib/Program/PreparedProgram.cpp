@@ -106,6 +106,8 @@ void PreparedProgram::readSignature() {
     plan.owner = ownerOf(value.name, std::string(name(value.role)), value.location);
     plan.keeps = keeps(plan.bytes);
     plan.origin = &lane_.report().addOrigin(endOf(value), i);
+    plan.origin->demand.open = !value.alternatives.empty();
+    hasAlternatives_ |= plan.origin->demand.open;
     plan.late = plan.desc->layout.space == Space::DeviceDram &&
                 std::ranges::none_of(info_.aliases, [&](const Alias &alias) { return alias.output == i; });
     outputs_.push_back(std::move(plan));

@@ -19,7 +19,8 @@
 //
 // The holder of the device's lane (SubmitLane.h) alone runs it. Preparing is in
 // PreparedProgram.cpp and PrepareCommands.cpp, a submit in RunProgram.cpp, what
-// it checks in CheckInputs.cpp, what a queue runs in PerformCommand.cpp.
+// it checks in CheckInputs.cpp, what a queue runs in PerformCommand.cpp; outputs
+// change their layout for their readers in RetargetOutput.cpp.
 //
 //===----------------------------------------------------------------------===//
 
@@ -100,6 +101,8 @@ private:
     uint32_t begin = 0, end = 0;
   };
   struct Op {
+    /// In the file, which outlives it.
+    const schema::Command *command = nullptr;
     std::variant<LaunchOp, MatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp> body;
     /// Into operands_, and into the arguments of a run.
     uint32_t firstOperand = 0, operandCount = 0;
@@ -170,6 +173,8 @@ private:
     uint64_t descHash = 0, bytes = 0;
     OwnerId owner = 0;
     TensorOrigin *origin = nullptr;
+    /// Times that it changed its layout for its readers.
+    size_t retargets = 0;
     /// Where a sink watches, memory is taken by the first command that touches
     /// it: what a sink has freed by then serves it.
     bool late = false;
@@ -229,9 +234,11 @@ private:
   void placeConstants();
   void prepare(const schema::Command &command);
   void prepareLaunch(const schema::Launch &launch, Op &op);
+  static MatmulSpec matmulSpec(const schema::Matmul &matmul);
   void prepareMatmul(const schema::Matmul &matmul, Op &op);
   template <typename Table> AttentionSpec attentionSpec(const Table &attention);
   void prepareAttention(const schema::Attention &attention, Op &op);
+  AttentionGradSpec attentionGradSpec(const schema::AttentionGrad &attention);
   void prepareAttentionGrad(const schema::AttentionGrad &attention, Op &op);
   void prepareCopy(const schema::ToLayout &copy, Op &op);
   void prepareFill(const schema::Fill &fill, Op &op);
@@ -239,6 +246,13 @@ private:
   void addOperand(Op &op, const schema::View *view);
   void addEvent(schema::CommandBody kind, uint32_t index, std::string_view block = {});
   void markSteps();
+  // Writing outputs as their readers want them.
+  void answerDemand();
+  void retarget(size_t output, const std::shared_ptr<const TensorDesc> &desc);
+  Step *writerOf(size_t output);
+  bool isRewritten(size_t output, const TensorDesc &desc) const;
+  bool keepsNumbers(size_t output, const TensorDesc &desc);
+  void rewrite(Op &op, size_t output, const TensorDesc &desc);
   [[noreturn]] void refuse(const std::string &which, const TensorDesc &desc) const;
 
   // Checking inputs.
@@ -310,7 +324,10 @@ private:
   /// While preparing: the blocks that are open, and how many have begun.
   std::vector<uint32_t> openBlocks_;
   uint32_t blocksBegun_ = 0;
+  /// Some output can be written in several layouts.
+  bool hasAlternatives_ = false;
 
+  /// An operation that was replaced stays: it may be queued.
   std::deque<Op> ops_;
   std::vector<Event> events_;
   std::vector<Step> steps_;

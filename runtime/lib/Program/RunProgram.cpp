@@ -128,8 +128,13 @@ void PreparedProgram::countElided(Run &run) {
 void PreparedProgram::alignInput(Run &run, size_t index, const Tensor &tensor) {
   InputPlan &plan = inputs_[index];
   StitchReport::Counters &edge = *plan.edge;
+  OutputDemand *demand = nullptr; // of a program of this device
+  if (plan.origin && tensor.device().get() == &device_ && plan.origin->demand.open)
+    demand = &plan.origin->demand;
   if (plan.inPlace) {
     ++run.elided;
+    if (demand)
+      ++demand->elided;
     add(edge.elided, 1);
     add(edge.elidedBytes, plan.bytes);
     return;
@@ -154,6 +159,12 @@ void PreparedProgram::alignInput(Run &run, size_t index, const Tensor &tensor) {
   add(edge.converted, 1);
   add(edge.convertedBytes, plan.bytes);
   lane_.report().noteConversion(edge, tensor.desc(), *plan.wanted);
+  if (demand) {
+    if (!demand->wanted)
+      demand->wanted = info_.inputs[index].sharedDesc;
+    if (*demand->wanted == *plan.wanted)
+      ++demand->converted;
+  }
 }
 
 Alignment PreparedProgram::convertInput(size_t index, Tensor &tensor) {
@@ -205,6 +216,8 @@ void PreparedProgram::placeOutputs(Run &run, std::span<Tensor> inputs, std::span
       continue;
     }
     if (!alias.required) {
+      if (plan.retargets)
+        continue; // laid otherwise than the input
       bool mayBe = run.held[alias.input] || given == Given::Away;
       if ((!input.storage()->isDonated() && !(mayBe && input.isSoleOwner())) || !input.storage()->isWritable() ||
           input.storage()->isExternal() || (watched && inputs_[alias.input].restored))
@@ -454,6 +467,8 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
                                                 std::to_string(outputs.size()) + " outputs given, " +
                                                 std::to_string(outputs_.size()) + " declared");
   checkInputs(program, inputs, events);
+  if (hasAlternatives_)
+    answerDemand();
   struct Release {
     PreparedProgram &self;
     Run &run;

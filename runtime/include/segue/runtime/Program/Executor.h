@@ -66,8 +66,10 @@ public:
   /// makes the outputs FAILED and the rest of the program void; whoever reads
   /// them, `wait` included, gets the error.
   ///
-  /// An output lies as declared, or, where device_l1 is full, in an alternative
-  /// that it lists; its desc() tells.
+  /// An output lies as declared, or in an alternative that it lists; its desc()
+  /// tells. That is so where device_l1 is full, and after readers have converted
+  /// it twice to what an alternative would have been: the next run writes that,
+  /// to the same values, and nothing is copied any more.
   ///
   /// Throws LayoutMismatch, MissingInput, InvalidArgument, DeviceOom and the
   /// error of a FAILED or FREED input before anything has changed: `inputs` is

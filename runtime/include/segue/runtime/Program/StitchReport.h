@@ -49,11 +49,22 @@ struct StitchEnd {
   auto operator<=>(const StitchEnd &) const = default;
 };
 
+/// How readers have taken an output that can be written in several layouts,
+/// since its program last looked. Belongs to the holder of the device's lane.
+struct OutputDemand {
+  /// False: there is no choice, and nobody counts.
+  bool open = false;
+  uint64_t elided = 0, converted = 0;
+  /// What the first reader that had to convert wants.
+  std::shared_ptr<const TensorDesc> wanted;
+};
+
 /// What a tensor remembers of the program that made it.
 struct TensorOrigin {
   StitchEnd end;
   /// Index of the output.
   uint32_t output = 0;
+  mutable OutputDemand demand = {};
 };
 
 struct StitchEdge {
