@@ -290,8 +290,10 @@ TEST_F(TransferEngineTest, ACopyThatFailsTwice) {
   options.consumer = std::make_shared<const TransferConsumer>(
       TransferConsumer{.program = "forward", .tensor = "input 3 (\"x\")", .location = "model.py:7:3"});
   scripted->copiesToFail = 2;
+  scripted->pause(); // a copy that has failed already would be refused at the next call
   Tensor there = engine().toLayout(device, host, desc({100}), options);
   Tensor cast = engine().toLayout(device, there, desc({100}, {}, ElementType::bf16));
+  scripted->resume();
   device->drain();
   EXPECT_EQ(there.storage()->state(), StorageState::Failed);
   EXPECT_EQ(cast.storage()->state(), StorageState::Failed);
