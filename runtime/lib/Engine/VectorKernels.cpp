@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "VectorKernels.h"
+#include <utility>
 
 #define SEGUE_CONCAT2(a, b) a##b
 #define SEGUE_CONCAT(a, b) SEGUE_CONCAT2(a, b)
@@ -153,22 +154,28 @@ void multiplyPacked(const PackedProduct &p) {
 // Transposition
 //===----------------------------------------------------------------------===//
 
+/// Of two vectors: each keeps the half of its blocks of `kStep` that is in
+/// place, and takes the other from its partner.
+template <int kStep, bool kIsSecond, int... kLane>
+inline __attribute__((always_inline)) Vector exchange(Vector first, Vector second,
+                                                      std::integer_sequence<int, kLane...>) {
+  if constexpr (kIsSecond)
+    return __builtin_shufflevector(first, second, (kLane & kStep ? kLanes + kLane : kLane + kStep)...);
+  else
+    return __builtin_shufflevector(first, second, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
+}
+
 /// Transposes a square of kLanes vectors: log2(kLanes) rounds, each of which
 /// exchanges the halves of blocks of `kStep` between two vectors.
 template <int kStep> inline __attribute__((always_inline)) void transposeSquare(Vector (&v)[kLanes]) {
   if constexpr (kStep >= 1) {
-    IntVector low, high;
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      low[i] = i & kStep ? kLanes + i - kStep : i;
-      high[i] = i & kStep ? kLanes + i : i + kStep;
-    }
+    constexpr std::make_integer_sequence<int, kLanes> lanes;
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i)
       if (!(i & kStep)) {
         Vector first = v[i], second = v[i + kStep];
-        v[i] = __builtin_shuffle(first, second, low);
-        v[i + kStep] = __builtin_shuffle(first, second, high);
+        v[i] = exchange<kStep, false>(first, second, lanes);
+        v[i + kStep] = exchange<kStep, true>(first, second, lanes);
       }
     transposeSquare<kStep / 2>(v);
   }
