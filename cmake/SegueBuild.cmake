@@ -32,8 +32,13 @@ endif()
 if(SEGUE_SANITIZE)
   string(REPLACE ";" "," sanitizers "${SEGUE_SANITIZE}")
   # GCC gives false alarms on instrumented code: there, warnings stay warnings.
-  add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer -g -Wno-error)
+  add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer -g1 -Wno-error)
   add_link_options(-fsanitize=${sanitizers})
+endif()
+if(SEGUE_BUILD_FUZZERS AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Coverage, which steers libFuzzer.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_link_options(-fsanitize=fuzzer-no-link)
 endif()
 
 if(SEGUE_BUILD_TESTS)
