@@ -27,8 +27,8 @@ using namespace nb::literals;
   throw nb::python_error();
 }
 
-static nb::bytes compile(const std::string &text, const std::string &name, bool training,
-                         const std::string &optimizer, const std::string &stitchHints, bool gradientStatistics) {
+static nb::bytes compile(const std::string &text, const std::string &name, bool training, const std::string &optimizer,
+                         const std::string &stitchHints, bool gradientStatistics) {
   segue::CompileOptions options;
   options.name = name;
   options.training = training;
@@ -50,6 +50,6 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
 
 NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
-  m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none",
-        "stitch_hints"_a = "", "gradient_statistics"_a = false);
+  m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
+        "gradient_statistics"_a = false);
 }

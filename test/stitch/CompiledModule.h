@@ -15,7 +15,10 @@
 #include "segue/Compiler/Compiler.h"
 #include "segue/runtime/Runtime.h"
 #include <gtest/gtest.h>
+#include <optional>
 #include <random>
+#include <span>
+#include <stdexcept>
 
 namespace segue {
 
