@@ -45,6 +45,9 @@ func.func @forward(%h: tensor<48x40xf32> {segue.name = "h", segue.role = #segue.
 namespace {
 struct HintsCase {
   const char *name, *device, *layout;
+  /// Of three submits: all of them, or two where the producer lists the layout
+  /// and then writes it on demand.
+  uint64_t conversions;
 };
 
 class HintsTest : public testing::TestWithParam<HintsCase> {
@@ -82,7 +85,7 @@ TEST_P(HintsTest, TheCopyIsGone) {
   Binary first = compiled("first", producer), second = compiled("second", text);
   uint64_t before = 0, after = 0;
   std::vector<float> apart = run(first, second, before);
-  EXPECT_EQ(before, 3u);
+  EXPECT_EQ(before, GetParam().conversions);
 
   // Both are compiled again with the file of the run; the consumer keeps what
   // its source says, and the producer gives that.
@@ -101,13 +104,13 @@ TEST_P(HintsTest, TheCopyIsGone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HintsTest,
-                         testing::Values(HintsCase{"TransposedOnCpu", "cpu:threads=1", "strides = [1, 48]"},
-                                         HintsCase{"TransposedOnSim", "sim:dram=64MiB", "strides = [1, 48]"},
-                                         HintsCase{"PaddedOnCpu", "cpu:threads=1", "strides = [64, 1]"},
-                                         HintsCase{"TiledOnCpu", "cpu:threads=1", "tile = [16, 16]"},
-                                         HintsCase{"TiledOnSim", "sim:dram=64MiB", "tile = [32, 32]"},
+                         testing::Values(HintsCase{"TransposedOnCpu", "cpu:threads=1", "strides = [1, 48]", 2},
+                                         HintsCase{"TransposedOnSim", "sim:dram=64MiB", "strides = [1, 48]", 2},
+                                         HintsCase{"PaddedOnCpu", "cpu:threads=1", "strides = [64, 1]", 3},
+                                         HintsCase{"TiledOnCpu", "cpu:threads=1", "tile = [16, 16]", 3},
+                                         HintsCase{"TiledOnSim", "sim:dram=64MiB", "tile = [32, 32]", 3},
                                          HintsCase{"AlignedOnCpu", "cpu:threads=1",
-                                                   "strides = [1, 48], alignment = 512"}),
+                                                   "strides = [1, 48], alignment = 512", 3}),
                          [](const auto &info) { return std::string(info.param.name); });
 
 //===----------------------------------------------------------------------===//

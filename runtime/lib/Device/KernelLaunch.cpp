@@ -7,7 +7,7 @@
 
 #include "KernelLaunch.h"
 #include <algorithm>
-#include <atomic>
+#include <mutex>
 
 namespace segue::inline runtime {
 
@@ -19,20 +19,19 @@ int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const 
   }
   // The failing piece of the lowest position decides, so that the report does
   // not depend on which thread was first. A piece fails once.
-  std::atomic<int64_t> firstFailure{INT64_MAX};
-  std::atomic<int64_t> result{0};
+  std::mutex mutex;
+  int64_t firstFailure = INT64_MAX, result = 0;
   Threads(std::min(most, threads.count())).parallelFor(range, grain, [&](int64_t begin, int64_t end) {
     int64_t code = kernel(args, begin, end);
     if (code == 0)
       return;
-    int64_t first = firstFailure.load();
-    while (begin < first)
-      if (firstFailure.compare_exchange_weak(first, begin)) {
-        result.store(code);
-        break;
-      }
+    std::lock_guard lock(mutex);
+    if (begin < firstFailure) {
+      firstFailure = begin;
+      result = code;
+    }
   });
-  return result.load();
+  return result;
 }
 
 } // namespace segue::inline runtime
