@@ -26,10 +26,14 @@ void PlannedActivations::follow(StepEvent::Kind kind, std::string_view label) {
 void PlannedActivations::onPhase(Phase phase) {
   if (phase == Phase::StepBegin) {
     follower_.beginStep();
-    away_.clear();
-    gapOfHost_.clear();
+    forget();
   }
   follow(StepEvent::Kind::Phase, name(phase));
+}
+
+void PlannedActivations::forget() {
+  away_.clear();
+  gapOfHost_.clear();
 }
 
 void PlannedActivations::onBlockBegin(const Program &, std::string_view block) {

@@ -13,6 +13,7 @@
 
 #include "segue/runtime/Services/MemoryServices.h"
 #include "ActivationActor.h"
+#include "PlannedActor.h"
 #include "segue/runtime/Error.h"
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -48,6 +49,7 @@ struct MemoryServices::Impl {
   std::vector<std::unique_ptr<ServiceActor>> actors;
   /// Among the actors, or null.
   ActivationActor *activation = nullptr;
+  PlannedActor *planned = nullptr;
   int64_t nextStep = 1;
   bool inStep = false;
   /// Phases are noted and told to nobody.
@@ -123,7 +125,11 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   impl->context.recordEvents = impl->options.recordEvents;
   if (conductor.enabled)
     impl->startConductor(conductor, config.json(conductorSection));
-  if (activation.enabled) {
+  if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned) {
+    auto actor = std::make_unique<PlannedActor>(impl->context);
+    impl->planned = actor.get();
+    impl->addActor(std::move(actor));
+  } else if (activation.enabled) {
     auto actor = std::make_unique<ActivationActor>(impl->context, activation, config.json(activationSection));
     impl->activation = actor.get();
     impl->addActor(std::move(actor));
@@ -204,6 +210,13 @@ void MemoryServices::Impl::enter(Phase phase) {
     context.conductor.enterPhase(stepPhase(phase), secondsInPhase());
   for (const auto &actor : actors)
     actor->onPhase(phase);
+}
+
+bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
+
+void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+  if (impl_->planned)
+    impl_->planned->follow(profile, plan);
 }
 
 void MemoryServices::setStep(int64_t step) { impl_->nextStep = step; }

@@ -30,6 +30,7 @@
 #define SEGUE_RUNTIME_SERVICES_MEMORYSERVICES_H
 
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Program/Events.h"
 #include <filesystem>
 #include <functional>
@@ -63,6 +64,11 @@ public:
   /// The number of the step that the next STEP_BEGIN begins; they count up
   /// from 1 by themselves.
   void setStep(int64_t step);
+  /// True where the config asks for `mode: planned`: activations leave by a plan
+  /// for the step, and stay until there is one.
+  bool wantsPlan() const;
+  /// The next steps go by this plan.
+  void follow(const StepProfile &profile, const ResidencyPlan &plan);
   /// A step cannot be finished: ends copies, releases every record, token and
   /// reservation, writes the records of the step with `aborted`. Nothing
   /// happens between steps. STEP_BEGIN in the midst of a step does the same.

@@ -37,6 +37,9 @@ public:
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
 
+  /// A step was aborted: what is away is nobody's any more.
+  void forget();
+
   const PlanFollower &follower() const { return follower_; }
   /// Since it was made.
   struct Counts {
