@@ -125,10 +125,16 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
       throw error.within("weight \"" + std::string(name) + "\" is damaged and there is no checkpoint to serve it from");
     return brought;
   }
-  if (brought.tensor)
-    reader_->give(std::move(result));
-  else
+  if (!brought.tensor)
     reader_->putBack(std::move(result));
+  else if (device_->hasUnifiedMemory())
+    brought.buffer =
+        std::shared_ptr<Reader::Result>(new Reader::Result(std::move(result)), [this](Reader::Result *used) {
+          reader_->give(std::move(*used));
+          delete used;
+        });
+  else
+    reader_->give(std::move(result));
   return brought;
 }
 

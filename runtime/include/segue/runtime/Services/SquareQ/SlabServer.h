@@ -129,6 +129,9 @@ private:
   struct Brought {
     Tensor tensor;
     bool isPacked = false;
+    /// Where memory is unified the tensor lies in a buffer of the ring, which
+    /// serves again when this is gone.
+    std::shared_ptr<void> buffer;
   };
   Brought bring(std::string_view name, ElementType element, const TransferOptions &options);
   Tensor bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
