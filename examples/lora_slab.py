@@ -89,14 +89,14 @@ def main() -> int:
     report = segue.squareq.load(model, slab, checkpoint=checkpoint)
     print(f"{len(report.from_slab)} tensors from the slab, {len(report.from_checkpoint)} from the checkpoint")
     quantised = loss_of(model, held_out)
-    print(f"loss of the base {loss_of(base, held_out):.4f}, of the quantised base {quantised:.4f}")
+    print(f"loss of the base {loss_of(base, held_out):.6f}, of the quantised base {quantised:.6f}")
 
     add_lora(model, args.rank, ("qkv", "proj", "fc", "out"))
     at_start = loss_of(model, held_out)
-    print(f"with adapters at step 0: {at_start:.4f}, {'equal to the bit' if at_start == quantised else 'DIFFERENT'}")
+    print(f"with adapters at step 0: {at_start:.6f}, {'equal to the bit' if at_start == quantised else 'DIFFERENT'}")
     frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     train(model, data, args.steps, lr=3e-3)
-    print(f"after {args.steps} steps: {loss_of(model, held_out):.4f}")
+    print(f"after {args.steps} steps: {loss_of(model, held_out):.6f}")
 
     parameters = dict(model.named_parameters())
     changed = [name for name, value in frozen.items() if not torch.equal(parameters[name], value)]
