@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
+#include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Program/ProgramCosts.h"
 #include <algorithm>
 #include <cstdio>
@@ -39,13 +40,23 @@ static std::string byteText(uint64_t bytes) {
   return text;
 }
 
+static Json layoutJson(const Layout &layout) {
+  Json json{{"space", name(layout.space)}, {"storage", name(layout.storage)}, {"alignment", layout.alignment}};
+  if (!layout.strides.empty())
+    json["strides"] = layout.strides;
+  if (!layout.tile.empty())
+    json["tile"] = layout.tile;
+  return json;
+}
+
 static Json valueJson(const Value &value) {
   Json json{{"name", value.name},
             {"role", name(value.role)},
             {"type", value.desc().str()},
             {"shape", value.desc().shape},
             {"element", name(value.desc().element)},
-            {"bytes", value.desc().spanBytes()}};
+            {"bytes", value.desc().spanBytes()},
+            {"layout", layoutJson(value.desc().layout)}};
   if (!value.of.empty())
     json["of"] = value.of;
   if (!value.location.empty())
@@ -70,6 +81,13 @@ static Json programJson(const Program &program) {
   json["aliases"] = Json::array();
   for (const Alias &alias : program.aliases())
     json["aliases"].push_back({{"input", alias.input}, {"output", alias.output}, {"required", alias.required}});
+  BlockUses uses = blockUses(program);
+  json["phases"] = Json::array();
+  for (Phase phase : uses.phases)
+    json["phases"].push_back(name(phase));
+  json["blocks"] = Json::array();
+  for (const BlockUse &block : uses.blocks)
+    json["blocks"].push_back(block.name);
   json["arena_bytes"] = program.arenaBytes();
   json["arena_lower_bound"] = program.arenaLowerBound();
   json["commands"] = Json::object();
@@ -128,6 +146,8 @@ static void printValues(const char *title, const std::vector<Value> &values, boo
     if (all || value.role == Role::Input || value.role == Role::Output || value.role == Role::Hyper) {
       std::printf("    %-7s %-10s %-32s %s%s%s\n", title, std::string(name(value.role)).c_str(), value.name.c_str(),
                   value.desc().str().c_str(), value.location.empty() ? "" : "  from ", value.location.c_str());
+      for (const auto &other : value.alternatives)
+        std::printf("    %-7s %-10s %-32s %s\n", "", "", "  or", other->str().c_str());
       continue;
     }
     auto &[count, bytes] = counted[name(value.role)];
@@ -139,8 +159,29 @@ static void printValues(const char *title, const std::vector<Value> &values, boo
                 byteText(sum.second).c_str());
 }
 
+/// Phases and blocks, the names of many blocks from both ends.
+static std::string courseText(const Program &program, bool all) {
+  BlockUses uses = blockUses(program);
+  std::string text;
+  for (Phase phase : uses.phases)
+    text += (text.empty() ? "phase " : ", ") + std::string(name(phase));
+  size_t count = uses.blocks.size();
+  if (count)
+    text += (text.empty() ? "" : "; ") + std::to_string(count) + (count == 1 ? " block:" : " blocks:");
+  for (size_t i = 0; i < count; ++i) {
+    bool isShown = all || count <= 8 || i < 3 || i + 3 >= count;
+    if (isShown)
+      text += (i ? ", " : " ") + uses.blocks[i].name;
+    else if (i == 3)
+      text += ", ...";
+  }
+  return text;
+}
+
 static void printProgram(const Program &program, bool all) {
   std::printf("  program %s\n", program.name().c_str());
+  if (std::string course = courseText(program, all); !course.empty())
+    std::printf("    %s\n", course.c_str());
   printValues("input", program.inputs(), all);
   printValues("output", program.outputs(), all);
   if (!program.aliases().empty())

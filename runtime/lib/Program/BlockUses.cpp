@@ -55,6 +55,8 @@ BlockUses blockUses(const ProgramInfo &program) {
   std::vector<size_t> first(program.inputs.size(), SIZE_MAX), last(program.inputs.size(), SIZE_MAX);
   for (uint32_t i = 0; i < countOf(table.commands()); ++i) {
     const schema::Command &command = *table.commands()->Get(i);
+    if (const schema::SetPhase *set = command.body_as_SetPhase())
+      uses.phases.push_back(Phase(set->phase()));
     if (const schema::BlockBegin *begin = command.body_as_BlockBegin()) {
       open.push_back(uses.blocks.size());
       uses.blocks.push_back({begin->name()->str(), {}, {}});

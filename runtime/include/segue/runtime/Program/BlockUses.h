@@ -14,7 +14,7 @@
 #ifndef SEGUE_RUNTIME_PROGRAM_BLOCKUSES_H
 #define SEGUE_RUNTIME_PROGRAM_BLOCKUSES_H
 
-#include "segue/runtime/Program/Program.h"
+#include "segue/runtime/Program/Events.h"
 
 namespace segue::inline runtime {
 
@@ -27,6 +27,8 @@ struct BlockUse {
 };
 
 struct BlockUses {
+  /// As the commands enter them.
+  std::vector<Phase> phases;
   /// In the order in which they are opened.
   std::vector<BlockUse> blocks;
   /// By input: a parameter, trained or frozen, that commands touch within blocks
