@@ -10,6 +10,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/StepRecorder.h"
+#include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/PlannedActivations.h"
 #include <algorithm>
 #include <ranges>
@@ -49,41 +50,9 @@ std::string virtualTwin(const Device &device, std::string_view speed) {
   return twin;
 }
 
-namespace {
-/// A session has one sink for its life; the twin's steps have each their own.
-class CurrentSink final : public EventSink {
-public:
-  EventSink *sink = nullptr;
-
-  void onPhase(Phase phase) override {
-    if (sink)
-      sink->onPhase(phase);
-  }
-  void onBlockBegin(const Program &program, std::string_view block) override {
-    if (sink)
-      sink->onBlockBegin(program, block);
-  }
-  void onBlockEnd(const Program &program) override {
-    if (sink)
-      sink->onBlockEnd(program);
-  }
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override {
-    if (sink)
-      sink->onSave(program, output, saved);
-  }
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override {
-    if (sink)
-      sink->onRestore(program, input, saved);
-  }
-  void onFree(const Program &program, uint32_t input) override {
-    if (sink)
-      sink->onFree(program, input);
-  }
-};
-} // namespace
-
 struct StepTwin::State {
-  CurrentSink sink;
+  /// A session has one sink for its life; the twin's steps have each their own.
+  ForwardEvents<> sink;
   DeviceRef device;
   std::optional<Session> session;
   std::vector<TensorMap> batches;
@@ -92,9 +61,9 @@ struct StepTwin::State {
   bool warm = false;
 
   void step(EventSink *now) {
-    sink.sink = now;
+    sink.target = now;
     session->step(batches, 1e-3);
-    sink.sink = nullptr;
+    sink.target = nullptr;
     device->drain();
   }
   void warmUp() {

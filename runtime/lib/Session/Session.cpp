@@ -14,10 +14,10 @@
 #include "GradientTape.h"
 #include "OptimizerPlan.h"
 #include "ParameterTable.h"
+#include "PlanStep.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
-#include "segue/runtime/Plan/StepTwin.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -125,7 +125,7 @@ struct Session::State {
 
   /// A plan for a step of so many micro-batches, in `mode: planned`. Throws
   /// BudgetInfeasible before anything of the step has begun.
-  void planStep(size_t microBatches);
+  void planFor(size_t microBatches);
   /// Of the plan in force; 0: there is none.
   size_t plannedFor = 0;
   /// Null unless the config enables some; `options.events` is theirs then.
@@ -177,23 +177,10 @@ void Session::State::configure(const Config &config) {
   device->transfer().configure(std::move(stitch));
 }
 
-void Session::State::planStep(size_t microBatches) {
+void Session::State::planFor(size_t microBatches) {
   if (!services || !services->wantsPlan() || plannedFor == microBatches)
     return;
-  std::vector<SessionModule> twins;
-  for (const Module &module : modules)
-    twins.push_back({module.name(), module.binary()});
-  SessionOptions same;
-  same.maxGradNorm = options.maxGradNorm;
-  same.tied = options.tied;
-  same.wires = options.wires;
-  StepTwin twin(virtualTwin(*device), std::move(twins), std::move(same), microBatches);
-  ResidencyPlanner planner(twin.record());
-  // What the device holds besides the session is not in the twin's books.
-  DeviceMemory &memory = device->memory();
-  uint64_t live = memory.liveBytes(Space::DeviceDram), twinLive = twin.device()->memory().liveBytes(Space::DeviceDram);
-  uint64_t others = live > twinLive ? live - twinLive : 0, budget = memory.budget(Space::DeviceDram);
-  services->follow(planner.profile(), planner.plan(budget > others ? budget - others : 0));
+  planStep(*services, device, modules, options, microBatches);
   plannedFor = microBatches;
 }
 
@@ -526,7 +513,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
       if (!s.plannedFor)
-        s.planStep(1);
+        s.planFor(1);
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -751,7 +738,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
   clearGradients();
-  state_->planStep(microBatches.size());
+  state_->planFor(microBatches.size());
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);
   return optimize(lr);

@@ -599,9 +599,6 @@ TEST_F(MemoryServicesTest, ChecksumsAreCompared) {
 // its host copy is still good.
 TEST_F(MemoryServicesTest, RestoredTensorsMakeRoom) {
   setUp(plainSim);
-  Json stagehand = activation();
-  stagehand["vram_high_watermark_mb"] = 7;
-  stagehand["vram_low_watermark_mb"] = 6.9;
   Json low = activation();
   low["vram_low_watermark_mb"] = 0;
   low["vram_high_watermark_mb"] = 0.5;

@@ -14,40 +14,21 @@
 #define SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
 
 #include "ServiceActor.h"
+#include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/PlannedActivations.h"
 #include <optional>
 
 namespace segue::inline runtime {
 
-class PlannedActor final : public ServiceActor {
+class PlannedActor final : public ForwardEvents<ServiceActor> {
 public:
   explicit PlannedActor(ServiceContext &context) : context_(context) {}
 
   /// From the next step on.
   void follow(const StepProfile &profile, const ResidencyPlan &plan) {
-    activations_.emplace(context_.device, profile, plan);
+    target = &activations_.emplace(context_.device, profile, plan);
   }
 
-  void onPhase(Phase phase) override {
-    if (activations_)
-      activations_->onPhase(phase);
-  }
-  void onBlockBegin(const Program &program, std::string_view block) override {
-    if (activations_)
-      activations_->onBlockBegin(program, block);
-  }
-  void onBlockEnd(const Program &program) override {
-    if (activations_)
-      activations_->onBlockEnd(program);
-  }
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override {
-    if (activations_)
-      activations_->onSave(program, output, saved);
-  }
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override {
-    if (activations_)
-      activations_->onRestore(program, input, saved);
-  }
   void beginStep(int64_t) override { onPhase(Phase::StepBegin); }
   void abortStep() override {
     if (activations_)
