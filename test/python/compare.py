@@ -26,6 +26,31 @@ def assert_close(actual, expected, tolerance=1e-4, what="value"):
         f"{what}: off by {difference / scale:.2e} relative ({difference:.2e} absolute)")
 
 
+def flat(results):
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def assert_case_agrees(compiled, case, inputs):
+    """Values of `compiled` and of the case's function for `inputs`, and the gradients of a weighted sum of them."""
+    ours = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    theirs = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    actual, expected = flat(compiled(*ours)), flat(case.function(*theirs))
+    total_ours = total_theirs = 0
+    generator = torch.Generator().manual_seed(1)
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert_close(a, e, case.tolerance, f"output {i}")
+        if e.is_floating_point() and e.requires_grad:
+            weight = torch.randn(e.shape, generator=generator).to(e.dtype)
+            total_ours, total_theirs = total_ours + (a * weight).sum(), total_theirs + (e * weight).sum()
+    if not isinstance(total_theirs, torch.Tensor):
+        return
+    total_ours.backward()
+    total_theirs.backward()
+    for i, (a, e) in enumerate(zip(ours, theirs)):
+        if e.grad is not None:
+            assert_close(a.grad, e.grad, case.tolerance, f"gradient of input {i}")
+
+
 def losses_close(actual, expected, tolerance=1e-4):
     worst = max(abs(a - b) / abs(b) for a, b in zip(actual, expected))
     assert len(actual) == len(expected) and worst <= tolerance, (

@@ -8,14 +8,10 @@
 
 import pytest
 import torch
-from compare import assert_close
+from compare import assert_case_agrees, assert_close, flat
 from op_cases import CASES, Apply
 
 import segue
-
-
-def flat(results):
-    return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -27,23 +23,7 @@ def test_values_and_gradients(case):
         for actual, expected in zip(flat(compiled(*inputs)), flat(case.function(*inputs)), strict=True):
             assert_close(actual, expected, case.tolerance, "inference")
 
-    ours = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
-    theirs = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
-    actual, expected = flat(compiled(*ours)), flat(case.function(*theirs))
-    total_ours = total_theirs = 0
-    generator = torch.Generator().manual_seed(1)
-    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        assert_close(a, e, case.tolerance, f"output {i}")
-        if e.is_floating_point() and e.requires_grad:
-            weight = torch.randn(e.shape, generator=generator).to(e.dtype)
-            total_ours, total_theirs = total_ours + (a * weight).sum(), total_theirs + (e * weight).sum()
-    if not isinstance(total_theirs, torch.Tensor):
-        return
-    total_ours.backward()
-    total_theirs.backward()
-    for i, (a, e) in enumerate(zip(ours, theirs)):
-        if e.grad is not None:
-            assert_close(a.grad, e.grad, case.tolerance, f"gradient of input {i}")
+    assert_case_agrees(compiled, case, inputs)
 
 
 def test_another_input_gives_another_result():
