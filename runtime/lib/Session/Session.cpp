@@ -10,16 +10,11 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Session/Session.h"
-#include "GradientTape.h"
-#include "OptimizerPlan.h"
-#include "ParameterTable.h"
 #include "PlanStep.h"
+#include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/NearestName.h"
 #include "segue/runtime/Program/StitchReport.h"
-#include "segue/runtime/Telemetry/JsonlWriter.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
@@ -27,7 +22,6 @@
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 namespace segue::inline runtime {
@@ -57,80 +51,6 @@ static Tensor hyperTensor(const DeviceRef &device, const Value &value, double nu
 static bool sameTensor(const Tensor &a, const Tensor &b) {
   return a.storage() == b.storage() && a.desc().layout.offset == b.desc().layout.offset;
 }
-
-struct Session::State {
-  State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
-
-  void configure(const Config &config);
-
-  // Parameters.
-  void checkFits(size_t slot, const Tensor &tensor) const;
-  void assign(size_t slot, const Tensor &tensor);
-  void assignAll(const std::vector<Tensor> &sources);
-  void requireValues() const;
-  void requireWhole() const;
-  /// Whether queued writes of parameters or states have failed since.
-  bool hasLostState() const;
-  /// Blocks until they are written, or have failed.
-  void settle() const;
-
-  // Phases.
-  void enter(Phase phase) {
-    if (options.events)
-      options.events->enter(phase);
-  }
-  void endStep();
-  Wiring wiringFor(const TensorMap &batch);
-  TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
-  Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
-                        const std::vector<std::vector<Tensor>> &outputs) const;
-  int64_t seedOf(size_t module) const;
-  /// Returns the losses of the modules.
-  std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
-  void runBackward();
-  void drop();
-  /// The step cannot be finished.
-  void abort();
-  double gradientNorm();
-  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &values, double lr,
-                                       double clip, bool giveGradients);
-  void runOptimizer(const OptimizerPlan &plan, double lr, double clip);
-
-  DeviceRef device;
-  SessionOptions options;
-  std::vector<Module> modules;
-  std::vector<ModulePorts> ports;
-  ParameterTable table;
-  std::vector<OptimizerPlan> plans;
-  std::optional<JsonlWriter> stitchTelemetry;
-  /// What was warned of.
-  std::set<std::string> warned;
-
-  /// By slot; null until set.
-  std::vector<Tensor> values;
-  TensorMap optimizerState;
-  int64_t step = 0;
-  /// Parameters are between two steps.
-  bool torn = false;
-
-  /// Its first values are the slots: the sums that wait, over `waiting` batches.
-  GradientTape tape;
-  /// Of the batch under way: its tensors, and the losses with what they are.
-  std::map<std::string, GradientTape::ValueId, std::less<>> batchValues;
-  std::vector<std::pair<GradientTape::ValueId, const Value *>> losses;
-  TensorMap inputGradients;
-  TensorMap lastOutputs;
-  int64_t waiting = 0;
-  double lossSum = 0;
-
-  /// A plan for a step of so many micro-batches, in `mode: planned`. Throws
-  /// BudgetInfeasible before anything of the step has begun.
-  void planFor(size_t microBatches);
-  /// Of the plan in force; 0: there is none.
-  size_t plannedFor = 0;
-  /// Null unless the config enables some; `options.events` is theirs then.
-  std::unique_ptr<MemoryServices> services;
-};
 
 //===----------------------------------------------------------------------===//
 // Construction
@@ -202,163 +122,6 @@ const MemoryServices *Session::services() const { return state_->services.get();
 int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
 const TensorMap &Session::state() const { return state_->optimizerState; }
-
-//===----------------------------------------------------------------------===//
-// Parameters
-//===----------------------------------------------------------------------===//
-
-const std::vector<ParameterInfo> &Session::parameters() const { return state_->table.infos(); }
-
-static void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted) {
-  if (!tensor)
-    throw Error(ErrorCode::InvalidArgument, what + ": a null tensor was given");
-  if (tensor.shape() != wanted.shape || tensor.element() != wanted.element)
-    throw Error(ErrorCode::LayoutMismatch, what + ": " + tensor.desc().str() + " given, " + wanted.str() + " declared");
-}
-
-void Session::State::checkFits(size_t slot, const Tensor &tensor) const {
-  checkSame("parameter \"" + table.infos()[slot].key + "\"", tensor, table.infos()[slot].desc);
-}
-
-/// Memory of the caller is the caller's again when a call returns.
-static void giveBack(const Tensor &tensor) {
-  if (tensor.storage()->isExternal())
-    waitForUses(tensor);
-}
-
-void Session::State::assign(size_t slot, const Tensor &tensor) {
-  Tensor value = values[slot];
-  if (value && value.storage()->isWritable())
-    copyInto(tensor, value);
-  else
-    value = copyTo(device, tensor, table.infos()[slot].desc);
-  giveBack(tensor);
-  wait(value); // a value that never arrives is no value
-  values[slot] = std::move(value);
-}
-
-/// Assigns sources by slot. What has to be allocated is allocated first.
-void Session::State::assignAll(const std::vector<Tensor> &sources) {
-  std::vector<Tensor> fresh(values.size());
-  for (size_t slot = 0; slot < values.size(); ++slot)
-    if (!values[slot] || !values[slot].storage()->isWritable())
-      fresh[slot] = copyTo(device, sources[slot], table.infos()[slot].desc);
-  for (const Tensor &value : fresh)
-    if (value)
-      wait(value);                         // nothing has changed if one never arrives
-  bool before = std::exchange(torn, true); // while some are new
-  for (size_t slot = 0; slot < values.size(); ++slot) {
-    if (fresh[slot])
-      values[slot] = std::move(fresh[slot]);
-    else
-      copyInto(sources[slot], values[slot]);
-  }
-  for (const Tensor &source : sources)
-    giveBack(source);
-  for (const Tensor &value : values)
-    wait(value);
-  torn = before;
-}
-
-void Session::setParameter(std::string_view key, const Tensor &tensor) {
-  size_t slot = state_->table.require(key);
-  state_->checkFits(slot, tensor);
-  state_->assign(slot, tensor);
-}
-
-bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
-  size_t slot = state_->table.require(key);
-  state_->checkFits(slot, tensor);
-  const ParameterInfo &info = state_->table.infos()[slot];
-  bool fits = tensor.device() == state_->device && hasLayout(tensor, info.desc.layout) &&
-              (tensor.storage()->isWritable() || !info.trained);
-  if (fits)
-    state_->values[slot] = tensor;
-  else
-    state_->assign(slot, tensor);
-  return fits;
-}
-
-void Session::allocateParameters() {
-  for (size_t slot = 0; slot < state_->values.size(); ++slot)
-    if (!state_->values[slot])
-      state_->values[slot] = Tensor::empty(state_->device, state_->table.infos()[slot].desc);
-}
-
-const Tensor &Session::parameter(std::string_view key) const {
-  size_t slot = state_->table.require(key);
-  if (!state_->values[slot])
-    throw Error(ErrorCode::MissingWeight,
-                "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
-  return state_->values[slot];
-}
-
-static std::string memberText(const ParameterInfo &info) {
-  return "module \"" + info.members.front().module + "\", parameter \"" + info.members.front().name + "\"";
-}
-
-std::vector<std::string> Session::loadWeights(const std::filesystem::path &path) {
-  SafetensorsFile file = SafetensorsFile::open(path);
-  std::set<std::string_view> unused;
-  std::vector<std::string_view> known;
-  for (const SafetensorsEntry &entry : file.entries())
-    unused.insert(entry.name), known.push_back(entry.name);
-  std::vector<Tensor> sources;
-  for (size_t slot = 0; slot < state_->table.size(); ++slot) {
-    const ParameterInfo &info = state_->table.infos()[slot];
-    const SafetensorsEntry *entry = file.find(info.key);
-    for (const ParameterRef &member : info.members) // also by its full name
-      if (!entry)
-        entry = file.find(member.module + "." + member.name);
-    if (!entry)
-      throw Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + path.string() +
-                                                " has no tensor \"" + info.key + "\"" + nearestHint(info.key, known));
-    unused.erase(entry->name);
-    sources.push_back(file.tensor(state_->device, entry->name));
-    checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
-  }
-  state_->assignAll(sources);
-  return {unused.begin(), unused.end()};
-}
-
-void Session::State::requireValues() const {
-  size_t missing = 0, first = 0;
-  for (size_t slot = values.size(); slot-- > 0;)
-    if (!values[slot])
-      ++missing, first = slot;
-  if (!missing)
-    return;
-  std::string others = missing > 1 ? " (and " + std::to_string(missing - 1) + " others have none)" : "";
-  throw Error(ErrorCode::MissingWeight, memberText(table.infos()[first]) + " (" + table.infos()[first].desc.str() +
-                                            ") has no value" + others + "; set parameters or load weights first");
-}
-
-bool Session::State::hasLostState() const {
-  auto isLost = [](const Tensor &tensor) { return tensor && tensor.storage()->failure(); };
-  return std::any_of(values.begin(), values.end(), isLost) ||
-         std::any_of(optimizerState.begin(), optimizerState.end(),
-                     [&](const auto &item) { return isLost(item.second); });
-}
-
-void Session::State::settle() const {
-  Fence writes;
-  auto add = [&](const Tensor &tensor) {
-    if (tensor)
-      writes.join(tensor.storage()->writes());
-  };
-  std::ranges::for_each(values, add);
-  for (const auto &[key, tensor] : optimizerState)
-    add(tensor);
-  if (!writes.empty())
-    device->wait(writes);
-}
-
-void Session::State::requireWhole() const {
-  if (torn || hasLostState())
-    throw Error(ErrorCode::StateTorn,
-                "an optimizer or a checkpoint's load failed midway before: parameters are between "
-                "two steps; load a checkpoint");
-}
 
 //===----------------------------------------------------------------------===//
 // FORWARD and BACKWARD
@@ -743,75 +506,5 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
     forwardBackward(batch);
   return optimize(lr);
 }
-
-//===----------------------------------------------------------------------===//
-// Checkpoints
-//===----------------------------------------------------------------------===//
-
-Checkpoint Session::checkpoint() const {
-  const State &s = *state_;
-  s.settle();
-  s.requireWhole();
-  s.requireValues();
-  Checkpoint checkpoint;
-  for (size_t slot = 0; slot < s.values.size(); ++slot)
-    checkpoint.parameters[s.table.infos()[slot].key] = s.values[slot];
-  checkpoint.state = s.optimizerState;
-  checkpoint.step = s.step;
-  checkpoint.seed = s.options.seed;
-  return checkpoint;
-}
-
-/// The tensor called `key`, of the shape of `wanted`; names what is missing.
-static const Tensor &requireIn(const TensorMap &tensors, const std::string &key, const TensorDesc &wanted,
-                               const std::string &what) {
-  auto it = tensors.find(key);
-  if (it == tensors.end()) {
-    std::vector<std::string_view> known;
-    for (const auto &[name, tensor] : tensors)
-      known.push_back(name);
-    throw Error(ErrorCode::MissingWeight, "the checkpoint lacks " + what + " \"" + key + "\"" +
-                                              nearestHint(key, known) + "; it belongs to other modules");
-  }
-  checkSame("checkpoint, " + what + " \"" + key + "\"", it->second, wanted);
-  return it->second;
-}
-
-void Session::restore(const Checkpoint &checkpoint) {
-  State &s = *state_;
-  std::vector<Tensor> sources;
-  for (const ParameterInfo &info : s.table.infos())
-    sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
-  for (const auto &[key, tensor] : s.optimizerState)
-    requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
-  auto rejectOthers = [](const TensorMap &given, size_t known, auto &&has, const char *what) {
-    if (given.size() != known)
-      for (const auto &[key, tensor] : given)
-        if (!has(key))
-          throw Error(ErrorCode::NameUnknown, std::string("the checkpoint has ") + what + " \"" + key +
-                                                  "\", which the session lacks; it belongs to other modules");
-  };
-  std::set<std::string_view> keys;
-  for (const ParameterInfo &info : s.table.infos())
-    keys.insert(info.key);
-  rejectOthers(
-      checkpoint.parameters, keys.size(), [&](const std::string &key) { return keys.contains(key); }, "parameter");
-  rejectOthers(
-      checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
-      "optimizer state");
-  s.assignAll(sources);
-  s.torn = true; // until the state is there too
-  for (auto &[key, tensor] : s.optimizerState)
-    copyInto(checkpoint.state.find(key)->second, tensor);
-  for (const auto &[key, tensor] : s.optimizerState)
-    wait(tensor);
-  s.step = checkpoint.step;
-  s.options.seed = checkpoint.seed;
-  s.torn = false;
-  s.drop();
-}
-
-void Session::save(const std::filesystem::path &path) const { saveCheckpoint(path, checkpoint()); }
-void Session::load(const std::filesystem::path &path) { restore(loadCheckpoint(state_->device, path)); }
 
 } // namespace segue::inline runtime

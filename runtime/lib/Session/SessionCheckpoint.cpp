@@ -1,0 +1,81 @@
+//===- SessionCheckpoint.cpp - a finished step, out and back --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SessionState.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+
+namespace segue::inline runtime {
+
+Checkpoint Session::checkpoint() const {
+  const State &s = *state_;
+  s.settle();
+  s.requireWhole();
+  s.requireValues();
+  Checkpoint checkpoint;
+  for (size_t slot = 0; slot < s.values.size(); ++slot)
+    checkpoint.parameters[s.table.infos()[slot].key] = s.values[slot];
+  checkpoint.state = s.optimizerState;
+  checkpoint.step = s.step;
+  checkpoint.seed = s.options.seed;
+  return checkpoint;
+}
+
+/// The tensor called `key`, of the shape of `wanted`; names what is missing.
+static const Tensor &requireIn(const TensorMap &tensors, const std::string &key, const TensorDesc &wanted,
+                               const std::string &what) {
+  auto it = tensors.find(key);
+  if (it == tensors.end()) {
+    std::vector<std::string_view> known;
+    for (const auto &[name, tensor] : tensors)
+      known.push_back(name);
+    throw Error(ErrorCode::MissingWeight, "the checkpoint lacks " + what + " \"" + key + "\"" +
+                                              nearestHint(key, known) + "; it belongs to other modules");
+  }
+  checkSame("checkpoint, " + what + " \"" + key + "\"", it->second, wanted);
+  return it->second;
+}
+
+void Session::restore(const Checkpoint &checkpoint) {
+  State &s = *state_;
+  std::vector<Tensor> sources;
+  for (const ParameterInfo &info : s.table.infos())
+    sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
+  for (const auto &[key, tensor] : s.optimizerState)
+    requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
+  auto rejectOthers = [](const TensorMap &given, size_t known, auto &&has, const char *what) {
+    if (given.size() != known)
+      for (const auto &[key, tensor] : given)
+        if (!has(key))
+          throw Error(ErrorCode::NameUnknown, std::string("the checkpoint has ") + what + " \"" + key +
+                                                  "\", which the session lacks; it belongs to other modules");
+  };
+  std::set<std::string_view> keys;
+  for (const ParameterInfo &info : s.table.infos())
+    keys.insert(info.key);
+  rejectOthers(
+      checkpoint.parameters, keys.size(), [&](const std::string &key) { return keys.contains(key); }, "parameter");
+  rejectOthers(
+      checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
+      "optimizer state");
+  s.assignAll(sources);
+  s.torn = true; // until the state is there too
+  for (auto &[key, tensor] : s.optimizerState)
+    copyInto(checkpoint.state.find(key)->second, tensor);
+  for (const auto &[key, tensor] : s.optimizerState)
+    wait(tensor);
+  s.step = checkpoint.step;
+  s.options.seed = checkpoint.seed;
+  s.torn = false;
+  s.drop();
+}
+
+void Session::save(const std::filesystem::path &path) const { saveCheckpoint(path, checkpoint()); }
+void Session::load(const std::filesystem::path &path) { restore(loadCheckpoint(state_->device, path)); }
+
+} // namespace segue::inline runtime

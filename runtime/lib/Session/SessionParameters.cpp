@@ -1,0 +1,171 @@
+//===- SessionParameters.cpp - values that come in from outside -----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SessionState.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
+#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <utility>
+
+namespace segue::inline runtime {
+
+const std::vector<ParameterInfo> &Session::parameters() const { return state_->table.infos(); }
+
+void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted) {
+  if (!tensor)
+    throw Error(ErrorCode::InvalidArgument, what + ": a null tensor was given");
+  if (tensor.shape() != wanted.shape || tensor.element() != wanted.element)
+    throw Error(ErrorCode::LayoutMismatch, what + ": " + tensor.desc().str() + " given, " + wanted.str() + " declared");
+}
+
+void Session::State::checkFits(size_t slot, const Tensor &tensor) const {
+  checkSame("parameter \"" + table.infos()[slot].key + "\"", tensor, table.infos()[slot].desc);
+}
+
+void giveBack(const Tensor &tensor) {
+  if (tensor.storage()->isExternal())
+    waitForUses(tensor);
+}
+
+void Session::State::assign(size_t slot, const Tensor &tensor) {
+  Tensor value = values[slot];
+  if (value && value.storage()->isWritable())
+    copyInto(tensor, value);
+  else
+    value = copyTo(device, tensor, table.infos()[slot].desc);
+  giveBack(tensor);
+  wait(value); // a value that never arrives is no value
+  values[slot] = std::move(value);
+}
+
+/// Assigns sources by slot. What has to be allocated is allocated first.
+void Session::State::assignAll(const std::vector<Tensor> &sources) {
+  std::vector<Tensor> fresh(values.size());
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    if (!values[slot] || !values[slot].storage()->isWritable())
+      fresh[slot] = copyTo(device, sources[slot], table.infos()[slot].desc);
+  for (const Tensor &value : fresh)
+    if (value)
+      wait(value);                         // nothing has changed if one never arrives
+  bool before = std::exchange(torn, true); // while some are new
+  for (size_t slot = 0; slot < values.size(); ++slot) {
+    if (fresh[slot])
+      values[slot] = std::move(fresh[slot]);
+    else
+      copyInto(sources[slot], values[slot]);
+  }
+  for (const Tensor &source : sources)
+    giveBack(source);
+  for (const Tensor &value : values)
+    wait(value);
+  torn = before;
+}
+
+void Session::setParameter(std::string_view key, const Tensor &tensor) {
+  size_t slot = state_->table.require(key);
+  state_->checkFits(slot, tensor);
+  state_->assign(slot, tensor);
+}
+
+bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
+  size_t slot = state_->table.require(key);
+  state_->checkFits(slot, tensor);
+  const ParameterInfo &info = state_->table.infos()[slot];
+  bool fits = tensor.device() == state_->device && hasLayout(tensor, info.desc.layout) &&
+              (tensor.storage()->isWritable() || !info.trained);
+  if (fits)
+    state_->values[slot] = tensor;
+  else
+    state_->assign(slot, tensor);
+  return fits;
+}
+
+void Session::allocateParameters() {
+  for (size_t slot = 0; slot < state_->values.size(); ++slot)
+    if (!state_->values[slot])
+      state_->values[slot] = Tensor::empty(state_->device, state_->table.infos()[slot].desc);
+}
+
+const Tensor &Session::parameter(std::string_view key) const {
+  size_t slot = state_->table.require(key);
+  if (!state_->values[slot])
+    throw Error(ErrorCode::MissingWeight,
+                "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
+  return state_->values[slot];
+}
+
+static std::string memberText(const ParameterInfo &info) {
+  return "module \"" + info.members.front().module + "\", parameter \"" + info.members.front().name + "\"";
+}
+
+std::vector<std::string> Session::loadWeights(const std::filesystem::path &path) {
+  SafetensorsFile file = SafetensorsFile::open(path);
+  std::set<std::string_view> unused;
+  std::vector<std::string_view> known;
+  for (const SafetensorsEntry &entry : file.entries())
+    unused.insert(entry.name), known.push_back(entry.name);
+  std::vector<Tensor> sources;
+  for (size_t slot = 0; slot < state_->table.size(); ++slot) {
+    const ParameterInfo &info = state_->table.infos()[slot];
+    const SafetensorsEntry *entry = file.find(info.key);
+    for (const ParameterRef &member : info.members) // also by its full name
+      if (!entry)
+        entry = file.find(member.module + "." + member.name);
+    if (!entry)
+      throw Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + path.string() +
+                                                " has no tensor \"" + info.key + "\"" + nearestHint(info.key, known));
+    unused.erase(entry->name);
+    sources.push_back(file.tensor(state_->device, entry->name));
+    checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
+  }
+  state_->assignAll(sources);
+  return {unused.begin(), unused.end()};
+}
+
+void Session::State::requireValues() const {
+  size_t missing = 0, first = 0;
+  for (size_t slot = values.size(); slot-- > 0;)
+    if (!values[slot])
+      ++missing, first = slot;
+  if (!missing)
+    return;
+  std::string others = missing > 1 ? " (and " + std::to_string(missing - 1) + " others have none)" : "";
+  throw Error(ErrorCode::MissingWeight, memberText(table.infos()[first]) + " (" + table.infos()[first].desc.str() +
+                                            ") has no value" + others + "; set parameters or load weights first");
+}
+
+bool Session::State::hasLostState() const {
+  auto isLost = [](const Tensor &tensor) { return tensor && tensor.storage()->failure(); };
+  return std::any_of(values.begin(), values.end(), isLost) ||
+         std::any_of(optimizerState.begin(), optimizerState.end(),
+                     [&](const auto &item) { return isLost(item.second); });
+}
+
+void Session::State::settle() const {
+  Fence writes;
+  auto add = [&](const Tensor &tensor) {
+    if (tensor)
+      writes.join(tensor.storage()->writes());
+  };
+  std::ranges::for_each(values, add);
+  for (const auto &[key, tensor] : optimizerState)
+    add(tensor);
+  if (!writes.empty())
+    device->wait(writes);
+}
+
+void Session::State::requireWhole() const {
+  if (torn || hasLostState())
+    throw Error(ErrorCode::StateTorn,
+                "an optimizer or a checkpoint's load failed midway before: parameters are between "
+                "two steps; load a checkpoint");
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,107 @@
+//===- SessionState.h - what a session holds --------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Shared by the files that a session is written in: Session.cpp has the phases
+// of a step, SessionParameters.cpp the values that come in from outside,
+// SessionCheckpoint.cpp those of a finished step that go out and come back.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
+#define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
+
+#include "GradientTape.h"
+#include "OptimizerPlan.h"
+#include "ParameterTable.h"
+#include "segue/runtime/Telemetry/JsonlWriter.h"
+#include <set>
+
+namespace segue::inline runtime {
+
+struct Session::State {
+  State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
+
+  void configure(const Config &config);
+
+  // Parameters.
+  void checkFits(size_t slot, const Tensor &tensor) const;
+  void assign(size_t slot, const Tensor &tensor);
+  void assignAll(const std::vector<Tensor> &sources);
+  void requireValues() const;
+  void requireWhole() const;
+  /// Whether queued writes of parameters or states have failed since.
+  bool hasLostState() const;
+  /// Blocks until they are written, or have failed.
+  void settle() const;
+
+  // Phases.
+  void enter(Phase phase) {
+    if (options.events)
+      options.events->enter(phase);
+  }
+  void endStep();
+  Wiring wiringFor(const TensorMap &batch);
+  TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
+  Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
+                        const std::vector<std::vector<Tensor>> &outputs) const;
+  int64_t seedOf(size_t module) const;
+  /// Returns the losses of the modules.
+  std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
+  void runBackward();
+  void drop();
+  /// The step cannot be finished.
+  void abort();
+  double gradientNorm();
+  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &values, double lr,
+                                       double clip, bool giveGradients);
+  void runOptimizer(const OptimizerPlan &plan, double lr, double clip);
+
+  DeviceRef device;
+  SessionOptions options;
+  std::vector<Module> modules;
+  std::vector<ModulePorts> ports;
+  ParameterTable table;
+  std::vector<OptimizerPlan> plans;
+  std::optional<JsonlWriter> stitchTelemetry;
+  /// What was warned of.
+  std::set<std::string> warned;
+
+  /// By slot; null until set.
+  std::vector<Tensor> values;
+  TensorMap optimizerState;
+  int64_t step = 0;
+  /// Parameters are between two steps.
+  bool torn = false;
+
+  /// Its first values are the slots: the sums that wait, over `waiting` batches.
+  GradientTape tape;
+  /// Of the batch under way: its tensors, and the losses with what they are.
+  std::map<std::string, GradientTape::ValueId, std::less<>> batchValues;
+  std::vector<std::pair<GradientTape::ValueId, const Value *>> losses;
+  TensorMap inputGradients;
+  TensorMap lastOutputs;
+  int64_t waiting = 0;
+  double lossSum = 0;
+
+  /// A plan for a step of so many micro-batches, in `mode: planned`. Throws
+  /// BudgetInfeasible before anything of the step has begun.
+  void planFor(size_t microBatches);
+  /// Of the plan in force; 0: there is none.
+  size_t plannedFor = 0;
+  /// Null unless the config enables some; `options.events` is theirs then.
+  std::unique_ptr<MemoryServices> services;
+};
+
+/// Throws where `tensor` is null or not of the shape and type of `wanted`.
+void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted);
+
+/// Memory of the caller is the caller's again when a call returns.
+void giveBack(const Tensor &tensor);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
