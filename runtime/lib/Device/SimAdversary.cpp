@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime {
 
-AdversarialQueues::AdversarialQueues(uint64_t seed, std::function<void()> afterEntry)
+AdversarialQueues::AdversarialQueues(uint64_t seed, AfterEntry afterEntry)
     : afterEntry_(std::move(afterEntry)), random_(seed) {}
 
 bool AdversarialQueues::isDone(const Fence &fence) const {
@@ -77,12 +77,13 @@ void AdversarialQueues::run(size_t queue, std::unique_lock<std::mutex> &lock) {
   lock.unlock();
   entry.work.run();
   entry.work.run = nullptr;
+  Fence done; // nobody else counts: only one thread runs entries
+  for (size_t i = 0; i < queueCount; ++i)
+    done.at[i] = done_[i].load() + (i == queue);
+  afterEntry_(done);
   lock.lock();
   isRunning_[queue] = false;
   done_[queue].fetch_add(1);
-  lock.unlock();
-  afterEntry_();
-  lock.lock();
   if (--depth_ == 0)
     idle_.notify_all();
 }

@@ -30,9 +30,11 @@ namespace segue::inline runtime {
 
 class AdversarialQueues final : public SimQueues {
 public:
-  /// `afterEntry` is called on the host after each entry, before the next one,
-  /// with no lock held.
-  AdversarialQueues(uint64_t seed, std::function<void()> afterEntry);
+  /// Told on the host what is done after an entry, before anybody else can see
+  /// it and before the next entry, with no lock held.
+  using AfterEntry = std::function<void(const Fence &done)>;
+
+  AdversarialQueues(uint64_t seed, AfterEntry afterEntry);
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override;
   void wait(const Fence &fence) override;
@@ -58,7 +60,7 @@ private:
   void act(std::unique_lock<std::mutex> &lock);
   void run(size_t queue, std::unique_lock<std::mutex> &lock);
 
-  std::function<void()> afterEntry_;
+  AfterEntry afterEntry_;
   std::mutex mutex_;
   std::condition_variable idle_;
   std::mt19937_64 random_;

@@ -97,7 +97,7 @@ SimDevice::SimDevice(const SimProfile &profile)
     clock_ = static_cast<VirtualQueues *>(queues_.get());
   } else if (profile.adversary) {
     faults_.emplace(profile);
-    queues_ = std::make_unique<AdversarialQueues>(*profile.adversary, [this] { ram_.settle(); });
+    queues_ = std::make_unique<AdversarialQueues>(*profile.adversary, [this](const Fence &done) { ram_.settle(done); });
   } else {
     queues_ = std::make_unique<ThreadedQueues>();
   }

@@ -164,7 +164,7 @@ void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment
   else if (region.arena && bytes)
     region.arena->give(uint64_t(begin - region.begin), bytes, lastUse);
   bool isHeap = this->isHeap(space);
-  if (isHeap && !poisons_ && isDone_(lastUse))
+  if (isHeap && !poisons_ && isDone(lastUse))
     heap_.free(data, bytes, alignment);
   else if (isHeap || (poisons_ && bytes))
     leaving_.push_back({begin, bytes, lastUse, freedPattern, isHeap ? alignment : 0});
@@ -175,8 +175,17 @@ void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment
 // What waits for fences
 //===----------------------------------------------------------------------===//
 
-void SimMemory::settle() {
+bool SimMemory::isDone(const Fence &fence) const {
+  if (!poisons_)
+    return isDone_(fence);
+  Fence both = settled_;
+  both.join(fence);
+  return both == settled_;
+}
+
+void SimMemory::settle(const Fence &done) {
   std::lock_guard lock(mutex_);
+  settled_.join(done);
   settleLocked();
 }
 
@@ -186,7 +195,7 @@ void SimMemory::settleLocked() {
   // In the order of calls, so that of several patterns for the same bytes the
   // last one stays: its fence is not earlier than those before.
   std::erase_if(leaving_, [&](const Leaving &leaving) {
-    if (!isDone_(leaving.after))
+    if (!isDone(leaving.after))
       return false;
     if (poisons_)
       overwrite(leaving.data, leaving.bytes, leaving.pattern);

@@ -12,7 +12,11 @@
 //
 // In the hands of an adversary, memory is overwritten when the last work that
 // may touch it is done, and again when it is handed out: reading either, or
-// writing to what was freed, is seen (see take).
+// writing to what was freed, is seen (see take). Whoever sees a fence as done
+// may write to what waited for it, from any thread. So an entry's memory is
+// overwritten before anybody sees the entry as done (see settle), and what is
+// done is what settle was told: a fence that became done halfway through the
+// list of what waits would put an older pattern over a newer owner's bytes.
 //
 // Any thread may call.
 //
@@ -33,7 +37,7 @@ namespace segue::inline runtime {
 
 class SimMemory {
 public:
-  /// Asked about fences; must not change anything.
+  /// Asked about fences, unless there is an adversary; must not change anything.
   using IsDone = std::function<bool(const Fence &)>;
 
   /// Reserves the ranges. Throws DeviceOom if there are no addresses left.
@@ -60,8 +64,9 @@ public:
   /// True for addresses in device_dram and device_l1.
   bool isOnDevice(const void *address) const;
 
-  /// After an entry of a queue is done: overwrites what that leaves behind.
-  void settle();
+  /// The adversary's word that all before `done` has run: overwrites what that
+  /// leaves behind. Comes before anybody may see `done` as done.
+  void settle(const Fence &done);
 
 private:
   /// Addresses from the system.
@@ -96,6 +101,7 @@ private:
 
   MemoryBlock takeL1(uint64_t bytes, uint32_t alignment, Lifetime lifetime);
   Region &region(Space space) { return regions_[uint8_t(space)]; }
+  bool isDone(const Fence &fence) const;
   void settleLocked();
   void forgetPoison(std::byte *data, uint64_t bytes);
   void requireUntouched(Space space, std::byte *data, uint64_t bytes) const;
@@ -106,6 +112,8 @@ private:
   /// Those with a capacity.
   std::vector<SpaceInfo> spaces_;
   mutable std::mutex mutex_;
+  /// What settle was told, if there is an adversary.
+  Fence settled_;
   Region regions_[4];
   std::optional<L1Arena> l1_;
   std::vector<Mapping> mappings_;

@@ -213,6 +213,39 @@ TEST(SimAdversaryTest, PoisonsFreedAndFreshMemory) {
   }
 }
 
+// Memory is overwritten before anybody may take its fence for done: what another
+// thread then writes there stays.
+TEST(SimAdversaryTest, OverwritesNothingBehindADoneFence) {
+  constexpr uint64_t bytes = 8 << 20; // milliseconds of overwriting
+  DeviceRef device = Device::open("sim:dram=8MiB,adversarial=3");
+  MemoryBlock old = allocate(device, Space::DeviceDram, bytes), block;
+  const Fence use(Queue::Compute, 1);
+  std::atomic<bool> runs{false}, mayEnd{false};
+  // This thread has the block next and writes as soon as it may, while the other
+  // one ends the entry that all wait for.
+  std::thread writer([&] {
+    runs.wait(false);
+    release(device, Space::DeviceDram, old, bytes, use);
+    block = allocate(device, Space::DeviceDram, bytes);
+    mayEnd = true;
+    mayEnd.notify_one();
+    while (!device->isDone(block.after))
+      std::this_thread::yield();
+    static_cast<std::byte *>(block.data)[bytes - 1] = std::byte(5);
+  });
+  enqueue(device, Queue::Compute, {}, [&] {
+    runs = true;
+    runs.notify_one();
+    mayEnd.wait(false);
+  });
+  device->wait(use);
+  writer.join();
+  EXPECT_EQ(block.data, old.data);
+  EXPECT_EQ(block.after, use);
+  EXPECT_EQ(static_cast<std::byte *>(block.data)[bytes - 1], std::byte(5));
+  release(device, Space::DeviceDram, block, bytes);
+}
+
 TEST(SimAdversaryTest, FindsWritesAfterFree) {
   DeviceRef device = Device::open("sim:dram=1MiB,adversarial=3");
   MemoryBlock block = allocate(device, Space::DeviceDram, 1024);
