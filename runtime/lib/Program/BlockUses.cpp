@@ -33,11 +33,16 @@ template <typename Touch> static void forEachBuffer(const schema::Command &comma
   }
 }
 
+/// Values that outlive a submit and belong to a block of the model.
+static bool canStream(Role role) {
+  return role == Role::Parameter || role == Role::Frozen || role == Role::Gradient || role == Role::State;
+}
+
 BlockUses blockUses(const ProgramInfo &program) {
   BlockUses uses;
   uses.streamable.resize(program.inputs.size());
   for (size_t i = 0; i < program.inputs.size(); ++i)
-    uses.streamable[i] = program.inputs[i].role == Role::Parameter || program.inputs[i].role == Role::Frozen;
+    uses.streamable[i] = canStream(program.inputs[i].role);
   uses.written.resize(program.inputs.size());
   // An output with a required alias is its input under another name.
   std::vector<uint32_t> inputOf(program.outputs.size(), UINT32_MAX);
@@ -53,6 +58,8 @@ BlockUses blockUses(const ProgramInfo &program) {
   const schema::Program &table = *program.table;
   std::vector<size_t> open; // indices into blocks, the innermost last
   std::vector<size_t> first(program.inputs.size(), SIZE_MAX), last(program.inputs.size(), SIZE_MAX);
+  // The block of the last command that touches an output; none outside of blocks.
+  std::vector<size_t> finishedIn(program.outputs.size(), SIZE_MAX);
   for (uint32_t i = 0; i < countOf(table.commands()); ++i) {
     const schema::Command &command = *table.commands()->Get(i);
     if (const schema::SetPhase *set = command.body_as_SetPhase())
@@ -68,8 +75,10 @@ BlockUses blockUses(const ProgramInfo &program) {
       uint32_t input = UINT32_MAX;
       if (source.kind() == schema::BufferKind::input)
         input = source.index();
-      else if (source.kind() == schema::BufferKind::output)
+      else if (source.kind() == schema::BufferKind::output) {
         input = inputOf[source.index()];
+        finishedIn[source.index()] = open.empty() ? SIZE_MAX : open.back();
+      }
       if (input == UINT32_MAX)
         return;
       if (open.empty()) {
@@ -89,6 +98,9 @@ BlockUses blockUses(const ProgramInfo &program) {
     uses.blocks[first[i]].firstTouched.push_back(i);
     uses.blocks[last[i]].lastTouched.push_back(i);
   }
+  for (uint32_t i = 0; i < program.outputs.size(); ++i)
+    if (program.outputs[i].role == Role::Gradient && inputOf[i] == UINT32_MAX && finishedIn[i] != SIZE_MAX)
+      uses.blocks[finishedIn[i]].finished.push_back(i);
   return uses;
 }
 

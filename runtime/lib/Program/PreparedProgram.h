@@ -280,12 +280,15 @@ private:
   void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, const Fence &fence);
   void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                    std::span<Tensor> outputs, Given given, EventSink *events);
-  void handleSave(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events);
+  /// An output is final: `tell` may put another tensor in its place.
+  void handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events,
+                void (EventSink::*tell)(const Program &, uint32_t, Tensor &));
   void handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
                      EventSink &events);
   void takeLate(Run &run, uint32_t input, Tensor value);
   void beginBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs, EventSink &events);
-  void endBlock(Run &run, const Event &event, const Program &program, EventSink &events);
+  void endBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
+                std::span<Tensor> outputs, Given given, EventSink &events);
   void abandon(Run &run, const Error &error, std::span<Tensor> outputs) noexcept;
   void release(Run &run) noexcept;
 

@@ -74,7 +74,8 @@ std::shared_ptr<Storage> PreparedProgram::placeArena(ArenaPlan &arena) {
 /// `keeps`: its bytes are nobody's between two runs.
 Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced, bool keeps) {
   OutputPlan &plan = outputs_[index];
-  if (keeps && plan.kept && isFree(plan.kept.storage(), replaced && replaced->storage() == plan.kept.storage() ? 2 : 1)) {
+  if (keeps && plan.kept &&
+      isFree(plan.kept.storage(), replaced && replaced->storage() == plan.kept.storage() ? 2 : 1)) {
     plan.kept.storage()->renew();
     return plan.kept;
   }
@@ -298,9 +299,10 @@ void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> input
   }
 }
 
-void PreparedProgram::handleSave(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events) {
+void PreparedProgram::handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events,
+                               void (EventSink::*tell)(const Program &, uint32_t, Tensor &)) {
   Tensor saved = tensor;
-  events.onSave(program, output, saved);
+  (events.*tell)(program, output, saved);
   if (saved && saved.storage() == tensor.storage())
     return;
   const TensorDesc &declared = *outputs_[output].desc;
@@ -365,7 +367,8 @@ void PreparedProgram::beginBlock(Run &run, const Event &event, const Program &pr
   }
 }
 
-void PreparedProgram::endBlock(Run &run, const Event &event, const Program &program, EventSink &events) {
+void PreparedProgram::endBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
+                               std::span<Tensor> outputs, Given given, EventSink &events) {
   for (uint32_t input : blocks_.blocks[event.index].lastTouched) {
     if (!inputs_[input].deferred)
       continue;
@@ -373,8 +376,12 @@ void PreparedProgram::endBlock(Run &run, const Event &event, const Program &prog
     run.slots[inputSlot(input)] = {};
     if (int32_t output = inputs_[input].outputInPlace; output >= 0)
       run.slots[outputSlot(size_t(output))] = {};
+    if (isGivenAway(inputs[input], given == Given::Away))
+      inputs[input] = Tensor();
   }
   events.onBlockEnd(program);
+  for (uint32_t output : blocks_.blocks[event.index].finished)
+    handOver(run, output, program, outputs[output], events, &EventSink::onOutput);
 }
 
 void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
@@ -392,9 +399,9 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
   if (event.kind == schema::CommandBody::BlockBegin)
     beginBlock(run, event, program, inputs, *events);
   else if (event.kind == schema::CommandBody::BlockEnd)
-    endBlock(run, event, program, *events);
+    endBlock(run, event, program, inputs, outputs, given, *events);
   else if (event.kind == schema::CommandBody::Save)
-    handleSave(run, event.index, program, outputs[event.index], *events);
+    handOver(run, event.index, program, outputs[event.index], *events, &EventSink::onSave);
   else
     handleRestore(run, event.index, program, inputs[event.index],
                   isGivenAway(inputs[event.index], given == Given::Away), *events);

@@ -33,7 +33,14 @@ bool GradientTape::isTaken(ValueId value) const {
   return !step || step->module->takesGradientOf(step->module->outputs()[producers_[value].output].name);
 }
 
-void GradientTape::add(ValueId value, Tensor gradient) { addGradient(gradients_[value], std::move(gradient)); }
+void GradientTape::add(ValueId value, Tensor gradient, EventSink *events) {
+  Tensor &sum = gradients_[value];
+  if (!events || !sum || value >= kept_)
+    return addGradient(sum, std::move(gradient));
+  events->onAccumulate(sum, gradient);
+  addGradient(sum, std::move(gradient));
+  events->onAccumulated(sum);
+}
 
 void GradientTape::play(Play which, EventSink *events) {
   for (size_t i = steps_.size(); i-- > 0;) {
@@ -52,7 +59,7 @@ void GradientTape::play(Play which, EventSink *events) {
     given.clear();
     auto addResult = [&](const std::string &name, ValueId value) {
       if (auto found = results.find(name); found != results.end() && isTaken(value))
-        add(value, std::move(found->second));
+        add(value, std::move(found->second), events);
     };
     for (size_t p = 0; p < step.parameters.size(); ++p)
       addResult(module.parameters()[p].name, step.parameters[p]);

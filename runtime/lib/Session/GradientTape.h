@@ -41,8 +41,8 @@ public:
   /// The forward that made a value, or null.
   const Step *producer(ValueId value) const;
 
-  /// Adds to the sum of a value.
-  void add(ValueId value, Tensor gradient);
+  /// Adds to the sum of a value; `events` may be null.
+  void add(ValueId value, Tensor gradient, EventSink *events = nullptr);
   /// The sum so far; null if there is none.
   Tensor &gradient(ValueId value) { return gradients_[value]; }
   size_t valueCount() const { return gradients_.size(); }

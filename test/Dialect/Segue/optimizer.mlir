@@ -25,14 +25,15 @@
 // SGD: segue.sgd %{{.*}}, %{{.*}}, %[[U]] lr %{{.*}} momentum 5.000000e-01 dampening 0.000000e+00 decay 0.000000e+00 nesterov {segue.block = "head"}
 // SGD: segue.sgd
 
-// Gradients of parameters alone, in f32, rows first.
+// Gradients of parameters alone, in f32, rows first, in the blocks of the
+// parameters.
 // CHECK-LABEL: func.func @grad_norm
 // CHECK-SAME: (%[[GW:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
 // CHECK-SAME: %[[GB:[a-z0-9]+]]: tensor<3xbf16> {segue.name = "grad.b", {{[^}]*}}}) -> (tensor<f32> {segue.name = "grad_norm_sq", segue.role = #segue.role<output>}) {
-// CHECK: %[[WIDE:.*]] = segue.cast %[[GW]] : tensor<2x3xbf16> -> tensor<2x3xf32>
+// CHECK: %[[WIDE:.*]] = segue.cast %[[GW]] {segue.block = "head"} : tensor<2x3xbf16> -> tensor<2x3xf32>
 // CHECK: %[[SQUARE:.*]] = segue.mul %[[WIDE]], %[[WIDE]]
 // CHECK: %[[ROWS:.*]] = segue.reduce sum %[[SQUARE]] dims [1]
-// CHECK: %[[A:.*]] = segue.reduce sum %[[ROWS]] dims [0] : tensor<2xf32> -> tensor<f32>
+// CHECK: %[[A:.*]] = segue.reduce sum %[[ROWS]] dims [0] {segue.block = "head"} : tensor<2xf32> -> tensor<f32>
 // CHECK: %[[B:.*]] = segue.reduce sum %{{.*}} dims [0] : tensor<3xf32> -> tensor<f32>
 // CHECK: %[[SUM:.*]] = segue.add %[[A]], %[[B]] : tensor<f32>
 // CHECK: return %[[SUM]]

@@ -105,9 +105,15 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
   Value total;
   for (auto [parameter, gradient] : llvm::zip_equal(parameters, gradients)) {
     Location loc = parameter.loc;
+    Block &body = *b.getInsertionBlock();
+    Operation *before = body.empty() ? nullptr : &body.back();
     Value x = toF32(b, loc, gradient);
     Value sum = reduceWhole(b, loc, ReduceKind::Sum, MulOp::create(b, loc, x, x));
     total = total ? Value(AddOp::create(b, loc, total, sum)) : sum;
+    // Gradients come and go with their block, as in the optimizer.
+    for (Operation &op : llvm::make_range(before ? std::next(before->getIterator()) : body.begin(), body.end()))
+      if (parameter.block)
+        op.setAttr(SegueDialect::kBlockAttr, parameter.block);
   }
   if (!total)
     total = ConstantOp::create(b, module.getLoc(), RankedTensorType::get({}, b.getF32Type()), 0.0);

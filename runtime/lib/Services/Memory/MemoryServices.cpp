@@ -320,6 +320,35 @@ void MemoryServices::onFree(const Program &program, uint32_t input) {
     actor->onFree(program, input);
 }
 
+void MemoryServices::onOutput(const Program &program, uint32_t output, Tensor &value) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onOutput(program, output, value);
+  if (!s.inStep || !value)
+    return;
+  s.catchUp();
+  for (const auto &actor : s.actors)
+    actor->onOutput(program, output, value);
+}
+
+void MemoryServices::onAccumulate(Tensor &sum, Tensor &gradient) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onAccumulate(sum, gradient);
+  if (s.inStep)
+    for (const auto &actor : s.actors)
+      actor->onAccumulate(sum, gradient);
+}
+
+void MemoryServices::onAccumulated(Tensor &sum) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onAccumulated(sum);
+  if (s.inStep)
+    for (const auto &actor : s.actors)
+      actor->onAccumulated(sum);
+}
+
 Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
 Json MemoryServices::activationRecord() const { return impl_->activation ? impl_->activation->record() : Json(); }
 

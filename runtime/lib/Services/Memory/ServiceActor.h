@@ -51,6 +51,9 @@ public:
   virtual void onSave(const Program &program, uint32_t output, Tensor &saved) {}
   virtual void onRestore(const Program &program, uint32_t input, Tensor &saved) {}
   virtual void onFree(const Program &program, uint32_t input) {}
+  virtual void onOutput(const Program &program, uint32_t output, Tensor &value) {}
+  virtual void onAccumulate(Tensor &sum, Tensor &gradient) {}
+  virtual void onAccumulated(Tensor &sum) {}
 
   virtual void beginStep(int64_t step) {}
   /// Tells the policy of copies that have ended. Before every event.

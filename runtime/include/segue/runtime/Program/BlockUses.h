@@ -24,6 +24,8 @@ struct BlockUse {
   /// Streamable inputs that its commands are the first to touch, ascending, and
   /// those that no command after it touches. (A block within it is another block.)
   std::vector<uint32_t> firstTouched, lastTouched;
+  /// Outputs of role gradient that no command after it touches, ascending.
+  std::vector<uint32_t> finished;
 };
 
 struct BlockUses {
@@ -31,8 +33,8 @@ struct BlockUses {
   std::vector<Phase> phases;
   /// In the order in which they are opened.
   std::vector<BlockUse> blocks;
-  /// By input: a parameter, trained or frozen, that commands touch within blocks
-  /// alone.
+  /// By input: a parameter, trained or frozen, a gradient of one or a state of an
+  /// optimizer that commands touch within blocks alone.
   std::vector<bool> streamable;
   /// By input: some command writes it in place.
   std::vector<bool> written;

@@ -66,16 +66,29 @@ public:
   /// No later command reads input `input`; the program's handles of it are gone.
   virtual void onFree(const Program &program, uint32_t input) {}
 
-  /// Asked before a program begins, for each parameter that its commands touch
-  /// within blocks alone (see BlockUses.h). True: it is brought by onBlockInput,
-  /// and `value` may lie anywhere. An output that is the parameter, updated in
-  /// place, is then the caller's own handle, into which the sink copies back.
+  /// Asked before a program begins, for each parameter, gradient and state of an
+  /// optimizer that its commands touch within blocks alone (see BlockUses.h).
+  /// True: it is brought by onBlockInput, and `value` may lie anywhere. An output
+  /// that is the input, updated in place, is then the caller's own handle, into
+  /// which the sink copies back.
   virtual bool defersInput(const Program &program, uint32_t input, const Tensor &value) { return false; }
   /// The block that has just begun touches input `input`, which was deferred.
   /// `value` is what the program was given; what is put in its place has the
   /// same shape and element type, and lies as declared where it is written. The
   /// program keeps no handle of it when onBlockEnd is called.
   virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
+
+  /// Output `output`, a gradient, has its final value once queued work is done:
+  /// the last block that touches it has ended, and onBlockEnd was called. What is
+  /// put in the place of `value`, of the same shape and element type, is what the
+  /// program returns. Not called for one that is touched outside of blocks.
+  virtual void onOutput(const Program &program, uint32_t output, Tensor &value) {}
+  /// `gradient` is about to be added to `sum`, of a parameter; `sum` waits for
+  /// the optimizer.
+  /// What the sink puts in their places lies on the device.
+  virtual void onAccumulate(Tensor &sum, Tensor &gradient) {}
+  /// It is queued; `sum` may be put elsewhere.
+  virtual void onAccumulated(Tensor &sum) {}
 
 private:
   std::optional<Phase> phase_;

@@ -47,6 +47,18 @@ public:
     if (target)
       target->onFree(program, input);
   }
+  void onOutput(const Program &program, uint32_t output, Tensor &value) override {
+    if (target)
+      target->onOutput(program, output, value);
+  }
+  void onAccumulate(Tensor &sum, Tensor &gradient) override {
+    if (target)
+      target->onAccumulate(sum, gradient);
+  }
+  void onAccumulated(Tensor &sum) override {
+    if (target)
+      target->onAccumulated(sum);
+  }
 };
 
 } // namespace segue::inline runtime

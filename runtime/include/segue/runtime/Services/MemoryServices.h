@@ -85,6 +85,9 @@ public:
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
   void onFree(const Program &program, uint32_t input) override;
+  void onOutput(const Program &program, uint32_t output, Tensor &value) override;
+  void onAccumulate(Tensor &sum, Tensor &gradient) override;
+  void onAccumulated(Tensor &sum) override;
 
 private:
   struct Impl;
