@@ -22,10 +22,11 @@ from ._runtime import Tensor
 from .compiler import compile, load
 from .dynamo import backend_report
 from .errors import (
-    CompileError, ConfigError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
+    BudgetInfeasibleError, CompileError, ConfigError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
     InvalidArgumentError, LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
     OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, VersionError,
 )
+from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, AdamW, Optimizer, warmup_cosine
 from .trainer import Trainer
@@ -33,8 +34,8 @@ from .trainer import Trainer
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdamW", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError", "FallbackWarning", "FileError",
-    "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "MissingInputError",
+    "AdamW", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError", "FallbackWarning", "FileError",
+    "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "Memory", "MissingInputError",
     "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
     "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",
     "VersionError", "backend_report", "compile", "load", "squareq", "warmup_cosine",

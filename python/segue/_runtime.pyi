@@ -161,10 +161,15 @@ class ParameterInfo:
     @property
     def members(self) -> list[tuple[str, str]]: ...
 
+class StepTrace:
+    def __init__(self, device: Device) -> None: ...
+    def write(self, path: str | os.PathLike[str]) -> None: ...
+
 class Session:
     def __init__(self, device: Device, modules: Sequence[tuple[str, Binary]], max_grad_norm: float = 0.0, seed: int = 0,
                  tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
-                 config: str | os.PathLike[str] | None = None) -> None: ...
+                 config: str | os.PathLike[str] | None = None, config_text: str | None = None,
+                 record_events: str | os.PathLike[str] | None = None, trace: StepTrace | None = None) -> None: ...
     @property
     def parameters(self) -> list[ParameterInfo]: ...
     def set_parameter(self, key: str, tensor: Tensor) -> None: ...
@@ -191,6 +196,11 @@ def submit(device: Device, program: Program, inputs: Sequence[Tensor]) -> list[T
 
 def counters(device: Device, program: Program) -> dict[str, int]:
     """What aligning the inputs of a program has cost so far: submits, inputs, inputs_elided, inputs_converted, cache_hits, ..."""
+
+def forecast_memory(device: str, modules: Sequence[tuple[str, Binary]], max_grad_norm: float = 0.0,
+                    tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
+                    micro_batches: int = 1, budget: int | None = None) -> str:
+    """What a step holds and takes, as JSON: plans "unconstrained", "smallest budget" and, if feasible, that of the budget."""
 
 def placeholder(owner: object) -> Any:
     """An array of one byte that keeps `owner` alive."""

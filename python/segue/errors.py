@@ -151,6 +151,16 @@ class ConfigError(Error, ValueError):
     code = "CONFIG_INVALID"
 
 
+class BudgetInfeasibleError(Error, MemoryError):
+    """No plan keeps to this budget. Nothing has run.
+
+    From `memory`, the report has ``smallest_budget_bytes``, ``set_by`` (the event of the step) and ``held``: who holds
+    how many bytes there.
+    """
+
+    code = "BUDGET_INFEASIBLE"
+
+
 class FallbackWarning(UserWarning):
     """A piece of a program given to `torch.compile` runs in PyTorch; the text names operator, module and line."""
 

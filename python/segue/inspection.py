@@ -11,24 +11,25 @@ from __future__ import annotations
 
 def describe_binary(binary) -> str:
     """A few lines: programs with their signature, memory and commands, then kernels and sizes."""
-    lines = [f"{binary.name}: {_size(binary.bytes)}, {len(binary.kernels)} kernels"
-             + "".join(f", {kind} {_size(size)}" for kind, size in binary.segments)]
+    lines = [f"{binary.name}: {size_text(binary.bytes)}, {len(binary.kernels)} kernels"
+             + "".join(f", {kind} {size_text(size)}" for kind, size in binary.segments)]
     for program in binary.programs:
         roles: dict[str, list[int]] = {}
         for value in program.inputs:
             roles.setdefault(value.role, []).append(value.bytes)
-        inputs = ", ".join(f"{len(sizes)} {role} ({_size(sum(sizes))})" for role, sizes in roles.items())
+        inputs = ", ".join(f"{len(sizes)} {role} ({size_text(sum(sizes))})" for role, sizes in roles.items())
         commands = ", ".join(f"{count} {kind}" for kind, count in program.command_counts.items())
         saved = sum(point.bytes for point in program.save_points if not point.aliases_input)
         lines.append(f"  {program.name}: {inputs}")
         lines.append(f"    commands: {commands or 'none'}")
-        lines.append(f"    arena {_size(program.arena_bytes)} (at least {_size(program.arena_lower_bound)})"
-                     + (f", keeps {_size(saved)} for backward" if saved else "")
+        lines.append(f"    arena {size_text(program.arena_bytes)} (at least {size_text(program.arena_lower_bound)})"
+                     + (f", keeps {size_text(saved)} for backward" if saved else "")
                      + (f", matmuls {program.matmul_flops / 1e9:.2f} GFLOP" if program.matmul_flops else ""))
     return "\n".join(lines)
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """Bytes for people: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -30,6 +30,7 @@ from . import _runtime
 from .errors import FileError, InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
 from .frontend.signature import positional
+from .memory import Memory, forecast
 from .optimizers import Optimizer
 from .tensors import describe, device as open_device, give, is_tensor, kind_of, wrap
 
@@ -230,6 +231,43 @@ class Module(nn.Module):
         from .inspection import describe_binary
 
         return describe_binary(self.binary)
+
+    def memory(self, budget: int | str | None = None, *inputs: Any, optimizer: Optimizer | None = None,
+               micro_batches: int = 1, device: str | None = None) -> Memory:
+        """What a training step of this module alone will hold and take, before anything runs.
+
+        Parameters
+        ----------
+        budget : int or str, optional
+            Bytes of device memory, or a text such as ``512MiB``.
+        *inputs
+            Inputs of other shapes than the example's, to plan for those.
+        optimizer : Optimizer, optional
+            Default: the one that the module was compiled with.
+        micro_batches : int
+            Batches per step.
+        device : str, optional
+            Where it would train; default: where the module lives, or where that is the CPU, which nothing can leave,
+            `segue.memory.DEFAULT_DEVICE`. Speeds stand in the spec: ``sim:dram=24GiB,link=16GB/s,flops=80TFLOP/s``.
+
+        Raises
+        ------
+        BudgetInfeasibleError
+            No plan keeps to the budget; the report has the smallest one and who holds it.
+        InvalidArgumentError
+            There is no optimizer, or no output is a loss: plan such a module with its others by `Trainer.memory`.
+
+        Examples
+        --------
+        >>> print(model.memory("512MiB", device="sim:dram=1GiB,link=16GB/s"))
+        """
+        optimizer = self.optimizer if optimizer is None else optimizer
+        program = self._select(inputs, {})[0] if inputs else self._primary
+        if optimizer is None and not isinstance(program, LoadedProgram):
+            raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
+                                       "give memory(optimizer=...)")
+        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device, lives_on=self._device.name,
+                        micro_batches=micro_batches)
 
     # --- as a PyTorch module --------------------------------------------------------------------
 

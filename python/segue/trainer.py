@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
 from . import _runtime
 from .errors import InvalidArgumentError, MissingWeightError
+from .memory import Memory, forecast
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
 from .tensors import describe, device as open_device, give, wrap
@@ -81,14 +83,21 @@ class Trainer:
         Of the dropout masks.
     device : str, optional
         Where to train, as in `segue.compile`; default: where the modules are.
-    config : path, optional
-        The JSON config of the run. Its section ``memory.stitch`` sets how inputs are aligned and writes a line
-        of telemetry per step.
+    config : path or mapping, optional
+        The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Its section
+        ``memory.stitch`` sets how inputs are aligned and writes a line of telemetry per step.
+    record_events : path, optional
+        An existing folder for logs of what the services decide, for ``segue-run replay``.
+    trace : path, optional
+        A file for a trace of the run, for ui.perfetto.dev; written by `close`, which leaving a ``with`` block or the end of
+        the trainer's life calls. It is kept in memory until then: trace some steps, not a whole training.
 
     Raises
     ------
     ConfigError
         The config has an unknown key or a value that is not allowed.
+    FileError
+        The config cannot be read, or there is no such folder for the logs.
     InvalidArgumentError
         No such device, or options that it does not know.
 
@@ -100,7 +109,8 @@ class Trainer:
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
-                 device: str | None = None, config: str | os.PathLike | None = None):
+                 device: str | None = None, config: str | os.PathLike | Mapping[str, Any] | None = None,
+                 record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None):
         if isinstance(modules, Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
@@ -117,11 +127,23 @@ class Trainer:
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
         self._device = next(iter(named.values()))._device if device is None else open_device(device)
+        self._clip_grad_norm = float(clip_grad_norm or 0.0)
+        files = {"config": None, "config_text": None}
+        if isinstance(config, Mapping):
+            files["config_text"] = json.dumps(config)
+        elif config is not None:
+            files["config"] = os.fspath(config)
+        recorder = _runtime.StepTrace(self._device) if trace is not None else None
         self._session = _runtime.Session(
-            self._device, [(name, m._primary.binary(optimizer)) for name, m in named.items()],
-            float(clip_grad_norm or 0.0), seed, self._ties(), config=config)
+            self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
+            record_events=None if record_events is None else os.fspath(record_events), trace=recorder)
+        # Runs once: by `close`, when the trainer goes, or when Python ends.
+        self._finish = weakref.finalize(self, recorder.write, os.fspath(trace)) if recorder else lambda: None
         self._apart: list[tuple[str, torch.Tensor]] = []  # parameters that do not lie where the runtime can use them
         self._bind()
+
+    def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
+        return [(name, m._primary.binary(self.optimizer)) for name, m in self.modules.items()]
 
     def _ties(self) -> list[list[tuple[str, str]]]:
         """Parameters of several modules that are one tensor."""
@@ -210,6 +232,45 @@ class Trainer:
     def stitch_report(self) -> "StitchReport":
         """What the seams between programs have cost on this device so far."""
         return StitchReport(self._device.stitch_report)
+
+    def memory(self, budget: int | str | None = None, *, device: str | None = None) -> Memory:
+        """What a step of this trainer will hold, do and take under a budget, before anything runs.
+
+        Parameters
+        ----------
+        budget : int or str, optional
+            Bytes of device memory, or a text such as ``512MiB``.
+        device : str, optional
+            Where it would train; default: where the trainer does, or where that is the CPU, which nothing can leave,
+            `segue.memory.DEFAULT_DEVICE`.
+
+        Raises
+        ------
+        BudgetInfeasibleError
+            No plan keeps to the budget; the report has the smallest one and who holds it.
+
+        Examples
+        --------
+        >>> print(trainer.memory("512MiB"))
+        """
+        return forecast(self._binaries(), budget=budget, device=device, lives_on=self._device.name,
+                        clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation)
+
+    def close(self) -> None:
+        """Writes the trace, if there is one; steps after it are not in the file.
+
+        Raises
+        ------
+        FileError
+            The file cannot be written.
+        """
+        self._finish()
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     # --- state ----------------------------------------------------------------------------
 

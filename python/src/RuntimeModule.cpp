@@ -13,9 +13,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "Errors.h"
+#include "PlanBinding.h"
+#include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
 #include "segue/runtime/Runtime.h"
+#include "segue/runtime/Telemetry/StepTrace.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
@@ -230,6 +233,10 @@ static void bindModule(nb::module_ &m) {
 }
 
 static void bindSession(nb::module_ &m) {
+  nb::class_<StepTrace>(m, "StepTrace")
+      .def(nb::init<DeviceRef>(), "device"_a)
+      .def("write", &StepTrace::write, "path"_a, ReleaseGil());
+
   nb::class_<StepResult>(m, "StepResult")
       .def_ro("loss", &StepResult::loss)
       .def_ro("grad_norm", &StepResult::gradNorm)
@@ -249,37 +256,30 @@ static void bindSession(nb::module_ &m) {
         return members;
       });
 
-  using Refs = std::vector<std::vector<std::pair<std::string, std::string>>>;
-  using Wires = std::vector<std::tuple<std::string, std::string, std::string, std::string>>;
   nb::class_<Session>(m, "Session")
       .def(
           "__init__",
-          [](Session *self, const DeviceRef &device, const std::vector<std::pair<std::string, Binary>> &modules,
-             double maxGradNorm, int64_t seed, const Refs &tied, const Wires &wires,
-             const std::optional<std::filesystem::path> &config) {
-            std::vector<SessionModule> list;
-            for (const auto &[name, binary] : modules)
-              list.push_back({name, binary});
-            SessionOptions options;
-            options.maxGradNorm = maxGradNorm;
+          [](Session *self, const DeviceRef &device, const python::NamedBinaries &modules, double maxGradNorm,
+             int64_t seed, const python::Ties &tied, const python::Wires &wires,
+             const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
+             const std::optional<std::filesystem::path> &recordEvents, StepTrace *trace) {
+            SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             options.seed = seed;
-            for (const auto &group : tied) {
-              options.tied.emplace_back();
-              for (const auto &[module, name] : group)
-                options.tied.back().push_back({module, name});
-            }
-            for (const auto &[module, input, fromModule, output] : wires)
-              options.wires.push_back({module, input, fromModule, output});
+            options.events = trace;
             if (config)
               options.config = Config::load(*config);
+            else if (configText)
+              options.config = Config::parse(*configText, "config");
+            options.recordEvents = recordEvents.value_or("");
             options.warn = [](const std::string &text) {
               nb::gil_scoped_acquire gil;
               nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
             };
-            new (self) Session(device, std::move(list), std::move(options));
+            new (self) Session(device, python::sessionModules(modules), std::move(options));
           },
-          "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = Refs(), "wires"_a = Wires(),
-          "config"_a = nb::none())
+          "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
+          "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
+          "record_events"_a = nb::none(), "trace"_a = nb::none(), nb::keep_alive<1, 11>())
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
@@ -367,5 +367,6 @@ NB_MODULE(_runtime, m) {
   bindModule(m);
   bindSubmit(m);
   bindSession(m);
+  python::bindPlan(m);
   python::bindSlab(m);
 }

@@ -50,6 +50,51 @@ std::string virtualTwin(const Device &device, std::string_view speed) {
   return twin;
 }
 
+namespace {
+/// Hands events on, and notes what each phase holds at most.
+class PeaksByPhase final : public ForwardEvents<> {
+public:
+  PeaksByPhase(Device &device, EventSink *next) : memory_(device.memory()), spaces_(device.spaces()) {
+    target = next;
+    memory_.resetPeak();
+  }
+
+  void onPhase(Phase phase) override {
+    close();
+    phase_ = phase;
+    ForwardEvents::onPhase(phase);
+  }
+
+  /// What came since the last phase began is of it.
+  void close() {
+    for (const SpaceInfo &info : spaces_) {
+      uint64_t bytes = memory_.peakBytes(info.space);
+      if (info.space == Space::DeviceDram && bytes > peakBytes) {
+        peakBytes = bytes;
+        holders = memory_.holders(info.space);
+      }
+      auto known = std::ranges::find_if(
+          peaks, [&](const PhasePeak &peak) { return peak.phase == phase_ && peak.space == info.space; });
+      if (known != peaks.end())
+        known->bytes = std::max(known->bytes, bytes);
+      else if (bytes)
+        peaks.push_back({phase_, info.space, bytes});
+    }
+    memory_.resetPeak();
+  }
+
+  std::vector<PhasePeak> peaks;
+  /// Of device_dram, with who held it then.
+  uint64_t peakBytes = 0;
+  std::vector<MemoryHolder> holders;
+
+private:
+  DeviceMemory &memory_;
+  std::span<const SpaceInfo> spaces_;
+  Phase phase_ = Phase::StepBegin;
+};
+} // namespace
+
 struct StepTwin::State {
   /// A session has one sink for its life; the twin's steps have each their own.
   ForwardEvents<> sink;
@@ -155,13 +200,15 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
   state_->warmUp();
   Device &device = *state_->device;
   PlannedActivations activations(state_->device, profile, plan);
-  device.memory().resetPeak();
+  PeaksByPhase peaks(device, &activations);
   double begin = device.seconds();
-  state_->step(&activations);
+  state_->step(&peaks);
+  peaks.close();
   const PlannedActivations::Counts &counts = activations.counts();
-  return {.peakBytes = device.memory().peakBytes(Space::DeviceDram),
+  return {.peakBytes = peaks.peakBytes,
+          .peaks = std::move(peaks.peaks),
           .seconds = device.seconds() - begin,
-          .holders = device.memory().holders(Space::DeviceDram),
+          .holders = std::move(peaks.holders),
           .left = counts.left,
           .fetchedAhead = counts.fetchedAhead,
           .fetchedLate = counts.fetchedLate,

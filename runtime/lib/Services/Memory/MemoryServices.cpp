@@ -110,7 +110,8 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   ActivationStagehandConfig activation = ActivationStagehandConfig::read(activationReader);
   if (!conductor.enabled && !activation.enabled)
     return nullptr;
-  if (activation.enabled)
+  // A plan has no watermarks.
+  if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
     activation.checkCapacity(capacityOf(*device));
   if (!options.recordEvents.empty() && !std::filesystem::is_directory(options.recordEvents))
     throw Error(ErrorCode::IoFailed,

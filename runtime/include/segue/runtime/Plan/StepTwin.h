@@ -31,6 +31,13 @@ namespace segue::inline runtime {
 /// own: nothing can leave it.
 std::string virtualTwin(const Device &device, std::string_view speed = {});
 
+/// The most bytes live at once in a space during a phase.
+struct PhasePeak {
+  Phase phase = Phase::StepBegin;
+  Space space = Space::DeviceDram;
+  uint64_t bytes = 0;
+};
+
 class StepTwin {
 public:
   /// `spec`: a device of `sim:virtual`. Parameters have no values and batches are
@@ -49,6 +56,8 @@ public:
   struct Played {
     /// The most bytes of device_dram live at once.
     uint64_t peakBytes = 0;
+    /// By phase in the order of the step, then by space; without those that stay empty.
+    std::vector<PhasePeak> peaks;
     /// From STEP_BEGIN until all queues are empty.
     double seconds = 0;
     /// Who held device_dram at the peak; most bytes first.

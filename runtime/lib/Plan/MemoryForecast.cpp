@@ -1,0 +1,112 @@
+//===- MemoryForecast.cpp - what a budget means, said beforehand ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Plan/MemoryForecast.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+static std::string sizeText(uint64_t bytes) {
+  char text[32];
+  if (bytes < 1 << 20)
+    std::snprintf(text, sizeof(text), "%llu bytes", (unsigned long long)bytes);
+  else
+    std::snprintf(text, sizeof(text), "%.2f MiB", double(bytes) / 1048576);
+  return text;
+}
+
+uint64_t StepForecast::peakIn(Phase phase, Space space) const {
+  for (const PhasePeak &peak : played.peaks)
+    if (peak.phase == phase && peak.space == space)
+      return peak.bytes;
+  return 0;
+}
+
+MemoryForecast::MemoryForecast(const Device &device, std::vector<SessionModule> modules, SessionOptions options,
+                               size_t microBatches)
+    : twin_(device.hasBytes() ? virtualTwin(device) : device.name(), std::move(modules), std::move(options),
+            microBatches),
+      planner_(twin_.record()), unconstrained_(forecast("unconstrained", planner_.unconstrained())),
+      smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {}
+
+StepForecast MemoryForecast::forecast(std::string what, const ResidencyPlan &plan) {
+  return {std::move(what), &plan, twin_.play(planner_.profile(), plan)};
+}
+
+StepForecast MemoryForecast::forBudget(uint64_t bytes) {
+  const ResidencyPlan *plan;
+  try {
+    plan = &planner_.plan(bytes);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::BudgetInfeasible)
+      throw;
+    std::string held;
+    std::vector<MemoryHolder> holders = heldAtSmallest();
+    for (const MemoryHolder &holder : std::span(holders).first(std::min<size_t>(holders.size(), 3)))
+      held += (held.empty() ? "" : ", ") + holder.owner.str() + " " + sizeText(holder.bytesAtPeak);
+    std::string_view reason = error.what();
+    reason.remove_prefix(errorCodeName(error.code()).size() + 2);
+    throw Error(error.code(), std::string(reason) + "; most of that is " + held);
+  }
+  return forecast("budget " + sizeText(bytes), *plan);
+}
+
+std::string MemoryForecast::setBy() const {
+  const StepEvent &event = planner_.profile().events[planner_.tightestEvent()];
+  return std::string(name(event.kind)) + (event.label.empty() ? "" : " \"" + event.label + "\"") + " in " +
+         std::string(name(event.phase));
+}
+
+std::vector<MemoryHolder> MemoryForecast::heldAtSmallest() const {
+  std::vector<MemoryHolder> held = smallest_.played.holders;
+  std::erase_if(held, [](const MemoryHolder &holder) { return holder.bytesAtPeak == 0; });
+  std::ranges::stable_sort(held, std::greater(), &MemoryHolder::bytesAtPeak);
+  return held;
+}
+
+Json MemoryForecast::json(const StepForecast &step) const {
+  Json peaks = Json::object();
+  for (const PhasePeak &peak : step.played.peaks)
+    peaks[std::string(name(peak.space))][std::string(name(peak.phase))] = peak.bytes;
+  Json activations{{"leave", step.played.left},
+                   {"out_bytes", step.plan->outBytes},
+                   {"in_bytes", step.plan->inBytes},
+                   {"fetched_ahead", step.played.fetchedAhead},
+                   {"fetched_late", step.played.fetchedLate},
+                   {"host_peak_bytes", step.plan->hostPeakBytes},
+                   {"unpinned", step.played.unpinned}};
+  return {{"what", step.what},
+          {"peak_bytes", step.played.peakBytes},
+          {"peaks", std::move(peaks)},
+          {"seconds", step.played.seconds},
+          {"added", step.played.seconds / unconstrained_.played.seconds - 1},
+          {"services", {{"activation_stagehand", std::move(activations)}}}};
+}
+
+Json MemoryForecast::json(std::span<const StepForecast> steps) const {
+  Json json{{"device", twin_.device()->name()},
+            {"smallest_budget_bytes", planner_.smallestBudget()},
+            {"set_by", setBy()},
+            {"held_at_smallest", Json::array()},
+            {"plans", Json::array()},
+            {"can_leave", Json::array()}};
+  for (const MemoryHolder &holder : heldAtSmallest())
+    json["held_at_smallest"].push_back({{"owner", holder.owner.str()}, {"bytes", holder.bytesAtPeak}});
+  for (const StepForecast &step : steps)
+    json["plans"].push_back(this->json(step));
+  for (const ResidencyGap &gap : planner_.profile().gaps)
+    json["can_leave"].push_back(
+        {{"tensor", gap.tensor}, {"block", gap.block}, {"location", gap.location}, {"bytes", gap.bytes}});
+  return json;
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,199 @@
+# ===- test_memory.py - what a budget means, said beforehand ------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""`model.memory` and `trainer.memory`: the figures of `segue-run plan`, kept by a run; options of the trainer."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import segue
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples"))
+
+from models import GPTConfig, GPTFirst, GPTLast  # noqa: E402
+
+BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
+DEVICE = "sim:dram=64MiB,link=16GB/s"
+MIB = 2**20
+
+
+class Net(nn.Module):
+
+    def __init__(self, width=64, layers=6):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x, y):
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return F.mse_loss(x, y)
+
+
+def net(rows=2048, optimizer=segue.AdamW(lr=1e-3), device=DEVICE):
+    torch.manual_seed(0)
+    return segue.compile(Net(), (torch.randn(rows, 64), torch.randn(rows, 64)), optimizer=optimizer, device=device)
+
+
+def gpt_trainer(**options):
+    cfg = GPTConfig(layers=4, dim=48, heads=6, seq=64)
+    tokens = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(2))
+    batch = dict(tokens=tokens[:, :-1].contiguous(), targets=tokens[:, 1:].contiguous())
+    torch.manual_seed(1)
+    modules = {"first": segue.compile(GPTFirst(cfg, 2), batch["tokens"]),
+               "last": segue.compile(GPTLast(cfg, 2), (torch.zeros(4, 64, 48), batch["targets"]))}
+    return segue.Trainer(modules, optimizer=segue.AdamW(lr=1e-3), clip_grad_norm=1.0, **options), batch
+
+
+def test_a_module_says_what_it_needs():
+    memory = net().memory()
+    assert memory.budget_bytes is None and memory.plan is memory.unconstrained
+    assert memory.smallest.peak_bytes == memory.smallest_budget_bytes < memory.unconstrained.peak_bytes
+    dram = memory.unconstrained.peaks["device_dram"]
+    assert {"forward", "backward", "optimizer"} <= set(dram)
+    assert max(dram.values()) == memory.unconstrained.peak_bytes
+    # Six layers of 2048 x 64 floats are saved at least once, and those can leave.
+    assert sum(t["bytes"] for t in memory.can_leave) >= 5 * 2048 * 64 * 4
+    assert memory.unconstrained.services["activation_stagehand"]["leave"] == 0
+    assert memory.smallest.services["activation_stagehand"]["leave"] > 0
+    assert memory.smallest.peaks["host_pinned"], "what leaves lies on the host"
+    assert memory.smallest.seconds >= memory.unconstrained.seconds > 0 and memory.unconstrained.added == 0
+    assert memory.held and sum(size for _, size in memory.held) == memory.smallest_budget_bytes
+    text = str(memory)
+    for part in ("unconstrained: ", "smallest budget", memory.set_by, "by phase: ", "activation_stagehand: nothing to do"):
+        assert part in text, text
+
+
+def test_a_budget_is_planned_or_refused():
+    module = net()
+    free = module.memory()
+    between = (free.unconstrained.peak_bytes + free.smallest_budget_bytes) // 2
+    memory = module.memory(between)
+    assert memory.budget_bytes == between >= memory.plan.peak_bytes == max(memory.plan.peaks["device_dram"].values())
+    assert 0 < memory.plan.services["activation_stagehand"]["leave"]
+    assert memory.plan.services["activation_stagehand"]["out_bytes"] >= free.unconstrained.peak_bytes - between
+    with pytest.raises(segue.BudgetInfeasibleError) as error:
+        module.memory(free.smallest_budget_bytes - 1)
+    assert error.value.report["smallest_budget_bytes"] == free.smallest_budget_bytes
+    assert error.value.report["set_by"] == free.set_by and error.value.report["held"] == free.held
+    assert str(free.smallest_budget_bytes) in str(error.value) and free.held[0][0] in str(error.value)
+    assert isinstance(error.value, MemoryError)
+
+
+def test_budgets_as_people_write_them():
+    module = net(rows=8)
+    assert module.memory("1.5 MiB").budget_bytes == 3 * MIB // 2
+    assert module.memory("2MB").budget_bytes == 2_000_000
+    assert module.memory(4 * MIB).budget_bytes == 4 * MIB
+    for wrong in ("lots", "12 parsecs", "-3MiB"):
+        with pytest.raises(segue.InvalidArgumentError, match="is not a quantity such as 512MiB"):
+            module.memory(wrong)
+    with pytest.raises(segue.InvalidArgumentError, match="a float was given"):
+        module.memory(0.5)
+
+
+def test_other_shapes_and_devices():
+    module = net(rows=64, device="cpu")
+    assert module.memory().device == segue.memory.DEFAULT_DEVICE
+    larger = module.memory(None, torch.randn(512, 64), torch.randn(512, 64))
+    assert larger.unconstrained.peak_bytes > module.memory().unconstrained.peak_bytes
+    slow = module.memory(device="sim:dram=1GiB,link=1MB/s")
+    assert slow.device.startswith("sim:virtual") and slow.smallest.seconds > module.memory().smallest.seconds
+    assert module.memory(micro_batches=3).unconstrained.seconds > 2 * module.memory().unconstrained.seconds
+    with pytest.raises(segue.UnsupportedError, match="one memory for host and device"):
+        module.memory(device="cpu")
+
+
+def test_what_a_module_alone_lacks():
+    with pytest.raises(segue.InvalidArgumentError, match="compiled without an optimizer.*memory\\(optimizer="):
+        net(rows=8, optimizer=None).memory()
+    assert net(rows=8, optimizer=None).memory(optimizer=segue.SGD(lr=0.1)).smallest_budget_bytes > 0
+    half = segue.compile(nn.Linear(4, 4), torch.zeros(2, 4), optimizer=segue.SGD(lr=0.1))
+    with pytest.raises(segue.InvalidArgumentError, match='float scalar output called "loss"'):
+        half.memory()
+
+
+def test_the_tool_says_the_same(tmp_path):
+    module = net()
+    module.save(tmp_path / "net.segue")
+    memory = module.memory("6MiB")
+    told = subprocess.run([BUILD / "bin" / "segue-run", "plan", tmp_path / "net.segue", "--budget", "6MiB", "--device", DEVICE,
+                           "--json"], capture_output=True, text=True, timeout=60, check=True)
+    plans = {plan["what"]: plan for plan in json.loads(told.stdout)["plans"]}
+    for step in (memory.unconstrained, memory.plan, memory.smallest):
+        assert plans[step.what]["peaks"] == step.peaks and plans[step.what]["services"] == step.services
+
+
+def test_a_run_keeps_to_what_was_said(tmp_path):
+    """The cap that the plan was made for is the allocator's budget: the run would fail if it held one byte more."""
+    free, batch = gpt_trainer(device=DEVICE)
+    losses = [free.step(**batch) for _ in range(3)]
+    told = free.memory()
+    cap = (told.unconstrained.peak_bytes + told.smallest_budget_bytes) // 2
+    assert free.memory(cap).plan.services["activation_stagehand"]["leave"] > 0
+
+    def config(bytes_):
+        return {"memory": {"stagehand": {
+            "conductor_config": {"enabled": True, "vram_hard_cap_mb": bytes_ / MIB, "vram_soft_cap_mb": bytes_ / MIB,
+                                 "telemetry_enabled": False},
+            "activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}}}
+
+    kept, _ = gpt_trainer(device="sim:dram=96MiB,link=16GB/s", config=config(cap))
+    assert [kept.step(**batch) for _ in range(3)] == losses
+    refused, _ = gpt_trainer(device="sim:dram=97MiB,link=16GB/s", config=config(told.smallest_budget_bytes - MIB // 4))
+    with pytest.raises(segue.BudgetInfeasibleError):
+        refused.step(**batch)
+    assert refused.step_count == 0
+
+
+def test_a_config_as_a_dict(tmp_path):
+    telemetry = tmp_path / "stitch.jsonl"
+    config = {"memory": {"stitch": {"telemetry_file": str(telemetry)}}}
+    trainer, batch = gpt_trainer(device=DEVICE, config=config)
+    trainer.step(**batch)
+    assert json.loads(telemetry.read_text())["step"] == 1
+    with pytest.raises(segue.ConfigError) as error:
+        gpt_trainer(device=DEVICE, config={"memory": {"stich": {}}})
+    assert "stitch" in str(error.value)
+
+
+def test_logs_of_the_services(tmp_path):
+    config = {"memory": {"stagehand": {"conductor_config": {"enabled": True, "telemetry_enabled": False}}}}
+    trainer, batch = gpt_trainer(device="sim:dram=65MiB,link=16GB/s", config=config, record_events=tmp_path)
+    trainer.step(**batch)
+    del trainer
+    gc.collect()
+    checked = subprocess.run([BUILD / "bin" / "segue-run", "replay", tmp_path / "conductor.json", "--check"],
+                             capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stderr
+    with pytest.raises(segue.FileError, match="does not exist; make it first"):
+        gpt_trainer(device=DEVICE, config=config, record_events=tmp_path / "absent")
+
+
+def test_a_trace_of_the_run(tmp_path):
+    def spans(path):
+        return [event["name"] for event in json.loads(path.read_text())["traceEvents"] if event.get("ph") == "X"]
+
+    with gpt_trainer(device="sim:dram=66MiB,link=16GB/s", trace=tmp_path / "with.json")[0] as trainer:
+        trainer.step(**gpt_trainer()[1])
+    assert {"forward", "backward", "optimizer"} <= set(spans(tmp_path / "with.json"))
+    trainer, batch = gpt_trainer(device="sim:dram=67MiB,link=16GB/s", trace=tmp_path / "gone.json")
+    trainer.step(**batch)
+    assert not (tmp_path / "gone.json").exists()
+    del trainer
+    gc.collect()
+    assert spans(tmp_path / "gone.json").count("backward") == 1
+    trainer = gpt_trainer(trace=tmp_path / "absent" / "trace.json")[0]
+    with pytest.raises(segue.FileError):
+        trainer.close()
