@@ -19,6 +19,7 @@
 #include "BlockKernels.h"
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -166,22 +167,25 @@ template <typename Word> void fill(int64_t count, const std::byte *value, std::b
 // Transposes
 //===----------------------------------------------------------------------===//
 
+/// Of two rows that are kStep apart: the first row after the exchange, or with
+/// kHigh the second.
+template <int kStep, bool kHigh, typename Vector, int... kLane>
+SEGUE_INLINE Vector exchange(const Vector &first, const Vector &second, std::integer_sequence<int, kLane...>) {
+  constexpr int lanes = sizeof...(kLane), shift = kHigh ? kStep : 0;
+  return __builtin_shufflevector(first, second, (kLane & kStep ? lanes + kLane - kStep + shift : kLane + shift)...);
+}
+
 /// A square of kLanes x kLanes words, transposed by exchanging halves, quarters
 /// and so on between pairs of rows.
 template <typename Vector, int kLanes, int kStep> SEGUE_INLINE void transposeSquare(Vector (&v)[kLanes]) {
   if constexpr (kStep >= 1) {
-    Vector low, high;
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      low[i] = i & kStep ? kLanes + i - kStep : i;
-      high[i] = i & kStep ? kLanes + i : i + kStep;
-    }
+    constexpr std::make_integer_sequence<int, kLanes> lanes{};
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i)
       if (!(i & kStep)) {
         Vector first = v[i], second = v[i + kStep];
-        v[i] = __builtin_shuffle(first, second, low);
-        v[i + kStep] = __builtin_shuffle(first, second, high);
+        v[i] = exchange<kStep, false>(first, second, lanes);
+        v[i + kStep] = exchange<kStep, true>(first, second, lanes);
       }
     transposeSquare<Vector, kLanes, kStep / 2>(v);
   }
@@ -249,8 +253,8 @@ void transposeElements(int64_t rows, int64_t columns, const std::byte *source, i
 constexpr int64_t kAhead = 256;
 
 /// `columns` and `rows` are at least a square's. Whole rows of squares stream
-/// where kStream.
-template <int kBytes, bool kStream>
+/// where kStream. A source in the cache already is not asked for.
+template <int kBytes, bool kStream, bool kPrefetch = true>
 void transposeSquares(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                       int64_t targetStep) {
   using Block = Square<kBytes>;
@@ -263,7 +267,7 @@ void transposeSquares(int64_t rows, int64_t columns, const std::byte *source, in
       int64_t column = c + Block::columns <= columns ? c : columns - Block::columns;
       const std::byte *from = source + row * sourceStep + column * kBytes;
       std::byte *to = target + column * targetStep + row * kBytes;
-      if (c * kBytes % kLine == 0) {
+      if (kPrefetch && c * kBytes % kLine == 0) {
         // Along these rows, then at the beginning of the next ones.
         int64_t ahead = c * kBytes + kAhead, end = columns * kBytes;
         int64_t next = ahead < end ? row : r + Block::rows;
@@ -279,28 +283,93 @@ void transposeSquares(int64_t rows, int64_t columns, const std::byte *source, in
   }
 }
 
+/// Bytes of a row of the source that are read together.
+constexpr int64_t kGatheredBytes = 1024;
+
+/// Narrow elements: a line of the target takes more rows of the source than
+/// memory likes to be read at once. Longer runs of one row after the other are
+/// brought into the cache, and squares are made there.
+template <int kBytes, bool kStream>
+void transposeGathered(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
+                       int64_t targetStep) {
+  using Block = Square<kBytes>;
+  constexpr int64_t pitch = kGatheredBytes + kLine, most = kGatheredBytes / kBytes, rowsAhead = 4;
+  alignas(64) std::byte gathered[Block::rows * pitch];
+  for (int64_t r = 0; r < rows; r += Block::rows) {
+    bool whole = r + Block::rows <= rows;
+    int64_t row = whole ? r : rows - Block::rows;
+    for (int64_t c = 0; c < columns; c += most) {
+      // The last piece ends with the rows, as the last square does.
+      int64_t count = columns < most ? columns : most, column = c + count <= columns ? c : columns - count;
+      const std::byte *from = source + row * sourceStep + column * kBytes;
+      for (int64_t i = 0; i < Block::rows; ++i) {
+        const std::byte *run = from + i * sourceStep;
+        std::byte *to = gathered + i * pitch;
+        bool asks = i + rowsAhead < Block::rows;
+        int64_t at = 0;
+        for (; at + kLine <= count * kBytes; at += kLine) {
+          if (asks)
+            __builtin_prefetch(run + rowsAhead * sourceStep + at, 0, 2);
+#pragma GCC unroll 4
+          for (int64_t part = 0; part < kLine; part += kVectorBytes)
+            store(to + at + part, load<WholeVector>(run + at + part));
+        }
+        std::memcpy(to + at, run + at, size_t(count * kBytes - at));
+      }
+      std::byte *to = target + column * targetStep + row * kBytes;
+      if (kStream && whole)
+        transposeSquares<kBytes, true, false>(Block::rows, count, gathered, pitch, to, targetStep);
+      else
+        transposeSquares<kBytes, false, false>(Block::rows, count, gathered, pitch, to, targetStep);
+    }
+  }
+}
+
 /// Bytes of a line of the target, and lines, that are put together before they
-/// are streamed.
-constexpr int64_t kStagedBytes = 2048, kStagedLines = 64;
+/// are streamed: of narrow elements more lines, so that runs of the source are
+/// long.
+template <int kBytes> constexpr int64_t kStagedBytes = kBytes == 1 ? 256 : kBytes == 2 ? 512 : 2048;
+template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kBytes == 2 ? 256 : 64;
 
 /// Lines of the target that do not begin and end with a line of the cache: long
-/// pieces of them are made in the cache, of which only the ends are not streamed.
+/// pieces of them are made in the cache and streamed from the first place that
+/// begins a line of the cache to the last, which is a little further for each.
+/// So only the ends of the whole are not streamed; the rows that two pieces
+/// share are read twice.
 template <int kBytes>
 void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                      int64_t targetStep) {
+  constexpr int64_t most = kStagedBytes<kBytes> / kBytes, shared = kLine / kBytes;
   // Not a power of two: lines at equal offsets would share few places.
-  constexpr int64_t pitch = kStagedBytes + kLine, most = kStagedBytes / kBytes;
-  alignas(64) std::byte staged[kStagedLines * pitch];
+  constexpr int64_t pitch = kStagedBytes<kBytes> + 2 * kLine;
+  alignas(64) std::byte staged[kStagedLines<kBytes> * pitch];
+  bool aligned = isAligned(target, targetStep, kBytes); // else no element begins a line
   for (int64_t r = 0; r < rows;) {
     int64_t left = rows - r, count = left < 2 * most ? left / 2 : most; // the last two alike, so that none is short
     if (left <= most)
       count = left;
+    bool isLast = count == left;
+    int64_t made = isLast || !aligned ? count : count + shared;
     for (int64_t c = 0; c < columns;) {
-      int64_t lines = columns - c < 2 * kStagedLines && columns - c > kStagedLines ? (columns - c) / 2 : kStagedLines;
+      int64_t lines = columns - c < 2 * kStagedLines<kBytes> && columns - c > kStagedLines<kBytes>
+                          ? (columns - c) / 2
+                          : kStagedLines<kBytes>;
       lines = lines < columns - c ? lines : columns - c;
-      transposeSquares<kBytes, false>(count, lines, source + r * sourceStep + c * kBytes, sourceStep, staged, pitch);
-      for (int64_t line = 0; line < lines; ++line)
-        streamRow(count * kBytes, staged + line * pitch, target + (c + line) * targetStep + r * kBytes);
+      const std::byte *from = source + r * sourceStep + c * kBytes;
+      if constexpr (kBytes == 1)
+        transposeGathered<kBytes, false>(made, lines, from, sourceStep, staged, pitch);
+      else
+        transposeSquares<kBytes, false>(made, lines, from, sourceStep, staged, pitch);
+      for (int64_t line = 0; line < lines; ++line) {
+        std::byte *to = target + (c + line) * targetStep + r * kBytes;
+        // Bytes from `at` to the next beginning of a line of the cache.
+        auto toLine = [](const std::byte *at) {
+          return int64_t(-reinterpret_cast<uintptr_t>(at) & uintptr_t(kLine - 1));
+        };
+        int64_t begin = aligned && r ? toLine(to) : 0, end = count * kBytes;
+        end += aligned && !isLast ? toLine(to + end) : 0;
+        streamRow(end - begin, staged + line * pitch + begin, to + begin);
+      }
       c += lines;
     }
     r += count;
@@ -315,9 +384,11 @@ void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t s
   bool aligned = kVectorBytes == kLine && isAligned(target, targetStep, kLine);
   if (rows < Block::rows || columns < Block::columns)
     transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
+  else if (stream && aligned && kBytes <= 2)
+    transposeGathered<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);
   else if (stream && aligned)
     transposeSquares<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);
-  else if (stream && rows * kBytes >= kStagedBytes)
+  else if (stream && rows * kBytes >= kStagedBytes<kBytes>)
     transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep);
   else
     transposeSquares<kBytes, false>(rows, columns, source, sourceStep, target, targetStep);

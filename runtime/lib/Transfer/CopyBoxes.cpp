@@ -17,8 +17,10 @@ static constexpr size_t maxBoxes = 243;
 static constexpr int64_t bandBytes = 64 << 10;
 /// Columns of a transpose taken together. The more there are, the longer a row
 /// of the source is read on; each is a page of the target to be kept at hand.
-/// Where it can be there are as many bands as `transposeShares` for threads.
-static constexpr int64_t leastTransposeBand = 64, mostTransposeBand = 1024, transposeShares = 8;
+/// Where it can be there are as many bands as `transposeShares` for threads, but
+/// of bytes a run is no shorter than `leastByteBand`: 64 rows are read beside
+/// each other there, and what the processor has fetched beyond their ends is lost.
+static constexpr int64_t leastTransposeBand = 64, mostTransposeBand = 1024, leastByteBand = 2048, transposeShares = 8;
 /// Extent of a square of a strided copy that goes against the source.
 static constexpr int64_t stridedBlock = 32;
 /// Runs of the source below this share cache lines with their neighbours.
@@ -116,7 +118,9 @@ static BoxDim takeLast(std::vector<BoxDim> &dims) {
   return last;
 }
 
-static int64_t transposeBand(int64_t columns) {
+static int64_t transposeBand(int64_t columns, int64_t sourceBytes) {
+  if (sourceBytes == 1)
+    return leastByteBand;
   int64_t share = columns / transposeShares / leastTransposeBand * leastTransposeBand;
   return std::clamp(share, leastTransposeBand, mostTransposeBand);
 }
@@ -147,7 +151,7 @@ static void arrange(CopyBox &box, std::vector<BoxDim> dims, int64_t sourceBytes,
     bool transposed = straightTarget && straight->source == sourceBytes;
     box.leaf = transposed ? Leaf::Transposed : Leaf::Strided;
     box.along = *straight;
-    box.band = transposed ? transposeBand(straight->extent) : stridedBlock;
+    box.band = transposed ? transposeBand(straight->extent, sourceBytes) : stridedBlock;
     box.innerBlock = transposed ? box.inner.extent : stridedBlock;
   } else {
     box.leaf = Leaf::Strided;
