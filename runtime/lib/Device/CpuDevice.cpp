@@ -61,7 +61,7 @@ public:
   }
 
   void relayout(const CopyPlan &plan, const void *source, void *target) override {
-    plan.run(source, target, threads());
+    relayoutHere(plan, source, target, threads());
   }
 
   Engine &engine() override { return engine_; }

@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelLaunch.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/CopyPlan.h"
 #include <algorithm>
 #include <mutex>
 
@@ -32,6 +34,13 @@ int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const 
     }
   });
   return result;
+}
+
+void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads) {
+  if (int64_t row = plan.run(source, target, threads); row >= 0)
+    throw Error(ErrorCode::NonFinite, "row " + std::to_string(row) +
+                                          " holds NaN or infinity, and no scale brings that to a code; find where it "
+                                          "comes from, or store the tensor unquantised");
 }
 
 } // namespace segue::inline runtime

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What launching means on every device whose kernels are code of this machine.
+// What launching and re-laying mean on every device whose kernels are code, and
+// whose memory is memory, of this machine.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,6 +21,9 @@ namespace segue::inline runtime {
 /// Device::launch on up to `most` of `threads`.
 int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const *args, int64_t range, int64_t grain,
                      int most);
+
+/// Device::relayout on up to `threads` threads.
+void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads);
 
 } // namespace segue::inline runtime
 

@@ -135,7 +135,7 @@ void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target)
                                                 "\": a relayout stays within one memory; copy between the host and "
                                                 "the device first");
   if (!clock_)
-    plan.run(source, target, threads());
+    relayoutHere(plan, source, target, threads());
 }
 
 int64_t SimDevice::launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) {

@@ -111,6 +111,12 @@ std::optional<uint64_t> TransferEngine::Impl::acquire(const TransferStep &link, 
 // The work of a step
 //===----------------------------------------------------------------------===//
 
+/// `program "f", input 3 ("x"), bf16[8,8]`.
+static std::string whatFor(const std::shared_ptr<const TransferConsumer> &consumer, const TransferPlan &plan) {
+  std::string tensor = plan.steps.back().target.str();
+  return consumer ? consumer->str() + ", " + tensor : "toLayout: " + tensor;
+}
+
 /// What the steps of one transfer share while they run.
 struct TransferEngine::Impl::Chain {
   Impl &impl;
@@ -122,11 +128,7 @@ struct TransferEngine::Impl::Chain {
   std::shared_ptr<TransferChecksum> checksum;
   Staging staging; // addresses alone
 
-  /// `program "f", input 3 ("x"), bf16[8,8]`.
-  std::string what() const {
-    std::string tensor = plan->steps.back().target.str();
-    return consumer ? consumer->str() + ", " + tensor : "toLayout: " + tensor;
-  }
+  std::string what() const { return whatFor(consumer, *plan); }
 
   /// Does `body` unless something failed before it, and keeps its failure.
   template <typename Body> void step(size_t index, Body body) {
@@ -252,7 +254,12 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
     const TransferStep &step = plan->steps.front();
     auto record = traceStep(step, source.desc().str(), options);
     double begin = device.seconds();
-    device.relayout(*step.relayout, source.bytes(), target.bytes());
+    try {
+      device.relayout(*step.relayout, source.bytes(), target.bytes());
+    } catch (const Error &error) {
+      ++counters.failures;
+      throw error.within(whatFor(options.consumer, *plan));
+    }
     double seconds = device.seconds() - begin;
     counters.alignNanoseconds += uint64_t(seconds * 1e9);
     if (record)

@@ -21,6 +21,7 @@
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
+#include <limits>
 #include <random>
 
 using namespace segue;
@@ -526,6 +527,35 @@ TEST_P(ConformanceTest, RelayoutsWithinEachMemory) {
     for (int row = 0; row < 3; ++row)
       for (int column = 0; column < 4; ++column)
         EXPECT_EQ(found[column * 3 + row], values[row * 4 + column]);
+  }
+}
+
+// No scale brings NaN to a code: every device says so, and in which row first.
+TEST_P(ConformanceTest, RelayoutsDoNotQuantiseWhatIsNotFinite) {
+  if (!device->hasBytes())
+    return;
+  TensorDesc plain({4, 16}, ElementType::f32), rows({4, 16}, ElementType::f32, {.storage = StorageType::Int8Row});
+  CopyPlan quantize(plain, rows);
+  for (const SpaceInfo &space : device->spaces()) {
+    Held source(device, space.space, plain.spanBytes()), target(device, space.space, rows.spanBytes());
+    std::vector<float> values(64, 1);
+    auto run = [&]() -> std::string {
+      device->copy(source.data(), values.data(), 256);
+      std::string message;
+      device->wait(Fence(Queue::Compute, enqueue(Queue::Compute, {}, [&] {
+                           try {
+                             device->relayout(quantize, source.data(), target.data());
+                           } catch (const Error &error) {
+                             EXPECT_EQ(error.code(), ErrorCode::NonFinite);
+                             message = error.what();
+                           }
+                         })));
+      return message;
+    };
+    EXPECT_EQ(run(), "");
+    values[3 * 16] = std::numeric_limits<float>::infinity();
+    values[2 * 16 + 15] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_NE(run().find("row 2 holds NaN or infinity"), std::string::npos) << run();
   }
 }
 

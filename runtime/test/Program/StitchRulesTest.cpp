@@ -22,6 +22,7 @@
 #include <cstring>
 #include <deque>
 #include <gtest/gtest.h>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -128,6 +129,23 @@ static TestFile makeRowsFile(int64_t n) {
   uint32_t y = addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {n}), 0, bytes);
   addLaunch(program, twice, {x, y}, uint64_t(n), 16);
   return file;
+}
+
+// What cannot be quantised fails the copy, on whichever side of the link it is
+// done, with the copy and the row; the source stays as it was.
+TEST_P(StitchRulesTest, WhatIsNotFiniteIsNotQuantised) {
+  Tensor host = Tensor::onHost(device, {8, 32}, ElementType::f32);
+  std::fill_n(host.data<float>(), 8 * 32, 1.0f);
+  host.data<float>()[5 * 32 + 7] = std::numeric_limits<float>::quiet_NaN();
+  Tensor dram = toLayout(device, host, TensorDesc({8, 32}, ElementType::f32, Layout{.space = Space::DeviceDram}));
+  for (const Tensor &source : {host, dram})
+    for (Space space : {Space::Host, Space::HostPinned, Space::DeviceDram}) {
+      TensorDesc rows({8, 32}, ElementType::f32, Layout{.space = space, .storage = StorageType::Int8Row});
+      expectParts(messageOf(ErrorCode::NonFinite, [&] { wait(toLayout(device, source, rows)); }),
+                  {"toLayout: f32[8,32]", "int8_row", "row 5 holds NaN or infinity"});
+      EXPECT_TRUE(std::isnan(valuesOf(source)[5 * 32 + 7]));
+      EXPECT_EQ(valuesOf(source)[5 * 32 + 8], 1);
+    }
 }
 
 // f32 where int8_row is wanted loses bits: lossy_casts decides. The way back

@@ -81,7 +81,7 @@ enum class ErrorCode {
   ShutDown,
   /// A memory budget is below what the programs need at least.
   BudgetInfeasible,
-  /// A weight that is to be quantised is NaN or infinite.
+  /// What is to be quantised is NaN or infinite.
   NonFinite,
 };
 

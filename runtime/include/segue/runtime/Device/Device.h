@@ -170,7 +170,7 @@ public:
   /// anything then, the source is whole.
   virtual void copy(void *target, const void *source, uint64_t bytes) = 0;
 
-  /// Runs a plan within one memory: the host's, or the device's.
+  /// Runs a plan within one memory: the host's, or the device's. NonFinite if what it quantises is not finite.
   virtual void relayout(const CopyPlan &plan, const void *source, void *target) = 0;
 
   /// Library calls: plans are made when a program is prepared.
