@@ -107,15 +107,16 @@ TEST(Binary, CutAtEveryLength) {
   }
 }
 
-TEST(Binary, EveryBitFlippedIsFound) {
+// All 255 others at every place.
+TEST(Binary, EveryOneByteChangeIsFound) {
   Bytes file = smallFile();
   for (size_t at = 0; at < file.size(); ++at)
-    for (int bit = 0; bit < 8; ++bit) {
-      file[at] ^= std::byte(1 << bit);
+    for (int change = 1; change < 256; ++change) {
+      file[at] ^= std::byte(change);
       ErrorCode code{};
-      ASSERT_NE(loadError(file, &code), "") << "byte " << at << " bit " << bit;
+      ASSERT_NE(loadError(file, &code), "") << "byte " << at << " changed by " << change;
       ASSERT_EQ(code, ErrorCode::FileCorrupt);
-      file[at] ^= std::byte(1 << bit);
+      file[at] ^= std::byte(change);
     }
 }
 
@@ -133,9 +134,20 @@ static void inspectAll(const Binary &binary) {
   (void)sink;
 }
 
+/// Runs the first program on zeros, as far as they are small.
+static void runFirst(const DeviceRef &device, const Binary &binary) {
+  const Program &program = binary.programs().at(0);
+  std::vector<Tensor> inputs;
+  for (const Value &input : program.inputs())
+    if (input.desc().spanBytes() < (1 << 20))
+      inputs.push_back(Tensor::zeros(device, input.desc()));
+  for (const Tensor &output : submit(device, program, inputs))
+    wait(output);
+}
+
 // An attacker can make the hashes right. Whatever he changes, a file either
 // is refused with a typed error or can be inspected and run within its
-// buffers (the address sanitizer watches).
+// buffers (the address sanitizer watches). All 255 others at every place.
 class HostileFileTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(All, HostileFileTest,
                          testing::Values("cpu:threads=1", "sim:latency=0s,link=100GB/s,threads=1",
@@ -144,23 +156,16 @@ TEST_P(HostileFileTest, EveryByteChangedAndResealed) {
   Bytes file = smallFile();
   DeviceRef device = Device::open(GetParam());
   size_t loaded = 0, ran = 0;
-  std::mt19937 random(3);
   for (size_t at = 0; at + 32 < file.size(); ++at)
-    for (int value : {0, 1, 0x7f, 0x80, 0xff, int(random() % 256)}) {
+    for (int change = 1; change < 256; ++change) {
       Bytes changed = file;
-      changed[at] = std::byte(value);
+      changed[at] ^= std::byte(change);
       reseal(changed);
       try {
         Binary binary = Binary::fromMemory(changed);
         inspectAll(binary);
         ++loaded;
-        const Program &program = binary.programs().at(0);
-        std::vector<Tensor> inputs;
-        for (const Value &input : program.inputs())
-          if (input.desc().spanBytes() < (1 << 20))
-            inputs.push_back(Tensor::zeros(device, input.desc()));
-        for (const Tensor &output : submit(device, program, inputs))
-          wait(output);
+        runFirst(device, binary);
         ++ran;
       } catch (const Error &) {
       } catch (const std::out_of_range &) { // no program is left
@@ -169,6 +174,35 @@ TEST_P(HostileFileTest, EveryByteChangedAndResealed) {
   device->drain();
   EXPECT_GT(loaded, 0u) << "padding and defaults may change";
   EXPECT_GT(ran, 0u);
+}
+
+// Nothing that is written into a file makes its code run where the caller has
+// not allowed native kernels: every value of every byte around the code.
+TEST(Binary, EveryOneByteChangeWithCodeThatIsNotAllowed) {
+  Bytes file = makeAddFile(8).serialize();
+  DeviceRef device = Device::open("cpu:threads=1");
+  SegmentInfo code = Binary::fromMemory(file).segments().at(0);
+  ASSERT_EQ(code.kind, "elf");
+  size_t refused = 0;
+  for (size_t at = 0; at + 32 < file.size(); ++at) {
+    bool inCode = at >= code.offset && at < code.offset + code.bytes;
+    for (int change = 1; change < 256 && !inCode; ++change) {
+      Bytes changed = file;
+      changed[at] ^= std::byte(change);
+      reseal(changed);
+      try {
+        Binary binary = Binary::fromMemory(changed, {.allowNativeKernels = false});
+        inspectAll(binary);
+        runFirst(device, binary);
+        for (const CommandCount &command : binary.programs()[0].commandCounts())
+          ASSERT_NE(command.kind, "launch") << "byte " << at << " changed by " << change;
+      } catch (const Error &error) {
+        refused += error.code() == ErrorCode::NativeCodeRefused;
+      } catch (const std::out_of_range &) { // no program is left
+      }
+    }
+  }
+  EXPECT_GT(refused, 0u);
 }
 
 // The major number must match, an older minor loads, a newer one is refused;
