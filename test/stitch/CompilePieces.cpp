@@ -7,6 +7,7 @@
 
 #include "CompilePieces.h"
 #include "RandomModel.h"
+#include "StoredPieces.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Parser/Parser.h"
@@ -45,7 +46,7 @@ std::string segue::test::compileModule(const std::string &text, bool training) {
   FailureOr<std::string> file = compileText(text, optionsFor(training), diagnostics);
   if (failed(file))
     throw std::runtime_error(diagnostics + "in\n" + text);
-  return *file;
+  return storePiece("module", {text, std::to_string(training)}, *file);
 }
 
 std::set<std::string> segue::test::libraryCalls(const std::string &file) {
@@ -66,6 +67,10 @@ std::set<std::string> segue::test::libraryCalls(const std::string &file) {
         os << " " << MemRefType::get(buffer.getShape(), buffer.getElementType(), buffer.getLayout());
     calls.insert(text);
   });
+  std::string lines;
+  for (const std::string &call : calls)
+    lines += call + "\n";
+  storePiece("calls", {file}, lines);
   return calls;
 }
 
@@ -256,5 +261,8 @@ private:
 
 std::string segue::test::compileJoined(const std::vector<std::string> &modules, const std::vector<std::string> &outputs,
                                        bool training) {
-  return Joiner(training).run(modules, outputs);
+  std::vector<std::string> words = modules;
+  words.insert(words.end(), outputs.begin(), outputs.end());
+  words.push_back(std::to_string(training));
+  return storePiece("joined", words, Joiner(training).run(modules, outputs));
 }

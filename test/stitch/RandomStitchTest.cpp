@@ -24,6 +24,7 @@
 
 #include "CompilePieces.h"
 #include "RandomModel.h"
+#include "StoredPieces.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Tensor/RowStorage.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -61,6 +62,10 @@ static std::string shortened(std::string text) {
 // Compilation in other processes
 //===----------------------------------------------------------------------===//
 
+#ifdef SEGUE_COMPILE
+/// Not where the answers are stored for a build that cannot.
+static bool mayCompileInProcesses() { return !storedPieces(); }
+
 /// A process per module, all at once.
 static std::vector<std::string> compileInProcesses(const std::vector<std::string> &modules, bool training) {
   auto folder = std::filesystem::temp_directory_path() / ("segue-stitch-" + std::to_string(getpid()));
@@ -95,6 +100,10 @@ static std::vector<std::string> compileInProcesses(const std::vector<std::string
     throw std::runtime_error("segue-compile failed");
   return files;
 }
+#else
+static bool mayCompileInProcesses() { return false; }
+static std::vector<std::string> compileInProcesses(const std::vector<std::string> &, bool) { return {}; }
+#endif
 
 //===----------------------------------------------------------------------===//
 // Random layouts
@@ -195,7 +204,7 @@ public:
       }
     } while (!compileWithOneSetOfCalls(seed));
     ++totals.stitchings;
-    totals.inProcesses += seed % 25 == 0;
+    totals.inProcesses += seed % 25 == 0 && mayCompileInProcesses();
     totals.training += training;
     totals.faulty += isFaulty;
     totals.pieces += pieces.size();
@@ -287,7 +296,7 @@ private:
       texts.push_back(piece.text(model, layouts));
     }
     std::vector<std::string> files, outputs;
-    if (seed % 25 == 0)
+    if (seed % 25 == 0 && mayCompileInProcesses())
       files = compileInProcesses(texts, training);
     else
       for (const std::string &text : texts)

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Builds the runtime under sanitizers and runs what belongs there.
+
+    tools/sanitized.py fuzz [--seconds 15]     fuzz targets, under the address sanitizer
+    tools/sanitized.py threads [--whole]       stitching tests, under the thread sanitizer
+    tools/sanitized.py address                 all tests of the runtime, address and undefined behaviour
+
+The builds lie in <build>/fuzz, <build>/threads and <build>/address: clang, the
+runtime alone, compiled folder by folder. `threads` plays programs that the
+build in <build> has compiled. With --report, a JUnit file is written. Exit
+status 0 only if all was built and nothing was found.
+
+`make check` runs the first two, tools/check.py; `make check-sanitizers` all of
+them, whole. docs/guides/testing.md says what to do with what they find.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPILER = "clang++-22"
+PACKAGES = "clang-22 libclang-rt-22-dev libomp-22-dev"
+
+# Fuzz target: its seeds.
+FUZZERS = {
+    "segue-fuzz-binary": ["test/fuzz/corpus/binary/*", "test/corpus/*/*.segue"],
+    "segue-fuzz-config": ["test/fuzz/corpus/config/*", "test/tools/segue-run/Inputs/*.json"],
+    "segue-fuzz-replay": ["test/fuzz/corpus/replay/*", "test/tools/segue-run/replay/*.json"],
+    "segue-fuzz-safetensors": ["test/fuzz/corpus/safetensors/*"],
+    "segue-fuzz-slab": ["test/fuzz/corpus/slab/*"],
+}
+
+# Test program: the cases that stitch, on every device and from several threads.
+STITCHING = {
+    "SegueQueuedTests": "*",
+    "SegueSessionTests": "*Stitcher*:*Devices*",
+    "SegueStitchTests": "*",
+    "SegueRandomStitchTests": "*",
+}
+# The other tests of the runtime.
+OTHERS = [
+    "SegueDeviceTests",
+    "SegueEngineTests",
+    "SeguePlanTests",
+    "SegueProgramTests",
+    "SegueServiceTests",
+    "SegueSquareQTests",
+    "SegueStreamingTests",
+    "SegueTensorTests",
+]
+# How many of the random stitchings; the normal build has compiled them before.
+RANDOM_STITCHINGS = 16
+
+
+class Report:
+    """Cases, as text while they end and as a JUnit file at the end."""
+
+    def __init__(self, suite: str):
+        self.root = xml.Element("testsuite", name=suite)
+
+    def add(self, name: str, seconds: float, failure: str = "", note: str = "") -> None:
+        case = xml.SubElement(self.root, "testcase", classname=self.root.get("name"), name=name, time=f"{seconds:.1f}")
+        if failure:
+            xml.SubElement(case, "failure", message=failure[:200]).text = re.sub(r"[^\t\n\x20-\x7e]", "?", failure)
+        print(f"{'FAILED' if failure else 'passed'}  {name} ({seconds:.0f} s) {note}", flush=True)
+        if failure:
+            print(failure, flush=True)
+
+    def add_gtest(self, path: Path) -> None:
+        """The cases of a GoogleTest report."""
+        for case in xml.parse(path).getroot().iter("testcase"):
+            case.set("classname", f"{self.root.get('name')}.{case.get('classname')}")
+            self.root.append(case)
+
+    def failed(self) -> bool:
+        return self.root.find("testcase/failure") is not None
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        xml.ElementTree(self.root).write(path)
+
+
+def build(preset: str, folder: Path, targets: list, *options: str) -> str:
+    """Configures and builds; returns what went wrong, or ""."""
+    if not shutil.which(COMPILER):
+        return f"{COMPILER} is not there: install {PACKAGES} (tools/setup does, from the source of llvm-22)"
+    for unity in ("ON", "OFF"):
+        configure = ["cmake", "--preset", preset, "-B", folder, f"-DSEGUE_UNITY={unity}", *options]
+        for command in (configure, ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", *targets]):
+            done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True)
+            if done.returncode:
+                break
+        else:
+            return ""
+        if unity == "ON":
+            print("building folder by folder failed, by itself each source may pass; if it does, list what has a name in "
+                  f"common with a neighbour in runtime/lib/CMakeLists.txt:\n{errors_of(done.stdout)}", flush=True)
+    return f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
+
+
+def errors_of(output: str) -> str:
+    return "\n".join(line for line in output.splitlines() if "error:" in line)
+
+
+def fuzz(args, report: Report) -> None:
+    folder = args.build / "fuzz"
+    start = time.monotonic()
+    failure = build("fuzz", folder, ["segue-fuzzers"])
+    report.add("build", time.monotonic() - start, failure)
+    if failure:
+        return
+
+    def play(target: str) -> tuple:
+        # The seeds first, then what grows out of them.
+        corpus, found = args.build / "check" / "fuzz" / target, args.build / "check" / "fuzz" / f"{target}-found-"
+        shutil.rmtree(corpus, ignore_errors=True)
+        corpus.mkdir(parents=True)
+        seeds = [seed for pattern in FUZZERS[target] for seed in ROOT.glob(pattern)]
+        for seed in seeds:
+            shutil.copy(seed, corpus / "-".join(seed.relative_to(ROOT).parts))
+        begin = time.monotonic()
+        done = subprocess.run(
+            [folder / "bin" / target, f"-max_total_time={args.seconds}", "-timeout=20", "-rss_limit_mb=2048", f"-seed={args.seed}",
+             "-close_fd_mask=1", "-print_final_stats=1", f"-artifact_prefix={found}", corpus],
+            capture_output=True, text=True, errors="replace", timeout=args.seconds + 300,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "ASAN_OPTIONS": "allocator_may_return_null=1"})
+        runs = int((re.search(r"number_of_executed_units:\s*(\d+)", done.stderr) or [0, 0])[1])
+        failure = ""
+        if done.returncode or not seeds or runs < len(seeds):
+            failure = (f"{target} ended with {done.returncode} after {runs} runs of {len(seeds)} seeds; what it found is {found}*: once "
+                       f"it is understood, it belongs into {Path(FUZZERS[target][0]).parent}\n{done.stderr[-6000:]}")
+        return target, time.monotonic() - begin, failure, f"{runs} runs from {len(seeds)} seeds"
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for result in pool.map(play, FUZZERS):
+            report.add(*result)
+
+
+def run_tests(report: Report, programs: dict, folder: Path, environment: dict) -> None:
+    for program, cases in programs.items():
+        path = folder / f"{program}.xml"
+        path.unlink(missing_ok=True)
+        begin = time.monotonic()
+        done = subprocess.run(
+            [folder / "bin" / program, f"--gtest_filter={cases}", f"--gtest_output=xml:{path}"],
+            capture_output=True, text=True, errors="replace", timeout=1800, env=os.environ | environment)
+        reports = re.findall(r"(?:WARNING|ERROR): \w+Sanitizer.*|runtime error:.*", done.stdout + done.stderr)
+        failure = ""
+        if done.returncode or reports or not path.exists():
+            output = done.stdout + done.stderr
+            first = output.find("Sanitizer")
+            shown = output[max(0, first - 200):first + 8000] if first >= 0 else output[-6000:]
+            failure = f"{program} ended with {done.returncode}, {len(reports)} reports of the sanitizer\n{shown}"
+        if path.exists():
+            report.add_gtest(path)
+        report.add(program, time.monotonic() - begin, failure)
+
+
+def tests(args, report: Report) -> None:
+    folder = args.build / args.what
+    programs = STITCHING if args.what == "threads" and not args.whole else {name: "*" for name in [*STITCHING, *OTHERS]}
+    start = time.monotonic()
+    failure = build(args.what, folder, list(programs), f"-DSEGUE_STITCH_BINARIES={args.build / 'test' / 'stitch'}")
+    report.add("build", time.monotonic() - start, failure)
+    if failure:
+        return
+    # The compiler is no part of this: the normal build compiles the random
+    # models, and says whether they pass there.
+    pieces = folder / "pieces"
+    shutil.rmtree(pieces, ignore_errors=True)
+    pieces.mkdir()
+    environment = {"SEGUE_PIECES": str(pieces), "SEGUE_STITCHINGS": str(RANDOM_STITCHINGS), "OMP_NUM_THREADS": "2",
+                   "ASAN_OPTIONS": "allocator_may_return_null=1"}
+    begin = time.monotonic()
+    done = subprocess.run([args.build / "bin" / "SegueRandomStitchTests"], capture_output=True, text=True, timeout=600,
+                          env=os.environ | environment)
+    report.add("random models compiled", time.monotonic() - begin, done.stdout[-6000:] if done.returncode else "")
+    run_tests(report, programs, folder, environment)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["fuzz", "threads", "address"])
+    parser.add_argument("--build", type=Path, default=Path("build"))
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--seconds", type=int, default=15, help="of fuzzing, per target")
+    parser.add_argument("--seed", type=int, default=1, help="of fuzzing")
+    parser.add_argument("--whole", action="store_true", help="all tests of the runtime, not only those that stitch")
+    args = parser.parse_args()
+    args.build = args.build.resolve()
+    report = Report(args.what)
+    fuzz(args, report) if args.what == "fuzz" else tests(args, report)
+    if args.report:
+        report.write(args.report)
+    return 1 if report.failed() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
