@@ -116,8 +116,8 @@ struct QuantizeOptions {
   /// A config file whose section memory.stagehand.squareq is the default.
   std::string config;
   /// The keys of that section; what is not given is not there.
-  std::optional<int64_t> padK, group;
-  std::string scheme, scaleSearch;
+  std::optional<int64_t> padK, group, rank;
+  std::string scheme, rotation, scaleSearch;
   std::vector<std::string> includePrefixes, keepBf16;
   std::optional<double> maxRatio;
   std::string architectureId = "unknown";

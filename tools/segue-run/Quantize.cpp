@@ -14,6 +14,7 @@
 #include "Commands.h"
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
+#include "segue/runtime/Services/SquareQ/SlabManifest.h"
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -32,6 +33,10 @@ static SquareQConfig readConfig(const QuantizeOptions &options) {
   section["pad_k"] = options.padK.value_or(fromFile.padK);
   section["scheme"] = options.scheme.empty() ? name(fromFile.scheme) : std::string_view(options.scheme);
   section["group"] = options.group.value_or(fromFile.group);
+  section["rotation"] = !options.rotation.empty() ? std::string_view(options.rotation)
+                        : fromFile.rotated        ? rotationName
+                                                  : "none";
+  section["rank"] = options.rank.value_or(fromFile.rank);
   if (!options.includePrefixes.empty())
     section["include_prefixes"] = options.includePrefixes;
   else if (fromFile.includePrefixes)
@@ -57,6 +62,8 @@ static void printReport(const BuildReport &report, const SlabPaths &paths) {
   if (!report.layers.empty())
     std::printf("relative RMSE at most %.5f; cosine at least %.6f, on average %.6f; %lld floored rows\n",
                 report.maxRelRmse, report.minCosine, report.meanCosine, (long long)report.flooredRows);
+  for (const std::string &layer : report.notRotated)
+    std::printf("  plain %-40s its columns are no multiple of 256\n", layer.c_str());
   for (const auto &[layer, reason] : report.keptBf16)
     std::printf("  bf16  %-40s %s\n", layer.c_str(), reason.c_str());
 }

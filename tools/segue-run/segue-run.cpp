@@ -60,6 +60,9 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->add_option("--pad-k,--pad_k", options.padK, "columns are padded to a multiple; 64");
   command->add_option("--scheme", options.scheme, "per_row_symmetric, fp8_e4m3_row or int4_group");
   command->add_option("--group", options.group, "columns per scale of int4_group: 32 or 64");
+  command->add_option("--rotation", options.rotation,
+                      "none, or hadamard_256: int4_group layers whose columns are a multiple of 256 are rotated");
+  command->add_option("--rank", options.rank, "of a bf16 product beside the codes of int4_group; 0");
   command->add_option("--include-prefixes,--include_prefixes", options.includePrefixes, "only layers named so")
       ->allow_extra_args(false);
   command

@@ -32,7 +32,7 @@ static_assert(sizeof(Trailer) == 32);
 inline constexpr llvm::StringLiteral kMagic = "SEGUEEND";
 
 /// Of types.fbs.
-inline constexpr uint32_t kLayoutVocabulary = 1;
+inline constexpr uint32_t kLayoutVocabulary = 2;
 
 } // namespace segue
 

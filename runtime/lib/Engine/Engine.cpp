@@ -14,8 +14,8 @@
 //   of that of its sgemm (the gain is in weight gradients), and unlike sgemm
 //   they add a bias and take any strides.
 // - bf16 matmul: oneDNN, which has AMX; panels where it has no kernel.
-// - INT8 weights: panels, widened from codes: oneDNN 2.6.3 multiplies integers
-//   with integers only.
+// - weights of codes: panels, widened on the way: oneDNN 2.6.3 multiplies
+//   integers with integers only.
 // - f16 matmul: panels, in f32: oneDNN 2.6.3 has no f16 on CPUs.
 // - attention: the engine's own.
 //
@@ -27,6 +27,7 @@
 #include "PanelMatmul.h"
 #include "QuantizedPanels.h"
 #include "Scratch.h"
+#include <atomic>
 #include <cassert>
 #include <mutex>
 #include <utility>
@@ -55,11 +56,13 @@ private:
 
 struct Engine::State {
   State(Threads threads, InstructionSet most)
-      : threads(threads), kernels(vectorKernels(most)), scratch(std::make_shared<Scratch>(threads.count())) {}
+      : threads(threads), kernels(vectorKernels(most)), scratch(std::make_shared<Scratch>(threads.count())),
+        fusedCalls(std::make_shared<std::atomic<uint64_t>>(0)) {}
 
   Threads threads;
   const VectorKernels &kernels;
   std::shared_ptr<Scratch> scratch;
+  std::shared_ptr<std::atomic<uint64_t>> fusedCalls;
   std::mutex planning; // guards the caches
   PlanCache<MatmulSpec, MatmulPlan> matmuls;
   PlanCache<QuantizedMatmulSpec, QuantizedMatmulPlan> quantizedMatmuls;
@@ -96,8 +99,9 @@ std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &given) {
 std::shared_ptr<const QuantizedMatmulPlan> Engine::planQuantizedMatmul(const QuantizedMatmulSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
   std::lock_guard guard(state_->planning);
-  return state_->quantizedMatmuls.findOrMake(
-      spec, [&] { return makeQuantizedPanels(spec, state_->threads, state_->scratch, state_->kernels); });
+  return state_->quantizedMatmuls.findOrMake(spec, [&] {
+    return makeQuantizedPanels(spec, state_->threads, state_->scratch, state_->kernels, state_->fusedCalls);
+  });
 }
 
 std::shared_ptr<const AttentionPlan> Engine::planAttention(const AttentionSpec &spec) {
@@ -115,5 +119,7 @@ std::shared_ptr<const AttentionGradPlan> Engine::planAttentionGrad(const Attenti
 }
 
 const Threads &Engine::threads() const { return state_->threads; }
+
+uint64_t Engine::fusedCalls() const { return state_->fusedCalls->load(std::memory_order_relaxed); }
 
 uint64_t Engine::scratchBytes() const { return state_->scratch->totalBytes(); }

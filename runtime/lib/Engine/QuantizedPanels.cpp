@@ -1,4 +1,4 @@
-//===- QuantizedPanels.cpp - INT8 products by widened panels --------------===//
+//===- QuantizedPanels.cpp - products of codes by widened panels ----------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -7,15 +7,18 @@
 //
 // The blocking of PanelMatmul.cpp with one difference: a block of the weight is
 // widened from its codes on the way into its panels. It is read once per block
-// of rows, one byte per element, and multiplied as often as there are rows.
-// Sums stay in f32 until the last term; then the forward form multiplies them
-// with the scales of their columns, while they are in the cache.
+// of rows, a byte or half a byte per element, and multiplied as often as there
+// are rows. Sums stay in f32 until the last term; then the forward form
+// multiplies them with the scales of their columns, while they are in the cache.
+// Scales of groups differ along the sum and are part of what is widened.
 //
 //===----------------------------------------------------------------------===//
 
 #include "QuantizedPanels.h"
 #include "FloatRows.h"
+#include "segue/runtime/Tensor/GroupStorage.h"
 #include <algorithm>
+#include <array>
 
 using namespace segue;
 
@@ -27,21 +30,61 @@ constexpr int64_t kDepth = 384, kColumns = 768, kRowBlock = 120, kRows = 480;
 constexpr double kSerialFlops = 1e6;
 
 struct Buffers {
-  float *a, *b, *wide, *sums;
+  float *a, *b, *wide, *sums, *bias;
 };
 
-struct Operands {
-  const void *x;
-  const int8_t *codes;
-  const float *scale, *zeroPoint;
-  void *y;
+/// Reads rows of the weight as f32.
+class CodeReader {
+public:
+  CodeReader(const QuantizedMatmulSpec &spec, const VectorKernels &kernels)
+      : spec_(spec), kernels_(kernels), group_(groupExtent(spec.storage)) {
+    for (size_t code = 0; code < values_.size() && isRowStorage(spec.storage); ++code)
+      values_[code] = codeToFloat(uint8_t(code), spec.storage);
+  }
+
+  /// Elements [first, first + count) of `row`. `scaled`: times the scale of the
+  /// row, if the storage has one; those of groups count always.
+  void widen(const QuantizedMatmulArgs &args, int64_t row, int64_t first, int64_t count, bool scaled, float *to) const {
+    auto *codes = static_cast<const std::byte *>(args.codes);
+    if (group_)
+      return widenGroups(args, codes + row * spec_.codeStride / 2, row, first, count, to);
+    codes += row * spec_.codeStride + first;
+    float zero = args.zeroPoints ? static_cast<const float *>(args.zeroPoints)[row] : 0.0f;
+    float scale = scaled ? static_cast<const float *>(args.scales)[row] : 1.0f;
+    if (spec_.storage == StorageType::Int8Row)
+      return kernels_.widenI8(count, reinterpret_cast<const int8_t *>(codes), zero, scale, to);
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = (values_[size_t(codes[i])] - zero) * scale;
+  }
+
+private:
+  void widenGroups(const QuantizedMatmulArgs &args, const std::byte *codes, int64_t row, int64_t first, int64_t count,
+                   float *to) const {
+    auto *scales = static_cast<const uint16_t *>(args.scales);
+    for (int64_t done = 0; done < count;) {
+      int64_t index = first + done, group = index / group_;
+      int64_t piece = std::min(count - done, (group + 1) * group_ - index);
+      float scale = bf16ToFloat(scales[group * spec_.out + row]), products[16];
+      for (int code = 0; code < 16; ++code)
+        products[code] = float(code < 8 ? code : code - 16) * scale;
+      for (int64_t i = index; i < index + piece; ++i)
+        to[i - first] = products[int4Code(codes, i) & 15];
+      done += piece;
+    }
+  }
+
+  const QuantizedMatmulSpec &spec_;
+  const VectorKernels &kernels_;
+  int64_t group_;
+  std::array<float, 256> values_{};
 };
 
 class QuantizedPanels final : public QuantizedMatmulPlan {
 public:
   QuantizedPanels(const QuantizedMatmulSpec &spec, Threads threads, std::shared_ptr<Scratch> scratch,
-                  const VectorKernels &kernels)
-      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(kernels) {
+                  const VectorKernels &kernels, std::shared_ptr<std::atomic<uint64_t>> calls)
+      : spec_(spec), threads_(threads), scratch_(std::move(scratch)), kernels_(kernels), reader_(spec_, kernels),
+        calls_(std::move(calls)) {
     serial_ = threads_.count() == 1 || spec_.flops() < kSerialFlops;
     int64_t columns = spec_.columns(), parts = serial_ ? 1 : threads_.count();
     int64_t panels = (columns + kernels_.panel - 1) / kernels_.panel;
@@ -51,8 +94,8 @@ public:
     scratch_->reserve(cutter.bytes());
   }
 
-  void run(const void *x, const void *codes, const float *scale, const float *zeroPoint, void *y) const override {
-    Operands operands{x, static_cast<const int8_t *>(codes), scale, zeroPoint, y};
+  void run(const QuantizedMatmulArgs &operands) const override {
+    calls_->fetch_add(1, std::memory_order_relaxed);
     int64_t columnPieces = (spec_.columns() + pieceColumns_ - 1) / pieceColumns_;
     int64_t rowPieces = (spec_.rows + kRows - 1) / kRows;
     auto lock = scratch_->lock();
@@ -69,7 +112,8 @@ public:
   }
 
   std::string describe() const override {
-    return std::string("int8 panels ") + kernels_.name + (serial_ ? " serial" : "");
+    const char *codes = isGroupStorage(spec_.storage) ? "int4" : spec_.storage == StorageType::Int8Row ? "int8" : "fp8";
+    return std::string(codes) + " panels " + kernels_.name + (serial_ ? " serial" : "");
   }
 
 private:
@@ -80,27 +124,25 @@ private:
     buffers.b = cutter.floats(depth * pieceColumns_);
     buffers.wide = cutter.floats(depth * std::max(pieceColumns_, kRowBlock));
     buffers.sums = cutter.floats(std::min(spec_.rows, kRows) * pieceColumns_);
+    buffers.bias = cutter.floats(spec_.hasBias ? pieceColumns_ : 0);
     return buffers;
   }
 
   /// Panels of columns [column, column + columns) over [l, l + depth).
-  void packWeight(const Operands &operands, int64_t column, int64_t columns, int64_t l, int64_t depth,
+  void packWeight(const QuantizedMatmulArgs &operands, int64_t column, int64_t columns, int64_t l, int64_t depth,
                   const Buffers &buffers) const {
-    auto zeroOf = [&](int64_t row) { return operands.zeroPoint ? operands.zeroPoint[row] : 0.0f; };
     if (spec_.transposed) {
       for (int64_t d = 0; d < depth; ++d)
-        kernels_.widenI8(columns, operands.codes + (l + d) * spec_.codeStride + column, zeroOf(l + d),
-                         operands.scale[l + d], buffers.wide + d * columns);
+        reader_.widen(operands, l + d, column, columns, /*scaled=*/true, buffers.wide + d * columns);
       kernels_.pack(columns, depth, buffers.wide, 1, columns, buffers.b, kernels_.panel);
       return;
     }
     for (int64_t j = 0; j < columns; ++j)
-      kernels_.widenI8(depth, operands.codes + (column + j) * spec_.codeStride + l, zeroOf(column + j), 1.0f,
-                       buffers.wide + j * depth);
+      reader_.widen(operands, column + j, l, depth, /*scaled=*/false, buffers.wide + j * depth);
     kernels_.pack(columns, depth, buffers.wide, depth, 1, buffers.b, kernels_.panel);
   }
 
-  void packRows(const Operands &operands, int64_t row, int64_t rows, int64_t l, int64_t depth,
+  void packRows(const QuantizedMatmulArgs &operands, int64_t row, int64_t rows, int64_t l, int64_t depth,
                 const Buffers &buffers) const {
     const void *source = advance(operands.x, spec_.x, row * spec_.xStride + l);
     if (spec_.x == ElementType::f32)
@@ -110,7 +152,7 @@ private:
     kernels_.pack(rows, depth, buffers.wide, depth, 1, buffers.a, kernels_.tileRows);
   }
 
-  void runPiece(const Operands &operands, int64_t row, int64_t column, int64_t thread) const {
+  void runPiece(const QuantizedMatmulArgs &operands, int64_t row, int64_t column, int64_t thread) const {
     ScratchCutter cutter(scratch_->area(thread));
     Buffers buffers = cut(cutter);
     int64_t rows = std::min(kRows, spec_.rows - row), columns = std::min(pieceColumns_, spec_.columns() - column);
@@ -135,10 +177,14 @@ private:
       }
       l += kDepth;
     } while (l < spec_.depth());
+    if (spec_.hasBias)
+      widen(kernels_, spec_.bias, columns, advance(operands.bias, spec_.bias, column), buffers.bias);
     for (int64_t i = 0; i < rows; ++i) {
       float *sums = buffers.sums + i * columns;
-      if (!spec_.transposed)
-        kernels_.multiply(columns, operands.scale + column, sums);
+      if (!spec_.transposed && isRowStorage(spec_.storage))
+        kernels_.multiply(columns, static_cast<const float *>(operands.scales) + column, sums);
+      for (int64_t j = 0; spec_.hasBias && j < columns; ++j)
+        sums[j] += buffers.bias[j];
       narrow(kernels_, spec_.y, columns, sums, advance(operands.y, spec_.y, (row + i) * spec_.yStride + column));
     }
   }
@@ -147,6 +193,8 @@ private:
   Threads threads_;
   std::shared_ptr<Scratch> scratch_;
   const VectorKernels &kernels_;
+  CodeReader reader_;
+  std::shared_ptr<std::atomic<uint64_t>> calls_;
   bool serial_ = false;
   int64_t pieceColumns_ = 1;
 };
@@ -155,6 +203,7 @@ private:
 
 std::shared_ptr<const QuantizedMatmulPlan> segue::makeQuantizedPanels(const QuantizedMatmulSpec &spec, Threads threads,
                                                                       std::shared_ptr<Scratch> scratch,
-                                                                      const VectorKernels &kernels) {
-  return std::make_shared<QuantizedPanels>(spec, threads, std::move(scratch), kernels);
+                                                                      const VectorKernels &kernels,
+                                                                      std::shared_ptr<std::atomic<uint64_t>> calls) {
+  return std::make_shared<QuantizedPanels>(spec, threads, std::move(scratch), kernels, std::move(calls));
 }

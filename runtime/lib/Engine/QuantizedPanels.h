@@ -1,4 +1,4 @@
-//===- QuantizedPanels.h - INT8 products by widened panels ------*- C++ -*-===//
+//===- QuantizedPanels.h - products of codes by widened panels --*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -12,14 +12,16 @@
 #include "VectorKernels.h"
 #include "segue/runtime/Engine/QuantizedMatmul.h"
 #include "segue/runtime/Engine/Threads.h"
+#include <atomic>
 #include <memory>
 
 namespace segue::inline runtime {
 
-/// A plan for any spec without problem.
+/// A plan for any spec without problem. Each run adds one to `calls`.
 std::shared_ptr<const QuantizedMatmulPlan> makeQuantizedPanels(const QuantizedMatmulSpec &spec, Threads threads,
                                                                std::shared_ptr<Scratch> scratch,
-                                                               const VectorKernels &kernels);
+                                                               const VectorKernels &kernels,
+                                                               std::shared_ptr<std::atomic<uint64_t>> calls);
 
 } // namespace segue::inline runtime
 

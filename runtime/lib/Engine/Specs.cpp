@@ -81,8 +81,15 @@ std::string QuantizedMatmulSpec::findProblem() const {
     return "operand is " + text(x) + ", it must be f32, bf16 or f16; insert a cast";
   if (y != x && y != ElementType::f32)
     return "result is " + text(y) + ", it must be " + orF32(x) + "; insert a cast";
+  if (!isQuantized(storage))
+    return "the weight is in element storage, it must be of codes";
   if (codeStride < in)
-    return "rows of " + std::to_string(in) + " codes are " + std::to_string(codeStride) + " bytes apart, they overlap";
+    return "rows of " + std::to_string(in) + " codes are " + std::to_string(codeStride) + " apart, they overlap";
+  if (isGroupStorage(storage) && (codeStride % groupExtent(storage) != 0 || hasZeroPoints))
+    return "rows in int4_group" + std::to_string(groupExtent(storage)) +
+           " storage are whole groups without zero points, not " + std::to_string(codeStride) + " codes apart";
+  if (hasBias && bias != y && bias != ElementType::f32)
+    return "bias is " + text(bias) + ", it must be " + orF32(y) + "; insert a cast";
   if (rows > 1 && xStride < depth())
     return "row stride of the operand is " + std::to_string(xStride) + ", its rows of " + std::to_string(depth()) +
            " elements overlap";

@@ -244,6 +244,16 @@ void encodeEachRun(int64_t count, const float *__restrict source, const float *_
     codes[i] = encodeOne<Code>(source[i], 1.0f / scales[i]);
 }
 
+void decodeInt4Run(int64_t count, const uint8_t *__restrict codes, float scale, float *__restrict target) {
+  // The shifts bring the sign of each half down.
+  for (int64_t i = 0; i < count / 2; ++i) {
+    target[2 * i] = float(int8_t(codes[i] << 4) >> 4) * scale;
+    target[2 * i + 1] = float(int8_t(codes[i]) >> 4) * scale;
+  }
+  if (count % 2)
+    target[count - 1] = float(int8_t(codes[count / 2] << 4) >> 4) * scale;
+}
+
 template <bool kFinite> SEGUE_INLINE int32_t magnitudeOf(float value) {
   uint32_t magnitude = bitsOf(value) & kMagnitude;
   return int32_t(kFinite && magnitude >= kInfinity ? 0 : magnitude);
@@ -301,6 +311,7 @@ const ElementKernels SEGUE_CONCAT(elementKernels, SEGUE_ISA) = {
     {decodeEachRun<Int8Code>, decodeEachRun<E4M3Code>, decodeEachRun<E5M2Code>},
     {encodeRun<Int8Code>, encodeRun<E4M3Code>, encodeRun<E5M2Code>},
     {encodeEachRun<Int8Code>, encodeEachRun<E4M3Code>, encodeEachRun<E5M2Code>},
+    decodeInt4Run,
     largestRun<false>,
     largestRun<true>,
     largestEachRun<false>,

@@ -41,6 +41,10 @@ struct ElementKernels {
   void (*encode[3])(int64_t count, const float *source, float scale, uint8_t *codes);
   void (*encodeEach[3])(int64_t count, const float *source, const float *scales, uint8_t *codes);
 
+  /// code * scale for codes of group storages, from an even index on; an odd
+  /// count leaves out the last high half.
+  void (*decodeInt4)(int64_t count, const uint8_t *codes, float scale, float *target);
+
   /// The largest magnitude, as bits (which order as magnitudes do, infinity and
   /// NaN above numbers); of the finite elements only.
   uint32_t (*largest)(int64_t count, const float *source);

@@ -35,6 +35,10 @@ std::string_view name(StorageType storage) {
     return "fp8_e4m3_row";
   case StorageType::Fp8E5M2Row:
     return "fp8_e5m2_row";
+  case StorageType::Int4Group32:
+    return "int4_group32";
+  case StorageType::Int4Group64:
+    return "int4_group64";
   }
   return "?";
 }
@@ -120,8 +124,16 @@ std::vector<int64_t> denseStrides(std::span<const int64_t> shape, std::span<cons
   return strides;
 }
 
+/// The strides that a layout stands for without any.
+static std::vector<int64_t> defaultStrides(std::span<const int64_t> shape, const Layout &layout) {
+  std::vector<int64_t> strides = denseStrides(shape, layout.tile);
+  if (auto group = uint64_t(groupExtent(layout.storage)); group && shape.size() >= 2)
+    strides[0] = int64_t((uint64_t(strides[0]) + group - 1) / group * group);
+  return strides;
+}
+
 std::vector<int64_t> effectiveStrides(std::span<const int64_t> shape, const Layout &layout) {
-  return layout.strides.empty() ? denseStrides(shape, layout.tile) : layout.strides;
+  return layout.strides.empty() ? defaultStrides(shape, layout) : layout.strides;
 }
 
 Shape paddedExtents(std::span<const int64_t> shape, const Layout &layout) {
@@ -187,19 +199,67 @@ static std::optional<uint64_t> checkedElementBytes(std::span<const int64_t> shap
   return sum ? checkedMultiply(*sum, bytesPerElement) : std::nullopt;
 }
 
+/// Scales begin at a multiple of it, bytes.
+static constexpr uint64_t scaleAlignment = 64;
+
+std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layout) {
+  int64_t group = groupExtent(layout.storage);
+  if (group == 0 || hasNoElements(shape))
+    return {};
+  std::string storage(name(layout.storage));
+  if (!layout.tile.empty())
+    return storage + " storage has no tiles";
+  if (layout.strides.empty())
+    return {};
+  std::vector<int64_t> dense = denseStrides(shape);
+  size_t first = shape.size() < 2 ? 0 : 1;
+  for (size_t dim = first; dim < shape.size(); ++dim)
+    if (shape[dim] != 1 && layout.strides[dim] != dense[dim])
+      return "rows in " + storage + " storage are dense, but stride " + std::to_string(dim) + " is " +
+             std::to_string(layout.strides[dim]);
+  if (first == 1 && (layout.strides[0] < dense[0] || layout.strides[0] % group != 0))
+    return "rows in " + storage + " storage are whole groups of " + std::to_string(group) + ", but stride 0 is " +
+           std::to_string(layout.strides[0]) + " for rows of " + std::to_string(dense[0]);
+  return {};
+}
+
+/// Of a group storage whose tile and strides are right; `elements` are not 0.
+static std::optional<LayoutParts> checkedGroupParts(std::span<const int64_t> shape, const Layout &layout,
+                                                    uint64_t elements) {
+  LayoutParts parts{.rows = rowCount(shape)};
+  auto group = uint64_t(groupExtent(layout.storage));
+  uint64_t row = elements / uint64_t(parts.rows);
+  if (shape.size() >= 2 && !layout.strides.empty())
+    row = uint64_t(layout.strides[0]);
+  auto padded = checkedAdd(row, group - 1);
+  auto groups = padded ? checkedMultiply(*padded / group, uint64_t(parts.rows)) : std::nullopt;
+  auto codes = groups ? checkedMultiply(*groups, group / 2) : std::nullopt;
+  auto scales = codes ? checkedAdd(*codes, scaleAlignment - 1) : std::nullopt;
+  // Twice the groups are fewer bytes than the codes.
+  auto bytes = scales ? checkedAdd(*scales / scaleAlignment * scaleAlignment, *groups * 2) : std::nullopt;
+  if (!bytes)
+    return std::nullopt;
+  parts.groups = int64_t(*padded / group);
+  parts.elements = *codes;
+  parts.scales = *scales / scaleAlignment * scaleAlignment;
+  parts.bytes = *bytes;
+  return parts;
+}
+
 std::optional<LayoutParts> checkedParts(std::span<const int64_t> shape, ElementType element, const Layout &layout) {
   auto count = checkedElementCount(shape);
   if (!count || std::ranges::any_of(layout.strides, [](int64_t stride) { return stride < 0; }))
     return std::nullopt;
   if (*count == 0)
     return LayoutParts{};
+  if (isGroupStorage(layout.storage))
+    return checkedGroupParts(shape, layout, *count);
   auto elements = checkedElementBytes(shape, layout, storedByteSize(element, layout.storage));
   if (!elements)
     return std::nullopt;
   LayoutParts parts{.elements = *elements, .rows = rowCount(shape), .bytes = *elements};
   if (!isRowStorage(layout.storage))
     return parts;
-  constexpr uint64_t scaleAlignment = 64;
   auto aligned = checkedAdd(*elements, scaleAlignment - 1);
   auto rowBytes = checkedMultiply(uint64_t(parts.rows), sizeof(float));
   if (!aligned || !rowBytes)
@@ -272,6 +332,17 @@ Layout canonicalize(std::span<const int64_t> shape, const Layout &layout) {
     return Layout{.space = layout.space, .offset = layout.offset, .alignment = layout.alignment};
   Layout canonical = layout;
   canonical.zeroPoints = layout.zeroPoints && isRowStorage(layout.storage);
+  if (isGroupStorage(layout.storage)) {
+    // The stride of rows also says how many scales there are; the others are
+    // known.
+    std::vector<int64_t> strides = defaultStrides(shape, layout);
+    canonical.strides.clear();
+    if (shape.size() >= 2 && !layout.strides.empty() && layout.strides[0] != strides[0]) {
+      strides[0] = layout.strides[0];
+      canonical.strides = std::move(strides);
+    }
+    return canonical;
+  }
   dropTrivialTiles(shape, canonical);
   if (canonical.strides.empty())
     return canonical;

@@ -25,7 +25,7 @@ void TensorDesc::validate() const {
     fail("element type " + std::to_string(int(element)) + " does not exist");
   if (uint8_t(layout.space) > uint8_t(Space::DeviceL1))
     fail("space " + std::to_string(int(layout.space)) + " does not exist");
-  if (uint8_t(layout.storage) > uint8_t(StorageType::Fp8E5M2Row))
+  if (uint8_t(layout.storage) > uint8_t(StorageType::Int4Group64))
     fail("storage " + std::to_string(int(layout.storage)) + " does not exist");
   if (!layout.strides.empty() && layout.strides.size() != shape.size())
     fail("strides " + join(layout.strides) + " do not match the number of dimensions");
@@ -44,6 +44,10 @@ void TensorDesc::validate() const {
     fail("zero points belong to row storages (int8_row, fp8_e4m3_row, fp8_e5m2_row)");
   if (isRowStorage(layout.storage) && layout.alignment < alignof(float))
     fail("alignment " + std::to_string(layout.alignment) + " is too small for the f32 scales of rows; at least 4");
+  if (isGroupStorage(layout.storage) && layout.alignment < alignof(uint16_t))
+    fail("alignment " + std::to_string(layout.alignment) + " is too small for the bf16 scales of groups; at least 2");
+  if (std::string problem = findGroupProblem(shape, layout); !problem.empty())
+    fail(problem);
   auto parts = checkedParts(shape, element, layout);
   if (!parts || !checkedAdd(parts->bytes, layout.offset))
     fail("strides must not be negative and the bytes they span must stay below 2^63");
@@ -56,10 +60,10 @@ LayoutParts TensorDesc::parts() const { return *checkedParts(shape, element, lay
 uint64_t TensorDesc::spanBytes() const { return parts().bytes; }
 
 bool TensorDesc::isDense() const {
-  if (layout.tile.empty() && !isRowStorage(layout.storage))
+  if (layout.tile.empty() && !isQuantized(layout.storage))
     return layout.strides.empty() || segue::isDense(shape, layout.strides);
   Layout canonical = canonicalize(shape, layout);
-  return canonical.strides.empty() && canonical.tile.empty() && !isRowStorage(canonical.storage);
+  return canonical.strides.empty() && canonical.tile.empty() && !isQuantized(canonical.storage);
 }
 
 uint64_t TensorDesc::hash() const {

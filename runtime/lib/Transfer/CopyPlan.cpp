@@ -15,11 +15,14 @@
 // is in the cache. Where there are too few blocks for the threads, the whole
 // tensor is one block whose scan and conversion the threads share.
 //
+// Group storages go another way, group by group: GroupCopy.
+//
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Transfer/CopyPlan.h"
 #include "BlockKernels.h"
 #include "CopyBoxes.h"
+#include "GroupCopy.h"
 #include "RunConverter.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
@@ -74,8 +77,8 @@ static void fenceStreams() {
 
 static int log2Bytes(int64_t bytes) { return bytes == 8 ? 3 : int(bytes / 2); }
 
-static int64_t rowParameterBytes(const LayoutParts &parts, StorageType storage) {
-  return isRowStorage(storage) ? int64_t(parts.bytes - parts.scales) : 0;
+static int64_t scaleBytes(const LayoutParts &parts, StorageType storage) {
+  return isQuantized(storage) ? int64_t(parts.bytes - parts.scales) : 0;
 }
 
 namespace {
@@ -139,6 +142,7 @@ private:
   int64_t quantizeBlocks(const Memory &memory, int threads) const;
   void scanBlock(const Memory &memory, const RowBlock &block, bool finite, int threads) const;
   int64_t findScales(const Memory &memory, const RowBlock &block) const;
+  int64_t copyGroups(const Memory &memory, int threads) const;
 
   LayoutParts sourceParts_, targetParts_;
   const BlockKernels *kernels_;
@@ -154,6 +158,8 @@ private:
 
   /// Boxes, or where tiles do not divide each other, none and `byRuns_`.
   std::vector<CopyBox> boxes_, padding_;
+  /// Where a side is in group storage, in place of boxes and runs.
+  std::unique_ptr<const GroupCopy> groups_;
   bool byRuns_ = false;
   int64_t runItems_ = 1;
   /// Quantising: whole_ has all rows; or blocks of body_.rows rows and then one
@@ -200,11 +206,18 @@ CopyPlan::Impl::Impl(const TensorDesc &source, const TensorDesc &target, Instruc
     if (to[dim].paddedExtent() > 1)
       dims_.push_back({from[dim], to[dim], isRows ? 1 : 0});
   }
-  bytesRead = distinct * uint64_t(sourceBytes_) + uint64_t(rowParameterBytes(sourceParts_, sourceStorage_));
-  bytesWritten = padded * uint64_t(targetBytes_) + uint64_t(rowParameterBytes(targetParts_, targetStorage_));
-  stream_ = bytesWritten >= streamBytes;
-
-  padding_ = cutPadding(dims_, targetBytes_);
+  bool fromGroups = isGroupStorage(sourceStorage_), toGroups = isGroupStorage(targetStorage_);
+  bytesRead = (fromGroups ? sourceParts_.elements : distinct * uint64_t(sourceBytes_)) +
+              uint64_t(scaleBytes(sourceParts_, sourceStorage_));
+  bytesWritten = (toGroups ? targetParts_.elements : padded * uint64_t(targetBytes_)) +
+                 uint64_t(scaleBytes(targetParts_, targetStorage_));
+  stream_ = bytesWritten >= streamBytes && !fromGroups && !toGroups;
+  if (!toGroups)
+    padding_ = cutPadding(dims_, targetBytes_);
+  if (fromGroups || toGroups) {
+    groups_ = std::make_unique<const GroupCopy>(source, target, elementKernels(most), *kernels_);
+    return;
+  }
   auto boxes = cutIntoBoxes(dims_, sourceBytes_, targetBytes_);
   byRuns_ = !boxes;
   if (boxes)
@@ -556,7 +569,7 @@ void CopyPlan::Impl::zeroPadding(std::byte *target, int threads) const {
   for (const CopyBox &box : padding_)
     share(box.items, box.elements() * uint64_t(targetBytes_), threads,
           [&](int64_t begin, int64_t end) { zeroBox(box, target, begin, end); });
-  if (isRowStorage(targetStorage_))
+  if (isQuantized(targetStorage_))
     std::memset(target + targetParts_.elements, 0, targetParts_.scales - targetParts_.elements);
 }
 
@@ -619,6 +632,13 @@ int64_t CopyPlan::Impl::quantizeWhole(const Memory &memory, int threads) const {
   return nonFinite;
 }
 
+/// Keeps the lowest of the rows that several threads found; -1 is none.
+static void lower(std::atomic<int64_t> &lowest, int64_t row) {
+  int64_t seen = lowest.load(std::memory_order_relaxed);
+  while (row >= 0 && row < seen && !lowest.compare_exchange_weak(seen, row))
+    ;
+}
+
 int64_t CopyPlan::Impl::quantizeBlocks(const Memory &memory, int threads) const {
   std::atomic<int64_t> firstNonFinite{INT64_MAX};
   int64_t blocks = targetParts_.rows / body_.rows + (tail_.rows ? 1 : 0);
@@ -629,9 +649,7 @@ int64_t CopyPlan::Impl::quantizeBlocks(const Memory &memory, int threads) const 
       Memory at{memory.source + dims_[0].source.at(first) * sourceBytes_,
                 memory.target + dims_[0].target.at(first) * targetBytes_, memory.rows, first};
       scanBlock(at, block, /*finite=*/false, 1);
-      int64_t nonFinite = findScales(at, block), seen = firstNonFinite.load(std::memory_order_relaxed);
-      while (nonFinite >= 0 && nonFinite < seen && !firstNonFinite.compare_exchange_weak(seen, nonFinite))
-        ;
+      lower(firstNonFinite, findScales(at, block));
       for (const CopyBox &box : block.write)
         copyBox(box, converter_, at, 0, box.items);
     }
@@ -649,10 +667,21 @@ int64_t CopyPlan::Impl::quantizeAll(const Memory &memory, int threads) const {
   return tooFew ? quantizeWhole(memory, threads) : quantizeBlocks(memory, threads);
 }
 
+int64_t CopyPlan::Impl::copyGroups(const Memory &memory, int threads) const {
+  zeroPadding(memory.target, threads);
+  std::atomic<int64_t> nonFinite{INT64_MAX};
+  share(groups_->items(), std::max(bytesRead, bytesWritten), threads,
+        [&](int64_t begin, int64_t end) { lower(nonFinite, groups_->run(memory.source, memory.target, begin, end)); });
+  int64_t first = nonFinite.load();
+  return first == INT64_MAX ? -1 : first;
+}
+
 int64_t CopyPlan::Impl::run(const void *source, void *target, int threads) const {
   if (elements_ == 0)
     return -1;
   Memory memory{static_cast<const std::byte *>(source), static_cast<std::byte *>(target), {}};
+  if (groups_)
+    return copyGroups(memory, threads);
   if (isRowStorage(sourceStorage_))
     memory.rows.sourceScales = reinterpret_cast<const float *>(memory.source + sourceParts_.scales);
   if (sourceZeroPoints_)

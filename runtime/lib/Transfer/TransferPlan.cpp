@@ -46,9 +46,9 @@ static bool widens(ElementType from, ElementType to) {
 
 bool isLossless(const TensorDesc &given, const TensorDesc &wanted) {
   const Layout &from = given.layout, &to = wanted.layout;
-  if (!isRowStorage(to.storage))
+  if (!isQuantized(to.storage))
     return widens(given.element, wanted.element);
-  // Into row storage: only the very bytes.
+  // Into codes: only the very bytes.
   return from.storage == to.storage && given.element == wanted.element && (to.zeroPoints || !from.zeroPoints);
 }
 

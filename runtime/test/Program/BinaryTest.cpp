@@ -211,19 +211,19 @@ TEST(Binary, OtherVersionsAreRefusedByName) {
   TestFile file = makeAddFile(4);
   file.root.version_major = 9;
   ErrorCode code{};
-  EXPECT_EQ(loadError(file.serialize(), &code), "VERSION_UNSUPPORTED: memory: version 9.2; this runtime reads 0.x; "
+  EXPECT_EQ(loadError(file.serialize(), &code), "VERSION_UNSUPPORTED: memory: version 9.3; this runtime reads 0.x; "
                                                 "compile it again with this release");
   EXPECT_EQ(code, ErrorCode::VersionUnsupported);
   file.root.version_major = 0;
   file.root.version_minor = 77;
   EXPECT_EQ(loadError(file.serialize(), &code),
-            "VERSION_UNSUPPORTED: memory: version 0.77; this runtime reads up to 0.2; "
+            "VERSION_UNSUPPORTED: memory: version 0.77; this runtime reads up to 0.3; "
             "update the runtime, or compile the file with the older release");
   EXPECT_EQ(code, ErrorCode::VersionUnsupported);
   file.root.version_minor = 2;
   file.root.layout_vocabulary = 5;
   EXPECT_EQ(loadError(file.serialize(), &code),
-            "VERSION_UNSUPPORTED: memory: layout vocabulary 5; this runtime knows up to 1; update the runtime");
+            "VERSION_UNSUPPORTED: memory: layout vocabulary 5; this runtime knows up to 2; update the runtime");
   EXPECT_EQ(code, ErrorCode::VersionUnsupported);
   file.root.layout_vocabulary = 0;
   file.root.version_minor = 1;
@@ -357,7 +357,7 @@ static const Rule rules[] = {
        matmul.c = view(2, {1, 4, 4}, {16, 4, 1});
        addCommand(p, std::move(matmul));
      },
-     "a: has tiles or rows, which to_layout alone reads and writes"},
+     "a: has tiles or rows, which only to_layout and the b of a matmul may have"},
     {"tiled view outside",
      [](TestFile &, schema::ProgramT &p) {
        schema::ToLayoutT copy;

@@ -156,6 +156,11 @@ TEST(CopyPlan, LargeCopies) {
       {{r, c}, E::f32, rows(StorageType::Int8Row), E::f32, {}},
       {{2 * r, c}, E::f32, rows(StorageType::Int8Row, {}, {16, 16}), E::bf16, strided({1, 2 * r})},
       {{r, c}, E::f32, rows(StorageType::Int8Row), E::f32, rows(StorageType::Fp8E4M3Row, {}, {32, 32})},
+      {{r, c}, E::f32, rows(StorageType::Int4Group64), E::bf16, {}},
+      {{r, c}, E::f32, rows(StorageType::Int4Group32), E::f32, rows(StorageType::Int8Row)},
+      {{r, c}, E::f32, strided({1, r}), E::f32, rows(StorageType::Int4Group64)},
+      {{r, c}, E::f32, rows(StorageType::Int4Group64), E::f32, rows(StorageType::Int4Group64, {1088, 1})},
+      {{1000003}, E::f32, {}, E::f32, rows(StorageType::Int4Group32)},
       {{64, 700, 24}, E::f32, {}, E::f32, strided({24, 24 * 64, 1})},
       {{64, 700, 24}, E::f32, {}, E::bf16, strided({24, 24 * 64, 1})},
       {{300, 1200, 3}, E::f32, {}, E::f32, strided({1200, 1, 360000})},
@@ -183,7 +188,7 @@ TEST(CopyPlan, RandomLayouts) {
       shape.pop_back();
     auto makeDesc = [&](bool written) {
       LayoutCase layout{.element = allElementTypes[pick(7)]};
-      layout.storage = pick(3) ? StorageType::Element : StorageType(pick(4));
+      layout.storage = pick(3) ? StorageType::Element : StorageType(pick(6));
       layout.zeroPoints = isRowStorage(layout.storage) && pick(2);
       if (pick(2))
         for (int64_t rank = pick(6); rank-- > 0;)

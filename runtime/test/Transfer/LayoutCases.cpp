@@ -25,6 +25,16 @@ TensorDesc LayoutCase::desc(const Shape &shape) const {
   size_t rank = shape.size(), tiled = std::min(tile.size(), rank);
   Layout layout{.storage = storage, .zeroPoints = zeroPoints};
   layout.tile.assign(tile.end() - std::ptrdiff_t(tiled), tile.end());
+  if (isGroupStorage(storage)) {
+    // Rows are dense; only they may lie apart.
+    if (gap && rank >= 2) {
+      layout.tile.clear();
+      layout.strides = effectiveStrides(shape, layout);
+      layout.strides[0] += gap * groupExtent(storage);
+    }
+    layout.tile.clear();
+    return TensorDesc(shape, element, layout);
+  }
   bool isDefault = !rotate && !reverse && !gap && !explicitStrides && !isReadOnly();
   if (isDefault || rank == 0)
     return TensorDesc(shape, element, layout);
@@ -53,6 +63,7 @@ TensorDesc LayoutCase::desc(const Shape &shape) const {
 std::vector<LayoutCase> segue::test::layoutCases() {
   using E = ElementType;
   constexpr StorageType int8 = StorageType::Int8Row, e4m3 = StorageType::Fp8E4M3Row, e5m2 = StorageType::Fp8E5M2Row;
+  constexpr StorageType int4By32 = StorageType::Int4Group32, int4By64 = StorageType::Int4Group64;
   return {
       // Strides.
       {.name = "dense"},
@@ -115,6 +126,12 @@ std::vector<LayoutCase> segue::test::layoutCases() {
       {.name = "fp8_e5m2_row", .storage = e5m2},
       {.name = "fp8_e5m2_row i8, zero points", .element = E::i8, .storage = e5m2, .zeroPoints = true},
       {.name = "fp8_e5m2_row tile 4x4 apart", .storage = e5m2, .tile = {4, 4}, .gap = 7},
+      // Groups.
+      {.name = "int4_group32", .storage = int4By32},
+      {.name = "int4_group32 f16, rows apart", .element = E::f16, .storage = int4By32, .gap = 1},
+      {.name = "int4_group64", .storage = int4By64},
+      {.name = "int4_group64 bf16, rows apart", .element = E::bf16, .storage = int4By64, .gap = 2},
+      {.name = "int4_group64 i32", .element = E::i32, .storage = int4By64},
   };
 }
 
@@ -162,6 +179,13 @@ std::vector<std::byte> segue::test::makeContents(const TensorDesc &desc, uint32_
       return float(int32_t(random())) * 0x1p-28f;
     }
   };
+  if (isGroupStorage(storage)) {
+    for (uint64_t at = 0; at < parts.elements; ++at)
+      store(bytes, at, uint8_t(random()));
+    for (uint64_t at = parts.scales; at < parts.bytes; at += 2)
+      store(bytes, at, floatToBf16(nonFinite && random() % 30 == 0 ? INFINITY : float(random() % 1000 + 1) * 0x1p-9f));
+    return bytes;
+  }
   uint64_t stored = storedByteSize(desc.element, storage);
   for (uint64_t at = 0; at + stored <= parts.elements; at += stored) {
     if (isRowStorage(storage)) {
@@ -225,6 +249,8 @@ int64_t segue::test::addressOf(const TensorDesc &desc, const std::vector<int64_t
   int64_t gridStep = tileElements;
   for (size_t dim = rank; dim-- > 0;) {
     int64_t tile = dim < untiled ? 1 : desc.layout.tile[dim - untiled];
+    if (int64_t group = groupExtent(desc.layout.storage); group && dim == 0 && rank >= 2)
+      gridStep = (gridStep + group - 1) / group * group;
     address += index[dim] / tile * (desc.layout.strides.empty() ? gridStep : desc.layout.strides[dim]);
     gridStep *= (desc.shape[dim] + tile - 1) / tile;
   }
@@ -310,6 +336,71 @@ static void writeElement(std::vector<std::byte> &bytes, uint64_t at, ElementType
   }
 }
 
+namespace {
+/// The packed side of a copy: where a code lies, in half bytes, and its scale.
+struct GroupPlaces {
+  explicit GroupPlaces(const TensorDesc &desc) : desc(desc), group(groupExtent(desc.layout.storage)) {
+    if (group == 0 || desc.elementCount() == 0)
+      return;
+    rows = desc.shape.size() < 2 ? 1 : desc.shape[0];
+    columns = int64_t(desc.elementCount()) / rows;
+    rowStep = desc.shape.size() >= 2 && !desc.layout.strides.empty() ? desc.layout.strides[0]
+                                                                     : (columns + group - 1) / group * group;
+    scales = uint64_t((rows * rowStep / 2 + 63) / 64 * 64);
+  }
+
+  uint64_t scaleAt(int64_t row, int64_t of) const { return scales + 2 * uint64_t(of * rows + row); }
+  uint64_t scaleOf(int64_t place) const { return scaleAt(place / rowStep, place % rowStep / group); }
+  int code(const std::vector<std::byte> &bytes, int64_t place) const {
+    int nibble = int(bytes[uint64_t(place / 2)]) >> (place % 2 * 4) & 15;
+    return nibble < 8 ? nibble : nibble - 16;
+  }
+
+  const TensorDesc &desc;
+  int64_t group, rows = 0, columns = 0, rowStep = 0;
+  uint64_t scales = 0;
+};
+} // namespace
+
+/// Into group storage. `read` gives the values.
+template <typename Read>
+static void referenceGroups(const TensorDesc &source, const std::vector<std::byte> &bytes, const TensorDesc &target,
+                            std::vector<std::byte> &result, const Read &read, int64_t &firstNonFinite) {
+  GroupPlaces from(source), to(target);
+  std::fill(result.begin(), result.begin() + std::ptrdiff_t(to.scales), std::byte(0));
+  std::vector<std::vector<float>> values(size_t(to.rows), std::vector<float>(size_t(to.rowStep)));
+  bool moves = source.layout.storage == target.layout.storage;
+  auto put = [&](int64_t place, int code) { result[uint64_t(place / 2)] |= std::byte((code & 15) << (place % 2 * 4)); };
+  forEachIndex(source.shape, [&](const std::vector<int64_t> &index) {
+    int64_t place = addressOf(target, index);
+    if (moves)
+      put(place, from.code(bytes, addressOf(source, index)));
+    else
+      values[size_t(place / to.rowStep)][size_t(place % to.rowStep)] = read(index).toFloat();
+  });
+  for (int64_t row = 0; row < to.rows; ++row)
+    for (int64_t group = 0; group < to.rowStep / to.group; ++group) {
+      bool isUsed = group * to.group < to.columns;
+      if (moves) {
+        store(result, to.scaleAt(row, group),
+              isUsed ? load<uint16_t>(bytes, from.scaleAt(row, group)) : floatToBf16(1.0f));
+        continue;
+      }
+      float *of = &values[size_t(row)][size_t(group * to.group)], largest = 0;
+      for (float &value : std::span(of, size_t(to.group))) {
+        if (!std::isfinite(value) && firstNonFinite < 0)
+          firstNonFinite = row;
+        value = std::isfinite(value) ? value : 0;
+        largest = std::max(largest, std::abs(value));
+      }
+      float scale = bf16ToFloat(floatToBf16(largest / 7));
+      scale = std::isnormal(scale) ? scale : 1;
+      store(result, to.scaleAt(row, group), floatToBf16(scale));
+      for (int64_t i = 0; i < to.group; ++i)
+        put(row * to.rowStep + group * to.group + i, int(std::nearbyint(std::clamp(of[i] / scale, -8.0f, 7.0f))));
+    }
+}
+
 std::vector<std::byte> segue::test::referenceCopy(const TensorDesc &source, const std::vector<std::byte> &bytes,
                                                   const TensorDesc &target, std::vector<std::byte> result,
                                                   int64_t &firstNonFinite) {
@@ -319,6 +410,8 @@ std::vector<std::byte> segue::test::referenceCopy(const TensorDesc &source, cons
   LayoutParts from = source.parts(), to = target.parts();
   StorageType sourceStorage = source.layout.storage, targetStorage = target.layout.storage;
   bool sourceRows = isRowStorage(sourceStorage), targetRows = isRowStorage(targetStorage);
+  GroupPlaces sourceGroups(source);
+  bool isSourceCoded = sourceRows || sourceGroups.group;
   uint64_t sourceSize = storedByteSize(source.element, sourceStorage);
   uint64_t targetSize = storedByteSize(target.element, targetStorage);
   auto rowOf = [&](const std::vector<int64_t> &index) { return index.size() < 2 ? 0 : uint64_t(index[0]); };
@@ -327,11 +420,21 @@ std::vector<std::byte> segue::test::referenceCopy(const TensorDesc &source, cons
     return source.layout.zeroPoints ? load<float>(bytes, from.zeroPoints + row * 4) : 0.0f;
   };
   auto read = [&](const std::vector<int64_t> &index) -> Value {
+    if (sourceGroups.group) {
+      int64_t place = addressOf(source, index);
+      float scale = bf16ToFloat(load<uint16_t>(bytes, sourceGroups.scaleOf(place)));
+      return {.number = float(sourceGroups.code(bytes, place)) * scale};
+    }
     uint64_t at = uint64_t(addressOf(source, index)) * sourceSize, row = rowOf(index);
     if (!sourceRows)
       return readElement(bytes, at, source.element);
     return {.number = (codeToFloat(load<uint8_t>(bytes, at), sourceStorage) - sourceZero(row)) * sourceScale(row)};
   };
+
+  if (isGroupStorage(targetStorage)) {
+    referenceGroups(source, bytes, target, result, read, firstNonFinite);
+    return result;
+  }
 
   // Padding, and the gap before the scales.
   Shape padded = target.shape;
@@ -378,12 +481,12 @@ std::vector<std::byte> segue::test::referenceCopy(const TensorDesc &source, cons
     } else if (targetRows) {
       float inverse = 1.0f / scales[row];
       store(result, at, floatToCode(read(index).toFloat() * inverse, targetStorage));
-    } else if (!sourceRows && source.element == target.element) {
+    } else if (!isSourceCoded && source.element == target.element) {
       std::copy_n(bytes.begin() + addressOf(source, index) * int64_t(sourceSize), sourceSize,
                   result.begin() + std::ptrdiff_t(at));
     } else {
       Value value = read(index);
-      if (sourceRows && !isFloat(target.element) && target.element != ElementType::i1)
+      if (isSourceCoded && !isFloat(target.element) && target.element != ElementType::i1)
         value.number = std::nearbyint(value.number);
       writeElement(result, at, target.element, value);
     }

@@ -43,7 +43,7 @@ func.func private @space(tensor<4xf32, #segue.layout<space = dram>>)
 
 // -----
 
-// expected-error @below {{unknown storage `int8`; known are `element`, `int8_row`, `fp8_e4m3_row` and `fp8_e5m2_row`}}
+// expected-error @below {{unknown storage `int8`; known are `element`, `int8_row`, `fp8_e4m3_row`, `fp8_e5m2_row`, `int4_group32` and `int4_group64`}}
 func.func private @storage(tensor<4xf32, #segue.layout<storage = int8>>)
 
 // -----
@@ -87,3 +87,25 @@ func.func private @size(tensor<4x8xf32, #segue.layout<strides = [230584300921369
 
 // expected-error @below {{layout spans a size that is no number of 62 bits}}
 func.func private @tiles(tensor<4x8xf32, #segue.layout<tile = [4294967295, 4294967295]>>)
+
+// -----
+
+// C6: rows in groups are dense and whole groups, without tiles.
+// expected-error @below {{layout stores groups of rows, which have no tile}}
+func.func private @group_tile(tensor<4x64xbf16, #segue.layout<tile = [2, 32], storage = int4_group64>>)
+
+// -----
+
+// expected-error @below {{layout stores groups of rows, which are dense, but stride 1 is 4}}
+func.func private @group_strides(tensor<4x64xbf16, #segue.layout<strides = [64, 4], storage = int4_group32>>)
+
+// -----
+
+// expected-error @below {{layout stores rows of whole groups of 64, but stride 0 is 96 for rows of 60}}
+func.func private @group_rows(tensor<4x60xbf16, #segue.layout<strides = [96, 1], storage = int4_group64>>)
+
+// -----
+
+// C3: zero points need a row storage.
+// expected-error @below {{layout has zero points, but no row storage that they belong to}}
+func.func private @group_zero_points(tensor<4x64xbf16, #segue.layout<storage = int4_group64, zero_points = true>>)

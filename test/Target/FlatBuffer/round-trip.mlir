@@ -19,9 +19,9 @@
 // RUN: segue-translate --prog-to-flatbuffer %t.old.mlir | segue-translate --flatbuffer-to-prog \
 // RUN:   | FileCheck %s --check-prefix=NEW
 // OLD: prog.version = array<i32: 0, 1>
-// NEW: prog.version = array<i32: 0, 2>
+// NEW: prog.version = array<i32: 0, 3>
 
-module attributes {prog.options = {name = "m"}, prog.producer = "segue test", prog.version = array<i32: 0, 2>} {
+module attributes {prog.options = {name = "m"}, prog.producer = "segue test", prog.version = array<i32: 0, 3>} {
   prog.segment @segment0 constants alignment 64 dense_resource<segment0> : tensor<4xi8>
   prog.kernel @k arguments 3 outputs 1 fixed_bytes [4, 0, 0] bytes_per_unit [0, 4, 4] hash 9
   prog.program @forward inputs [#prog.value<"x \"quoted\"" input tensor<4x8xf32, #segue.layout<space = host, strides = [1, 4]>>>, #prog.value<"s" input tensor<i64>>] outputs [#prog.value<"y" output tensor<4x8xf32>>] {

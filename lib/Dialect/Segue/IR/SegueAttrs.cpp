@@ -83,16 +83,42 @@ SmallVector<int64_t> LayoutAttr::getDenseStrides(ArrayRef<int64_t> shape, ArrayR
   return strides;
 }
 
+/// What a layout stands for without strides: in group storage rows are whole
+/// groups.
+static SmallVector<int64_t> defaultStrides(LayoutAttr layout, ArrayRef<int64_t> shape) {
+  SmallVector<int64_t> strides = LayoutAttr::getDenseStrides(shape, layout.getTile());
+  if (auto group = static_cast<uint64_t>(layout.getGroup()); group && shape.size() >= 2)
+    strides[0] = static_cast<int64_t>((static_cast<uint64_t>(strides[0]) + group - 1) / group * group);
+  return strides;
+}
+
 SmallVector<int64_t> LayoutAttr::getStridesFor(ArrayRef<int64_t> shape) const {
-  return getStrides().empty() ? getDenseStrides(shape, getTile()) : SmallVector<int64_t>(getStrides());
+  return getStrides().empty() ? defaultStrides(*this, shape) : SmallVector<int64_t>(getStrides());
+}
+
+/// Codes of whole rows, then from the next multiple of 64 on the scales of
+/// groups. Sizes that pass 2^62 are not a number here either.
+static std::optional<uint64_t> groupBytes(LayoutAttr layout, ArrayRef<int64_t> shape) {
+  std::optional<int64_t> elements = checkedProduct(shape);
+  constexpr int64_t limit = int64_t(1) << 60;
+  if (!elements || *elements >= limit)
+    return std::nullopt;
+  int64_t group = layout.getGroup(), rows = shape.size() < 2 ? 1 : shape[0];
+  int64_t row = shape.size() < 2 ? *elements : layout.getStridesFor(shape)[0];
+  std::optional<int64_t> groups = llvm::checkedMul<int64_t>(llvm::divideCeil(row, group), rows);
+  if (!groups || *groups >= limit / group)
+    return std::nullopt;
+  return llvm::alignTo(static_cast<uint64_t>(*groups * group / 2), 64) + static_cast<uint64_t>(*groups * 2);
 }
 
 std::optional<uint64_t> LayoutAttr::getBytes(ArrayRef<int64_t> shape, Type element) const {
-  std::optional<uint64_t> size = hasRows() ? 1 : elementBytes(element);
+  std::optional<uint64_t> size = isQuantized() ? 1 : elementBytes(element);
   if (!size)
     return std::nullopt;
   if (llvm::is_contained(shape, 0))
     return 0;
+  if (getGroup())
+    return groupBytes(*this, shape);
   std::optional<int64_t> tileElements = checkedProduct(getTile());
   SmallVector<int64_t> grid = gridOf(shape, getTile()), strides = getStridesFor(shape);
   grid.push_back(tileElements.value_or(0));
@@ -103,7 +129,7 @@ std::optional<uint64_t> LayoutAttr::getBytes(ArrayRef<int64_t> shape, Type eleme
     span = span ? llvm::checkedMulAdd(extent - 1, stride, *span) : std::nullopt;
   std::optional<int64_t> bytes = span ? llvm::checkedMul(*span, static_cast<int64_t>(*size)) : std::nullopt;
   constexpr int64_t limit = int64_t(1) << 62;
-  if (bytes && *bytes < limit && hasRows()) {
+  if (bytes && *bytes < limit && isQuantized()) {
     int64_t rows = shape.size() < 2 ? 1 : shape[0];
     std::optional<int64_t> scales = llvm::checkedMul<int64_t>(rows, getZeroPoints() ? 8 : 4);
     bytes = scales ? llvm::checkedAdd<int64_t>(llvm::alignTo(*bytes, 64), *scales) : std::nullopt;
@@ -131,7 +157,7 @@ bool LayoutAttr::isInjective(ArrayRef<int64_t> shape) const {
 }
 
 LayoutAttr LayoutAttr::getCanonical(ArrayRef<int64_t> shape) const {
-  if (getStrides().empty() || getStrides() != ArrayRef<int64_t>(getDenseStrides(shape, getTile())))
+  if (getStrides().empty() || getStrides() != ArrayRef<int64_t>(defaultStrides(*this, shape)))
     return *this;
   return get(getContext(), getSpace(), {}, getTile(), getStorage(), getZeroPoints(), getAlignment());
 }
@@ -147,7 +173,8 @@ LogicalResult LayoutAttr::verify(function_ref<InFlightDiagnostic()> emitError, S
     if (extent > std::numeric_limits<uint32_t>::max())
       return emitError() << "layout tile extent " << extent << " is 2^32 or more";
   }
-  if (zeroPoints && storage == Storage::Element) // C3
+  bool hasRows = storage == Storage::Int8Row || storage == Storage::Fp8E4M3Row || storage == Storage::Fp8E5M2Row;
+  if (zeroPoints && !hasRows) // C3
     return emitError() << "layout has zero points, but no row storage that they belong to";
   if (!llvm::isPowerOf2_32(alignment)) // C4
     return emitError() << "layout alignment " << alignment << " is not a power of two";
@@ -164,13 +191,25 @@ LogicalResult LayoutAttr::verifyEncoding(ArrayRef<int64_t> shape, Type elementTy
   if (getTile().size() > shape.size()) // C2
     return emitError() << "layout has " << getTile().size() << " tile extents, but the tensor has " << shape.size()
                        << " dimensions";
-  if (hasRows()) {
+  if (isQuantized()) {
     if (shape.empty()) // C3
       return emitError() << "layout stores rows as " << stringifyStorage(getStorage())
                          << ", but the tensor is a scalar and has no rows";
     if (!isa<FloatType>(elementType))
       return emitError() << "layout stores rows as " << stringifyStorage(getStorage()) << ", which needs a float, not "
                          << elementType;
+  }
+  if (int64_t group = getGroup()) { // C6
+    if (!getTile().empty())
+      return emitError() << "layout stores groups of rows, which have no tile";
+    SmallVector<int64_t> strides = getStridesFor(shape), dense = getDenseStrides(shape, {});
+    for (size_t dim = shape.size() < 2 ? 0 : 1; dim < shape.size(); ++dim)
+      if (shape[dim] != 1 && strides[dim] != dense[dim])
+        return emitError() << "layout stores groups of rows, which are dense, but stride " << dim << " is "
+                           << strides[dim];
+    if (shape.size() >= 2 && (strides[0] < dense[0] || strides[0] % group != 0))
+      return emitError() << "layout stores rows of whole groups of " << group << ", but stride 0 is " << strides[0]
+                         << " for rows of " << dense[0];
   }
   std::optional<uint64_t> element = elementBytes(elementType);
   if (!element || llvm::any_of(shape, ShapedType::isDynamic))
@@ -198,7 +237,7 @@ void LayoutAttr::print(AsmPrinter &printer) const {
   printer << StringRef(comma) << "space = " << stringifySpace(getSpace());
   list("strides", getStrides());
   list("tile", getTile());
-  if (hasRows())
+  if (isQuantized())
     printer << StringRef(comma) << "storage = " << stringifyStorage(getStorage());
   if (getZeroPoints())
     printer << StringRef(comma) << "zero_points = true";
@@ -250,7 +289,8 @@ Attribute LayoutAttr::parse(AsmParser &parser, Type) {
     if (auto value = symbolizeStorage(word))
       return storage = *value, success();
     return parser.emitError(wordLoc) << "unknown storage `" << word
-                                     << "`; known are `element`, `int8_row`, `fp8_e4m3_row` and `fp8_e5m2_row`";
+                                     << "`; known are `element`, `int8_row`, `fp8_e4m3_row`, `fp8_e5m2_row`, "
+                                     << "`int4_group32` and `int4_group64`";
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, entry))
     return {};

@@ -141,7 +141,7 @@ private:
       return fail(path + ".space", "host, host_pinned, device_dram or device_l1");
     std::optional<Storage> knownStorage = symbolizeStorage(*storage);
     if (!knownStorage)
-      return fail(path + ".storage", "element, int8_row, fp8_e4m3_row or fp8_e5m2_row");
+      return fail(path + ".storage", "element, int8_row, fp8_e4m3_row, fp8_e5m2_row, int4_group32 or int4_group64");
     if (*alignment > std::numeric_limits<uint32_t>::max())
       return fail(path + ".alignment", "below 2^32");
     auto layout = LayoutAttr::getChecked(

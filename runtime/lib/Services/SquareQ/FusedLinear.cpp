@@ -14,19 +14,12 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Services/SquareQ/LowBitForms.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <array>
 
 namespace segue::inline runtime {
-
-namespace {
-/// The two small products of an adapter: t = x first; y += t second * factor.
-struct AdapterPlans {
-  std::shared_ptr<const MatmulPlan> down, up;
-  Tensor x, between, first, second;
-  float factor = 1;
-};
-} // namespace
 
 static void require(bool fits, const char *what, const Tensor &tensor, const std::string &wanted) {
   if (!fits)
@@ -53,6 +46,16 @@ static int64_t scaleKernel(void *const *args, int64_t begin, int64_t end) {
 /// Elements that pay for waking another thread.
 static constexpr int64_t scaleGrain = 1 << 16;
 
+/// Rotates rows of args[0], which are as long as args[1] points to.
+static int64_t rotateKernel(void *const *args, int64_t begin, int64_t end) {
+  int64_t columns = *static_cast<const int64_t *>(args[1]);
+  rotateRows({static_cast<float *>(args[0]) + begin * columns, size_t((end - begin) * columns)});
+  return 0;
+}
+
+/// Rows that pay for waking another thread.
+static constexpr int64_t rotateGrain = 32;
+
 /// c [m, n] of f32 = a [m, k] b [k, n]; strides of b as given.
 static MatmulSpec product(int64_t m, int64_t n, int64_t k, std::array<int64_t, 3> b, bool accumulate) {
   MatmulSpec spec{.m = m, .n = n, .k = k, .accumulate = accumulate};
@@ -62,137 +65,188 @@ static MatmulSpec product(int64_t m, int64_t n, int64_t k, std::array<int64_t, 3
   return spec;
 }
 
-static Tensor run(const DeviceRef &device, const Tensor &x, const Tensor &weight, const FusedLinearOptions &options,
-                  bool transposed) {
-  const char *operand = transposed ? "dy" : "x";
+namespace {
+/// The two small products of an adapter: t = x first; y += t second * factor.
+/// Operands by address: queued work keeps no storage.
+struct AdapterJob {
+  std::shared_ptr<const MatmulPlan> down, up;
+  const void *x, *first, *second;
+  void *between;
+  int64_t betweenCount;
+  float factor;
+};
+
+struct Job {
+  std::shared_ptr<const QuantizedMatmulPlan> plan;
+  QuantizedMatmulArgs args;
+  /// Rows that are rotated before and after the product; null: none.
+  void *before = nullptr, *after = nullptr;
+  int64_t rows = 0, columns = 0;
+  std::vector<AdapterJob> adapters;
+  std::vector<std::shared_ptr<Outcome>> sources;
+  std::shared_ptr<Outcome> target;
+
+  void run(Device &device) {
+    for (const auto &source : sources)
+      if (const Error *error = source->error())
+        return target->fail(error->within("fusedLinear: an operand was never written"));
+    auto rotate = [&](void *data) {
+      void *rotated[] = {data, &columns};
+      if (data)
+        device.launch(rotateKernel, rotated, rows, rotateGrain, device.threads());
+    };
+    rotate(before);
+    plan->run(args);
+    rotate(after);
+    for (AdapterJob &low : adapters) {
+      low.down->run(low.x, low.first, low.between, nullptr);
+      void *scaled[] = {low.between, &low.factor};
+      device.launch(scaleKernel, scaled, low.betweenCount, scaleGrain, device.threads());
+      low.up->run(low.between, low.second, args.y, nullptr);
+    }
+  }
+};
+
+/// Makes a job and knows its tensors.
+class JobMaker {
+public:
+  JobMaker(const DeviceRef &device, const FusedWeight &weight, bool transposed)
+      : device_(device), weight_(weight), transposed_(transposed) {}
+
+  Tensor make(const Tensor &x, const LoraAdapter *adapter);
+
+private:
+  Tensor floatsOf(const Tensor &x) const { return toLayout(device_, x, TensorDesc(x.shape(), ElementType::f32)); }
+  void addAdapter(const LoraAdapter &adapter, const Tensor &wide);
+  void enqueue(const QuantizedMatmulSpec &spec, const Tensor &x, const Tensor &y);
+
+  const DeviceRef &device_;
+  const FusedWeight &weight_;
+  bool transposed_;
+  int64_t rows_ = 0, out_ = 0, in_ = 0;
+  std::shared_ptr<Job> job_ = std::make_shared<Job>();
+  std::vector<Tensor> read_, written_;
+};
+} // namespace
+
+void JobMaker::addAdapter(const LoraAdapter &adapter, const Tensor &wide) {
+  auto isFactor = [&](const Tensor &factor, int64_t first, int64_t second) {
+    return factor && factor.shape() == Shape{first, second} && factor.element() == ElementType::f32 &&
+           isDenseIn(factor, device_);
+  };
+  int64_t rank = adapter.a && adapter.a.shape().size() == 2 ? adapter.rank() : 0;
+  require(rank > 0 && isFactor(adapter.a, in_, rank), "adapter's A", adapter.a ? adapter.a : weight_.codes,
+          "f32[" + std::to_string(in_) + ", rank], dense, on the device");
+  require(isFactor(adapter.b, rank, out_), "adapter's B", adapter.b ? adapter.b : weight_.codes,
+          "f32[" + std::to_string(rank) + ", " + std::to_string(out_) + "], dense, on the device");
+  const Tensor &first = transposed_ ? adapter.b : adapter.a, &second = transposed_ ? adapter.a : adapter.b;
+  Tensor between = Tensor::empty(device_, TensorDesc({rows_, rank}, ElementType::f32));
+  int64_t depth = transposed_ ? out_ : in_, columns = transposed_ ? in_ : out_;
+  // Forward reads A [in, rank] and B [rank, out] as they lie; backward both
+  // as their transposes: Bᵀ [out, rank], Aᵀ [rank, in].
+  using Strides = std::array<int64_t, 3>;
+  AdapterJob low{.x = wide.bytes(), .first = first.bytes(), .second = second.bytes(), .between = between.bytes()};
+  low.down = device_->engine().planMatmul(
+      product(rows_, rank, depth, transposed_ ? Strides{0, 1, out_} : Strides{0, rank, 1}, /*accumulate=*/false));
+  low.up = device_->engine().planMatmul(
+      product(rows_, columns, rank, transposed_ ? Strides{0, 1, rank} : Strides{0, out_, 1}, /*accumulate=*/true));
+  low.betweenCount = int64_t(between.elementCount());
+  low.factor = adapter.alpha / float(rank);
+  job_->adapters.push_back(std::move(low));
+  read_.insert(read_.end(), {wide, first, second});
+  written_.push_back(between);
+}
+
+Tensor JobMaker::make(const Tensor &x, const LoraAdapter *adapter) {
+  const char *operand = transposed_ ? "dy" : "x";
+  const Tensor &weight = weight_.codes;
   const Layout &layout = weight.desc().layout;
-  bool isServed = weight.shape().size() == 2 && layout.storage == StorageType::Int8Row && layout.tile.empty() &&
-                  weight.device() == device && (layout.space == Space::DeviceDram || device->hasUnifiedMemory());
+  bool isServed = weight.shape().size() == 2 && isQuantized(layout.storage) && layout.tile.empty() &&
+                  weight.device() == device_ && (layout.space == Space::DeviceDram || device_->hasUnifiedMemory());
   std::vector<int64_t> strides = effectiveStrides(weight.shape(), layout);
-  require(isServed && strides[1] == 1, "weight", weight, "[out, in] in int8_row storage on the device");
-  int64_t out = weight.shape()[0], in = weight.shape()[1];
-  int64_t depth = transposed ? out : in, columns = transposed ? in : out;
-  require(!x.shape().empty() && x.shape().back() == depth && isFloat(x.element()) && isDenseIn(x, device), operand, x,
+  require(isServed && strides[1] == 1, "weight", weight, "[out, in] in row or group storage on the device");
+  out_ = weight.shape()[0];
+  in_ = weight.shape()[1];
+  require(!weight_.rotated || canRotate(in_), "rotated weight", weight, "of a multiple of 256 columns");
+  int64_t depth = transposed_ ? out_ : in_, columns = transposed_ ? in_ : out_;
+  require(!x.shape().empty() && x.shape().back() == depth && isFloat(x.element()) && isDenseIn(x, device_), operand, x,
           "floats [..., " + std::to_string(depth) + "], dense, on the device");
 
   Shape shape = x.shape();
-  int64_t rows = depth ? int64_t(x.elementCount()) / depth : 0;
+  rows_ = depth ? int64_t(x.elementCount()) / depth : 0;
   shape.back() = columns;
-  const LoraAdapter *adapter = options.adapter;
-  ElementType summed = adapter ? ElementType::f32 : x.element();
-  Tensor y = Tensor::empty(device, TensorDesc(shape, summed));
+  bool isMore = adapter || weight_.residual || weight_.rotated;
+  ElementType summed = isMore ? ElementType::f32 : x.element();
+  Tensor y = Tensor::empty(device_, TensorDesc(shape, summed)), given = x;
+  job_->rows = rows_;
+  job_->columns = in_;
+  if (weight_.rotated && transposed_) {
+    job_->after = y.bytes();
+  } else if (weight_.rotated) {
+    // A copy of x, which is then rotated.
+    auto wanted = std::make_shared<const TensorDesc>(TensorDesc(x.shape(), ElementType::f32));
+    given = device_->transfer().copyTo(device_, x, wanted, {});
+    job_->before = given.bytes();
+    written_.push_back(given);
+  }
 
-  QuantizedMatmulSpec spec{.rows = rows, .out = out, .in = in, .codeStride = strides[0]};
+  QuantizedMatmulSpec spec{.rows = rows_, .out = out_, .in = in_, .codeStride = strides[0], .storage = layout.storage};
   spec.hasZeroPoints = layout.zeroPoints;
-  spec.transposed = transposed;
-  spec.x = x.element();
+  spec.transposed = transposed_;
+  spec.x = given.element();
   spec.y = summed;
   spec.xStride = depth;
   spec.yStride = columns;
-  std::shared_ptr<const QuantizedMatmulPlan> plan = device->engine().planQuantizedMatmul(spec);
+  Tensor wide = weight_.residual || adapter ? floatsOf(x) : Tensor();
+  if (weight_.residual)
+    addAdapter(*weight_.residual, wide);
+  if (adapter)
+    addAdapter(*adapter, wide);
+  enqueue(spec, given, y);
+  return summed == x.element() ? y : toLayout(device_, y, TensorDesc(shape, x.element()));
+}
 
-  AdapterPlans low;
-  if (adapter) {
-    auto isFactor = [&](const Tensor &factor, int64_t first, int64_t second) {
-      return factor && factor.shape() == Shape{first, second} && factor.element() == ElementType::f32 &&
-             isDenseIn(factor, device);
-    };
-    int64_t rank = adapter->a && adapter->a.shape().size() == 2 ? adapter->rank() : 0;
-    require(rank > 0 && isFactor(adapter->a, in, rank), "adapter's A", adapter->a ? adapter->a : weight,
-            "f32[" + std::to_string(in) + ", rank], dense, on the device");
-    require(isFactor(adapter->b, rank, out), "adapter's B", adapter->b ? adapter->b : weight,
-            "f32[" + std::to_string(rank) + ", " + std::to_string(out) + "], dense, on the device");
-    low.factor = adapter->alpha / float(rank);
-    low.first = transposed ? adapter->b : adapter->a;
-    low.second = transposed ? adapter->a : adapter->b;
-    low.x = x.element() == ElementType::f32 ? x : toLayout(device, x, TensorDesc(x.shape(), ElementType::f32));
-    low.between = Tensor::empty(device, TensorDesc({rows, rank}, ElementType::f32));
-    // Forward reads A [in, rank] and B [rank, out] as they lie; backward both
-    // as their transposes: Bᵀ [out, rank], Aᵀ [rank, in].
-    using Strides = std::array<int64_t, 3>;
-    low.down = device->engine().planMatmul(
-        product(rows, rank, depth, transposed ? Strides{0, 1, out} : Strides{0, rank, 1}, /*accumulate=*/false));
-    low.up = device->engine().planMatmul(
-        product(rows, columns, rank, transposed ? Strides{0, 1, rank} : Strides{0, out, 1}, /*accumulate=*/true));
-  }
-
-  // Operands by address: queued work keeps no storage.
-  struct Job {
-    std::shared_ptr<const QuantizedMatmulPlan> plan;
-    std::shared_ptr<const MatmulPlan> down, up;
-    const void *x, *codes;
-    const float *scale, *zeroPoint;
-    void *y;
-    const void *wide = nullptr, *first = nullptr, *second = nullptr;
-    void *between = nullptr;
-    int64_t betweenCount = 0;
-    float factor = 1;
-    std::vector<std::shared_ptr<Outcome>> sources;
-    std::shared_ptr<Outcome> target;
-  };
-  auto job = std::make_shared<Job>();
+void JobMaker::enqueue(const QuantizedMatmulSpec &spec, const Tensor &x, const Tensor &y) {
+  const Tensor &weight = weight_.codes;
   LayoutParts parts = weight.desc().parts();
-  job->plan = plan;
-  job->x = x.bytes();
-  job->codes = weight.bytes();
-  job->scale = reinterpret_cast<const float *>(weight.bytes() + parts.scales);
-  job->zeroPoint = layout.zeroPoints ? reinterpret_cast<const float *>(weight.bytes() + parts.zeroPoints) : nullptr;
-  job->y = y.bytes();
-  std::vector<Tensor> read{x, weight}, written{y};
-  if (adapter) {
-    job->down = low.down;
-    job->up = low.up;
-    job->wide = low.x.bytes();
-    job->first = low.first.bytes();
-    job->second = low.second.bytes();
-    job->between = low.between.bytes();
-    job->betweenCount = int64_t(low.between.elementCount());
-    job->factor = low.factor;
-    read.insert(read.end(), {low.x, low.first, low.second});
-    written.push_back(low.between);
-  }
+  job_->plan = device_->engine().planQuantizedMatmul(spec);
+  job_->args = {.x = x.bytes(),
+                .codes = weight.bytes(),
+                .scales = weight.bytes() + parts.scales,
+                .zeroPoints = spec.hasZeroPoints ? weight.bytes() + parts.zeroPoints : nullptr,
+                .y = y.bytes()};
+  read_.insert(read_.end(), {x, weight});
+  written_.push_back(y);
   Fence after;
-  for (const Tensor &tensor : read) {
+  for (const Tensor &tensor : read_) {
     tensor.storage()->requireUsable(tensor.desc().str());
     after.join(tensor.storage()->writes());
     if (const auto &outcome = tensor.storage()->outcomeIfAny())
-      job->sources.push_back(outcome);
+      job_->sources.push_back(outcome);
   }
-  for (const Tensor &tensor : written)
+  for (const Tensor &tensor : written_)
     after.join(tensor.storage()->uses());
-  job->target = y.storage()->outcome();
-
+  job_->target = y.storage()->outcome();
   Work work;
-  work.label = transposed ? "fused linear gradient" : "fused linear";
+  work.label = transposed_ ? "fused linear gradient" : "fused linear";
   work.cost.flops = uint64_t(spec.flops());
   work.cost.memoryBytes = weight.desc().spanBytes() + x.desc().spanBytes() + y.desc().spanBytes();
-  work.run = [job, &device = *device] {
-    for (const auto &source : job->sources)
-      if (const Error *error = source->error())
-        return job->target->fail(error->within("fusedLinear: an operand was never written"));
-    job->plan->run(job->x, job->codes, job->scale, job->zeroPoint, job->y);
-    if (!job->down)
-      return;
-    job->down->run(job->wide, job->first, job->between, nullptr);
-    void *args[] = {job->between, &job->factor};
-    device.launch(scaleKernel, args, job->betweenCount, scaleGrain, device.threads());
-    job->up->run(job->between, job->second, job->y, nullptr);
-  };
-  Fence fence(Queue::Compute, device->enqueue(Queue::Compute, after, std::move(work)));
-  for (const Tensor &tensor : read)
+  work.run = [job = job_, &device = *device_] { job->run(device); };
+  Fence fence(Queue::Compute, device_->enqueue(Queue::Compute, after, std::move(work)));
+  for (const Tensor &tensor : read_)
     tensor.storage()->addRead(fence);
-  for (const Tensor &tensor : written)
+  for (const Tensor &tensor : written_)
     tensor.storage()->addWrite(fence);
-  return summed == x.element() ? y : toLayout(device, y, TensorDesc(shape, x.element()));
 }
 
-Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const Tensor &weight, const FusedLinearOptions &options) {
-  return run(device, x, weight, options, /*transposed=*/false);
+Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const FusedWeight &weight,
+                   const FusedLinearOptions &options) {
+  return JobMaker(device, weight, /*transposed=*/false).make(x, options.adapter);
 }
 
-Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const Tensor &weight,
+Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const FusedWeight &weight,
                        const FusedLinearOptions &options) {
-  return run(device, dy, weight, options, /*transposed=*/true);
+  return JobMaker(device, weight, /*transposed=*/true).make(dy, options.adapter);
 }
 
 } // namespace segue::inline runtime

@@ -6,7 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/LayerQuantizer.h"
-#include "segue/runtime/Services/SquareQ/Int4Group.h"
+#include "LowRank.h"
+#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Tensor/GroupStorage.h"
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -18,10 +20,6 @@ namespace segue::inline runtime {
 /// Elements that a thread reads at once.
 static constexpr int64_t elementsPerPiece = int64_t(1) << 18;
 
-static StorageType storageOf(const SlabForm &form) {
-  return form.scheme == SlabScheme::Fp8E4M3Row ? StorageType::Fp8E4M3Row : StorageType::Int8Row;
-}
-
 namespace {
 
 /// What one row adds to the report.
@@ -29,6 +27,13 @@ struct RowSums {
   double error = 0, weight = 0, product = 0, restored = 0;
   int64_t nonFinite = -1;
   bool floored = false;
+
+  void add(double value, double back) {
+    error += (value - back) * (value - back);
+    weight += value * value;
+    product += value * back;
+    restored += back * back;
+  }
 };
 
 /// The memory of one thread.
@@ -49,12 +54,18 @@ public:
     std::span<float> restored(scratch.restored);
     if (form_.scheme == SlabScheme::Int4Group) {
       std::copy(row.begin(), row.end(), scratch.padded.begin());
+      if (form_.rotated)
+        rotateRows(std::span(scratch.padded).first(row.size()));
       sums.nonFinite = quantizeInt4Row(scratch.padded, form_.group, codes, scratch.scales, search_);
+      if (sums.nonFinite >= 0 && form_.rotated) // which spreads it
+        sums.nonFinite = std::ranges::find_if(row, [](float v) { return !std::isfinite(v); }) - row.begin();
       for (size_t g = 0; g < scratch.scales.size(); ++g)
         std::memcpy(&layer_.scale[2 * (g * size_t(layer_.size.out) + size_t(r))], &scratch.scales[g], 2);
       dequantizeInt4Row(codes, scratch.scales, form_.group, restored);
+      if (form_.rotated)
+        rotateRows(restored);
     } else {
-      StorageType storage = storageOf(form_);
+      StorageType storage = form_.storage();
       RowScale result = quantizeRow(row, storage, codes.first(row.size()), search_);
       std::fill(codes.begin() + ptrdiff_t(row.size()), codes.end(), std::byte(0));
       std::memcpy(&layer_.scale[4 * size_t(r)], &result.scale, 4);
@@ -62,13 +73,8 @@ public:
       sums.floored = result.floored;
       dequantizeRow(codes.first(row.size()), storage, result.scale, 0, restored);
     }
-    for (size_t i = 0; i < row.size(); ++i) {
-      double weight = double(row[i]), back = double(restored[i]);
-      sums.error += (weight - back) * (weight - back);
-      sums.weight += weight * weight;
-      sums.product += weight * back;
-      sums.restored += back * back;
-    }
+    for (size_t i = 0; i < row.size(); ++i)
+      sums.add(double(row[i]), double(restored[i]));
     return sums;
   }
 
@@ -100,8 +106,8 @@ static void summarize(std::span<const RowSums> rows, QuantizedLayer &layer) {
   }
 }
 
-void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
-                   const Threads &threads, QuantizedLayer &layer) {
+static void quantizeRows(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
+                         const Threads &threads, QuantizedLayer &layer) {
   layer.size = size;
   layer.qweight.resize(size.qweight);
   layer.scale.resize(size.scale);
@@ -150,11 +156,53 @@ void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch searc
   summarize(sums, layer);
 }
 
+/// Fits codes and low-rank product in turn.
+static void quantizeBesideLowRank(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
+                                  const Threads &threads, QuantizedLayer &layer) {
+  std::vector<float> weight(size_t(size.out * size.in)), rest;
+  rows(0, size.out, weight);
+  RowReader rowsOfRest = [&](int64_t first, int64_t count, std::span<float> values) {
+    std::copy_n(rest.begin() + first * size.in, count * size.in, values.begin());
+  };
+  SlabForm codes = form;
+  codes.rank = 0;
+  rest = weight;
+  quantizeRows(codes, size, search, rowsOfRest, threads, layer);
+  if (layer.nonFinite)
+    return;
+  constexpr int rounds = 2;
+  for (int round = 0; round < rounds; ++round) {
+    if (round == 0)
+      layer.lowRank = fitLowRank(weight, size.out, size.in, form.rank, threads);
+    rest = weight;
+    addLowRank(layer.lowRank, size.out, size.in, form.rank, -1, threads, rest);
+    quantizeRows(codes, size, search, rowsOfRest, threads, layer);
+    dequantizeRows(codes, layer, 0, size.out, rest);
+    for (size_t i = 0; i < rest.size(); ++i)
+      rest[i] = weight[i] - rest[i];
+    layer.lowRank = fitLowRank(rest, size.out, size.in, form.rank, threads);
+  }
+  addLowRank(layer.lowRank, size.out, size.in, form.rank, -1, threads, rest);
+  std::vector<RowSums> sums(1);
+  for (size_t i = 0; i < rest.size(); ++i)
+    sums[0].add(double(weight[i]), double(weight[i]) - double(rest[i]));
+  summarize(sums, layer);
+}
+
+void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
+                   const Threads &threads, QuantizedLayer &layer) {
+  layer.lowRank = {};
+  (form.rank ? quantizeBesideLowRank : quantizeRows)(form, size, search, rows, threads, layer);
+}
+
 void dequantizeRows(const SlabForm &form, const QuantizedLayer &layer, int64_t first, int64_t count,
                     std::span<float> values) {
   const SlabSize &size = layer.size;
   uint64_t rowBytes = size.qweight / uint64_t(size.out);
   std::vector<uint16_t> scales(form.scheme == SlabScheme::Int4Group ? size_t(size.padded / form.group) : 0);
+  std::vector<float> a(layer.lowRank.a.size()), b(layer.lowRank.b.size());
+  std::ranges::transform(layer.lowRank.a, a.begin(), bf16ToFloat);
+  std::ranges::transform(layer.lowRank.b, b.begin(), bf16ToFloat);
   for (int64_t r = first; r < first + count; ++r) {
     std::span<const std::byte> codes = std::span(layer.qweight).subspan(uint64_t(r) * rowBytes, rowBytes);
     std::span<float> row = values.subspan(size_t((r - first) * size.in), size_t(size.in));
@@ -162,13 +210,14 @@ void dequantizeRows(const SlabForm &form, const QuantizedLayer &layer, int64_t f
       for (size_t g = 0; g < scales.size(); ++g)
         std::memcpy(&scales[g], &layer.scale[2 * (g * size_t(size.out) + size_t(r))], 2);
       dequantizeInt4Row(codes, scales, form.group, row);
+      restoreRows(form.rotated, form.rank, a.data(), b.data(), r, size.in, row);
       continue;
     }
     float scale, zero = 0;
     std::memcpy(&scale, &layer.scale[4 * size_t(r)], 4);
     if (!layer.zeroPoint.empty())
       std::memcpy(&zero, &layer.zeroPoint[4 * size_t(r)], 4);
-    dequantizeRow(codes.first(row.size()), storageOf(form), scale, zero, row);
+    dequantizeRow(codes.first(row.size()), form.storage(), scale, zero, row);
   }
 }
 

@@ -10,8 +10,9 @@
 #include "StoredFile.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
-#include "segue/runtime/Services/SquareQ/Int4Group.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
+#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Transfer/CopyPlan.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <atomic>
@@ -28,18 +29,6 @@ std::filesystem::path manifestPathOf(const std::filesystem::path &slab) {
   return manifest;
 }
 
-static StorageType storageOf(SlabScheme scheme) {
-  switch (scheme) {
-  case SlabScheme::PerRowSymmetric:
-    return StorageType::Int8Row;
-  case SlabScheme::Fp8E4M3Row:
-    return StorageType::Fp8E4M3Row;
-  case SlabScheme::Int4Group:
-    break;
-  }
-  return StorageType::Element;
-}
-
 namespace {
 
 /// A layer with its tensors in the file.
@@ -47,6 +36,7 @@ struct OpenLayer {
   SlabForm form;
   SlabSize size;
   const SafetensorsEntry *qweight = nullptr, *scale = nullptr, *zeroPoint = nullptr, *bias = nullptr;
+  const SafetensorsEntry *lowRankA = nullptr, *lowRankB = nullptr;
   /// Where not all zero points are 0.
   bool zeroPoints = false;
   /// The CRC of the weight; nothing where it is not checked.
@@ -195,6 +185,10 @@ void Slab::open(SlabExpectation expected, SlabVerify verify) {
     layer.scale = file.header().find(stored.scaleKey);
     if (stored.biasKey)
       layer.bias = file.header().find(*stored.biasKey);
+    if (layer.form.rank) {
+      layer.lowRankA = file.header().find(*stored.lowRankAKey);
+      layer.lowRankB = file.header().find(*stored.lowRankBKey);
+    }
     if (layer.form.hasZeroPoint()) {
       layer.zeroPoint = file.header().find(*stored.zeroPointKey);
       std::vector<float> zeros = valuesOf(file, *stored.zeroPointKey);
@@ -273,16 +267,33 @@ TensorDesc Slab::desc(std::string_view name, ElementType element) const {
   const OpenLayer &layer = opened().layers[match.layer];
   TensorDesc desc(opened().manifest.layers[match.layer].origShape, element);
   desc.layout.space = Space::Host;
-  if (layer.form.scheme == SlabScheme::Int4Group)
-    return desc;
-  desc.layout.storage = storageOf(layer.form.scheme);
+  desc.layout.storage = layer.form.storage();
   desc.layout.zeroPoints = layer.zeroPoints;
   desc.layout.strides = denseStrides(desc.shape);
   desc.layout.strides[0] = layer.size.padded;
   return desc;
 }
 
-uint64_t Slab::layerBytes(std::string_view name, ElementType element) const { return desc(name, element).spanBytes(); }
+bool Slab::isRestored(std::string_view name) const {
+  const SlabForm &form = opened().weight(name).form;
+  return form.rotated || form.rank;
+}
+
+/// Parts of a layer begin at a multiple of it, bytes.
+static uint64_t aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+Slab::LowRankPlaces Slab::lowRank(std::string_view name) const {
+  const OpenLayer &layer = opened().weight(name);
+  if (layer.form.rank == 0)
+    return {};
+  uint64_t a = aligned(desc(name).spanBytes());
+  return {layer.form.rank, a, a + aligned(layer.lowRankA->bytes)};
+}
+
+uint64_t Slab::layerBytes(std::string_view name) const {
+  LowRankPlaces places = lowRank(name);
+  return places.rank ? places.b + opened().weight(name).lowRankB->bytes : desc(name).spanBytes();
+}
 
 std::span<const std::byte> Slab::mapped(std::string_view key) const {
   const SafetensorsFile &file = opened().file.header();
@@ -328,84 +339,70 @@ static void checkSpan(const std::filesystem::path &path, std::string_view name, 
                                                 " were given");
 }
 
-void Slab::copyLayer(std::string_view name, std::span<std::byte> staging, ElementType element) const {
+void Slab::copyLayer(std::string_view name, std::span<std::byte> staging) const {
   const OpenLayer &layer = opened().weight(name);
-  if (layer.form.scheme == SlabScheme::Int4Group)
-    return copyDequantized(name, element, staging);
-  TensorDesc desc = this->desc(name, element);
-  LayoutParts parts = *checkedParts(desc.shape, desc.element, desc.layout);
-  checkSpan(path_, name, staging.size(), parts.bytes);
+  LayoutParts parts = desc(name).parts();
+  checkSpan(path_, name, staging.size(), layerBytes(name));
   const StoredFile &file = opened().file;
   opened().readWeight(layer, staging.first(parts.elements));
   std::fill(staging.begin() + ptrdiff_t(parts.elements), staging.begin() + ptrdiff_t(parts.scales), std::byte(0));
   file.read(*layer.scale, 0, staging.subspan(parts.scales, layer.size.scale));
   if (layer.zeroPoints)
     file.read(*layer.zeroPoint, 0, staging.subspan(parts.zeroPoints, layer.size.zeroPoint));
-  file.checkUnchanged();
-}
-
-uint64_t Slab::storedBytes(std::string_view name) const {
-  const OpenLayer &layer = opened().weight(name);
-  return layer.form.scheme == SlabScheme::Int4Group ? int4ScalesAt(layer.size) + layer.size.scale : layerBytes(name);
-}
-
-void Slab::copyStored(std::string_view name, std::span<std::byte> staging) const {
-  const OpenLayer &layer = opened().weight(name);
-  if (layer.form.scheme != SlabScheme::Int4Group)
-    return copyLayer(name, staging);
-  checkSpan(path_, name, staging.size(), storedBytes(name));
-  uint64_t scales = int4ScalesAt(layer.size);
-  const StoredFile &file = opened().file;
-  opened().readWeight(layer, staging.first(layer.size.qweight));
-  std::fill(staging.begin() + ptrdiff_t(layer.size.qweight), staging.begin() + ptrdiff_t(scales), std::byte(0));
-  file.read(*layer.scale, 0, staging.subspan(scales, layer.size.scale));
+  if (LowRankPlaces places = lowRank(name); places.rank) {
+    auto zero = [&](uint64_t from, uint64_t to) {
+      std::fill(staging.begin() + ptrdiff_t(from), staging.begin() + ptrdiff_t(to), std::byte(0));
+    };
+    zero(parts.bytes, places.a);
+    file.read(*layer.lowRankA, 0, staging.subspan(places.a, layer.lowRankA->bytes));
+    zero(places.a + layer.lowRankA->bytes, places.b);
+    file.read(*layer.lowRankB, 0, staging.subspan(places.b, layer.lowRankB->bytes));
+  }
   file.checkUnchanged();
 }
 
 Tensor Slab::loadLayer(const DeviceRef &device, std::string_view name, ElementType element, Space space) const {
+  if (isRestored(name))
+    throw Error(ErrorCode::Unsupported, path_.string() + ": \"" + std::string(name) +
+                                            "\" is rotated or has a low-rank product: its codes alone are not the "
+                                            "weight; dequantise it");
   TensorDesc desc = this->desc(name, element);
   desc.layout.space = space;
   Tensor tensor = Tensor::empty(device, desc);
   waitForUses(tensor); // of who had the memory before
-  copyLayer(name, {tensor.bytes(), desc.spanBytes()}, element);
+  copyLayer(name, {tensor.bytes(), desc.spanBytes()});
   return tensor;
 }
 
 void Slab::copyDequantized(std::string_view name, ElementType element, std::span<std::byte> dense) const {
-  const OpenLayer &layer = opened().weight(name);
-  const SlabSize &size = layer.size;
   if (!isFloat(element))
     throw Error(ErrorCode::InvalidArgument, path_.string() + ": \"" + std::string(name) +
                                                 "\" can be dequantised to f32, bf16 or f16, not " +
                                                 std::string(runtime::name(element)));
-  uint64_t rowBytes = uint64_t(size.in) * byteSize(element);
-  checkSpan(path_, name, dense.size(), uint64_t(size.out) * rowBytes);
-  const StoredFile &file = opened().file;
-  std::vector<std::byte> codes(size.qweight);
-  opened().readWeight(layer, codes);
-  std::vector<float> row(static_cast<size_t>(size.in));
-  uint64_t codeBytes = size.qweight / uint64_t(size.out);
-  auto codesOf = [&](int64_t r) {
-    return std::span<const std::byte>(codes).subspan(uint64_t(r) * codeBytes, codeBytes);
-  };
-  if (layer.form.scheme == SlabScheme::Int4Group) {
-    std::vector<std::byte> scales(size.scale);
-    file.read(*layer.scale, 0, scales);
-    Int4Weight weight(size, layer.form.group, codes.data(), scales.data());
-    for (int64_t r = 0; r < size.out; ++r)
-      weight.dequantizeRow(r, element, dense.data() + uint64_t(r) * rowBytes);
-  } else {
-    std::vector<float> scales(static_cast<size_t>(size.out)), zeros(static_cast<size_t>(size.out));
-    file.read(*layer.scale, 0, std::as_writable_bytes(std::span(scales)));
-    if (layer.zeroPoints)
-      file.read(*layer.zeroPoint, 0, std::as_writable_bytes(std::span(zeros)));
-    for (int64_t r = 0; r < size.out; ++r) {
-      dequantizeRow(codesOf(r).first(size_t(size.in)), storageOf(layer.form.scheme), scales[size_t(r)],
-                    zeros[size_t(r)], row);
-      storeFloats(row, element, dense.data() + uint64_t(r) * rowBytes);
-    }
+  TensorDesc stored = desc(name, element), wanted(stored.shape, element);
+  checkSpan(path_, name, dense.size(), wanted.spanBytes());
+  std::vector<std::byte> layer(layerBytes(name));
+  copyLayer(name, layer);
+  if (!isRestored(name)) {
+    CopyPlan(stored, wanted).run(layer.data(), dense.data(), 1);
+    return;
   }
-  file.checkUnchanged();
+  const SlabForm &form = opened().weight(name).form;
+  const SlabSize &size = opened().weight(name).size;
+  auto floats = [&](const TensorDesc &from, const std::byte *at) {
+    TensorDesc f32(from.shape, ElementType::f32);
+    std::vector<float> values(f32.elementCount());
+    CopyPlan(from, f32).run(at, values.data(), 1);
+    return values;
+  };
+  LowRankPlaces places = lowRank(name);
+  std::vector<float> rows = floats(stored, layer.data()), a, b;
+  if (places.rank) {
+    a = floats(TensorDesc({size.out, places.rank}, ElementType::bf16), layer.data() + places.a);
+    b = floats(TensorDesc({places.rank, size.in}, ElementType::bf16), layer.data() + places.b);
+  }
+  restoreRows(form.rotated, places.rank, a.data(), b.data(), 0, size.in, rows);
+  CopyPlan(TensorDesc(stored.shape, ElementType::f32), wanted).run(rows.data(), dense.data(), 1);
 }
 
 void Slab::copyBias(std::string_view name, std::span<float> values) const {

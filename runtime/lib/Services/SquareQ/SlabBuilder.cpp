@@ -21,6 +21,7 @@
 #include "segue/runtime/Config/ConfigError.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
+#include "segue/runtime/Services/SquareQ/LowBitForms.h"
 #include "segue/runtime/Session/OutputFile.h"
 #include <algorithm>
 #include <atomic>
@@ -66,10 +67,13 @@ Json BuildReport::json() const {
                                  {"rel_rmse", layer.error.relRmse},
                                  {"cosine", layer.error.cosine},
                                  {"floored_rows", layer.error.flooredRows},
+                                 {"rotated", layer.rotated},
+                                 {"rank", layer.rank},
                                  {"slab_bytes", layer.size.slab()},
                                  {"bf16_bytes", layer.size.bf16},
                                  {"ratio", layer.size.ratio()}});
   json["kept"] = keptBf16;
+  json["not_rotated"] = notRotated;
   return json;
 }
 
@@ -84,6 +88,8 @@ struct PlannedLayer {
   const SafetensorsEntry *weight = nullptr;
   /// Null if it has none.
   const SafetensorsEntry *bias = nullptr;
+  /// That of the build, without what the layer is too small or odd for.
+  SlabForm form;
   SlabSize size;
 };
 
@@ -196,7 +202,12 @@ void SlabBuilder::Impl::plan() {
     if (bias && bias->shape == Shape{entry.shape[0]} && bias->element && isFloat(*bias->element))
       layer.bias = bias;
     std::optional<std::pair<int64_t, int64_t>> flat = flattenWeight(entry.shape);
-    std::optional<SlabSize> size = flat ? slabSize(form, flat->first, flat->second, layer.bias) : std::nullopt;
+    layer.form = form;
+    if (flat) {
+      layer.form.rotated = form.rotated && canRotate(flat->second);
+      layer.form.rank = form.rank < std::min(flat->first, flat->second) ? form.rank : 0;
+    }
+    std::optional<SlabSize> size = flat ? slabSize(layer.form, flat->first, flat->second, layer.bias) : std::nullopt;
     std::string reason = !included ? "not in include_prefixes" : rules.reasonFor(name);
     if (reason.empty() && (!entry.element || !isFloat(*entry.element)))
       reason = entry.dtype + " weights are not quantised";
@@ -256,6 +267,8 @@ Json SlabBuilder::Impl::identity() const {
           {"scheme", name(config.scheme)},
           {"pad_k", config.padK},
           {"group", config.group},
+          {"rotated", config.rotated},
+          {"rank", config.rank},
           {"scale_search", name(config.scaleSearch)},
           {"max_ratio", config.maxRatio},
           {"keep_bf16", config.keepBf16},
@@ -300,7 +313,7 @@ static bool hasBytes(const Json &line, const std::string &layer, const std::vect
 /// A process that was killed between the renames left the slab in its place.
 size_t SlabBuilder::Impl::countResumable() {
   auto tensorsOf = [&](const PlannedLayer &layer) {
-    std::vector<PlacedTensor> tensors = tensorsOfLayer(layer.name, form, layer.size);
+    std::vector<PlacedTensor> tensors = tensorsOfLayer(layer.name, layer.form, layer.size);
     for (PlacedTensor &tensor : tensors)
       tensor.offset = layout.tensors.find(tensor.key)->second.offset;
     return tensors;
@@ -331,7 +344,7 @@ size_t SlabBuilder::Impl::countResumable() {
 void SlabBuilder::Impl::begin() {
   std::vector<PlacedTensor> tensors;
   for (const PlannedLayer &layer : layers)
-    for (PlacedTensor &tensor : tensorsOfLayer(layer.name, form, layer.size))
+    for (PlacedTensor &tensor : tensorsOfLayer(layer.name, layer.form, layer.size))
       tensors.push_back(std::move(tensor));
   layout = layOutSlab(std::move(tensors));
   output = std::make_unique<OutputFile>(paths.slab, OutputFile::Existing::Keep);
@@ -370,8 +383,8 @@ void SlabBuilder::Impl::begin() {
 }
 
 void SlabBuilder::Impl::quantize(const PlannedLayer &layer) {
-  quantizeLayer(form, layer.size, options.config.scaleSearch, rowsOf(source, *layer.weight, layer.size.in), threads,
-                quantized);
+  quantizeLayer(layer.form, layer.size, options.config.scaleSearch, rowsOf(source, *layer.weight, layer.size.in),
+                threads, quantized);
   bias.resize(layer.size.bias);
   if (!layer.bias)
     return;
@@ -395,7 +408,9 @@ void SlabBuilder::Impl::doLayer(const PlannedLayer &layer) {
       {".qweight", quantized.qweight},
       {form.scheme == SlabScheme::Int4Group ? ".wscales" : ".scale", quantized.scale},
       {".zero_point", quantized.zeroPoint},
-      {".bias", bias}};
+      {".bias", bias},
+      {".lowrank_a", std::as_bytes(std::span(quantized.lowRank.a))},
+      {".lowrank_b", std::as_bytes(std::span(quantized.lowRank.b))}};
   Json line{{"layer", layer.name}, {"sha256", Json::object()}, {"crc32", Json::object()}};
   for (const auto &[suffix, bytes] : parts) {
     if (bytes.empty())
@@ -417,6 +432,10 @@ BuildReport SlabBuilder::Impl::report() const {
   for (size_t k = 0; k < layers.size(); ++k) {
     const Json &line = journal->lines()[k + 1];
     LayerReport layer{.name = layers[k].name, .shape = layers[k].weight->shape, .size = layers[k].size};
+    layer.rotated = layers[k].form.rotated;
+    layer.rank = layers[k].form.rank;
+    if (form.rotated && !layer.rotated)
+      report.notRotated.push_back(layer.name);
     layer.error = {.flooredRows = line["floored_rows"], .relRmse = line["rel_rmse"], .cosine = line["cosine"]};
     report.bytesIn += layers[k].weight->bytes + (layers[k].bias ? layers[k].bias->bytes : 0);
     report.bytesOut += layer.size.slab();
@@ -469,6 +488,13 @@ SlabManifest SlabBuilder::Impl::manifest(const std::string &sourceSha256) const 
     layer.blockId = blockOf(planned.name);
     if (form.scheme == SlabScheme::Int4Group)
       layer.group = form.group;
+    if (planned.form.rotated)
+      layer.rotation = rotationName;
+    if (planned.form.rank) {
+      layer.rank = planned.form.rank;
+      layer.lowRankAKey = planned.name + ".lowrank_a";
+      layer.lowRankBKey = planned.name + ".lowrank_b";
+    }
     layer.sha256 = line["sha256"].get<TensorHashes>();
     layer.crc32 = line["crc32"].get<TensorHashes>();
     manifest.totalQweightBytes += int64_t(planned.size.qweight);

@@ -65,7 +65,8 @@ public:
       std::optional<SlabForm> form = layer.form();
       if (!form)
         add(layer.canonicalName, "layer \"" + layer.canonicalName + "\": unsupported quant_scheme \"" +
-                                     layer.quantScheme + "\" with quant_bits " + std::to_string(layer.quantBits));
+                                     layer.quantScheme + "\" with quant_bits " + std::to_string(layer.quantBits) +
+                                     formDetails(layer));
       else if (layer.quantAxis != 0)
         add(layer.canonicalName,
             "layer \"" + layer.canonicalName + "\": unsupported quant_axis " + std::to_string(layer.quantAxis));
@@ -101,6 +102,13 @@ public:
                                        [](float scale) { return !std::isfinite(scale) || scale <= 0; });
                bad != scales.end())
         add(layer.scaleKey, badNumber(layer.scaleKey, "scale", scales, bad, "finite and above 0"));
+      if (layer.form()->rank)
+        for (const std::string &key : {*layer.lowRankAKey, *layer.lowRankBKey}) {
+          std::vector<float> factors = values_(key);
+          auto bad = std::find_if(factors.begin(), factors.end(), [](float factor) { return !std::isfinite(factor); });
+          if (bad != factors.end())
+            add(key, badNumber(key, "factor", factors, bad, "finite"));
+        }
       if (!layer.form()->hasZeroPoint())
         continue;
       std::vector<float> zeros = values_(*layer.zeroPointKey);
@@ -151,6 +159,13 @@ public:
 private:
   void add(std::string subject, std::string sentence) { problems.push_back({std::move(subject), std::move(sentence)}); }
 
+  /// What else makes a form, where it is said.
+  static std::string formDetails(const SlabLayer &layer) {
+    return (layer.group ? ", group " + std::to_string(*layer.group) : "") +
+           (layer.rotation ? ", rotation \"" + *layer.rotation + "\"" : "") +
+           (layer.rank ? ", rank " + std::to_string(*layer.rank) : "");
+  }
+
   void tensorsOf(const SlabLayer &layer, const SlabForm &form) {
     SlabSize size;
     if (auto flat = flattenWeight(layer.origShape))
@@ -159,7 +174,7 @@ private:
     if (!isSized || layer.packedShape != size.packedShape())
       add(layer.canonicalName, "layer \"" + layer.canonicalName + "\": packed_shape " + str(layer.packedShape) +
                                    " is not orig_shape " + str(layer.origShape) + " padded to pad_k " +
-                                   std::to_string(layer.padK) +
+                                   std::to_string(layer.padK) + formDetails(layer) +
                                    (isSized ? ", which is " + str(size.packedShape()) : ""));
     if (!isSized)
       return;
@@ -178,6 +193,12 @@ private:
     }
     if (layer.biasKey)
       stored(layer, *layer.biasKey, "F32", {size.out});
+    if (form.rank == 0)
+      return;
+    if (!layer.lowRankAKey || !layer.lowRankBKey)
+      return add(layer.canonicalName, "layer \"" + layer.canonicalName + "\": no lowrank_a_key and lowrank_b_key");
+    stored(layer, *layer.lowRankAKey, "BF16", {size.out, form.rank});
+    stored(layer, *layer.lowRankBKey, "BF16", {form.rank, size.in});
   }
 
   void declared(const SlabLayer &layer, const char *field, const std::string &type, std::string_view wanted) {

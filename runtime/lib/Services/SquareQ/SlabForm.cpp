@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/SlabForm.h"
+#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
@@ -17,6 +19,18 @@ std::optional<SlabScheme> parseSlabScheme(std::string_view text) {
     if (name(scheme) == text)
       return scheme;
   return std::nullopt;
+}
+
+StorageType SlabForm::storage() const {
+  switch (scheme) {
+  case SlabScheme::PerRowSymmetric:
+    return StorageType::Int8Row;
+  case SlabScheme::Fp8E4M3Row:
+    return StorageType::Fp8E4M3Row;
+  case SlabScheme::Int4Group:
+    return group == 32 ? StorageType::Int4Group32 : StorageType::Int4Group64;
+  }
+  return StorageType::Element;
 }
 
 std::string_view SlabForm::qweightType() const {
@@ -52,6 +66,9 @@ std::optional<SlabSize> slabSize(const SlabForm &form, int64_t out, int64_t in, 
       return std::nullopt;
     size.qweight = *elements / 2;
     size.scale = *elements / uint64_t(form.group) * 2;
+    if ((form.rotated && !canRotate(in)) || form.rank < 0 || form.rank > std::min(out, in))
+      return std::nullopt;
+    size.lowRank = 2 * uint64_t(form.rank) * (uint64_t(out) + uint64_t(in));
   }
   size.zeroPoint = form.hasZeroPoint() ? 4 * uint64_t(out) : 0;
   size.bias = bias ? 4 * uint64_t(out) : 0;

@@ -62,6 +62,10 @@ std::vector<PlacedTensor> tensorsOfLayer(const std::string &layer, const SlabFor
     tensors.push_back({layer + ".zero_point", "F32", {size.out}, size.zeroPoint});
   if (size.bias)
     tensors.push_back({layer + ".bias", "F32", {size.out}, size.bias});
+  if (size.lowRank) {
+    tensors.push_back({layer + ".lowrank_a", "BF16", {size.out, form.rank}, 2 * uint64_t(size.out * form.rank)});
+    tensors.push_back({layer + ".lowrank_b", "BF16", {form.rank, size.in}, 2 * uint64_t(form.rank * size.in)});
+  }
   return tensors;
 }
 

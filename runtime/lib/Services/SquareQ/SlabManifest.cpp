@@ -17,15 +17,22 @@ std::optional<SlabForm> SlabLayer::form() const {
   if (!scheme)
     return std::nullopt;
   SlabForm form{.scheme = *scheme, .padK = padK, .group = group.value_or(64)};
-  return form.quantBits() == quantBits ? std::optional(form) : std::nullopt;
+  form.rotated = rotation.has_value();
+  form.rank = rank.value_or(0);
+  if ((rotation && *rotation != rotationName) || form.rank < 0 ||
+      (form.scheme != SlabScheme::Int4Group && (rotation || rank)))
+    return std::nullopt;
+  bool isKnown = form.scheme != SlabScheme::Int4Group || form.group == groupExtent(form.storage());
+  return isKnown && form.quantBits() == quantBits ? std::optional(form) : std::nullopt;
 }
 
 std::vector<std::string> SlabLayer::keys() const {
   std::vector<std::string> keys{qweightKey, scaleKey};
   if (zeroPointKey)
     keys.push_back(*zeroPointKey);
-  if (biasKey)
-    keys.push_back(*biasKey);
+  for (const auto &key : {biasKey, lowRankAKey, lowRankBKey})
+    if (key)
+      keys.push_back(*key);
   return keys;
 }
 
@@ -50,6 +57,13 @@ static Json layerJson(const SlabLayer &layer) {
             {"block_id", orNull(layer.blockId)}};
   if (layer.group)
     json["group"] = *layer.group;
+  if (layer.rotation)
+    json["rotation"] = *layer.rotation;
+  if (layer.rank) {
+    json["rank"] = *layer.rank;
+    json["lowrank_a_key"] = orNull(layer.lowRankAKey);
+    json["lowrank_b_key"] = orNull(layer.lowRankBKey);
+  }
   if (!layer.sha256.empty())
     json["sha256"] = layer.sha256;
   if (!layer.crc32.empty())
@@ -180,6 +194,10 @@ static SlabLayer readLayer(const Json &json, const std::string &path, std::vecto
   fields.read("dtype_zero_point", layer.dtypeZeroPoint, false);
   fields.read("block_id", layer.blockId);
   fields.read("group", layer.group);
+  fields.read("rotation", layer.rotation);
+  fields.read("rank", layer.rank);
+  fields.read("lowrank_a_key", layer.lowRankAKey);
+  fields.read("lowrank_b_key", layer.lowRankBKey);
   fields.readTexts("sha256", layer.sha256);
   fields.readTexts("crc32", layer.crc32);
   return layer;

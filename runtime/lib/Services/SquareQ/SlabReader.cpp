@@ -37,7 +37,7 @@ SlabServer::Reader::Reader(DeviceRef device, std::shared_ptr<const Slab> slab, u
     : device_(std::move(device)), slab_(std::move(slab)) {
   uint64_t largest = 0;
   for (const SlabLayer &layer : slab_->manifest().layers)
-    largest = std::max(largest, slab_->storedBytes(layer.canonicalName));
+    largest = std::max(largest, slab_->layerBytes(layer.canonicalName));
   // A device without bytes has nothing to read.
   if (largest == 0 || !device_->hasBytes())
     return;
@@ -100,7 +100,7 @@ void SlabServer::Reader::fill(Result &result) const {
   if (!device_->hasBytes())
     return;
   try {
-    slab_->copyStored(result.layer, {result.storage->data(), slab_->storedBytes(result.layer)});
+    slab_->copyLayer(result.layer, {result.storage->data(), slab_->layerBytes(result.layer)});
   } catch (...) {
     result.failure = std::current_exception();
   }
@@ -168,7 +168,7 @@ SlabServer::Reader::Result SlabServer::Reader::stagingFor(const std::string &lay
     return result;
   }
   try {
-    result.storage = allocateStaging(device_, slab_->storedBytes(layer));
+    result.storage = allocateStaging(device_, slab_->layerBytes(layer));
     result.isBuffer = false;
   } catch (const Error &error) {
     std::unique_lock lock(mutex_);

@@ -16,9 +16,10 @@
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "SlabReader.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Services/SquareQ/Int4Group.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
+#include "segue/runtime/Services/SquareQ/LowBitForms.h"
 #include "segue/runtime/Session/Safetensors.h"
 #include <nlohmann/json.hpp>
 
@@ -50,20 +51,22 @@ SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAli
 
 SlabServer::SlabServer(DeviceRef device, std::shared_ptr<const Slab> slab, SlabServerOptions options)
     : device_(std::move(device)), slab_(std::move(slab)), options_(std::move(options)),
-      clock_(std::make_shared<Clock>()), reader_(std::make_unique<Reader>(device_, slab_, options_.readAheadBytes)) {}
+      fusedBefore_(device_->engine().fusedCalls()), clock_(std::make_shared<Clock>()),
+      reader_(std::make_unique<Reader>(device_, slab_, options_.readAheadBytes)) {}
 
 SlabServer::~SlabServer() = default;
 
 bool SlabServer::holds(std::string_view name) const { return slab_->holds(name) && layerOfBias(name).empty(); }
 
 TensorDesc SlabServer::storedDesc(std::string_view name, ElementType element) const {
-  TensorDesc desc = slab_->desc(name, element);
+  TensorDesc desc =
+      slab_->isRestored(name) ? TensorDesc(slab_->layer(name).origShape, element) : slab_->desc(name, element);
   desc.layout.space = Space::DeviceDram;
   return desc;
 }
 
 uint64_t SlabServer::linkBytes(std::string_view name) const {
-  return device_->hasUnifiedMemory() ? 0 : slab_->storedBytes(name);
+  return device_->hasUnifiedMemory() ? 0 : slab_->layerBytes(name);
 }
 
 size_t SlabServer::buffers() const { return reader_->buffers(); }
@@ -76,9 +79,9 @@ void SlabServer::readAhead(std::vector<std::string> order) {
 
 void SlabServer::waitForReadAhead() { reader_->waitUntilIdle(); }
 
-/// `desc` as bytes and nothing else.
-static std::shared_ptr<const TensorDesc> bytesOf(const TensorDesc &desc, Space space) {
-  return std::make_shared<const TensorDesc>(TensorDesc({int64_t(desc.spanBytes())}, ElementType::i8, {.space = space}));
+/// Bytes and nothing else.
+static std::shared_ptr<const TensorDesc> bytesOf(uint64_t bytes, Space space) {
+  return std::make_shared<const TensorDesc>(TensorDesc({int64_t(bytes)}, ElementType::i8, {.space = space}));
 }
 
 Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
@@ -87,9 +90,10 @@ Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Stor
   if (device_->hasUnifiedMemory())
     return Tensor::in(staged, std::make_shared<const TensorDesc>(std::move(desc)));
   TransferEngine &engine = device_->transfer();
-  Tensor bytes = Tensor::in(staged, bytesOf(desc, staged->space()));
+  uint64_t size = slab_->layerBytes(name);
+  Tensor bytes = Tensor::in(staged, bytesOf(size, staged->space()));
   uint64_t before = engine.counters().h2dBytes;
-  Tensor there = engine.toLayout(device_, bytes, bytesOf(desc, Space::DeviceDram), options);
+  Tensor there = engine.toLayout(device_, bytes, bytesOf(size, Space::DeviceDram), options);
   if (!there)
     return there;
   uint64_t sent = engine.counters().h2dBytes - before;
@@ -107,12 +111,18 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
   try {
     if (result.failure)
       std::rethrow_exception(result.failure);
-    TensorDesc desc = slab_->desc(name, element);
-    if (layer.form()->scheme == SlabScheme::Int4Group) {
-      brought.isPacked = true;
-      desc = TensorDesc({int64_t(slab_->storedBytes(name))}, ElementType::i8);
+    brought.tensor = bringStored(name, result.storage, slab_->desc(name, element), options);
+    brought.isStored = true;
+    if (Slab::LowRankPlaces places = slab_->lowRank(name); places.rank && brought.tensor) {
+      SlabSize size = slab_->size(name);
+      auto part = [&](Shape shape, uint64_t offset) {
+        Layout layout{.space = brought.tensor.desc().layout.space, .offset = offset};
+        return Tensor::in(brought.tensor.storage(),
+                          std::make_shared<const TensorDesc>(TensorDesc(std::move(shape), ElementType::bf16, layout)));
+      };
+      brought.a = part({size.out, places.rank}, places.a);
+      brought.b = part({places.rank, size.in}, places.b);
     }
-    brought.tensor = bringStored(name, result.storage, std::move(desc), options);
   } catch (const Error &error) {
     bool isDamaged = result.failure && error.code() == ErrorCode::ChecksumMismatch;
     reader_->give(std::move(result));
@@ -142,62 +152,78 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
 // The last step
 //===----------------------------------------------------------------------===//
 
-/// What unpacking needs to know; queued work keeps it.
 namespace {
-struct UnpackJob {
-  Int4Weight weight;
-  ElementType element;
-  uint64_t rowBytes;
+/// What restoring needs to know; queued work keeps it.
+struct RestoreJob {
+  bool rotated;
+  int64_t rank, columns;
+  const float *a, *b;
+  float *rows;
 };
 } // namespace
 
-static int64_t unpackKernel(void *const *args, int64_t begin, int64_t end) {
-  const auto &job = *static_cast<const UnpackJob *>(args[0]);
-  for (int64_t row = begin; row < end; ++row)
-    job.weight.dequantizeRow(row, job.element, static_cast<std::byte *>(args[1]) + uint64_t(row) * job.rowBytes);
+static int64_t restoreKernel(void *const *args, int64_t begin, int64_t end) {
+  const auto &job = *static_cast<const RestoreJob *>(args[0]);
+  restoreRows(job.rotated, job.rank, job.a, job.b, begin, job.columns,
+              {job.rows + begin * job.columns, size_t((end - begin) * job.columns)});
   return 0;
 }
 
 /// Rows that pay for waking another thread.
-static constexpr int64_t unpackGrain = 16;
+static constexpr int64_t restoreGrain = 16;
 
-Tensor SlabServer::unpack(std::string_view name, const Tensor &packed, ElementType element) {
+/// The weight as f32, of codes and what goes with them.
+Tensor SlabServer::restore(std::string_view name, const Brought &brought) {
   SlabSize size = slab_->size(name);
-  TensorDesc desc = slab_->desc(name, element);
-  desc.layout.space = Space::DeviceDram;
-  uint64_t written = desc.spanBytes();
-  Tensor target = Tensor::empty(device_, std::move(desc));
-  auto job = std::make_shared<UnpackJob>(
-      UnpackJob{Int4Weight(size, *slab_->layer(name).group, packed.bytes(), packed.bytes() + Slab::int4ScalesAt(size)),
-                element, uint64_t(size.in) * byteSize(element)});
-  Storage &from = *packed.storage(), &into = *target.storage();
-  Fence after = from.writes();
-  after.join(into.uses());
-  Work work;
-  work.label = "dequantise";
-  work.cost.memoryBytes = packed.desc().spanBytes() + written;
-  work.run = [job, target = target.bytes(), source = from.writes().empty() ? nullptr : from.outcome(),
-              outcome = into.outcome(), &device = *device_] {
-    if (const Error *error = source ? source->error() : nullptr) {
-      outcome->fail(*error);
-      return;
+  auto dense = [&](const Tensor &tensor) {
+    return tensor ? device_->transfer().copyTo(
+                        device_, tensor,
+                        std::make_shared<const TensorDesc>(TensorDesc(tensor.shape(), ElementType::f32)), {})
+                  : Tensor();
+  };
+  Tensor rows = dense(brought.tensor), a = dense(brought.a), b = dense(brought.b);
+  auto job = std::make_shared<RestoreJob>(RestoreJob{.rotated = slab_->layer(name).form()->rotated,
+                                                     .rank = a ? a.shape()[1] : 0,
+                                                     .columns = size.in,
+                                                     .a = a ? reinterpret_cast<const float *>(a.bytes()) : nullptr,
+                                                     .b = b ? reinterpret_cast<const float *>(b.bytes()) : nullptr,
+                                                     .rows = reinterpret_cast<float *>(rows.bytes())});
+  Fence after = rows.storage()->uses();
+  std::vector<std::shared_ptr<Outcome>> sources{rows.storage()->outcome()};
+  for (const Tensor &factor : {a, b})
+    if (factor) {
+      after.join(factor.storage()->writes());
+      sources.push_back(factor.storage()->outcome());
     }
-    void *args[] = {job.get(), target};
-    device.launch(unpackKernel, args, int64_t(job->weight.rows()), unpackGrain, device.threads());
+  Work work;
+  work.label = "restore";
+  work.cost.flops = 2 * uint64_t(size.out) * uint64_t(size.in) * (uint64_t(job->rank) + 8 * job->rotated);
+  work.cost.memoryBytes = 2 * rows.desc().spanBytes();
+  work.run = [job, sources, rowCount = size.out, outcome = rows.storage()->outcome(), &device = *device_] {
+    for (const auto &source : sources)
+      if (const Error *error = source->error())
+        return outcome->fail(*error);
+    void *args[] = {job.get()};
+    device.launch(restoreKernel, args, rowCount, restoreGrain, device.threads());
   };
   Fence fence(Queue::Compute, device_->enqueue(Queue::Compute, after, std::move(work)));
-  from.addRead(fence);
-  into.addWrite(fence);
-  return target;
+  rows.storage()->addWrite(fence);
+  for (const Tensor &factor : {a, b})
+    if (factor)
+      factor.storage()->addRead(fence);
+  return rows;
 }
 
 template <typename Convert>
 void SlabServer::finish(std::string_view name, Brought brought, const TensorDesc &wanted, Convert convert) {
-  ElementType decoded = isFloat(wanted.element) ? wanted.element : ElementType::f32;
-  auto run = [&] { convert(brought.isPacked ? unpack(name, brought.tensor, decoded) : brought.tensor); };
+  bool restores = brought.isStored && slab_->isRestored(name);
+  if (restores && isQuantized(wanted.layout.storage))
+    throw Error(ErrorCode::Unsupported, "weight \"" + std::string(name) +
+                                            "\" is rotated or has a low-rank product and is served as floats, not " +
+                                            wanted.str() + "; for products ask serveFused");
+  auto run = [&] { convert(restores ? restore(name, brought) : brought.tensor); };
   uint64_t before = device_->transfer().counters().h2dBytes;
-  bool dequantises =
-      brought.isPacked || (isRowStorage(brought.tensor.desc().layout.storage) && !isRowStorage(wanted.layout.storage));
+  bool dequantises = isQuantized(brought.tensor.desc().layout.storage) && !isQuantized(wanted.layout.storage);
   if (!dequantises || !device_->hasBytes()) {
     run();
   } else if (device_->runsInline()) {
@@ -237,6 +263,39 @@ Tensor SlabServer::serve(std::string_view name, std::shared_ptr<const TensorDesc
   return served;
 }
 
+FusedWeight SlabServer::serveFused(std::string_view name, const TransferOptions &options) {
+  Brought brought = bring(name, ElementType::f32, options);
+  if (!brought.isStored)
+    throw Error(ErrorCode::ChecksumMismatch, "weight \"" + std::string(name) +
+                                                 "\" is damaged, and there are no codes to multiply with; serve it as "
+                                                 "floats from the checkpoint");
+  FusedWeight weight;
+  if (!brought.tensor)
+    return weight;
+  TransferEngine &engine = device_->transfer();
+  // Where memory is unified, what was brought lies in a buffer of the ring.
+  auto own = [&](const Tensor &tensor, TensorDesc desc) {
+    desc.layout.space = Space::DeviceDram;
+    desc.layout.offset = 0;
+    return engine.copyTo(device_, tensor, std::make_shared<const TensorDesc>(std::move(desc)), options);
+  };
+  weight.codes = device_->hasUnifiedMemory() ? own(brought.tensor, brought.tensor.desc()) : brought.tensor;
+  weight.rotated = slab_->layer(name).form()->rotated;
+  if (brought.a) {
+    // x (B' A') with B' [in, rank] and A' [rank, out]: the matrices transposed.
+    auto transposed = [&](const Tensor &tensor) {
+      TensorDesc seen = tensor.desc();
+      seen.layout.strides = {1, seen.shape[1]};
+      std::swap(seen.shape[0], seen.shape[1]);
+      Tensor view = Tensor::in(tensor.storage(), std::make_shared<const TensorDesc>(seen));
+      return own(view, TensorDesc(seen.shape, ElementType::f32));
+    };
+    weight.residual = LoraAdapter{.a = transposed(brought.b), .b = transposed(brought.a)};
+    weight.residual->alpha = float(weight.residual->rank());
+  }
+  return weight;
+}
+
 bool SlabServer::serveInto(std::string_view name, const Tensor &target, const TransferOptions &options) {
   Brought brought = bring(name, target.element(), options);
   if (!brought.tensor)
@@ -248,6 +307,8 @@ bool SlabServer::serveInto(std::string_view name, const Tensor &target, const Tr
 
 SlabTelemetry SlabServer::takeTelemetry() {
   SlabTelemetry taken = std::exchange(telemetry_, {});
+  uint64_t fused = device_->engine().fusedCalls();
+  taken.fusedCalls = fused - std::exchange(fusedBefore_, fused);
   taken.dequantMs = double(clock_->nanoseconds.exchange(0)) * 1e-6;
   return taken;
 }

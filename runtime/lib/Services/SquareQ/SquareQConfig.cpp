@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include "KeepRules.h"
+#include "segue/runtime/Services/SquareQ/SlabManifest.h"
 
 namespace segue::inline runtime {
 
@@ -16,6 +17,7 @@ static constexpr std::pair<std::string_view, SlabScheme> schemes[] = {
     {name(SlabScheme::Int4Group), SlabScheme::Int4Group}};
 static constexpr std::pair<std::string_view, ScaleSearch> searches[] = {{"absmax", ScaleSearch::AbsMax},
                                                                         {"mse", ScaleSearch::Mse}};
+static constexpr std::pair<std::string_view, bool> rotations[] = {{"none", false}, {rotationName, true}};
 static constexpr std::pair<std::string_view, SlabServe> serves[] = {{"dequant", SlabServe::Dequant},
                                                                     {"fused", SlabServe::Fused}};
 static constexpr std::pair<std::string_view, SlabVerify> verifies[] = {
@@ -51,6 +53,8 @@ SquareQConfig SquareQConfig::read(ConfigReader &reader) {
   config.group = reader.getInt("group", config.group);
   if (config.group != 32 && config.group != 64)
     reader.failValue("group", "32 or 64");
+  config.rotated = reader.getEnum<bool>("rotation", config.rotated, rotations);
+  config.rank = reader.getInt("rank", config.rank, Range::between(0, 1024));
   config.includePrefixes = reader.getOptionalStrings("include_prefixes");
   config.keepBf16.clear();
   std::vector<std::string> patterns = reader.getStrings("keep_bf16", {"default"});
@@ -70,8 +74,12 @@ SquareQConfig SquareQConfig::read(ConfigReader &reader) {
   reader.finish();
   if (config.scheme == SlabScheme::Int4Group && config.padK % config.group != 0)
     reader.fail("pad_k", "int4_group needs a multiple of group (" + std::to_string(config.group) + ")");
-  if (config.scheme == SlabScheme::Int4Group && config.serve == SlabServe::Fused)
-    reader.fail("serve", "int4_group is served by dequant");
+  if (config.scheme != SlabScheme::Int4Group && config.rotated)
+    reader.fail("rotation", "only int4_group is rotated");
+  if (config.scheme != SlabScheme::Int4Group && config.rank)
+    reader.fail("rank", "only int4_group has a low-rank product");
+  if (config.rotated && config.serve == SlabServe::Fused)
+    reader.fail("serve", "a rotated weight is served by dequant");
   return config;
 }
 

@@ -23,7 +23,11 @@ class FusedLinearTest : public testing::Test {
 protected:
   void SetUp() override {
     saveSafetensors(folder_ / "model.safetensors", smallModel());
-    SlabBuilder({.source = folder_ / "model.safetensors", .slab = folder_ / "slab"}).finish();
+    build({});
+  }
+
+  void build(const SquareQConfig &config) {
+    SlabBuilder({.source = folder_ / "model.safetensors", .slab = folder_ / "slab", .config = config}).finish();
     auto slab = std::make_shared<Slab>(folder_ / "slab.safetensors");
     slab->open();
     slab_ = slab;
@@ -73,9 +77,12 @@ static void expectNear(const std::vector<float> &found, const std::vector<double
     ASSERT_NEAR(double(found[i]), expected[i], tolerance * largest) << "at " << i;
 }
 
-// Against the dequant path, forward and for the derivative, a padded layer too.
+// Against the dequant path, forward and for the derivative, a padded layer too,
+// for every scheme.
 TEST_F(FusedLinearTest, AgreesWithTheDequantPath) {
-  for (const char *spec : allDevices)
+  for (int variant = 0; variant < 6; ++variant) {
+    const char *spec = allDevices[variant % 2];
+    build({.scheme = allSlabSchemes[variant / 2]});
     for (ElementType element : {ElementType::f32, ElementType::bf16})
       for (std::string name : {"blocks.0.fc1.weight", "blocks.1.out.weight"}) {
         DeviceRef device = Device::open(spec);
@@ -99,7 +106,9 @@ TEST_F(FusedLinearTest, AgreesWithTheDequantPath) {
         expectNear(hostValues(dx),
                    multiply(hostValues(dy), 6, out, in, [&](int64_t l, int64_t j) { return w[size_t(l * in + j)]; }),
                    tolerance);
+        EXPECT_EQ(server.takeTelemetry().fusedCalls, 2u);
       }
+  }
 }
 
 // y = x W'ᵀ + x A B * (alpha / rank), and its derivative; with B = 0 the bits

@@ -8,7 +8,6 @@
 #include "segue/runtime/Services/SquareQ/LayerQuantizer.h"
 #include "Services/SquareQ/SlabModel.h"
 #include "Session/ExpectError.h"
-#include "segue/runtime/Services/SquareQ/Int4Group.h"
 #include <gtest/gtest.h>
 #include <limits>
 
@@ -167,44 +166,6 @@ TEST(LayerQuantizer, KeepsTheBoundsOfFp8) {
     ASSERT_LE(std::fabs(double(weight[i]) - double(back[i])), bound * (1 + 1e-6)) << i;
   }
   EXPECT_TRUE(layer.zeroPoint.empty());
-}
-
-// The packing: two codes per byte, the even column low; scale = bf16(absmax / 7).
-TEST(Int4Group, PacksTwoCodesPerByte) {
-  std::vector<float> row(64);
-  for (size_t i = 0; i < 16; ++i)
-    row[i] = float(int(i) - 8);
-  row[32] = 14; // the second group: scale 2
-  row[33] = -3; // -1.5: to even, -2
-  std::vector<std::byte> codes(32);
-  std::vector<uint16_t> scales(2);
-  EXPECT_EQ(quantizeInt4Row(row, 32, codes, scales), -1);
-  EXPECT_EQ(scales[0], floatToBf16(8.0f / 7.0f));
-  EXPECT_EQ(scales[1], floatToBf16(2.0f));
-  float scale = bf16ToFloat(scales[0]);
-  EXPECT_EQ(int(codes[0]) & 15, int(std::nearbyint(-8 / scale)) & 15);
-  EXPECT_EQ(int(codes[0]) >> 4, int(std::nearbyint(-7 / scale)) & 15);
-  EXPECT_EQ(int(codes[16]), 7 | (-2 & 15) << 4);
-  std::vector<float> back(64);
-  dequantizeInt4Row(codes, scales, 32, back);
-  EXPECT_EQ(back[32], 14.0f);
-  EXPECT_EQ(back[33], -4.0f);
-  EXPECT_EQ(back[40], 0.0f);
-}
-
-// A group of zeros, and one whose scale would be no normal number, is stored as
-// zeros with scale 1; a value that is not finite is found and counts as 0.
-TEST(Int4Group, MeetsDegenerateGroups) {
-  std::vector<float> row(96);
-  row[32] = 1e-39f;
-  row[64] = std::numeric_limits<float>::quiet_NaN();
-  row[65] = 7;
-  std::vector<std::byte> codes(48);
-  std::vector<uint16_t> scales(3);
-  EXPECT_EQ(quantizeInt4Row(row, 32, codes, scales), 64);
-  EXPECT_EQ(scales, std::vector<uint16_t>(3, floatToBf16(1.0f)));
-  EXPECT_EQ(int(codes[32]), 7 << 4);
-  EXPECT_EQ(std::count(codes.begin(), codes.end(), std::byte(0)), 47);
 }
 
 // v3's figure for Gaussian weights without a low-rank branch.

@@ -173,6 +173,5 @@ TEST(SquareQConfig, RefusesWhatIsOutOfRange) {
   refuse(R"({"keep_bf16": [""]})", "an empty pattern");
   refuse(R"({"group": 16})", "32 or 64");
   refuse(R"({"scheme": "int4_group", "pad_k": 16})", "a multiple of group (64)");
-  refuse(R"({"scheme": "int4_group", "serve": "fused"})", "served by dequant");
   refuse(R"({"pad": 64})", "pad_k");
 }

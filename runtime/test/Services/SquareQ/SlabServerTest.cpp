@@ -181,22 +181,24 @@ TEST_F(SlabServerTest, SendsZeroPointsThatMatter) {
   }
 }
 
-// Row storage on the device, for products that read it.
-TEST_F(SlabServerTest, ServesRowStorage) {
-  auto slab = open();
-  for (const char *spec : allDevices) {
-    DeviceRef device = Device::open(spec);
-    SlabServer server(device, slab);
-    std::vector<Tensor> held;
-    for (const std::string &name : blockOrder)
-      held.push_back(server.serve(name, std::make_shared<const TensorDesc>(server.storedDesc(name))));
-    // None lies in a buffer that was used again.
-    for (size_t i = 0; i < held.size(); ++i) {
-      EXPECT_EQ(held[i].desc().layout.storage, StorageType::Int8Row);
-      EXPECT_EQ(bytesOf(held[i]), reference(*slab, blockOrder[i], ElementType::bf16)) << blockOrder[i] << spec;
+// Codes on the device, for products that read them.
+TEST_F(SlabServerTest, ServesCodes) {
+  for (SlabScheme scheme : allSlabSchemes)
+    for (const char *spec : allDevices) {
+      build({.scheme = scheme});
+      auto slab = open();
+      DeviceRef device = Device::open(spec);
+      SlabServer server(device, slab);
+      std::vector<Tensor> held;
+      for (const std::string &name : blockOrder)
+        held.push_back(server.serve(name, std::make_shared<const TensorDesc>(server.storedDesc(name))));
+      // None lies in a buffer that was used again.
+      for (size_t i = 0; i < held.size(); ++i) {
+        EXPECT_EQ(held[i].desc().layout.storage, slab->layer(blockOrder[i]).form()->storage());
+        EXPECT_EQ(bytesOf(held[i]), reference(*slab, blockOrder[i], ElementType::bf16)) << blockOrder[i] << spec;
+      }
+      EXPECT_EQ(server.takeTelemetry().dequantMs, 0);
     }
-    EXPECT_EQ(server.takeTelemetry().dequantMs, 0);
-  }
 }
 
 // Into a slot of the caller, any layout of it.
@@ -277,7 +279,7 @@ TEST_F(SlabServerTest, ReadsAheadInAnyOrder) {
   for (const char *spec : allDevices) {
     DeviceRef device = Device::open(spec);
     // Room for two of the largest layers.
-    SlabServer server(device, slab, {.readAheadBytes = 2 * slab->storedBytes("blocks.0.fc1.weight")});
+    SlabServer server(device, slab, {.readAheadBytes = 2 * slab->layerBytes("blocks.0.fc1.weight")});
     EXPECT_EQ(server.buffers(), 2u);
     uint32_t seed = 7;
     RecordProperty("seed", int(seed));
@@ -346,7 +348,7 @@ TEST_F(SlabServerTest, KeepsWhatTheGateDenied) {
 // also where the buffers hold what is wanted later.
 TEST_F(SlabServerTest, ReadsLessAheadWhereMemoryIsShort) {
   auto slab = open();
-  uint64_t largest = slab->storedBytes("blocks.0.fc1.weight");
+  uint64_t largest = slab->layerBytes("blocks.0.fc1.weight");
   DeviceRef device = Device::open("sim:dram=64MiB");
   device->memory().setBudget(Space::HostPinned, largest + 1000);
   device->memory().setBudget(Space::Host, largest + 1000);
@@ -379,7 +381,7 @@ TEST_F(SlabServerTest, CountsInVirtualTime) {
     wait(server.serve(name, denseOf(*slab, name, ElementType::bf16)));
   uint64_t sent = 0;
   for (const std::string &name : blockOrder)
-    sent += slab->storedBytes(name);
+    sent += slab->layerBytes(name);
   EXPECT_EQ(server.takeTelemetry().bytesH2d, sent);
   EXPECT_GT(device->seconds(), double(sent) / 16e9);
 }

@@ -83,6 +83,13 @@ static std::vector<float> decode(const TensorDesc &desc, const std::vector<std::
   size_t rowLength = values.size() / size_t(desc.shape[0]);
   for (size_t i = 0; i < values.size(); ++i) {
     size_t row = i / rowLength;
+    if (int64_t group = groupExtent(desc.layout.storage)) {
+      size_t at = row * size_t(desc.layout.strides[0]) + i % rowLength;
+      uint16_t bits;
+      std::memcpy(&bits, &staging[parts.scales + 2 * (i % rowLength / size_t(group) * size_t(parts.rows) + row)], 2);
+      values[i] = float(int8_t(uint8_t(staging[at / 2]) << (at % 2 ? 0 : 4)) >> 4) * bf16ToFloat(bits);
+      continue;
+    }
     float scale, zero = 0;
     std::memcpy(&scale, &staging[parts.scales + 4 * row], 4);
     if (desc.layout.zeroPoints)
@@ -95,8 +102,8 @@ static std::vector<float> decode(const TensorDesc &desc, const std::vector<std::
 
 /// A layer as copyLayer gives it, decoded.
 static std::vector<float> served(const Slab &slab, const std::string &name) {
-  std::vector<std::byte> staging(slab.layerBytes(name, ElementType::f32));
-  slab.copyLayer(name, staging, ElementType::f32);
+  std::vector<std::byte> staging(slab.layerBytes(name));
+  slab.copyLayer(name, staging);
   return decode(slab.desc(name, ElementType::f32), staging);
 }
 
@@ -164,11 +171,13 @@ TEST_F(SlabTest, ServesZeroPoints) {
 }
 
 TEST_F(SlabTest, ServesTheOtherForms) {
-  for (SlabScheme scheme : {SlabScheme::Fp8E4M3Row, SlabScheme::Int4Group}) {
-    build({.scheme = scheme});
+  for (int64_t group : {0, 32, 64}) {
+    SlabScheme scheme = group ? SlabScheme::Int4Group : SlabScheme::Fp8E4M3Row;
+    build({.scheme = scheme, .group = group ? group : 64});
     Slab slab(slabPath());
     slab.open({}, SlabVerify::Full);
     EXPECT_EQ(slab.layer("conv").quantScheme, name(scheme));
+    EXPECT_EQ(groupExtent(slab.desc("conv").layout.storage), group);
     std::vector<float> expected = dequantized(slab, "conv.weight");
     EXPECT_EQ(served(slab, "conv.weight"), expected);
     std::vector<float> weight = original("conv.weight");

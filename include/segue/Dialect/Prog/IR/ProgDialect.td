@@ -45,7 +45,7 @@ def Prog_Dialect : Dialect {
 
     /// Version of the files that this compiler writes.
     static constexpr int32_t kVersionMajor = 0;
-    static constexpr int32_t kVersionMinor = 2;
+    static constexpr int32_t kVersionMinor = 3;
 
     void registerAttributes();
   }];

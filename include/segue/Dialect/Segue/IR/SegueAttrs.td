@@ -38,7 +38,9 @@ def Segue_Storage : Segue_I32Enum<"Storage", "how an element is stored", [
     I32EnumCase<"Element", 0, "element">,
     I32EnumCase<"Int8Row", 1, "int8_row">,
     I32EnumCase<"Fp8E4M3Row", 2, "fp8_e4m3_row">,
-    I32EnumCase<"Fp8E5M2Row", 3, "fp8_e5m2_row">]>;
+    I32EnumCase<"Fp8E5M2Row", 3, "fp8_e5m2_row">,
+    I32EnumCase<"Int4Group32", 4, "int4_group32">,
+    I32EnumCase<"Int4Group64", 5, "int4_group64">]>;
 
 def Segue_LayoutAttr
     : Segue_Attr<"Layout", "layout", [DeclareAttrInterfaceMethods<VerifiableTensorEncoding>]> {
@@ -70,14 +72,21 @@ def Segue_LayoutAttr
     f32 zero point per row. A row is an index of dimension 0; a vector is one
     row. A value is `(q - zero_point) * scale`.
 
+    A group storage holds two elements per byte, the one of the even index in
+    the low half. The elements of a row lie row-major, padded with zeros to
+    whole groups of 32 or 64; the stride of dimension 0 may pad rows further.
+    From the next multiple of 64 bytes on follows one bf16 scale per group,
+    those of the first groups of all rows first. A value is `q * scale`.
+
     `alignment` is that of the first byte, in bytes.
 
     Constraints: (C1) one stride per dimension, none negative. (C2) no more
     tile extents than dimensions, all positive and below 2^32. (C3) a row
-    storage needs at least one dimension and a float element type; zero points
-    need a row storage. (C4) the alignment is a power of two, at least that of
-    an element, and 4 for the scales of rows. (C5) the bytes it spans are a
-    number of 62 bits. What a program writes must not hold two elements in one
+    or group storage needs at least one dimension and a float element type; zero
+    points need a row storage. (C4) the alignment is a power of two, at least
+    that of an element, and 4 for the scales of rows. (C5) the bytes it spans
+    are a number of 62 bits. (C6) a group storage has no tile, its rows are dense
+    and whole groups. What a program writes must not hold two elements in one
     place: that is checked where it is written.
 
     Example: `tensor<64x32xf32, #segue.layout<space = device_dram, strides = [1, 64]>>`
@@ -91,10 +100,15 @@ def Segue_LayoutAttr
     DefaultValuedParameter<"bool", "false">:$zeroPoints,
     DefaultValuedParameter<"uint32_t", "::segue::kDefaultAlignment">:$alignment);
   let extraClassDeclaration = [{
-    /// One byte per element, and scales.
-    bool hasRows() const { return getStorage() != ::segue::Storage::Element; }
+    /// Codes and scales in place of elements.
+    bool isQuantized() const { return getStorage() != ::segue::Storage::Element; }
+    /// Elements of a row that share a scale in a group storage; 0 in others.
+    int64_t getGroup() const {
+      return getStorage() == ::segue::Storage::Int4Group32 ? 32
+             : getStorage() == ::segue::Storage::Int4Group64 ? 64 : 0;
+    }
     /// Strides alone say where an element lies.
-    bool isStrided() const { return getTile().empty() && !hasRows(); }
+    bool isStrided() const { return getTile().empty() && !isQuantized(); }
 
     /// The strides for a tensor of `shape`, also where they are left out.
     ::llvm::SmallVector<int64_t> getStridesFor(::llvm::ArrayRef<int64_t> shape) const;

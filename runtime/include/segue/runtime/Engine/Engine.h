@@ -53,6 +53,9 @@ public:
 
   const Threads &threads() const;
 
+  /// Runs of plans of planQuantizedMatmul so far: products that read codes.
+  uint64_t fusedCalls() const;
+
   /// Bytes held as scratch for the plans made so far.
   uint64_t scratchBytes() const;
 

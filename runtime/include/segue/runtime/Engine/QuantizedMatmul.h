@@ -1,17 +1,19 @@
-//===- QuantizedMatmul.h - product with a weight in INT8 --------*- C++ -*-===//
+//===- QuantizedMatmul.h - product with a weight of codes ------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Multiplies floats with a weight as int8_row storage holds it, W' = (q - zero
-// point) * scale, without a float copy of the weight: codes are widened panel
-// by panel in the cache. A linear layer takes both forms:
+// Multiplies floats with a weight as a row or group storage holds it, W' = (q -
+// zero point) * scale, without a float copy of the weight: codes are widened
+// panel by panel in the cache. A linear layer takes both forms:
 //
-//   y  = x W'ᵀ     sums of x * (q - zero point) in f32, times the scale of the
-//                  column behind the last term, one rounding to the result
-//   dx = dy W'     (transposed) sums of dy * W' in f32, W' as dequantised
+//   y  = x W'ᵀ + bias   of row storage: sums of x * (q - zero point) in f32,
+//                       times the scale of the column behind the last term; of
+//                       group storage: sums of x * W'. Then the bias, then one
+//                       rounding to the result
+//   dx = dy W'          (transposed) sums of dy * W' in f32, W' as dequantised
 //
 // x may be as narrow as the layer: columns of W that pad its rows are not read.
 //
@@ -20,16 +22,17 @@
 #ifndef SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H
 #define SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H
 
-#include "segue/runtime/Tensor/ElementType.h"
-#include <string>
+#include "segue/runtime/Tensor/Layout.h"
 
 namespace segue::inline runtime {
 
 struct QuantizedMatmulSpec {
   /// Of x and the result; rows may be 0.
   int64_t rows = 0;
-  /// The weight is [out, in], its rows `codeStride` bytes apart.
+  /// The weight is [out, in], its rows `codeStride` elements apart: a byte or
+  /// half a byte each.
   int64_t out = 0, in = 0, codeStride = 0;
+  StorageType storage = StorageType::Int8Row;
   bool hasZeroPoints = false;
   /// False: [rows, in] times Wᵀ gives [rows, out]. True: [rows, out] times W
   /// gives [rows, in].
@@ -37,6 +40,9 @@ struct QuantizedMatmulSpec {
   /// f32, bf16 or f16; the result is of the same type, or f32. Elements of a row
   /// are adjacent, rows so many elements apart.
   ElementType x = ElementType::f32, y = ElementType::f32;
+  /// A dense row that is added to each row of the result.
+  bool hasBias = false;
+  ElementType bias = ElementType::f32;
   int64_t xStride = 0, yStride = 0;
 
   int64_t depth() const { return transposed ? out : in; }
@@ -48,15 +54,25 @@ struct QuantizedMatmulSpec {
   bool operator==(const QuantizedMatmulSpec &) const = default;
 };
 
+/// Memory of a run: the first elements; what the spec does without is null.
+struct QuantizedMatmulArgs {
+  const void *x = nullptr, *codes = nullptr;
+  /// f32 [out], or of group storage bf16 [codeStride / group, out].
+  const void *scales = nullptr;
+  /// f32 [out].
+  const void *zeroPoints = nullptr;
+  const void *bias = nullptr;
+  void *y = nullptr;
+};
+
 /// As MatmulPlan: any thread may run it, runs of one engine wait for each other.
 class QuantizedMatmulPlan {
 public:
   virtual ~QuantizedMatmulPlan() = default;
 
-  /// Computes y from x, the codes, scale[out] and, if the spec has them,
-  /// zeroPoint[out] (else null). Memory must not overlap. Blocks; does not
-  /// allocate. The result does not depend on the number of threads.
-  virtual void run(const void *x, const void *codes, const float *scale, const float *zeroPoint, void *y) const = 0;
+  /// Computes y. Memory must not overlap. Blocks; does not allocate. The result
+  /// does not depend on the number of threads.
+  virtual void run(const QuantizedMatmulArgs &args) const = 0;
 
   virtual std::string describe() const = 0;
 };

@@ -24,6 +24,13 @@
 // f32 zero point per row. A row is one index of dimension 0; a tensor of rank
 // 0 or 1 is one row.
 //
+// A group storage holds two elements per byte, the one of the even index in the
+// low half. The elements of a row lie row-major and without tiles, each row
+// padded with zeros to whole groups of 32 or 64; `strides[0]`, a multiple of the
+// group, may pad it further. From the next multiple of 64 bytes on follows a
+// bf16 scale per group: those of the first groups of all rows, then those of the
+// second, and so on, as SquareQ slabs have them.
+//
 // All arithmetic on layouts of the runtime is in this file and its source;
 // nothing else multiplies strides of untrusted shapes. Pure functions: any
 // thread may call.
@@ -45,16 +52,38 @@ namespace segue::inline runtime {
 enum class Space : int8_t { Host = 0, HostPinned = 1, DeviceDram = 2, DeviceL1 = 3 };
 
 /// How an element is stored; the values of schemas/types.fbs. Row storages
-/// hold one byte per element and an f32 scale per row.
-enum class StorageType : int8_t { Element = 0, Int8Row = 1, Fp8E4M3Row = 2, Fp8E5M2Row = 3 };
+/// hold one byte per element and an f32 scale per row, group storages four bits
+/// per element and a bf16 scale per group of a row.
+enum class StorageType : int8_t {
+  Element = 0,
+  Int8Row = 1,
+  Fp8E4M3Row = 2,
+  Fp8E5M2Row = 3,
+  Int4Group32 = 4,
+  Int4Group64 = 5,
+};
 
 std::string_view name(Space space);
 std::string_view name(StorageType storage);
 
-/// One byte per element and a scale per row.
-constexpr bool isRowStorage(StorageType storage) { return storage != StorageType::Element; }
+/// Codes and scales in place of elements.
+constexpr bool isQuantized(StorageType storage) { return storage != StorageType::Element; }
 
-/// Bytes of one element as stored, without its share of a row's scale.
+/// One byte per element and a scale per row.
+constexpr bool isRowStorage(StorageType storage) {
+  return storage >= StorageType::Int8Row && storage <= StorageType::Fp8E5M2Row;
+}
+
+/// Elements of a row that share a scale in a group storage; 0 of others.
+constexpr int64_t groupExtent(StorageType storage) {
+  return storage == StorageType::Int4Group32 ? 32 : storage == StorageType::Int4Group64 ? 64 : 0;
+}
+
+/// Two elements per byte and a scale per group.
+constexpr bool isGroupStorage(StorageType storage) { return groupExtent(storage) != 0; }
+
+/// Bytes of one element as stored, without its share of a row's scale. Not of
+/// group storages, where two share a byte.
 constexpr uint64_t storedByteSize(ElementType element, StorageType storage) {
   return isRowStorage(storage) ? 1 : byteSize(element);
 }
@@ -67,7 +96,8 @@ inline constexpr uint32_t defaultAlignment = 64;
 struct Layout {
   Space space = Space::DeviceDram;
   /// Elements to step per dimension; of a tiled dimension, from tile to tile.
-  /// Empty: dense row-major, of a tiled tensor over its tiles.
+  /// Empty: dense row-major, of a tiled tensor over its tiles, in group storage
+  /// with rows of whole groups.
   std::vector<int64_t> strides;
   /// Tile extent per trailing dimension, row-major inside. Empty: not tiled.
   std::vector<uint32_t> tile;
@@ -136,14 +166,21 @@ int64_t rowCount(std::span<const int64_t> shape);
 
 /// The parts of a tensor, in bytes from its first element.
 struct LayoutParts {
-  /// From the first to behind the last element, padding of tiles included.
+  /// From the first to behind the last element, padding of tiles included; of
+  /// group storages whole rows.
   uint64_t elements = 0;
   int64_t rows = 0;
+  /// Of a row; group storages only.
+  int64_t groups = 0;
   /// Where the scales and the zero points start; meaningless without them.
   uint64_t scales = 0, zeroPoints = 0;
   /// The whole of it.
   uint64_t bytes = 0;
 };
+
+/// What is wrong with tile and strides of a group storage: a sentence. Empty if
+/// nothing is, and for other storages.
+std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layout);
 
 /// Nothing if a number is negative or a sum passes 2^63 - 1; the rest of the
 /// layout must be valid. A tensor without elements has no bytes.

@@ -25,6 +25,7 @@
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_FUSEDLINEAR_H
 
 #include "segue/runtime/Tensor/Tensor.h"
+#include <optional>
 
 namespace segue::inline runtime {
 
@@ -37,20 +38,40 @@ struct LoraAdapter {
   int64_t rank() const { return a.shape()[1]; }
 };
 
+/// A weight of which codes are a part: W' = Q R + A B (LowBitForms.h).
+struct FusedWeight {
+  /// [out, in] in row or group storage, rows as a slab pads them.
+  Tensor codes;
+  /// True if the codes are those of the rotated weight.
+  bool rotated = false;
+  /// The low-rank product, as an adapter whose factor is 1.
+  std::optional<LoraAdapter> residual = {};
+};
+
 struct FusedLinearOptions {
   /// May be null.
   const LoraAdapter *adapter = nullptr;
 };
 
-/// `x` is [..., in], `weight` [out, in] in int8_row storage, rows as a slab pads
-/// them; both in device_dram, x dense. Returns [..., out] of x's element type:
-/// with an adapter all sums are in f32 first. Throws LayoutMismatch naming what
-/// does not fit, and the error of an operand that was never written.
-Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const Tensor &weight,
+/// `x` is [..., in], the weight [out, in]; both in device_dram, x dense. Returns
+/// [..., out] of x's element type: where more than the codes takes part, all
+/// sums are in f32 first. Throws LayoutMismatch naming what does not fit, and
+/// the error of an operand that was never written.
+Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const FusedWeight &weight,
                    const FusedLinearOptions &options = {});
 /// The derivative for x: `dy` is [..., out], the result [..., in].
-Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const Tensor &weight,
+Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const FusedWeight &weight,
                        const FusedLinearOptions &options = {});
+
+/// The same with a weight that is its codes and nothing else.
+inline Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const Tensor &codes,
+                          const FusedLinearOptions &options = {}) {
+  return fusedLinear(device, x, FusedWeight{codes}, options);
+}
+inline Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const Tensor &codes,
+                              const FusedLinearOptions &options = {}) {
+  return fusedLinearGrad(device, dy, FusedWeight{codes}, options);
+}
 
 } // namespace segue::inline runtime
 

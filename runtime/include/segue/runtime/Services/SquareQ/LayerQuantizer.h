@@ -37,10 +37,16 @@ struct QuantizationError {
   double cosine = 1;
 };
 
+/// a [out, rank] times b [rank, in], bf16.
+struct LowRankPair {
+  std::vector<uint16_t> a, b;
+};
+
 struct QuantizedLayer {
   SlabSize size;
   /// The bytes of the tensors, as stored.
   std::vector<std::byte> qweight, scale, zeroPoint;
+  LowRankPair lowRank;
   QuantizationError error;
   /// Row and column of the first element that is NaN or infinite.
   std::optional<std::pair<int64_t, int64_t>> nonFinite;
@@ -48,6 +54,10 @@ struct QuantizedLayer {
 
 /// Quantises into `layer`, whose memory is used again. `size` is that of
 /// slabSize for the same form. Throws what `rows` throws.
+///
+/// With a rank, what is nearest to the weight of that rank is taken out before
+/// quantising, and found again for what the codes have left; twice. That takes
+/// two copies of the weight in f32.
 void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
                    const Threads &threads, QuantizedLayer &layer);
 

@@ -75,24 +75,28 @@ public:
   const SlabLayer &layer(std::string_view name) const;
   SlabSize size(std::string_view name) const;
 
-  /// The layer as copyLayer writes it: logical type `element`, rows of
-  /// `padded` bytes in Int8Row or Fp8E4M3Row storage; dense for int4_group.
+  /// The layer as copyLayer writes it and as it crosses the link: logical type
+  /// `element`, rows of `padded` columns, in the storage of its form.
   TensorDesc desc(std::string_view name, ElementType element = ElementType::bf16) const;
-  /// desc(name, element).spanBytes().
-  uint64_t layerBytes(std::string_view name, ElementType element = ElementType::bf16) const;
+  /// True if the weight is more than its codes: rotated, or with a low-rank
+  /// product.
+  bool isRestored(std::string_view name) const;
+  /// Where copyLayer puts the matrices of the low-rank product: tensors as
+  /// bf16[out, rank] and bf16[rank, in], offsets in bytes. By rank 0 there are
+  /// none.
+  struct LowRankPlaces {
+    int64_t rank = 0;
+    uint64_t a = 0, b = 0;
+  };
+  LowRankPlaces lowRank(std::string_view name) const;
+  /// What copyLayer writes: desc(name).spanBytes(), then the low-rank product.
+  uint64_t layerBytes(std::string_view name) const;
 
   /// Reads a layer into `staging`, which has layerBytes bytes or more. The
   /// first read of a layer checks its CRC (SlabVerify::Open). Throws
   /// ChecksumMismatch, after which the bytes must not be used; SourceChanged;
-  /// IoFailed. Allocates nothing but for int4_group.
-  void copyLayer(std::string_view name, std::span<std::byte> staging, ElementType element = ElementType::bf16) const;
-  /// What crosses the link for a layer: in row storage what desc() describes,
-  /// of int4_group the codes and, from the next multiple of 64 bytes on, the
-  /// scales as stored. copyStored reads it as copyLayer does.
-  uint64_t storedBytes(std::string_view name) const;
-  void copyStored(std::string_view name, std::span<std::byte> staging) const;
-  /// Where copyStored puts the scales of an int4_group layer.
-  static uint64_t int4ScalesAt(const SlabSize &size) { return (size.qweight + 63) / 64 * 64; }
+  /// IoFailed. Allocates nothing.
+  void copyLayer(std::string_view name, std::span<std::byte> staging) const;
 
   /// The same into a new tensor of `device`, in `space`, which the host can
   /// write.

@@ -53,6 +53,8 @@ struct LayerReport {
   Shape shape;
   SlabSize size;
   QuantizationError error;
+  bool rotated = false;
+  int64_t rank = 0;
 };
 
 struct BuildReport {
@@ -60,6 +62,9 @@ struct BuildReport {
   std::vector<LayerReport> layers;
   /// Layer and reason.
   std::map<std::string, std::string> keptBf16;
+  /// Layers whose columns are no multiple of 256, in a build that rotates: they
+  /// are stored without rotation.
+  std::vector<std::string> notRotated;
   /// Of the quantised layers: bytes in the source, bytes in the slab.
   uint64_t bytesIn = 0, bytesOut = 0;
   int64_t flooredRows = 0;

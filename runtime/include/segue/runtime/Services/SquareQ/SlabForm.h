@@ -50,10 +50,16 @@ std::optional<SlabScheme> parseSlabScheme(std::string_view text);
 struct SlabForm {
   SlabScheme scheme = SlabScheme::PerRowSymmetric;
   int64_t padK = 64;
-  /// Columns that share a scale; int4_group only.
+  /// Of int4_group alone: columns that share a scale; whether what is stored is
+  /// the weight rotated (Hadamard.h); the rank of a bf16 product that is added to
+  /// what the codes are, or 0.
   int64_t group = 64;
+  bool rotated = false;
+  int64_t rank = 0;
 
   int64_t quantBits() const { return scheme == SlabScheme::Int4Group ? 4 : 8; }
+  /// That of the layout model which the tensors of a layer are.
+  StorageType storage() const;
   bool hasZeroPoint() const { return scheme == SlabScheme::PerRowSymmetric; }
   /// As in the header of a safetensors file: "I8", "F8_E4M3", "U8"; "F32",
   /// "BF16".
@@ -69,19 +75,22 @@ std::optional<int64_t> paddedIn(int64_t in, int64_t padK);
 struct SlabSize {
   int64_t out = 0, in = 0, padded = 0;
   uint64_t qweight = 0, scale = 0, zeroPoint = 0, bias = 0;
+  /// Both matrices of the low-rank product.
+  uint64_t lowRank = 0;
   /// 2 * out * in, without the bias.
   uint64_t bf16 = 0;
 
-  uint64_t slab() const { return qweight + scale + zeroPoint + bias; }
+  uint64_t slab() const { return qweight + scale + zeroPoint + bias + lowRank; }
   /// What crosses the link for a layer served from the slab: a zero point that
   /// is all zero stays, and the bias goes with the parameters of the block.
-  uint64_t sent(bool zeroPoints) const { return qweight + scale + (zeroPoints ? zeroPoint : 0); }
+  uint64_t sent(bool zeroPoints) const { return qweight + scale + lowRank + (zeroPoints ? zeroPoint : 0); }
   double ratio() const { return double(slab()) / double(bf16); }
   Shape packedShape() const { return {out, int64_t(qweight / uint64_t(out))}; }
 };
 
 /// The sizes of a layer [out, in]; nothing for extents that are not positive
-/// or too large, and for int4_group where `padded` is no multiple of `group`.
+/// or too large, and for int4_group where `padded` is no multiple of `group`,
+/// `in` cannot be rotated as the form says, or the rank is above an extent.
 std::optional<SlabSize> slabSize(const SlabForm &form, int64_t out, int64_t in, bool bias);
 
 /// [out, in] of a weight of rank 2 or more, the trailing dimensions joined;

@@ -28,6 +28,9 @@
 
 namespace segue::inline runtime {
 
+/// The one value of `rotation`.
+inline constexpr std::string_view rotationName = "hadamard_256";
+
 /// By tensor key: lower-case hex digits.
 using TensorHashes = std::map<std::string, std::string, std::less<>>;
 
@@ -44,12 +47,18 @@ struct SlabLayer {
   std::optional<std::string> blockId;
   /// Of int4_group: columns per scale.
   std::optional<int64_t> group;
+  /// Of int4_group: "hadamard_256" where the codes are those of the rotated
+  /// weight; the rank of the low-rank product and the keys of its matrices
+  /// [out, rank] and [rank, in], bf16.
+  std::optional<std::string> rotation;
+  std::optional<int64_t> rank;
+  std::optional<std::string> lowRankAKey, lowRankBKey;
   TensorHashes sha256, crc32;
 
   /// The form that quantScheme and quantBits name together; nothing if this
   /// runtime has no such form.
   std::optional<SlabForm> form() const;
-  /// The keys of its tensors: qweight, scale, zero point, bias.
+  /// The keys of its tensors: qweight, scale, zero point, bias, low rank.
   std::vector<std::string> keys() const;
 };
 

@@ -30,6 +30,7 @@
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABSERVER_H
 
 #include "segue/runtime/Json.h"
+#include "segue/runtime/Services/SquareQ/FusedLinear.h"
 #include "segue/runtime/Services/SquareQ/Slab.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 
@@ -58,6 +59,7 @@ struct SlabTelemetry {
   int64_t bytesSaved = 0;
   /// Time of the device in dequantising. 0 on a device without bytes.
   double dequantMs = 0;
+  /// Products on the device that read codes, of programs and of fusedLinear.
   uint64_t fusedCalls = 0;
   /// Reads of weights whose bytes were not those of the manifest.
   uint64_t crcFailures = 0;
@@ -82,8 +84,8 @@ public:
   bool holds(std::string_view name) const;
 
   /// The weight as it lies on the device before anything is dequantised: what
-  /// to ask serve() for where a product reads row storage. Of int4_group, which
-  /// no product reads, dense floats.
+  /// to ask serve() for where a product reads codes. Dense floats of a weight
+  /// that is more than its codes, for which there is serveFused().
   TensorDesc storedDesc(std::string_view name, ElementType element = ElementType::bf16) const;
   /// What crosses the link for it.
   uint64_t linkBytes(std::string_view name) const;
@@ -102,14 +104,15 @@ public:
   /// kept. Throws ChecksumMismatch where the bytes are damaged and there is no
   /// fallback, SourceChanged, IoFailed, NameUnknown, DeviceOom.
   Tensor serve(std::string_view name, std::shared_ptr<const TensorDesc> wanted, const TransferOptions &options = {});
+  /// The weight for fusedLinear: codes, whether they are rotated, and the
+  /// low-rank product as a second adapter. Throws as serve.
+  FusedWeight serveFused(std::string_view name, const TransferOptions &options = {});
   /// The same over the whole of `target`, a slot of the caller; false if the
   /// gate denied it.
   bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {});
 
-  /// Counts: all weights of a block were served; a product read a weight as it
-  /// is stored.
+  /// Counts that all weights of a block were served.
   void blockServed() { ++telemetry_.blocksServed; }
-  void fusedCall() { ++telemetry_.fusedCalls; }
   /// Reads of serve() that found the weight read already, and that did not.
   uint64_t readAheadHits() const { return hits_; }
   uint64_t readAheadMisses() const { return misses_; }
@@ -124,11 +127,12 @@ private:
   class Reader;
   struct Clock;
 
-  /// A weight before its last step, and whether it is the packed bytes of an
-  /// int4_group layer. No tensor if the gate denied it.
+  /// A weight before its last step. No tensor if the gate denied it.
   struct Brought {
     Tensor tensor;
-    bool isPacked = false;
+    /// The matrices of a low-rank product, bf16, and whether codes came.
+    Tensor a, b;
+    bool isStored = false;
     /// Where memory is unified the tensor lies in a buffer of the ring, which
     /// serves again when this is gone.
     std::shared_ptr<void> buffer;
@@ -136,16 +140,16 @@ private:
   Brought bring(std::string_view name, ElementType element, const TransferOptions &options);
   Tensor bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
                      const TransferOptions &options);
+  Tensor restore(std::string_view name, const Brought &brought);
   /// The last step: `convert` takes the tensor to what is wanted.
   template <typename Convert>
   void finish(std::string_view name, Brought brought, const TensorDesc &wanted, Convert convert);
-  Tensor unpack(std::string_view name, const Tensor &packed, ElementType element);
 
   DeviceRef device_;
   std::shared_ptr<const Slab> slab_;
   SlabServerOptions options_;
   SlabTelemetry telemetry_;
-  uint64_t hits_ = 0, misses_ = 0;
+  uint64_t hits_ = 0, misses_ = 0, fusedBefore_ = 0;
   std::shared_ptr<Clock> clock_;
   std::unique_ptr<Reader> reader_;
 };

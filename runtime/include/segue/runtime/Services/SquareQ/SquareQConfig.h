@@ -39,6 +39,10 @@ struct SquareQConfig {
   SlabScheme scheme = SlabScheme::PerRowSymmetric;
   /// Columns per scale of int4_group: 32 or 64.
   int64_t group = 64;
+  /// int4_group alone: rotate layers whose columns are a multiple of 256; add a
+  /// bf16 product of this rank.
+  bool rotated = false;
+  int64_t rank = 0;
   /// Only layers whose name starts with one of these; all without.
   std::optional<std::vector<std::string>> includePrefixes;
   /// Globs over names of layers, and bounds such as "rmse>0.02" and
@@ -58,7 +62,7 @@ struct SquareQConfig {
   /// Norms, embeddings, modulation, the output head.
   static std::vector<std::string> defaultKeepBf16();
 
-  SlabForm form() const { return {.scheme = scheme, .padK = padK, .group = group}; }
+  SlabForm form() const { return {.scheme = scheme, .padK = padK, .group = group, .rotated = rotated, .rank = rank}; }
 };
 
 /// "none", "open", "full"; "absmax", "mse".

@@ -1,16 +1,14 @@
-//===- Int4Group.cpp - rows in 4 bits with a scale per group --------------===//
+//===- GroupStorage.cpp - rows in 4 bits with a scale per group -----------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Services/SquareQ/Int4Group.h"
+#include "segue/runtime/Tensor/GroupStorage.h"
 #include <algorithm>
-#include <array>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
 
 namespace segue::inline runtime {
 
@@ -58,60 +56,35 @@ static uint16_t groupScale(std::span<const float> group, ScaleSearch search) {
   return best;
 }
 
+GroupScale quantizeGroup(std::span<const float> group, std::byte *codes, ScaleSearch search) {
+  GroupScale result{.scale = groupScale(group, search)};
+  float scale = bf16ToFloat(result.scale);
+  for (size_t i = 0; i < group.size(); i += 2) {
+    int even = int(codeOf(group[i], scale)), odd = int(codeOf(group[i + 1], scale));
+    codes[i / 2] = std::byte((even & 15) | (odd & 15) << 4);
+  }
+  auto nonFinite = std::ranges::find_if(group, [](float value) { return !std::isfinite(value); });
+  if (nonFinite != group.end())
+    result.firstNonFinite = nonFinite - group.begin();
+  return result;
+}
+
 int64_t quantizeInt4Row(std::span<const float> row, int64_t group, std::span<std::byte> codes,
                         std::span<uint16_t> scales, ScaleSearch search) {
   int64_t firstNonFinite = -1;
-  for (size_t begin = 0; begin < row.size(); begin += size_t(group)) {
-    std::span<const float> values = row.subspan(begin, size_t(group));
-    uint16_t bits = groupScale(values, search);
-    scales[begin / size_t(group)] = bits;
-    float scale = bf16ToFloat(bits);
-    for (size_t i = 0; i < values.size(); i += 2) {
-      int even = int(codeOf(values[i], scale)), odd = int(codeOf(values[i + 1], scale));
-      codes[(begin + i) / 2] = std::byte((even & 15) | (odd & 15) << 4);
-    }
-    for (size_t i = 0; i < values.size() && firstNonFinite < 0; ++i)
-      if (!std::isfinite(values[i]))
-        firstNonFinite = int64_t(begin + i);
+  for (int64_t begin = 0, g = 0; begin < int64_t(row.size()); begin += group, ++g) {
+    GroupScale result = quantizeGroup(row.subspan(size_t(begin), size_t(group)), &codes[size_t(begin / 2)], search);
+    scales[size_t(g)] = result.scale;
+    if (firstNonFinite < 0 && result.firstNonFinite >= 0)
+      firstNonFinite = begin + result.firstNonFinite;
   }
   return firstNonFinite;
 }
 
 void dequantizeInt4Row(std::span<const std::byte> codes, std::span<const uint16_t> scales, int64_t group,
                        std::span<float> row) {
-  for (size_t i = 0; i < row.size(); ++i) {
-    int nibble = int(codes[i / 2]) >> (i % 2 ? 4 : 0) & 15;
-    row[i] = float(nibble >= 8 ? nibble - 16 : nibble) * bf16ToFloat(scales[i / size_t(group)]);
-  }
-}
-
-void storeFloats(std::span<const float> values, ElementType element, std::byte *to) {
-  if (element == ElementType::f32) {
-    std::memcpy(to, values.data(), values.size_bytes());
-    return;
-  }
-  for (float value : values) {
-    uint16_t bits = element == ElementType::bf16 ? floatToBf16(value) : floatToF16(value);
-    std::memcpy(to, &bits, sizeof bits);
-    to += sizeof bits;
-  }
-}
-
-/// Columns that are decoded at once: a multiple of every group.
-static constexpr int64_t piece = 256;
-
-void Int4Weight::dequantizeRow(int64_t row, ElementType element, std::byte *to) const {
-  std::array<float, piece> values;
-  std::array<uint16_t, piece / 32> scales;
-  for (int64_t begin = 0; begin < size_.in; begin += piece) {
-    int64_t columns = std::min(piece, size_.padded - begin), groups = columns / group_;
-    for (int64_t g = 0; g < groups; ++g)
-      std::memcpy(&scales[size_t(g)], scales_ + 2 * ((begin / group_ + g) * size_.out + row), 2);
-    std::span<float> decoded(values.data(), size_t(std::min(columns, size_.in - begin)));
-    dequantizeInt4Row({codes_ + (row * size_.padded + begin) / 2, size_t(columns / 2)}, {scales.data(), size_t(groups)},
-                      group_, decoded);
-    storeFloats(decoded, element, to + uint64_t(begin) * byteSize(element));
-  }
+  for (int64_t i = 0; i < int64_t(row.size()); ++i)
+    row[size_t(i)] = float(int4Code(codes.data(), i)) * bf16ToFloat(scales[size_t(i / group)]);
 }
 
 } // namespace segue::inline runtime
