@@ -119,8 +119,9 @@ public:
           return module.emitError() << "optimizer \"" << options.optimizer << "\": " << error;
         })))
       return failure();
-    if (failed(runPasses("layouts",
-                         [&](PassManager &pm) { return buildLayoutPipeline(pm, options.stitchHints), success(); })))
+    if (failed(runPasses("layouts", [&](PassManager &pm) {
+          return buildLayoutPipeline(pm, options.stitchHints, options.frozenStorage), success();
+        })))
       return failure();
     if (options.emit == Emit::Segue)
       return print(module);

@@ -64,9 +64,10 @@ LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimize
   return success();
 }
 
-void segue::buildLayoutPipeline(OpPassManager &pm, StringRef stitchHints) {
+void segue::buildLayoutPipeline(OpPassManager &pm, StringRef stitchHints, StringRef frozenStorage) {
   SegueAssignLayoutsOptions options;
   options.hints = stitchHints.str();
+  options.frozenStorage = frozenStorage.str();
   pm.addPass(createSegueAssignLayouts(options));
 }
 
@@ -95,6 +96,8 @@ struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
 
 struct LayoutOptions : PassPipelineOptions<LayoutOptions> {
   Option<std::string> hints{*this, "hints", llvm::cl::desc("file that the runtime's StitchReport::writeHints wrote")};
+  Option<std::string> frozenStorage{*this, "frozen-storage",
+                                    llvm::cl::desc("how frozen matrices that only products read are stored")};
 };
 } // namespace
 
@@ -106,9 +109,10 @@ void segue::registerSeguePipelines() {
         if (failed(buildTrainingPipeline(pm, options.optimizer, error, options.gradientStatistics)))
           llvm::report_fatal_error(llvm::Twine("segue-training-pipeline: ") + error, /*gen_crash_diag=*/false);
       });
-  PassPipelineRegistration<LayoutOptions>(
-      "segue-layout-pipeline", "Decide the layouts of inputs and outputs",
-      [](OpPassManager &pm, const LayoutOptions &options) { buildLayoutPipeline(pm, options.hints); });
+  PassPipelineRegistration<LayoutOptions>("segue-layout-pipeline", "Decide the layouts of inputs and outputs",
+                                          [](OpPassManager &pm, const LayoutOptions &options) {
+                                            buildLayoutPipeline(pm, options.hints, options.frozenStorage);
+                                          });
   PassPipelineRegistration<>("segue-kernel-pipeline", "Expand composite ops and move them into kernels",
                              buildKernelPipeline);
   PassPipelineRegistration<>("segue-program-pipeline", "Make programs, plan their memory, list alternatives",

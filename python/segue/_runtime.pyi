@@ -18,6 +18,9 @@ class Device:
     def seconds(self) -> float:
         """Of the device's own clock where time is simulated."""
     @property
+    def fused_calls(self) -> int:
+        """Products so far that read a weight of codes."""
+    @property
     def stitch_report(self) -> StitchReport: ...
 
 class StitchReport:
@@ -219,6 +222,9 @@ class Slab:
     def unused(self) -> list[str]: ...
     @property
     def notes(self) -> list[str]: ...
+    def holds(self, name: str) -> bool: ...
+    def load_layer(self, device: Device, name: str, element: str = "f32") -> Tensor:
+        """The codes as stored, in memory that the host can write."""
     def has_bias(self, name: str) -> bool: ...
     def copy_bias(self, name: str, target: Tensor) -> None: ...
 

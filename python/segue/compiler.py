@@ -24,7 +24,8 @@ from .tensors import is_tensor
 
 def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
-            max_variants: int = 8, stitch_hints: str | os.PathLike | None = None) -> Module:
+            max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
+            frozen_storage: str | None = None) -> Module:
     """Compile a PyTorch module.
 
     The graph is captured and checked now; code is made when it is first needed
@@ -52,6 +53,11 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         Copies between programs that a run was left with (``stitch_hints.json``). Layouts of inputs and outputs
         change so that these vanish; hints for other modules are left alone, and what is not followed is logged
         to ``segue`` at level INFO. Values do not change.
+    frozen_storage : str, optional
+        How frozen matrices that only products read are stored: ``int8_row``, ``fp8_e4m3_row``, ``fp8_e5m2_row``,
+        ``int4_group32`` or ``int4_group64``. The products multiply with the codes, and no copy of such a matrix in
+        floats exists. For a `Trainer`, which quantises the values when it takes them, or is given those of a slab
+        (`Trainer.load_slab`); calls of the module, which bring float parameters, are refused.
 
     Raises
     ------
@@ -75,7 +81,8 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         raise InvalidArgumentError(
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
-                      max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""))
+                      max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
+                      frozen_storage=frozen_storage or "")
     compiled._select(args, kwargs)
     return compiled
 

@@ -40,10 +40,11 @@ log = logging.getLogger("segue")
 class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
-    def __init__(self, captured: Captured, name: str, stitch_hints: str = ""):
+    def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = ""):
         self.captured = captured
         self.name = name
         self.stitch_hints = stitch_hints
+        self.frozen_storage = frozen_storage
         self._binaries: dict[str, _runtime.Binary] = {}
         self._bytes: dict[str, bytes] = {}
         self._module: _runtime.Module | None = None
@@ -82,7 +83,7 @@ class Program:
         return _compiler.compile(
             self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
-            stitch_hints=self.stitch_hints)
+            stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage)
 
 
 class LoadedProgram(Program):
@@ -121,7 +122,7 @@ class Module(nn.Module):
     """
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
-                 stitch_hints: str = ""):
+                 stitch_hints: str = "", frozen_storage: str = ""):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -133,6 +134,7 @@ class Module(nn.Module):
         self.optimizer = optimizer
         self.max_variants = max_variants
         self.stitch_hints = stitch_hints
+        self.frozen_storage = frozen_storage
         self._device = open_device(device)
         self._members = list(source.modules())
         self._signature = _inspect.signature(source.forward)
@@ -170,7 +172,7 @@ class Module(nn.Module):
             shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
             log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
-        program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints)
+        program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints, self.frozen_storage)
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:

@@ -82,9 +82,7 @@ def load(model: torch.nn.Module, slab: str | os.PathLike, *, checkpoint: str | o
     MissingWeightError
         The checkpoint lacks a parameter, or has it in another shape.
     """
-    path = Path(slab)
-    if path.suffix != ".safetensors":
-        path = path.with_name(path.name + ".safetensors")
+    path = path_of(slab)
     state = {name: tensor for name, tensor in model.state_dict().items() if tensor.dtype in _FLOATS}
     shapes = [(name, list(tensor.shape)) for name, tensor in state.items()]
     kept = _kept(path.with_name(path.name.removesuffix(".safetensors") + ".manifest.json"))
@@ -111,6 +109,12 @@ def load(model: torch.nn.Module, slab: str | os.PathLike, *, checkpoint: str | o
     return LoadReport(from_slab=(*served, *biases), from_checkpoint=tuple(given),
                       unchanged=tuple(n for n in state if n not in {*served, *biases, *given}), unused=tuple(opened.unused),
                       notes=tuple(opened.notes), telemetry=json.loads(server.telemetry()))
+
+
+def path_of(slab: str | os.PathLike) -> Path:
+    """``base`` and ``base.safetensors`` name the same slab."""
+    path = Path(slab)
+    return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
 def _kept(manifest: Path) -> set[str]:

@@ -20,6 +20,7 @@ from .errors import InvalidArgumentError, MissingWeightError
 from .memory import Memory, forecast
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
+from .squareq import path_of
 from .tensors import describe, device as open_device, give, wrap
 
 
@@ -228,6 +229,38 @@ class Trainer:
         found = {p.key: give(self._session.gradient(p.key), "torch").clone() for p in self._session.parameters if p.trained}
         self._session.clear_gradients()
         return loss, found
+
+    def load_slab(self, slab: str | os.PathLike, *, verify: str = "open",
+                  aliases: Sequence[tuple[str, str]] = ()) -> list[str]:
+        """Gives frozen weights what a SquareQ slab holds of them, and returns their keys.
+
+        A weight that the modules were compiled to keep in the storage of the slab
+        (``segue.compile(..., frozen_storage="int8_row")``) gets codes and scales as they are; another is dequantised.
+        `aliases` are runs of names that mean the same, as ``("fc.base", "fc")`` for an adapter around ``fc``.
+        A checkpoint holds frozen weights as floats: load the slab again after `resume`.
+
+        Raises
+        ------
+        Error
+            With code ``SLAB_INVALID``, ``CHECKSUM_MISMATCH`` for damaged bytes, ``UNSUPPORTED`` for a weight that is
+            rotated or has a low-rank product, whose codes alone are not the weight.
+        LayoutMismatchError
+            A weight has another shape in the slab.
+        """
+        opened = _runtime.Slab.open(path_of(slab), None, None, list(aliases), verify)
+        taken = []
+        for info in self._session.parameters:
+            name = next((n for _, n in info.members if n.endswith("weight") and opened.holds(n)), None)
+            if name is None or info.trained:
+                continue
+            self._session.set_parameter(info.key, opened.load_layer(self._device, name, info.element))
+            taken.append(info.key)
+        return taken
+
+    @property
+    def fused_calls(self) -> int:
+        """Products so far that multiplied with codes of a frozen weight (``frozen_storage``)."""
+        return self._device.fused_calls
 
     def stitch_report(self) -> "StitchReport":
         """What the seams between programs have cost on this device so far."""

@@ -28,12 +28,13 @@ using namespace nb::literals;
 }
 
 static nb::bytes compile(const std::string &text, const std::string &name, bool training, const std::string &optimizer,
-                         const std::string &stitchHints, bool gradientStatistics) {
+                         const std::string &stitchHints, bool gradientStatistics, const std::string &frozenStorage) {
   segue::CompileOptions options;
   options.name = name;
   options.training = training;
   options.optimizer = optimizer;
   options.stitchHints = stitchHints;
+  options.frozenStorage = frozenStorage;
   options.gradientStatistics = gradientStatistics;
   std::string diagnostics;
   llvm::FailureOr<std::string> bytes = llvm::failure();
@@ -51,5 +52,5 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
 NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
   m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
-        "gradient_statistics"_a = false);
+        "gradient_statistics"_a = false, "frozen_storage"_a = "");
 }

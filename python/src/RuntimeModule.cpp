@@ -17,6 +17,7 @@
 #include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
+#include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Telemetry/StepTrace.h"
 #include <nanobind/nanobind.h>
@@ -72,6 +73,7 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("threads", &Device::threads)
       .def_prop_ro("has_unified_memory", &Device::hasUnifiedMemory)
       .def_prop_ro("seconds", &Device::seconds)
+      .def_prop_ro("fused_calls", [](Device &device) { return device.engine().fusedCalls(); })
       .def_prop_ro(
           "stitch_report", [](Device &device) { return &stitchReport(device); }, nb::rv_policy::reference_internal);
 

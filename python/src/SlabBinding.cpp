@@ -75,6 +75,16 @@ void bindSlab(nb::module_ &m) {
                    })
       .def_prop_ro("unused", &Slab::unused)
       .def_prop_ro("notes", &Slab::notes)
+      .def("holds", &Slab::holds, "name"_a)
+      .def(
+          "load_layer",
+          [](const Slab &slab, const DeviceRef &device, std::string_view name, std::string_view element) {
+            std::optional<ElementType> type = parseElementType(element);
+            if (!type)
+              throw Error(ErrorCode::InvalidArgument, "load_layer: there is no element type " + std::string(element));
+            return slab.loadLayer(device, name, *type);
+          },
+          "device"_a, "name"_a, "element"_a = "f32", ReleaseGil())
       .def("has_bias", [](const Slab &slab, std::string_view name) { return slab.layer(name).biasKey.has_value(); })
       .def(
           "copy_bias",

@@ -73,7 +73,9 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
 nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::handle owner) {
   Tensor tensor = given;
   nb::object copied;
-  if (!given.device()->hasUnifiedMemory()) {
+  // Tiles and codes are nothing that strides show.
+  const Layout &layout = given.desc().layout;
+  if (!given.device()->hasUnifiedMemory() || !layout.tile.empty() || isQuantized(layout.storage)) {
     nb::gil_scoped_release release;
     tensor = toHost(given);
   }

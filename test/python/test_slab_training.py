@@ -15,7 +15,7 @@ import segue
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
-from models import GPT, GPTConfig  # noqa: E402
+from models import GPT, GPTConfig, add_lora  # noqa: E402
 
 BIN = ROOT / "build" / "bin"
 SEGUE_RUN = os.environ.get("SEGUE_RUN") or str(BIN / "segue-run")
@@ -116,6 +116,86 @@ def test_damaged_bytes_come_from_the_checkpoint_or_stop_the_load(made, tmp_path)
         segue.squareq.load(GPT(CONFIG), tmp_path / "slab", verify="full")
     with pytest.raises(segue.InvalidArgumentError, match='verify is "often"'):
         segue.squareq.load(GPT(CONFIG), tmp_path / "slab", verify="often")
+
+
+# --- products of codes ---------------------------------------------------------------------
+
+
+ADAPTED = ("qkv", "proj", "fc", "out")
+
+
+def lora(folder):
+    """Adapters on the base that the slab holds, dequantised; the same ones each time."""
+    model = GPT(CONFIG)
+    segue.squareq.load(model, folder / "slab", checkpoint=folder / "model.safetensors")
+    torch.manual_seed(1)
+    return add_lora(model, rank=4, names=ADAPTED)
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(count):
+        tokens = torch.randint(0, CONFIG.vocab, (4, CONFIG.seq + 1), generator=generator)
+        yield {"tokens": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
+
+
+def trainer_of(model, slab=None, storage=None, device="cpu"):
+    adamw, batch = segue.AdamW(lr=1e-2), next(batches(1))
+    compiled = segue.compile(model, (batch["tokens"], batch["targets"]), optimizer=adamw, frozen_storage=storage, device=device)
+    trainer = segue.Trainer([compiled], optimizer=adamw)
+    taken = trainer.load_slab(slab, aliases=[(f"{name}.base", name) for name in ADAPTED]) if slab else []
+    return trainer, taken
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:dram=256MiB,link=16GB/s"])
+def test_lora_trains_on_codes_as_on_the_dequantised_base(made, device):
+    folder, _ = made
+    steps = 8
+    plain, _ = trainer_of(lora(folder))
+    before = plain.fused_calls
+    loss, gradients = plain.gradients(**next(batches(1)))
+    expected = plain.fit(batches(steps))
+    assert plain.fused_calls == before
+    fused, taken = trainer_of(lora(folder), folder / "slab", "int8_row", device)
+    assert len(taken) == 9 and any("qkv" in key for key in taken)
+    before = fused.fused_calls
+    other_loss, other_gradients = fused.gradients(**next(batches(1)))
+    # Two blocks of four layers and the head, forward and backward; the first layer's x has no derivative but for its adapter.
+    assert fused.fused_calls - before == 17
+    assert other_loss == pytest.approx(loss, rel=1e-6)
+    for key, gradient in gradients.items():
+        assert (other_gradients[key] - gradient).norm() <= 2e-5 * gradient.norm(), key
+    assert fused.fit(batches(steps)) == pytest.approx(expected, rel=2e-6)
+    assert fused.fused_calls - before == 17 * (steps + 1)
+    values, trained = fused.parameters(), {p.key for p in plain._session.parameters if p.trained}
+    for key, value in plain.parameters().items():
+        if key in trained:
+            assert (values[key] - value).norm() <= 0.02 * value.norm(), key
+        else:
+            assert torch.equal(values[key], value), key  # W' to the bit
+
+
+@pytest.mark.parametrize("scheme, storage", [("fp8_e4m3_row", "fp8_e4m3_row"), ("int4_group", "int4_group64")])
+def test_lora_trains_on_other_codes(made, tmp_path, scheme, storage):
+    folder, _ = made
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    subprocess.run([SEGUE_RUN, "quantize", tmp_path / "model.safetensors", "-o", tmp_path / "slab", "--scheme", scheme],
+                   check=True, timeout=60)
+    expected = trainer_of(lora(tmp_path))[0].fit(batches(8))
+    fused, taken = trainer_of(lora(tmp_path), tmp_path / "slab", storage)
+    before = fused.fused_calls
+    assert fused.fit(batches(8)) == pytest.approx(expected, rel=2e-6)
+    assert len(taken) == 9 and fused.fused_calls - before == 8 * 17
+
+
+def test_codes_are_for_a_trainer(made):
+    folder, _ = made
+    batch = next(batches(1))
+    compiled = segue.compile(lora(folder), (batch["tokens"], batch["targets"]), frozen_storage="int8_row")
+    with pytest.raises(segue.Error, match="int8_row"):
+        compiled(batch["tokens"], batch["targets"])
+    with pytest.raises(segue.Error, match="`frozen-storage` is `int7`"):
+        segue.compile(lora(folder), (batch["tokens"], batch["targets"]), frozen_storage="int7").build()
 
 
 # --- the example and the guide -------------------------------------------------------------

@@ -60,6 +60,11 @@ struct Flags {
       cl::desc("File of copies that a run left between programs (StitchReport::writeHints); layouts of inputs and "
                "outputs change so that these vanish"),
       cl::value_desc("stitch_hints.json"), cl::cat(category)};
+  cl::opt<std::string> frozenStorage{
+      "frozen-storage",
+      cl::desc("How frozen matrices that only products read are stored: int8_row, fp8_e4m3_row, fp8_e5m2_row, "
+               "int4_group32 or int4_group64; the products read the codes"),
+      cl::value_desc("storage"), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
                                 cl::cat(category)};
@@ -74,6 +79,7 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.optimizer = flags.optimizer;
   options.gradientStatistics = flags.gradientStatistics;
   options.stitchHints = flags.stitchHints;
+  options.frozenStorage = flags.frozenStorage;
   options.threads = flags.threads;
   options.emit = flags.emit;
   if (!flags.targets.empty())

@@ -58,6 +58,9 @@ struct CompileOptions {
   /// A file that the runtime's `StitchReport::writeHints` wrote: layouts of
   /// inputs and outputs change so that the copies between programs vanish.
   std::string stitchHints;
+  /// How frozen matrices that only products read are stored, so that these read
+  /// the codes: "int8_row", "int4_group64", ...; empty: as elements.
+  std::string frozenStorage;
   /// Instruction sets that kernels are compiled for.
   bool v3 = true;
   bool v4 = true;

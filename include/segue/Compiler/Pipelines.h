@@ -23,8 +23,9 @@ namespace segue {
 llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringRef optimizer, std::string &error,
                                           bool gradientStatistics = false);
 
-/// Decides the layouts of inputs and outputs, by `stitchHints` unless empty.
-void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints);
+/// Decides the layouts of inputs and outputs, by `stitchHints` unless empty;
+/// stores frozen weights as `frozenStorage` says, unless empty.
+void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints, llvm::StringRef frozenStorage);
 
 /// Expands composite ops and moves all but library calls into `@kernels`.
 void buildKernelPipeline(mlir::OpPassManager &pm);

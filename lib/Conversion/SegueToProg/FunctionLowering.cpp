@@ -201,6 +201,30 @@ Window FunctionLowering::windowOf(Value value) {
   return windows[value] = window;
 }
 
+/// `value` as a window over the elements, as if they lay dense, of an input that
+/// is a matrix of codes; nothing if it is something else, or has been unpacked.
+std::optional<Window> FunctionLowering::windowOfCodes(Value value) {
+  SmallVector<Operation *> views;
+  while (Operation *producer = value.getDefiningOp()) {
+    if (!isViewOp(producer) || owned.contains(value))
+      return std::nullopt;
+    views.push_back(producer);
+    value = producer->getOperand(0);
+  }
+  unsigned index = cast<BlockArgument>(value).getArgNumber();
+  RankedTensorType type = program.getInput(index).getType();
+  auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+  if (!layout || !layout.isQuantized() || !layout.getTile().empty() || type.getRank() != 2 || windows.contains(value))
+    return std::nullopt;
+  SmallVector<int64_t> strides = layout.getStridesFor(type.getShape());
+  if ((type.getDimSize(1) > 1 && strides[1] != 1) || (type.getDimSize(0) > 1 && strides[0] < type.getDimSize(1)))
+    return std::nullopt;
+  std::optional<Window> seen = Window::dense(program.getInputBuffer(index), type.getShape(), type.getElementType());
+  for (Operation *view : llvm::reverse(views))
+    seen = seen ? applyShapeOp(view, *seen) : std::nullopt;
+  return seen;
+}
+
 /// Where the command that makes `value` writes it.
 Window FunctionLowering::targetOf(Value value) {
   if (auto known = windows.find(value); known != windows.end())

@@ -19,6 +19,8 @@ struct LoweringCounts {
   uint64_t copies = 0;
   uint64_t copiedBytes = 0;
   uint64_t placed = 0;
+  /// Products that read a weight of codes.
+  uint64_t fused = 0;
 };
 
 /// Lowers one function. The order of calls is `run`, then the queries.
@@ -53,6 +55,8 @@ private:
   llvm::LogicalResult lower(mlir::Operation *op);
   llvm::LogicalResult lowerLaunch(LaunchOp op);
   llvm::LogicalResult lowerDot(DotGeneralOp op);
+  bool lowerDotOfCodes(DotGeneralOp op);
+  std::optional<Window> biasOf(DotGeneralOp op, bool turned);
   llvm::LogicalResult lowerAttention(AttentionOp op);
   llvm::LogicalResult lowerAttentionGrad(AttentionGradOp op);
   void lowerShapeOp(mlir::Operation *op);
@@ -64,6 +68,7 @@ private:
 
   // Windows of values.
   Window windowOf(mlir::Value value);
+  std::optional<Window> windowOfCodes(mlir::Value value);
   Window targetOf(mlir::Value value);
   Window denseWindowOf(mlir::Value value);
   Window rowWindowOf(mlir::Value value);

@@ -104,7 +104,86 @@ Window FunctionLowering::matrixOf(Value value, ArrayRef<int64_t> batch, ArrayRef
                    all.take_back(columns.size()));
 }
 
+/// The bias of a product, along the last dimension of its result; the same for
+/// all others in n. `turned`: n is what the left operand has free.
+std::optional<Window> FunctionLowering::biasOf(DotGeneralOp op, bool turned) {
+  if (!op.getBias())
+    return std::nullopt;
+  Window bias = windowOf(op.getBias());
+  SmallVector<int64_t> extents;
+  for (int64_t dim : turned ? op.getLhsFree() : op.getRhsFree())
+    extents.push_back(typeOf(turned ? op.getLhs() : op.getRhs()).getDimSize(dim));
+  bias = bias.broadcast({static_cast<int64_t>(extents.size()) - 1}, extents);
+  auto columns = llvm::to_vector(llvm::seq<int64_t>(0, extents.size()));
+  std::optional<Collapsed> n = bias.collapse(columns);
+  if (!n || (n->extent != 1 && n->stride != 1)) {
+    bias = copyToTemporary(bias);
+    n = bias.collapse(columns);
+  }
+  return Window{bias.buffer, bias.offset, bias.element, {n->extent}, {1}};
+}
+
+/// A product with a weight of codes, multiplied as they lie. False where no
+/// such product is, and nothing has been done.
+bool FunctionLowering::lowerDotOfCodes(DotGeneralOp op) {
+  std::optional<Window> weight = windowOfCodes(op.getRhs());
+  std::optional<Window> b =
+      weight ? asMatrix(*weight, op.getRhsBatch(), op.getRhsContract(), op.getRhsFree()) : std::nullopt;
+  if (!b || b->shape[0] != 1)
+    return false;
+  // All of the matrix, as it is or transposed, and not a part of it.
+  auto input = cast<BlockArgument>(b->buffer);
+  RankedTensorType type = program.getInput(input.getArgNumber()).getType();
+  int64_t rows = type.getDimSize(0), columns = type.getDimSize(1);
+  auto sees = [&](unsigned row, unsigned column) {
+    return b->shape[row] == rows && b->shape[column] == columns && (rows == 1 || b->strides[row] == columns) &&
+           (columns == 1 || b->strides[column] == 1);
+  };
+  bool transposed = sees(2, 1);
+  if (b->offset != 0 || (!transposed && !sees(1, 2)))
+    return false;
+
+  Window a = matrixOf(op.getLhs(), op.getLhsBatch(), op.getLhsFree(), op.getLhsContract());
+  auto hasRows = [](const Window &matrix) {
+    return (matrix.shape[2] == 1 || matrix.strides[2] == 1) &&
+           (matrix.shape[1] == 1 || matrix.strides[1] >= matrix.shape[2]);
+  };
+  if (!hasRows(a))
+    a = copyToTemporary(a);
+  Window result = targetOf(op.getResult());
+  auto dims = llvm::to_vector(llvm::seq<int64_t>(0, result.shape.size()));
+  ArrayRef<int64_t> all(dims);
+  size_t batch = op.getLhsBatch().size(), last = batch + op.getLhsFree().size();
+  auto matrix = [&](const Window &window) {
+    return asMatrix(window, all.take_front(batch), all.slice(batch, last - batch), all.drop_front(last));
+  };
+  std::optional<Window> c = matrix(result), copyTo;
+  if (!c || !hasRows(*c)) {
+    copyTo = result;
+    result = temporary(result.shape, result.element);
+    c = matrix(result);
+  }
+  for (Window *one : {&a, &*c})
+    one->strides[2] = one->shape[2] == 1 ? 1 : one->strides[2];
+
+  std::optional<Window> bias = biasOf(op, /*turned=*/false);
+  SmallVector<Window> reading{a, Window{input, 0, {}, {}, {}}};
+  if (bias)
+    reading.push_back(*bias);
+  prepare(reading, *c);
+  Value lhsView = view(a), biasView = bias ? view(*bias) : Value();
+  emitted(prog::MatmulOp::create(builder, loc, lhsView, input, TypeAttr::get(type),
+                                 transposed ? builder.getUnitAttr() : UnitAttr(), biasView, view(*c), UnitAttr(),
+                                 prog::ActivationAttr::get(builder.getContext(), prog::Activation::None)));
+  ++counts.fused;
+  if (copyTo)
+    copy(result, *copyTo);
+  return true;
+}
+
 LogicalResult FunctionLowering::lowerDot(DotGeneralOp op) {
+  if (lowerDotOfCodes(op))
+    return success();
   // The contracted dimensions may be taken in any order, if it is the same on
   // both sides: take one in which both collapse.
   Window lhs = windowOf(op.getLhs()), rhs = windowOf(op.getRhs());
@@ -158,24 +237,11 @@ LogicalResult FunctionLowering::lowerDot(DotGeneralOp op) {
     c->strides[2] = 1;
 
   SmallVector<Window> reading{a, b};
-  if (op.getBias()) {
-    // Along the last dimension of the result; the same for all others in n.
-    Window bias = windowOf(op.getBias());
-    SmallVector<int64_t> extents;
-    for (int64_t dim : turned ? lhsFree : rhsFree)
-      extents.push_back(typeOf(turned ? op.getLhs() : op.getRhs()).getDimSize(dim));
-    bias = bias.broadcast({static_cast<int64_t>(extents.size()) - 1}, extents);
-    auto columns = llvm::to_vector(llvm::seq<int64_t>(0, extents.size()));
-    std::optional<Collapsed> n = bias.collapse(columns);
-    if (!n || (n->extent != 1 && n->stride != 1)) {
-      bias = copyToTemporary(bias);
-      n = bias.collapse(columns);
-    }
-    reading.push_back({bias.buffer, bias.offset, bias.element, {n->extent}, {1}});
-  }
+  if (std::optional<Window> bias = biasOf(op, turned))
+    reading.push_back(*bias);
   prepare(reading, *c);
   Value lhsView = view(a), rhsView = view(b), biasView = op.getBias() ? view(reading.back()) : Value();
-  emitted(prog::MatmulOp::create(builder, loc, lhsView, rhsView, biasView, view(*c), UnitAttr(),
+  emitted(prog::MatmulOp::create(builder, loc, lhsView, rhsView, TypeAttr(), UnitAttr(), biasView, view(*c), UnitAttr(),
                                  prog::ActivationAttr::get(builder.getContext(), prog::Activation::None)));
   if (copyTo)
     copy(result, *copyTo);

@@ -149,6 +149,7 @@ private:
     copies += counts.copies;
     copiedBytes += counts.copiedBytes;
     placed += counts.placed;
+    fused += counts.fused;
     return success();
   }
 };

@@ -355,7 +355,8 @@ private:
         .Case([&](prog::MatmulOp op) {
           schema::MatmulT &matmul = addCommand<schema::MatmulT>(op);
           matmul.a = exportView(op.getA());
-          matmul.b = exportView(op.getB());
+          matmul.b = exportView(op.getB(), op.getBType());
+          matmul.b_transposed = op.getBTransposed();
           matmul.c = exportView(op.getC());
           matmul.bias = exportView(op.getBias());
           matmul.accumulate = op.getAccumulate();

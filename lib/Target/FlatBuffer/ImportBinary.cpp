@@ -498,7 +498,7 @@ private:
                      << " dimensions, or a negative one";
     if (count(view->tile()) || view->storage() != schema::Storage::element || view->zero_points()) {
       if (!as)
-        return error() << "a view has tiles or rows, which to_layout alone reads and writes";
+        return error() << "a view has tiles or rows, which only to_layout and the b of a matmul may have";
       return importLaidView(*view, *buffer, *element, shape, strides, loc, *as);
     }
     auto source = cast<MemRefType>(buffer->getType());
@@ -556,11 +556,14 @@ private:
     }
     case schema::CommandBody::Matmul: {
       const schema::Matmul &op = *command.body_as_Matmul();
-      if (failed(importViews({op.a(), op.b(), op.bias(), op.c()}, loc, v)) ||
+      TypeAttr bType;
+      FailureOr<Value> a = importView(op.a(), loc), b = importView(op.b(), loc, &bType);
+      if (failed(a) || failed(b) || failed(importViews({op.bias(), op.c()}, loc, v)) ||
           failed(checkEnum("activation", op.activation(), schema::Activation::MAX)))
         return failure();
       prog::MatmulOp::create(
-          builder, loc, v[0], v[1], v[2], v[3], op.accumulate() ? unit : UnitAttr(),
+          builder, loc, *a, *b, bType, op.b_transposed() ? unit : UnitAttr(), v[0], v[1],
+          op.accumulate() ? unit : UnitAttr(),
           prog::ActivationAttr::get(builder.getContext(), static_cast<prog::Activation>(op.activation())));
       return success();
     }

@@ -45,6 +45,14 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
       failLaunch(op, code);
   } else if (auto *matmul = std::get_if<MatmulOp>(&op.body)) {
     matmul->plan->run(args[0], args[1], args[3], args[2]);
+  } else if (auto *fused = std::get_if<FusedMatmulOp>(&op.body)) {
+    auto *codes = static_cast<const std::byte *>(args[1]);
+    fused->plan->run({.x = args[0],
+                      .codes = codes,
+                      .scales = codes + fused->scales,
+                      .zeroPoints = fused->zeroPoints ? codes + fused->zeroPoints : nullptr,
+                      .bias = args[2],
+                      .y = args[3]});
   } else if (auto *attention = std::get_if<AttentionOp>(&op.body)) {
     attention->plan->run({args[0], args[1], args[2], args[3], args[4], static_cast<float *>(args[5])});
   } else if (auto *grad = std::get_if<AttentionGradOp>(&op.body)) {

@@ -89,12 +89,41 @@ MatmulSpec PreparedProgram::matmulSpec(const schema::Matmul &matmul) {
   return spec;
 }
 
-void PreparedProgram::prepareMatmul(const schema::Matmul &matmul, Op &op) {
-  MatmulSpec spec = matmulSpec(matmul);
-  std::string problem = spec.findProblem();
-  if (!problem.empty())
+/// Extents and strides are those of the product; `c` may lie otherwise.
+QuantizedMatmulSpec PreparedProgram::fusedSpec(const schema::Matmul &matmul) {
+  auto a = numbers(matmul.a()->shape()), b = numbers(matmul.b()->shape());
+  QuantizedMatmulSpec spec{.rows = a[1], .out = b[0], .in = b[1]};
+  spec.codeStride = numbers(matmul.b()->strides())[0];
+  spec.storage = StorageType(matmul.b()->storage());
+  spec.hasZeroPoints = matmul.b()->zero_points();
+  spec.transposed = !matmul.b_transposed();
+  spec.x = ElementType(matmul.a()->element());
+  spec.y = ElementType(matmul.c()->element());
+  spec.xStride = numbers(matmul.a()->strides())[1];
+  spec.yStride = numbers(matmul.c()->strides())[1];
+  spec.hasBias = matmul.bias() != nullptr;
+  if (matmul.bias())
+    spec.bias = ElementType(matmul.bias()->element());
+  return spec;
+}
+
+PreparedProgram::FusedMatmulOp PreparedProgram::planFused(const QuantizedMatmulSpec &spec) {
+  if (std::string problem = spec.findProblem(); !problem.empty())
     throw Error(ErrorCode::Unsupported, "matmul: " + problem);
-  op.body = MatmulOp{device_.engine().planMatmul(spec)};
+  Layout layout{.strides = {spec.codeStride, 1}, .storage = spec.storage, .zeroPoints = spec.hasZeroPoints};
+  LayoutParts parts = TensorDesc({spec.out, spec.in}, spec.x, layout).parts();
+  return {device_.engine().planQuantizedMatmul(spec), parts.scales, spec.hasZeroPoints ? parts.zeroPoints : 0};
+}
+
+void PreparedProgram::prepareMatmul(const schema::Matmul &matmul, Op &op) {
+  if (matmul.b()->storage() != schema::Storage::element) {
+    op.body = planFused(fusedSpec(matmul));
+  } else {
+    MatmulSpec spec = matmulSpec(matmul);
+    if (std::string problem = spec.findProblem(); !problem.empty())
+      throw Error(ErrorCode::Unsupported, "matmul: " + problem);
+    op.body = MatmulOp{device_.engine().planMatmul(spec)};
+  }
   op.label = "matmul";
   addOperand(op, matmul.a());
   addOperand(op, matmul.b());

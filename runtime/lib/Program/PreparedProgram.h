@@ -83,6 +83,12 @@ private:
   struct MatmulOp {
     std::shared_ptr<const MatmulPlan> plan;
   };
+  /// A product with codes. `scales` and `zeroPoints` are bytes behind the first
+  /// code; there are none where `zeroPoints` is 0.
+  struct FusedMatmulOp {
+    std::shared_ptr<const QuantizedMatmulPlan> plan;
+    uint64_t scales, zeroPoints;
+  };
   struct AttentionOp {
     std::shared_ptr<const AttentionPlan> plan;
   };
@@ -103,7 +109,7 @@ private:
   struct Op {
     /// In the file, which outlives it.
     const schema::Command *command = nullptr;
-    std::variant<LaunchOp, MatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp> body;
+    std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp> body;
     /// Into operands_, and into the arguments of a run.
     uint32_t firstOperand = 0, operandCount = 0;
     /// Operands from here on are written.
@@ -235,6 +241,8 @@ private:
   void prepare(const schema::Command &command);
   void prepareLaunch(const schema::Launch &launch, Op &op);
   static MatmulSpec matmulSpec(const schema::Matmul &matmul);
+  static QuantizedMatmulSpec fusedSpec(const schema::Matmul &matmul);
+  FusedMatmulOp planFused(const QuantizedMatmulSpec &spec);
   void prepareMatmul(const schema::Matmul &matmul, Op &op);
   template <typename Table> AttentionSpec attentionSpec(const Table &attention);
   void prepareAttention(const schema::Attention &attention, Op &op);

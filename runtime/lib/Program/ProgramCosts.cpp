@@ -13,8 +13,9 @@ namespace segue::inline runtime {
 static uint64_t bytesOf(const schema::View *view) {
   if (!view)
     return 0;
-  bool hasRows = view->storage() != schema::Storage::element;
-  return *checkedElementCount(numbers(view->shape())) * (hasRows ? 1 : byteSize(ElementType(view->element())));
+  uint64_t elements = *checkedElementCount(numbers(view->shape()));
+  StorageType storage{int8_t(view->storage())};
+  return isGroupStorage(storage) ? elements / 2 : elements * storedByteSize(ElementType(view->element()), storage);
 }
 
 static uint64_t bytesOf(std::initializer_list<const schema::View *> views) {

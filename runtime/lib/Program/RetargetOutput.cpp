@@ -119,7 +119,12 @@ void PreparedProgram::rewrite(Op &op, size_t output, const TensorDesc &desc) {
     return *strides;
   };
   auto setStrides = [&](auto &target, const schema::View &view) { std::ranges::copy(stridesOf(view), target.begin()); };
-  if (const schema::Matmul *matmul = op.command->body_as_Matmul()) {
+  const schema::Matmul *matmul = op.command->body_as_Matmul();
+  if (matmul && std::holds_alternative<FusedMatmulOp>(op.body)) {
+    QuantizedMatmulSpec spec = fusedSpec(*matmul);
+    spec.yStride = stridesOf(*matmul->c())[1];
+    op.body = planFused(spec);
+  } else if (matmul) {
     MatmulSpec spec = matmulSpec(*matmul);
     setStrides(spec.c.strides, *matmul->c());
     op.firstOperand = uint32_t(operands_.size());
@@ -163,7 +168,7 @@ void PreparedProgram::rewrite(Op &op, size_t output, const TensorDesc &desc) {
     const schema::ToLayout &copy = *op.command->body_as_ToLayout();
     auto strides = numbers(copy.source()->strides());
     CopyPlan::Side source(ElementType(copy.source()->element()), std::vector<int64_t>(strides.begin(), strides.end()));
-    bool isPlain = desc.layout.tile.empty() && !isRowStorage(desc.layout.storage);
+    bool isPlain = desc.layout.tile.empty() && !isQuantized(desc.layout.storage);
     CopyPlan::Side target =
         isPlain ? CopyPlan::Side(desc.element, stridesOf(*copy.target())) : CopyPlan::Side(desc.element, desc.layout);
     target.layout.offset = 0;

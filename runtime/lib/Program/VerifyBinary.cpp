@@ -279,8 +279,8 @@ private:
     check(rangeFits(view->offset(), span, buffer.bytes()),
           operand + ": " + num(span) + " bytes at " + num(view->offset()) + " of a buffer of " + num(buffer.bytes()));
     // Scales start at a multiple of 64 bytes.
-    bool rows = isRowStorage(desc.layout.storage);
-    uint64_t unit = rows ? 64 : byteSize(desc.element), least = rows ? alignof(float) : unit;
+    bool codes = isQuantized(desc.layout.storage);
+    uint64_t unit = codes ? 64 : byteSize(desc.element), least = codes ? alignof(float) : unit;
     check(view->offset() % unit == 0 && alignmentOf(buffer) >= least, operand + ": elements or scales are not aligned");
     check(!written || isInjective(desc.shape, desc.layout), operand + ": is written and has two elements in one place");
   }
@@ -298,7 +298,7 @@ private:
     if (written && buffer.kind() == schema::BufferKind::output)
       outputUses_[buffer.index()].view = view;
     if (countOf(view->tile()) || view->storage() != schema::Storage::element || view->zero_points()) {
-      check(laid, operand + ": has tiles or rows, which to_layout alone reads and writes");
+      check(laid, operand + ": has tiles or rows, which only to_layout and the b of a matmul may have");
       return verifyLaidView(view, operand, buffer, written);
     }
     auto span = checkedSpanBytes(shape, strides, elementBytes);
@@ -375,11 +375,21 @@ void ProgramVerifier::verifyLaunch(const schema::Launch &launch) {
 
 void ProgramVerifier::verifyMatmul(const schema::Matmul &matmul) {
   verifyView(matmul.a(), "a", 3, false);
-  verifyView(matmul.b(), "b", 3, false);
+  bool codes = matmul.b()->storage() != schema::Storage::element;
+  verifyView(matmul.b(), "b", codes ? 2 : 3, false, /*laid=*/codes);
   verifyView(matmul.c(), "c", 3, true);
   auto a = numbers(matmul.a()->shape()), c = numbers(matmul.c()->shape());
-  check(sameExtents(matmul.b(), {a[0], a[2], c[2]}) && c[0] == a[0] && c[1] == a[1],
-        "the shapes of a, b and c do not fit together");
+  bool fits = codes                   ? a[0] == 1 && (matmul.b_transposed() ? sameExtents(matmul.b(), {c[2], a[2]})
+                                                                            : sameExtents(matmul.b(), {a[2], c[2]}))
+              : matmul.b_transposed() ? false
+                                      : sameExtents(matmul.b(), {a[0], a[2], c[2]});
+  check(fits && c[0] == a[0] && c[1] == a[1], "the shapes of a, b and c do not fit together");
+  if (codes) {
+    auto strides = numbers(matmul.b()->strides()), rows = numbers(matmul.a()->strides());
+    check(countOf(matmul.b()->tile()) == 0 && strides[1] == 1, "the rows of codes of b are not contiguous");
+    check(a[2] < 2 || rows[2] == 1, "the rows of a are not contiguous");
+    check(!matmul.accumulate(), "accumulates a product with codes");
+  }
   check(matmul.activation() == schema::Activation::none, "activation " + num(uint8_t(matmul.activation())));
   if (matmul.bias()) {
     verifyView(matmul.bias(), "bias", 1, false);
@@ -516,7 +526,7 @@ bool ProgramVerifier::canWrite(const OutputUse &use, const TensorDesc &declared,
       ElementType(use.view->element()) != declared.element)
     return false;
   const schema::View &view = *use.view;
-  auto isPlain = [](const Layout &layout) { return layout.tile.empty() && !isRowStorage(layout.storage); };
+  auto isPlain = [](const Layout &layout) { return layout.tile.empty() && !isQuantized(layout.storage); };
   if (!isPlain(declared.layout) || !isPlain(alternative.layout)) {
     // A copy of the tensor as it is may end in any layout.
     TensorDesc written = laidDesc(&view, "target");
@@ -533,7 +543,8 @@ bool ProgramVerifier::canWrite(const OutputUse &use, const TensorDesc &declared,
     return true;
   case schema::CommandBody::Matmul: {
     const schema::Matmul &matmul = *use.command->body_as_Matmul();
-    return !matmul.accumulate() && (isUnit(2) || (isUnit(1) && !matmul.bias()));
+    bool turns = !matmul.bias() && matmul.b()->storage() == schema::Storage::element;
+    return !matmul.accumulate() && (isUnit(2) || (isUnit(1) && turns));
   }
   case schema::CommandBody::Attention:
   case schema::CommandBody::AttentionGrad:

@@ -123,8 +123,7 @@ TEST(GroupStorage, RefusesWhatHasNoPlace) {
   expect(desc({4, 60}, StorageType::Int4Group64, {96, 1}),
          "rows in int4_group64 storage are whole groups of 64, but stride 0 is 96 for rows of 60");
   expect(desc({4, 100}, StorageType::Int4Group32, {64, 1}), "but stride 0 is 64 for rows of 100");
-  expect(desc({4, 60}, StorageType::Int4Group32, {64, 2}),
-         "rows in int4_group32 storage are dense, but stride 1 is 2");
+  expect(desc({4, 60}, StorageType::Int4Group32, {64, 2}), "rows in int4_group32 storage are dense, but stride 1 is 2");
   TensorDesc tiled = desc({4, 64}, StorageType::Int4Group64);
   tiled.layout.tile = {2, 32};
   expect(tiled, "int4_group64 storage has no tiles");

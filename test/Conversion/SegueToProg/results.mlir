@@ -145,17 +145,17 @@ func.func @backward(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #s
 
 // -----
 
-// Inputs in tiles and rows are unpacked once, where they are first read; an
-// output in tiles is packed at the end. A layout may stand in the type or
-// beside it.
+// Inputs in tiles are unpacked once, where they are first read; an output in
+// tiles is packed at the end. A product reads a weight of codes as it lies. A
+// layout may stand in the type or beside it.
 // CHECK-LABEL: prog.program @packed
 // CHECK-SAME: #prog.value<"x" input tensor<20x24xf32, #segue.layout<space = device_dram, tile = [8, 16]>>>
 // CHECK-SAME: #prog.value<"w" frozen tensor<24x8xf32, #segue.layout<space = device_dram, storage = int8_row>>>
 // CHECK: ^bb0(%[[X:.*]]: memref<3072xi8>, %[[W:.*]]: memref<288xi8>, %[[Y:.*]]: memref<640xi8>):
-// CHECK-COUNT-3: prog.alloc
+// CHECK-COUNT-2: prog.alloc
+// CHECK-NOT: prog.alloc
 // CHECK: prog.to_layout %[[X]] as tensor<20x24xf32, #segue.layout<space = device_dram, tile = [8, 16]>> into %[[XD:.*]] : memref<3072xi8>, memref<20x24xf32>
-// CHECK: prog.to_layout %[[W]] as tensor<24x8xf32, #segue.layout<space = device_dram, storage = int8_row>> into %{{.*}} : memref<288xi8>, memref<24x8xf32>
-// CHECK: prog.matmul
+// CHECK: prog.matmul %{{.*}}, %[[W]] as tensor<24x8xf32, #segue.layout<space = device_dram, storage = int8_row>> into %{{.*}} : memref<1x20x24xf32>, memref<288xi8>, memref<1x20x8xf32>
 // CHECK: prog.to_layout %{{.*}} into %[[Y]] as tensor<20x8xf32, #segue.layout<space = device_dram, tile = [4, 8]>> : memref<20x8xf32>, memref<640xi8>
 // CHECK-NOT: prog.to_layout
 func.func @packed(%x: tensor<20x24xf32, #segue.layout<tile = [8, 16]>> {segue.name = "x", segue.role = #segue.role<input>},
@@ -163,4 +163,48 @@ func.func @packed(%x: tensor<20x24xf32, #segue.layout<tile = [8, 16]>> {segue.na
     -> (tensor<20x8xf32> {segue.layout = #segue.layout<tile = [4, 8]>}) {
   %y = segue.dot_general %x, %w batch [] x [] contract [1] x [0] : tensor<20x24xf32, #segue.layout<tile = [8, 16]>>, tensor<24x8xf32> -> tensor<20x8xf32>
   return %y : tensor<20x8xf32>
+}
+
+// -----
+
+// A product reads the codes of a weight transposed too, with a bias and with
+// leading dimensions folded into rows, and those of groups. The derivative for
+// x reads the same codes the other way round.
+// CHECK-LABEL: prog.program @codes
+// CHECK: ^bb0(%[[X:.*]]: memref<2x5x24xf32>, %[[W:.*]]: memref<224xi8>, %[[V:.*]]: memref<272xi8>, %[[B:.*]]: memref<8xf32>,
+// CHECK-NOT: prog.to_layout
+// CHECK: %[[A:.*]] = prog.view %[[X]] offset 0 : memref<2x5x24xf32> to memref<1x10x24xf32>
+// CHECK: prog.matmul %[[A]], %[[W]] as tensor<8x24xf32, #segue.layout<space = device_dram, storage = int8_row>> transposed bias %[[B]] : memref<8xf32> into %{{.*}} : memref<1x10x24xf32>, memref<224xi8>, memref<1x10x8xf32>
+// CHECK: prog.matmul %{{.*}}, %[[V]] as tensor<8x24xf32, #segue.layout<space = device_dram, storage = int4_group64>> into
+// CHECK-NOT: prog.to_layout
+func.func @codes(%x: tensor<2x5x24xf32>, %w: tensor<8x24xf32> {segue.layout = #segue.layout<storage = int8_row>},
+                 %v: tensor<8x24xf32> {segue.layout = #segue.layout<storage = int4_group64>}, %b: tensor<8xf32>)
+    -> (tensor<2x5x8xf32>, tensor<2x5x24xf32>) {
+  %t = segue.transpose %w [1, 0] : tensor<8x24xf32> -> tensor<24x8xf32>
+  %y = segue.dot_general %x, %t bias %b : tensor<8xf32> batch [] x [] contract [2] x [0] : tensor<2x5x24xf32>, tensor<24x8xf32> -> tensor<2x5x8xf32>
+  %z = segue.dot_general %y, %v batch [] x [] contract [2] x [0] : tensor<2x5x8xf32>, tensor<8x24xf32> -> tensor<2x5x24xf32>
+  return %y, %z : tensor<2x5x8xf32>, tensor<2x5x24xf32>
+}
+
+// -----
+
+// What is more than one product of all of the codes is unpacked: a part of
+// them, a left operand, another op. A product that comes after reads the floats
+// that are there.
+// CHECK-LABEL: prog.program @unpacked
+// CHECK: ^bb0(%[[X:.*]]: memref<8x8xf32>, %[[W:.*]]: memref<96xi8>, %[[V:.*]]: memref<96xi8>,
+// CHECK: prog.to_layout %[[W]] as tensor<8x8xf32, #segue.layout<space = device_dram, storage = int8_row>>
+// CHECK: prog.matmul %{{[^ ]*}}, %{{[^ ]*}} into
+// CHECK: prog.matmul %{{[^ ]*}}, %{{[^ ]*}} into
+// CHECK: prog.to_layout %[[V]] as tensor<8x8xf32, #segue.layout<space = device_dram, storage = int8_row>>
+// CHECK: prog.matmul %{{[^ ]*}}, %{{[^ ]*}} into
+// CHECK-NOT: prog.to_layout
+func.func @unpacked(%x: tensor<8x8xf32>, %w: tensor<8x8xf32> {segue.layout = #segue.layout<storage = int8_row>},
+                    %v: tensor<8x8xf32> {segue.layout = #segue.layout<storage = int8_row>})
+    -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x4xf32>) {
+  %0 = segue.dot_general %w, %x batch [] x [] contract [1] x [0] : tensor<8x8xf32>, tensor<8x8xf32> -> tensor<8x8xf32>
+  %1 = segue.dot_general %x, %w batch [] x [] contract [1] x [0] : tensor<8x8xf32>, tensor<8x8xf32> -> tensor<8x8xf32>
+  %s = segue.slice %v [0, 4] to [8, 8] by [1, 1] : tensor<8x8xf32> -> tensor<8x4xf32>
+  %2 = segue.dot_general %x, %s batch [] x [] contract [1] x [0] : tensor<8x8xf32>, tensor<8x4xf32> -> tensor<8x4xf32>
+  return %0, %1, %2 : tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x4xf32>
 }

@@ -674,3 +674,68 @@ prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4x2xf32> or [<s
 ^bb0(%y: memref<4x2xf32>):
 
 }
+
+// -----
+
+// prog.matmul C4: codes are a matrix with a row or group storage.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w" input tensor<96xi8>>]
+    outputs [#prog.value<"y" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<96xi8>, %y: memref<1x4x2xf32>):
+  // expected-error @below {{'prog.matmul' op has `b` as 'tensor<2x8xf32, #segue.layout<space = device_dram, tile = [2, 2]>>', but only a matrix with a row or group storage and no tile is named}}
+  prog.matmul %x, %w as tensor<2x8xf32, #segue.layout<tile = [2, 2]>> transposed into %y
+    : memref<1x4x8xf32>, memref<96xi8>, memref<1x4x2xf32>
+}
+
+// -----
+
+// prog.matmul C4: the shapes fit, transposed or not.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w" input tensor<96xi8>>]
+    outputs [#prog.value<"y" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<96xi8>, %y: memref<1x4x2xf32>):
+  // expected-error @below {{'prog.matmul' op has `a`}}
+  prog.matmul %x, %w as tensor<2x8xf32, #segue.layout<storage = int8_row>> into %y
+    : memref<1x4x8xf32>, memref<96xi8>, memref<1x4x2xf32>
+}
+
+// -----
+
+// prog.matmul C4: the bytes hold the weight.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w" input tensor<96xi8>>]
+    outputs [#prog.value<"y" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<96xi8>, %y: memref<1x4x2xf32>):
+  // expected-error @below {{'prog.matmul' op has `b` as 'tensor<20x8xf32, #segue.layout<space = device_dram, storage = int8_row>>', which needs a buffer of type 'memref<272xi8>' or more, not 'memref<96xi8>'}}
+  prog.matmul %x, %w as tensor<20x8xf32, #segue.layout<storage = int8_row>> transposed into %y
+    : memref<1x4x8xf32>, memref<96xi8>, memref<1x4x2xf32>
+}
+
+// -----
+
+// prog.matmul C4: nothing is accumulated.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w" input tensor<96xi8>>]
+    outputs [#prog.value<"y" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<96xi8>, %y: memref<1x4x2xf32>):
+  // expected-error @below {{'prog.matmul' op accumulates a product with codes, which only overwrites}}
+  prog.matmul %x, %w as tensor<2x8xf32, #segue.layout<storage = int8_row>> transposed into %y accumulate
+    : memref<1x4x8xf32>, memref<96xi8>, memref<1x4x2xf32>
+}
+
+// -----
+
+// prog.matmul C4: the rows of codes are contiguous.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w" input tensor<96xi8>>]
+    outputs [#prog.value<"y" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<96xi8>, %y: memref<1x4x2xf32>):
+  // expected-error @below {{'prog.matmul' op has `b` as 'tensor<2x8xf32, #segue.layout<space = device_dram, strides = [1, 2], storage = int8_row>>', whose rows are not contiguous or overlap}}
+  prog.matmul %x, %w as tensor<2x8xf32, #segue.layout<strides = [1, 2], storage = int8_row>> transposed into %y
+    : memref<1x4x8xf32>, memref<96xi8>, memref<1x4x2xf32>
+}
+
+// -----
+
+// prog.matmul C4: only codes are read transposed.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w" input tensor<1x8x2xf32>>]
+    outputs [#prog.value<"y" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<1x8x2xf32>, %y: memref<1x4x2xf32>):
+  // expected-error @below {{'prog.matmul' op reads the transpose of `b`, which is for a weight of codes alone}}
+  prog.matmul %x, %w transposed into %y : memref<1x4x8xf32>, memref<1x8x2xf32>, memref<1x4x2xf32>
+}

@@ -121,4 +121,22 @@ prog.program @layouts
   // CHECK: prog.to_layout %{{.*}} into %{{.*}} as tensor<4x8xf32, #segue.layout<space = device_dram, tile = [2, 4]>> : memref<4x8xf32>, memref<128xi8>
   prog.to_layout %v into %y as tensor<4x8xf32, #segue.layout<tile = [2, 4]>> : memref<4x8xf32>, memref<128xi8>
 }
+
+// A product reads a weight of codes as it lies, or its transpose; the bytes may
+// be a part of a buffer.
+// CHECK-LABEL: prog.program @codes
+prog.program @codes
+  inputs [#prog.value<"x" input tensor<1x4x8xf32>>,
+          #prog.value<"w" frozen tensor<2x8xf32, #segue.layout<storage = int8_row>>>,
+          #prog.value<"v" frozen tensor<8x2xbf16, #segue.layout<storage = int4_group64>>>]
+  outputs [#prog.value<"y" output tensor<1x4x2xf32>>, #prog.value<"z" output tensor<1x4x2xf32>>] {
+^bb0(%x: memref<1x4x8xf32>, %w: memref<72xi8>, %v: memref<272xi8>, %y: memref<1x4x2xf32>, %z: memref<1x4x2xf32>):
+  // CHECK: prog.matmul %{{.*}}, %{{.*}} as tensor<2x8xf32, #segue.layout<space = device_dram, storage = int8_row>> transposed into %{{.*}} : memref<1x4x8xf32>, memref<72xi8>, memref<1x4x2xf32>
+  prog.matmul %x, %w as tensor<2x8xf32, #segue.layout<storage = int8_row>> transposed into %y
+    : memref<1x4x8xf32>, memref<72xi8>, memref<1x4x2xf32>
+  // CHECK: prog.matmul %{{.*}}, %{{.*}} as tensor<8x2xbf16, #segue.layout<space = device_dram, storage = int4_group64>> into
+  prog.matmul %x, %v as tensor<8x2xbf16, #segue.layout<storage = int4_group64>> into %z
+    : memref<1x4x8xf32>, memref<272xi8>, memref<1x4x2xf32>
+}
+
 }

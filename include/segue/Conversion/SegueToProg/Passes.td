@@ -22,8 +22,10 @@ def SegueToProg : Pass<"segue-to-prog", "::mlir::ModuleOp"> {
     of the function, an operand of a concat, a shape that no strides can show)
     its producer writes there; a copy (`prog.to_layout`) is made only where the
     producer cannot. The layout of an input or output is that of its type or of
-    `segue.layout`; one with tiles or a row storage is copied to or from a dense
-    temporary, where it is first read and after all else is written.
+    `segue.layout`; one with tiles or codes is copied to or from a dense
+    temporary, where it is first read and after all else is written. A matrix of
+    codes that is the right operand of a product is not copied: the product
+    reads the codes (`prog.matmul ... as`).
 
     ```mlir
     func.func @forward(%x: tensor<4x8xf32>, %w: tensor<2x8xf32>) -> tensor<4x2xf32> {
@@ -49,7 +51,8 @@ def SegueToProg : Pass<"segue-to-prog", "::mlir::ModuleOp"> {
   let statistics = [
     Statistic<"copies", "copies", "Commands that only copy">,
     Statistic<"copiedBytes", "copied-bytes", "Bytes written by them">,
-    Statistic<"placed", "written-in-place", "Values written straight into a given place">
+    Statistic<"placed", "written-in-place", "Values written straight into a given place">,
+    Statistic<"fused", "products-of-codes", "Products that read a weight of codes where it lies">
   ];
 }
 

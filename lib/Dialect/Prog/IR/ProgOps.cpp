@@ -387,7 +387,43 @@ static bool isFloat(Type type) { return type.isF32() || type.isBF16() || type.is
 
 static Type elementOf(Value value) { return cast<MemRefType>(value.getType()).getElementType(); }
 
+static LogicalResult verifyLaid(Operation *op, StringRef what, Value buffer, RankedTensorType type);
+
+/// C4, and C1 to C3 of a product with a weight of codes.
+static LogicalResult verifyCodes(MatmulOp op) {
+  auto type = cast<RankedTensorType>(*op.getBType());
+  auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+  if (!layout || !layout.isQuantized() || !layout.getTile().empty() || type.getRank() != 2)
+    return op.emitOpError() << "has `b` as " << type
+                            << ", but only a matrix with a row or group storage and no tile is named";
+  if (failed(verifyLaid(op, "b", op.getB(), type)) || failed(verifyRank(op, "a", op.getA(), 3)))
+    return failure();
+  ArrayRef<int64_t> a = op.getA().getType().getShape(), b = type.getShape();
+  int64_t k = op.getBTransposed() ? b[1] : b[0], n = op.getBTransposed() ? b[0] : b[1];
+  if (failed(verifyShape(op, "a", op.getA(), {1, a[1], k}, /*contiguous=*/true)) ||
+      failed(verifyShape(op, "c", op.getC(), {1, a[1], n}, /*contiguous=*/true)) ||
+      (op.getBias() && failed(verifyShape(op, "bias", op.getBias(), {n}))))
+    return failure();
+  SmallVector<int64_t> codes = layout.getStridesFor(b), rows = *stridesOf(op.getA().getType());
+  if ((b[1] > 1 && codes[1] != 1) || (b[0] > 1 && codes[0] < b[1]))
+    return op.emitOpError() << "has `b` as " << type << ", whose rows are not contiguous or overlap";
+  if (a[1] > 1 && rows[1] < k)
+    return op.emitOpError() << "has `a` of type " << op.getA().getType() << ", whose rows of " << k
+                            << " elements overlap";
+  if (op.getAccumulate())
+    return op.emitOpError() << "accumulates a product with codes, which only overwrites";
+  Type element = elementOf(op.getA()), result = elementOf(op.getC());
+  if (!isFloat(element) || (result != element && !result.isF32()))
+    return op.emitOpError() << "multiplies " << element << " by codes into " << result
+                            << ", but needs a float type, and that or f32 for the result";
+  return success();
+}
+
 LogicalResult MatmulOp::verify() {
+  if (getBType())
+    return verifyCodes(*this);
+  if (getBTransposed())
+    return emitOpError() << "reads the transpose of `b`, which is for a weight of codes alone";
   // C1
   if (failed(verifyRank(*this, "a", getA(), 3)) || failed(verifyRank(*this, "b", getB(), 3)))
     return failure();
@@ -450,26 +486,28 @@ static RankedTensorType tensorIn(Value buffer, std::optional<Type> as) {
 RankedTensorType ToLayoutOp::getSourceTensor() { return tensorIn(getSource(), getSourceType()); }
 RankedTensorType ToLayoutOp::getTargetTensor() { return tensorIn(getTarget(), getTargetType()); }
 
-/// C2: `as` a tensor with tiles or rows, in bytes that hold it.
-static LogicalResult verifyLaid(ToLayoutOp op, StringRef what, Value buffer, std::optional<Type> as) {
-  if (!as)
-    return verifyShape(op, what, buffer, cast<MemRefType>(buffer.getType()).getShape());
-  auto type = cast<RankedTensorType>(*as);
+/// A tensor with tiles or codes in bytes that hold it.
+static LogicalResult verifyLaid(Operation *op, StringRef what, Value buffer, RankedTensorType type) {
   auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
   if (!layout || layout.isStrided())
-    return op.emitOpError() << "has `" << what << "` as " << type
-                            << ", but only a tensor whose layout has a tile or a row storage is named";
+    return op->emitOpError() << "has `" << what << "` as " << type
+                             << ", but only a tensor whose layout has a tile or a row storage is named";
   auto bytes = cast<MemRefType>(buffer.getType()), needed = bufferType(type);
   if (!needed || bytes.getRank() != 1 || !bytes.getElementType().isInteger(8) ||
       bytes.getNumElements() < needed.getNumElements() || spaceOf(bytes) != layout.getSpace())
-    return op.emitOpError() << "has `" << what << "` as " << type << ", which needs a buffer of type " << needed
-                            << " or more, not " << bytes;
+    return op->emitOpError() << "has `" << what << "` as " << type << ", which needs a buffer of type " << needed
+                             << " or more, not " << bytes;
   return success();
 }
 
 LogicalResult ToLayoutOp::verify() {
-  if (failed(verifyLaid(*this, "source", getSource(), getSourceType())) ||
-      failed(verifyLaid(*this, "target", getTarget(), getTargetType())))
+  auto verifySide = [&](StringRef what, Value buffer, std::optional<Type> as) { // C2
+    if (as)
+      return verifyLaid(*this, what, buffer, cast<RankedTensorType>(*as));
+    return verifyShape(*this, what, buffer, cast<MemRefType>(buffer.getType()).getShape());
+  };
+  if (failed(verifySide("source", getSource(), getSourceType())) ||
+      failed(verifySide("target", getTarget(), getTargetType())))
     return failure();
   RankedTensorType source = getSourceTensor(), target = getTargetTensor();
   if (source.getShape() != target.getShape()) { // C1

@@ -89,7 +89,7 @@ static bool canWrite(const Writer &writer, Type element, ArrayRef<int64_t> shape
     return false;
   auto isUnit = [&](int64_t dim) { return view.getDimSize(dim) == 1 || (*strides)[dim] == 1; };
   return llvm::TypeSwitch<Operation *, bool>(writer.command)
-      .Case([&](MatmulOp op) { return isUnit(2) || (isUnit(1) && !op.getBias()); })
+      .Case([&](MatmulOp op) { return isUnit(2) || (isUnit(1) && !op.getBias() && !op.getBType()); })
       .Case<AttentionOp, AttentionGradOp>([&](auto) { return view.getRank() == 4 && isUnit(3); })
       .Default(true);
 }

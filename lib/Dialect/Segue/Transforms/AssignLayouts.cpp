@@ -300,6 +300,18 @@ private:
   llvm::DenseMap<unsigned, StitchHint> byPlace;
 };
 
+/// True if `value`, or a transpose of it, is only ever the right operand of
+/// products without batch, and is one.
+static bool isReadByProducts(Value value) {
+  return !value.use_empty() && llvm::all_of(value.getUses(), [&](OpOperand &use) {
+    if (auto transpose = dyn_cast<TransposeOp>(use.getOwner()))
+      return isReadByProducts(transpose.getResult());
+    auto dot = dyn_cast<DotGeneralOp>(use.getOwner());
+    return dot && use.get() == dot.getRhs() && use.get() != dot.getLhs() && dot.getRhsBatch().empty() &&
+           dot.getRhsContract().size() == 1;
+  });
+}
+
 struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
   using SegueAssignLayoutsBase::SegueAssignLayoutsBase;
 
@@ -315,8 +327,13 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
     HintedPlaces hinted(module, all.places);
     if (!hints.empty() && failed(hinted.read(hints)))
       return failure();
+    std::optional<Storage> frozen = symbolizeStorage(frozenStorage);
+    if (!frozenStorage.empty() && (!frozen || *frozen == Storage::Element))
+      return module.emitError() << "`frozen-storage` is `" << frozenStorage
+                                << "`, but must be `int8_row`, `fp8_e4m3_row`, `fp8_e5m2_row`, `int4_group32` or "
+                                << "`int4_group64`";
     for (auto &[leader, members] : all.values()) {
-      LayoutAttr layout = decide(all.places, members, hinted);
+      LayoutAttr layout = decide(all.places, members, hinted, frozen);
       for (unsigned i : members)
         all.places[i].set(SegueDialect::kLayoutAttr, layout.getCanonical(all.places[i].type.getShape()));
     }
@@ -325,8 +342,19 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
     return success();
   }
 
+  /// A frozen matrix that only products read, or nobody in this function.
+  static bool isFrozenWeight(const Place &place) {
+    if (place.isResult || place.role != Role::Frozen || place.type.getRank() != 2 ||
+        !isa<FloatType>(place.type.getElementType()))
+      return false;
+    func::FuncOp function = place.function;
+    BlockArgument argument = function.getArgument(place.index);
+    return argument.use_empty() || isReadByProducts(argument);
+  }
+
   /// The layout of one tensor, which lies in the places `members`.
-  LayoutAttr decide(ArrayRef<Place> places, ArrayRef<unsigned> members, const HintedPlaces &hintedPlaces) {
+  LayoutAttr decide(ArrayRef<Place> places, ArrayRef<unsigned> members, const HintedPlaces &hintedPlaces,
+                    std::optional<Storage> frozen) {
     const StitchHint *hint = nullptr;
     const Place *source = nullptr, *derived = nullptr;
     for (unsigned i : members) {
@@ -349,6 +377,11 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
       hinted += members.size();
       LDBG() << places[members.front()].text() << " gets " << hint->layout << " by " << hint->where;
       return hint->layout;
+    }
+    if (frozen && llvm::all_of(members, [&](unsigned i) { return isFrozenWeight(places[i]); })) {
+      stored += members.size();
+      return LayoutAttr::get(&getContext(), Space::DeviceDram, {}, {}, *frozen, /*zeroPoints=*/false,
+                             kDefaultAlignment);
     }
     if (derived)
       return derived->given;

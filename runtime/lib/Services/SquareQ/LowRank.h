@@ -24,8 +24,8 @@ namespace segue::inline runtime {
 LowRankPair fitLowRank(std::span<const float> matrix, int64_t out, int64_t in, int64_t rank, const Threads &threads);
 
 /// matrix += factor * a b.
-void addLowRank(const LowRankPair &pair, int64_t out, int64_t in, int64_t rank, float factor,
-                const Threads &threads, std::span<float> matrix);
+void addLowRank(const LowRankPair &pair, int64_t out, int64_t in, int64_t rank, float factor, const Threads &threads,
+                std::span<float> matrix);
 
 } // namespace segue::inline runtime
 

@@ -245,16 +245,23 @@ def Prog_MatmulOp : Prog_Op<"matmul"> {
 
     Constraints: (C1) a is [batch, m, k], b is [batch, k, n], c is
     [batch, m, n], bias is [n]. (C2) c has unit stride in n. (C3) a and b have
-    one float element type, c that or f32.
+    one float element type, c that or f32. (C4) a b of bytes says after `as`
+    which weight of codes lies in it: a matrix with a row or group storage and
+    no tile, [k, n], or [n, k] if `transposed`. Then batch is 1, the rows of
+    a and of the codes are contiguous and do not overlap, and nothing is
+    accumulated. No copy of the weight in floats is made.
 
     Example: `prog.matmul %a, %b into %c : memref<1x4x8xf32>, memref<1x8x2xf32>, memref<1x4x2xf32>`
+
+    Example: `prog.matmul %a, %w as tensor<2x8xf32, #segue.layout<storage = int8_row>> transposed into %c : memref<1x4x8xf32>, memref<72xi8>, memref<1x4x2xf32>`
   }];
   let arguments = (ins Prog_Reads<"[batch, m, k]">:$a, Prog_Reads<"[batch, k, n]">:$b,
+                       OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$bType, UnitAttr:$bTransposed,
                        Arg<Optional<Prog_Buffer>, "[n]", [MemRead]>:$bias,
                        Arg<Prog_Buffer, "[batch, m, n]", [MemRead, MemWrite]>:$c, UnitAttr:$accumulate,
                        DefaultValuedAttr<Prog_ActivationAttr, "Activation::None">:$activation);
   let assemblyFormat = [{
-    $a `,` $b (`bias` $bias^ `:` type($bias))? `into` $c (`accumulate` $accumulate^)? (`activation` $activation^)?
+    $a `,` $b (`as` $bType^)? (`transposed` $bTransposed^)? (`bias` $bias^ `:` type($bias))? `into` $c (`accumulate` $accumulate^)? (`activation` $activation^)?
     attr-dict `:` type($a) `,` type($b) `,` type($c)
   }];
   let hasVerifier = 1;

@@ -229,8 +229,11 @@ def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
        are known by their interface (names, roles, shapes, element types), so
        that hints for other modules are left alone. Of two hints for one tensor
        the one that saves more bytes counts.
-    3. the type of a gradient, which has that of its value.
-    4. dense in `device_dram`.
+    3. `frozen-storage`: a frozen matrix of floats that is the right operand of
+       products and nothing else, in all functions that take it, is stored so.
+       The products read its codes, and no copy of it in floats is made.
+    4. the type of a gradient, which has that of its value.
+    5. dense in `device_dram`.
 
     Inside of a function layouts are the compiler's to choose: types lose their
     `#segue.layout`, and `segue.to_layout` its meaning.
@@ -245,9 +248,14 @@ def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
         -> (tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram>}) {
     ```
   }];
-  let options = [Option<"hints", "hints", "std::string", "\"\"", "File that StitchReport::writeHints wrote">];
+  let options = [
+    Option<"hints", "hints", "std::string", "\"\"", "File that StitchReport::writeHints wrote">,
+    Option<"frozenStorage", "frozen-storage", "std::string", "\"\"",
+           "How frozen matrices that only products read are stored: int8_row, int4_group64, ...">
+  ];
   let statistics = [Statistic<"given", "given", "Inputs and outputs whose layout the source gives">,
-                    Statistic<"hinted", "hinted", "Inputs and outputs whose layout a hint gives">];
+                    Statistic<"hinted", "hinted", "Inputs and outputs whose layout a hint gives">,
+                    Statistic<"stored", "stored", "Inputs in the frozen storage">];
   let dependentDialects = ["::segue::SegueDialect"];
 }
 
