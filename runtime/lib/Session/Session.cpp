@@ -78,12 +78,14 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
       if (plan.optimizerInputs[i].feed == Feed::State)
         optimizerState[plan.optimizerInputs[i].state] = Tensor::zeros(device, plan.optimizer->input(i).desc());
   }
+  streamed.emplace(services ? services->weights() : nullptr, modules, plans, table, values);
 }
 
 /// What a config file says of the device and of records.
 void Session::State::configure(const Config &config) {
   services = MemoryServices::create(
-      device, config, {.next = options.events, .recordEvents = options.recordEvents, .warn = options.warn});
+      device, config,
+      {.next = options.events, .recordEvents = options.recordEvents, .warn = options.warn, .log = options.log});
   if (services)
     options.events = services.get();
   if (!config.has("memory.stitch"))
@@ -275,6 +277,7 @@ double Session::forwardBackward(const TensorMap &batch) {
                     "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
+      s.streamed->prepare();
       if (!s.plannedFor)
         s.planFor(1);
       if (s.services)
@@ -336,8 +339,20 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   Wiring wiring = s.wiringFor(batch);
   TensorMap placed = s.placeBatch(wiring, batch);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
-  for (size_t m = 0; m < s.modules.size(); ++m)
-    outputs[m] = s.modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
+  if (!s.waiting)
+    s.streamed->prepare();
+  try {
+    if (s.services)
+      s.services->beginEvaluation();
+    for (size_t m = 0; m < s.modules.size(); ++m)
+      outputs[m] = s.modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
+    if (s.services)
+      s.services->endEvaluation();
+  } catch (...) {
+    if (s.services)
+      s.services->abortEvaluation();
+    throw;
+  }
   for (const auto &[name, tensor] : batch)
     giveBack(tensor);
   return byName(s.ports.back().outputs, outputs.back());
@@ -355,9 +370,12 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value &value = program.inputs()[i];
     switch (inputs[i].feed) {
-    case Feed::Parameter:
-      tensors.push_back(values[inputs[i].slot]);
+    case Feed::Parameter: {
+      const Tensor &parameter = values[inputs[i].slot];
+      bool isBrought = streamed->has(inputs[i].slot) && !streamed->comesByBlock(program);
+      tensors.push_back(isBrought ? toLayout(device, parameter, value.desc()) : parameter);
       break;
+    }
     case Feed::Gradient: {
       Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
       Tensor gradient = !sum ? Tensor::zeros(device, value.desc()) : toLayout(device, sum, value.desc());
@@ -403,7 +421,8 @@ double Session::State::gradientNorm() {
 void Session::State::runOptimizer(const OptimizerPlan &plan, double lr, double clip) {
   std::vector<Tensor> results = submit(
       device, *plan.optimizer, optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, clip, true), options.events);
-  // Written in place, mostly; a parameter bound to another layout is not.
+  // Written in place, mostly; a parameter that was brought, or bound to another
+  // layout, is not.
   for (size_t i = 0; i < results.size(); ++i) {
     const OptimizerValue &value = plan.optimizerOutputs[i];
     if (value.feed == Feed::Scratch)
@@ -412,6 +431,9 @@ void Session::State::runOptimizer(const OptimizerPlan &plan, double lr, double c
         value.feed == Feed::Parameter ? values[value.slot] : optimizerState.find(value.state)->second;
     if (!sameTensor(results[i], target))
       copyInto(results[i], target);
+    results[i] = Tensor();
+    if (value.feed == Feed::Parameter && !streamed->comesByBlock(*plan.optimizer))
+      streamed->written(value.slot);
   }
 }
 

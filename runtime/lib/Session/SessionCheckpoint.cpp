@@ -13,9 +13,8 @@
 namespace segue::inline runtime {
 
 Checkpoint Session::checkpoint() const {
-  const State &s = *state_;
-  s.settle();
-  s.requireWhole();
+  State &s = *state_;
+  s.flush();
   s.requireValues();
   Checkpoint checkpoint;
   for (size_t slot = 0; slot < s.values.size(); ++slot)

@@ -12,6 +12,7 @@
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace segue::inline runtime {
@@ -34,32 +35,65 @@ void giveBack(const Tensor &tensor) {
     waitForUses(tensor);
 }
 
+Tensor Session::State::placed(size_t slot, const Tensor &source) const {
+  if (!streamed->has(slot))
+    return copyTo(device, source, table.infos()[slot].desc);
+  Tensor value = streamed->allocate(device, slot);
+  copyInto(source, value);
+  return value;
+}
+
 void Session::State::assign(size_t slot, const Tensor &tensor) {
   Tensor value = values[slot];
-  if (value && value.storage()->isWritable())
+  bool isKept = value && value.storage()->isWritable();
+  if (isKept && streamed->has(slot))
+    streamed->flush();
+  if (isKept)
     copyInto(tensor, value);
   else
-    value = copyTo(device, tensor, table.infos()[slot].desc);
+    value = placed(slot, tensor);
   giveBack(tensor);
   wait(value); // a value that never arrives is no value
   values[slot] = std::move(value);
+  isKept ? streamed->written(slot) : streamed->replaced(slot);
 }
 
-/// Assigns sources by slot. What has to be allocated is allocated first.
-void Session::State::assignAll(const std::vector<Tensor> &sources) {
+/// The bytes that a frozen parameter has already are read where they lie.
+static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
+  if (!a.device()->hasBytes())
+    return true;
+  Tensor x = toHost(a), y = toHost(b);
+  return std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
+}
+
+void Session::State::assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files) {
   std::vector<Tensor> fresh(values.size());
-  for (size_t slot = 0; slot < values.size(); ++slot)
-    if (!values[slot] || !values[slot].storage()->isWritable())
-      fresh[slot] = copyTo(device, sources[slot], table.infos()[slot].desc);
+  std::vector<bool> stays(values.size());
+  for (size_t slot = 0; slot < values.size(); ++slot) {
+    if (!files.empty() && !files[slot].path.empty())
+      fresh[slot] = sources[slot];
+    else if (streamed->isBacked(slot) && haveEqualBytes(sources[slot], values[slot]))
+      stays[slot] = true;
+    else if (!values[slot] || !values[slot].storage()->isWritable())
+      fresh[slot] = placed(slot, sources[slot]);
+  }
   for (const Tensor &value : fresh)
     if (value)
       wait(value);                         // nothing has changed if one never arrives
   bool before = std::exchange(torn, true); // while some are new
+  streamed->replacedAll();
   for (size_t slot = 0; slot < values.size(); ++slot) {
-    if (fresh[slot])
-      values[slot] = std::move(fresh[slot]);
-    else
+    if (stays[slot])
+      continue;
+    if (!fresh[slot]) {
       copyInto(sources[slot], values[slot]);
+      continue;
+    }
+    values[slot] = std::move(fresh[slot]);
+    if (!files.empty() && !files[slot].path.empty())
+      streamed->setFile(slot, files[slot].path, files[slot].name);
+    else
+      streamed->replaced(slot);
   }
   for (const Tensor &source : sources)
     giveBack(source);
@@ -78,19 +112,32 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   size_t slot = state_->table.require(key);
   state_->checkFits(slot, tensor);
   const ParameterInfo &info = state_->table.infos()[slot];
-  bool fits = tensor.device() == state_->device && hasLayout(tensor, info.desc.layout) &&
-              (tensor.storage()->isWritable() || !info.trained);
-  if (fits)
-    state_->values[slot] = tensor;
-  else
+  Layout layout = info.desc.layout;
+  bool isStreamed = state_->streamed->has(slot);
+  if (isStreamed) { // it is copied from wherever it lies
+    layout.space = tensor.desc().layout.space;
+    layout.alignment = tensor.desc().layout.alignment;
+  }
+  bool fits = tensor.device() == state_->device && hasLayout(tensor, layout) &&
+              (tensor.storage()->isWritable() || !info.trained) &&
+              (!isStreamed || state_->canBeStreamedFrom(slot, tensor));
+  if (!fits) {
     state_->assign(slot, tensor);
-  return fits;
+    return false;
+  }
+  if (isStreamed)
+    state_->streamed->flush();
+  state_->values[slot] = tensor;
+  state_->streamed->replaced(slot);
+  return true;
 }
 
 void Session::allocateParameters() {
   for (size_t slot = 0; slot < state_->values.size(); ++slot)
     if (!state_->values[slot])
-      state_->values[slot] = Tensor::empty(state_->device, state_->table.infos()[slot].desc);
+      state_->values[slot] = state_->streamed->has(slot)
+                                 ? state_->streamed->allocate(state_->device, slot)
+                                 : Tensor::empty(state_->device, state_->table.infos()[slot].desc);
 }
 
 const Tensor &Session::parameter(std::string_view key) const {
@@ -98,6 +145,8 @@ const Tensor &Session::parameter(std::string_view key) const {
   if (!state_->values[slot])
     throw Error(ErrorCode::MissingWeight,
                 "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
+  if (state_->streamed->has(slot))
+    state_->flush();
   return state_->values[slot];
 }
 
@@ -112,6 +161,7 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
   for (const SafetensorsEntry &entry : file.entries())
     unused.insert(entry.name), known.push_back(entry.name);
   std::vector<Tensor> sources;
+  std::vector<State::FileEntry> files(state_->table.size());
   for (size_t slot = 0; slot < state_->table.size(); ++slot) {
     const ParameterInfo &info = state_->table.infos()[slot];
     const SafetensorsEntry *entry = file.find(info.key);
@@ -124,8 +174,10 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
     unused.erase(entry->name);
     sources.push_back(file.tensor(state_->device, entry->name));
     checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
+    if (state_->streamed->has(slot) && !info.trained)
+      files[slot] = {path, entry->name};
   }
-  state_->assignAll(sources);
+  state_->assignAll(sources, files);
   return {unused.begin(), unused.end()};
 }
 
@@ -148,7 +200,7 @@ bool Session::State::hasLostState() const {
                      [&](const auto &item) { return isLost(item.second); });
 }
 
-void Session::State::settle() const {
+void Session::State::settle() {
   Fence writes;
   auto add = [&](const Tensor &tensor) {
     if (tensor)
@@ -159,6 +211,23 @@ void Session::State::settle() const {
     add(tensor);
   if (!writes.empty())
     device->wait(writes);
+  streamed->wait();
+}
+
+void Session::State::flush() {
+  settle();
+  requireWhole();
+  streamed->flush();
+}
+
+/// Memory that two parameters share would be two copies on the device.
+bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const {
+  if (!isHostSpace(tensor.desc().layout.space) && !device->hasUnifiedMemory())
+    return false;
+  for (size_t other = 0; other < values.size(); ++other)
+    if (other != slot && values[other] && values[other].storage() == tensor.storage())
+      return false;
+  return true;
 }
 
 void Session::State::requireWhole() const {

@@ -15,8 +15,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 
 #include "GradientTape.h"
-#include "OptimizerPlan.h"
-#include "ParameterTable.h"
+#include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <set>
 
@@ -30,13 +29,25 @@ struct Session::State {
   // Parameters.
   void checkFits(size_t slot, const Tensor &tensor) const;
   void assign(size_t slot, const Tensor &tensor);
-  void assignAll(const std::vector<Tensor> &sources);
+  bool canBeStreamedFrom(size_t slot, const Tensor &tensor) const;
+  /// A copy of `source` where the parameter lies between two uses.
+  Tensor placed(size_t slot, const Tensor &source) const;
+  struct FileEntry {
+    std::filesystem::path path;
+    std::string name;
+  };
+  /// Assigns sources by slot. What has to be allocated is allocated first. Of a
+  /// frozen parameter that is streamed the file in `files` serves itself.
+  void assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files = {});
   void requireValues() const;
   void requireWhole() const;
   /// Whether queued writes of parameters or states have failed since.
   bool hasLostState() const;
   /// Blocks until they are written, or have failed.
-  void settle() const;
+  void settle();
+  /// The same, and values of the host are those on the device. Throws StateTorn
+  /// if there are none, what StreamedParameters::flush throws.
+  void flush();
 
   // Phases.
   void enter(Phase phase) {
@@ -94,6 +105,7 @@ struct Session::State {
   size_t plannedFor = 0;
   /// Null unless the config enables some; `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;
+  std::optional<StreamedParameters> streamed;
 };
 
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.

@@ -71,13 +71,13 @@ public:
 
   void stream(WeightStreamer &streamer, const std::function<WeightSource(size_t, size_t)> &sourceOf = {}) {
     auto add = [&](StepPhase phase, size_t c, const char *program) {
-      Chain &chain = chains_[c];
-      streamer.add(phase, std::string(1, char('a' + c)), chain.binary.program(program), [&](const Value &value) {
-        size_t index = size_t(std::stoi(value.name.substr(1)));
-        WeightSource source;
-        source.host = chain.weights[index];
-        return std::optional(sourceOf ? sourceOf(c, index) : source);
-      });
+      streamer.add(phase, std::string(1, char('a' + c)), chains_[c].binary.program(program),
+                   [this, c, sourceOf](const Value &value) {
+                     size_t index = size_t(std::stoi(value.name.substr(1)));
+                     WeightSource source;
+                     source.host = chains_[c].weights[index];
+                     return std::optional(sourceOf ? sourceOf(c, index) : source);
+                   });
     };
     add(StepPhase::Forward, 0, "forward");
     add(StepPhase::Forward, 1, "forward");

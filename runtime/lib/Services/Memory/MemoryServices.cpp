@@ -14,8 +14,10 @@
 #include "segue/runtime/Services/MemoryServices.h"
 #include "ActivationActor.h"
 #include "PlannedActor.h"
+#include "WeightActor.h"
 #include "segue/runtime/Error.h"
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -50,8 +52,12 @@ struct MemoryServices::Impl {
   /// Among the actors, or null.
   ActivationActor *activation = nullptr;
   PlannedActor *planned = nullptr;
+  WeightActor *weights = nullptr;
   int64_t nextStep = 1;
-  bool inStep = false;
+  bool inStep = false, isEvaluating = false;
+  /// Who brings an input that was deferred, by program and input; null: the
+  /// user's sink.
+  std::map<std::tuple<const void *, size_t, uint32_t>, ServiceActor *> bringers;
   /// Phases are noted and told to nobody.
   bool quiet = false;
   double phaseBegan = 0;
@@ -106,9 +112,12 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
 std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const Config &config,
                                                        MemoryServicesOptions options) {
   ConfigReader conductorReader = config.section(conductorSection), activationReader = config.section(activationSection);
+  ConfigReader weightReader = config.section(WeightStagehandConfig::section);
   ConductorConfig conductor = ConductorConfig::read(conductorReader);
   ActivationStagehandConfig activation = ActivationStagehandConfig::read(activationReader);
-  if (!conductor.enabled && !activation.enabled)
+  WeightStagehandConfig weights = WeightStagehandConfig::read(weightReader);
+  bool streamsWeights = weights.enabled && weights.isGiven;
+  if (!conductor.enabled && !activation.enabled && !streamsWeights)
     return nullptr;
   // A plan has no watermarks.
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
@@ -133,6 +142,15 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   } else if (activation.enabled) {
     auto actor = std::make_unique<ActivationActor>(impl->context, activation, config.json(activationSection));
     impl->activation = actor.get();
+    impl->addActor(std::move(actor));
+  }
+  // After activations, which make room first.
+  if (streamsWeights) {
+    WeightStreamerOptions streaming;
+    streaming.warn = impl->options.warn;
+    streaming.log = impl->options.log;
+    auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
+    impl->weights = actor.get();
     impl->addActor(std::move(actor));
   }
   impl->roomMaker = impl->context.device->memory().addRoomMaker(
@@ -164,7 +182,7 @@ MemoryServices::Impl::~Impl() {
 //===----------------------------------------------------------------------===//
 
 void MemoryServices::Impl::catchUp() {
-  if (!inStep)
+  if (!inStep && !isEvaluating)
     return;
   if (context.conductor.isEnabled())
     context.engine().settle(/*all=*/false);
@@ -220,6 +238,34 @@ void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &pla
     impl_->planned->follow(profile, plan);
 }
 
+WeightStreamer *MemoryServices::weights() { return impl_->weights ? &impl_->weights->streamer() : nullptr; }
+const WeightStreamer *MemoryServices::weights() const { return const_cast<MemoryServices *>(this)->weights(); }
+
+void MemoryServices::beginEvaluation() {
+  if (impl_->inStep)
+    return;
+  impl_->isEvaluating = true;
+  for (const auto &actor : impl_->actors)
+    actor->beginEvaluation();
+}
+
+void MemoryServices::endEvaluation() {
+  if (!std::exchange(impl_->isEvaluating, false))
+    return;
+  for (const auto &actor : impl_->actors)
+    actor->endEvaluation();
+}
+
+void MemoryServices::abortEvaluation() noexcept {
+  impl_->isEvaluating = false;
+  try {
+    for (const auto &actor : impl_->actors)
+      actor->abortEvaluation();
+  } catch (const std::exception &error) {
+    impl_->context.warn(std::string("memory services: an evaluation could not be aborted in order: ") + error.what());
+  }
+}
+
 void MemoryServices::setStep(int64_t step) { impl_->nextStep = step; }
 
 void MemoryServices::abortStep() noexcept {
@@ -231,9 +277,8 @@ void MemoryServices::abortStep() noexcept {
 }
 
 void MemoryServices::Impl::abortStep() noexcept {
-  if (!inStep)
+  if (!std::exchange(inStep, false))
     return;
-  inStep = false;
   try {
     context.device->drain();
     context.engine().settle(/*all=*/true);
@@ -268,10 +313,10 @@ void MemoryServices::onBlockBegin(const Program &program, std::string_view block
   Impl &s = *impl_;
   if (s.options.next)
     s.options.next->onBlockBegin(program, block);
-  if (!s.inStep)
+  if (!s.inStep && !s.isEvaluating)
     return;
   s.catchUp();
-  if (s.context.conductor.isEnabled())
+  if (s.context.conductor.isEnabled() && s.inStep)
     s.context.conductor.enterBlock(block);
   for (const auto &actor : s.actors)
     actor->onBlockBegin(program, block);
@@ -281,7 +326,7 @@ void MemoryServices::onBlockEnd(const Program &program) {
   Impl &s = *impl_;
   if (s.options.next)
     s.options.next->onBlockEnd(program);
-  if (!s.inStep)
+  if (!s.inStep && !s.isEvaluating)
     return;
   s.catchUp();
   for (const auto &actor : s.actors)
@@ -350,7 +395,29 @@ void MemoryServices::onAccumulated(Tensor &sum) {
       actor->onAccumulated(sum);
 }
 
+bool MemoryServices::defersInput(const Program &program, uint32_t input, const Tensor &value) {
+  Impl &s = *impl_;
+  std::tuple key(static_cast<const void *>(program.image().get()), program.index(), input);
+  if (s.options.next && s.options.next->defersInput(program, input, value)) {
+    s.bringers[key] = nullptr;
+    return true;
+  }
+  if (s.inStep || s.isEvaluating)
+    for (const auto &actor : s.actors)
+      if (actor->defersInput(program, input, value)) {
+        s.bringers[key] = actor.get();
+        return true;
+      }
+  return false;
+}
+
+void MemoryServices::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+  ServiceActor *actor = impl_->bringers.find({program.image().get(), program.index(), input})->second;
+  actor ? actor->onBlockInput(program, input, value) : impl_->options.next->onBlockInput(program, input, value);
+}
+
 Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
+Json MemoryServices::weightRecord() const { return impl_->weights ? impl_->weights->streamer().record() : Json(); }
 Json MemoryServices::activationRecord() const { return impl_->activation ? impl_->activation->record() : Json(); }
 
 } // namespace segue::inline runtime

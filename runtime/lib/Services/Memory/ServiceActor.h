@@ -54,6 +54,10 @@ public:
   virtual void onOutput(const Program &program, uint32_t output, Tensor &value) {}
   virtual void onAccumulate(Tensor &sum, Tensor &gradient) {}
   virtual void onAccumulated(Tensor &sum) {}
+  /// The first actor that says true brings the input. Also within evaluations.
+  virtual bool defersInput(const Program &program, uint32_t input, const Tensor &value) { return false; }
+  /// To the actor that deferred it.
+  virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
 
   virtual void beginStep(int64_t step) {}
   /// Tells the policy of copies that have ended. Before every event.
@@ -62,6 +66,10 @@ public:
   virtual void makeRoom(uint64_t wanted) {}
   /// The queues are drained: releases everything.
   virtual void abortStep() {}
+  /// Programs run outside of steps: blocks begin and end, and nothing else.
+  virtual void beginEvaluation() {}
+  virtual void endEvaluation() {}
+  virtual void abortEvaluation() {}
 };
 
 } // namespace segue::inline runtime

@@ -87,6 +87,19 @@ WeightActions WeightStagehand::makeRoom(int64_t bytes) {
   return actions;
 }
 
+WeightActions WeightStagehand::drop(std::string_view id) {
+  Block &block = find(id);
+  int64_t changed = std::exchange(block.changedBytes, 0);
+  WeightActions actions;
+  try {
+    startEviction(block, actions);
+  } catch (...) {
+    block.changedBytes = changed;
+    throw;
+  }
+  return actions;
+}
+
 WeightActions WeightStagehand::evicted(std::string_view id) {
   Block &block = find(id);
   bool savedBack = block.state == BlockState::Evicting;

@@ -56,7 +56,11 @@ void WeightStagehand::closeStep(bool aborted) {
   if (history_.size() > rollingSteps)
     history_.pop_front();
   inStep_ = false;
-  // Nobody needs these any more.
+  dropPending();
+}
+
+/// Nobody needs these any more.
+void WeightStagehand::dropPending() {
   for (Block *block : pending_) {
     block->isPending = false;
     if (slabs_.holds(block->id))
@@ -69,6 +73,11 @@ void WeightStagehand::closeStep(bool aborted) {
 
 void WeightStagehand::abortStep() {
   closeStep(/*aborted=*/true);
+  abandonUses();
+}
+
+void WeightStagehand::abandonUses() {
+  dropPending();
   for (Block &block : blocks_)
     block.uses = 0;
 }

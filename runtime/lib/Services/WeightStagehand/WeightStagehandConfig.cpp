@@ -29,6 +29,14 @@ WeightStagehandConfig WeightStagehandConfig::read(ConfigReader &reader) {
   const Range count = Range::between(0, INT32_MAX);
 
   WeightStagehandConfig config;
+  for (std::string_view key : {"stagehand_enabled",        "pinned_pool_mb",          "pinned_slab_mb",
+                               "pinned_slab_alignment",    "vram_high_watermark_mb",  "vram_low_watermark_mb",
+                               "max_inflight_transfers",   "copy_stream_priority",    "policy",
+                               "prefetch_window_blocks",   "eviction_cooldown_steps", "strict_bf16",
+                               "fail_on_dtype_promotion",  "nan_inf_check",           "telemetry_enabled",
+                               "telemetry_interval_steps", "telemetry_file",          "debug_trace",
+                               "squareq_slab_path",        "squareq_manifest_path"})
+    config.isGiven |= reader.has(key);
   config.enabled = reader.getBool("stagehand_enabled", config.enabled);
   config.pinnedPoolMiB = reader.getOptionalInt("pinned_pool_mb", poolSize);
   config.pinnedSlabMiB = reader.getOptionalInt("pinned_slab_mb", poolSize);

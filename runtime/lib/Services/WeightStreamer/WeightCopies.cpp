@@ -87,7 +87,7 @@ void WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
 /// room for it in one piece, into other memory of the host.
 Tensor WeightStreamer::Impl::stage(Block &block, const Weight &weight, uint64_t &slabOffset) {
   TensorDesc desc(weight.entry->shape, *weight.entry->element, Layout{.space = Space::HostPinned});
-  uint64_t bytes = desc.spanBytes(), slabBytes = pool->classBytes(0);
+  uint64_t bytes = desc.spanBytes(), slabBytes = pool ? pool->classBytes(0) : 0;
   Tensor tensor;
   bool fits = !block.slabs.empty() && slabOffset + bytes <= slabBytes;
   if (!fits && bytes <= slabBytes)
@@ -217,31 +217,83 @@ void WeightStreamer::Impl::finishSaveBack(Block &block) {
   carryOut(policy->evicted(block.id));
 }
 
+/// Throws if the block cannot be saved back; it stays as it is then.
+void WeightStreamer::Impl::flush(Block &block) {
+  if (std::ranges::none_of(block.weights, &Weight::isChanged))
+    return;
+  bool queued = queueSaveBack(block);
+  if (queued)
+    device->wait(block.copied);
+  for (Weight *weight : block.weights) {
+    if (!weight->isChanged)
+      continue;
+    if (const Error *failure = weight->source.host.storage()->failure())
+      throw failure->within("block \"" + block.id + "\" cannot be saved back");
+    if (queued)
+      weight->isChanged = false;
+  }
+  if (!queued)
+    throw Error(ErrorCode::TransferFailed, "block \"" + block.id + "\" cannot be saved back");
+  policy->savedBack(block.id);
+}
+
 void WeightStreamer::flush() {
   Impl &s = *impl_;
   while (!s.saving.empty()) {
     s.device->wait(s.saving.front()->copied);
     s.finishSaveBack(*s.saving.front());
   }
-  for (const auto &block : s.blocks) {
-    bool isChanged = std::ranges::any_of(block->weights, [](const Impl::Weight *weight) { return weight->isChanged; });
-    if (!isChanged)
-      continue;
-    bool queued = s.queueSaveBack(*block);
-    if (queued)
-      s.device->wait(block->copied);
-    for (Impl::Weight *weight : block->weights) {
-      if (!weight->isChanged)
-        continue;
-      if (const Error *failure = weight->source.host.storage()->failure())
-        throw failure->within("block \"" + block->id + "\" cannot be saved back");
-      if (queued)
-        weight->isChanged = false;
-    }
-    if (!queued)
-      throw Error(ErrorCode::TransferFailed, "block \"" + block->id + "\" cannot be saved back");
-    s.policy->savedBack(block->id);
+  for (const auto &block : s.blocks)
+    s.flush(*block);
+}
+
+void WeightStreamer::wait() {
+  if (!impl_->computed.empty())
+    impl_->device->wait(impl_->computed);
+}
+
+void WeightStreamer::Impl::drop(Block &block) {
+  if (std::ranges::find(saving, &block) != saving.end()) {
+    device->wait(block.copied);
+    finishSaveBack(block);
   }
+  while (std::ranges::find(loading, &block) != loading.end()) {
+    device->wait(block.copied);
+    finishLoad(block, /*isNeeded=*/false);
+  }
+  if (policy->state(block.id) == BlockState::GpuReady)
+    carryOut(policy->drop(block.id));
+}
+
+/// Beside the owner's handle and ours: a third may be used to read, or to write,
+/// and memory of the caller by the caller. Files are checked apart.
+bool WeightStreamer::Impl::isSeenOutside(const Weight &weight) const {
+  const Tensor &host = weight.source.host;
+  return host && !weight.file && !weight.source.inSlab &&
+         (host.storage()->isExternal() || host.storage().use_count() > 2);
+}
+
+void WeightStreamer::Impl::dropSeenOutside() {
+  for (const auto &block : blocks)
+    if (std::ranges::any_of(block->weights, [this](const Weight *weight) { return isSeenOutside(*weight); }))
+      drop(*block);
+}
+
+void WeightStreamer::Impl::flushSeenOutside() {
+  for (const auto &block : blocks)
+    if (std::ranges::any_of(block->weights, [this](const Weight *weight) { return isSeenOutside(*weight); }))
+      flush(*block);
+}
+
+void WeightStreamer::hostChanged(const Tensor &host) {
+  for (const auto &[key, weight] : impl_->weights)
+    if (weight->block && weight->source.host && weight->source.host.storage() == host.storage())
+      impl_->drop(*weight->block);
+}
+
+void WeightStreamer::checkFiles() const {
+  for (const auto &[path, file] : impl_->files)
+    file->checkUnchanged();
 }
 
 //===----------------------------------------------------------------------===//

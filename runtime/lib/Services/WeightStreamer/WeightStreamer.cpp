@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -46,89 +47,158 @@ WeightStreamer::~WeightStreamer() {
 // Programs
 //===----------------------------------------------------------------------===//
 
+static std::string inModule(const std::string &module, std::string_view name, const char *separator) {
+  return module.empty() ? std::string(name) : module + separator + std::string(name);
+}
+
 void WeightStreamer::add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources) {
-  if (impl_->policy)
-    throw Error(ErrorCode::StateTransition, "weight streamer: program \"" + program.name() + "\" is added after start");
-  impl_->add(phase, module, program, sources);
+  impl_->add(impl_->phases[size_t(phase) - size_t(StepPhase::Forward)], module, program, sources);
 }
 
-static std::string inModule(const std::string &module, const std::string &name, const char *separator) {
-  return module.empty() ? name : module + separator + name;
+void WeightStreamer::addEvaluation(const std::string &module, const Program &program, const Sources &sources) {
+  impl_->add(impl_->evaluation, module, program, sources);
 }
 
-void WeightStreamer::Impl::add(StepPhase phase, const std::string &module, const Program &program,
+void WeightStreamer::Impl::add(Order &order, const std::string &module, const Program &program,
                                const Sources &sources) {
-  auto plan = std::make_unique<ProgramPlan>(ProgramPlan{program, phase, blockUses(program), {}, {}});
+  if (policy)
+    throw Error(ErrorCode::StateTransition, "weight streamer: program \"" + program.name() + "\" is added after start");
+  std::pair key{program.image().get(), program.index()};
+  for (auto [it, end] = byProgram.equal_range(key); it != end; ++it)
+    if (it->second->module == module)
+      return order.push_back(it->second);
+  auto plan = std::make_unique<ProgramPlan>(ProgramPlan{program, module, blockUses(program), {}, {}});
   plan->inputs.resize(program.inputs().size());
-  plan->blocks.resize(plan->uses.blocks.size());
   for (uint32_t i = 0; i < program.inputs().size(); ++i) {
     const Value &value = program.inputs()[i];
     if (value.role != Role::Parameter && value.role != Role::Frozen)
       continue;
-    auto known = weights.find(inModule(module, value.name, "."));
-    if (!plan->uses.streamable[i]) {
-      if (known != weights.end())
-        known->second->isStreamed = false;
-      continue;
+    std::unique_ptr<Weight> &weight = weights[inModule(module, value.name, ".")];
+    if (!weight) {
+      weight = std::make_unique<Weight>();
+      weight->key = inModule(module, value.name, ".");
+      weight->value = value;
+      weight->sources = sources;
+      weightOrder.push_back(weight.get());
     }
-    std::optional<WeightSource> source = sources(value);
-    if (!source)
-      continue;
-    if (known == weights.end()) {
-      plan->inputs[i] = &addWeight(module, program, i, *source);
-    } else {
-      plan->inputs[i] = known->second.get();
-    }
-    Weight &weight = *plan->inputs[i];
-    bool isReadOnly = !weight.source.host || !weight.source.host.storage()->isWritable();
-    if (plan->uses.written[i] && isReadOnly)
-      throw Error(ErrorCode::InvalidArgument, "weight \"" + weight.key + "\" is written by program \"" +
-                                                  program.name() +
-                                                  "\", and its source is read-only; give a tensor of the host");
-    weight.isWritten |= plan->uses.written[i];
+    weight->isStreamed &= plan->uses.streamable[i];
+    if (plan->uses.streamable[i])
+      plan->inputs[i] = weight.get();
+    if (plan->uses.written[i] && weight->writer.empty())
+      weight->writer = program.name();
   }
   for (const BlockUse &use : plan->uses.blocks)
-    for (uint32_t input : use.firstTouched)
-      if (Weight *weight = plan->inputs[input]) {
-        std::string id = inModule(module, use.name, "/");
-        if (weight->blockId.empty())
-          weight->blockId = id;
-        weight->isStreamed &= weight->blockId == id;
-      }
-  for (const BlockUse &use : plan->uses.blocks)
-    for (uint32_t input : use.lastTouched)
-      if (Weight *weight = plan->inputs[input])
-        weight->isStreamed &= weight->blockId == inModule(module, use.name, "/");
-  byProgram[{program.image().get(), program.index()}] = plan.get();
+    for (const std::vector<uint32_t> *touched : {&use.firstTouched, &use.lastTouched})
+      for (uint32_t input : *touched)
+        if (Weight *weight = plan->inputs[input]) {
+          std::string id = inModule(module, use.name, "/");
+          if (weight->blockId.empty()) {
+            weight->blockId = id;
+            weight->blockName = use.name;
+          }
+          weight->isStreamed &= weight->blockId == id;
+        }
+  byProgram.emplace(key, plan.get());
+  order.push_back(plan.get());
   programs.push_back(std::move(plan));
 }
 
-WeightStreamer::Impl::Weight &WeightStreamer::Impl::addWeight(const std::string &module, const Program &program,
-                                                              uint32_t input, const WeightSource &source) {
-  const Value &value = program.inputs()[input];
-  auto weight = std::make_unique<Weight>();
-  weight->key = inModule(module, value.name, ".");
-  weight->desc = value.sharedDesc;
-  weight->source = source;
-  if (const Tensor &host = source.host) {
-    if (!isHostSpace(host.desc().layout.space) && !device->hasUnifiedMemory())
+std::string WeightStreamer::blockOf(const std::string &module, std::string_view parameter) const {
+  auto it = impl_->weights.find(inModule(module, parameter, "."));
+  return it != impl_->weights.end() && it->second->isStreamed ? it->second->blockName : "";
+}
+
+bool WeightStreamer::hasProgram(const Program &program) const {
+  return impl_->byProgram.contains({program.image().get(), program.index()});
+}
+
+//===----------------------------------------------------------------------===//
+// Start
+//===----------------------------------------------------------------------===//
+
+bool WeightStreamer::isStarted() const { return impl_->policy.has_value(); }
+
+void WeightStreamer::start() {
+  if (impl_->policy)
+    throw Error(ErrorCode::StateTransition, "weight streamer: started twice");
+  try {
+    impl_->start();
+  } catch (...) {
+    impl_->stop();
+    throw;
+  }
+}
+
+void WeightStreamer::Impl::start() {
+  askSources();
+  openFiles();
+  makeBlocks();
+  takeMemory();
+  makeUses();
+  registerBlocks();
+}
+
+void WeightStreamer::stop() {
+  impl_->device->drain();
+  impl_->stop();
+}
+
+void WeightStreamer::Impl::stop() {
+  policy.reset();
+  freeSlots.clear();
+  loading.clear();
+  saving.clear();
+  open.clear();
+  current = nullptr;
+  inStep = isEvaluating = false;
+  for (Weight *weight : weightOrder) {
+    weight->source = {};
+    weight->file = nullptr;
+    weight->block = nullptr;
+    weight->isChanged = false;
+  }
+  byId.clear();
+  blocks.clear(); // with the slabs that they hold
+  pool.reset();
+  ring.clear();
+  files.clear();
+}
+
+void WeightStreamer::Impl::askSources() {
+  for (Weight *weight : weightOrder) {
+    std::optional<WeightSource> source = weight->isStreamed ? weight->sources(weight->value) : std::nullopt;
+    weight->desc = source ? weight->value.sharedDesc : nullptr;
+    if (!source)
+      continue;
+    weight->source = *source;
+    const Tensor &host = source->host;
+    bool isOfHost = source->file.empty() && !source->inSlab;
+    if (!weight->writer.empty() && !(isOfHost && host && host.storage()->isWritable()))
+      throw Error(ErrorCode::InvalidArgument, "weight \"" + weight->key + "\" is written by program \"" +
+                                                  weight->writer +
+                                                  "\", and its source is read-only; give a tensor of the host");
+    if (!host)
+      continue;
+    if (isOfHost && !isHostSpace(host.desc().layout.space) && !device->hasUnifiedMemory())
       throw Error(ErrorCode::InvalidArgument,
                   "weight \"" + weight->key + "\": " + host.desc().str() + " is no memory of the host");
-    if (host.shape() != value.desc().shape)
+    if (host.shape() != weight->desc->shape)
       throw Error(ErrorCode::LayoutMismatch, "weight \"" + weight->key + "\": " + host.desc().str() + " given, " +
-                                                 value.desc().str() + " declared");
+                                                 weight->desc->str() + " declared");
+    if (config.strictBf16 && host.element() != weight->desc->element)
+      throw Error(ErrorCode::DtypeMismatch, "weight \"" + weight->key + "\" is stored as " +
+                                                std::string(name(host.element())) + " and declared as " +
+                                                std::string(name(weight->desc->element)) +
+                                                "; convert it, or set strict_bf16 to false");
     weight->storedBytes = host.desc().spanBytes();
   }
-  Weight &added = *(weights[weight->key] = std::move(weight));
-  weightOrder.push_back(&added);
-  return added;
 }
 
 /// The tensors that files have for weights; all that do not match at once.
 void WeightStreamer::Impl::openFiles() {
   std::map<std::filesystem::path, std::vector<Weight *>> wanted;
   for (Weight *weight : weightOrder)
-    if (!weight->source.file.empty())
+    if (weight->desc && !weight->source.file.empty())
       wanted[weight->source.file].push_back(weight);
   for (const auto &[path, list] : wanted) {
     auto file = std::make_shared<const StoredFile>(path);
@@ -168,7 +238,7 @@ void WeightStreamer::Impl::describeStored(Weight &weight) {
 
 void WeightStreamer::Impl::makeBlocks() {
   for (Weight *weight : weightOrder) {
-    if (!weight->isStreamed)
+    if (!weight->desc)
       continue;
     describeStored(*weight);
     Block *&block = byId[weight->blockId];
@@ -189,9 +259,9 @@ void WeightStreamer::Impl::makeBlocks() {
 }
 
 /// A block is in use from the first of its parameters to the last.
-void WeightStreamer::Impl::makeOrders() {
-  std::vector<std::string> orders[3];
+void WeightStreamer::Impl::makeUses() {
   for (const auto &plan : programs) {
+    plan->blocks.assign(plan->uses.blocks.size(), {});
     std::map<Block *, std::pair<size_t, size_t>> spans;
     for (size_t i = 0; i < plan->uses.blocks.size(); ++i) {
       for (uint32_t input : plan->uses.blocks[i].firstTouched)
@@ -205,49 +275,65 @@ void WeightStreamer::Impl::makeOrders() {
       plan->blocks[span.first].begins = block;
       plan->blocks[span.second].ends = block;
     }
-    for (const Use &use : plan->blocks)
-      if (use.begins)
-        orders[size_t(plan->phase) - size_t(StepPhase::Forward)].push_back(use.begins->id);
   }
-  // Registration is in the order in which they first run.
-  std::vector<std::string> registered;
-  for (const auto &order : orders)
-    for (const std::string &id : order)
-      if (std::ranges::find(registered, id) == registered.end()) {
-        const Block &block = *byId.at(id);
-        bool isMutable = std::ranges::any_of(block.weights, [](const Weight *weight) { return weight->isWritten; });
-        bool fromSlab = std::ranges::any_of(block.weights, [](const Weight *weight) { return weight->source.inSlab; });
-        WeightBacking backing = block.isStaged && isMutable ? WeightBacking::FileMutable
-                                : block.isStaged            ? WeightBacking::File
-                                : fromSlab                  ? WeightBacking::Slab
-                                                            : WeightBacking::ResidentSource;
-        policy->registerBlock({.id = id,
-                               .bytes = int64_t(block.storedBytes),
-                               .backing = backing,
-                               .staged = block.isStaged,
-                               .model = {},
-                               .source = {}});
-        registered.push_back(id);
-      }
-  for (size_t i = 0; i < 3; ++i)
-    policy->setOrder(StepPhase(size_t(StepPhase::Forward) + i), orders[i]);
 }
 
-void WeightStreamer::start() {
-  Impl &s = *impl_;
-  if (s.policy)
-    throw Error(ErrorCode::StateTransition, "weight streamer: started twice");
-  s.openFiles();
-  for (const Impl::Weight *weight : s.weightOrder)
-    if (const Tensor &host = weight->source.host;
-        host && s.config.strictBf16 && host.element() != weight->desc->element)
-      throw Error(ErrorCode::DtypeMismatch, "weight \"" + weight->key + "\" is stored as " +
-                                                std::string(name(host.element())) + " and declared as " +
-                                                std::string(name(weight->desc->element)) +
-                                                "; convert it, or set strict_bf16 to false");
-  s.makeBlocks();
-  s.takeMemory();
-  s.makeOrders();
+std::vector<std::string> WeightStreamer::Impl::blocksOf(const Order &order) const {
+  std::vector<std::string> ids;
+  for (const ProgramPlan *plan : order)
+    for (const Use &use : plan->blocks)
+      if (use.begins)
+        ids.push_back(use.begins->id);
+  return ids;
+}
+
+/// In the order in which they first run.
+void WeightStreamer::Impl::registerBlocks() {
+  std::set<std::string> registered;
+  for (const Order *order : {&phases[0], &phases[1], &phases[2], &evaluation})
+    for (const std::string &id : blocksOf(*order)) {
+      if (!registered.insert(id).second)
+        continue;
+      const Block &block = *byId.at(id);
+      auto has = [&](auto &&property) { return std::ranges::any_of(block.weights, property); };
+      bool isMutable = has([](const Weight *weight) { return !weight->writer.empty(); });
+      bool fromSlab = has([](const Weight *weight) { return weight->source.inSlab; });
+      WeightBacking backing = block.isStaged && isMutable ? WeightBacking::FileMutable
+                              : block.isStaged            ? WeightBacking::File
+                              : fromSlab                  ? WeightBacking::Slab
+                                                          : WeightBacking::ResidentSource;
+      policy->registerBlock({.id = id,
+                             .bytes = int64_t(block.storedBytes),
+                             .backing = backing,
+                             .staged = block.isStaged,
+                             .model = {},
+                             .source = {}});
+    }
+  setOrders(/*isTraining=*/true);
+}
+
+void WeightStreamer::Impl::setOrders(bool isTraining) {
+  for (size_t i = 0; i < 3; ++i)
+    policy->setOrder(StepPhase(size_t(StepPhase::Forward) + i), isTraining ? blocksOf(phases[i])
+                                                                : i == 0   ? blocksOf(evaluation)
+                                                                           : std::vector<std::string>{});
+}
+
+/// Too small a pool is slower, never wrong: without one, reads go through other
+/// memory of the host. What the config asks for is taken or refused.
+void WeightStreamer::Impl::takePool(const WeightLimits &limits) {
+  uint64_t slabBytes[] = {uint64_t(limits.slabBytes)};
+  uint32_t count[] = {uint32_t(limits.slabs)};
+  try {
+    pool.emplace(device, slabBytes, count);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::DeviceOom || config.pinnedPoolMiB || config.pinnedSlabMiB)
+      throw;
+    options.warn("weight streamer: no page-locked memory for a slab of " + std::to_string(limits.slabBytes) +
+                 " bytes; weights of files are read through pageable memory");
+    for (const auto &block : blocks)
+      block->isStaged = false;
+  }
 }
 
 void WeightStreamer::Impl::takeMemory() {
@@ -263,6 +349,8 @@ void WeightStreamer::Impl::takeMemory() {
   }
   DeviceMemory &memory = device->memory();
   sizes.vramBudgetBytes = int64_t(std::min<uint64_t>(memory.budget(Space::DeviceDram), uint64_t(1) << 60));
+  sizes.hostBudgetBytes = int64_t(memory.budget(Space::HostPinned) -
+                                  std::min(memory.budget(Space::HostPinned), memory.liveBytes(Space::HostPinned)));
   WeightLimits limits = config.limits(sizes);
   int64_t slots = options.slots, used = int64_t(memory.liveBytes(Space::DeviceDram));
   if (!slots && slotBytes)
@@ -278,12 +366,9 @@ void WeightStreamer::Impl::takeMemory() {
   std::vector<std::shared_ptr<Storage>> taken;
   for (int64_t i = 0; i < slots; ++i)
     taken.push_back(Storage::allocate(device, Space::DeviceDram, slotBytes, slotAlignment, owner));
-  if (std::ranges::any_of(blocks, [](const auto &block) { return block->isStaged; })) {
-    uint64_t slabBytes[] = {uint64_t(limits.slabBytes)};
-    uint32_t count[] = {uint32_t(limits.slabs)};
-    pool.emplace(device, slabBytes, count);
-  }
-  if (config.telemetry.enabled)
+  if (std::ranges::any_of(blocks, [](const auto &block) { return block->isStaged; }))
+    takePool(limits);
+  if (config.telemetry.enabled && !telemetry)
     telemetry.emplace(config.telemetry.file, options.warn);
   ring = std::move(taken);
   freeSlots.assign(ring.begin(), ring.end());
@@ -291,9 +376,9 @@ void WeightStreamer::Impl::takeMemory() {
   policy->setRing(slots);
 }
 
-WeightStreamer::Impl::ProgramPlan *WeightStreamer::Impl::find(const Program &program) {
-  auto it = byProgram.find({program.image().get(), program.index()});
-  return it == byProgram.end() || !policy ? nullptr : it->second;
+bool WeightStreamer::Impl::isCurrent(const Program &program) const {
+  return current && policy && current->program.image() == program.image() &&
+         current->program.index() == program.index();
 }
 
 //===----------------------------------------------------------------------===//
@@ -314,9 +399,12 @@ void WeightStreamer::onPhase(Phase phase) {
   s.policy->enterPhase(stepPhase(phase));
 }
 
+void WeightStreamer::setStep(int64_t step) { impl_->step = step - 1; }
+
 void WeightStreamer::Impl::beginStep() {
   if (inStep)
     abortStep();
+  dropSeenOutside();
   inStep = true;
   policy->beginStep(++step);
 }
@@ -334,18 +422,47 @@ void WeightStreamer::Impl::endStep(bool aborted) {
     telemetry->write(lastRecord);
   if (std::string line = policy->logLine(); !line.empty() && options.log)
     options.log(line);
+  if (!aborted)
+    flushSeenOutside();
+}
+
+void WeightStreamer::beginEvaluation() {
+  Impl &s = *impl_;
+  if (!s.policy || s.inStep || s.isEvaluating)
+    return;
+  s.dropSeenOutside();
+  s.setOrders(/*isTraining=*/false);
+  s.policy->beginStep(s.step, /*isTraining=*/false);
+  s.policy->enterPhase(StepPhase::Forward);
+  s.isEvaluating = true;
+}
+
+void WeightStreamer::endEvaluation() {
+  Impl &s = *impl_;
+  if (!s.isEvaluating)
+    return;
+  s.isEvaluating = false;
+  s.carryOut(s.policy->endStep());
+  s.setOrders(/*isTraining=*/true);
+}
+
+/// No program runs: ends what was under way for it. Uses have ended, so that a
+/// load that failed is nobody's.
+void WeightStreamer::Impl::endCopies() {
+  open.clear();
+  current = nullptr;
+  while (!saving.empty())
+    finishSaveBack(*saving.front());
+  while (!loading.empty()) {
+    device->wait(loading.front()->copied);
+    finishLoad(*loading.front(), /*isNeeded=*/false);
+  }
 }
 
 void WeightStreamer::Impl::abortStep() {
   device->drain();
-  open.clear();
-  current = nullptr;
-  // Uses end first: a load that failed is then nobody's.
   endStep(/*aborted=*/true);
-  while (!saving.empty())
-    finishSaveBack(*saving.front());
-  while (!loading.empty())
-    finishLoad(*loading.front(), /*isNeeded=*/false);
+  endCopies();
 }
 
 void WeightStreamer::abortStep() {
@@ -353,22 +470,41 @@ void WeightStreamer::abortStep() {
     impl_->abortStep();
 }
 
+void WeightStreamer::abortEvaluation() {
+  Impl &s = *impl_;
+  if (!s.inStep && !s.isEvaluating)
+    return;
+  s.device->drain();
+  if (std::exchange(s.isEvaluating, false)) {
+    s.policy->abortStep();
+    s.setOrders(/*isTraining=*/true);
+  } else {
+    s.policy->abandonUses();
+  }
+  s.endCopies();
+}
+
 bool WeightStreamer::defersInput(const Program &program, uint32_t input, const Tensor &value) {
   Impl &s = *impl_;
-  Impl::ProgramPlan *plan = s.find(program);
-  if (!plan)
+  if (!s.inStep && !s.isEvaluating)
     return false;
-  s.current = plan;
-  s.nextBlock = 0;
-  s.open.clear();
-  Impl::Weight *weight = plan->inputs[input];
-  // Another tensor than the source's is the caller's own business.
-  return weight && weight->block && (!weight->source.host || weight->source.host.storage() == value.storage());
+  auto [it, end] = s.byProgram.equal_range({program.image().get(), program.index()});
+  for (; it != end; ++it) {
+    Impl::Weight *weight = it->second->inputs[input];
+    // Another tensor than the source's is the caller's own business.
+    if (!weight || !weight->block || (weight->source.host && weight->source.host.storage() != value.storage()))
+      continue;
+    s.current = it->second;
+    s.nextBlock = 0;
+    s.open.clear();
+    return true;
+  }
+  return false;
 }
 
 void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
   Impl &s = *impl_;
-  if (!s.current || s.find(program) != s.current)
+  if (!s.isCurrent(program))
     return;
   size_t index = s.nextBlock++;
   s.open.push_back(index);
@@ -396,13 +532,13 @@ void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
 }
 
 void WeightStreamer::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
-  Impl::Weight &weight = *impl_->find(program)->inputs[input];
+  Impl::Weight &weight = *impl_->current->inputs[input];
   value = Tensor::in(weight.block->slot, weight.desc);
 }
 
 void WeightStreamer::onBlockEnd(const Program &program) {
   Impl &s = *impl_;
-  if (!s.current || s.find(program) != s.current || s.open.empty())
+  if (!s.isCurrent(program) || s.open.empty())
     return;
   size_t index = s.open.back();
   s.open.pop_back();

@@ -29,16 +29,22 @@ struct WeightStreamer::Impl {
   struct Weight {
     /// "module.name", for errors.
     std::string key;
+    /// As the first program declares it, and who knows where it lies.
+    Value value;
+    Sources sources;
     /// On the device, from its offset in the slot on.
     std::shared_ptr<const TensorDesc> desc;
     WeightSource source;
     std::shared_ptr<const StoredFile> file;
     const SafetensorsEntry *entry = nullptr;
-    std::string blockId;
+    /// Of the policy, and of the programs.
+    std::string blockId, blockName;
     Block *block = nullptr;
     /// False: it is touched by several blocks, or outside of blocks.
     bool isStreamed = true;
-    bool isWritten = false, isChanged = false;
+    /// The first program that writes it, or empty.
+    std::string writer;
+    bool isChanged = false;
     /// As it crosses the link.
     uint64_t storedBytes = 0;
     std::shared_ptr<const TransferConsumer> consumer;
@@ -66,7 +72,7 @@ struct WeightStreamer::Impl {
   struct ProgramPlan {
     /// Kept for its image, which names it.
     Program program;
-    StepPhase phase;
+    std::string module;
     BlockUses uses;
     /// By input, or null.
     std::vector<Weight *> inputs;
@@ -76,14 +82,21 @@ struct WeightStreamer::Impl {
   Impl(DeviceRef device, WeightStagehandConfig config, WeightStreamerOptions options);
 
   // Plans.
-  void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
-  Weight &addWeight(const std::string &module, const Program &program, uint32_t input, const WeightSource &source);
+  using Order = std::vector<ProgramPlan *>;
+  void add(Order &order, const std::string &module, const Program &program, const Sources &sources);
+  void start();
+  void stop();
+  void askSources();
   void openFiles();
   void describeStored(Weight &weight);
   void makeBlocks();
-  void makeOrders();
+  void makeUses();
+  std::vector<std::string> blocksOf(const Order &order) const;
+  void registerBlocks();
+  void setOrders(bool isTraining);
   void takeMemory();
-  ProgramPlan *find(const Program &program);
+  void takePool(const WeightLimits &limits);
+  bool isCurrent(const Program &program) const;
 
   // Copies.
   void carryOut(const WeightActions &actions);
@@ -96,6 +109,10 @@ struct WeightStreamer::Impl {
   bool queueSaveBack(Block &block);
   void finishSaveBack(Block &block);
   void release(Block &block);
+  void flush(Block &block);
+  /// What the device has of a block is not used again.
+  void drop(Block &block);
+  bool isSeenOutside(const Weight &weight) const;
   void poll();
   void awaitLoad(Block &block);
   void mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after);
@@ -103,6 +120,9 @@ struct WeightStreamer::Impl {
 
   void beginStep();
   void endStep(bool aborted);
+  void dropSeenOutside();
+  void flushSeenOutside();
+  void endCopies();
   void abortStep();
 
   DeviceRef device;
@@ -111,7 +131,10 @@ struct WeightStreamer::Impl {
   TransferEngine &engine;
 
   std::vector<std::unique_ptr<ProgramPlan>> programs;
-  std::map<std::pair<const BinaryImage *, size_t>, ProgramPlan *> byProgram;
+  /// Modules that were made of one binary share it.
+  std::multimap<std::pair<const BinaryImage *, size_t>, ProgramPlan *> byProgram;
+  /// Forward, backward, optimizer; and of evaluations.
+  Order phases[3], evaluation;
   std::map<std::string, std::unique_ptr<Weight>> weights;
   std::vector<Weight *> weightOrder;
   std::vector<std::unique_ptr<Block>> blocks;
@@ -133,7 +156,7 @@ struct WeightStreamer::Impl {
   /// The end of the block that ran last.
   Fence computed;
   int64_t step = 0;
-  bool inStep = false;
+  bool inStep = false, isEvaluating = false;
 };
 
 } // namespace segue::inline runtime

@@ -59,6 +59,13 @@ public:
     if (target)
       target->onAccumulated(sum);
   }
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override {
+    return target && target->defersInput(program, input, value);
+  }
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override {
+    if (target)
+      target->onBlockInput(program, input, value);
+  }
 };
 
 } // namespace segue::inline runtime

@@ -9,8 +9,7 @@
 // It is the sink of the executor's and the session's events, the gate of the
 // device's transfer engine, and one who makes room before the device is out of
 // memory. Each service has an actor behind it (lib/Services/Memory/ServiceActor.h,
-// where a new service joins: Weight Stagehand's goes into the list that
-// MemoryServices.cpp makes); what all share, Conductor first, is in the
+// where a new service joins the list that MemoryServices.cpp makes); what all share, Conductor first, is in the
 // ServiceContext that each of them gets.
 //
 //   std::unique_ptr<MemoryServices> services = MemoryServices::create(device, Config::load("segue.json"));
@@ -32,6 +31,7 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Services/WeightStreamer.h"
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -46,8 +46,9 @@ struct MemoryServicesOptions {
   /// A folder for the log of each policy, `conductor.json` and so on, in the
   /// format of `segue-run replay`; empty: none. It must exist.
   std::filesystem::path recordEvents;
-  /// Gets warnings; by default stderr does.
-  std::function<void(const std::string &)> warn;
+  /// Get warnings, by default stderr does; and what a service says every so many
+  /// steps, by default nobody.
+  std::function<void(const std::string &)> warn, log;
 };
 
 class MemoryServices final : public EventSink {
@@ -69,6 +70,17 @@ public:
   bool wantsPlan() const;
   /// The next steps go by this plan.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
+  /// Null where Weight Stagehand is off. Who owns the parameters adds the programs
+  /// and starts it; events reach it through here alone.
+  WeightStreamer *weights();
+  const WeightStreamer *weights() const;
+  /// Programs run outside of steps, phases apart: parameters of theirs that are
+  /// streamed come with their blocks. Within a step nothing happens.
+  void beginEvaluation();
+  void endEvaluation();
+  /// A program of an evaluation has failed, between steps or within one: no
+  /// parameter is in use any more.
+  void abortEvaluation() noexcept;
   /// A step cannot be finished: ends copies, releases every record, token and
   /// reservation, writes the records of the step with `aborted`. Nothing
   /// happens between steps. STEP_BEGIN in the midst of a step does the same.
@@ -78,6 +90,7 @@ public:
   /// files got. Null for a service that is off.
   Json conductorRecord() const;
   Json activationRecord() const;
+  Json weightRecord() const;
 
   void onPhase(Phase phase) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
@@ -88,6 +101,8 @@ public:
   void onOutput(const Program &program, uint32_t output, Tensor &value) override;
   void onAccumulate(Tensor &sum, Tensor &gradient) override;
   void onAccumulated(Tensor &sum) override;
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
 
 private:
   struct Impl;

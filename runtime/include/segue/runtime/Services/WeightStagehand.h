@@ -185,6 +185,10 @@ public:
   /// What was changed is on the host again, and the block stays.
   void savedBack(std::string_view id);
 
+  /// The host has other values now: what the device has of the block leaves, and
+  /// nothing goes back. Throws StateTransition if it is in use or on its way.
+  WeightActions drop(std::string_view id);
+
   /// Somebody needs `bytes` of the device: what leaves, by score, whatever the
   /// watermarks say.
   WeightActions makeRoom(int64_t bytes);
@@ -194,6 +198,8 @@ public:
 
   /// Use counts are 0 afterwards: compute has drained.
   void abortStep();
+  /// The same within a step that goes on: a program beside it has failed.
+  void abandonUses();
   /// Returns what leaves between steps, where the cooldown counts.
   WeightActions endStep();
   /// The record of the step that ended or was aborted last.
@@ -293,6 +299,7 @@ private:
   void replan();
   Json makeRecord(bool aborted) const;
   void closeStep(bool aborted);
+  void dropPending();
 
   WeightStagehandConfig config_;
   WeightLimits limits_;

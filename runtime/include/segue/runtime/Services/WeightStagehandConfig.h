@@ -36,7 +36,9 @@ struct WeightStagehandConfig {
   /// chosen from the measured times between steps.
   enum class Policy { Static, Planned };
 
-  bool enabled = true;
+  /// `stagehand_enabled`, by itself true. The section also holds those of other
+  /// services: `isGiven` is true if it has any key of this one.
+  bool enabled = true, isGiven = false;
   std::optional<int64_t> pinnedPoolMiB, pinnedSlabMiB;
   int64_t pinnedSlabAlignment = 512;
   std::optional<double> highWatermarkMiB, lowWatermarkMiB;

@@ -13,6 +13,7 @@
 //   WeightStreamer streamer(device, config);
 //   streamer.add(StepPhase::Forward, module, binary.program("forward"), source);
 //   streamer.add(StepPhase::Backward, module, binary.program("backward"), source);
+//   bool isStreamed = !streamer.blockOf(module, "h.0.weight").empty();
 //   streamer.start();                                     // ring and pool are taken
 //   streamer.enter(Phase::StepBegin);
 //   streamer.enter(Phase::Forward);
@@ -22,6 +23,11 @@
 // `source` gave, or any tensor of that shape and type where the bytes are in a
 // file. Values never depend on any of it: a load that fails, or a file that was
 // changed, is an error, and no part of its block is used.
+//
+// Who else has a handle of a host tensor, or owns its memory, may read and write
+// it between steps: such weights are saved back when a step ends, and read again
+// in the next. What only the streamer and one owner hold is saved back when its
+// block leaves, or by flush().
 //
 // Everything is queued: a load waits for what used its slot before, a block for
 // its load, in the queues of the device. The thread waits where a block begins
@@ -41,7 +47,9 @@ namespace segue::inline runtime {
 
 /// Where a streamed parameter lies between two uses: one of three.
 struct WeightSource {
-  /// In memory of the host. What a program writes is copied back to it.
+  /// In memory of the host. What a program writes is copied back to it. Beside
+  /// one of the others it stands for the parameter where programs are called,
+  /// and its bytes are not read.
   Tensor host;
   /// In a safetensors file, under this name; read-only.
   std::filesystem::path file;
@@ -67,24 +75,52 @@ public:
   /// flush().
   ~WeightStreamer() override;
 
-  /// Which source a parameter has; none: it is not streamed.
+  /// Which source a parameter has; none: it is not streamed. Asked by start().
   using Sources = std::function<std::optional<WeightSource>(const Value &parameter)>;
   /// Streams the parameters of a program that touches them within blocks alone.
   /// `module` keeps names apart: parameters of one name and module are one, in
   /// whatever program. Programs of a phase are added in the order in which they
-  /// are submitted. Throws InvalidArgument for a read-only source that the
-  /// program writes, LayoutMismatch for a source
-  /// of another shape.
+  /// are submitted; the same program may belong to several.
   void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
+  /// The same for a program that runs in evaluations.
+  void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
+  /// The block that all programs added so far touch the parameter in, so that it
+  /// can come with it; empty: there is none.
+  std::string blockOf(const std::string &module, std::string_view parameter) const;
+  bool hasProgram(const Program &program) const;
 
   /// Opens the files, matches all weights, takes ring and pool. Throws what
-  /// matchWeights throws, DtypeMismatch where strict_bf16, BudgetInfeasible naming the largest block where
-  /// not one slot fits, DeviceOom.
+  /// matchWeights throws, DtypeMismatch where strict_bf16, InvalidArgument for a
+  /// read-only source that a program writes, LayoutMismatch for a source of
+  /// another shape, BudgetInfeasible naming the largest block where not one slot
+  /// fits, DeviceOom; it is then as before.
   void start();
+  bool isStarted() const;
+  /// Gives ring, pool and files back, so that start() asks for sources anew.
+  /// What was changed and not saved back is lost: see flush().
+  void stop();
 
   /// Copies back what was changed and waits for it: before a checkpoint, at the
   /// end. Throws TransferFailed.
   void flush();
+  /// Somebody has written this tensor of the host, after flush(): what the
+  /// device has of it is not used again.
+  void hostChanged(const Tensor &host);
+  /// Throws SourceChanged if a file is not the one that was opened.
+  void checkFiles() const;
+  /// Blocks until what programs have queued is done.
+  void wait();
+
+  /// The number of the step that the next STEP_BEGIN begins; they count up from
+  /// 1 by themselves.
+  void setStep(int64_t step);
+  /// Programs run outside of steps, in the order of addEvaluation; nothing is
+  /// recorded. Within a step nothing happens.
+  void beginEvaluation();
+  void endEvaluation();
+  /// A program of an evaluation has failed, in a step or outside: waits for the
+  /// device, and forgets its uses.
+  void abortEvaluation();
   /// The step cannot be finished: waits for the device, and forgets its uses.
   /// STEP_BEGIN in the midst of a step does the same.
   void abortStep();

@@ -82,6 +82,8 @@ struct SessionOptions {
   std::filesystem::path recordEvents;
   /// Gets each sentence once; by default stderr does.
   std::function<void(const std::string &)> warn;
+  /// Gets what services say every so many steps; by default nobody does.
+  std::function<void(const std::string &)> log;
 };
 
 struct StepResult {
@@ -142,7 +144,9 @@ public:
   /// its time and computes nothing.
   void allocateParameters();
 
-  /// Sets parameters from a safetensors file that must have all of them.
+  /// Sets parameters from a safetensors file that must have all of them. Where
+  /// the config has Weight Stagehand stream blocks, frozen parameters of theirs
+  /// stay in the file, which must not change from here on, and take no memory.
   /// Returns the names in the file that no module has. Throws IoFailed,
   /// FileCorrupt, MissingWeight naming module, parameter and the nearest name
   /// in the file, LayoutMismatch; nothing has changed then.

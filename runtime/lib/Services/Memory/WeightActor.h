@@ -1,0 +1,48 @@
+//===- WeightActor.h - weights that come with their block -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Weight Stagehand as an actor: a WeightStreamer among the services of a device.
+// Whoever owns the parameters (a session) tells it of programs and sources, and
+// starts it; see MemoryServices::weights.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
+#define SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
+
+#include "ServiceActor.h"
+#include "segue/runtime/Program/ForwardEvents.h"
+#include "segue/runtime/Services/WeightStreamer.h"
+
+namespace segue::inline runtime {
+
+class WeightActor final : public ForwardEvents<ServiceActor> {
+public:
+  WeightActor(ServiceContext &context, WeightStagehandConfig config, WeightStreamerOptions options)
+      : context_(context), streamer_(context.device, std::move(config), std::move(options)) {
+    target = &streamer_;
+  }
+
+  WeightStreamer &streamer() { return streamer_; }
+
+  void beginStep(int64_t step) override {
+    streamer_.setStep(step);
+    onPhase(Phase::StepBegin);
+  }
+  void abortStep() override { streamer_.abortStep(); }
+  void beginEvaluation() override { streamer_.beginEvaluation(); }
+  void endEvaluation() override { streamer_.endEvaluation(); }
+  void abortEvaluation() override { streamer_.abortEvaluation(); }
+
+private:
+  ServiceContext &context_;
+  WeightStreamer streamer_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H

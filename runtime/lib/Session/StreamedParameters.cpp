@@ -1,0 +1,135 @@
+//===- StreamedParameters.cpp - parameters that live on the host ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "StreamedParameters.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/BlockUses.h"
+
+namespace segue::inline runtime {
+
+/// True if the optimizer updates each streamed parameter in its block.
+static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, const Program &optimizer) {
+  BlockUses uses = blockUses(optimizer);
+  std::vector<std::string> blocks(optimizer.inputs().size());
+  for (const BlockUse &use : uses.blocks) {
+    for (uint32_t input : use.firstTouched)
+      blocks[input] = use.name;
+    for (uint32_t input : use.lastTouched)
+      if (blocks[input] != use.name)
+        blocks[input].clear();
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Value &value = optimizer.inputs()[i];
+    std::string block = streamer.blockOf(module.name(), value.name);
+    if (value.role == Role::Parameter && !block.empty() && !(uses.streamable[i] && blocks[i] == block))
+      return false;
+  }
+  return true;
+}
+
+StreamedParameters::StreamedParameters(WeightStreamer *streamer, const std::vector<Module> &modules,
+                                       const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
+                                       const std::vector<Tensor> &values)
+    : streamer_(streamer), table_(table), values_(values) {
+  if (!streamer_)
+    return;
+  auto sources = [this](size_t module) {
+    return [this, module](const Value &value) { return sourceOf(table_.slotOf(module, value.name)); };
+  };
+  for (size_t m = 0; m < modules.size(); ++m)
+    if (const Program *forward = modules[m].find("forward"))
+      streamer_->add(StepPhase::Forward, modules[m].name(), *forward, sources(m));
+  for (size_t m = modules.size(); m-- > 0;)
+    if (const Program *backward = modules[m].find("backward"))
+      streamer_->add(StepPhase::Backward, modules[m].name(), *backward, sources(m));
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const Program *inference = modules[m].find("inference");
+    streamer_->addEvaluation(modules[m].name(), inference ? *inference : *modules[m].find("forward"), sources(m));
+  }
+  for (size_t m = 0; m < modules.size(); ++m)
+    if (plans[m].ownsParameters && plans[m].optimizer && keepsToBlocks(*streamer_, modules[m], *plans[m].optimizer))
+      streamer_->add(StepPhase::Optimizer, modules[m].name(), *plans[m].optimizer, sources(m));
+  for (const ParameterInfo &info : table.infos())
+    streamed_.push_back(info.members.size() == 1 &&
+                        !streamer_->blockOf(info.members.front().module, info.members.front().name).empty());
+}
+
+bool StreamedParameters::comesByBlock(const Program &program) const {
+  return streamer_ && !isStale_ && streamer_->hasProgram(program);
+}
+
+Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) const {
+  TensorDesc desc = table_.infos()[slot].desc;
+  desc.layout.space = Space::HostPinned;
+  try {
+    return Tensor::empty(device, desc);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
+      throw;
+  }
+  desc.layout.space = Space::Host;
+  return Tensor::empty(device, std::move(desc));
+}
+
+void StreamedParameters::setFile(size_t slot, std::filesystem::path path, std::string name) {
+  backings_[slot] = {std::move(path), std::move(name)};
+  isStale_ = true;
+}
+
+void StreamedParameters::replaced(size_t slot) {
+  backings_.erase(slot);
+  isStale_ |= has(slot);
+}
+
+void StreamedParameters::replacedAll() {
+  if (streamer_)
+    streamer_->stop();
+  isStale_ = true;
+}
+
+std::optional<WeightSource> StreamedParameters::sourceOf(size_t slot) const {
+  if (!has(slot))
+    return std::nullopt;
+  WeightSource source;
+  source.host = values_[slot];
+  if (auto backing = backings_.find(slot); backing != backings_.end()) {
+    source.file = backing->second.file;
+    source.name = backing->second.name;
+  }
+  return source;
+}
+
+void StreamedParameters::prepare() {
+  if (!streamer_ || (streamer_->isStarted() && !isStale_))
+    return;
+  if (streamer_->isStarted()) {
+    streamer_->flush();
+    streamer_->stop();
+  }
+  streamer_->start();
+  isStale_ = false;
+}
+
+void StreamedParameters::flush() {
+  if (!streamer_ || !streamer_->isStarted())
+    return;
+  streamer_->flush();
+  streamer_->checkFiles();
+}
+
+void StreamedParameters::wait() {
+  if (streamer_)
+    streamer_->wait();
+}
+
+void StreamedParameters::written(size_t slot) {
+  if (has(slot) && streamer_->isStarted())
+    streamer_->hostChanged(values_[slot]);
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,81 @@
+//===- StreamedParameters.h - parameters that live on the host --*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Which parameters of a session come to the device with their block and lie in
+// the host's memory, or in a file, between two uses: those that every program
+// touches within one block, and that are no tie between two names. All others
+// stay on the device. The session holds a tensor for each as before; for one
+// that lives in a file it is the mapped file.
+//
+// A program of the optimizer phase that does not keep to blocks is no reason to
+// stay: the session brings what it updates, and saves it back.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_STREAMEDPARAMETERS_H
+#define SEGUE_RUNTIME_LIB_SESSION_STREAMEDPARAMETERS_H
+
+#include "OptimizerPlan.h"
+
+namespace segue::inline runtime {
+
+class StreamedParameters {
+public:
+  /// `streamer` may be null: nothing is streamed. It, and what is referred to,
+  /// outlive this; `values` are the session's, by slot.
+  StreamedParameters(WeightStreamer *streamer, const std::vector<Module> &modules,
+                     const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
+                     const std::vector<Tensor> &values);
+  StreamedParameters(const StreamedParameters &) = delete;
+  StreamedParameters &operator=(const StreamedParameters &) = delete;
+
+  bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
+  /// True if the program gets a streamed parameter by block.
+  bool comesByBlock(const Program &program) const;
+  /// Memory of the host for a streamed parameter, page-locked where there is any
+  /// left. Not initialised.
+  Tensor allocate(const DeviceRef &device, size_t slot) const;
+
+  /// The parameter lives in the file `path` under `name`; its value is the tensor
+  /// mapped from there.
+  void setFile(size_t slot, std::filesystem::path path, std::string name);
+  bool isBacked(size_t slot) const { return backings_.contains(slot); }
+  /// It has another tensor for its value from now on, in memory of the host.
+  void replaced(size_t slot);
+  /// All of them may have.
+  void replacedAll();
+
+  /// Before a step or an evaluation: sources are known and the ring is taken.
+  /// Throws what WeightStreamer::start throws.
+  void prepare();
+  /// Values of the host are those of the last step. Throws TransferFailed,
+  /// SourceChanged.
+  void flush();
+  /// Blocks until programs have written what they change.
+  void wait();
+  /// The value of a slot, flushed before, was written on the host.
+  void written(size_t slot);
+
+private:
+  std::optional<WeightSource> sourceOf(size_t slot) const;
+
+  WeightStreamer *streamer_;
+  const ParameterTable &table_;
+  const std::vector<Tensor> &values_;
+  std::vector<bool> streamed_;
+  struct Backing {
+    std::filesystem::path file;
+    std::string name;
+  };
+  std::map<size_t, Backing> backings_;
+  /// The streamer knows other sources.
+  bool isStale_ = false;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_STREAMEDPARAMETERS_H
