@@ -124,7 +124,7 @@ private:
     PassManager pm(&context);
     std::string error;
     bool built = !derive || succeeded(buildTrainingPipeline(pm, "none", error));
-    buildLayoutPipeline(pm, /*stitchHints=*/"");
+    buildLayoutPipeline(pm, /*stitchHints=*/"", /*frozenStorage=*/"");
     pm.addNestedPass<func::FuncOp>(createSegueExpand());
     pm.addNestedPass<func::FuncOp>(createCanonicalizerPass());
     pm.addNestedPass<func::FuncOp>(createCSEPass());

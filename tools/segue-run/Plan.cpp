@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 
 namespace segue::tool {
@@ -33,16 +34,24 @@ static void printSteps(const std::vector<StepForecast> &steps) {
     std::printf("%-22s %10.2f %10.2f %10.2f %10.2f %10.3f %+7.1f%% %7llu %9.2f\n", step.what.c_str(),
                 mib(step.played.peakBytes), mib(step.peakIn(Phase::Forward)), mib(step.peakIn(Phase::Backward)),
                 mib(step.peakIn(Phase::Optimizer)), step.played.seconds * 1e3,
-                (step.played.seconds / unconstrained - 1) * 100, (unsigned long long)step.played.left,
+                (step.played.seconds / unconstrained - 1) * 100, (unsigned long long)step.plan->away.size(),
                 mib(step.plan->outBytes));
 }
 
 static void printText(const MemoryForecast &forecast, const std::vector<StepForecast> &steps) {
-  uint64_t bytes = 0;
-  for (const ResidencyGap &gap : forecast.planner().profile().gaps)
-    bytes += gap.bytes;
-  std::printf("%s\n%zu saved tensors of %.2f MiB can leave\n\n", forecast.twin().device()->name().c_str(),
-              forecast.planner().profile().gaps.size(), mib(bytes));
+  const StepProfile &profile = forecast.planner().profile();
+  uint64_t saved = 0, savedBytes = 0, residentBytes = 0;
+  std::set<uint32_t> residents;
+  for (const ResidencyGap &gap : profile.gaps)
+    if (gap.resident == noIndex) {
+      saved += 1;
+      savedBytes += gap.bytes;
+    } else if (residents.insert(gap.resident).second) {
+      residentBytes += gap.bytes;
+    }
+  std::printf("%s\n%llu saved tensors of %.2f MiB can leave, and %zu parameters, gradients and states of %.2f MiB\n\n",
+              forecast.twin().device()->name().c_str(), (unsigned long long)saved, mib(savedBytes), residents.size(),
+              mib(residentBytes));
   printSteps(steps);
   std::printf("\nThe smallest budget is set after %s, where these are held:\n", forecast.setBy().c_str());
   std::vector<MemoryHolder> held = forecast.heldAtSmallest();

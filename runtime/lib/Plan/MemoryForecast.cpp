@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -77,9 +79,30 @@ Json MemoryForecast::json(const StepForecast &step) const {
   Json peaks = Json::object();
   for (const PhasePeak &peak : step.played.peaks)
     peaks[std::string(name(peak.space))][std::string(name(peak.phase))] = peak.bytes;
+  struct Share {
+    std::set<uint32_t> tensors;
+    uint64_t outBytes = 0, inBytes = 0;
+  };
+  Share saved;
+  std::map<Role, Share> residents;
+  const StepProfile &profile = planner_.profile();
+  for (const Departure &departure : step.plan->away) {
+    const ResidencyGap &gap = profile.gaps[departure.gap];
+    Share &share = gap.resident == noIndex ? saved : residents[profile.residents[gap.resident].role];
+    share.tensors.insert(gap.resident);
+    share.outBytes += gap.outBytes;
+    share.inBytes += gap.inBytes;
+  }
+  // What comes and goes with its block.
+  Json weights = Json::object();
+  for (Role role : {Role::Parameter, Role::Frozen, Role::Gradient, Role::State}) {
+    const Share &share = residents[role];
+    weights[std::string(name(role))] = {
+        {"tensors", share.tensors.size()}, {"out_bytes", share.outBytes}, {"in_bytes", share.inBytes}};
+  }
   Json activations{{"leave", step.played.left},
-                   {"out_bytes", step.plan->outBytes},
-                   {"in_bytes", step.plan->inBytes},
+                   {"out_bytes", saved.outBytes},
+                   {"in_bytes", saved.inBytes},
                    {"fetched_ahead", step.played.fetchedAhead},
                    {"fetched_late", step.played.fetchedLate},
                    {"host_peak_bytes", step.plan->hostPeakBytes},
@@ -89,7 +112,7 @@ Json MemoryForecast::json(const StepForecast &step) const {
           {"peaks", std::move(peaks)},
           {"seconds", step.played.seconds},
           {"added", step.played.seconds / unconstrained_.played.seconds - 1},
-          {"services", {{"activation_stagehand", std::move(activations)}}}};
+          {"services", {{"activation_stagehand", std::move(activations)}, {"weights", std::move(weights)}}}};
 }
 
 Json MemoryForecast::json(std::span<const StepForecast> steps) const {
@@ -105,7 +128,12 @@ Json MemoryForecast::json(std::span<const StepForecast> steps) const {
     json["plans"].push_back(this->json(step));
   for (const ResidencyGap &gap : planner_.profile().gaps)
     json["can_leave"].push_back(
-        {{"tensor", gap.tensor}, {"block", gap.block}, {"location", gap.location}, {"bytes", gap.bytes}});
+        {{"tensor", gap.tensor},
+         {"role",
+          std::string(name(gap.resident == noIndex ? Role::Saved : planner_.profile().residents[gap.resident].role))},
+         {"block", gap.block},
+         {"location", gap.location},
+         {"bytes", gap.bytes}});
   return json;
 }
 

@@ -17,11 +17,6 @@
 
 namespace segue::inline runtime {
 
-std::string_view name(StepEvent::Kind kind) {
-  static constexpr std::string_view names[] = {"phase", "block_begin", "block_end", "save", "restore"};
-  return names[size_t(kind)];
-}
-
 /// Plans between the least and the unconstrained peak. A budget may leave a
 /// part in so many of the difference unused.
 static constexpr uint64_t poolSteps = 64;
@@ -38,6 +33,13 @@ static void addTo(std::vector<uint64_t> &curve, uint32_t begin, uint32_t end, ui
     curve[event] += bytes;
 }
 
+/// To the events that a gap covers.
+static void addTo(std::vector<uint64_t> &curve, const ResidencyGap &gap, uint64_t bytes) {
+  if (gap.passesEnd())
+    addTo(curve, 0, gap.needed, bytes);
+  addTo(curve, gap.leaves, gap.passesEnd() ? uint32_t(curve.size()) : gap.needed, bytes);
+}
+
 static void checkProfile(const StepProfile &profile) {
   auto refuse = [](const std::string &what) { throw Error(ErrorCode::InvalidArgument, "step profile: " + what); };
   if (profile.events.empty())
@@ -47,10 +49,15 @@ static void checkProfile(const StepProfile &profile) {
     refuse("the link needs a positive bandwidth in both directions and a latency");
   std::vector<uint64_t> away(profile.events.size());
   for (const ResidencyGap &gap : profile.gaps) {
-    if (gap.leaves >= gap.needed || gap.needed >= profile.events.size())
+    bool isResident = gap.resident < profile.residents.size();
+    if ((gap.passesEnd() && !isResident) || std::max(gap.leaves, gap.needed) >= profile.events.size() ||
+        gap.leaves == gap.needed)
       refuse("tensor \"" + gap.tensor + "\" leaves at event " + std::to_string(gap.leaves) + " and is needed at " +
              std::to_string(gap.needed) + " of " + std::to_string(profile.events.size()));
-    addTo(away, gap.leaves, gap.needed, gap.bytes);
+    if (gap.with != noIndex && (gap.with >= profile.gaps.size() || profile.gaps[gap.with].resident != gap.resident))
+      refuse("a gap of tensor \"" + gap.tensor + "\" goes with gap " + std::to_string(gap.with) +
+             ", which is none of it");
+    addTo(away, gap, gap.bytes);
   }
   for (size_t event = 0; event < away.size(); ++event)
     if (away[event] > profile.events[event].peakBytes)
@@ -68,7 +75,7 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   // One that is needed again within the link's round trip leaves last of all.
   auto worth = [&](uint32_t index) {
     const ResidencyGap &gap = profile_.gaps[index];
-    double spare = begins_[gap.needed] - begins_[gap.leaves];
+    double spare = begins_[gap.needed] - begins_[gap.leaves] + (gap.passesEnd() ? begins_.back() : 0);
     double link = outSeconds(gap, profile_.link) + inSeconds(gap, profile_.link);
     return std::pair(spare > link, link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
   };
@@ -80,8 +87,7 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   for (const StepEvent &event : events)
     least.push_back(event.peakBytes);
   for (const ResidencyGap &gap : profile_.gaps)
-    for (uint32_t event = gap.leaves; event < gap.needed; ++event)
-      least[event] -= gap.bytes;
+    addTo(least, gap, -gap.bytes);
   tightest_ = uint32_t(std::ranges::max_element(least) - least.begin());
   uint64_t floor = least[tightest_];
   uint64_t ceiling = std::ranges::max_element(events, {}, &StepEvent::peakBytes)->peakBytes;
@@ -100,24 +106,39 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
   // Who leaves: at each event that is over the target, the most worth first.
   std::vector<uint32_t> chosen;
   std::vector<bool> isAway(gaps.size());
-  for (uint32_t event = 0; event < curve.size(); ++event)
-    for (size_t i = 0; curve[event] > target && i < preferred_.size(); ++i) {
-      const ResidencyGap &gap = gaps[preferred_[i]];
-      if (isAway[preferred_[i]] || event < gap.leaves || event >= gap.needed)
-        continue;
-      isAway[preferred_[i]] = true;
-      chosen.push_back(preferred_[i]);
-      addTo(curve, gap.leaves, gap.needed, -gap.bytes);
+  // Gaps that are away and could not be without this one.
+  std::vector<uint32_t> dependents(gaps.size());
+  auto choose = [&](uint32_t index) {
+    for (; index != noIndex && !isAway[index]; index = gaps[index].with) {
+      isAway[index] = true;
+      chosen.push_back(index);
+      addTo(curve, gaps[index], -gaps[index].bytes);
+      if (gaps[index].with != noIndex)
+        ++dependents[gaps[index].with];
     }
+  };
+  for (uint32_t event = 0; event < curve.size(); ++event)
+    for (size_t i = 0; curve[event] > target && i < preferred_.size(); ++i)
+      if (!isAway[preferred_[i]] && gaps[preferred_[i]].covers(event))
+        choose(preferred_[i]);
 
   // Who can stay after all: an early choice may have become needless.
-  for (size_t i = preferred_.size(); i-- > 0;) {
-    const ResidencyGap &gap = gaps[preferred_[i]];
-    auto span = std::span(curve).subspan(gap.leaves, gap.needed - gap.leaves);
-    if (!isAway[preferred_[i]] || std::ranges::any_of(span, [&](uint64_t live) { return live + gap.bytes > target; }))
+  auto hasRoom = [&](const ResidencyGap &gap) {
+    for (uint32_t event = 0; event < curve.size(); ++event)
+      if (gap.covers(event) && curve[event] + gap.bytes > target)
+        return false;
+    return true;
+  };
+  // A second round for those that others needed.
+  for (size_t i = 2 * preferred_.size(); i-- > 0;) {
+    uint32_t index = preferred_[i % preferred_.size()];
+    const ResidencyGap &gap = gaps[index];
+    if (!isAway[index] || dependents[index] || !hasRoom(gap))
       continue;
-    isAway[preferred_[i]] = false;
-    addTo(curve, gap.leaves, gap.needed, gap.bytes);
+    isAway[index] = false;
+    addTo(curve, gap, gap.bytes);
+    if (gap.with != noIndex)
+      --dependents[gap.with];
   }
   std::erase_if(chosen, [&](uint32_t gap) { return !isAway[gap]; });
 
@@ -131,7 +152,7 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
     linkFree = std::min(linkFree, begins_[gap.needed]) - returnMargin * inSeconds(gap, profile_.link);
     auto after = std::upper_bound(begins_.begin(), begins_.end(), linkFree);
     uint32_t event = after == begins_.begin() ? 0 : uint32_t(after - begins_.begin() - 1);
-    plan.away[i] = {chosen[i], std::clamp(event, gap.leaves + 1, gap.needed)};
+    plan.away[i] = {chosen[i], std::clamp(event, gap.passesEnd() ? 0 : gap.leaves + 1, gap.needed)};
   }
   // The earliest need is first to get memory; the link brings in this order.
   uint32_t earliest = 0;
@@ -202,7 +223,8 @@ void ResidencyPlanner::estimate(ResidencyPlan &plan, uint64_t target) const {
   }
   std::vector<uint64_t> host(profile_.events.size() + 1);
   for (size_t i = 0; i < count; ++i)
-    addTo(host, gapOf(i).leaves, gapOf(i).needed + 1, gapOf(i).outBytes);
+    if (gapOf(i).resident == noIndex)
+      addTo(host, gapOf(i).leaves, gapOf(i).needed + 1, gapOf(i).outBytes);
   plan.hostPeakBytes = *std::ranges::max_element(host);
   plan.stallSeconds = now - begins_.back();
   plan.seconds = std::max({now, outFree, inFree});

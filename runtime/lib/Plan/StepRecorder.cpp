@@ -41,21 +41,42 @@ void StepRecorder::onPhase(Phase phase) {
     profile_ = {};
     open_.clear();
     blocks_.clear();
+    cursor_.reset();
+    tracks_.clear();
+    residents_.clear();
+    inUse_.clear();
+    broughtByTarget_.clear();
   }
   phase_ = phase;
   record(StepEvent::Kind::Phase, name(phase));
+  ForwardEvents::onPhase(phase);
 }
 
-void StepRecorder::onBlockBegin(const Program &, std::string_view block) {
+void StepRecorder::onBlockBegin(const Program &program, std::string_view block) {
+  cursor_.begin(program);
   blocks_.emplace_back(block);
   record(StepEvent::Kind::BlockBegin, block);
+  ForwardEvents::onBlockBegin(program, block);
 }
 
-void StepRecorder::onBlockEnd(const Program &) {
+void StepRecorder::onBlockEnd(const Program &program) {
+  const BlockUses &uses = cursor_.usesOf(program);
+  size_t block = cursor_.end(program);
   if (!blocks_.empty())
     blocks_.pop_back();
-  record(StepEvent::Kind::BlockEnd, "");
+  uint32_t event = record(StepEvent::Kind::BlockEnd, "");
+  for (uint32_t input : uses.blocks[block].lastTouched)
+    if (auto found = inUse_.find(input); found != inUse_.end()) {
+      Track &track = tracks_[found->second];
+      track.leaves = event;
+      track.isChanged |= uses.written[input];
+    }
+  ForwardEvents::onBlockEnd(program);
 }
+
+//===----------------------------------------------------------------------===//
+// Saved tensors
+//===----------------------------------------------------------------------===//
 
 void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved) {
   const Value &value = program.outputs()[output];
@@ -65,7 +86,7 @@ void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved
   auto [entry, isNew] = open_.try_emplace(storage.id(), profile_.gaps.size());
   if (!isNew) {
     profile_.gaps[entry->second].leaves = never;
-    return;
+    return ForwardEvents::onSave(program, output, saved);
   }
   uint64_t bytes = device_.takenBytes(storage.space(), storage.bytes(), saved.desc().layout.alignment);
   profile_.gaps.push_back({.tensor = program.name() + "." + value.name,
@@ -75,15 +96,121 @@ void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved
                            .outBytes = storage.bytes(),
                            .inBytes = storage.bytes(),
                            .leaves = event});
+  ForwardEvents::onSave(program, output, saved);
 }
 
 void StepRecorder::onRestore(const Program &program, uint32_t input, Tensor &saved) {
   uint32_t event = record(StepEvent::Kind::Restore, program.inputs()[input].name);
   auto entry = open_.find(saved.storage()->id());
-  if (entry == open_.end())
-    return; // read a second time
-  profile_.gaps[entry->second].needed = event;
-  open_.erase(entry);
+  if (entry != open_.end()) { // otherwise it is read a second time
+    profile_.gaps[entry->second].needed = event;
+    open_.erase(entry);
+  }
+  ForwardEvents::onRestore(program, input, saved);
+}
+
+//===----------------------------------------------------------------------===//
+// Residents
+//===----------------------------------------------------------------------===//
+
+/// `value`: what the program calls it, for one that is seen first.
+uint32_t StepRecorder::residentOf(const Tensor &tensor, const Value *value) {
+  const Storage &storage = *tensor.storage();
+  auto [entry, isNew] = residents_.try_emplace(storage.id(), uint32_t(tracks_.size()));
+  if (isNew) {
+    uint64_t taken = device_.takenBytes(Space::DeviceDram, storage.bytes(), tensor.desc().layout.alignment);
+    profile_.residents.push_back({value ? value->name : "", value ? value->role : Role::Gradient, taken});
+    tracks_.push_back({.block = blocks_.empty() ? "" : blocks_.back(),
+                       .location = value ? value->location : "",
+                       .bytes = tensor.desc().spanBytes(),
+                       .taken = taken});
+  }
+  return entry->second;
+}
+
+void StepRecorder::addGap(uint32_t resident, uint32_t needed, uint64_t outBytes) {
+  const Track &track = tracks_[resident];
+  profile_.gaps.push_back({.tensor = profile_.residents[resident].name,
+                           .block = track.block,
+                           .location = track.location,
+                           .bytes = track.taken,
+                           .outBytes = outBytes,
+                           .inBytes = track.bytes,
+                           .leaves = track.leaves,
+                           .needed = needed,
+                           .resident = resident});
+}
+
+/// It is needed at the last event.
+void StepRecorder::use(uint32_t resident, uint32_t index) {
+  Track &track = tracks_[resident];
+  uint32_t event = lastEvent();
+  profile_.uses.push_back({event, index, resident});
+  if (track.firstUse == noIndex)
+    track.firstUse = event;
+  if (track.leaves == noIndex)
+    return;
+  // The host has the bytes of what left before and was not changed.
+  bool isOnHost = !track.isChanged;
+  if (track.leaves < event) {
+    track.gaps.push_back(profile_.gaps.size());
+    addGap(resident, event, isOnHost ? 0 : track.bytes);
+    track.isChanged = false;
+  }
+  track.leaves = noIndex;
+}
+
+bool StepRecorder::defersInput(const Program &program, uint32_t input, const Tensor &value) {
+  if (!target)
+    return false;
+  inUse_.clear();
+  if (ForwardEvents::defersInput(program, input, value))
+    broughtByTarget_.insert({program.image().get(), program.index(), input});
+  return true;
+}
+
+void StepRecorder::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+  bool isBrought = broughtByTarget_.erase({program.image().get(), program.index(), input}) > 0;
+  // What lives on the device stays there; gradients do where nothing leaves.
+  if (isBrought || program.inputs()[input].role == Role::Gradient) {
+    uint32_t resident = residentOf(value, &program.inputs()[input]);
+    inUse_[input] = resident;
+    use(resident, input);
+  }
+  if (isBrought)
+    ForwardEvents::onBlockInput(program, input, value);
+}
+
+void StepRecorder::onOutput(const Program &program, uint32_t output, Tensor &value) {
+  if (!target)
+    return;
+  record(StepEvent::Kind::Output, program.outputs()[output].name);
+  uint32_t resident = residentOf(value, &program.outputs()[output]);
+  use(resident, 0);
+  tracks_[resident].leaves = lastEvent();
+  tracks_[resident].isChanged = true;
+  ForwardEvents::onOutput(program, output, value);
+}
+
+void StepRecorder::onAccumulate(Tensor &sum, Tensor &gradient) {
+  if (!target)
+    return;
+  record(StepEvent::Kind::Accumulate, "");
+  summed_ = residentOf(sum, nullptr);
+  use(*summed_, 0);
+  use(residentOf(gradient, nullptr), 1);
+  ForwardEvents::onAccumulate(sum, gradient);
+}
+
+void StepRecorder::onAccumulated(Tensor &sum) {
+  if (!target)
+    return;
+  uint32_t event = record(StepEvent::Kind::Accumulated, "");
+  residents_[sum.storage()->id()] = *summed_;
+  profile_.uses.push_back({event, 0, *summed_});
+  tracks_[*summed_].leaves = event;
+  tracks_[*summed_].isChanged = true;
+  ForwardEvents::onAccumulated(sum);
 }
 
 StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
@@ -91,8 +218,28 @@ StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
   if (profile_.events.empty())
     throw Error(ErrorCode::InvalidArgument, "no step was recorded: the session must enter STEP_BEGIN");
   profile_.link = link;
+  // What outlives the step may be away around its end; where its bytes are the
+  // host's before the first use, they are so until somebody writes them.
+  for (uint32_t resident = 0; resident < tracks_.size(); ++resident) {
+    const Track &track = tracks_[resident];
+    if (profile_.residents[resident].role == Role::Gradient || track.leaves == noIndex)
+      continue;
+    uint32_t around = uint32_t(profile_.gaps.size());
+    addGap(resident, track.firstUse, track.isChanged ? track.bytes : 0);
+    for (size_t gap : track.gaps)
+      profile_.gaps[gap].with = around;
+  }
+  // A gradient that did not leave the first time is not on the host later.
+  for (const Track &track : tracks_)
+    for (size_t i = 1; i < track.gaps.size(); ++i)
+      if (ResidencyGap &gap = profile_.gaps[track.gaps[i]]; gap.with == noIndex && !gap.outBytes)
+        gap.with = uint32_t(track.gaps[i - 1]);
   // What cannot leave, or is never read again, is not a gap.
-  std::erase_if(profile_.gaps, [](const ResidencyGap &gap) { return gap.needed <= gap.leaves; });
+  std::vector<uint32_t> none;
+  for (uint32_t i = 0; i < profile_.gaps.size(); ++i)
+    if (const ResidencyGap &gap = profile_.gaps[i]; gap.resident == noIndex && gap.needed <= gap.leaves)
+      none.push_back(i);
+  removeGaps(profile_, none);
   open_.clear();
   return std::exchange(profile_, {});
 }

@@ -99,21 +99,17 @@ struct StepTwin::State {
   /// A session has one sink for its life; the twin's steps have each their own.
   ForwardEvents<> sink;
   DeviceRef device;
+  /// Brings what lives on the host; the session refers to it.
+  std::optional<PlannedActivations> activations;
   std::optional<Session> session;
   std::vector<TensorMap> batches;
   LinkSpeed link;
-  /// The first step prepares programs and takes what is kept between steps.
-  bool warm = false;
 
   void step(EventSink *now) {
     sink.target = now;
     session->step(batches, 1e-3);
     sink.target = nullptr;
     device->drain();
-  }
-  void warmUp() {
-    if (!std::exchange(warm, true))
-      step(nullptr);
   }
 };
 
@@ -162,15 +158,11 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
                 "device \"" + state.device->name() + "\" runs programs; a step is planned on sim:virtual");
   state.link = linkOf(state.device->name());
   options.events = &state.sink;
+  state.activations.emplace(state.device);
+  options.residents = &state.activations->residents();
   std::vector<Wire> wires = options.wires;
   state.session.emplace(state.device, std::move(modules), std::move(options));
-  for (const ParameterInfo &info : state.session->parameters()) {
-    OwnerId owner = state.device->memory().intern({.value = info.key, .role = info.trained ? "parameter" : "frozen"});
-    auto desc = std::make_shared<TensorDesc>(info.desc);
-    const Layout &layout = desc->layout;
-    auto storage = Storage::allocate(state.device, layout.space, desc->spanBytes(), layout.alignment, owner);
-    state.session->bindParameter(info.key, Tensor::in(std::move(storage), desc));
-  }
+  state.session->allocateParameters();
   state.batches.assign(microBatches, makeBatch(state.device, state.session->modules(), wires));
 }
 
@@ -180,26 +172,32 @@ const DeviceRef &StepTwin::device() const { return state_->device; }
 const Session &StepTwin::session() const { return *state_->session; }
 
 StepProfile StepTwin::record() {
-  state_->warmUp();
-  StepRecorder recorder(*state_->device);
-  state_->step(&recorder);
-  StepProfile profile = recorder.takeProfile(state_->link);
+  State &state = *state_;
+  // The first step prepares programs and brings what then stays.
+  state.activations->stayAll();
+  state.step(&*state.activations);
+  StepRecorder recorder(*state.device);
+  recorder.target = &*state.activations;
+  state.step(&recorder);
+  StepProfile profile = recorder.takeProfile(state.link);
   // Everything leaves once: what frees nothing then never does.
   ResidencyPlan everything;
   for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
     everything.away.push_back({gap, profile.gaps[gap].needed});
-  std::ranges::sort(everything.away, {}, &Departure::returns);
+  std::ranges::stable_sort(everything.away, {}, &Departure::returns);
   std::vector<uint32_t> held = play(profile, everything).heldElsewhere;
-  std::ranges::sort(held, std::greater());
-  for (uint32_t gap : held)
-    profile.gaps.erase(profile.gaps.begin() + gap);
+  std::ranges::sort(held);
+  removeGaps(profile, std::move(held));
   return profile;
 }
 
 StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan) {
-  state_->warmUp();
   Device &device = *state_->device;
-  PlannedActivations activations(state_->device, profile, plan);
+  PlannedActivations &activations = *state_->activations;
+  activations.follow(profile, plan);
+  // What is where when a step begins is the doing of the step before.
+  state_->step(&activations);
+  PlannedActivations::Counts before = activations.counts();
   PeaksByPhase peaks(device, &activations);
   double begin = device.seconds();
   state_->step(&peaks);
@@ -209,10 +207,10 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
           .peaks = std::move(peaks.peaks),
           .seconds = device.seconds() - begin,
           .holders = std::move(peaks.holders),
-          .left = counts.left,
-          .fetchedAhead = counts.fetchedAhead,
-          .fetchedLate = counts.fetchedLate,
-          .unpinned = counts.unpinned,
+          .left = counts.left - before.left,
+          .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
+          .fetchedLate = counts.fetchedLate - before.fetchedLate,
+          .unpinned = counts.unpinned - before.unpinned,
           .heldElsewhere = activations.heldElsewhere()};
 }
 

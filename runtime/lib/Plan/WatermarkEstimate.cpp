@@ -30,7 +30,8 @@ private:
 
   const ResidencyGap &gapOf(const std::string &id) const { return profile_.gaps[std::stoul(id)]; }
   int64_t used() const { return int64_t(profile_.events[event_].liveBytes) - away_; }
-  bool isOf(size_t gap, uint32_t event) const { return event == event_ && profile_.gaps[gap].outBytes > 0; }
+  bool isSaved(size_t gap) const { return profile_.gaps[gap].outBytes > 0 && profile_.gaps[gap].resident == noIndex; }
+  bool isOf(size_t gap, uint32_t event) const { return event == event_ && isSaved(gap); }
 
   void deliver();
   void waitFor(const std::string &id);
@@ -150,7 +151,7 @@ WatermarkOutcome WatermarkRun::run() {
     if (event.kind == StepEvent::Kind::Phase && event.phase == Phase::Backward) {
       Ids order;
       for (size_t gap = 0; gap < gaps.size(); ++gap)
-        if (gaps[gap].outBytes && gaps[gap].leaves < event_ && gaps[gap].needed > event_)
+        if (isSaved(gap) && gaps[gap].leaves < event_ && gaps[gap].needed > event_)
           order.push_back(std::to_string(gap));
       std::ranges::stable_sort(order, {}, [&](const std::string &id) { return gapOf(id).needed; });
       restore(policy_.backwardBegin(order, used()));

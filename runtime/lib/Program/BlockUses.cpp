@@ -44,6 +44,7 @@ BlockUses blockUses(const ProgramInfo &program) {
   for (size_t i = 0; i < program.inputs.size(); ++i)
     uses.streamable[i] = canStream(program.inputs[i].role);
   uses.written.resize(program.inputs.size());
+  uses.touched.resize(program.inputs.size());
   // An output with a required alias is its input under another name.
   std::vector<uint32_t> inputOf(program.outputs.size(), UINT32_MAX);
   for (const Alias &alias : program.aliases) {
@@ -81,6 +82,7 @@ BlockUses blockUses(const ProgramInfo &program) {
       }
       if (input == UINT32_MAX)
         return;
+      uses.touched[input] = true;
       if (open.empty()) {
         uses.streamable[input] = false;
         return;
@@ -105,5 +107,39 @@ BlockUses blockUses(const ProgramInfo &program) {
 }
 
 BlockUses blockUses(const Program &program) { return blockUses(program.image()->programs()[program.index()]); }
+
+BlockCursor::Place &BlockCursor::placeOf(const Program &program) {
+  auto key = std::pair(static_cast<const void *>(program.image().get()), program.index());
+  auto found = places_.find(key);
+  if (found == places_.end())
+    found = places_.try_emplace(key, Place{program, blockUses(program), 0, {}}).first;
+  return found->second;
+}
+
+const BlockUses &BlockCursor::usesOf(const Program &program) { return placeOf(program).uses; }
+
+size_t BlockCursor::begin(const Program &program) {
+  Place &place = placeOf(program);
+  if (place.begun == place.uses.blocks.size()) { // it runs again
+    place.begun = 0;
+    place.open.clear();
+  }
+  place.open.push_back(place.begun);
+  return place.begun++;
+}
+
+size_t BlockCursor::end(const Program &program) {
+  Place &place = placeOf(program);
+  size_t block = place.open.back();
+  place.open.pop_back();
+  return block;
+}
+
+void BlockCursor::reset() {
+  for (auto &[key, place] : places_) {
+    place.begun = 0;
+    place.open.clear();
+  }
+}
 
 } // namespace segue::inline runtime

@@ -285,7 +285,7 @@ private:
   void runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
                 EventSink *events);
   void enqueue(Run &run, Op &op);
-  void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, const Fence &fence);
+  void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, Given given, const Fence &fence);
   void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                    std::span<Tensor> outputs, Given given, EventSink *events);
   /// An output is final: `tell` may put another tensor in its place.

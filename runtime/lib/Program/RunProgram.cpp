@@ -269,7 +269,7 @@ void PreparedProgram::setSlot(Run &run, uint32_t slot, const Tensor &tensor) {
 // Steps
 //===----------------------------------------------------------------------===//
 
-void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, const Fence &fence) {
+void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, Given given, const Fence &fence) {
   for (uint32_t i = op.after.begin; i < op.after.end; ++i) {
     Slot &slot = run.slots[marks_[i].slot];
     switch (marks_[i].kind) {
@@ -289,6 +289,9 @@ void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> input
       run.held[index] = Tensor();
       if (inputs[index] && inputs[index].storage().get() == storage && !storage->isRetained())
         freeUnretained(run, *storage);
+      // Nobody else reads what was given: a gradient goes with its block.
+      if (isGivenAway(inputs[index], given == Given::Away))
+        inputs[index] = Tensor();
       break;
     }
     case MarkKind::Place:
@@ -441,7 +444,7 @@ void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tenso
     if (events)
       placeLateOutputs(run, *step.op, outputs);
     enqueue(run, *step.op);
-    applyAfter(*step.op, run, inputs, run.done);
+    applyAfter(*step.op, run, inputs, given, run.done);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "PlanStep.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Plan/StepTwin.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
@@ -22,11 +23,21 @@ void planStep(MemoryServices &services, const DeviceRef &device, const std::vect
   same.wires = options.wires;
   StepTwin twin(virtualTwin(*device), std::move(twins), std::move(same), microBatches);
   ResidencyPlanner planner(twin.record());
+  if (ResidentTensors *residents = services.residents())
+    residents->leaveAll(); // the plan says what of them is there
   // What the device holds besides the session is not in the twin's books.
   DeviceMemory &memory = device->memory();
   uint64_t live = memory.liveBytes(Space::DeviceDram), twinLive = twin.device()->memory().liveBytes(Space::DeviceDram);
   uint64_t others = live > twinLive ? live - twinLive : 0, budget = memory.budget(Space::DeviceDram);
-  services.follow(planner.profile(), planner.plan(budget > others ? budget - others : 0));
+  budget = budget > others ? budget - others : 0;
+  // Certified: what was planned is played, and what it takes counts.
+  for (uint64_t target = budget;;) {
+    const ResidencyPlan &plan = planner.plan(target);
+    uint64_t peak = twin.play(planner.profile(), plan).peakBytes;
+    if (peak <= budget)
+      return services.follow(planner.profile(), plan);
+    target = plan.peakBytes - std::min(plan.peakBytes, peak - budget);
+  }
 }
 
 } // namespace segue::inline runtime

@@ -71,14 +71,23 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
     options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
   if (options.config)
     configure(*options.config);
+  std::vector<std::pair<size_t, size_t>> stateDescs; // module, input of its optimizer
   for (size_t m = 0; m < modules.size(); ++m) {
     plans.push_back(planOptimizer(modules[m], m, table));
     const OptimizerPlan &plan = plans.back();
     for (size_t i = 0; i < plan.optimizerInputs.size(); ++i)
       if (plan.optimizerInputs[i].feed == Feed::State)
-        optimizerState[plan.optimizerInputs[i].state] = Tensor::zeros(device, plan.optimizer->input(i).desc());
+        stateDescs.push_back({m, i});
   }
-  streamed.emplace(services ? services->weights() : nullptr, modules, plans, table, values);
+  residents = services ? services->residents() : options.residents;
+  streamed.emplace(services ? services->weights() : nullptr, residents, modules, plans, table, values);
+  for (auto [m, i] : stateDescs) {
+    const OptimizerPlan &plan = plans[m];
+    TensorDesc desc = plan.optimizer->input(i).desc();
+    Tensor &state = optimizerState[plan.optimizerInputs[i].state];
+    bool comes = streamed->comesByBlock(*plan.optimizer, i);
+    state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc)) : Tensor::zeros(device, std::move(desc));
+  }
 }
 
 /// What a config file says of the device and of records.
@@ -378,7 +387,8 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
     }
     case Feed::Gradient: {
       Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
-      Tensor gradient = !sum ? Tensor::zeros(device, value.desc()) : toLayout(device, sum, value.desc());
+      bool comes = sum && residents && residents->isHome(sum) && streamed->comesByBlock(program, i);
+      Tensor gradient = !sum ? Tensor::zeros(device, value.desc()) : comes ? sum : toLayout(device, sum, value.desc());
       if (giveGradients)
         sum = Tensor();
       tensors.push_back(std::move(gradient));

@@ -132,12 +132,20 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   return true;
 }
 
+/// In its own name, for tables of who holds memory.
+static Tensor emptyParameter(const DeviceRef &device, const ParameterInfo &info) {
+  OwnerId owner = device->memory().intern({.value = info.key, .role = info.trained ? "parameter" : "frozen"});
+  auto desc = std::make_shared<TensorDesc>(info.desc);
+  const Layout &layout = desc->layout;
+  auto storage = Storage::allocate(device, layout.space, desc->spanBytes(), layout.alignment, owner);
+  return Tensor::in(std::move(storage), std::move(desc));
+}
+
 void Session::allocateParameters() {
   for (size_t slot = 0; slot < state_->values.size(); ++slot)
     if (!state_->values[slot])
-      state_->values[slot] = state_->streamed->has(slot)
-                                 ? state_->streamed->allocate(state_->device, slot)
-                                 : Tensor::empty(state_->device, state_->table.infos()[slot].desc);
+      state_->values[slot] = state_->streamed->has(slot) ? state_->streamed->allocate(state_->device, slot)
+                                                         : emptyParameter(state_->device, state_->table.infos()[slot]);
 }
 
 const Tensor &Session::parameter(std::string_view key) const {
@@ -174,7 +182,7 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
     unused.erase(entry->name);
     sources.push_back(file.tensor(state_->device, entry->name));
     checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
-    if (state_->streamed->has(slot) && !info.trained)
+    if (state_->streamed->canLiveInFile(slot))
       files[slot] = {path, entry->name};
   }
   state_->assignAll(sources, files);

@@ -106,6 +106,8 @@ struct Session::State {
   /// Null unless the config enables some; `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;
   std::optional<StreamedParameters> streamed;
+  /// What brings them where a plan does; null: no plan does.
+  ResidentTensors *residents = nullptr;
 };
 
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.

@@ -32,10 +32,12 @@ static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, 
   return true;
 }
 
-StreamedParameters::StreamedParameters(WeightStreamer *streamer, const std::vector<Module> &modules,
-                                       const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
-                                       const std::vector<Tensor> &values)
-    : streamer_(streamer), table_(table), values_(values) {
+StreamedParameters::StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents,
+                                       const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans,
+                                       const ParameterTable &table, const std::vector<Tensor> &values)
+    : streamer_(streamer), residents_(streamer ? nullptr : residents), table_(table), values_(values) {
+  if (residents_)
+    findResidents(modules, plans);
   if (!streamer_)
     return;
   auto sources = [this](size_t module) {
@@ -59,21 +61,58 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, const std::vect
                         !streamer_->blockOf(info.members.front().module, info.members.front().name).empty());
 }
 
-bool StreamedParameters::comesByBlock(const Program &program) const {
-  return streamer_ && !isStale_ && streamer_->hasProgram(program);
+/// Those that every program touches within blocks alone, or not at all.
+void StreamedParameters::findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
+  for (const ParameterInfo &info : table_.infos())
+    streamed_.push_back(info.members.size() == 1);
+  auto note = [&](size_t module, const Program &program) {
+    BlockUses uses = blockUses(program);
+    for (size_t i = 0; i < program.inputs().size(); ++i) {
+      const Value &value = program.inputs()[i];
+      if ((value.role == Role::Parameter || value.role == Role::Frozen) && !uses.streamable[i] && uses.touched[i])
+        streamed_[table_.slotOf(module, value.name)] = false;
+    }
+    return uses;
+  };
+  for (size_t m = 0; m < modules.size(); ++m) {
+    for (std::string_view name : {"forward", "backward", "inference"})
+      if (const Program *program = modules[m].find(name))
+        note(m, *program);
+    for (const Program *program : {plans[m].optimizer, plans[m].gradNorm})
+      if (program)
+        byBlock_[program] = note(m, *program).streamable;
+  }
 }
 
-Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) const {
-  TensorDesc desc = table_.infos()[slot].desc;
+bool StreamedParameters::comesByBlock(const Program &program) const {
+  return residents_ || (streamer_ && !isStale_ && streamer_->hasProgram(program));
+}
+
+bool StreamedParameters::comesByBlock(const Program &program, size_t input) const {
+  auto found = byBlock_.find(&program);
+  return found != byBlock_.end() && found->second[input];
+}
+
+template <typename Make> static Tensor onHost(const DeviceRef &device, TensorDesc desc, Make &&make) {
   desc.layout.space = Space::HostPinned;
   try {
-    return Tensor::empty(device, desc);
+    return make(device, desc);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
       throw;
   }
   desc.layout.space = Space::Host;
-  return Tensor::empty(device, std::move(desc));
+  return make(device, std::move(desc));
+}
+
+Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) const {
+  return onHost(device, table_.infos()[slot].desc,
+                [](const DeviceRef &device, TensorDesc desc) { return Tensor::empty(device, std::move(desc)); });
+}
+
+Tensor StreamedParameters::zerosOnHost(const DeviceRef &device, TensorDesc desc) {
+  return onHost(device, std::move(desc),
+                [](const DeviceRef &device, TensorDesc desc) { return Tensor::zeros(device, std::move(desc)); });
 }
 
 void StreamedParameters::setFile(size_t slot, std::filesystem::path path, std::string name) {
@@ -87,6 +126,8 @@ void StreamedParameters::replaced(size_t slot) {
 }
 
 void StreamedParameters::replacedAll() {
+  if (residents_)
+    residents_->dropCopies();
   if (streamer_)
     streamer_->stop();
   isStale_ = true;
@@ -116,6 +157,8 @@ void StreamedParameters::prepare() {
 }
 
 void StreamedParameters::flush() {
+  if (residents_)
+    residents_->flush();
   if (!streamer_ || !streamer_->isStarted())
     return;
   streamer_->flush();
@@ -128,6 +171,8 @@ void StreamedParameters::wait() {
 }
 
 void StreamedParameters::written(size_t slot) {
+  if (residents_ && has(slot))
+    return residents_->dropCopy(ResidentTensors::idOf(values_[slot]));
   if (has(slot) && streamer_->isStarted())
     streamer_->hostChanged(values_[slot]);
 }

@@ -14,6 +14,9 @@
 // A program of the optimizer phase that does not keep to blocks is no reason to
 // stay: the session brings what it updates, and saves it back.
 //
+// Weight Stagehand brings them (WeightStreamer), or a plan for all of the step
+// (ResidentTensors), which takes states of optimizers along.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_LIB_SESSION_STREAMEDPARAMETERS_H
@@ -25,9 +28,9 @@ namespace segue::inline runtime {
 
 class StreamedParameters {
 public:
-  /// `streamer` may be null: nothing is streamed. It, and what is referred to,
-  /// outlive this; `values` are the session's, by slot.
-  StreamedParameters(WeightStreamer *streamer, const std::vector<Module> &modules,
+  /// `streamer` and `residents` may be null; of both, the streamer is asked. They,
+  /// and what is referred to, outlive this; `values` are the session's, by slot.
+  StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
                      const std::vector<Tensor> &values);
   StreamedParameters(const StreamedParameters &) = delete;
@@ -36,10 +39,18 @@ public:
   bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
   /// True if the program gets a streamed parameter by block.
   bool comesByBlock(const Program &program) const;
+  /// True if states and gradients of the program come by block, too: input
+  /// `input` is one.
+  bool comesByBlock(const Program &program, size_t input) const;
   /// Memory of the host for a streamed parameter, page-locked where there is any
   /// left. Not initialised.
   Tensor allocate(const DeviceRef &device, size_t slot) const;
+  /// The same for any tensor, all bytes 0.
+  static Tensor zerosOnHost(const DeviceRef &device, TensorDesc desc);
 
+  /// A frozen one can be read from its file again and again, which is checked
+  /// each time.
+  bool canLiveInFile(size_t slot) const { return streamer_ && has(slot) && !table_.infos()[slot].trained; }
   /// The parameter lives in the file `path` under `name`; its value is the tensor
   /// mapped from there.
   void setFile(size_t slot, std::filesystem::path path, std::string name);
@@ -63,10 +74,15 @@ public:
 private:
   std::optional<WeightSource> sourceOf(size_t slot) const;
 
+  void findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans);
+
   WeightStreamer *streamer_;
+  ResidentTensors *residents_;
   const ParameterTable &table_;
   const std::vector<Tensor> &values_;
   std::vector<bool> streamed_;
+  /// Of the programs of the optimizer phase, with `residents_`: by input.
+  std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
     std::filesystem::path file;
     std::string name;

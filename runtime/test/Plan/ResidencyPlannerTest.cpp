@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <random>
+#include <set>
 
 using namespace segue;
 
@@ -39,6 +40,33 @@ StepProfile makeStack(uint32_t blocks, uint64_t bytes, uint64_t base, double sec
   return profile;
 }
 
+/// Adds a resident that blocks touch at some events: between each two it may be
+/// away if it is around the end of the step, as it is changed at the last.
+void addResident(StepProfile &profile, const std::string &name, std::vector<uint32_t> touched, uint64_t bytes) {
+  auto resident = uint32_t(profile.residents.size()), around = uint32_t(profile.gaps.size());
+  profile.residents.push_back({name, Role::Parameter, bytes});
+  for (StepEvent &event : profile.events)
+    event.peakBytes += bytes;
+  auto add = [&](uint32_t leaves, uint32_t needed, uint64_t outBytes) {
+    profile.gaps.push_back({.tensor = name,
+                            .bytes = bytes,
+                            .outBytes = outBytes,
+                            .inBytes = bytes,
+                            .leaves = leaves,
+                            .needed = needed,
+                            .with = needed <= leaves ? noIndex : around,
+                            .resident = resident});
+  };
+  // Touched from one event to the next.
+  if (touched.back() + 1 < profile.events.size())
+    add(touched.back() + 1, touched.front(), bytes);
+  else
+    around = noIndex;
+  for (size_t i = 0; i + 1 < touched.size() && around != noIndex; ++i)
+    if (touched[i] + 1 < touched[i + 1])
+      add(touched[i] + 1, touched[i + 1], 0);
+}
+
 /// A step whose saves, restores, weights and times are random.
 StepProfile makeRandom(std::mt19937 &random) {
   auto pick = [&](uint64_t low, uint64_t high) { return std::uniform_int_distribution<uint64_t>(low, high)(random); };
@@ -60,6 +88,12 @@ StepProfile makeRandom(std::mt19937 &random) {
     for (uint32_t event = leaves; event < needed; ++event)
       profile.events[event].peakBytes += bytes;
   }
+  for (uint64_t resident = 0, count = pick(0, 10); resident < count; ++resident) {
+    std::set<uint32_t> touched;
+    for (uint64_t use = 0, uses = pick(1, 4); use < uses; ++use)
+      touched.insert(uint32_t(pick(0, events - 1)));
+    addResident(profile, "w" + std::to_string(resident), {touched.begin(), touched.end()}, pick(1, 100));
+  }
   return profile;
 }
 
@@ -68,9 +102,12 @@ std::vector<uint64_t> replay(const StepProfile &profile, const ResidencyPlan &pl
   std::vector<uint64_t> curve;
   for (uint32_t event = 0; event < profile.events.size(); ++event) {
     uint64_t live = profile.events[event].peakBytes;
-    for (const Departure &departure : plan.away)
-      if (profile.gaps[departure.gap].leaves <= event && event < departure.returns)
-        live -= profile.gaps[departure.gap].bytes;
+    for (const Departure &departure : plan.away) {
+      const ResidencyGap &gap = profile.gaps[departure.gap];
+      bool isGone = gap.passesEnd() ? event >= gap.leaves || event < departure.returns
+                                    : event >= gap.leaves && event < departure.returns;
+      live -= isGone ? gap.bytes : 0;
+    }
     curve.push_back(live);
   }
   return curve;
@@ -138,6 +175,51 @@ TEST(ResidencyPlanner, PrefersWhatNeedNotBeCopiedOut) {
   EXPECT_EQ(plan.outBytes, 0u);
 }
 
+TEST(ResidencyPlanner, AWeightLeavesBetweenItsBlocksAndAroundTheEnd) {
+  StepProfile profile;
+  profile.link = {10, 10, 0};
+  for (uint32_t event = 0; event < 10; ++event)
+    profile.events.push_back({.label = std::to_string(event), .peakBytes = 5, .seconds = 1});
+  addResident(profile, "w", {1, 5, 7}, 10);
+  ResidencyPlanner planner(profile);
+  EXPECT_EQ(planner.unconstrained().peakBytes, 15u);
+  // Wherever it is touched it must be.
+  EXPECT_EQ(planner.smallestBudget(), 15u);
+
+  for (uint32_t event : {0, 2, 3, 4, 6, 8, 9})
+    profile.events[event].peakBytes += 10;
+  ResidencyPlanner tight(profile);
+  EXPECT_EQ(tight.unconstrained().peakBytes, 25u);
+  const ResidencyPlan &plan = tight.plan(15);
+  EXPECT_EQ(plan.peakBytes, 15u);
+  // Between 5 and 7 there is one event; it goes for that one, too.
+  ASSERT_EQ(plan.away.size(), 3u);
+  EXPECT_EQ(plan.outBytes, 10u) << "only what the last block wrote";
+  EXPECT_EQ(plan.inBytes, 30u);
+
+  // Room in the middle of the step, not at its ends: it stays there.
+  profile.events[3].peakBytes = profile.events[4].peakBytes = profile.events[2].peakBytes = 15;
+  profile.events[6].peakBytes = 15;
+  const ResidencyPlan ends = ResidencyPlanner(profile).plan(15);
+  ASSERT_EQ(ends.away.size(), 1u);
+  EXPECT_TRUE(profile.gaps[ends.away[0].gap].passesEnd());
+}
+
+TEST(ResidencyPlanner, RemovedGapsTakeTheirDependentsAlong) {
+  StepProfile profile = makeStack(3, 10, 0, 1, 10);
+  addResident(profile, "w", {0, 2, 4}, 7);
+  ASSERT_EQ(profile.gaps.size(), 6u);
+  StepProfile without = profile;
+  removeGaps(without, {0});
+  ASSERT_EQ(without.gaps.size(), 5u);
+  EXPECT_EQ(without.gaps[3].with, 2u);
+  EXPECT_EQ(without.gaps[2].tensor, "w");
+  removeGaps(profile, {});
+  EXPECT_EQ(profile.gaps[0].tensor, "b0");
+  removeGaps(profile, {3});
+  EXPECT_EQ(profile.gaps.size(), 3u);
+}
+
 TEST(ResidencyPlanner, RefusesABudgetWithTheSmallestOne) {
   ResidencyPlanner planner(makeStack(5, 10, 3, 1, 10));
   try {
@@ -173,6 +255,10 @@ TEST(ResidencyPlanner, RefusesProfilesThatContradictThemselves) {
   profile = makeStack(2, 10, 0, 1, 0);
   EXPECT_NE(refusal(profile).find("positive bandwidth"), std::string::npos);
   EXPECT_NE(refusal({}).find("no events"), std::string::npos);
+  profile = makeStack(2, 10, 0, 1, 10);
+  addResident(profile, "w", {0, 2}, 5);
+  profile.gaps[3].with = 0;
+  EXPECT_NE(refusal(profile).find("a gap of tensor \"w\" goes with gap 0, which is none of it"), std::string::npos);
 }
 
 /// 1000 steps × 10 budgets: peak ≤ budget, a smaller budget never uses more,
@@ -195,9 +281,14 @@ TEST(ResidencyPlanner, ABudgetIsAPromise) {
       ASSERT_EQ(curve, plan.curve);
       ASSERT_EQ(*std::ranges::max_element(curve), plan.peakBytes);
       uint32_t last = 0;
+      std::set<uint32_t> gone;
+      for (const Departure &departure : plan.away)
+        gone.insert(departure.gap);
       for (const Departure &departure : plan.away) {
-        ASSERT_GT(departure.returns, profile.gaps[departure.gap].leaves);
-        ASSERT_LE(departure.returns, profile.gaps[departure.gap].needed);
+        const ResidencyGap &gap = profile.gaps[departure.gap];
+        ASSERT_TRUE(gap.passesEnd() || departure.returns > gap.leaves);
+        ASSERT_LE(departure.returns, gap.needed);
+        ASSERT_TRUE(gap.with == noIndex || gone.contains(gap.with));
         ASSERT_GE(departure.returns, last);
         last = departure.returns;
       }

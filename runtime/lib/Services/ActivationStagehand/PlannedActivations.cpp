@@ -1,4 +1,4 @@
-//===- PlannedActivations.cpp - saved tensors leave by a plan -------------===//
+//===- PlannedActivations.cpp - tensors leave by a plan -------------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,81 +6,117 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/PlannedActivations.h"
-#include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
 PlannedActivations::PlannedActivations(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan)
-    : device_(std::move(device)), follower_(profile, plan) {}
+    : PlannedActivations(std::move(device)) {
+  follow(profile, plan);
+}
 
-void PlannedActivations::follow(StepEvent::Kind kind, std::string_view label) {
-  now_ = follower_.next(kind, label);
-  for (uint32_t gap : now_.returns)
-    if (auto found = away_.find(gap); found != away_.end() && !found->second.device) {
+PlannedActivations::PlannedActivations(DeviceRef device) : device_(std::move(device)), residents_(device_) {}
+
+void PlannedActivations::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+  stayAll();
+  residents_.leaveAll();
+  heldElsewhere_.clear();
+  follower_.emplace(profile, plan);
+  for (const ResidencyGap &gap : profile.gaps)
+    plan_.residentOf.push_back(gap.resident);
+  for (const ResidentUse &use : profile.uses)
+    plan_.uses[{use.event, use.index}] = use.resident;
+  plan_.homes.resize(profile.residents.size());
+  for (const Resident &resident : profile.residents)
+    plan_.isGradient.push_back(resident.role == Role::Gradient);
+}
+
+void PlannedActivations::stayAll() {
+  forget();
+  now_ = {};
+  follower_.reset();
+  plan_ = {};
+}
+
+void PlannedActivations::advance(StepEvent::Kind kind, std::string_view label) {
+  now_ = {};
+  if (follower_ && inStep_)
+    now_ = follower_->next(kind, label);
+}
+
+void PlannedActivations::fetchReturns() {
+  for (uint32_t gap : now_.returns) {
+    if (uint32_t resident = plan_.residentOf[gap]; resident != noIndex) {
+      if (auto home = plan_.homes[resident])
+        residents_.fetch(*home);
+    } else if (auto found = away_.find(gap); found != away_.end() && !found->second.device) {
       found->second.device = fetch(gap, found->second);
       ++counts_.fetchedAhead;
     }
+  }
 }
 
 void PlannedActivations::onPhase(Phase phase) {
   if (phase == Phase::StepBegin) {
-    follower_.beginStep();
     forget();
+    residents_.forgetUnheld(); // parameters that were replaced
+    inStep_ = true;
+    if (follower_)
+      follower_->beginStep();
   }
-  follow(StepEvent::Kind::Phase, name(phase));
+  next(StepEvent::Kind::Phase, name(phase));
+  if (phase == Phase::StepEnd)
+    inStep_ = false;
 }
 
 void PlannedActivations::forget() {
   away_.clear();
   gapOfHost_.clear();
+  cursor_.reset();
+  inStep_ = false;
+  // Gradients of a step that was given up.
+  for (size_t i = 0; i < plan_.homes.size(); ++i)
+    if (auto &home = plan_.homes[i]; home && plan_.isGradient[i]) {
+      residents_.forgetUnheld(*home);
+      home.reset();
+    }
 }
 
-void PlannedActivations::onBlockBegin(const Program &, std::string_view block) {
-  follow(StepEvent::Kind::BlockBegin, block);
-}
-
-void PlannedActivations::onBlockEnd(const Program &) { follow(StepEvent::Kind::BlockEnd, ""); }
-
-Tensor PlannedActivations::toHost(const Tensor &saved) {
-  auto there = std::make_shared<TensorDesc>(saved.desc());
-  there->layout.space = Space::HostPinned;
-  TransferOptions options;
-  options.priority = TransferPriority::Required;
-  try {
-    return device_->transfer().toLayout(device_, saved, there, options);
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::DeviceOom)
-      throw;
-  }
-  ++counts_.unpinned;
-  there = std::make_shared<TensorDesc>(*there);
-  there->layout.space = Space::Host;
-  return device_->transfer().toLayout(device_, saved, there, options);
-}
+//===----------------------------------------------------------------------===//
+// Saved tensors
+//===----------------------------------------------------------------------===//
 
 Tensor PlannedActivations::fetch(uint32_t gap, Away &away) {
   if (!away.left.expired())
     heldElsewhere_.push_back(gap);
-  return device_->transfer().toLayout(device_, away.host, away.there);
+  TransferOptions options;
+  options.owner = away.owner;
+  return device_->transfer().toLayout(device_, away.host, away.there, options);
 }
 
 void PlannedActivations::onSave(const Program &program, uint32_t output, Tensor &saved) {
-  follow(StepEvent::Kind::Save, program.outputs()[output].name);
+  advance(StepEvent::Kind::Save, program.outputs()[output].name);
   for (uint32_t gap : now_.leaves) {
-    Tensor host = toHost(saved);
+    Tensor host = copyToHost(device_, saved, counts_.unpinned);
     if (host.storage() == saved.storage())
-      return; // the host's memory is the device's
+      continue; // the host's memory is the device's
     counts_.left += 1;
     counts_.leftBytes += saved.storage()->bytes();
-    away_[gap] = {host, Tensor(), saved.sharedDesc(), saved.storage()};
+    const Value &value = program.outputs()[output];
+    OwnerId owner = device_->memory().intern({.program = program.name(),
+                                              .value = value.name,
+                                              .role = std::string(name(value.role)),
+                                              .location = value.location});
+    away_[gap] = {host, Tensor(), saved.sharedDesc(), saved.storage(), owner};
     gapOfHost_[host.storage()->id()] = gap;
     saved = std::move(host);
   }
+  fetchReturns();
 }
 
 void PlannedActivations::onRestore(const Program &program, uint32_t input, Tensor &saved) {
-  follow(StepEvent::Kind::Restore, program.inputs()[input].name);
+  next(StepEvent::Kind::Restore, program.inputs()[input].name);
   auto gap = gapOfHost_.find(saved.storage()->id());
   if (gap == gapOfHost_.end())
     return;
@@ -92,6 +128,94 @@ void PlannedActivations::onRestore(const Program &program, uint32_t input, Tenso
   saved = std::move(found->second.device);
   away_.erase(found);
   gapOfHost_.erase(gap);
+}
+
+//===----------------------------------------------------------------------===//
+// Residents
+//===----------------------------------------------------------------------===//
+
+std::optional<uint32_t> PlannedActivations::residentAt(uint32_t index) const {
+  if (!isPlanned())
+    return std::nullopt;
+  auto found = plan_.uses.find({follower_->lastEvent(), index});
+  return found == plan_.uses.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool PlannedActivations::leavesNow(uint32_t resident) const {
+  return std::ranges::any_of(now_.leaves, [&](uint32_t gap) { return plan_.residentOf[gap] == resident; });
+}
+
+void PlannedActivations::onBlockBegin(const Program &program, std::string_view block) {
+  cursor_.begin(program);
+  next(StepEvent::Kind::BlockBegin, block);
+}
+
+bool PlannedActivations::defersInput(const Program &, uint32_t, const Tensor &value) {
+  brought_.clear();
+  return bringsResidents_ && residents_.isHome(value);
+}
+
+void PlannedActivations::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+  if (!bringsResidents_ || !residents_.isHome(value))
+    return;
+  ResidentTensors::Id home = ResidentTensors::idOf(value);
+  if (auto resident = residentAt(input))
+    plan_.homes[*resident] = home;
+  brought_[input] = home;
+  value = residents_.bring(value, program.inputs()[input], cursor_.usesOf(program).written[input]);
+}
+
+void PlannedActivations::onBlockEnd(const Program &program) {
+  const BlockUses &uses = cursor_.usesOf(program);
+  size_t block = cursor_.end(program);
+  advance(StepEvent::Kind::BlockEnd, "");
+  if (isPlanned())
+    for (uint32_t gap : now_.leaves)
+      if (uint32_t resident = plan_.residentOf[gap]; resident != noIndex && plan_.homes[resident])
+        residents_.leave(*plan_.homes[resident]);
+  for (uint32_t input : uses.blocks[block].lastTouched) {
+    auto found = brought_.find(input);
+    if (found == brought_.end())
+      continue;
+    if (follower_ && !isPlanned())
+      residents_.leave(found->second);
+    if (program.inputs()[input].role == Role::Gradient)
+      residents_.forgetUnheld(found->second);
+  }
+  fetchReturns();
+}
+
+void PlannedActivations::onOutput(const Program &program, uint32_t output, Tensor &value) {
+  if (!bringsResidents_)
+    return;
+  advance(StepEvent::Kind::Output, program.outputs()[output].name);
+  sendHome(value);
+  fetchReturns();
+}
+
+void PlannedActivations::sendHome(Tensor &value) {
+  auto resident = residentAt(0);
+  if (!resident || !leavesNow(*resident))
+    return;
+  value = residents_.sendHome(value);
+  plan_.homes[*resident] = ResidentTensors::idOf(value);
+}
+
+void PlannedActivations::onAccumulate(Tensor &sum, Tensor &gradient) {
+  if (!bringsResidents_)
+    return;
+  next(StepEvent::Kind::Accumulate, "");
+  for (Tensor *tensor : {&sum, &gradient})
+    if (residents_.isHome(*tensor))
+      *tensor = residents_.take(ResidentTensors::idOf(*tensor));
+}
+
+void PlannedActivations::onAccumulated(Tensor &sum) {
+  if (!bringsResidents_)
+    return;
+  advance(StepEvent::Kind::Accumulated, "");
+  sendHome(sum);
+  fetchReturns();
 }
 
 } // namespace segue::inline runtime

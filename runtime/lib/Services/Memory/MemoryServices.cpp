@@ -151,6 +151,8 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     streaming.log = impl->options.log;
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
+    if (impl->planned)
+      impl->planned->activations().leaveResidentsToOthers();
     impl->addActor(std::move(actor));
   }
   impl->roomMaker = impl->context.device->memory().addRoomMaker(
@@ -233,9 +235,13 @@ void MemoryServices::Impl::enter(Phase phase) {
 
 bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
 
+ResidentTensors *MemoryServices::residents() {
+  return impl_->planned && !impl_->weights ? &impl_->planned->activations().residents() : nullptr;
+}
+
 void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan) {
   if (impl_->planned)
-    impl_->planned->follow(profile, plan);
+    impl_->planned->activations().follow(profile, plan);
 }
 
 WeightStreamer *MemoryServices::weights() { return impl_->weights ? &impl_->weights->streamer() : nullptr; }

@@ -16,28 +16,20 @@
 #include "ServiceActor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/PlannedActivations.h"
-#include <optional>
 
 namespace segue::inline runtime {
 
 class PlannedActor final : public ForwardEvents<ServiceActor> {
 public:
-  explicit PlannedActor(ServiceContext &context) : context_(context) {}
+  explicit PlannedActor(ServiceContext &context) : activations_(context.device) { target = &activations_; }
 
-  /// From the next step on.
-  void follow(const StepProfile &profile, const ResidencyPlan &plan) {
-    target = &activations_.emplace(context_.device, profile, plan);
-  }
+  PlannedActivations &activations() { return activations_; }
 
   void beginStep(int64_t) override { onPhase(Phase::StepBegin); }
-  void abortStep() override {
-    if (activations_)
-      activations_->forget();
-  }
+  void abortStep() override { activations_.forget(); }
 
 private:
-  ServiceContext &context_;
-  std::optional<PlannedActivations> activations_;
+  PlannedActivations activations_;
 };
 
 } // namespace segue::inline runtime

@@ -45,6 +45,9 @@ public:
   /// The next event of the step has happened.
   Decisions next(StepEvent::Kind kind, std::string_view label);
 
+  /// The index of the event that happened last.
+  uint32_t lastEvent() const { return uint32_t(position_ - 1); }
+
   /// True if an event of this step was not the planned one.
   bool hasDiverged() const { return diverged_; }
   /// Steps that diverged.

@@ -53,8 +53,8 @@ struct ResidencyPlan {
   double seconds = 0, stallSeconds = 0;
   /// Over the link, in each direction.
   uint64_t outBytes = 0, inBytes = 0;
-  /// The most bytes that the host holds at once for tensors that left: until
-  /// they are needed again.
+  /// The most bytes that the host holds at once for saved tensors that left:
+  /// until they are needed again. Residents have memory there in any case.
   uint64_t hostPeakBytes = 0;
 };
 

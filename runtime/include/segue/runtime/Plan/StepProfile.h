@@ -7,7 +7,10 @@
 //
 // What a planner knows of a training step: the events that services are told,
 // in order, with the memory and the computing between each and the next, and
-// the gaps in which a tensor lies on the device and is not read. Bytes are
+// the gaps in which a tensor lies on the device and is not read. Saved tensors
+// have one gap each; parameters, gradients and states of optimizers, the
+// residents, have one between each two blocks that touch them, and those that
+// outlive the step one around its end. Bytes are
 // counted in the order of submits, as DeviceMemory counts them: a freed block
 // counts as free from there on, and who takes it waits for its last use. So the
 // curve depends on the programs alone and on no clock.
@@ -26,7 +29,9 @@ namespace segue::inline runtime {
 
 /// An event, and what lies between it and the next.
 struct StepEvent {
-  enum class Kind : uint8_t { Phase, BlockBegin, BlockEnd, Save, Restore };
+  /// Output: a gradient is final. Accumulate: one is about to be added to a sum;
+  /// Accumulated: it was.
+  enum class Kind : uint8_t { Phase, BlockBegin, BlockEnd, Save, Restore, Output, Accumulate, Accumulated };
   Kind kind = Kind::Phase;
   /// The phase in which it happens; of a Phase event, the new one.
   Phase phase = Phase::StepBegin;
@@ -42,6 +47,22 @@ struct StepEvent {
 /// "phase", "block_begin", ...
 std::string_view name(StepEvent::Kind kind);
 
+inline constexpr uint32_t noIndex = UINT32_MAX;
+
+/// A parameter, a gradient or a state of an optimizer that comes by block.
+struct Resident {
+  std::string name;
+  Role role = Role::Parameter;
+  uint64_t bytes = 0;
+};
+
+/// An event at which a resident is needed or has got its value: input `index`
+/// of the program whose block begins; of Accumulate 0 for the sum and 1 for the
+/// gradient; 0 of the others.
+struct ResidentUse {
+  uint32_t event = 0, index = 0, resident = 0;
+};
+
 /// A tensor is on the device from one event to another and nothing reads it.
 struct ResidencyGap {
   std::string tensor, block, location;
@@ -51,8 +72,20 @@ struct ResidencyGap {
   /// when it comes back.
   uint64_t outBytes = 0, inBytes = 0;
   /// Indices of events: it can be gone from `leaves` on, and is needed at
-  /// `needed`, which is later.
+  /// `needed`, which is later; an earlier one is that of the next step, and the
+  /// tensor is away when a step begins.
   uint32_t leaves = 0, needed = 0;
+  /// Index of the gap without which this one cannot be: the host has the bytes
+  /// from there.
+  uint32_t with = noIndex;
+  /// Index into StepProfile::residents; none for a saved tensor.
+  uint32_t resident = noIndex;
+
+  bool passesEnd() const { return needed <= leaves; }
+  /// Whether it can be gone right after event `event`.
+  bool covers(uint32_t event) const {
+    return passesEnd() ? event >= leaves || event < needed : event >= leaves && event < needed;
+  }
 };
 
 /// The link between host and device.
@@ -63,8 +96,15 @@ struct LinkSpeed {
 struct StepProfile {
   std::vector<StepEvent> events;
   std::vector<ResidencyGap> gaps;
+  std::vector<Resident> residents;
+  /// Ascending events.
+  std::vector<ResidentUse> uses;
   LinkSpeed link;
 };
+
+/// Takes the gaps of these indices, ascending, away, and those that cannot be
+/// without them.
+void removeGaps(StepProfile &profile, std::vector<uint32_t> indices);
 
 } // namespace segue::inline runtime
 

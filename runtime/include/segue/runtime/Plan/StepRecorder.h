@@ -16,6 +16,10 @@
 //   session.step(batch, lr);
 //   ResidencyPlanner planner(recorder.takeProfile(link));
 //
+// It brings nothing itself: where parameters and states live on the host, its
+// `target` is PlannedActivations without a plan, with which they stay on the
+// device, once there. Without a target, residents are not looked at.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_PLAN_STEPRECORDER_H
@@ -23,12 +27,17 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Plan/StepProfile.h"
+#include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Program/ForwardEvents.h"
 #include <map>
+#include <optional>
+#include <set>
+#include <tuple>
 #include <vector>
 
 namespace segue::inline runtime {
 
-class StepRecorder final : public EventSink {
+class StepRecorder final : public ForwardEvents<> {
 public:
   explicit StepRecorder(Device &device) : device_(device) {}
 
@@ -37,20 +46,52 @@ public:
   void onBlockEnd(const Program &program) override;
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
+  void onOutput(const Program &program, uint32_t output, Tensor &value) override;
+  void onAccumulate(Tensor &sum, Tensor &gradient) override;
+  void onAccumulated(Tensor &sum) override;
 
   /// The events since the last STEP_BEGIN, up to now. The recorder begins anew.
   StepProfile takeProfile(const LinkSpeed &link);
 
 private:
+  /// What is known of a resident while the step goes on.
+  struct Track {
+    std::string block, location;
+    /// Bytes of its own memory, and what they take on the device.
+    uint64_t bytes = 0, taken = 0;
+    /// The event of its first use, and that after which nobody reads it now.
+    uint32_t firstUse = noIndex, leaves = noIndex;
+    /// Written since the host had its bytes.
+    bool isChanged = false;
+    /// Its gaps within the step.
+    std::vector<size_t> gaps;
+  };
+
   uint32_t record(StepEvent::Kind kind, std::string_view label);
+  uint32_t lastEvent() const { return uint32_t(profile_.events.size() - 1); }
   void closeEvent();
+  uint32_t residentOf(const Tensor &tensor, const Value *value);
+  void use(uint32_t resident, uint32_t index);
+  void addGap(uint32_t resident, uint32_t needed, uint64_t outBytes);
 
   Device &device_;
   Phase phase_ = Phase::StepBegin;
   std::vector<std::string> blocks_;
+  BlockCursor cursor_;
   StepProfile profile_;
-  /// Gaps that are open, by the id of the storage.
+  /// Gaps of saved tensors that are open, by the id of the storage.
   std::map<uint64_t, size_t> open_;
+  /// Residents, by index; and the index by the id of the storage.
+  std::vector<Track> tracks_;
+  std::map<uint64_t, uint32_t> residents_;
+  /// Of the program that runs: residents by input.
+  std::map<uint32_t, uint32_t> inUse_;
+  /// Inputs of programs that begin which `target` wants to bring.
+  std::set<std::tuple<const void *, size_t, uint32_t>> broughtByTarget_;
+  /// What a sum is that is being added to.
+  std::optional<uint32_t> summed_;
   double eventBegan_ = 0;
 };
 

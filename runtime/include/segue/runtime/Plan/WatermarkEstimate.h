@@ -33,7 +33,7 @@ struct WatermarkOutcome {
   Json telemetry;
 };
 
-/// Gaps with bytes to copy out are records of the policy; it leaves others
+/// Gaps of saved tensors with bytes to copy out are records of the policy; it leaves others
 /// where they are. Throws what the policy throws.
 WatermarkOutcome estimateWatermarks(const StepProfile &profile, const ActivationStagehandConfig &config);
 

@@ -15,6 +15,7 @@
 #define SEGUE_RUNTIME_PROGRAM_BLOCKUSES_H
 
 #include "segue/runtime/Program/Events.h"
+#include <map>
 
 namespace segue::inline runtime {
 
@@ -36,12 +37,39 @@ struct BlockUses {
   /// By input: a parameter, trained or frozen, a gradient of one or a state of an
   /// optimizer that commands touch within blocks alone.
   std::vector<bool> streamable;
+  /// By input: some command touches it.
+  std::vector<bool> touched;
   /// By input: some command writes it in place.
   std::vector<bool> written;
 };
 
 /// Walks all commands once.
 BlockUses blockUses(const Program &program);
+
+/// Which of a program's blocks begins and ends: events name the program alone.
+/// One program runs at a time.
+class BlockCursor {
+public:
+  /// In every program that begins with blocks: its uses.
+  const BlockUses &usesOf(const Program &program);
+  /// The block that begins, and the one that ends, as an index into blocks.
+  size_t begin(const Program &program);
+  size_t end(const Program &program);
+  /// Whatever runs has been given up.
+  void reset();
+
+private:
+  struct Place {
+    /// Keeps the image, which the key is of.
+    Program program;
+    BlockUses uses;
+    size_t begun = 0;
+    std::vector<size_t> open;
+  };
+  Place &placeOf(const Program &program);
+
+  std::map<std::pair<const void *, size_t>, Place> places_;
+};
 
 } // namespace segue::inline runtime
 

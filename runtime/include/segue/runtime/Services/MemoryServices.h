@@ -30,6 +30,7 @@
 
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "segue/runtime/Plan/ResidentTensors.h"
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include <filesystem>
@@ -68,6 +69,9 @@ public:
   /// True where the config asks for `mode: planned`: activations leave by a plan
   /// for the step, and stay until there is one.
   bool wantsPlan() const;
+  /// Null unless a plan is wanted that takes parameters, gradients and optimizer
+  /// states along: where Weight Stagehand is off.
+  ResidentTensors *residents();
   /// The next steps go by this plan.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
   /// Null where Weight Stagehand is off. Who owns the parameters adds the programs

@@ -9,10 +9,15 @@
 // ResidencyPlan says. A saved tensor that is to leave goes to the host in the
 // d2h queue and gives its bytes back in the order of submits; it is fetched at
 // the event that the plan names, or when it is needed if the step is not the
-// one planned. Nothing here waits: the compute queue waits on the copies' fences.
+// one planned. Parameters, gradients and optimizer states do the same between the
+// blocks that touch them, if their home is the host. Nothing here waits: the
+// compute queue waits on the copies' fences.
 //
 //   PlannedActivations activations(device, planner.profile(), planner.plan(budget));
 //   Session session(device, modules, {.events = &activations});
+//
+// Between steps, and in a step that is not the one planned, what comes by block
+// leaves with it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,8 +26,11 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Plan/PlanFollower.h"
+#include "segue/runtime/Plan/ResidentTensors.h"
+#include "segue/runtime/Program/BlockUses.h"
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace segue::inline runtime {
@@ -30,17 +38,35 @@ namespace segue::inline runtime {
 class PlannedActivations final : public EventSink {
 public:
   PlannedActivations(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan);
+  /// Without a plan everything stays on the device, once there.
+  explicit PlannedActivations(DeviceRef device);
+
+  /// The next step goes by another plan. What lives on the host leaves the device
+  /// until then.
+  void follow(const StepProfile &profile, const ResidencyPlan &plan);
+  /// The next step goes by none.
+  void stayAll();
 
   void onPhase(Phase phase) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
   void onBlockEnd(const Program &program) override;
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
+  void onOutput(const Program &program, uint32_t output, Tensor &value) override;
+  void onAccumulate(Tensor &sum, Tensor &gradient) override;
+  void onAccumulated(Tensor &sum) override;
 
   /// A step was aborted: what is away is nobody's any more.
   void forget();
 
-  const PlanFollower &follower() const { return follower_; }
+  /// What lives on the host and comes by block.
+  ResidentTensors &residents() { return residents_; }
+  /// Somebody else brings them.
+  void leaveResidentsToOthers() { bringsResidents_ = false; }
+
+  const PlanFollower &follower() const { return *follower_; }
   /// Since it was made.
   struct Counts {
     uint64_t left = 0, leftBytes = 0;
@@ -49,6 +75,7 @@ public:
     /// In pageable memory, as there was no pinned memory left.
     uint64_t unpinned = 0;
   };
+  /// Of saved tensors.
   const Counts &counts() const { return counts_; }
   /// Gaps whose tensor left although somebody else holds its bytes on the
   /// device, so that leaving freed nothing. Known once they come back.
@@ -60,14 +87,44 @@ private:
     Tensor host, device;
     std::shared_ptr<const TensorDesc> there;
     std::weak_ptr<Storage> left;
+    /// In whose name it comes back.
+    OwnerId owner = 0;
   };
 
-  void follow(StepEvent::Kind kind, std::string_view label);
-  Tensor toHost(const Tensor &saved);
+  /// What the plan says of residents.
+  struct ResidentPlan {
+    /// Of each gap; none for a saved tensor.
+    std::vector<uint32_t> residentOf;
+    /// By event and index, as in ResidentUse.
+    std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses;
+    /// The home of each that has been seen, and whether it dies with the step.
+    std::vector<std::optional<ResidentTensors::Id>> homes;
+    std::vector<bool> isGradient;
+  };
+
+  /// The next event; and what the plan has come back at it, after what leaves.
+  void advance(StepEvent::Kind kind, std::string_view label);
+  void fetchReturns();
+  void next(StepEvent::Kind kind, std::string_view label) {
+    advance(kind, label);
+    fetchReturns();
+  }
   Tensor fetch(uint32_t gap, Away &away);
+  bool isPlanned() const { return follower_ && inStep_ && !follower_->hasDiverged(); }
+  std::optional<uint32_t> residentAt(uint32_t index) const;
+  /// If the plan wants what the last event made to leave.
+  void sendHome(Tensor &value);
+  /// Of the gaps that begin now, whether one is that of the resident.
+  bool leavesNow(uint32_t resident) const;
 
   DeviceRef device_;
-  PlanFollower follower_;
+  std::optional<PlanFollower> follower_;
+  ResidentPlan plan_;
+  ResidentTensors residents_;
+  BlockCursor cursor_;
+  bool inStep_ = false, bringsResidents_ = true;
+  /// Of the program that runs, by input.
+  std::map<uint32_t, ResidentTensors::Id> brought_;
   PlanFollower::Decisions now_;
   /// By gap; and the gap by the id of the storage on the host.
   std::map<uint32_t, Away> away_;

@@ -42,6 +42,7 @@
 #define SEGUE_RUNTIME_SESSION_SESSION_H
 
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Plan/ResidentTensors.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/Checkpoint.h"
 #include "segue/runtime/Session/Module.h"
@@ -80,6 +81,11 @@ struct SessionOptions {
   std::optional<Config> config;
   /// A folder for logs of what the services decide; see MemoryServices.h.
   std::filesystem::path recordEvents;
+  /// Where it is not null, and not the config's services decide: parameters and
+  /// states of optimizers that all programs touch within blocks alone live in the
+  /// host's memory, and come to the device through this. `events` brings them
+  /// (see PlannedActivations). Not owned.
+  ResidentTensors *residents = nullptr;
   /// Gets each sentence once; by default stderr does.
   std::function<void(const std::string &)> warn;
   /// Gets what services say every so many steps; by default nobody does.
