@@ -12,8 +12,14 @@
 
 #include "CompiledModule.h"
 #include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Services/ActivationRecord.h"
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <unistd.h>
 
 using namespace segue;
 
@@ -60,6 +66,8 @@ protected:
   struct Run {
     std::vector<float> bits;
     uint64_t peak = 0;
+    /// Of Activation Stagehand and of Conductor, by step.
+    std::vector<Json> activations, conductor;
   };
 
   /// Some steps; the device's budget is `capBytes`, 0: none and no services.
@@ -73,11 +81,12 @@ protected:
       text << R"({"memory": {"stagehand": {
         "conductor_config": {"enabled": true, "telemetry_enabled": false, "vram_hard_cap_mb": )"
            << mib << R"(, "vram_soft_cap_mb": )" << mib << R"(},
-        "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false,
-          "vram_high_watermark_mb": 8, "vram_low_watermark_mb": 4,
-          "pinned_pool_classes_mb": [1], "slabs_per_class": 1}}}})";
+        "activation_stagehand": {"enabled": true, "mode": "planned",
+          "telemetry_file": ")"
+           << telemetry << R"("}}}})";
       options.config = Config::parse(text.str(), "test");
     }
+    std::filesystem::remove(telemetry);
     Session session(device, {{"deep", binary()}}, std::move(options));
     for (const ParameterInfo &info : session.parameters())
       session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
@@ -88,13 +97,26 @@ protected:
       for (size_t i = 0; i < microBatches; ++i)
         batches[i]["x"] = randomTensor(device, {rows, width}, uint32_t(100 * step) + uint32_t(i));
       run.bits.push_back(float(session.step(batches, 1e-3).loss));
+      if (session.services())
+        run.conductor.push_back(session.services()->conductorRecord());
     }
+    std::ifstream lines(telemetry);
+    for (std::string line; std::getline(lines, line);)
+      run.activations.push_back(Json::parse(line));
     run.peak = device->memory().peakBytes(Space::DeviceDram);
     for (const ParameterInfo &info : session.parameters())
       for (float value : values(session.parameter(info.key)))
         run.bits.push_back(value);
     return run;
   }
+
+  static std::string testFile() {
+    std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::ranges::replace(name, '/', '-');
+    return testing::TempDir() + "planned-" + name + "-" + std::to_string(getpid()) + ".jsonl";
+  }
+  std::string telemetry = testFile();
+  ~PlannedModeTest() override { std::filesystem::remove(telemetry); }
 
   ResidencyPlanner planner(size_t microBatches = 1) {
     StepTwin twin(virtualTwin(*Device::open(GetParam())), {{"deep", binary()}}, {}, microBatches);
@@ -135,6 +157,50 @@ TEST_P(PlannedModeTest, MicroBatchesAreOfThePlan) {
   Run run = train(cap, 3, 3);
   EXPECT_EQ(run.bits, free.bits);
   EXPECT_LE(run.peak, cap);
+}
+
+// One line per step with the keys and the invariants of activation-stagehand.md.
+TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
+  ResidencyPlanner plans = planner();
+  uint64_t cap = plans.smallestBudget();
+  const ResidencyPlan &plan = plans.plan(cap);
+  Run run = train(cap, 3);
+  ASSERT_EQ(run.activations.size(), 3u);
+  const Json wanted = ActivationRecord().json();
+  for (size_t step = 0; step < 3; ++step) {
+    const Json &line = run.activations[step];
+    std::set<std::string> keys, expected;
+    for (const auto &[key, value] : line.items())
+      keys.insert(key);
+    for (const auto &[key, value] : wanted.items())
+      expected.insert(key);
+    EXPECT_EQ(keys, expected);
+    EXPECT_EQ(line["step"], step + 1);
+    EXPECT_EQ(line["activations_spilled"], plan.away.size());
+    EXPECT_EQ(line["activations_restored"], plan.away.size());
+    EXPECT_EQ(line["spill_bytes"], plan.outBytes);
+    EXPECT_EQ(line["restore_bytes"], plan.inBytes);
+    EXPECT_EQ(int64_t(line["activations_saved"]),
+              int64_t(line["activations_kept"]) + int64_t(line["activations_spilled"]));
+    EXPECT_EQ(int64_t(line["pool_hits"]) + int64_t(line["pool_misses"]), int64_t(line["activations_spilled"]));
+    EXPECT_EQ(line["pool_bytes"], plan.hostPeakBytes) << "all of it fits the pinned memory";
+    EXPECT_EQ(line["activations_leaked"], 0);
+    EXPECT_EQ(line["aborted"], false);
+    EXPECT_LE(double(line["vram_peak_mb"]) * 1048576, double(cap));
+    // A way back is ahead or at the need; who came too late is a stall.
+    EXPECT_LE(int64_t(line["prefetch_hits"]) + int64_t(line["prefetch_late"]), int64_t(line["activations_restored"]));
+    EXPECT_GE(int64_t(line["stall_count"]), int64_t(line["prefetch_late"]));
+    EXPECT_EQ(double(line["stall_time_ms"]) > 0, int64_t(line["stall_count"]) > 0);
+  }
+}
+
+// Conductor knows the peaks of the plan: with one above its threshold it
+// suppresses speculation by the first block of backward, whatever is measured.
+TEST_P(PlannedModeTest, ConductorKnowsThePlannedPeaks) {
+  ResidencyPlanner plans = planner();
+  Run tight = train(plans.smallestBudget(), 1), wide = train(2 * plans.unconstrained().peakBytes, 1);
+  EXPECT_FALSE(tight.conductor[0]["suppressed_at"].is_null()) << tight.conductor[0].dump();
+  EXPECT_TRUE(wide.conductor[0]["suppressed_at"].is_null()) << wide.conductor[0].dump();
 }
 
 TEST_P(PlannedModeTest, AnInfeasibleCapIsRefusedBeforeTheFirstStep) {

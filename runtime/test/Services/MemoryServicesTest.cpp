@@ -639,6 +639,99 @@ TEST_F(MemoryServicesTest, AbortedStepsLeaveNothing) {
   EXPECT_TRUE(warnings.empty());
 }
 
+// A transfer that fails gives its token back once: none is left at the end of
+// the step, and no speed is measured by copies that carried nothing.
+TEST_F(MemoryServicesTest, FailedTransfersLeakNoToken) {
+  setUp(plainSim);
+  start(config(activation(), conductor()));
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  scripted->copiesToFail = 1000;
+  std::vector<Tensor> saved = forward();
+  device->drain();
+  enter(Phase::Backward); // the last is tried again here
+  scripted->copiesToFail = 0;
+  EXPECT_EQ(backward(std::move(saved)), reference);
+  enter(Phase::Optimizer);
+  enter(Phase::StepEnd);
+  Json failed = services->conductorRecord();
+  EXPECT_EQ(failed["d2h_inflight"], 0);
+  EXPECT_EQ(failed["h2d_inflight"], 0);
+  EXPECT_TRUE(failed["d2h_gbps"].is_null()) << failed.dump();
+  EXPECT_EQ(failed["slot_overruns"], 0);
+  EXPECT_EQ(step(), reference);
+  EXPECT_GT(double(services->conductorRecord()["d2h_gbps"]), 0);
+  expectNothingLeft();
+}
+
+// No memory for a tensor that has to return, and nothing that could leave: the
+// error shows who reserved what of Conductor.
+TEST_F(MemoryServicesTest, OutOfMemoryShowsTheHoldersOfConductor) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["predictive_restore"] = false;
+  start(config(stagehand, conductor()));
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  std::vector<Tensor> saved = forward();
+  device->drain();
+  enter(Phase::Backward);
+  services->onBlockBegin(chain.program("backward"), "drained"); // the spills' memory is free
+  device->memory().setBudget(Space::DeviceDram, live + bytes / 2);
+  Tensor last = saved.back();
+  try {
+    services->onRestore(chain.program("backward"), count - 1, last);
+    FAIL() << "nothing was thrown";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::DeviceOom);
+    std::string text = error.what();
+    EXPECT_NE(text.find("activation \"saved.7\" cannot return; Conductor's reservations:\n"), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("activation_stagehand, reservation "), std::string::npos) << text;
+    EXPECT_NE(text.find(" bytes granted, "), std::string::npos) << text;
+  }
+  services->abortStep();
+  saved.clear();
+  last = Tensor();
+  device->memory().setBudget(Space::DeviceDram, 8 << 20);
+  expectNothingLeft();
+  EXPECT_EQ(step(), reference);
+}
+
+// Telemetry that cannot be written: one warning per file, and the run goes on.
+TEST_F(MemoryServicesTest, TelemetryThatCannotBeWrittenStopsNothing) {
+  setUp(plainSim);
+  Json stagehand = activation(), limits = conductor();
+  for (const char *name : {"activation.jsonl", "conductor.jsonl"})
+    std::filesystem::create_directory(folder.path / name); // a folder stands where the file should
+  start(config(stagehand, limits));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(step(), reference);
+  ASSERT_EQ(warnings.size(), 2u);
+  for (const std::string &warning : warnings)
+    EXPECT_NE(warning.find("cannot be opened"), std::string::npos) << warning;
+  EXPECT_EQ(services->activationRecord()["step"], 3) << "the figures are there all the same";
+}
+
+// What was full, in the order of the rule: a slab of the next larger class, then
+// memory that is not pinned up to its limit, then the device.
+TEST_F(MemoryServicesTest, AFullPoolFallsBackInOrder) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["pinned_pool_classes_mb"] = {1, 2};
+  stagehand["slabs_per_class"] = {2, 1};
+  stagehand["unpinned_max_mb"] = 0.5; // two of them
+  stagehand["pool_growth"] = false;
+  start(config(stagehand));
+  EXPECT_EQ(step(), reference);
+  Json record = services->activationRecord();
+  expectWhole(record);
+  EXPECT_EQ(record["pool_hits"], 3);
+  EXPECT_EQ(record["pool_misses"], 2);
+  EXPECT_EQ(record["unpinned_peak_mb"], 0.5);
+  EXPECT_EQ(record["kept_reasons"]["no_host_memory"], count - 5);
+}
+
 // The worst of devices: copies fail, allocations fail, the memory shrinks. A
 // step gives the right bits or an error; the next one begins anew.
 TEST_F(MemoryServicesTest, HostileDevices) {

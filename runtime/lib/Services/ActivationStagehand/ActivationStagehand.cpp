@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Services/ActivationStagehand.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Services/ActivationRecord.h"
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -32,15 +33,6 @@ struct ActivationStagehand::Record {
   int64_t attempts = 0;
 };
 
-struct ActivationStagehand::Counts {
-  int64_t saved = 0, kept = 0, spilled = 0, restored = 0, shared = 0, recomputed = 0, rescued = 0, leaked = 0;
-  int64_t spillBytes = 0, restoreBytes = 0;
-  int64_t stalls = 0, poolHits = 0, poolMisses = 0;
-  int64_t prefetchHits = 0, prefetchLate = 0, finalizeWaits = 0;
-  int64_t retries = 0, checksumRecovered = 0;
-  std::map<std::string_view, int64_t> keptReasons;
-};
-
 template <typename Queue, typename Record> static bool takeOut(Queue &queue, Record &record) {
   auto it = std::find(queue.begin(), queue.end(), &record);
   if (it == queue.end())
@@ -60,7 +52,7 @@ ActivationStagehand::ActivationStagehand(ActivationStagehandConfig config)
     : config_(std::move(config)), highBytes_(toBytes(config_.highWatermarkMiB)),
       lowBytes_(toBytes(config_.lowWatermarkMiB)),
       buffers_(inBytes(config_.poolClassesMiB), config_.slabsPerClass, toBytes(config_.unpinnedMaxMiB)),
-      counts_(std::make_unique<Counts>()) {}
+      counts_(std::make_unique<ActivationRecord>()) {}
 ActivationStagehand::~ActivationStagehand() = default;
 ActivationStagehand::ActivationStagehand(ActivationStagehand &&) noexcept = default;
 
@@ -442,36 +434,15 @@ void ActivationStagehand::forgetStep() {
 }
 
 Json ActivationStagehand::makeRecord(bool aborted) const {
-  const Counts &counts = *counts_;
-  Json reasons = Json::object();
-  for (const auto &[reason, count] : counts.keptReasons)
-    reasons[std::string(reason)] = count;
-  return {{"step", step_},
-          {"activations_saved", counts.saved},
-          {"activations_kept", counts.kept},
-          {"activations_spilled", counts.spilled},
-          {"activations_restored", counts.restored},
-          {"spill_bytes", counts.spillBytes},
-          {"restore_bytes", counts.restoreBytes},
-          {"stall_time_ms", stallMs_},
-          {"stall_count", counts.stalls},
-          {"pool_hits", counts.poolHits},
-          {"pool_misses", counts.poolMisses},
-          {"vram_peak_mb", double(peakUsedBytes_) / bytesPerMiB},
-          {"activations_shared", counts.shared},
-          {"activations_recomputed", counts.recomputed},
-          {"activations_rescued", counts.rescued},
-          {"activations_leaked", counts.leaked},
-          {"prefetch_hits", counts.prefetchHits},
-          {"prefetch_late", counts.prefetchLate},
-          {"finalize_waits", counts.finalizeWaits},
-          {"kept_reasons", reasons},
-          {"unpinned_peak_mb", double(buffers_.unpinnedPeakBytes()) / bytesPerMiB},
-          {"pool_bytes", buffers_.poolBytes()},
-          {"pool_grown_slabs", poolGrownSlabs_},
-          {"transfer_retries", counts.retries},
-          {"checksum_recovered", counts.checksumRecovered},
-          {"aborted", aborted}};
+  ActivationRecord record = *counts_;
+  record.step = step_;
+  record.stallMs = stallMs_;
+  record.peakUsedBytes = peakUsedBytes_;
+  record.unpinnedPeakBytes = buffers_.unpinnedPeakBytes();
+  record.poolBytes = buffers_.poolBytes();
+  record.poolGrownSlabs = poolGrownSlabs_;
+  record.aborted = aborted;
+  return record.json();
 }
 
 void ActivationStagehand::abortStep() {

@@ -136,7 +136,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   if (conductor.enabled)
     impl->startConductor(conductor, config.json(conductorSection));
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned) {
-    auto actor = std::make_unique<PlannedActor>(impl->context);
+    auto actor = std::make_unique<PlannedActor>(impl->context, activation.telemetry);
     impl->planned = actor.get();
     impl->addActor(std::move(actor));
   } else if (activation.enabled) {
@@ -241,7 +241,7 @@ ResidentTensors *MemoryServices::residents() {
 
 void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan) {
   if (impl_->planned)
-    impl_->planned->activations().follow(profile, plan);
+    impl_->planned->follow(profile, plan);
 }
 
 WeightStreamer *MemoryServices::weights() { return impl_->weights ? &impl_->weights->streamer() : nullptr; }
@@ -424,6 +424,10 @@ void MemoryServices::onBlockInput(const Program &program, uint32_t input, Tensor
 
 Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
 Json MemoryServices::weightRecord() const { return impl_->weights ? impl_->weights->streamer().record() : Json(); }
-Json MemoryServices::activationRecord() const { return impl_->activation ? impl_->activation->record() : Json(); }
+Json MemoryServices::activationRecord() const {
+  if (impl_->planned)
+    return impl_->planned->record();
+  return impl_->activation ? impl_->activation->record() : Json();
+}
 
 } // namespace segue::inline runtime

@@ -1,4 +1,4 @@
-//===- PlannedActor.h - saved tensors leave by a plan -----------*- C++ -*-===//
+//===- PlannedActor.h - tensors leave by a plan -----------------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,31 +6,57 @@
 //===----------------------------------------------------------------------===//
 //
 // `mode: planned` of Activation Stagehand as an actor: PlannedActivations in the
-// place of the watermarks. Without a plan nothing leaves.
+// place of the watermarks, with the same telemetry. Without a plan nothing
+// leaves.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
 
+#include "PlannedMeter.h"
 #include "ServiceActor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/PlannedActivations.h"
+#include "segue/runtime/Telemetry/JsonlWriter.h"
+#include "segue/runtime/Telemetry/TelemetryConfig.h"
+#include <nlohmann/json.hpp>
+#include <optional>
 
 namespace segue::inline runtime {
 
 class PlannedActor final : public ForwardEvents<ServiceActor> {
 public:
-  explicit PlannedActor(ServiceContext &context) : activations_(context.device) { target = &activations_; }
+  PlannedActor(ServiceContext &context, const TelemetryConfig &telemetry);
 
+  /// From the next step on. Conductor gets the peaks that the plan leaves to
+  /// each block.
+  void follow(const StepProfile &profile, const ResidencyPlan &plan);
   PlannedActivations &activations() { return activations_; }
+  /// Of the last step that ended or was aborted.
+  Json record() const { return lastRecord_; }
 
-  void beginStep(int64_t) override { onPhase(Phase::StepBegin); }
-  void abortStep() override { activations_.forget(); }
+  void onPhase(Phase phase) override;
+  void onBlockBegin(const Program &program, std::string_view block) override;
+  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
+  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+
+  void beginStep(int64_t step) override;
+  void abortStep() override;
 
 private:
+  void write(bool aborted);
+
+  ServiceContext &context_;
   PlannedActivations activations_;
+  PlannedMeter meter_;
+  std::optional<JsonlWriter> telemetry_;
+  Json lastRecord_;
 };
+
+/// The blocks of a step in their order, as Conductor wants to know them: what
+/// the plan leaves on the device at the worst moment of each, and its transfers.
+std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const ResidencyPlan &plan);
 
 } // namespace segue::inline runtime
 

@@ -37,6 +37,8 @@
 
 namespace segue::inline runtime {
 
+struct ActivationRecord;
+
 /// A tensor that forward saves.
 struct SaveEvent {
   std::string id;
@@ -142,7 +144,6 @@ public:
 private:
   enum class State { Kept, Spilling, Spilled, Restoring, Restored, Recompute, Released };
   struct Record;
-  struct Counts;
 
   Record &find(std::string_view id);
   Record &findLive(std::string_view id);
@@ -169,7 +170,7 @@ private:
   int64_t usedBytes_ = 0, peakUsedBytes_ = 0;
   double stallMs_ = 0;
   int64_t poolGrownSlabs_ = 0;
-  std::unique_ptr<Counts> counts_;
+  std::unique_ptr<ActivationRecord> counts_;
   std::shared_ptr<const Json> lastRecord_;
   std::deque<Record> records_;
   /// Every id of the step, and the live records by storage.

@@ -66,7 +66,8 @@ public:
   /// Somebody else brings them.
   void leaveResidentsToOthers() { bringsResidents_ = false; }
 
-  const PlanFollower &follower() const { return *follower_; }
+  /// True in a step that has gone by the plan so far.
+  bool isPlanned() const { return follower_ && inStep_ && !follower_->hasDiverged(); }
   /// Since it was made.
   struct Counts {
     uint64_t left = 0, leftBytes = 0;
@@ -110,7 +111,6 @@ private:
     fetchReturns();
   }
   Tensor fetch(uint32_t gap, Away &away);
-  bool isPlanned() const { return follower_ && inStep_ && !follower_->hasDiverged(); }
   std::optional<uint32_t> residentAt(uint32_t index) const;
   /// If the plan wants what the last event made to leave.
   void sendHome(Tensor &value);

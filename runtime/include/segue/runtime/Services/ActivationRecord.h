@@ -1,0 +1,40 @@
+//===- ActivationRecord.h - a line of activation telemetry ------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_ACTIVATIONRECORD_H
+#define SEGUE_RUNTIME_SERVICES_ACTIVATIONRECORD_H
+
+#include "segue/runtime/Json.h"
+#include <cstdint>
+#include <map>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+/// What happened to activations in one step; the same of both modes.
+struct ActivationRecord {
+  int64_t step = 0;
+  int64_t saved = 0, kept = 0, spilled = 0, restored = 0, shared = 0, recomputed = 0, rescued = 0, leaked = 0;
+  int64_t spillBytes = 0, restoreBytes = 0;
+  double stallMs = 0;
+  int64_t stalls = 0, poolHits = 0, poolMisses = 0;
+  int64_t prefetchHits = 0, prefetchLate = 0, finalizeWaits = 0;
+  int64_t retries = 0, checksumRecovered = 0;
+  /// By literals.
+  std::map<std::string_view, int64_t> keptReasons;
+  /// The most device memory, and unpinned host memory, that was in use.
+  int64_t peakUsedBytes = 0, unpinnedPeakBytes = 0;
+  int64_t poolBytes = 0, poolGrownSlabs = 0;
+  bool aborted = false;
+
+  /// With the keys of activation-stagehand.md.
+  Json json() const;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_ACTIVATIONRECORD_H

@@ -1,0 +1,100 @@
+//===- PlannedActor.cpp - tensors leave by a plan -------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "PlannedActor.h"
+
+namespace segue::inline runtime {
+
+PlannedActor::PlannedActor(ServiceContext &context, const TelemetryConfig &telemetry)
+    : context_(context), activations_(context.device), meter_(*context.device) {
+  target = &activations_;
+  if (telemetry.enabled)
+    telemetry_.emplace(telemetry.file, context.warn);
+}
+
+std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const ResidencyPlan &plan) {
+  std::vector<PlannedBlock> blocks;
+  // The block that each event lies in; blocks.size() and above: none.
+  std::vector<size_t> blockOf;
+  std::vector<size_t> open;
+  for (size_t event = 0; event < profile.events.size(); ++event) {
+    const StepEvent &now = profile.events[event];
+    if (now.kind == StepEvent::Kind::Phase)
+      open.clear();
+    if (now.kind == StepEvent::Kind::BlockBegin) {
+      open.push_back(blocks.size());
+      blocks.push_back({.phase = stepPhase(now.phase), .block = now.label});
+    }
+    if (now.kind == StepEvent::Kind::BlockEnd && !open.empty())
+      open.pop_back();
+    blockOf.push_back(open.empty() ? SIZE_MAX : open.back());
+    if (open.empty())
+      continue;
+    PlannedBlock &block = blocks[open.back()];
+    block.peakBytes = std::max(block.peakBytes, int64_t(plan.curve[event]));
+    block.computeSeconds += now.seconds;
+  }
+  for (const Departure &departure : plan.away) {
+    const ResidencyGap &gap = profile.gaps[departure.gap];
+    if (size_t block = blockOf[gap.leaves]; block < blocks.size())
+      blocks[block].d2hBytes += int64_t(gap.outBytes);
+    if (size_t block = blockOf[gap.needed]; block < blocks.size())
+      blocks[block].h2dBytes += int64_t(gap.inBytes);
+  }
+  return blocks;
+}
+
+void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+  activations_.follow(profile, plan);
+  context_.conductor.setPlan(plannedBlocks(profile, plan));
+}
+
+void PlannedActor::onPhase(Phase phase) {
+  ForwardEvents::onPhase(phase);
+  meter_.see();
+  if (phase == Phase::StepEnd)
+    write(/*aborted=*/false);
+}
+
+void PlannedActor::onBlockBegin(const Program &program, std::string_view block) {
+  ForwardEvents::onBlockBegin(program, block);
+  meter_.see();
+}
+
+void PlannedActor::onSave(const Program &program, uint32_t output, Tensor &saved) {
+  Tensor before = saved;
+  meter_.see();
+  ForwardEvents::onSave(program, output, saved);
+  if (before.desc().layout.space == Space::DeviceDram)
+    meter_.noteSave(before, saved, activations_.isPlanned());
+}
+
+void PlannedActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+  Tensor before = saved;
+  uint64_t late = activations_.counts().fetchedLate;
+  ForwardEvents::onRestore(program, input, saved);
+  meter_.see();
+  meter_.noteRestore(before, saved, activations_.counts().fetchedLate == late);
+}
+
+void PlannedActor::beginStep(int64_t step) {
+  meter_.beginStep(step);
+  onPhase(Phase::StepBegin);
+}
+
+void PlannedActor::abortStep() {
+  activations_.forget();
+  write(/*aborted=*/true);
+}
+
+void PlannedActor::write(bool aborted) {
+  lastRecord_ = meter_.endStep(aborted).json();
+  if (telemetry_)
+    telemetry_->write(lastRecord_);
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,87 @@
+//===- PlannedMeter.cpp - what a plan does with activations ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "PlannedMeter.h"
+
+namespace segue::inline runtime {
+
+void PlannedMeter::beginStep(int64_t step) {
+  record_ = {};
+  record_.step = step;
+  saved_.clear();
+  needs_.clear();
+  away_ = pinnedBytes_ = unpinnedBytes_ = 0;
+}
+
+void PlannedMeter::see() {
+  record_.peakUsedBytes = std::max(record_.peakUsedBytes, int64_t(device_.memory().liveBytes(Space::DeviceDram)));
+}
+
+void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isPlanned) {
+  if (!saved_.insert(before.storage()->id()).second) {
+    ++record_.shared;
+    return;
+  }
+  ++record_.saved;
+  if (before.storage() == after.storage()) {
+    ++record_.kept;
+    ++record_.keptReasons[before.storage()->isExternal() ? "not_owned" : isPlanned ? "plan_keeps" : "not_as_planned"];
+    return;
+  }
+  int64_t bytes = int64_t(before.storage()->bytes());
+  bool isPinned = after.storage()->space() == Space::HostPinned;
+  ++record_.spilled;
+  ++away_;
+  record_.spillBytes += bytes;
+  ++(isPinned ? record_.poolHits : record_.poolMisses);
+  (isPinned ? pinnedBytes_ : unpinnedBytes_) += bytes;
+  record_.poolBytes = std::max(record_.poolBytes, pinnedBytes_);
+  record_.unpinnedPeakBytes = std::max(record_.unpinnedPeakBytes, unpinnedBytes_);
+}
+
+void PlannedMeter::noteRestore(const Tensor &before, const Tensor &after, bool isAhead) {
+  if (before.storage() == after.storage())
+    return;
+  int64_t bytes = int64_t(after.storage()->bytes());
+  ++record_.restored;
+  --away_;
+  record_.restoreBytes += bytes;
+  (before.storage()->space() == Space::HostPinned ? pinnedBytes_ : unpinnedBytes_) -= bytes;
+  if (!device_.hasBytes() || device_.runsInline())
+    return; // no queue whose waits could be seen
+  auto wait = std::make_shared<Wait>();
+  Fence copy = after.storage()->writes();
+  device_.enqueue(Queue::Compute, Fence(),
+                  Work{[wait, copy, device = &device_] {
+                         wait->isLate = !device->isDone(copy);
+                         wait->begin = device->seconds();
+                       },
+                       {},
+                       "need"});
+  lastMark_ = device_.enqueue(Queue::Compute, copy,
+                              Work{[wait, device = &device_] { wait->end = device->seconds(); }, {}, "needed"});
+  needs_.push_back({std::move(wait), isAhead});
+}
+
+ActivationRecord PlannedMeter::endStep(bool aborted) {
+  if (!needs_.empty())
+    device_.wait(Fence(Queue::Compute, lastMark_));
+  for (const auto &[wait, isAhead] : needs_) {
+    if (isAhead)
+      ++(wait->isLate ? record_.prefetchLate : record_.prefetchHits);
+    if (!wait->isLate)
+      continue;
+    ++record_.stalls;
+    record_.stallMs += (wait->end - wait->begin) * 1e3;
+  }
+  record_.leaked = away_;
+  record_.aborted = aborted;
+  needs_.clear();
+  return record_;
+}
+
+} // namespace segue::inline runtime

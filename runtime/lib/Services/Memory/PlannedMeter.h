@@ -1,0 +1,65 @@
+//===- PlannedMeter.h - what a plan does with activations -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Counts, for telemetry, what became of each saved tensor in `mode: planned`, by
+// what lay there before an event and what lies there after it. Nothing waits in
+// that mode but the compute queue, for copies: two entries of that queue, before
+// and behind the copy's fence, tell for how long. One thread.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
+#define SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
+
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Services/ActivationRecord.h"
+#include "segue/runtime/Tensor/Tensor.h"
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace segue::inline runtime {
+
+class PlannedMeter {
+public:
+  explicit PlannedMeter(Device &device) : device_(device) {}
+
+  void beginStep(int64_t step);
+  /// At every event.
+  void see();
+  /// `before`, `after`: the tensor as the program saved it, and what stands for
+  /// it. `isPlanned`: the step goes as planned so far.
+  void noteSave(const Tensor &before, const Tensor &after, bool isPlanned);
+  /// `isAhead`: its way back began before it was needed.
+  void noteRestore(const Tensor &before, const Tensor &after, bool isAhead);
+  /// The record of the step. Blocks until the compute queue has come to the
+  /// last need, which a step's end has waited for anyway.
+  ActivationRecord endStep(bool aborted);
+
+private:
+  struct Wait {
+    bool isLate = false;
+    double begin = 0, end = 0;
+  };
+  struct Need {
+    std::shared_ptr<Wait> wait;
+    bool isAhead;
+  };
+
+  Device &device_;
+  ActivationRecord record_;
+  /// Storages that were saved in this step.
+  std::set<uint64_t> saved_;
+  std::vector<Need> needs_;
+  uint64_t lastMark_ = 0;
+  int64_t away_ = 0, pinnedBytes_ = 0, unpinnedBytes_ = 0;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
