@@ -42,11 +42,11 @@ static std::string list(const Shape &numbers) {
 namespace {
 class Builder {
 public:
-  explicit Builder(std::mt19937_64 &random) : random(random) {}
+  Builder(std::mt19937_64 &random, int64_t scale) : random(random), scale(scale) {}
 
   RandomModel build() {
     for (int64_t i = 1 + below(2); i-- > 0;)
-      addValue(ModelValue::Kind::Input, {oneOf({1, 2, 3, 5, 8, 12}), oneOf({1, 4, 6, 8, 16, 17})});
+      addValue(ModelValue::Kind::Input, {scale * oneOf({1, 2, 3, 5, 8, 12}), oneOf({1, 4, 6, 8, 16, 17})});
     if (below(4) == 0)
       embed();
     for (size_t count = size_t(4 + below(8)); model.ops.size() < count;)
@@ -125,7 +125,7 @@ private:
   void embed() {
     int64_t rows = 2 + below(9), width = oneOf({4, 8, 16});
     size_t table = parameter({rows, width});
-    size_t indices = addValue(ModelValue::Kind::Input, {oneOf({3, 6, 8})}, "i64", rows);
+    size_t indices = addValue(ModelValue::Kind::Input, {scale * oneOf({3, 6, 8})}, "i64", rows);
     addOp({table, indices}, {shapeOf(indices)[0], width}, [&](size_t r) {
       return ref(r) + " = segue.gather " + ref(table) + "[" + ref(indices) + "] : " + type(table) + ", " +
              type(indices) + " -> " + type(r);
@@ -343,11 +343,12 @@ private:
   }
 
   std::mt19937_64 &random;
+  int64_t scale;
   RandomModel model;
 };
 } // namespace
 
-RandomModel RandomModel::make(std::mt19937_64 &random) { return Builder(random).build(); }
+RandomModel RandomModel::make(std::mt19937_64 &random, int64_t scale) { return Builder(random, scale).build(); }
 
 //===----------------------------------------------------------------------===//
 // Cuts

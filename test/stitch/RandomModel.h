@@ -48,7 +48,8 @@ struct RandomModel {
   /// What it computes: everything that no op reads, and perhaps more.
   std::vector<size_t> outputs;
 
-  static RandomModel make(std::mt19937_64 &random);
+  /// Inputs have `scale` times the rows.
+  static RandomModel make(std::mt19937_64 &random, int64_t scale = 1);
 
   /// Ends of `pieces` ranges of ops, in order; fewer if there are fewer ops.
   std::vector<size_t> cut(std::mt19937_64 &random, size_t pieces) const;

@@ -1,0 +1,242 @@
+//===- PlannedGraphsTest.cpp - a budget is a promise, for any graph -------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Random training graphs, compiled with their optimizer and planned for ten
+// budgets each: what a played step holds is at most what the plan says, and that
+// at most the budget; a smaller budget never uses more; one below the smallest
+// is refused with the smallest. Some graphs also train, on a device whose
+// allocator holds them to the budget: with the losses and the parameters of the
+// run without services, to the bit.
+//
+//   SEGUE_PLANS=1000 SegueRandomStitchTests --gtest_filter='PlannedGraphs*'
+//   SEGUE_PLAN=17 ...                                     this one
+//
+//===----------------------------------------------------------------------===//
+
+#include "CompiledModule.h"
+#include "RandomModel.h"
+#include "segue/runtime/Plan/StepTwin.h"
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <sstream>
+
+using namespace segue;
+using namespace segue::test;
+using Random = std::mt19937_64;
+
+static constexpr int budgets = 10;
+/// Every so many graphs, one trains.
+static constexpr int64_t trainedEvery = 6;
+
+/// Ends in the sum of the squares' means of whatever `model` computes.
+static std::string trainingText(RandomModel model) {
+  auto add = [&](std::vector<int64_t> shape, std::vector<size_t> operands, const auto &text) {
+    model.values.push_back({ModelValue::Kind::Result, std::move(shape)});
+    size_t result = model.values.size() - 1;
+    model.ops.push_back({text("%" + valueName(result)), std::move(operands), result});
+    return result;
+  };
+  std::optional<size_t> loss;
+  for (size_t output : std::exchange(model.outputs, {})) {
+    ModelValue value = model.values[output];
+    std::string x = "%" + valueName(output), type = tensorType(value.shape, value.element);
+    if (value.element != "f32") {
+      output = add(value.shape, {output}, [&](const std::string &r) {
+        return r + " = segue.cast " + x + " : " + type + " -> " + tensorType(value.shape, "f32");
+      });
+      x = "%" + valueName(output);
+      type = tensorType(value.shape, "f32");
+    }
+    size_t part = add(value.shape, {output},
+                      [&](const std::string &r) { return r + " = segue.mul " + x + ", " + x + " : " + type; });
+    if (!value.shape.empty()) {
+      std::string dims;
+      for (size_t dim = 0; dim < value.shape.size(); ++dim)
+        dims += (dim ? ", " : "") + std::to_string(dim);
+      part = add({}, {part}, [&](const std::string &r) {
+        return r + " = segue.reduce mean %" + valueName(part) + " dims [" + dims + "] : " + type + " -> tensor<f32>";
+      });
+    }
+    loss = !loss ? part : add({}, {*loss, part}, [&](const std::string &r) {
+      return r + " = segue.add %" + valueName(*loss) + ", %" + valueName(part) + " : tensor<f32>";
+    });
+  }
+  model.outputs = {*loss};
+  std::string text = ModelPiece(model, 0, model.ops.size()).text(model, {});
+  std::string name = "segue.name = \"" + valueName(*loss) + "\"";
+  return text.replace(text.find(name), name.size(), "segue.name = \"loss\"");
+}
+
+namespace {
+class Graph {
+public:
+  explicit Graph(int64_t seed) : random(uint64_t(seed) * 7919 + 1) {
+    do {
+      model = RandomModel::make(random, /*scale=*/16);
+    } while (std::ranges::none_of(model.values, [](const ModelValue &value) {
+      return value.kind == ModelValue::Kind::Parameter; // something has to be trained
+    }));
+    text = trainingText(model);
+    CompileOptions options;
+    options.name = "graph";
+    options.training = true;
+    options.optimizer = "adamw";
+    options.v4 = false;
+    options.threads = 1;
+    CompiledModule compiled(text, options);
+    if (!compiled.binary)
+      throw std::runtime_error(compiled.diagnostics + "in\n" + text);
+    binary = *compiled.binary;
+    microBatches = 1 + size_t(seed % 2);
+  }
+
+  StepTwin twin(const std::string &device) const { return StepTwin(device, {{"graph", *binary}}, {}, microBatches); }
+
+  struct Run {
+    std::vector<float> bits;
+    uint64_t peak = 0;
+  };
+
+  /// Two steps; `cap`: the budget of a planned run, 0: none and no services.
+  Run train(const std::string &spec, uint64_t cap) const {
+    DeviceRef device = Device::open(spec);
+    SessionOptions options;
+    if (cap) {
+      std::ostringstream config;
+      config.precision(17);
+      double mib = double(cap) / 1048576;
+      config << R"({"memory": {"stagehand": {
+        "conductor_config": {"enabled": true, "telemetry_enabled": false, "vram_hard_cap_mb": )"
+             << mib << R"(, "vram_soft_cap_mb": )" << mib << R"(},
+        "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false}}}})";
+      options.config = Config::parse(config.str(), "test");
+    }
+    Session session(device, {{"graph", *binary}}, std::move(options));
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    device->memory().resetPeak();
+    Run run;
+    for (uint32_t step = 0; step < 2; ++step) {
+      std::vector<TensorMap> batches(microBatches);
+      for (TensorMap &batch : batches)
+        for (const Value &input : session.modules()[0].inputs())
+          batch[input.name] = inputFor(device, input, 100 * step + uint32_t(&batch - batches.data()));
+      run.bits.push_back(float(session.step(batches, 1e-2).loss));
+    }
+    run.peak = device->memory().peakBytes(Space::DeviceDram);
+    for (const ParameterInfo &info : session.parameters())
+      for (float value : values(session.parameter(info.key)))
+        run.bits.push_back(value);
+    return run;
+  }
+
+  Random random;
+  RandomModel model;
+  std::string text;
+  std::optional<Binary> binary;
+  size_t microBatches = 1;
+
+private:
+  Tensor inputFor(const DeviceRef &device, const Value &input, uint32_t seed) const {
+    if (input.desc().element == ElementType::f32)
+      return randomTensor(device, input.desc().shape, seed);
+    int64_t bound = 1;
+    for (size_t i = 0; i < model.values.size(); ++i)
+      if (valueName(i) == input.name)
+        bound = model.values[i].bound;
+    Tensor tensor = Tensor::onHost(device, input.desc().shape, ElementType::i64);
+    for (uint64_t i = 0; i < tensor.elementCount(); ++i)
+      tensor.data<int64_t>()[i] = int64_t((seed + 31 * i) % uint64_t(bound));
+    return tensor;
+  }
+};
+} // namespace
+
+static bool sameBits(const std::vector<float> &a, const std::vector<float> &b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+static void checkRefused(const ResidencyPlanner &planner) {
+  uint64_t least = planner.smallestBudget();
+  try {
+    planner.plan(least - 1);
+    ADD_FAILURE() << "a plan for less than the least";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible);
+    EXPECT_NE(std::string(error.what()).find("the smallest budget is " + std::to_string(least) + " bytes"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+static uint64_t budgetOf(const ResidencyPlanner &planner, int i) {
+  uint64_t least = planner.smallestBudget(), most = planner.unconstrained().peakBytes;
+  return least + (most - least) * uint64_t(i) / (budgets - 1);
+}
+
+/// How many tensors could leave.
+static size_t plan(const Graph &graph) {
+  StepTwin twin = graph.twin("sim:virtual,dram=64MiB,pinned=64MiB,link=1GB/s,latency=1us");
+  ResidencyPlanner planner(twin.record());
+  checkRefused(planner);
+  uint64_t planned = 0, played = 0;
+  for (int i = 0; i < budgets; ++i) {
+    uint64_t budget = budgetOf(planner, i);
+    const ResidencyPlan &plan = planner.plan(budget);
+    StepTwin::Played step = twin.play(planner.profile(), plan);
+    EXPECT_LE(step.peakBytes, plan.peakBytes) << "budget " << budget;
+    EXPECT_LE(plan.peakBytes, budget);
+    EXPECT_GE(plan.peakBytes, planned) << "budget " << budget << ": a smaller one used more";
+    EXPECT_GE(step.peakBytes, played) << "budget " << budget << ": a smaller one used more";
+    EXPECT_EQ(step.left, plan.away.size());
+    planned = plan.peakBytes;
+    played = step.peakBytes;
+  }
+  return planner.profile().gaps.size();
+}
+
+static void train(const Graph &graph, int64_t seed) {
+  std::string device = "sim:dram=64MiB,pinned=64MiB,link=8GB/s,latency=1us,threads=1";
+  if (seed % (2 * trainedEvery) == 0)
+    device += ",adversarial=" + std::to_string(1 + seed);
+  StepTwin twin = graph.twin(virtualTwin(*Device::open(device)));
+  ResidencyPlanner planner(twin.record());
+  Graph::Run free = graph.train(device, 0);
+  for (int i : {0, budgets / 2, budgets - 1}) {
+    uint64_t cap = budgetOf(planner, i);
+    Graph::Run run = graph.train(device, cap);
+    EXPECT_TRUE(sameBits(run.bits, free.bits)) << "cap " << cap << ": loss " << run.bits[0] << ", not " << free.bits[0];
+    EXPECT_LE(run.peak, cap);
+  }
+}
+
+TEST(PlannedGraphs, EveryBudgetIsKept) {
+  const char *only = std::getenv("SEGUE_PLAN"), *number = std::getenv("SEGUE_PLANS");
+  int64_t begin = only ? std::atoll(only) : 0, end = only ? begin + 1 : number ? std::atoll(number) : 60;
+  size_t canLeave = 0, trained = 0;
+  for (int64_t seed = begin; seed < end && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("SEGUE_PLAN=" + std::to_string(seed));
+    try {
+      Graph graph(seed);
+      canLeave += plan(graph);
+      if (only || seed % trainedEvery == 0) {
+        train(graph, seed);
+        ++trained;
+      }
+      if (testing::Test::HasFailure())
+        std::fprintf(stderr, "%s\n", graph.text.c_str());
+    } catch (const std::exception &error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+  std::printf("%lld graphs, %d budgets each, %zu tensors that can leave; %zu graphs trained\n",
+              (long long)(end - begin), budgets, canLeave, trained);
+  if (!only) {
+    EXPECT_GT(canLeave, size_t(end - begin)) << "graphs in which nothing leaves show nothing";
+  }
+}
