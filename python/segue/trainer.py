@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import weakref
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -92,6 +93,9 @@ class Trainer:
     trace : path, optional
         A file for a trace of the run, for ui.perfetto.dev; written by `close`, which leaving a ``with`` block or the end of
         the trainer's life calls. It is kept in memory until then: trace some steps, not a whole training.
+    report : path, optional
+        A file for a page of the run (HTML that needs no network): memory by phase and by service against the cap, transfers
+        against the link's limit, precision per block, stalls, losses, copies elided. Written when the trace is.
 
     Raises
     ------
@@ -111,7 +115,8 @@ class Trainer:
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
                  device: str | None = None, config: str | os.PathLike | Mapping[str, Any] | None = None,
-                 record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None):
+                 record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
+                 report: str | os.PathLike | None = None):
         if isinstance(modules, Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
@@ -134,12 +139,13 @@ class Trainer:
             files["config_text"] = json.dumps(config)
         elif config is not None:
             files["config"] = os.fspath(config)
-        recorder = _runtime.StepTrace(self._device) if trace is not None else None
+        tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
+        self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
         self._session = _runtime.Session(
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
-            record_events=None if record_events is None else os.fspath(record_events), trace=recorder)
+            record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer)
         # Runs once: by `close`, when the trainer goes, or when Python ends.
-        self._finish = weakref.finalize(self, recorder.write, os.fspath(trace)) if recorder else lambda: None
+        self._finish = weakref.finalize(self, _write_files, [(tracer, trace), (self._report, report)])
         self._apart: list[tuple[str, torch.Tensor]] = []  # parameters that do not lie where the runtime can use them
         self._bind()
 
@@ -178,7 +184,11 @@ class Trainer:
             The loss is not finite; parameters and state are those of the last finished step.
         """
         rate = self.optimizer.rate(self.step_count) if lr is None else float(lr)
-        self.last = self._session.step(self._micro_batches(batch), rate)
+        batches = self._micro_batches(batch)
+        begin = time.perf_counter()
+        self.last = self._session.step(batches, rate)
+        if self._report is not None:
+            self._report.add_step(self.last, time.perf_counter() - begin)
         return self.last.loss
 
     def _micro_batches(self, batch) -> list[dict]:
@@ -290,7 +300,7 @@ class Trainer:
                         clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation)
 
     def close(self) -> None:
-        """Writes the trace, if there is one; steps after it are not in the file.
+        """Writes trace and report, if there are any; steps after it are not in them.
 
         Raises
         ------
@@ -350,3 +360,9 @@ class Trainer:
     def save_weights(self, path: str | os.PathLike) -> None:
         """Writes parameters and buffers alone, as safetensors."""
         save_tensors(path, self.parameters())
+
+
+def _write_files(writers) -> None:
+    for writer, path in writers:
+        if writer is not None:
+            writer.write(os.fspath(path))

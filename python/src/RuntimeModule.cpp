@@ -19,7 +19,7 @@
 #include "TensorExchange.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Runtime.h"
-#include "segue/runtime/Telemetry/StepTrace.h"
+#include "segue/runtime/Telemetry/RunReport.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
@@ -234,10 +234,36 @@ static void bindModule(nb::module_ &m) {
           "name"_a);
 }
 
+/// Of a file, or of the text that would stand in one.
+static std::optional<Config> configOf(const std::optional<std::filesystem::path> &path,
+                                      const std::optional<std::string> &text) {
+  if (path)
+    return Config::load(*path);
+  return text ? std::optional(Config::parse(*text, "config")) : std::nullopt;
+}
+
 static void bindSession(nb::module_ &m) {
-  nb::class_<StepTrace>(m, "StepTrace")
-      .def(nb::init<DeviceRef>(), "device"_a)
+  nb::class_<EventSink>(m, "EventSink");
+  nb::class_<StepTrace, EventSink>(m, "StepTrace")
+      .def(
+          "__init__",
+          [](StepTrace *self, const DeviceRef &device, bool byRole) {
+            new (self) StepTrace(device, byRole ? StepTrace::Memory::ByRole : StepTrace::Memory::Totals);
+          },
+          "device"_a, "by_role"_a = false)
       .def("write", &StepTrace::write, "path"_a, ReleaseGil());
+  nb::class_<RunReport, EventSink>(m, "RunReport")
+      .def(
+          "__init__",
+          [](RunReport *self, const DeviceRef &device, const std::optional<std::filesystem::path> &config,
+             const std::optional<std::string> &configText, StepTrace *trace) {
+            std::optional<Config> read = configOf(config, configText);
+            new (self) RunReport(device, read ? &*read : nullptr, trace);
+          },
+          "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(), "trace"_a = nb::none(),
+          nb::keep_alive<1, 5>())
+      .def("add_step", &RunReport::addStep, "result"_a, "seconds"_a)
+      .def("write", &RunReport::write, "path"_a, ReleaseGil());
 
   nb::class_<StepResult>(m, "StepResult")
       .def_ro("loss", &StepResult::loss)
@@ -264,14 +290,11 @@ static void bindSession(nb::module_ &m) {
           [](Session *self, const DeviceRef &device, const python::NamedBinaries &modules, double maxGradNorm,
              int64_t seed, const python::Ties &tied, const python::Wires &wires,
              const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
-             const std::optional<std::filesystem::path> &recordEvents, StepTrace *trace) {
+             const std::optional<std::filesystem::path> &recordEvents, EventSink *events) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             options.seed = seed;
-            options.events = trace;
-            if (config)
-              options.config = Config::load(*config);
-            else if (configText)
-              options.config = Config::parse(*configText, "config");
+            options.events = events;
+            options.config = configOf(config, configText);
             options.recordEvents = recordEvents.value_or("");
             options.warn = [](const std::string &text) {
               nb::gil_scoped_acquire gil;
@@ -281,7 +304,7 @@ static void bindSession(nb::module_ &m) {
           },
           "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
-          "record_events"_a = nb::none(), "trace"_a = nb::none(), nb::keep_alive<1, 11>())
+          "record_events"_a = nb::none(), "events"_a = nb::none(), nb::keep_alive<1, 11>())
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())

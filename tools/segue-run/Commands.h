@@ -83,6 +83,8 @@ struct TrainOptions : CommonOptions {
   /// Checkpoint after so many steps; 0: at the end alone.
   int64_t saveEvery = 0;
   std::string trace;
+  /// A page of the run.
+  std::string report;
   double lr = 1e-3;
   double clip = 0;
   int64_t accumulate = 1;
@@ -102,6 +104,16 @@ struct PlanOptions : CommonOptions {
   /// Bytes of device_dram.
   std::vector<uint64_t> budgets;
   int64_t accumulate = 1;
+};
+
+struct ReportOptions {
+  /// Folders with telemetry, or files of it.
+  std::vector<std::string> telemetry;
+  std::string trace, output;
+  /// Where the run was, for the limit of its link; empty: not known.
+  std::string device;
+  /// Bytes of device_dram; 0: not known.
+  uint64_t cap = 0;
 };
 
 struct ReplayOptions {
@@ -131,6 +143,7 @@ int inspect(const InspectOptions &options);
 int plan(const PlanOptions &options);
 int quantize(const QuantizeOptions &options);
 int replay(const ReplayOptions &options);
+int report(const ReportOptions &options);
 int run(const RunOptions &options);
 int stitch(const StitchCommand &options);
 int train(const TrainOptions &options);

@@ -15,7 +15,7 @@
 #include "TrainingSetup.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Telemetry/StepTrace.h"
+#include "segue/runtime/Telemetry/RunReport.h"
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -57,12 +57,15 @@ int train(const TrainOptions &options) {
   DeviceRef device = Device::open(options.device);
   std::optional<StepTrace> trace;
   if (!options.trace.empty())
-    trace.emplace(device);
+    trace.emplace(device, options.report.empty() ? StepTrace::Memory::Totals : StepTrace::Memory::ByRole);
   SessionOptions given;
   given.events = trace ? &*trace : nullptr;
   given.recordEvents = options.recordEvents;
   if (!options.config.empty())
     given.config = Config::load(options.config);
+  std::optional<RunReport> report;
+  if (!options.report.empty())
+    given.events = &report.emplace(device, given.config ? &*given.config : nullptr, trace ? &*trace : nullptr);
   std::optional<std::string> text = readTrainingData(options);
   TrainingSetup setup(device, options, text ? &*text : nullptr, std::move(given));
   Session &session = setup.session;
@@ -75,9 +78,18 @@ int train(const TrainOptions &options) {
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
       setProfiling(session, true);
     auto begin = std::chrono::steady_clock::now();
-    StepResult result = session.step(batches, options.lr);
+    StepResult result;
+    try {
+      result = session.step(batches, options.lr);
+    } catch (const Error &) {
+      if (report)
+        report->write(options.report); // of what came before the failure
+      throw;
+    }
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     total += i ? seconds.count() : 0;
+    if (report)
+      report->addStep(result, seconds.count());
     printStep(result, seconds.count(), options.json);
     if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps)
       session.save(options.save);
@@ -93,6 +105,8 @@ int train(const TrainOptions &options) {
     printProfiles(session);
   if (trace)
     trace->write(options.trace);
+  if (report)
+    report->write(options.report);
   if (!options.save.empty())
     session.save(options.save);
   return Done;

@@ -134,6 +134,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
   command->add_option("--seed", options.seed, "of batches and random ops")->capture_default_str();
   command->add_option("--trace", options.trace, "trace of the run for ui.perfetto.dev");
+  command->add_option("--report", options.report, "HTML page of the run: memory, link, stalls, losses");
   command->add_option("--until", options.until, "train up to this step of the whole training instead of --steps")
       ->check(CLI::PositiveNumber);
   command->add_option("--resume", options.resume, "checkpoint to go on from");
@@ -177,6 +178,21 @@ static void addReplay(CLI::App &app, ReplayOptions &options) {
                   "Prints one JSON object per event. Status 2 if the log is malformed.");
 }
 
+static void addReport(CLI::App &app, ReportOptions &options) {
+  CLI::App *command = app.add_subcommand("report", "Makes an HTML page of what a run left");
+  command->add_option("--telemetry", options.telemetry, "folder with .jsonl files, or one such file")
+      ->required()
+      ->check(CLI::ExistingPath)
+      ->allow_extra_args(false);
+  command->add_option("-o,--output", options.output, "the page")->required();
+  command->add_option("--trace", options.trace, "trace of the run, as segue-run train --trace writes it; - is stdin");
+  command->add_option("--device", options.device, "where it ran, for the limit of the link");
+  command->add_option("--cap", options.cap, "bytes of device memory that it had, as 512MiB")
+      ->transform(CLI::AsSizeValue(false));
+  command->footer("Lines of `segue-run train --json` in a .jsonl file bring the losses.\n"
+                  "Example: segue-run report --telemetry logs --trace trace.json -o report.html");
+}
+
 int main(int argc, char **argv) {
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
@@ -184,6 +200,7 @@ int main(int argc, char **argv) {
   InspectOptions inspectOptions;
   RunOptions runOptions;
   ReplayOptions replayOptions;
+  ReportOptions reportOptions;
   QuantizeOptions quantizeOptions;
   PlanOptions planOptions;
   BenchOptions benchOptions;
@@ -193,6 +210,7 @@ int main(int argc, char **argv) {
   addRun(app, runOptions);
   addPlan(app, planOptions);
   addReplay(app, replayOptions);
+  addReport(app, reportOptions);
   addQuantize(app, quantizeOptions);
   addBench(app, benchOptions);
   addStitch(app, stitchOptions);
@@ -211,6 +229,8 @@ int main(int argc, char **argv) {
       return plan(planOptions);
     if (app.got_subcommand("replay"))
       return replay(replayOptions);
+    if (app.got_subcommand("report"))
+      return report(reportOptions);
     if (app.got_subcommand("quantize"))
       return quantize(quantizeOptions);
     if (app.got_subcommand("bench"))

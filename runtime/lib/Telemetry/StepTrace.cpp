@@ -26,13 +26,40 @@ static constexpr std::array<std::string_view, 5> tracks = {"phase", "block", "co
 
 static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
 
-StepTrace::StepTrace(DeviceRef device) : device_(std::move(device)), marks_(std::make_shared<Marks>()) {
-  StitchOptions options = device_->transfer().options();
-  options.traceCopies = true;
-  device_->transfer().configure(std::move(options));
+StepTrace::StepTrace(DeviceRef device, Memory memory)
+    : device_(std::move(device)), memory_(memory), marks_(std::make_shared<Marks>()) {
+  setOn(true);
 }
 
 StepTrace::~StepTrace() = default;
+
+void StepTrace::setOn(bool on) {
+  if (!on)
+    closeSpans();
+  on_ = on;
+  TransferEngine &engine = device_->transfer();
+  if (engine.options().traceCopies == on)
+    return;
+  StitchOptions options = engine.options();
+  options.traceCopies = on;
+  engine.configure(std::move(options));
+}
+
+/// A step that was aborted leaves its blocks open, too.
+void StepTrace::closeSpans() {
+  if (open_.empty())
+    return;
+  size_t now = mark();
+  for (size_t span : std::exchange(open_, {}))
+    spans_[span].end = now;
+}
+
+/// What a role is called in the trace; temporaries and buffers have none.
+static std::string roleOf(const MemoryOwner &owner) {
+  if (!owner.role.empty())
+    return owner.role;
+  return owner.value.empty() ? "unnamed" : owner.value;
+}
 
 size_t StepTrace::mark() {
   size_t index;
@@ -54,12 +81,21 @@ size_t StepTrace::mark() {
   }
   for (const SpaceInfo &space : device_->spaces())
     levels_.push_back({index, space.space, device_->memory().liveBytes(space.space)});
+  if (memory_ == Memory::ByRole) {
+    auto &[at, bytes] = roles_.emplace_back();
+    at = index;
+    for (const MemoryHolder &holder : device_->memory().holders(Space::DeviceDram))
+      bytes[roleOf(holder.owner)] += holder.liveBytes;
+  }
   return index;
 }
 
 void StepTrace::onPhase(Phase phase) {
+  if (!on_)
+    return;
+  if (phase == Phase::StepBegin)
+    setOn(true); // a session's config may have turned copies off
   size_t now = mark();
-  // A step that was aborted leaves its blocks open.
   for (size_t span : std::exchange(open_, {}))
     spans_[span].end = now;
   open_.push_back(spans_.size());
@@ -67,6 +103,8 @@ void StepTrace::onPhase(Phase phase) {
 }
 
 void StepTrace::onBlockBegin(const Program &program, std::string_view block) {
+  if (!on_)
+    return;
   size_t now = mark();
   open_.push_back(spans_.size());
   spans_.push_back({"block", std::string(block), program.name(), now, now});
@@ -79,8 +117,15 @@ void StepTrace::onBlockEnd(const Program &) {
   open_.pop_back();
 }
 
-void StepTrace::onSave(const Program &, uint32_t, Tensor &) { mark(); }
-void StepTrace::onRestore(const Program &, uint32_t, Tensor &) { mark(); }
+void StepTrace::onSave(const Program &, uint32_t, Tensor &) {
+  if (on_)
+    mark();
+}
+
+void StepTrace::onRestore(const Program &, uint32_t, Tensor &) {
+  if (on_)
+    mark();
+}
 
 Json StepTrace::toJson() {
   for (const CopyRecord &copy : device_->transfer().takeTrace()) {
@@ -140,6 +185,12 @@ Json StepTrace::toJson() {
                       {"pid", 1},
                       {"ts", micros(marks_->at[level.mark] - start)},
                       {"args", {{"bytes", level.bytes}}}});
+  for (const auto &[at, bytes] : roles_)
+    events.push_back({{"name", "device_dram by role"},
+                      {"ph", "C"},
+                      {"pid", 1},
+                      {"ts", micros(marks_->at[at] - start)},
+                      {"args", bytes}});
   return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", {{"device", device_->name()}}}};
 }
 

@@ -29,15 +29,24 @@
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Program/Events.h"
 #include <filesystem>
+#include <map>
 #include <memory>
 
 namespace segue::inline runtime {
 
 class StepTrace final : public EventSink {
 public:
+  /// What of the memory is noted at each event: the total of each space, or also
+  /// who holds device_dram, by role (a walk over the books per event).
+  enum class Memory : uint8_t { Totals, ByRole };
+
   /// Turns the device's records of copies on (`trace_copies`).
-  explicit StepTrace(DeviceRef device);
+  explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals);
   ~StepTrace() override;
+
+  /// Off: what happens is not noted, copies included, until it is on again. To
+  /// be called between steps; on at first.
+  void setOn(bool on);
 
   void onPhase(Phase phase) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
@@ -54,8 +63,11 @@ public:
 private:
   struct Marks;
   size_t mark();
+  void closeSpans();
 
   DeviceRef device_;
+  Memory memory_;
+  bool on_ = true;
   std::shared_ptr<Marks> marks_;
   struct Span {
     std::string track, name, program;
@@ -68,6 +80,8 @@ private:
     uint64_t bytes;
   };
   std::vector<Level> levels_;
+  /// Of device_dram: bytes by role.
+  std::vector<std::pair<size_t, std::map<std::string, uint64_t>>> roles_;
   /// Indices of spans that have not ended: the phase, blocks innermost last.
   std::vector<size_t> open_;
   std::vector<Json> copies_;

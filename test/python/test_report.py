@@ -1,0 +1,286 @@
+# ===- test_report.py - a run as one page --------------------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""report.html: the figures in the page are those of the telemetry, one file shows them, however long the run was."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import segue
+
+BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
+RUN = BUILD / "bin" / "segue-run"
+MIB = 2**20
+
+
+class Net(nn.Module):
+
+    def __init__(self, width=64, layers=5):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x, y):
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return F.mse_loss(x, y)
+
+
+def data_of(page):
+    text = Path(page).read_text()
+    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert len(found) == 1
+    return json.loads(found[0])
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def flat(line, prefix=""):
+    """What of a line is a number, by key."""
+    numbers = {}
+    for key, value in line.items():
+        if isinstance(value, dict) and key != "block_details":
+            numbers.update(flat(value, f"{prefix}{key}."))
+        elif isinstance(value, (bool, int, float)):
+            numbers[prefix + key] = float(value)
+    return numbers
+
+
+def same_columns(table, lines, step_key):
+    assert table["lines"] == len(lines) and not table["bucketed"]
+    assert table["step"] == [line[step_key] for line in lines]
+    rows = [flat(line) for line in lines]
+    keys = set().union(*rows) - {step_key}
+    assert set(table["columns"]) == keys
+    for key in keys:
+        assert table["columns"][key]["mean"] == [row.get(key) for row in rows], key
+
+
+def run(folder, mode, device, steps=6):
+    x, y = torch.randn(1024, 64), torch.randn(1024, 64)
+    torch.manual_seed(0)
+    activation = {"enabled": True, "mode": mode, "telemetry_file": str(folder / "activation.jsonl")}
+    module = segue.compile(Net(), (x, y), device=device)
+    memory = module.memory(optimizer=segue.AdamW(lr=1e-3))
+    cap = (memory.smallest_budget_bytes + memory.unconstrained.peak_bytes) // 2 / MIB
+    if mode == "watermark":
+        cap *= 2
+        activation |= {"vram_high_watermark_mb": 1.2, "vram_low_watermark_mb": 1, "pinned_pool_classes_mb": [1],
+                       "slabs_per_class": 8}
+    config = {"memory": {
+        "stitch": {"telemetry_file": str(folder / "stitch.jsonl")},
+        "stagehand": {"conductor_config": {"enabled": True, "vram_hard_cap_mb": cap, "vram_soft_cap_mb": cap,
+                                           "telemetry_interval_steps": 1,
+                                           "telemetry_file": str(folder / "conductor.jsonl")},
+                      "activation_stagehand": activation}}}
+    trainer = segue.Trainer([module], optimizer=segue.AdamW(lr=1e-3), clip_grad_norm=1.0, config=config,
+                            report=folder / "run.html")
+    results = []
+    with trainer:
+        for _ in range(steps):
+            trainer.step(x=x, y=y)
+            results.append(trainer.last)
+    return results, cap * MIB
+
+
+@pytest.mark.parametrize("mode", ["planned", "watermark"])
+def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
+    # A line that an earlier run left is not of this one.
+    (tmp_path / "stitch.jsonl").write_text('{"step": 900, "inputs_elided": 1}\n')
+    device = f"sim:dram=32MiB,pinned=32MiB,link=4GB/s,latency={'2us' if mode == 'planned' else '3us'}"
+    results, cap = run(tmp_path, mode, device)
+    page = tmp_path / "run.html"
+    data = data_of(page)
+    assert data["version"] == 1 and data["device"] == device and data["cap_bytes"] == cap
+    assert data["link"] == {"h2d_bytes_per_second": 4e9, "d2h_bytes_per_second": 4e9}
+
+    steps = data["steps"]
+    assert steps["step"] == [1, 2, 3, 4, 5, 6]
+    assert steps["columns"]["loss"]["mean"] == [r.loss for r in results]
+    assert steps["columns"]["grad_norm"]["mean"] == [r.grad_norm for r in results]
+    assert all(seconds > 0 for seconds in steps["columns"]["seconds"]["mean"])
+
+    same_columns(data["services"]["activations"], lines_of(tmp_path / "activation.jsonl"), "step")
+    same_columns(data["services"]["conductor"], lines_of(tmp_path / "conductor.jsonl"), "step_id")
+    same_columns(data["services"]["stitch"], lines_of(tmp_path / "stitch.jsonl")[1:], "step")
+    assert all(data["services"]["activations"]["columns"]["activations_spilled"]["mean"])
+
+    # Steps 1 to 4 were traced, 5 and 6 not.
+    assert [t["step"] for t in data["timelines"]] == [1, 2, 3, 4]
+    activation = lines_of(tmp_path / "activation.jsonl")
+    for timeline, line in zip(data["timelines"], activation):
+        assert [p["name"] for p in timeline["phases"]] == ["step_begin", "forward", "backward", "optimizer", "step_end"]
+        memory = timeline["memory"]
+        assert len(memory["ms"]) == len(memory["total"]) and 0 < max(memory["total"]) <= cap
+        assert [sum(parts) for parts in zip(*memory["by"].values())] == memory["total"]
+        assert max(memory["by"]["activations"]) > 0
+        # What left and came back went over the link, with the batch and the loss.
+        link = timeline["link"]
+        assert link["d2h_bytes"] >= line["spill_bytes"] > 0 and link["h2d_bytes"] >= line["restore_bytes"] > 0
+        for direction in ("d2h", "h2d"):
+            carried = sum(link[direction]) * link["bin_ms"] / 1e3
+            assert carried == pytest.approx(link[f"{direction}_bytes"], rel=0.02)
+    assert data["seams"]["elided"] > 0 and isinstance(data["seams"]["edges"], list)
+
+    text = page.read_text()
+    for outside in ("http://www.w3.org/2000/svg",):  # a name, not an address that anybody asks
+        text = text.replace(outside, "")
+    assert "http" not in text and "src=" not in text and "@import" not in text
+
+
+def test_a_page_without_services(tmp_path):
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    trainer = segue.Trainer([segue.compile(Net(), (x, y))], optimizer=segue.SGD(lr=0.1), report=tmp_path / "run.html",
+                            trace=tmp_path / "trace.json")
+    losses = [trainer.step(x=x, y=y) for _ in range(5)]
+    trainer.close()
+    data = data_of(tmp_path / "run.html")
+    assert data["steps"]["columns"]["loss"]["mean"] == losses
+    assert data["services"] == {} and data["link"] is None and data["precision"] is None
+    # One trace serves both: the report shows every step of it.
+    assert [t["step"] for t in data["timelines"]] == [1, 2, 3, 4, 5]
+    spans = [e["name"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
+    assert spans.count("backward") == 5
+
+
+def report(*arguments):
+    return subprocess.run([RUN, "report", *map(str, arguments)], capture_output=True, text=True, timeout=100)
+
+
+def weights_line(step):
+    return {"step": step, "h2d_bytes": 1000 * step, "stall_time_ms": 0.25, "reload_ratio": 1.5, "aborted": False}
+
+
+def precision_line(step):
+    details = {f"h.{i}": {"sensitivity": 0.1 * i, "precision": "int8" if step >= 10 * i else "bf16", "reason": "x"} for i in range(4)}
+    return {"step_id": step, "blocks_bf16": sum(step < 10 * i for i in range(4)), "blocks_int8": 0, "block_details": details}
+
+
+def test_a_page_of_what_a_run_left(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    weights, precision = [weights_line(i) for i in range(1, 31)], [precision_line(i) for i in range(0, 40, 10)]
+    losses = [{"step": i, "loss": 1 / i, "grad_norm": None, "seconds": 0.1} for i in range(1, 31)]
+    for name, lines in (("stagehand", weights), ("precision", precision), ("train", losses)):
+        (logs / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (logs / "other.jsonl").write_text('{"something": 1}\n\n{"step": 1, "lo')  # half a line: the run was killed
+    done = report("--telemetry", logs, "-o", tmp_path / "r.html", "--cap", "3MiB", "--device", "sim:dram=8MiB,h2d=2GB/s,d2h=1GB/s")
+    assert done.returncode == 0 and "1 lines are of no service" in done.stderr, done.stderr
+    data = data_of(tmp_path / "r.html")
+    same_columns(data["services"]["weights"], weights, "step")
+    same_columns(data["services"]["precision"], precision, "step_id")
+    assert data["precision"] == {"step": [0, 10, 20, 30], "blocks": {
+        "h.0": ["int8"] * 4, "h.1": ["bf16", "int8", "int8", "int8"], "h.2": ["bf16", "bf16", "int8", "int8"],
+        "h.3": ["bf16", "bf16", "bf16", "int8"]}}
+    assert data["steps"]["columns"]["loss"]["mean"] == [line["loss"] for line in losses]
+    assert data["cap_bytes"] == 3 * MIB and data["link"] == {"h2d_bytes_per_second": 2e9, "d2h_bytes_per_second": 1e9}
+    assert data["timelines"] == []
+
+
+def test_a_long_run_stays_readable(tmp_path):
+    """100,000 lines: buckets that lose neither the greatest nor the least, in a page that a browser opens at once."""
+    count = 100_000
+    with open(tmp_path / "activation.jsonl", "w") as file:
+        for step in range(1, count + 1):
+            stall = 777.0 if step == 61_803 else math.sin(step) + 2
+            file.write(json.dumps({"step": step, "activations_saved": 12, "stall_time_ms": stall, "kept_reasons": {}}) + "\n")
+    done = report("--telemetry", tmp_path / "activation.jsonl", "-o", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r.html").stat().st_size < 400_000
+    table = data_of(tmp_path / "r.html")["services"]["activations"]
+    assert table["bucketed"] and table["lines"] == count and len(table["step"]) == 2000
+    assert table["step"][0] == 1 and table["last_step"] == count and table["step"] == sorted(table["step"])
+    column = table["columns"]["stall_time_ms"]
+    assert max(column["max"]) == 777.0
+    at = column["max"].index(777.0)
+    assert table["step"][at] <= 61_803 < table["step"][at + 1]
+    assert all(low <= mean <= high for low, mean, high in zip(column["min"], column["mean"], column["max"]))
+    assert sum(column["mean"]) / 2000 == pytest.approx((sum(math.sin(s) + 2 for s in range(1, count + 1)) + 774) / count, rel=1e-2)
+
+
+def test_what_cannot_be_a_report(tmp_path):
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"step": 1, "loss": 2}\nnot JSON\n{"step": 2, "loss": 2}\n')
+    done = report("--telemetry", broken, "-o", tmp_path / "r.html")
+    assert done.returncode == 1 and "FILE_CORRUPT" in done.stderr and "broken.jsonl, line 2: a JSON object was expected" in done.stderr
+    assert not (tmp_path / "r.html").exists()
+    (tmp_path / "empty").mkdir()
+    done = report("--telemetry", tmp_path / "empty", "-o", tmp_path / "r.html")
+    assert done.returncode == 1 and "there is no .jsonl file in this folder" in done.stderr
+    broken.write_text("{}\n")
+    (tmp_path / "trace.json").write_text("[]")
+    done = report("--telemetry", broken, "--trace", tmp_path / "trace.json", "-o", tmp_path / "r.html")
+    assert done.returncode == 1 and "no trace of segue-run train --trace" in done.stderr
+    done = report("--telemetry", broken, "-o", tmp_path / "absent" / "r.html")
+    assert done.returncode == 1 and "IO_FAILED" in done.stderr
+
+
+def test_names_do_not_end_the_script(tmp_path):
+    hostile = "</script><b>"
+    (tmp_path / "p.jsonl").write_text(json.dumps(
+        {"step_id": 1, "blocks_bf16": 1, "block_details": {hostile: {"precision": "bf16"}}}) + "\n")
+    assert report("--telemetry", tmp_path, "-o", tmp_path / "r.html").returncode == 0
+    assert hostile not in (tmp_path / "r.html").read_text()
+    assert list(data_of(tmp_path / "r.html")["precision"]["blocks"]) == [hostile]
+
+
+# A document with as much of the DOM as the page uses; prints how many of each element were drawn.
+DOM = r"""
+const fs = require("fs"), page = fs.readFileSync(process.argv[2], "utf8");
+const drawn = {};
+class Node {
+  constructor(tag) { this.tag = tag; this.children = []; this.style = {}; this.attributes = {}; this.textContent = ""; drawn[tag] = (drawn[tag] || 0) + 1; }
+  appendChild(child) { this.children.push(child); return child; }
+  append(...all) { this.children.push(...all); }
+  setAttribute(key, value) {
+    if (/NaN|Infinity|undefined/.test(String(value))) throw new Error(`${this.tag} ${key}=${value}`);
+    this.attributes[key] = value;
+  }
+  addEventListener(name, listener) { this["on" + name] = listener; }
+  getBoundingClientRect() { return {left: 0, width: 560}; }
+}
+const ids = {};
+for (const [, id] of page.matchAll(/ id="([a-z]+)"/g)) ids[id] = new Node("#" + id);
+ids.data.textContent = page.match(/id="data">([\s\S]*?)<\/script>/)[1];
+global.document = {getElementById: id => ids[id], createElement: tag => new Node(tag), createElementNS: (_, tag) => new Node(tag)};
+const script = page.match(/<script>([\s\S]*)<\/script>/)[1];
+eval(script);
+if (ids.step.onchange) { ids.step.value = 0; ids.step.onchange(); }
+const walk = node => { if (node.onmousemove) node.onmousemove({clientX: 100}); (node.children || []).forEach(walk); };
+Object.values(ids).forEach(walk);
+console.log(JSON.stringify(drawn));
+"""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="node runs the page's script")
+def test_the_page_draws(tmp_path):
+    run(tmp_path, "planned", "sim:dram=32MiB,pinned=32MiB,link=4GB/s,latency=4us")
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(precision_line(i)) + "\n" for i in (0, 10)))
+    assert report("--telemetry", tmp_path, "-o", tmp_path / "no-trace.html").returncode == 0
+    (tmp_path / "dom.js").write_text(DOM)
+
+    def drawn(page):
+        done = subprocess.run(["node", tmp_path / "dom.js", page], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    full = drawn(tmp_path / "run.html")
+    assert full["polygon"] >= 2 * 4 and full["rect"] > 10 and full["svg"] >= 12 and full["polyline"] >= 10
+    assert full["option"] == 4
+    other = drawn(tmp_path / "no-trace.html")
+    assert other["rect"] >= 4 and "option" not in other
