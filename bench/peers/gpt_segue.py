@@ -5,8 +5,15 @@
 
 The model is the class of gpt_torch.py, captured by torch.export. With `--modules 2` it is cut in the middle of its blocks
 and the halves are compiled apart and stitched, as in the demo; the losses must not differ.
+
+    gpt_segue.py gpt_s.npz --threads 1 --device sim:dram=512MiB,pinned=512MiB,link=16GB/s --mode planned --cap 80
+
+trains on the simulated device within 80 % of what the step holds by itself, by plan or by watermarks.
 """
 import argparse
+import json
+import os
+import tempfile
 import time
 
 import torch
@@ -44,6 +51,34 @@ class Last(nn.Module):
         return F.cross_entropy(self.head(self.lnf(x)).flatten(0, 1), targets.flatten())
 
 
+def name(args):
+    mode = "" if args.mode == "free" else f" {args.mode} {args.cap:g} %"
+    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode
+
+
+def refuse(args, error, extra):
+    """The cap cannot be kept: that is a result, too."""
+    print(json.dumps({"peer": name(args), "refused": str(error).splitlines()[0], **extra}), flush=True)
+
+
+def capped(memory, cap, mode, telemetry):
+    """The config of a run within `cap` bytes. Watermarks lie where a save that begins below still fits; the pool has a slab for
+    each tensor that can leave."""
+    mib = cap / 2**20
+    activation = {"enabled": True, "mode": mode, "telemetry_file": telemetry}
+    if mode == "watermark":
+        classes = [1, 4, 16, 64]
+        slabs = [0] * len(classes)
+        for tensor in memory.can_leave:
+            fits = [i for i, size in enumerate(classes) if tensor["bytes"] <= size * 2**20]
+            slabs[fits[0] if fits else -1] += 1
+        activation |= {"vram_high_watermark_mb": 0.74 * mib, "vram_low_watermark_mb": 0.66 * mib,
+                       "pinned_pool_classes_mb": classes, "slabs_per_class": slabs, "pool_growth": False}
+    return {"memory": {"stagehand": {
+        "conductor_config": {"enabled": True, "vram_hard_cap_mb": mib, "vram_soft_cap_mb": mib, "telemetry_enabled": False},
+        "activation_stagehand": activation}}}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("weights")
@@ -51,6 +86,9 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--modules", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--device", help="default: cpu with --threads")
+    parser.add_argument("--mode", choices=["free", "planned", "watermark"], default="free")
+    parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
 
@@ -61,7 +99,7 @@ def main():
     model = GPT(cfg)
     model.load(weights)
     tokens, targets = (torch.from_numpy(a) for a in g.batch_at(data, cfg, 0))
-    device, start = f"cpu:threads={args.threads}", time.perf_counter()
+    device, start = args.device or f"cpu:threads={args.threads}", time.perf_counter()
     if args.modules == 1:
         modules = [segue.compile(model, (tokens, targets), device=device)]
     else:
@@ -69,16 +107,38 @@ def main():
         modules = [segue.compile(First(model), (tokens,), device=device),
                    segue.compile(Last(model), (hidden, targets), device=device)]
     optimizer = segue.AdamW(lr=g.LR, betas=(g.BETA1, g.BETA2), eps=g.EPS, weight_decay=g.DECAY)
-    trainer = segue.Trainer(modules, optimizer=optimizer)
+    trainer, extra = segue.Trainer(modules, optimizer=optimizer), {}
+    if args.mode != "free":
+        memory = trainer.memory()
+        cap = int(memory.unconstrained.peak_bytes * args.cap / 100)
+        telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
+        extra = {"cap_mb": round(cap / 2**20, 2)}
+        try:
+            if args.mode == "planned":
+                trainer.memory(cap)
+            trainer = segue.Trainer(modules, optimizer=optimizer, config=capped(memory, cap, args.mode, telemetry))
+        except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
+            return refuse(args, error, extra)
+    elif args.device:
+        extra = {"cap_mb": None, "peak_device_mb": round(trainer.memory().unconstrained.peak_bytes / 2**20, 2)}
     compile_s = time.perf_counter() - start
 
     def step(i):
         x, y = (torch.from_numpy(a) for a in g.batch_at(data, cfg, i))
         return trainer.step(tokens=x, targets=y)
 
-    run = g.run_steps(step, args.steps)
-    peer = "segue" + " 2 modules" * (args.modules == 2)
-    g.result(peer, args.config, args.threads, run, compile_s, version=segue.__version__)
+    try:
+        run = g.run_steps(step, args.steps)
+    except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
+        return refuse(args, error, extra)
+    if args.mode != "free":
+        with open(telemetry) as file:
+            lines = [json.loads(line) for line in file]
+        os.unlink(telemetry)
+        extra |= {"peak_device_mb": round(max(line["vram_peak_mb"] for line in lines), 2),
+                  "out_mb": round(lines[-1]["spill_bytes"] / 2**20, 2), "left": lines[-1]["activations_spilled"],
+                  "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
+    g.result(name(args), args.config, args.threads, run, compile_s, version=segue.__version__, **extra)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+# ===- test_bench_memory.py - the benchmark of a cap, small ---------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""bench/memory/run.py on a tiny model: every peer runs, losses agree, memory is what was asked for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "memory" / "run.py"
+PEERS = "segue,torch,segue-planned-85,segue-planned-20,segue-watermark-85,torch-save_on_cpu,torch-checkpoint"
+
+
+def test_a_small_run(tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT, "--config", "T", "--caps", "85,20", "--rounds", "1", "--steps", "21", "--peers", PEERS,
+                           "--work", tmp_path, "--json", tmp_path / "all.json", "--table", tmp_path / "table.md"],
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = {name: runs[0] for name, runs in json.loads((tmp_path / "all.json").read_text()).items()}
+    assert set(results) == set(PEERS.split(","))
+    free = results["segue"]
+    for name in ("segue-planned-85", "segue-watermark-85"):
+        row = results[name]
+        assert row["loss_after_20"] == free["loss_after_20"] and row["loss0"] == free["loss0"]
+        assert row["peak_device_mb"] <= row["cap_mb"] < free["peak_device_mb"]
+        assert row["out_mb"] > 0 and row["left"] > 0
+    # What cannot be is said, not tried.
+    refused = results["segue-planned-20"]
+    assert "the smallest budget is" in refused["refused"] and "step_ms_median" not in refused
+    torch, offload, checkpoint = (results[name] for name in ("torch", "torch-save_on_cpu", "torch-checkpoint"))
+    assert torch["saved_host_mb"] == 0 and offload["saved_device_mb"] == 0
+    assert offload["saved_host_mb"] >= torch["saved_device_mb"] > checkpoint["saved_device_mb"] > 0
+    table = (tmp_path / "table.md").read_text()
+    assert table == done.stdout and table.count("\n| ") == 2 + len(results)
+    assert "| segue sim planned 20 % | " in table and "refused: no plan keeps to" in table
+
+
+def test_wrong_peers(tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT, "--peers", "jax", "--work", tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "'jax' is none of segue, torch, segue-planned-80" in done.stderr
