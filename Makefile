@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/$(BUILD)/python
 
-.PHONY: all setup configure build demo check bench format tidy docs clean
+.PHONY: all setup configure build demo check check-sanitizers bench format tidy docs clean
 
 all: build
 
@@ -26,6 +26,13 @@ demo: build
 
 check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)
+
+# All tests of the runtime under each sanitizer, five minutes of fuzzing per
+# target: about an hour.
+check-sanitizers: build
+	@$(PYTHON) tools/sanitized.py threads --whole --build $(BUILD)
+	@$(PYTHON) tools/sanitized.py address --build $(BUILD)
+	@$(PYTHON) tools/sanitized.py fuzz --seconds 300 --build $(BUILD)
 
 bench: build
 	@cmake -B $(BUILD) -DSEGUE_BUILD_BENCHMARKS=ON >/dev/null && cmake --build $(BUILD) -j $(JOBS)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Runs all tests of Segue and prints one summary.
 
-    tools/check.py --build build [--only lit,unit,python]
+    tools/check.py --build build [--only lit,unit,python,threads,fuzz]
 
-lit runs the IR and tool tests, ctest the C++ ones, pytest the Python ones.
+lit runs the IR and tool tests, ctest the C++ ones, pytest the Python ones;
+threads are the stitching tests under the thread sanitizer, fuzz is bounded
+fuzzing under the address sanitizer (tools/sanitized.py).
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed. Exit status 0
 only if every suite ran and nothing failed.
@@ -55,6 +57,18 @@ def suites(build: Path) -> list:
             out / "python.xml",
             2400,
         ),
+        Suite(
+            "threads",
+            [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--report", out / "threads.xml"],
+            out / "threads.xml",
+            2400,
+        ),
+        Suite(
+            "fuzz",
+            [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--report", out / "fuzz.xml"],
+            out / "fuzz.xml",
+            2400,
+        ),
     ]
 
 
@@ -93,7 +107,7 @@ def run(suite: Suite) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=Path("build"))
-    parser.add_argument("--only", help="suites to run, separated by commas: lit, unit, python")
+    parser.add_argument("--only", help="suites to run, separated by commas: lit, unit, python, threads, fuzz")
     args = parser.parse_args()
     build = args.build.resolve()
     (build / "check").mkdir(parents=True, exist_ok=True)
@@ -103,7 +117,7 @@ def main() -> int:
         names = args.only.split(",")
         unknown = set(names) - {suite.name for suite in chosen}
         if unknown:
-            parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are lit, unit and python")
+            parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(suite.name for suite in chosen)}")
         chosen = [suite for suite in chosen if suite.name in names]
     for suite in chosen:
         print(f"== {suite.name}", flush=True)

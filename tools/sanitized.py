@@ -57,7 +57,7 @@ OTHERS = [
     "SegueTensorTests",
 ]
 # How many of the random stitchings; the normal build has compiled them before.
-RANDOM_STITCHINGS = 16
+RANDOM_STITCHINGS = 40
 
 
 class Report:
@@ -86,6 +86,16 @@ class Report:
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         xml.ElementTree(self.root).write(path)
+
+
+def run(command: list, limit_s: int, environment: dict) -> tuple:
+    """Exit status, or a sentence, and all that was said."""
+    try:
+        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", timeout=limit_s, env=os.environ | environment)
+    except subprocess.TimeoutExpired as late:
+        return f"nothing after {limit_s} s", (late.stdout or b"").decode(errors="replace")
+    return done.returncode, done.stdout
 
 
 def build(preset: str, folder: Path, targets: list, *options: str) -> str:
@@ -127,16 +137,15 @@ def fuzz(args, report: Report) -> None:
         for seed in seeds:
             shutil.copy(seed, corpus / "-".join(seed.relative_to(ROOT).parts))
         begin = time.monotonic()
-        done = subprocess.run(
+        ended, output = run(
             [folder / "bin" / target, f"-max_total_time={args.seconds}", "-timeout=20", "-rss_limit_mb=2048", f"-seed={args.seed}",
              "-close_fd_mask=1", "-print_final_stats=1", f"-artifact_prefix={found}", corpus],
-            capture_output=True, text=True, errors="replace", timeout=args.seconds + 300,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "ASAN_OPTIONS": "allocator_may_return_null=1"})
-        runs = int((re.search(r"number_of_executed_units:\s*(\d+)", done.stderr) or [0, 0])[1])
+            args.seconds + 300, {"OMP_NUM_THREADS": "1", "ASAN_OPTIONS": "allocator_may_return_null=1"})
+        runs = int((re.search(r"number_of_executed_units:\s*(\d+)", output) or [0, 0])[1])
         failure = ""
-        if done.returncode or not seeds or runs < len(seeds):
-            failure = (f"{target} ended with {done.returncode} after {runs} runs of {len(seeds)} seeds; what it found is {found}*: once "
-                       f"it is understood, it belongs into {Path(FUZZERS[target][0]).parent}\n{done.stderr[-6000:]}")
+        if ended or not seeds or runs < len(seeds):
+            failure = (f"{target} ended with {ended} after {runs} runs of {len(seeds)} seeds; what it found is {found}*: once it is "
+                       f"understood, it belongs into {Path(FUZZERS[target][0]).parent}\n{output[-6000:]}")
         return target, time.monotonic() - begin, failure, f"{runs} runs from {len(seeds)} seeds"
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -149,16 +158,13 @@ def run_tests(report: Report, programs: dict, folder: Path, environment: dict) -
         path = folder / f"{program}.xml"
         path.unlink(missing_ok=True)
         begin = time.monotonic()
-        done = subprocess.run(
-            [folder / "bin" / program, f"--gtest_filter={cases}", f"--gtest_output=xml:{path}"],
-            capture_output=True, text=True, errors="replace", timeout=1800, env=os.environ | environment)
-        reports = re.findall(r"(?:WARNING|ERROR): \w+Sanitizer.*|runtime error:.*", done.stdout + done.stderr)
+        ended, output = run([folder / "bin" / program, f"--gtest_filter={cases}", f"--gtest_output=xml:{path}"], 1800, environment)
+        found = re.findall(r"(?:WARNING|ERROR): \w+Sanitizer.*|runtime error:.*", output)
         failure = ""
-        if done.returncode or reports or not path.exists():
-            output = done.stdout + done.stderr
+        if ended or found or not path.exists():
             first = output.find("Sanitizer")
             shown = output[max(0, first - 200):first + 8000] if first >= 0 else output[-6000:]
-            failure = f"{program} ended with {done.returncode}, {len(reports)} reports of the sanitizer\n{shown}"
+            failure = f"{program} ended with {ended}, {len(found)} reports of the sanitizer\n{shown}"
         if path.exists():
             report.add_gtest(path)
         report.add(program, time.monotonic() - begin, failure)
@@ -180,9 +186,8 @@ def tests(args, report: Report) -> None:
     environment = {"SEGUE_PIECES": str(pieces), "SEGUE_STITCHINGS": str(RANDOM_STITCHINGS), "OMP_NUM_THREADS": "2",
                    "ASAN_OPTIONS": "allocator_may_return_null=1"}
     begin = time.monotonic()
-    done = subprocess.run([args.build / "bin" / "SegueRandomStitchTests"], capture_output=True, text=True, timeout=600,
-                          env=os.environ | environment)
-    report.add("random models compiled", time.monotonic() - begin, done.stdout[-6000:] if done.returncode else "")
+    ended, output = run([args.build / "bin" / "SegueRandomStitchTests"], 600, environment)
+    report.add("random models compiled", time.monotonic() - begin, f"ended with {ended}\n{output[-6000:]}" if ended else "")
     run_tests(report, programs, folder, environment)
 
 

@@ -302,9 +302,11 @@ private:
       return;
     case 3:
     case 4:
-    case 5:
-      binary(binaries[below(std::size(binaries))], x, pickLike(x));
+    case 5: {
+      size_t other = pickLike(x); // one draw after the other: compilers differ in the order of arguments
+      binary(binaries[below(std::size(binaries))], x, other);
       return;
+    }
     case 6:
     case 7:
     case 8:

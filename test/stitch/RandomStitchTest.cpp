@@ -126,7 +126,8 @@ static std::vector<int64_t> randomStrides(Random &random, const Shape &shape, co
   for (size_t dim : order) {
     int64_t extent = int64_t(dim) < untiled ? 1 : tile[dim - size_t(untiled)];
     strides[dim] = step;
-    step = step * ((shape[dim] + extent - 1) / extent) + below(random, 3) * below(random, 2);
+    int64_t gap = below(random, 3);
+    step = step * ((shape[dim] + extent - 1) / extent) + gap * below(random, 2);
   }
   return strides;
 }

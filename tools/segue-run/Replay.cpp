@@ -139,8 +139,10 @@ static bool answerInvalid(const Error &error, const Json &events, bool checked) 
   Json answer = errorAnswer(error);
   print(answer);
   bool good = true;
-  for (size_t i = 0; checked && i < events.size(); ++i)
+  for (size_t i = 0; checked && i < events.size(); ++i) {
+    (void)EventReader(events[i]).op(); // refuses what is no event
     good &= check(events[i], i == 0 ? answer : Json(), i);
+  }
   return good;
 }
 
