@@ -77,6 +77,7 @@ void segue::buildKernelPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
   pm.addPass(createSegueOutlineKernels());
   pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
+  pm.addPass(createSegueRecomputePrograms());
 }
 
 void segue::buildProgramPipeline(OpPassManager &pm) {

@@ -14,6 +14,8 @@ def describe_binary(binary) -> str:
     lines = [f"{binary.name}: {size_text(binary.bytes)}, {len(binary.kernels)} kernels"
              + "".join(f", {kind} {size_text(size)}" for kind, size in binary.segments)]
     for program in binary.programs:
+        if program.name.startswith("recompute."):
+            continue  # parts of forward, for the runtime
         roles: dict[str, list[int]] = {}
         for value in program.inputs:
             roles.setdefault(value.role, []).append(value.bytes)

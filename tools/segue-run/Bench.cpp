@@ -13,7 +13,6 @@
 
 #include "Commands.h"
 #include "ProgramValues.h"
-#include "TensorText.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -25,29 +24,6 @@
 #include <numeric>
 
 namespace segue::tool {
-
-/// Numbers between -0.5 and 0.5, the same in every run; integers are 0, which
-/// every table has as an index.
-static Tensor makeInput(const DeviceRef &device, const TensorDesc &desc) {
-  Tensor host = Tensor::onHost(device, desc.shape, ElementType::f32);
-  for (uint64_t i = 0; i < host.elementCount(); ++i)
-    host.data<float>()[i] = float((i * 2654435761u >> 8 & 0xffff)) / 65536.0f - 0.5f;
-  if (!isFloat(desc.element))
-    std::memset(host.bytes(), 0, host.desc().spanBytes());
-  return copyTo(device, host, desc);
-}
-
-static std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, const BenchOptions &options) {
-  std::vector<std::string> texts = assignTexts(options.inputs, program.inputs(), "input");
-  std::vector<Tensor> inputs;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const TensorDesc &desc = program.inputs()[i].desc();
-    Tensor given = texts[i].empty() ? Tensor() : parseTensor(device, texts[i]);
-    bool fits = given && given.shape() == desc.shape && given.element() == desc.element;
-    inputs.push_back(!given ? makeInput(device, desc) : fits ? copyTo(device, given, desc) : given);
-  }
-  return inputs;
-}
 
 /// Seconds of each submit, sorted.
 static std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, int64_t repeat) {
@@ -72,7 +48,7 @@ int bench(const BenchOptions &options) {
   Binary binary = loadBinary(options.file, options);
   Executor executor(device, binary.program(options.program));
   const Program &program = executor.program();
-  std::vector<Tensor> inputs = makeInputs(device, program, options);
+  std::vector<Tensor> inputs = makeInputs(device, program, options.inputs);
 
   std::vector<double> seconds = timeSubmits(executor, inputs, options.repeat);
   executor.setProfiling(true);

@@ -49,6 +49,13 @@ struct BenchOptions : CommonOptions {
   int64_t repeat = 100;
 };
 
+struct RecomputeOptions : CommonOptions {
+  std::vector<std::string> files;
+  /// `[name=]tensor` for forward; inputs that are not given hold small numbers.
+  std::vector<std::string> inputs;
+  int64_t repeat = 5;
+};
+
 struct StitchCommand : StitchArguments {
   /// Names of parts in the order of their submits, "a,b,a"; empty: each once.
   std::string schedule;
@@ -142,6 +149,7 @@ int bench(const BenchOptions &options);
 int inspect(const InspectOptions &options);
 int plan(const PlanOptions &options);
 int quantize(const QuantizeOptions &options);
+int recompute(const RecomputeOptions &options);
 int replay(const ReplayOptions &options);
 int report(const ReportOptions &options);
 int run(const RunOptions &options);

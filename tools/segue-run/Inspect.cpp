@@ -13,6 +13,7 @@
 #include "Commands.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Program/ProgramCosts.h"
+#include "segue/runtime/Program/Recomputation.h"
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -68,6 +69,14 @@ static Json valueJson(const Value &value) {
   return json;
 }
 
+/// What a saved value is computed again from.
+static std::vector<std::string> sourceNames(const Recomputation &again) {
+  std::vector<std::string> names;
+  for (const Value &input : again.program.inputs())
+    names.push_back(input.name);
+  return names;
+}
+
 static Json programJson(const Program &program) {
   Json json{{"name", program.name()},
             {"signature_hash", hex(program.signatureHash())},
@@ -103,6 +112,7 @@ static Json programJson(const Program &program) {
   json["bytes"] = bytes;
   json["save_points"] = Json::array();
   std::vector<RecomputeCost> costs = recomputeCosts(program);
+  std::vector<std::optional<Recomputation>> again = recomputations(program);
   for (size_t i = 0; i < costs.size(); ++i) {
     const SavePoint &point = program.savePoints()[i];
     json["save_points"].push_back({{"value", point.value},
@@ -113,6 +123,12 @@ static Json programJson(const Program &program) {
                                    {"recompute_flops", costs[i].flops},
                                    {"recompute_bytes", costs[i].bytes},
                                    {"block", point.block}});
+    if (again[i])
+      json["save_points"].back()["recompute"] = {{"program", again[i]->program.name()},
+                                                 {"output", again[i]->output},
+                                                 {"flops", again[i]->flops},
+                                                 {"bytes", again[i]->bytes},
+                                                 {"from", sourceNames(*again[i])}};
   }
   return json;
 }
@@ -178,6 +194,41 @@ static std::string courseText(const Program &program, bool all) {
   return text;
 }
 
+/// What forward saves, and what of it can be computed again while backward runs.
+static void printSaved(const Program &program, bool all) {
+  std::vector<std::optional<Recomputation>> again = recomputations(program);
+  uint64_t bytes = 0, againBytes = 0, values = 0;
+  std::map<size_t, double> gflops; // by program: one run may give several values
+  for (size_t i = 0; i < again.size(); ++i) {
+    const SavePoint &point = program.savePoints()[i];
+    bytes += point.bytes;
+    if (again[i]) {
+      againBytes += point.bytes;
+      ++values;
+      gflops[again[i]->program.index()] = double(again[i]->flops) / 1e9;
+    }
+    if (!all)
+      continue;
+    std::printf("    save %-3u %s, needed %u, recompute %llu flop, block \"%s\"%s", point.value,
+                byteText(point.bytes).c_str(), point.backwardOrder, (unsigned long long)point.recomputeFlops,
+                point.block.c_str(), point.aliasesInput ? ", an input by reference" : "");
+    if (again[i]) {
+      std::printf("; %s: %llu flop, %s, from", again[i]->program.name().c_str(), (unsigned long long)again[i]->flops,
+                  byteText(again[i]->bytes).c_str());
+      for (const std::string &source : sourceNames(*again[i]))
+        std::printf(" %s", source.c_str());
+    }
+    std::printf("\n");
+  }
+  double total = 0;
+  for (const auto &[index, each] : gflops)
+    total += each;
+  if (!again.empty())
+    std::printf("    saved %zu values, %s; %llu of %s can be computed again by %zu programs, %.3f GFLOP\n",
+                again.size(), byteText(bytes).c_str(), (unsigned long long)values, byteText(againBytes).c_str(),
+                gflops.size(), total);
+}
+
 static void printProgram(const Program &program, bool all) {
   std::printf("  program %s\n", program.name().c_str());
   if (std::string course = courseText(program, all); !course.empty())
@@ -197,11 +248,7 @@ static void printProgram(const Program &program, bool all) {
   if (program.matmulFlops())
     std::printf("; matmul %.3f GFLOP", double(program.matmulFlops()) / 1e9);
   std::printf("\n");
-  if (all)
-    for (const SavePoint &point : program.savePoints())
-      std::printf("    save %-3u %s, needed %u, recompute %llu flop, block \"%s\"%s\n", point.value,
-                  byteText(point.bytes).c_str(), point.backwardOrder, (unsigned long long)point.recomputeFlops,
-                  point.block.c_str(), point.aliasesInput ? ", an input by reference" : "");
+  printSaved(program, all);
 }
 
 static void printBinary(const Binary &binary, bool all) {
@@ -222,7 +269,8 @@ static void printBinary(const Binary &binary, bool all) {
       std::printf("    kernel %s: %u arguments, %u outputs, %s\n", kernel.name.c_str(), kernel.arguments,
                   kernel.outputs, hex(kernel.hash).c_str());
   for (const Program &program : binary.programs())
-    printProgram(program, all);
+    if (all || !program.name().starts_with("recompute."))
+      printProgram(program, all);
 }
 
 int inspect(const InspectOptions &options) {

@@ -12,6 +12,7 @@
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <list>
 
 namespace segue::tool {
@@ -46,6 +47,30 @@ std::vector<std::string> assignTexts(std::span<const std::string> arguments, std
     texts[next] = std::move(text);
   }
   return texts;
+}
+
+/// Numbers between -0.5 and 0.5, the same in every run; integers are 0, which
+/// every table has as an index.
+static Tensor makeInput(const DeviceRef &device, const TensorDesc &desc) {
+  Tensor host = Tensor::onHost(device, desc.shape, ElementType::f32);
+  for (uint64_t i = 0; i < host.elementCount(); ++i)
+    host.data<float>()[i] = float((i * 2654435761u >> 8 & 0xffff)) / 65536.0f - 0.5f;
+  if (!isFloat(desc.element))
+    std::memset(host.bytes(), 0, host.desc().spanBytes());
+  return copyTo(device, host, desc);
+}
+
+std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program,
+                               std::span<const std::string> arguments) {
+  std::vector<std::string> texts = assignTexts(arguments, program.inputs(), "input");
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const TensorDesc &desc = program.inputs()[i].desc();
+    Tensor given = texts[i].empty() ? Tensor() : parseTensor(device, texts[i]);
+    bool fits = given && given.shape() == desc.shape && given.element() == desc.element;
+    inputs.push_back(!given ? makeInput(device, desc) : fits ? copyTo(device, given, desc) : given);
+  }
+  return inputs;
 }
 
 std::filesystem::path npyPath(const std::string &text) {

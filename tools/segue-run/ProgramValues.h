@@ -26,6 +26,10 @@ namespace segue::tool {
 std::vector<std::string> assignTexts(std::span<const std::string> arguments, std::span<const Value> values,
                                      const char *what);
 
+/// A tensor per input of a program, as declared: what `[name=]tensor` arguments
+/// give; those that they do not give hold small numbers, the same in every run.
+std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, std::span<const std::string> arguments);
+
 /// The path of `@file.npy`, whose @ may be left out. Throws InvalidArgument for anything else.
 std::filesystem::path npyPath(const std::string &text);
 

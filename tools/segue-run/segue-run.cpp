@@ -91,6 +91,17 @@ static void addBench(CLI::App &app, BenchOptions &options) {
                   "Time per submit and the bytes of inputs and outputs over it; then time per command, on stderr.");
 }
 
+static void addRecompute(CLI::App &app, RecomputeOptions &options) {
+  CLI::App *command = app.add_subcommand("recompute", "Computes what forward saves again, and compares all bits");
+  command->add_option("files", options.files, ".segue files; - is stdin")->required();
+  command->add_option("--input", options.inputs, "[name=]tensor for forward; what is not given is made up")
+      ->allow_extra_args(false);
+  command->add_option("--repeat", options.repeat, "runs to time")->check(CLI::PositiveNumber)->capture_default_str();
+  addCommon(command, options);
+  command->footer("Example: segue-run recompute gpt.segue --device cpu:threads=2\n"
+                  "A line per saved value: what makes it again and in which time. Status 4 if a bit differs.");
+}
+
 static void addStitch(CLI::App &app, StitchCommand &options) {
   CLI::App *command = app.add_subcommand("stitch", "Runs programs compiled apart, outputs of one feeding the next");
   command->add_option("programs", options.programs, "file.segue[:program], forward by default; - is stdin")->required();
@@ -204,6 +215,7 @@ int main(int argc, char **argv) {
   QuantizeOptions quantizeOptions;
   PlanOptions planOptions;
   BenchOptions benchOptions;
+  RecomputeOptions recomputeOptions;
   StitchCommand stitchOptions;
   TrainOptions trainOptions;
   addInspect(app, inspectOptions);
@@ -213,6 +225,7 @@ int main(int argc, char **argv) {
   addReport(app, reportOptions);
   addQuantize(app, quantizeOptions);
   addBench(app, benchOptions);
+  addRecompute(app, recomputeOptions);
   addStitch(app, stitchOptions);
   addTrain(app, trainOptions);
   try {
@@ -235,6 +248,8 @@ int main(int argc, char **argv) {
       return quantize(quantizeOptions);
     if (app.got_subcommand("bench"))
       return bench(benchOptions);
+    if (app.got_subcommand("recompute"))
+      return recompute(recomputeOptions);
     if (app.got_subcommand("stitch"))
       return stitch(stitchOptions);
     return train(trainOptions);

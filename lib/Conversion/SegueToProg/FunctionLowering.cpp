@@ -46,7 +46,7 @@ FailureOr<prog::ProgramOp> FunctionLowering::run(Operation *insertAfter) {
 //===----------------------------------------------------------------------===//
 
 static prog::Phase phaseOf(StringRef name) {
-  if (name == SegueDialect::kBackward)
+  if (name == SegueDialect::kBackward || name.starts_with(SegueDialect::kRecomputePrefix))
     return prog::Phase::Backward;
   if (name == SegueDialect::kOptimizer || name == SegueDialect::kGradNorm)
     return prog::Phase::Optimizer;
@@ -323,8 +323,10 @@ void FunctionLowering::prepare(ArrayRef<Window> reading, ArrayRef<Window> writin
   }
   for (const Window &window : reading) {
     auto arg = dyn_cast<BlockArgument>(window.buffer);
+    // What computes a saved value again gets its inputs as they are.
     if (!arg || arg.getArgNumber() >= program.getNumInputs() ||
-        program.getInput(arg.getArgNumber()).getRole() != Role::Saved || !restoredBuffers.insert(arg).second)
+        program.getInput(arg.getArgNumber()).getRole() != Role::Saved ||
+        func.getName().starts_with(SegueDialect::kRecomputePrefix) || !restoredBuffers.insert(arg).second)
       continue;
     prog::RestoreOp::create(builder, loc, arg);
     restored.push_back(arg.getArgNumber());

@@ -63,9 +63,62 @@ static void storeConstants(OpBuilder &builder, Location loc, StringRef bytes) {
   prog::SegmentOp::create(builder, loc, "segment0", prog::SegmentKind::Constants, prog::kAlignment, data);
 }
 
+namespace {
+/// When `backward` reads each of its inputs, as positions of its commands.
+struct InputReads {
+  explicit InputReads(prog::ProgramOp backward) {
+    for (unsigned i = 0; i < backward.getNumInputs(); ++i)
+      inputs[backward.getInput(i).getName()] = backward.getInputBuffer(i);
+    unsigned position = 0;
+    backward.walk<WalkOrder::PreOrder>([&](Operation *op) {
+      ++position;
+      if (auto restore = dyn_cast<prog::RestoreOp>(op))
+        restored[restore.getBuffer()] = position;
+      if (isa<prog::ViewOp, prog::RestoreOp, prog::FreeOp>(op))
+        return;
+      for (Value operand : op->getOperands()) {
+        auto view = operand.getDefiningOp<prog::ViewOp>();
+        lastRead[view ? view.getSource() : operand] = position;
+      }
+    });
+  }
+
+  /// True if all inputs of `recompute` are still there when the first of its
+  /// outputs is restored.
+  bool serve(func::FuncOp recompute) const {
+    auto attribute = [](DictionaryAttr attrs, StringRef name) { return attrs ? attrs.get(name) : Attribute(); };
+    unsigned first = ~0u;
+    for (unsigned i = 0; i < recompute.getNumResults(); ++i) {
+      auto name = dyn_cast_if_present<StringAttr>(attribute(recompute.getResultAttrDict(i), SegueDialect::kNameAttr));
+      Value buffer = name ? inputs.lookup(name) : Value();
+      if (!buffer || !restored.contains(buffer))
+        return false;
+      first = std::min(first, restored.lookup(buffer));
+    }
+    for (unsigned i = 0; i < recompute.getNumArguments(); ++i) {
+      auto name = dyn_cast_if_present<StringAttr>(attribute(recompute.getArgAttrDict(i), SegueDialect::kNameAttr));
+      auto role = dyn_cast_if_present<RoleAttr>(attribute(recompute.getArgAttrDict(i), SegueDialect::kRoleAttr));
+      if (role && (role.getValue() == Role::Parameter || role.getValue() == Role::Frozen))
+        continue;
+      Value buffer = name ? inputs.lookup(name) : Value();
+      if (!buffer || lastRead.lookup(buffer) <= first)
+        return false;
+    }
+    return true;
+  }
+
+  llvm::DenseMap<StringAttr, Value> inputs;
+  llvm::DenseMap<Value, unsigned> restored, lastRead;
+};
+} // namespace
+
 /// What `forward` saves, in the order in which `backward` wants it.
 static void describeSaved(prog::ProgramOp forward, func::FuncOp source, prog::ProgramOp backward,
-                          ArrayRef<unsigned> restoreOrder) {
+                          ArrayRef<unsigned> restoreOrder, ArrayRef<prog::ProgramOp> recomputing) {
+  llvm::DenseMap<StringAttr, std::pair<FlatSymbolRefAttr, unsigned>> again;
+  for (prog::ProgramOp program : recomputing)
+    for (unsigned i = 0; i < program.getNumOutputs(); ++i)
+      again[program.getOutput(i).getName()] = {FlatSymbolRefAttr::get(program), i};
   llvm::StringMap<unsigned> inputs;
   for (unsigned i = 0; i < backward.getNumInputs(); ++i)
     if (backward.getInput(i).getRole() == Role::Saved)
@@ -88,10 +141,11 @@ static void describeSaved(prog::ProgramOp forward, func::FuncOp source, prog::Pr
       return attr ? attr.getValue().getZExtValue() : 0;
     };
     uint64_t bytes = *prog::viewBytes(cast<MemRefType>(forward.getOutputBuffer(i).getType()));
-    points.push_back(prog::SavePointAttr::get(forward.getContext(), i, /*aliases_input=*/false, input->second,
-                                              order[input->second], bytes, cost("segue.recompute_flops"),
-                                              source.getResultAttrOfType<StringAttr>(i, SegueDialect::kBlockAttr),
-                                              cost("segue.recompute_bytes")));
+    points.push_back(prog::SavePointAttr::get(
+        forward.getContext(), i, /*aliases_input=*/false, input->second, order[input->second], bytes,
+        cost("segue.recompute_flops"), source.getResultAttrOfType<StringAttr>(i, SegueDialect::kBlockAttr),
+        cost("segue.recompute_bytes"), again.lookup(forward.getOutput(i).getName()).first,
+        again.lookup(forward.getOutput(i).getName()).second));
   }
   if (!points.empty())
     forward.setSavePointsAttr(ArrayAttr::get(forward.getContext(), points));
@@ -130,12 +184,23 @@ private:
     llvm::StringMap<Lowered> programs;
     auto functions = llvm::to_vector(module.getOps<func::FuncOp>());
     Operation *last = &module.getBody()->back();
+    std::optional<InputReads> reads;
+    SmallVector<prog::ProgramOp> recomputing;
     for (func::FuncOp func : functions) {
+      bool recomputes = func.getName().starts_with(SegueDialect::kRecomputePrefix);
+      if (auto backward = programs.find(SegueDialect::kBackward); recomputes && backward != programs.end()) {
+        if (!reads)
+          reads.emplace(backward->second.program);
+        if (!reads->serve(func))
+          continue;
+      }
       FunctionLowering lowering(func, constants, counts);
       FailureOr<prog::ProgramOp> program = lowering.run(last);
       if (failed(program))
         return failure();
       last = *program;
+      if (recomputes)
+        recomputing.push_back(*program);
       programs[func.getName()] = {func, *program, SmallVector<unsigned>(lowering.restoreOrder())};
     }
     if (!constants.bytes().empty()) {
@@ -145,7 +210,7 @@ private:
     auto forward = programs.find(SegueDialect::kForward), backward = programs.find(SegueDialect::kBackward);
     if (forward != programs.end() && backward != programs.end())
       describeSaved(forward->second.program, forward->second.source, backward->second.program,
-                    backward->second.restoreOrder);
+                    backward->second.restoreOrder, recomputing);
     copies += counts.copies;
     copiedBytes += counts.copiedBytes;
     placed += counts.placed;

@@ -39,6 +39,8 @@ private:
     // Numbers first: kernels and segments may be named before they come.
     for (auto segment : module.getOps<prog::SegmentOp>())
       segmentNumber.try_emplace(segment.getSymName(), segmentNumber.size());
+    for (auto program : module.getOps<prog::ProgramOp>())
+      programNumber.try_emplace(program.getSymName(), programNumber.size());
     for (auto kernel : module.getOps<prog::KernelOp>())
       kernelNumber.try_emplace(kernel.getSymName(), kernelNumber.size());
 
@@ -230,6 +232,10 @@ private:
       if (attr.getBlock())
         save->block = attr.getBlock().str();
       save->recompute_bytes = attr.getRecomputeBytes();
+      if (attr.getRecompute()) {
+        save->recompute_program = programNumber.lookup(attr.getRecompute().getValue());
+        save->recompute_output = attr.getRecomputeOutput();
+      }
       program->save_points.push_back(std::move(save));
     }
     for (BlockArgument arg : op.getBlock().getArguments()) {
@@ -452,7 +458,7 @@ private:
   ModuleOp module;
   schema::BinaryT binary;
   std::vector<std::string> segmentBytes;
-  llvm::StringMap<uint32_t> segmentNumber, kernelNumber;
+  llvm::StringMap<uint32_t> segmentNumber, programNumber, kernelNumber;
   llvm::DenseMap<Attribute, int32_t> locationNumber;
   llvm::StringMap<int32_t> locationKey;
   std::unique_ptr<schema::ProgramT> program;

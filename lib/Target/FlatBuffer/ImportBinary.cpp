@@ -365,9 +365,18 @@ private:
                                          arena.lower_bound(), arena.alignment());
     });
     auto saves = importArray(table.save_points(), [&](const schema::SavePoint &save) -> Attribute {
+      FlatSymbolRefAttr recompute;
+      if (save.recompute_program() >= 0) {
+        if (size_t(save.recompute_program()) >= count(root->programs())) {
+          error() << "a save point names program " << save.recompute_program() << " of " << count(root->programs());
+          return {};
+        }
+        recompute = FlatSymbolRefAttr::get(context, text(root->programs()->Get(save.recompute_program())->name()));
+      }
       return prog::SavePointAttr::get(context, save.value(), save.aliases_input(), save.backward_input(),
                                       save.backward_order(), save.bytes(), save.recompute_flops(),
-                                      optionalText(save.block()), save.recompute_bytes());
+                                      optionalText(save.block()), save.recompute_bytes(), recompute,
+                                      recompute ? save.recompute_output() : 0);
     });
     if (failed(aliases) || failed(arenas) || failed(saves))
       return failure();

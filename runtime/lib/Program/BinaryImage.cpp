@@ -145,7 +145,8 @@ BinaryImage::BinaryImage(FileBytes bytes, std::string name, const LoadOptions &o
     for (uint32_t k = 0; k < countOf(table.save_points()); ++k) {
       const schema::SavePoint &point = *table.save_points()->Get(k);
       info.savePoints.push_back({point.value(), point.aliases_input(), point.backward_input(), point.backward_order(),
-                                 point.bytes(), point.recompute_flops(), text(point.block())});
+                                 point.bytes(), point.recompute_flops(), text(point.block()), point.recompute_program(),
+                                 point.recompute_output()});
     }
     info.interfaceHash = schema::interfaceHash(table); // files of 0.1 do not have it
     info.table = &table;

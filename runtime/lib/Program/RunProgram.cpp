@@ -476,6 +476,8 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
     throw Error(ErrorCode::InvalidArgument, "program \"" + info_.name + "\": room for " +
                                                 std::to_string(outputs.size()) + " outputs given, " +
                                                 std::to_string(outputs_.size()) + " declared");
+  if (events)
+    events->onSubmit(program, inputs);
   checkInputs(program, inputs, events);
   if (hasAlternatives_)
     answerDemand();

@@ -319,6 +319,7 @@ private:
   void verifyMatmul(const schema::Matmul &matmul);
   template <typename Table> void verifyAttentionOperands(const Table &attention, bool outWritten);
   void verifySavePoints();
+  void verifyRecompute(const schema::SavePoint &point, const std::string &which) const;
   void verifyAlternatives(const flatbuffers::Vector<flatbuffers::Offset<schema::Value>> *values,
                           const std::string &kind, const std::vector<TensorDesc> &descs);
   void verifyHashes();
@@ -517,6 +518,46 @@ void ProgramVerifier::verifySavePoints() {
     check(point.value() < (point.aliases_input() ? inputs_ : outputs_).size(), which + ": value " + num(point.value()));
     check(backward && point.backward_input() < countOf(backward->inputs()),
           which + ": backward has no input " + num(point.backward_input()));
+    if (point.recompute_program() != -1)
+      verifyRecompute(point, which);
+  }
+}
+
+/// What computes a saved value again takes what this program has, and gives the
+/// same tensor.
+void ProgramVerifier::verifyRecompute(const schema::SavePoint &point, const std::string &which) const {
+  check(point.recompute_program() >= 0 && uint32_t(point.recompute_program()) < countOf(root_.programs()),
+        which + ": recompute_program " + std::to_string(point.recompute_program()) + " of " +
+            num(countOf(root_.programs())));
+  const schema::Program &other = *root_.programs()->Get(uint32_t(point.recompute_program()));
+  std::string whose = which + ": program \"" + other.name()->str() + "\"";
+  auto descOf = [&](const schema::Value &value) {
+    try {
+      return readTensorDesc(*value.desc());
+    } catch (const Error &error) {
+      fail(whose + ", \"" + value.name()->str() + "\": " + error.what());
+    }
+  };
+  auto isSame = [](const TensorDesc &a, const TensorDesc &b) {
+    return a.shape == b.shape && a.element == b.element &&
+           canonicalize(a.shape, a.layout) == canonicalize(b.shape, b.layout);
+  };
+  check(point.recompute_output() < countOf(other.outputs()) &&
+            isSame(descOf(*other.outputs()->Get(point.recompute_output())),
+                   (point.aliases_input() ? inputs_ : outputs_)[point.value()]),
+        whose + ": output " + num(point.recompute_output()) + " is not the saved value");
+  check(countOf(other.aliases()) == 0, whose + ": it writes what it is given");
+  for (uint32_t i = 0; i < countOf(other.inputs()); ++i) {
+    const schema::Value &input = *other.inputs()->Get(i);
+    bool isSaved = input.role() == schema::Role::saved;
+    auto *sources = isSaved ? program_.outputs() : program_.inputs();
+    uint32_t k = 0;
+    while (k < countOf(sources) && sources->Get(k)->name()->string_view() != input.name()->string_view())
+      ++k;
+    check(k < countOf(sources) && sources->Get(k)->role() == input.role() &&
+              isSame(descOf(input), (isSaved ? outputs_ : inputs_)[k]),
+          whose + ": input \"" + input.name()->str() + "\" is no " + (isSaved ? "saved output" : "input") +
+              " of this program");
   }
 }
 

@@ -145,6 +145,50 @@ func.func @backward(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #s
 
 // -----
 
+// What computes saved values again is a program of phase backward that restores
+// nothing. @recompute.1 needs %a, which backward has finished with when it wants
+// %c, and is left out; a parameter is there at any time.
+// CHECK-LABEL: prog.program @forward
+// CHECK-SAME: save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 64>, #prog.save_point<value = 1, backward_input = 1, order = 1, bytes = 64, recompute = @recompute.0>, #prog.save_point<value = 2, backward_input = 2, order = 2, bytes = 64>]
+// CHECK-LABEL: prog.program @recompute.0 inputs [#prog.value<"saved.2" saved tensor<4x4xf32>>, #prog.value<"w" parameter tensor<4x4xf32>>] outputs [#prog.value<"saved.1" output tensor<4x4xf32>>]
+// CHECK: prog.phase backward {
+// CHECK-NEXT: prog.view
+// CHECK-NOT: prog.restore
+// CHECK: prog.matmul
+// CHECK-NOT: prog.save
+// CHECK-NOT: @recompute.1
+func.func @forward(%w: tensor<4x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+        tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<saved>},
+        tensor<4x4xf32> {segue.name = "saved.2", segue.role = #segue.role<saved>}) {
+  %a = segue.dot_general %w, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %c = segue.dot_general %a, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %b = segue.dot_general %c, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %a, %b, %c : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>
+}
+func.func @backward(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+                    %b: tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<saved>},
+                    %c: tensor<4x4xf32> {segue.name = "saved.2", segue.role = #segue.role<saved>}) -> tensor<4x4xf32> {
+  %0 = segue.dot_general %a, %a batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %1 = segue.dot_general %0, %b batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %2 = segue.dot_general %1, %c batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %2 : tensor<4x4xf32>
+}
+func.func @recompute.0(%c: tensor<4x4xf32> {segue.name = "saved.2", segue.role = #segue.role<saved>},
+                       %w: tensor<4x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<output>}) {
+  %b = segue.dot_general %c, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %b : tensor<4x4xf32>
+}
+func.func @recompute.1(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+                       %w: tensor<4x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4x4xf32> {segue.name = "saved.2", segue.role = #segue.role<output>}) {
+  %c = segue.dot_general %a, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %c : tensor<4x4xf32>
+}
+
+// -----
+
 // Inputs in tiles are unpacked once, where they are first read; an output in
 // tiles is packed at the end. A product reads a weight of codes as it lies. A
 // layout may stand in the type or beside it.

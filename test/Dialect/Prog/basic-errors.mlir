@@ -139,6 +139,65 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 
 // -----
 
+// prog.program C9: what recomputes a value is a program.
+// expected-error @below {{'prog.program' op recomputes a saved value by @r, which is no `prog.program`}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+
+// -----
+
+// prog.program C9: it gives that tensor.
+// expected-error @below {{'prog.program' op recomputes "saved.0" by output 1 of @r, which is no 'tensor<4xf32>'}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r, recompute_output = 1>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+prog.program @r inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+
+// -----
+
+// expected-error @below {{'prog.program' op recomputes "saved.0" by output 0 of @r, which is no 'tensor<4xf32>'}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+prog.program @r inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" output tensor<2xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<2xf32>):
+
+}
+
+// -----
+
+// prog.program C9: from what this program has.
+// expected-error @below {{'prog.program' op recomputes "saved.0" by @r, whose input "z" is no input of this program of 'tensor<4xf32>'}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+prog.program @r inputs [#prog.value<"z" input tensor<4xf32>>] outputs [#prog.value<"saved.0" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+
+// -----
+
+// expected-error @below {{'prog.program' op recomputes "saved.0" by @r, whose input "saved.1" is no saved output of this program of 'tensor<4xf32>'}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+prog.program @r inputs [#prog.value<"saved.1" saved tensor<4xf32>>] outputs [#prog.value<"saved.0" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+
+// -----
+
 // prog.program C4.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):

@@ -159,6 +159,38 @@ static LogicalResult verifySaves(ProgramOp program) {
   return failure(result.wasInterrupted());
 }
 
+static ValueAttr findValue(ArrayAttr values, StringRef name) {
+  for (auto value : values.getAsRange<ValueAttr>())
+    if (value.getName().getValue() == name)
+      return value;
+  return {};
+}
+
+LogicalResult ProgramOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  for (auto save : getSavePoints().value_or(ArrayAttr::get(getContext(), {})).getAsRange<SavePointAttr>()) {
+    FlatSymbolRefAttr symbol = save.getRecompute();
+    if (!symbol) // C9
+      continue;
+    auto other = symbols.lookupNearestSymbolFrom<ProgramOp>(*this, symbol);
+    if (!other)
+      return emitOpError() << "recomputes a saved value by " << symbol << ", which is no `prog.program`";
+    ValueAttr saved = save.getAliasesInput() ? getInput(save.getValue()) : getOutput(save.getValue());
+    if (save.getRecomputeOutput() >= other.getNumOutputs() ||
+        other.getOutput(save.getRecomputeOutput()).getType() != saved.getType())
+      return emitOpError() << "recomputes " << saved.getName() << " by output " << save.getRecomputeOutput() << " of "
+                           << symbol << ", which is no " << saved.getType();
+    for (auto input : other.getInputs().getAsRange<ValueAttr>()) {
+      bool isSaved = input.getRole() == Role::Saved;
+      ValueAttr source = findValue(isSaved ? getOutputs() : getInputs(), input.getName().getValue());
+      if (!source || source.getRole() != input.getRole() || source.getType() != input.getType())
+        return emitOpError() << "recomputes " << saved.getName() << " by " << symbol << ", whose input "
+                             << input.getName() << " is no " << (isSaved ? "saved output" : "input")
+                             << " of this program of " << input.getType();
+    }
+  }
+  return success();
+}
+
 LogicalResult ProgramOp::verifyRegions() {
   bool commands = false, phases = false;
   for (Operation &op : getBlock()) {

@@ -315,6 +315,16 @@ void MemoryServices::onPhase(Phase phase) {
   phase == Phase::StepEnd ? s.endStep() : s.enter(phase);
 }
 
+void MemoryServices::onSubmit(const Program &program, std::span<const Tensor> inputs) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onSubmit(program, inputs);
+  if (!s.inStep)
+    return;
+  for (const auto &actor : s.actors)
+    actor->onSubmit(program, inputs);
+}
+
 void MemoryServices::onBlockBegin(const Program &program, std::string_view block) {
   Impl &s = *impl_;
   if (s.options.next)

@@ -46,6 +46,7 @@ public:
 
   /// Conductor has entered the phase. At StepEnd, it is still to be entered.
   virtual void onPhase(Phase phase) {}
+  virtual void onSubmit(const Program &program, std::span<const Tensor> inputs) {}
   virtual void onBlockBegin(const Program &program, std::string_view block) {}
   virtual void onBlockEnd(const Program &program) {}
   virtual void onSave(const Program &program, uint32_t output, Tensor &saved) {}

@@ -96,15 +96,18 @@ def Prog_SavePointAttr : Prog_Attr<"SavePoint", "save_point"> {
     with `aliases_input`), `backward_input` the input of the backward program
     that gets it. `order` 0 is what backward needs first. `recompute_flops` 0
     means that it is not known to be recomputable; `recompute_bytes` are what
-    that would read and write, op by op.
+    that would read and write, op by op. Output `recompute_output` of the
+    program `recompute` is the value again.
 
-    Example: `#prog.save_point<value = 2, backward_input = 0, order = 1, bytes = 4096, block = "h.0">`
+    Example: `#prog.save_point<value = 2, backward_input = 0, order = 1, bytes = 4096, block = "h.0", recompute = @recompute.0>`
   }];
   let parameters = (ins "uint32_t":$value, DefaultValuedParameter<"bool", "false">:$aliases_input,
                         "uint32_t":$backward_input, "uint32_t":$order, "uint64_t":$bytes,
                         DefaultValuedParameter<"uint64_t", "0">:$recompute_flops,
                         OptionalParameter<"::mlir::StringAttr">:$block,
-                        DefaultValuedParameter<"uint64_t", "0">:$recompute_bytes);
+                        DefaultValuedParameter<"uint64_t", "0">:$recompute_bytes,
+                        OptionalParameter<"::mlir::FlatSymbolRefAttr">:$recompute,
+                        DefaultValuedParameter<"uint32_t", "0">:$recompute_output);
   let assemblyFormat = "`<` struct(params) `>`";
 }
 def Prog_SavePoints : TypedArrayAttrBase<Prog_SavePointAttr, "save points">;

@@ -34,6 +34,7 @@ def Prog_Bytes : Type<And<[MemRefRankOf<[I8], [1]>.predicate, HasStaticShapePred
 
 def Prog_ProgramOp : Prog_Op<"program", [Symbol, IsolatedFromAbove, NoTerminator, SingleBlock,
                                          HasParent<"::mlir::ModuleOp">,
+                                         DeclareOpInterfaceMethods<SymbolUserOpInterface>,
                                          DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmBlockArgumentNames"]>]> {
   let summary = "is one program: signature, buffers and commands";
   let description = [{
@@ -49,7 +50,11 @@ def Prog_ProgramOp : Prog_Op<"program", [Symbol, IsolatedFromAbove, NoTerminator
     lies in one. (C5) buffers come before commands. (C6) each space has at
     most one arena. (C7) alternatives of an input differ from its layout in
     space and alignment alone; an output that an alias requires to lie in an
-    input has none. (C8) outputs do not hold two elements in one place.
+    input has none. (C8) outputs do not hold two elements in one place. (C9)
+    the program that a save point names for `recompute` gives the same tensor
+    as its output `recompute_output`; each of its inputs has the name of a
+    saved output (role saved) or of an input of this program, and is the same
+    tensor.
 
     Example: `prog.program @double inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] { ^bb0(%x: memref<4xf32>, %y: memref<4xf32>): prog.launch @k(%x, %y) range 4 grain 1 : memref<4xf32>, memref<4xf32> }`
   }];

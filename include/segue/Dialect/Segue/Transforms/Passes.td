@@ -384,4 +384,49 @@ def SegueGroupBlocks : Pass<"segue-group-blocks", "::mlir::func::FuncOp"> {
                     Statistic<"moved", "moved", "kernels of several blocks that changed block">];
 }
 
+def SegueRecomputePrograms : Pass<"segue-recompute-programs", "::mlir::ModuleOp"> {
+  let summary = "makes functions that compute saved values again while backward runs";
+  let description = [{
+    What `segue-plan-saved` saves need not stay in memory until `@backward`
+    reads it: the runtime may drop it, and have it made again from other saved
+    values, parameters and inputs. For each saved result of `@forward` this pass
+    makes a function `@recompute.<k>` that does so, called as the result that it
+    gives. Results of one op come from one function: an attention gives its
+    output and its log of sums at once.
+
+    The functions hold clones of the launches and library calls of `@forward`,
+    as fused and outlined there, so that what they give is equal to the bit;
+    they launch the same kernels. They start from the nearest other saved
+    values. There is none for a value that takes more than `max-flops-per-byte`
+    or `max-commands`, or that follows from an input that `@backward` does not
+    take. `segue-to-prog` leaves out those that need a saved value which
+    `@backward` has finished with by then, and lists the others in the save
+    points of `@forward`.
+
+    Expects `segue-outline-kernels`.
+
+    ```mlir
+    func.func @forward(%x, %w) -> (..., tensor<8x64xf32> {segue.name = "saved.0"}, tensor<8x64xf32> {segue.name = "saved.1"}) {
+      %n = segue.launch @norm(%x) ...
+      %h = segue.dot_general %n, %w ...
+      return ..., %n, %h : ...
+    ```
+    gets beside it
+    ```mlir
+    func.func @recompute.0(%n: tensor<8x64xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+                           %w: ... {segue.name = "w", segue.role = #segue.role<parameter>})
+        -> (tensor<8x64xf32> {segue.name = "saved.1", segue.role = #segue.role<output>}) {
+      %h = segue.dot_general %n, %w ...
+      return %h
+    ```
+  }];
+  let options = [
+    Option<"maxFlopsPerByte", "max-flops-per-byte", "int64_t", "16384",
+           "Most flops of a function per byte that it gives">,
+    Option<"maxCommands", "max-commands", "int64_t", "16", "Most launches and library calls of a function">];
+  let statistics = [Statistic<"functions", "functions", "Functions made">,
+                    Statistic<"bytesRecomputable", "bytes-recomputable", "Bytes of the values that they give">];
+  let dependentDialects = ["::mlir::func::FuncDialect", "::segue::SegueDialect"];
+}
+
 #endif // SEGUE_DIALECT_SEGUE_TRANSFORMS_PASSES_TD

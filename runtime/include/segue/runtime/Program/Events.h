@@ -27,6 +27,7 @@
 #include "segue/runtime/Program/Program.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include <optional>
+#include <span>
 
 namespace segue::inline runtime {
 
@@ -50,6 +51,10 @@ public:
 
   /// A phase has begun; once for all modules of the phase.
   virtual void onPhase(Phase phase) {}
+  /// A program begins, with what the caller gives it; nothing is aligned yet. A
+  /// handle of an input that is kept must not outlive the program's own need of
+  /// it: keep a weak one.
+  virtual void onSubmit(const Program &program, std::span<const Tensor> inputs) {}
   virtual void onBlockBegin(const Program &program, std::string_view block) {}
   virtual void onBlockEnd(const Program &program) {}
   /// Output `output` (role saved) has its final value once queued work is done.

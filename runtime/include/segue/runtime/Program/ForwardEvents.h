@@ -27,6 +27,10 @@ public:
     if (target)
       target->onPhase(phase);
   }
+  void onSubmit(const Program &program, std::span<const Tensor> inputs) override {
+    if (target)
+      target->onSubmit(program, inputs);
+  }
   void onBlockBegin(const Program &program, std::string_view block) override {
     if (target)
       target->onBlockBegin(program, block);

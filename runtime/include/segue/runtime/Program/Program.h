@@ -71,6 +71,10 @@ struct SavePoint {
   uint64_t bytes = 0;
   uint64_t recomputeFlops = 0;
   std::string block;
+  /// Index in the file of the program that computes the value again, as its
+  /// output `recomputeOutput`; -1: none does. See Recomputation.h.
+  int32_t recomputeProgram = -1;
+  uint32_t recomputeOutput = 0;
 };
 
 /// Commands of one kind in a program, for inspection.
@@ -107,6 +111,9 @@ public:
   std::vector<CommandCount> commandCounts() const;
   /// Floating point operations of all matmul commands of one run.
   uint64_t matmulFlops() const;
+
+  /// The program with that index in the same file.
+  Program sibling(size_t index) const { return Program(image_, index); }
 
   const std::shared_ptr<const BinaryImage> &image() const { return image_; }
   size_t index() const { return index_; }

@@ -97,6 +97,7 @@ public:
   Json weightRecord() const;
 
   void onPhase(Phase phase) override;
+  void onSubmit(const Program &program, std::span<const Tensor> inputs) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
   void onBlockEnd(const Program &program) override;
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;

@@ -1,0 +1,53 @@
+//===- Recomputation.h - saved values made again ----------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Beside forward and backward a file holds small programs, each of which makes
+// saved values of forward again, equal to the bit, from other saved values,
+// parameters and inputs. Backward still reads all of these after it has first
+// read the value, so that they can be had at that moment.
+//
+//   for (const auto &again : recomputations(forward))
+//     if (again)
+//       value = submit(device, again->program, gather(again->sources))[again->output];
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PROGRAM_RECOMPUTATION_H
+#define SEGUE_RUNTIME_PROGRAM_RECOMPUTATION_H
+
+#include "segue/runtime/Program/Program.h"
+#include <optional>
+
+namespace segue::inline runtime {
+
+struct Recomputation {
+  /// Where an input of `program` comes from: an output (role saved) of forward,
+  /// or an input of it.
+  struct Source {
+    bool isSaved = false;
+    uint32_t index = 0;
+  };
+
+  Program program;
+  uint32_t output = 0;
+  /// One per input of `program`.
+  std::vector<Source> sources;
+  /// Of the whole program, as commandCosts has it, and how many commands work.
+  uint64_t flops = 0, bytes = 0, commands = 0;
+
+  /// On a device that does so many flops and moves so many bytes of its memory
+  /// in a second: each command takes the longer of the two.
+  double seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand = 0) const;
+};
+
+/// One per entry of `forward.savePoints()`; nothing where no program of the file
+/// makes the value again.
+std::vector<std::optional<Recomputation>> recomputations(const Program &forward);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PROGRAM_RECOMPUTATION_H

@@ -1,0 +1,44 @@
+//===- Recomputation.cpp - saved values made again ------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Program/Recomputation.h"
+#include "segue/runtime/Program/ProgramCosts.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+double Recomputation::seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand) const {
+  double sum = 0;
+  for (const CommandCost &cost : commandCosts(program))
+    sum += secondsPerCommand + std::max(double(cost.flops) / flopsPerSecond, double(cost.bytes) / bytesPerSecond);
+  return sum;
+}
+
+std::vector<std::optional<Recomputation>> recomputations(const Program &forward) {
+  std::vector<std::optional<Recomputation>> found;
+  for (const SavePoint &point : forward.savePoints()) {
+    if (point.recomputeProgram < 0) {
+      found.emplace_back();
+      continue;
+    }
+    Recomputation again{.program = forward.sibling(size_t(point.recomputeProgram)), .output = point.recomputeOutput};
+    for (const Value &input : again.program.inputs()) { // verified when the file was loaded
+      bool isSaved = input.role == Role::Saved;
+      again.sources.push_back(
+          {isSaved, uint32_t(isSaved ? forward.findOutput(input.name) : forward.findInput(input.name))});
+    }
+    for (const CommandCost &cost : commandCosts(again.program)) {
+      again.flops += cost.flops;
+      again.bytes += cost.bytes;
+      ++again.commands;
+    }
+    found.push_back(std::move(again));
+  }
+  return found;
+}
+
+} // namespace segue::inline runtime
