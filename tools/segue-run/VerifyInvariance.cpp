@@ -41,7 +41,7 @@ struct RunBits {
   std::vector<StepBits> steps;
   /// In use before the first step, and at most.
   uint64_t restBytes = 0, peakBytes = 0;
-  int64_t spilled = 0, restored = 0;
+  int64_t spilled = 0, restored = 0, recomputed = 0;
 };
 
 /// Which services, as the config has them.
@@ -81,6 +81,7 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
       if (Json record = services->activationRecord(); record.is_object()) {
         bits.spilled += int64_t(record["activations_spilled"]);
         bits.restored += int64_t(record["activations_restored"]);
+        bits.recomputed += int64_t(record["activations_recomputed"]);
       }
   }
   bits.peakBytes = device->memory().peakBytes(Space::DeviceDram);
@@ -131,12 +132,15 @@ static std::vector<Combination> combinations(uint64_t pinnedBytes) {
                 {"min_spill_bytes", 0},
                 {"predictive_restore", false},
                 {"telemetry_enabled", false}};
+  Json recompute = spill;
+  recompute["recompute_threshold_bytes"] = int64_t(1) << 50;
   Json all = spill;
+  all["recompute_threshold_bytes"] = 1 << 20;
   all["predictive_restore"] = true;
   all["debug_checksums"] = true;
   all["max_inflight_d2h"] = all["max_inflight_h2d"] = 2;
   Json conductor = {{"enabled", true}, {"telemetry_enabled", false}};
-  return {{"spill", spill, conductor}, {"all", all, conductor}};
+  return {{"spill", spill, conductor}, {"recompute", recompute, conductor}, {"all", all, conductor}};
 }
 
 /// `highMiB`: spilling begins there, and does not end.
@@ -183,9 +187,9 @@ int verifyInvariance(const TrainOptions &options) {
       if (what.empty() && capBytes && bits.peakBytes > capBytes)
         what = "the peak, " + std::to_string(bits.peakBytes) + " bytes, is above the cap";
       differences += !what.empty();
-      std::printf("%s%s; %lld spilled, %lld restored, peak %.3f MiB\n",
+      std::printf("%s%s; %lld spilled, %lld restored, %lld recomputed, peak %.3f MiB\n",
                   what.empty() ? "equal to the bit" : "DIFFERS: ", what.c_str(), (long long)bits.spilled,
-                  (long long)bits.restored, double(bits.peakBytes) / bytesPerMiB);
+                  (long long)bits.restored, (long long)bits.recomputed, double(bits.peakBytes) / bytesPerMiB);
     } catch (const Error &error) {
       if (!isOutOfMemory(error))
         throw;

@@ -11,12 +11,19 @@
 
 namespace segue::inline runtime {
 
-double Recomputation::seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand) const {
+static double secondsOf(const Program &program, double flopsPerSecond, double bytesPerSecond,
+                        double secondsPerCommand) {
   double sum = 0;
   for (const CommandCost &cost : commandCosts(program))
     sum += secondsPerCommand + std::max(double(cost.flops) / flopsPerSecond, double(cost.bytes) / bytesPerSecond);
   return sum;
 }
+
+double Recomputation::seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand) const {
+  return secondsOf(program, flopsPerSecond, bytesPerSecond, secondsPerCommand);
+}
+
+double relativeCost(const Program &program) { return secondsOf(program, 10, 1, 0); }
 
 std::vector<std::optional<Recomputation>> recomputations(const Program &forward) {
   std::vector<std::optional<Recomputation>> found;
@@ -31,6 +38,7 @@ std::vector<std::optional<Recomputation>> recomputations(const Program &forward)
       again.sources.push_back(
           {isSaved, uint32_t(isSaved ? forward.findOutput(input.name) : forward.findInput(input.name))});
     }
+    again.cost = relativeCost(again.program);
     for (const CommandCost &cost : commandCosts(again.program)) {
       again.flops += cost.flops;
       again.bytes += cost.bytes;

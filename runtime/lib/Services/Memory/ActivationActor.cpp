@@ -43,7 +43,7 @@ static std::unique_ptr<EventLog> openLog(const ServiceContext &context, Json sec
 }
 
 ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section)
-    : context_(context), policy_(config, openLog(context, std::move(section))) {
+    : context_(context), policy_(config, openLog(context, std::move(section))), recomputer_(context.device) {
   std::vector<uint64_t> classBytes;
   for (int64_t size : config.poolClassesMiB)
     classBytes.push_back(uint64_t(size) << 20);
@@ -90,21 +90,34 @@ ActivationActor::~ActivationActor() {
 // The course of a step
 //===----------------------------------------------------------------------===//
 
-void ActivationActor::beginStep(int64_t step) { policy_.stepBegin(step); }
+void ActivationActor::beginStep(int64_t step) {
+  policy_.stepBegin(step);
+  figures_.beginStep(now());
+  stalledSeconds_ = 0;
+}
 
 void ActivationActor::onPhase(Phase phase) {
   if (phase == Phase::StepEnd)
     return endStep();
   if (phase != Phase::Backward)
     return;
+  int64_t away = 0;
+  for (const auto &[id, held] : held_)
+    if (!held->device && (held->host || held->recompute))
+      away += int64_t(held->bytes);
+  figures_.onTurn(used() + away);
   order_.clear();
-  for (auto &[id, held] : held_)
+  for (auto &[id, held] : held_) {
+    held->ordered = false;
     if (!held->needed)
       order_.push_back(held.get());
+  }
   std::ranges::sort(order_, [](const Held *a, const Held *b) {
-    return std::tuple(b->submit, a->order, std::string_view(a->id)) <
-           std::tuple(a->submit, b->order, std::string_view(b->id));
+    return std::tuple(b->place.submit, a->order, std::string_view(a->id)) <
+           std::tuple(a->place.submit, b->order, std::string_view(b->id));
   });
+  for (Held *held : std::exchange(order_, {}))
+    addNeeds(*held);
   std::vector<std::string> ids;
   for (const Held *held : order_)
     ids.push_back(held->id);
@@ -116,6 +129,8 @@ void ActivationActor::endStep() {
     settleSpill(*spills_.front());
   while (!restores_.empty())
     context_.device->wait(restores_.front()->fence), restores_.pop_front();
+  toRecompute_ =
+      figures_.toRecompute(now(), stalledSeconds_, int64_t(policy_.config().highWatermarkMiB * double(1 << 20)));
   for (const HostBufferBook::Growth &growth : policy_.stepEnd()) {
     uint32_t added = 0;
     int64_t bytes = growth.slabs * int64_t(pool_->classBytes(growth.poolClass));
@@ -150,10 +165,9 @@ void ActivationActor::forgetStep() {
   held_.clear();
   byStorage_.clear();
   inUse_.clear();
+  byPlace_.clear();
   names_.clear();
-  program_ = {};
-  outputs_.clear();
-  submits_ = 0;
+  recomputer_.forget();
   spills_.clear();
   restores_.clear();
   putOff_.clear();
@@ -170,18 +184,6 @@ std::string ActivationActor::uniqueId(const std::string &name) {
   return count == 1 ? name : name + "#" + std::to_string(count);
 }
 
-/// The number of the forward submit that saves now. Each saves an output once.
-size_t ActivationActor::submitOf(const Program &program, uint32_t output) {
-  std::pair<const void *, size_t> key{program.image().get(), program.index()};
-  if (key != program_ || outputs_.contains(output)) {
-    program_ = key;
-    outputs_.clear();
-    ++submits_;
-  }
-  outputs_.insert(output);
-  return submits_;
-}
-
 ActivationActor::Held *ActivationActor::findStorage(const Tensor &tensor) {
   auto it = byStorage_.find(tensor.storage()->id());
   return it == byStorage_.end() ? nullptr : it->second;
@@ -193,14 +195,24 @@ void ActivationActor::know(Held &held, const Tensor &tensor) {
   byStorage_[id] = &held;
 }
 
+void ActivationActor::onSubmit(const Program &program, std::span<const Tensor> inputs) {
+  figures_.onSubmit(program, recomputer_.onSubmit(program, inputs));
+}
+
 void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &saved) {
   if (saved.desc().layout.space != Space::DeviceDram)
     return;
+  SavedPlace place = recomputer_.placeOf(program, output);
   SaveEvent event;
   event.id = uniqueId(program.output(output).name);
   event.bytes = int64_t(saved.desc().spanBytes());
   event.usedBytes = used();
   event.notOwned = saved.storage()->isExternal();
+  int depth = depthOf(place);
+  event.recomputable = depth > 0;
+  const Recomputation *again = recomputer_.find(place);
+  size_t number = figures_.onSave(event.bytes, again ? std::optional(again->cost) : std::nullopt);
+  event.planRecompute = depth > 0 && number < toRecompute_.size() && toRecompute_[number];
   Held *sharing = event.notOwned ? nullptr : findStorage(saved);
   if (sharing && *sharing->deviceDesc == saved.desc())
     event.storage = sharing->id;
@@ -211,6 +223,7 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
     settleSpill(find(id));
   if (decision.kind == SaveDecision::Kind::Share) {
     ++sharing->uses;
+    byPlace_.push_back({place, sharing});
     if (sharing->host)
       saved = sharing->host;
     return;
@@ -225,41 +238,123 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
   held.id = event.id;
   held.bytes = uint64_t(event.bytes);
   held.deviceDesc = saved.sharedDesc();
-  held.submit = submitOf(program, output);
+  held.place = place;
+  held.number = number;
+  held.depth = depth;
+  held.kept = saved.storage();
   for (const SavePoint &point : program.savePoints())
     if (!point.aliasesInput && point.value == output) {
       held.order = point.backwardOrder;
       held.block = point.block;
     }
   know(held, saved);
+  byPlace_.push_back({place, &held});
   held_[held.id] = std::move(made);
   if (decision.kind == SaveDecision::Kind::Spill)
     spill(held, decision.buffer, saved);
+  else if (decision.kind == SaveDecision::Kind::Recompute)
+    dropToRecompute(held, saved);
 }
 
 void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
-  using Kind = NeedDecision::Kind;
   Held *held = findStorage(saved);
   if (!held)
     return;
-  double begin = context_.device->seconds();
-  NeedDecision decision = policy_.need(held->id, used());
+  figures_.onNeed(held->number);
+  Tensor device = bring(*held);
+  inUse_[{program.image().get(), program.index(), input}] = held;
+  if (held->device)
+    saved = std::move(device);
+}
+
+Tensor ActivationActor::bring(Held &held) {
+  using Kind = NeedDecision::Kind;
+  double begin = now();
+  NeedDecision decision = policy_.need(held.id, used());
   for (const std::string &id : decision.finalized)
     settleRestore(find(id));
-  held->needed = true;
+  held.needed = true;
   while (!order_.empty() && order_.front()->needed)
     order_.pop_front();
-  bool stalls = decision.kind == Kind::Wait || decision.kind == Kind::Restore;
-  if (stalls) {
-    settleRestore(*held);
-    policy_.addStall((context_.device->seconds() - begin) * 1e3);
+  if (decision.kind == Kind::Wait || decision.kind == Kind::Restore) {
+    settleRestore(held);
+    double stall = now() - begin;
+    stalledSeconds_ += stall;
+    policy_.addStall(stall * 1e3);
   }
-  inUse_[{program.image().get(), program.index(), input}] = held;
-  if (held->device) {
-    know(*held, held->device);
-    saved = held->device;
-  }
+  if (held.recompute && !held.device)
+    recompute(held);
+  if (held.device)
+    know(held, held.device);
   issue(decision.issued);
+  if (held.device)
+    return held.device;
+  std::shared_ptr<Storage> storage = held.kept.lock();
+  return storage ? Tensor::in(std::move(storage), held.deviceDesc) : Tensor();
+}
+
+//===----------------------------------------------------------------------===//
+// What is computed again
+//===----------------------------------------------------------------------===//
+
+/// Values of one chain are all made before the first of them is used, and stay
+/// until each is: a long one would hold as much as if nothing had been dropped.
+static constexpr int deepestChain = 4;
+
+int ActivationActor::depthOf(SavedPlace place) const {
+  if (!recomputer_.find(place))
+    return 0;
+  int depth = 1;
+  for (SavedPlace source : recomputer_.sourcesOf(place))
+    if (Held *held = findPlace(source); held && held->recompute)
+      depth = std::max(depth, held->depth + 1);
+  return depth <= deepestChain ? depth : 0;
+}
+
+void ActivationActor::dropToRecompute(Held &held, Tensor &saved) {
+  held.recompute = true;
+  saved = Recomputer::placeholder(saved, held.id);
+  know(held, saved);
+}
+
+void ActivationActor::loseHost(Held &held) {
+  held.recompute = true;
+  giveHost(held);
+}
+
+void ActivationActor::recompute(Held &held) {
+  std::vector<Tensor> sources;
+  for (SavedPlace source : recomputer_.sourcesOf(held.place)) {
+    Held *other = findPlace(source);
+    sources.push_back(other ? bring(*other) : Tensor());
+    if (!sources.back())
+      throw Error(ErrorCode::StateTransition, "activation \"" + held.id +
+                                                  "\" is to be computed again from saved output " +
+                                                  std::to_string(source.output) + ", which backward has freed");
+  }
+  std::vector<Tensor> outputs = recomputer_.run(held.place, std::move(sources));
+  // What comes with it is not made a second time.
+  for (const auto &[place, output] : recomputer_.madeWith(held.place))
+    if (Held *other = findPlace(place); other && other->recompute && !other->device)
+      other->device = outputs[output];
+}
+
+ActivationActor::Held *ActivationActor::findPlace(SavedPlace place) const {
+  for (const auto &[at, held] : byPlace_)
+    if (at == place)
+      return held;
+  return nullptr;
+}
+
+/// `held`, after what it is made from.
+void ActivationActor::addNeeds(Held &held) {
+  if (std::exchange(held.ordered, true))
+    return;
+  if (held.recompute)
+    for (SavedPlace source : recomputer_.sourcesOf(held.place))
+      if (Held *other = findPlace(source); other && !other->needed)
+        addNeeds(*other);
+  order_.push_back(&held);
 }
 
 void ActivationActor::onFree(const Program &program, uint32_t input) {
@@ -282,6 +377,7 @@ void ActivationActor::release(Held &held) {
     for (uint64_t storage : held.storages)
       byStorage_.erase(storage);
     held.storages.clear();
+    std::erase_if(byPlace_, [&](const auto &entry) { return entry.second == &held; });
     // The slab of a record that was rescued is busy until its copy ends.
     if (held.copy == Held::Copy::None) {
       giveHost(held);

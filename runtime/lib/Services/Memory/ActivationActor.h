@@ -12,8 +12,14 @@
 // H2D queue, ahead of its need where the policy says so; a copy ahead that finds
 // no token or no memory is put off and tried again at the next event.
 //
+// One that is to be computed again is dropped at once, and a placeholder stands
+// for it in the program's hands; at its need, what it is made from is brought as
+// for a need of its own, and one more program runs. That serves as well for one
+// whose bytes were lost on the way.
+//
 // The order of needs comes from the compiled programs: the forward submits of
-// the step backwards, each by the order in which its backward program restores.
+// the step backwards, each by the order in which its backward program restores;
+// what a dropped one is made from comes before it.
 //
 // Events are in ActivationActor.cpp, copies in ActivationCopies.cpp.
 //
@@ -24,7 +30,9 @@
 
 #include "RecordedActivation.h"
 #include "ServiceActor.h"
+#include "StepFigures.h"
 #include "segue/runtime/Memory/PinnedPool.h"
+#include "segue/runtime/Services/Recomputer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <deque>
 #include <map>
@@ -43,6 +51,7 @@ public:
   Json record() const { return lastRecord_; }
 
   void onPhase(Phase phase) override;
+  void onSubmit(const Program &program, std::span<const Tensor> inputs) override;
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
   void onFree(const Program &program, uint32_t input) override;
@@ -56,10 +65,19 @@ private:
   struct Held {
     std::string id, block;
     uint64_t bytes = 0;
-    /// Of the forward submit within the step, and its place in the order of
-    /// the backward program.
-    size_t submit = 0;
+    /// The forward submit within the step with the output, and its place in the
+    /// order of the backward program.
+    SavedPlace place;
     uint32_t order = 0;
+    /// Its bytes are nowhere until they are computed again.
+    bool recompute = false;
+    /// Its number among the saves of the step.
+    size_t number = 0;
+    /// Of those that are made from others of their kind: how many at most lie
+    /// one upon the other.
+    int depth = 0;
+    /// It has its place in the order of needs.
+    bool ordered = false;
     /// Saves that share it and are not freed.
     int uses = 1;
     bool needed = false;
@@ -69,6 +87,8 @@ private:
     /// The device's bytes, while they must stay: until a copy out is good, from
     /// the start of a copy in to the last use. Null for one that never left.
     Tensor device;
+    /// Of one that never left: what the program holds.
+    std::weak_ptr<Storage> kept;
     /// Where they lie on the host, in `slab` unless it is unpinned.
     Tensor host;
     PinnedSlab slab;
@@ -85,13 +105,24 @@ private:
   class Hints;
 
   // ActivationActor.cpp
+  double now() const { return context_.device->seconds(); }
   int64_t used() const { return int64_t(context_.usedBytes()); }
   std::string uniqueId(const std::string &name);
-  size_t submitOf(const Program &program, uint32_t output);
   Held &find(const std::string &id) { return *held_.find(id)->second; }
   Held *findStorage(const Tensor &tensor);
   void know(Held &held, const Tensor &tensor);
   void release(Held &held);
+  /// How deep a chain of values to be made again it would be the end of.
+  int depthOf(SavedPlace place) const;
+  void dropToRecompute(Held &held, Tensor &saved);
+  /// Its copy on the host is lost, but it can be made again.
+  void loseHost(Held &held);
+  void recompute(Held &held);
+  /// On the device, for a need of backward or of a program that makes another
+  /// again from it.
+  Tensor bring(Held &held);
+  Held *findPlace(SavedPlace place) const;
+  void addNeeds(Held &held);
   void endStep();
   bool reservePinned(int64_t bytes);
   void writeRecord();
@@ -115,7 +146,8 @@ private:
   void issuePutOff();
   bool startRestore(Held &held, Urgency urgency);
   bool reserve(Held &held, Urgency urgency, Priority priority);
-  void verifyHost(Held &held);
+  /// False: it was lost, and is to be made again. Throws if it cannot.
+  bool verifyHost(Held &held);
   /// Blocks until the bytes are back.
   void settleRestore(Held &held);
   /// Throws if the policy gives up.
@@ -138,10 +170,13 @@ private:
   /// By backward program and input: what it has restored and not freed.
   std::map<std::tuple<const void *, size_t, uint32_t>, Held *> inUse_;
   std::map<std::string, int> names_;
-  /// Forward submits of the step: the program of the last, what it has saved.
-  std::pair<const void *, size_t> program_{};
-  std::set<uint32_t> outputs_;
-  size_t submits_ = 0;
+  Recomputer recomputer_;
+  StepFigures figures_;
+  /// What the figures of the last step have chosen to compute again in this one.
+  std::vector<bool> toRecompute_;
+  double stalledSeconds_ = 0;
+  /// By the output that backward gets, until it is released.
+  std::vector<std::pair<SavedPlace, Held *>> byPlace_;
   /// Copies under way, oldest first; restores that were put off; the needs to
   /// come.
   std::deque<Held *> spills_, restores_, putOff_, order_;

@@ -40,6 +40,7 @@ void ActivationActor::poll() {
   Device &device = *context_.device;
   while (!spills_.empty() && device.isDone(spills_.front()->fence)) {
     Held &held = *spills_.front();
+    figures_.d2h.end(now());
     if (!isGood(held) && retrySpill(held))
       continue;
     std::string id = held.id;
@@ -49,12 +50,15 @@ void ActivationActor::poll() {
   while (!restores_.empty() && device.isDone(restores_.front()->fence)) {
     Held &held = *restores_.front();
     restores_.pop_front();
+    figures_.h2d.end(now());
     held.copy = Held::Copy::None;
     if (!held.outcome || !held.outcome->error()) {
       issue(policy_.transferDone(held.id, used()).issued);
       continue;
     }
     noteFailedRestore(held);
+    if (held.recompute)
+      continue;
     held.putOff = true;
     putOff_.push_front(&held);
   }
@@ -69,6 +73,7 @@ void ActivationActor::makeRoom(uint64_t wanted) {
   try {
     while (!spills_.empty() && used() > goal) {
       context_.device->wait(spills_.front()->fence);
+      figures_.d2h.end(now());
       Held &held = *spills_.front();
       if (!isGood(held) && retrySpill(held))
         continue;
@@ -146,6 +151,7 @@ bool ActivationActor::startSpill(Held &held) {
   Device &device = *context_.device;
   if (policy_.config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
     held.checksum = checksumOf(held.device);
+  double begin = now();
   try {
     held.host.storage()->forgetOutcome();
     context_.engine().copyInto(held.device, held.host, {.owner = owner_});
@@ -158,6 +164,7 @@ bool ActivationActor::startSpill(Held &held) {
   held.fence = held.host.storage()->writes();
   held.outcome = held.host.storage()->outcomeIfAny();
   spills_.push_back(&held);
+  figures_.d2h.start(held.bytes, begin);
   return true;
 }
 
@@ -201,9 +208,10 @@ void ActivationActor::finishSpill(Held &held) {
 }
 
 void ActivationActor::settleSpill(Held &held) {
-  do
+  do {
     context_.device->wait(held.fence);
-  while (!isGood(held) && retrySpill(held));
+    figures_.d2h.end(now());
+  } while (!isGood(held) && retrySpill(held));
   finishSpill(held);
 }
 
@@ -249,13 +257,16 @@ void ActivationActor::issuePutOff() {
   }
 }
 
-void ActivationActor::verifyHost(Held &held) {
+bool ActivationActor::verifyHost(Held &held) {
   if (!held.checksum || !context_.device->hasBytes())
-    return;
+    return true;
   uint32_t found = checksumOf(held.host);
   if (found == *held.checksum)
-    return;
-  policy_.checksumFailed(held.id);
+    return true;
+  if (policy_.checksumFailed(held.id)) {
+    loseHost(held);
+    return false;
+  }
   throw Error(ErrorCode::ChecksumMismatch,
               "activation \"" + held.id + "\"" + (held.block.empty() ? "" : " of block \"" + held.block + "\"") +
                   ": CRC-32 " + inHex(found) + " on the host, " + inHex(*held.checksum) +
@@ -288,7 +299,8 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   DeviceMemory &memory = context_.device->memory();
   if (ahead && uint64_t(used()) + held.bytes > memory.budget(Space::DeviceDram))
     return false;
-  verifyHost(held);
+  if (!verifyHost(held))
+    return true; // at its need
   bool next = !order_.empty() && order_.front() == &held;
   TransferOptions options{.owner = owner_};
   options.priority = ahead && !next ? TransferPriority::Speculative : TransferPriority::Required;
@@ -297,6 +309,7 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   ConductorGate::As as(context_.gate, service_);
   // To make room for what is only ahead would take it from what is nearer.
   bool before = std::exchange(makingRoom_, makingRoom_ || ahead);
+  double begin = now();
   try {
     held.device = context_.engine().toLayout(context_.device, held.host, held.deviceDesc, options);
     makingRoom_ = before;
@@ -320,13 +333,20 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   held.fence = held.device.storage()->writes();
   held.outcome = held.device.storage()->outcomeIfAny();
   restores_.push_back(&held);
+  figures_.h2d.start(held.bytes, begin);
   return true;
 }
 
 void ActivationActor::noteFailedRestore(Held &held) {
   std::string cause = held.outcome->error()->what();
   dropDevice(held);
-  if (policy_.transferFailed(held.id, used()).kind != TransferDecision::Kind::Retry)
+  TransferDecision decision = policy_.transferFailed(held.id, used());
+  if (decision.kind == TransferDecision::Kind::Recompute) {
+    loseHost(held);
+    issue(decision.issued);
+    return;
+  }
+  if (decision.kind != TransferDecision::Kind::Retry)
     throw Error(ErrorCode::TransferFailed,
                 "activation \"" + held.id + "\"" + (held.block.empty() ? "" : " of block \"" + held.block + "\"") +
                     " could not be copied back to the device; the step is aborted (" + cause + ")");
@@ -338,12 +358,17 @@ void ActivationActor::settleRestore(Held &held) {
   while (true) {
     if (held.copy == Held::Copy::None)
       startRestore(held, Urgency::Needed);
+    if (held.recompute) // whoever waits for it makes it
+      return;
     context_.device->wait(held.fence);
+    figures_.h2d.end(now());
     takeOut(restores_, held);
     held.copy = Held::Copy::None;
     if (!held.outcome || !held.outcome->error())
       return;
     noteFailedRestore(held);
+    if (held.recompute)
+      return;
   }
 }
 

@@ -38,11 +38,17 @@ struct Recomputation {
   std::vector<Source> sources;
   /// Of the whole program, as commandCosts has it, and how many commands work.
   uint64_t flops = 0, bytes = 0, commands = 0;
+  /// relativeCost of it.
+  double cost = 0;
 
   /// On a device that does so many flops and moves so many bytes of its memory
   /// in a second: each command takes the longer of the two.
   double seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand = 0) const;
 };
+
+/// What a program costs beside others, in no unit: as on a device whose memory
+/// moves one byte in the time of ten flops, as most do within a factor of a few.
+double relativeCost(const Program &program);
 
 /// One per entry of `forward.savePoints()`; nothing where no program of the file
 /// makes the value again.

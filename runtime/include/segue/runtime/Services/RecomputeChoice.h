@@ -1,0 +1,57 @@
+//===- RecomputeChoice.h - recompute or spill, by cost ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Of the saved tensors of a step that cannot all stay, which to compute again
+// and which to move over the link. With bandwidths d and h and the time that the
+// link is idle before the bytes must be gone (f) and before they are needed (b),
+//
+//   spill = max(0, bytes / d - f) + max(0, bytes / h - b)
+//
+// is what moving one adds to the step; computing it again adds its run. The link
+// works in order, so that what one takes is not idle for another: of those that
+// gain by it, the one that gains most is taken off the link first, and the rest
+// looked at anew. What costs least per byte leaves first, until the rest fits.
+//
+// Pure: figures in, a choice out.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_RECOMPUTECHOICE_H
+#define SEGUE_RUNTIME_SERVICES_RECOMPUTECHOICE_H
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace segue::inline runtime {
+
+struct SavedCost {
+  int64_t bytes = 0;
+  /// Seconds since the step began: when it is saved, when its bytes must be gone
+  /// (forward ends, backward begins), when it is needed.
+  double savedAt = 0, turn = 0, neededAt = 0;
+  /// What a run that makes it again takes; absent: nothing makes it again.
+  std::optional<double> recomputeSeconds;
+};
+
+struct LinkRates {
+  double d2hBytesPerSecond = 0, h2dBytesPerSecond = 0;
+};
+
+enum class Residence : uint8_t { Keep, Spill, Recompute };
+
+/// What moving `bytes` out and back adds to a step.
+double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, double idleAfter);
+
+/// One per entry of `saved`, which come in the order of saves. `excessBytes` of
+/// them have to leave.
+std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_RECOMPUTECHOICE_H

@@ -1,0 +1,104 @@
+//===- Recomputer.h - runs what makes saved values again --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Knows, for the forward submits of a step, how each of their saved values can
+// be computed again (Recomputation.h) and from which tensors, and does so as one
+// more submit. It decides nothing, and holds no tensor: inputs of forward are
+// its caller's, who gives those that backward needs to backward too; saved ones
+// it asks for.
+//
+//   recomputer.onSubmit(program, inputs);                   // of every program
+//   SavedPlace place = recomputer.placeOf(program, output); // within onSave
+//   if (const Recomputation *again = recomputer.find(place))
+//     outputs = recomputer.run(place, gather(recomputer.sourcesOf(place)));
+//
+// On the thread that submits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_RECOMPUTER_H
+#define SEGUE_RUNTIME_SERVICES_RECOMPUTER_H
+
+#include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Program/Recomputation.h"
+
+namespace segue::inline runtime {
+
+/// An output (role saved) of one forward submit of the step.
+struct SavedPlace {
+  size_t submit = 0;
+  uint32_t output = 0;
+  auto operator<=>(const SavedPlace &) const = default;
+};
+
+class Recomputer {
+public:
+  /// `events`: told of what runs, so that weights can be brought to its blocks;
+  /// null: nobody.
+  explicit Recomputer(DeviceRef device, EventSink *events = nullptr)
+      : device_(std::move(device)), events_(events ? events : &quiet_) {}
+
+  /// What the program costs beside others, in no unit.
+  double onSubmit(const Program &program, std::span<const Tensor> inputs);
+  /// Of what the program that was submitted last saves. Throws StateTransition
+  /// for another.
+  SavedPlace placeOf(const Program &program, uint32_t output) const;
+
+  /// Null where nothing makes it again, or only from parameters that are streamed.
+  const Recomputation *find(SavedPlace place) const;
+  /// The saved values that it is made from.
+  std::vector<SavedPlace> sourcesOf(SavedPlace place) const;
+  /// All that come from the same run, itself included, with the output of the
+  /// program that each is.
+  std::vector<std::pair<SavedPlace, uint32_t>> madeWith(SavedPlace place) const;
+
+  /// Submits the program; its outputs. `saved`: as sourcesOf has them, on the
+  /// device or elsewhere. Throws StateTransition if an input of forward is gone,
+  /// and what submit throws.
+  std::vector<Tensor> run(SavedPlace place, std::vector<Tensor> saved);
+
+  /// A tensor in the place of `saved` while nobody has its bytes: of its shape,
+  /// on the host, with the bytes of one element. Whoever reads it gets an error
+  /// that calls it by `id`.
+  static Tensor placeholder(const Tensor &saved, const std::string &id);
+
+  /// The step is over: inputs are forgotten.
+  void forget() { submits_.clear(); }
+
+  Recomputer(const Recomputer &) = delete;
+  Recomputer &operator=(const Recomputer &) = delete;
+
+private:
+  /// What a file says of one of its programs.
+  struct Known {
+    Program program; // keeps the image, by whose address it is found
+    double cost = 0;
+    std::vector<std::optional<Recomputation>> again;
+  };
+  struct Input {
+    std::weak_ptr<Storage> storage;
+    std::shared_ptr<const TensorDesc> desc;
+    /// False for a parameter that comes with its block: the bytes on the host may
+    /// be older than those on the device.
+    bool isValid = false;
+  };
+  struct Submit {
+    const Known *known = nullptr;
+    std::vector<Input> inputs;
+  };
+  const Known &know(const Program &program);
+
+  DeviceRef device_;
+  EventSink quiet_;
+  EventSink *events_;
+  std::vector<std::unique_ptr<Known>> known_;
+  std::vector<Submit> submits_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_RECOMPUTER_H

@@ -1,0 +1,92 @@
+//===- RecomputeChoice.cpp - recompute or spill, by cost ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Services/RecomputeChoice.h"
+#include <algorithm>
+#include <utility>
+
+namespace segue::inline runtime {
+
+double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, double idleAfter) {
+  return std::max(0.0, double(bytes) / link.d2hBytesPerSecond - idleBefore) +
+         std::max(0.0, double(bytes) / link.h2dBytesPerSecond - idleAfter);
+}
+
+/// Indices, the least value first; of equals the one that comes first.
+static std::vector<size_t> inOrder(const std::vector<double> &values) {
+  std::vector<std::pair<double, size_t>> keys;
+  for (double value : values)
+    keys.push_back({value, keys.size()});
+  std::sort(keys.begin(), keys.end());
+  std::vector<size_t> order;
+  for (const auto &[value, index] : keys)
+    order.push_back(index);
+  return order;
+}
+
+/// What each that is on the link adds to the step: copies out in the order of
+/// saves, each as early as it can be; copies back as late as they can be.
+static std::vector<double> spillCosts(std::span<const SavedCost> saved, const LinkRates &link,
+                                      std::span<const Residence> residence, std::span<const size_t> byNeed) {
+  std::vector<double> before(saved.size()), costs(saved.size());
+  double free = 0;
+  for (size_t i = 0; i < saved.size(); ++i)
+    if (residence[i] == Residence::Spill) {
+      double begin = std::max(free, saved[i].savedAt);
+      before[i] = std::max(0.0, saved[i].turn - begin);
+      free = begin + double(saved[i].bytes) / link.d2hBytesPerSecond;
+    }
+  double next = saved.empty() ? 0 : saved[byNeed.back()].neededAt;
+  for (size_t k = byNeed.size(); k-- > 0;) {
+    size_t i = byNeed[k];
+    if (residence[i] != Residence::Spill)
+      continue;
+    double end = std::min(next, saved[i].neededAt);
+    costs[i] = spillSeconds(saved[i].bytes, link, before[i], std::max(0.0, end - saved[i].turn));
+    next = end - double(saved[i].bytes) / link.h2dBytesPerSecond;
+  }
+  return costs;
+}
+
+std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes) {
+  std::vector<Residence> residence(saved.size(), Residence::Spill);
+  std::vector<double> needs;
+  for (const SavedCost &each : saved)
+    needs.push_back(each.neededAt);
+  std::vector<size_t> order = inOrder(needs);
+
+  std::vector<double> costs;
+  while (true) {
+    costs = spillCosts(saved, link, residence, order);
+    size_t best = saved.size();
+    double gain = 0;
+    for (size_t i = 0; i < saved.size(); ++i)
+      if (residence[i] == Residence::Spill && saved[i].recomputeSeconds &&
+          costs[i] - *saved[i].recomputeSeconds > gain) {
+        best = i;
+        gain = costs[i] - *saved[i].recomputeSeconds;
+      }
+    if (best == saved.size())
+      break;
+    residence[best] = Residence::Recompute;
+  }
+  for (size_t i = 0; i < saved.size(); ++i) {
+    if (residence[i] == Residence::Recompute)
+      costs[i] = *saved[i].recomputeSeconds;
+    costs[i] /= double(std::max<int64_t>(saved[i].bytes, 1));
+  }
+
+  // Of equals the one that is saved first: it frees memory for longest.
+  for (size_t i : inOrder(costs)) {
+    if (excessBytes <= 0)
+      residence[i] = Residence::Keep;
+    excessBytes -= saved[i].bytes;
+  }
+  return residence;
+}
+
+} // namespace segue::inline runtime
