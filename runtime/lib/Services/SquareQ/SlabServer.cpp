@@ -7,9 +7,10 @@
 //
 // A stored layer crosses the link as one run of bytes, padding columns and all:
 // nothing on the host touches its elements. What lands is looked at as a tensor
-// in row storage, and toLayout makes of it what is wanted, on the device. This
-// is the plan that toLayout itself makes for a layer without padding; a padded
-// one it would pack on the host first.
+// in row or group storage, and toLayout makes of it what is wanted, on the
+// device; a weight that is more than its codes is restored to f32 first. This is
+// the plan that toLayout itself makes for a layer without padding; a padded one
+// it would pack on the host first.
 //
 //===----------------------------------------------------------------------===//
 

@@ -6,9 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/FusedLinear.h"
-#include "Services/SquareQ/SlabModel.h"
+#include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"
-#include "Session/TemporaryFolder.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <gtest/gtest.h>
@@ -19,33 +18,11 @@ namespace {
 
 constexpr const char *allDevices[] = {"cpu", "sim:dram=64MiB,adversarial=5"};
 
-class FusedLinearTest : public testing::Test {
+class FusedLinearTest : public SlabFixture {
 protected:
-  void SetUp() override {
-    saveSafetensors(folder_ / "model.safetensors", smallModel());
-    build({});
-  }
-
-  void build(const SquareQConfig &config) {
-    SlabBuilder({.source = folder_ / "model.safetensors", .slab = folder_ / "slab", .config = config}).finish();
-    auto slab = std::make_shared<Slab>(folder_ / "slab.safetensors");
-    slab->open();
-    slab_ = slab;
-  }
-
   Tensor stored(const DeviceRef &device, SlabServer &server, const std::string &name) const {
     return server.serve(name, std::make_shared<const TensorDesc>(server.storedDesc(name)));
   }
-
-  /// W' by the dequant path, as doubles.
-  std::vector<float> dequantised(const std::string &name) const {
-    std::vector<float> values(slab_->desc(name).elementCount());
-    slab_->copyDequantized(name, ElementType::f32, std::as_writable_bytes(std::span(values)));
-    return values;
-  }
-
-  TemporaryFolder folder_;
-  std::shared_ptr<const Slab> slab_;
 };
 
 } // namespace
@@ -83,13 +60,14 @@ TEST_F(FusedLinearTest, AgreesWithTheDequantPath) {
   for (int variant = 0; variant < 6; ++variant) {
     const char *spec = allDevices[variant % 2];
     build({.scheme = allSlabSchemes[variant / 2]});
+    auto slab = open();
     for (ElementType element : {ElementType::f32, ElementType::bf16})
       for (std::string name : {"blocks.0.fc1.weight", "blocks.1.out.weight"}) {
         DeviceRef device = Device::open(spec);
-        SlabServer server(device, slab_);
+        SlabServer server(device, slab);
         Tensor weight = stored(device, server, name);
         int64_t out = weight.shape()[0], in = weight.shape()[1];
-        std::vector<float> w = dequantised(name);
+        std::vector<float> w = dequantized(*slab, name);
         double tolerance = element == ElementType::f32 ? 1e-5 : 1e-2;
 
         Tensor x = onDevice(device, {2, 3, in}, element, gaussian(size_t(6 * in), 9));
@@ -115,10 +93,11 @@ TEST_F(FusedLinearTest, AgreesWithTheDequantPath) {
 // are those of the weight alone.
 TEST_F(FusedLinearTest, AddsAdapters) {
   std::string name = "blocks.0.fc2.weight";
-  std::vector<float> w = dequantised(name);
+  auto slab = open();
+  std::vector<float> w = dequantized(*slab, name);
   for (const char *spec : allDevices) {
     DeviceRef device = Device::open(spec);
-    SlabServer server(device, slab_);
+    SlabServer server(device, slab);
     Tensor weight = stored(device, server, name);
     int64_t out = weight.shape()[0], in = weight.shape()[1], rank = 4;
     Tensor x = onDevice(device, {5, in}, ElementType::f32, gaussian(size_t(5 * in), 9));
@@ -155,8 +134,9 @@ TEST_F(FusedLinearTest, AddsAdapters) {
 }
 
 TEST_F(FusedLinearTest, NamesWhatDoesNotFit) {
+  auto slab = open();
   DeviceRef device = Device::open("cpu");
-  SlabServer server(device, slab_);
+  SlabServer server(device, slab);
   Tensor weight = stored(device, server, "blocks.0.fc2.weight"); // [96, 160]
   Tensor x = onDevice(device, {5, 160}, ElementType::f32, gaussian(800, 9));
   EXPECT_ERROR(fusedLinear(device, x, x), LayoutMismatch, "weight is f32[5,160]");

@@ -7,9 +7,8 @@
 
 #include "segue/runtime/Services/SquareQ/LowBitForms.h"
 #include "../lib/Services/SquareQ/LowRank.h"
-#include "Services/SquareQ/SlabModel.h"
+#include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"
-#include "Session/TemporaryFolder.h"
 #include "segue/runtime/Config/ConfigReader.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
@@ -122,7 +121,7 @@ namespace {
 constexpr const char *allDevices[] = {"cpu:threads=2", "sim:dram=64MiB,link=16GB/s,latency=10us",
                                       "sim:dram=64MiB,adversarial=3"};
 
-class LowBitSlabTest : public testing::Test {
+class LowBitSlabTest : public SlabFixture {
 protected:
   void SetUp() override {
     // Columns that stick out, as activations make them; a part of low rank; and
@@ -136,44 +135,23 @@ protected:
     }
     model_["a.fc.weight"] = tensorOf({192, 512}, ElementType::f32, outliers);
     model_["b.fc.weight"] = tensorOf({96, 160}, ElementType::bf16, odd);
-    saveSafetensors(folder_ / "model.safetensors", model_);
   }
 
   BuildReport build(bool rotated, int64_t rank, int threads = 2) const {
-    SquareQConfig config{.scheme = SlabScheme::Int4Group, .rotated = rotated, .rank = rank};
-    return SlabBuilder({.source = folder_ / "model.safetensors",
-                        .slab = folder_ / "slab",
-                        .config = config,
-                        .threads = threads})
-        .finish();
-  }
-
-  std::shared_ptr<const Slab> open() const {
-    auto slab = std::make_shared<Slab>(folder_ / "slab.safetensors");
-    slab->open({}, SlabVerify::Full);
-    return slab;
-  }
-
-  static std::vector<float> dequantised(const Slab &slab, const std::string &name) {
-    std::vector<float> values(slab.desc(name).elementCount());
-    slab.copyDequantized(name, ElementType::f32, std::as_writable_bytes(std::span(values)));
-    return values;
+    return SlabFixture::build({.scheme = SlabScheme::Int4Group, .rotated = rotated, .rank = rank}, threads);
   }
 
   /// Changes the manifest and opens.
   template <typename Change> void refuse(Change change, const char *sentence) const {
-    Json manifest = Json::parse(readText(folder_ / "slab.manifest.json"));
+    Json manifest = Json::parse(readText(manifestPath()));
     Json layer = manifest["layers"][0];
     change(manifest["layers"][0]);
-    std::ofstream(folder_ / "slab.manifest.json") << manifest.dump();
-    Slab slab(folder_ / "slab.safetensors");
+    std::ofstream(manifestPath()) << manifest.dump();
+    Slab slab(slabPath());
     EXPECT_ERROR(slab.open(), SlabInvalid, sentence);
     manifest["layers"][0] = layer;
-    std::ofstream(folder_ / "slab.manifest.json") << manifest.dump();
+    std::ofstream(manifestPath()) << manifest.dump();
   }
-
-  TemporaryFolder folder_;
-  TensorMap model_;
 };
 } // namespace
 
@@ -193,8 +171,8 @@ TEST_F(LowBitSlabTest, MakesTheErrorSmaller) {
     EXPECT_EQ(report.layers[0].size.lowRank, 2u * uint64_t(rank) * (192 + 512));
     errors.push_back(report.layers[0].error.relRmse);
     // The reported error is that of what is served.
-    auto slab = open();
-    std::vector<float> served = dequantised(*slab, "a.fc.weight"), weight = valuesOf(model_["a.fc.weight"]);
+    auto slab = open(SlabVerify::Full);
+    std::vector<float> served = dequantized(*slab, "a.fc.weight"), weight = valuesOf(model_["a.fc.weight"]);
     double error = 0;
     for (size_t i = 0; i < served.size(); ++i)
       error += (double(served[i]) - double(weight[i])) * (double(served[i]) - double(weight[i]));
@@ -211,8 +189,8 @@ TEST_F(LowBitSlabTest, MakesTheErrorSmaller) {
 // W' = Q R + A B from the stored tensors, computed the slow way.
 TEST_F(LowBitSlabTest, ReadsWhatIsStored) {
   build(true, 8);
-  auto slab = open();
-  std::vector<float> values = dequantised(*slab, "a.fc.weight");
+  auto slab = open(SlabVerify::Full);
+  std::vector<float> values = dequantized(*slab, "a.fc.weight");
   std::span<const std::byte> codes = slab->mapped("a.fc.qweight"), scales = slab->mapped("a.fc.wscales");
   auto bf16 = [](std::span<const std::byte> bytes, size_t at) {
     uint16_t bits;
@@ -239,23 +217,22 @@ TEST_F(LowBitSlabTest, NamesTheColumnThatIsNotFinite) {
   std::vector<float> values = gaussian(192 * 512, 5);
   values[7 * 512 + 300] = std::numeric_limits<float>::quiet_NaN();
   model_["a.fc.weight"] = tensorOf({192, 512}, ElementType::f32, values);
-  saveSafetensors(folder_ / "model.safetensors", model_);
   for (int64_t rank : {0, 4})
     EXPECT_ERROR(build(true, rank), NonFinite, "layer \"a.fc\", row 7, column 300");
 }
 
 TEST_F(LowBitSlabTest, DoesNotDependOnThreads) {
   build(true, 8, 1);
-  std::string one = readText(folder_ / "slab.safetensors");
+  std::string one = readText(slabPath());
   build(true, 8, 3);
-  EXPECT_EQ(readText(folder_ / "slab.safetensors"), one);
+  EXPECT_EQ(readText(slabPath()), one);
 }
 
 // The link carries what is stored, and every device restores the same bits.
 TEST_F(LowBitSlabTest, ServesTheSameBitsEverywhere) {
   for (auto [rotated, rank] : {std::pair(true, 0), {false, 8}, {true, 8}}) {
     build(rotated, rank);
-    auto slab = open();
+    auto slab = open(SlabVerify::Full);
     for (const char *spec : allDevices)
       for (ElementType element : {ElementType::f32, ElementType::bf16}) {
         DeviceRef device = Device::open(spec);
@@ -277,7 +254,7 @@ TEST_F(LowBitSlabTest, ServesTheSameBitsEverywhere) {
 // Codes that are not the weight are given to nobody who might take them for it.
 TEST_F(LowBitSlabTest, GivesNoCodesForTheWeight) {
   build(true, 8);
-  auto slab = open();
+  auto slab = open(SlabVerify::Full);
   DeviceRef device = Device::open("cpu");
   SlabServer server(device, slab);
   auto codes = std::make_shared<const TensorDesc>(
@@ -292,8 +269,8 @@ TEST_F(LowBitSlabTest, GivesNoCodesForTheWeight) {
 TEST_F(LowBitSlabTest, MultipliesFused) {
   for (auto [rotated, rank] : {std::pair(true, 0), {false, 8}, {true, 8}}) {
     build(rotated, rank);
-    auto slab = open();
-    std::vector<float> w = dequantised(*slab, "a.fc.weight");
+    auto slab = open(SlabVerify::Full);
+    std::vector<float> w = dequantized(*slab, "a.fc.weight");
     for (const char *spec : allDevices) {
       DeviceRef device = Device::open(spec);
       SlabServer server(device, slab);

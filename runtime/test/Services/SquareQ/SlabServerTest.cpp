@@ -6,9 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
-#include "Services/SquareQ/SlabModel.h"
+#include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"
-#include "Session/TemporaryFolder.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <fstream>
 #include <gtest/gtest.h>
@@ -24,24 +23,8 @@ const std::vector<std::string> blockOrder = {"blocks.0.fc1.weight", "blocks.0.fc
                                              "blocks.1.fc1.weight", "blocks.1.fc2.weight", "blocks.1.out.weight",
                                              "conv.weight"};
 
-class SlabServerTest : public testing::Test {
+class SlabServerTest : public SlabFixture {
 protected:
-  void SetUp() override {
-    model_ = smallModel();
-    build({});
-  }
-
-  void build(const SquareQConfig &config) {
-    saveSafetensors(folder_ / "model.safetensors", model_);
-    SlabBuilder({.source = folder_ / "model.safetensors", .slab = folder_ / "slab", .config = config}).finish();
-  }
-
-  std::shared_ptr<const Slab> open(SlabVerify verify = SlabVerify::Open) const {
-    auto slab = std::make_shared<Slab>(folder_ / "slab.safetensors");
-    slab->open({}, verify);
-    return slab;
-  }
-
   /// Flips a bit of a tensor of the slab, without a trace in the file's times:
   /// call before open().
   void damage(const std::string &key, uint64_t at = 5) {
@@ -53,9 +36,6 @@ protected:
     stream.seekp(offset);
     stream.put(char(byte ^ 4));
   }
-
-  TemporaryFolder folder_;
-  TensorMap model_;
 };
 
 } // namespace

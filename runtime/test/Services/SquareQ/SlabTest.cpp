@@ -6,9 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/Slab.h"
-#include "Services/SquareQ/SlabModel.h"
+#include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"
-#include "Session/TemporaryFolder.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
 #include <functional>
 #include <gtest/gtest.h>
@@ -19,22 +18,8 @@ using namespace segue;
 
 namespace {
 
-/// A slab of the small model in a folder of its own.
-class SlabTest : public testing::Test {
+class SlabTest : public SlabFixture {
 protected:
-  void SetUp() override {
-    model_ = smallModel();
-    build({});
-  }
-
-  void build(const SquareQConfig &config) {
-    saveSafetensors(folder_ / "model.safetensors", model_);
-    SlabBuilder({.source = folder_ / "model.safetensors", .slab = folder_ / "slab", .config = config}).finish();
-  }
-
-  std::filesystem::path slabPath() const { return folder_ / "slab.safetensors"; }
-  std::filesystem::path manifestPath() const { return folder_ / "slab.manifest.json"; }
-
   /// Rewrites the manifest.
   void edit(const std::function<void(Json &)> &change) {
     Json json = Json::parse(readText(manifestPath()));
@@ -65,9 +50,6 @@ protected:
   }
 
   std::vector<float> original(const std::string &name) const { return valuesOf(model_.find(name)->second); }
-
-  TemporaryFolder folder_;
-  TensorMap model_;
 };
 
 } // namespace
@@ -105,12 +87,6 @@ static std::vector<float> served(const Slab &slab, const std::string &name) {
   std::vector<std::byte> staging(slab.layerBytes(name));
   slab.copyLayer(name, staging);
   return decode(slab.desc(name, ElementType::f32), staging);
-}
-
-static std::vector<float> dequantized(const Slab &slab, const std::string &name) {
-  std::vector<float> values(slab.desc(name, ElementType::f32).elementCount());
-  slab.copyDequantized(name, ElementType::f32, std::as_writable_bytes(std::span(values)));
-  return values;
 }
 
 // What a layer is served as: row storage of the layout model, whose values are
