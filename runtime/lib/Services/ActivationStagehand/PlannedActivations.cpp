@@ -8,6 +8,7 @@
 #include "segue/runtime/Services/PlannedActivations.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
+#include <utility>
 
 namespace segue::inline runtime {
 
@@ -35,11 +36,14 @@ void PlannedActivations::follow(const StepProfile &profile, const ResidencyPlan 
 void PlannedActivations::stayAll() {
   forget();
   now_ = {};
+  fetchesLater_ = false;
   follower_.reset();
   plan_ = {};
 }
 
 void PlannedActivations::advance(StepEvent::Kind kind, std::string_view label) {
+  if (std::exchange(fetchesLater_, false))
+    fetchReturns();
   now_ = {};
   if (follower_ && inStep_)
     now_ = follower_->next(kind, label);
@@ -74,7 +78,7 @@ void PlannedActivations::forget() {
   away_.clear();
   gapOfHost_.clear();
   cursor_.reset();
-  inStep_ = false;
+  inStep_ = fetchesLater_ = false;
   // Gradients of a step that was given up.
   for (size_t i = 0; i < plan_.homes.size(); ++i)
     if (auto &home = plan_.homes[i]; home && plan_.isGradient[i]) {
@@ -112,7 +116,7 @@ void PlannedActivations::onSave(const Program &program, uint32_t output, Tensor 
     gapOfHost_[host.storage()->id()] = gap;
     saved = std::move(host);
   }
-  fetchReturns();
+  fetchesLater_ = true;
 }
 
 void PlannedActivations::onRestore(const Program &program, uint32_t input, Tensor &saved) {
@@ -190,7 +194,7 @@ void PlannedActivations::onOutput(const Program &program, uint32_t output, Tenso
     return;
   advance(StepEvent::Kind::Output, program.outputs()[output].name);
   sendHome(value);
-  fetchReturns();
+  fetchesLater_ = true;
 }
 
 void PlannedActivations::sendHome(Tensor &value) {

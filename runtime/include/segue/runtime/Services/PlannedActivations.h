@@ -104,6 +104,8 @@ private:
   };
 
   /// The next event; and what the plan has come back at it, after what leaves.
+  /// Where the executor still holds what leaves, it is fetched when the event
+  /// after begins.
   void advance(StepEvent::Kind kind, std::string_view label);
   void fetchReturns();
   void next(StepEvent::Kind kind, std::string_view label) {
@@ -122,7 +124,7 @@ private:
   ResidentPlan plan_;
   ResidentTensors residents_;
   BlockCursor cursor_;
-  bool inStep_ = false, bringsResidents_ = true;
+  bool inStep_ = false, bringsResidents_ = true, fetchesLater_ = false;
   /// Of the program that runs, by input.
   std::map<uint32_t, ResidentTensors::Id> brought_;
   PlanFollower::Decisions now_;
