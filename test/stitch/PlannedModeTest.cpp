@@ -70,9 +70,8 @@ protected:
     std::vector<Json> activations, conductor;
   };
 
-  /// Some steps; the device's budget is `capBytes`, 0: none and no services.
-  Run train(uint64_t capBytes, int steps = 4, size_t microBatches = 1) {
-    DeviceRef device = Device::open(GetParam());
+  /// The device's budget is `capBytes`, 0: none and no services.
+  SessionOptions optionsFor(uint64_t capBytes) const {
     SessionOptions options;
     if (capBytes) {
       double mib = double(capBytes) / 1048576;
@@ -86,8 +85,13 @@ protected:
            << telemetry << R"("}}}})";
       options.config = Config::parse(text.str(), "test");
     }
+    return options;
+  }
+
+  Run train(uint64_t capBytes, int steps = 4, size_t microBatches = 1) {
+    DeviceRef device = Device::open(GetParam());
     std::filesystem::remove(telemetry);
-    Session session(device, {{"deep", binary()}}, std::move(options));
+    Session session(device, {{"deep", binary()}}, optionsFor(capBytes));
     for (const ParameterInfo &info : session.parameters())
       session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
     device->memory().resetPeak();
@@ -157,6 +161,66 @@ TEST_P(PlannedModeTest, MicroBatchesAreOfThePlan) {
   Run run = train(cap, 3, 3);
   EXPECT_EQ(run.bits, free.bits);
   EXPECT_LE(run.peak, cap);
+}
+
+// Memory that the caller keeps is read anew in every step and written when it
+// ends, as a PyTorch module's parameters are.
+TEST_P(PlannedModeTest, MemoryOfTheCallerIsReadAndWritten) {
+  ResidencyPlanner plans = planner();
+  DeviceRef device = Device::open(GetParam()), other = Device::open(GetParam());
+  Session planned(device, {{"deep", binary()}},
+                  optionsFor((plans.smallestBudget() * 3 + plans.unconstrained().peakBytes) / 4));
+  Session free(other, {{"deep", binary()}});
+  for (const ParameterInfo &info : free.parameters())
+    for (Session *session : {&planned, &free})
+      session->setParameter(info.key, randomTensor(session->device(), info.desc.shape, uint32_t(info.key.back())));
+  std::vector<float> mine = values(free.parameter("w2"));
+  Tensor bound = Tensor::wrap(device, TensorDesc({width, width}, ElementType::f32), mine.data(), [] {});
+  ASSERT_TRUE(planned.bindParameter("w2", bound));
+  for (int step = 0; step < 3; ++step) {
+    TensorMap a, b;
+    a["x"] = randomTensor(device, {rows, width}, uint32_t(step));
+    b["x"] = randomTensor(other, {rows, width}, uint32_t(step));
+    EXPECT_EQ(planned.step(a, 1e-3).loss, free.step(b, 1e-3).loss);
+    EXPECT_EQ(mine, values(free.parameter("w2")));
+    mine[5] = 0.25f * float(step);
+    free.setParameter("w2", Tensor::wrap(other, TensorDesc({width, width}, ElementType::f32), mine.data(), [] {}));
+  }
+}
+
+// What changes a parameter between two steps, and reads one, sees the last step.
+TEST_P(PlannedModeTest, EvaluatesSavesAndRestoresBetweenSteps) {
+  ResidencyPlanner plans = planner();
+  auto play = [&](uint64_t capBytes) {
+    DeviceRef device = Device::open(GetParam());
+    Session session(device, {{"deep", binary()}}, optionsFor(capBytes));
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    std::vector<float> bits;
+    auto batch = [&](int seed) {
+      TensorMap batch;
+      batch["x"] = randomTensor(device, {rows, width}, uint32_t(seed));
+      return batch;
+    };
+    std::filesystem::path file = telemetry + ".safetensors";
+    for (int step = 0; step < 6; ++step) {
+      bits.push_back(float(session.step(batch(step), 1e-3).loss));
+      bits.push_back(session.evaluate(batch(50)).at("loss").item());
+      if (step == 2)
+        session.save(file);
+      if (step == 3)
+        session.setParameter("w1", randomTensor(device, {width, width}, 77));
+      if (step == 4)
+        session.load(file);
+    }
+    for (const ParameterInfo &info : session.parameters())
+      for (float value : values(session.parameter(info.key)))
+        bits.push_back(value);
+    std::filesystem::remove(file);
+    return bits;
+  };
+  uint64_t cap = (plans.smallestBudget() * 3 + plans.unconstrained().peakBytes) / 4;
+  EXPECT_EQ(play(cap), play(0));
 }
 
 // One line per step with the keys and the invariants of activation-stagehand.md.

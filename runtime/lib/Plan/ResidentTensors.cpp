@@ -141,6 +141,17 @@ void ResidentTensors::flush() {
       throw failure->within("a tensor that lives on the host could not be brought home");
 }
 
+void ResidentTensors::settleExternal() {
+  Fence copies;
+  for (auto &[id, entry] : entries_)
+    if (entry.home.storage()->isExternal()) {
+      leave(id);
+      copies.join(entry.home.storage()->writes());
+    }
+  if (!copies.empty())
+    device_->wait(copies);
+}
+
 void ResidentTensors::dropCopies() {
   for (auto &[id, entry] : entries_) {
     entry.device = Tensor();

@@ -70,8 +70,10 @@ void PlannedActivations::onPhase(Phase phase) {
       follower_->beginStep();
   }
   next(StepEvent::Kind::Phase, name(phase));
-  if (phase == Phase::StepEnd)
+  if (phase == Phase::StepEnd) {
     inStep_ = false;
+    residents_.settleExternal();
+  }
 }
 
 void PlannedActivations::forget() {
