@@ -10,7 +10,7 @@ runtime alone, compiled folder by folder. `threads` plays programs that the
 build in <build> has compiled. With --report, a JUnit file is written. Exit
 status 0 only if all was built and nothing was found.
 
-`make check` runs the first two, tools/check.py; `make check-sanitizers` all of
+`tools/check.py --only threads,fuzz` runs the first two; `make check-sanitizers` all of
 them, whole. docs/guides/testing.md says what to do with what they find.
 """
 
