@@ -40,13 +40,13 @@ def weights_file(config: str, folder: Path) -> Path:
     return path
 
 
-def run_peer(name: str, weights: Path, args: argparse.Namespace) -> dict | None:
-    """One process; its result line, or None with the reason on stderr."""
-    command = [sys.executable, str(PEERS / COMMANDS[name][0]), str(weights), *COMMANDS[name][1:],
-               "--config", args.config, "--threads", str(args.threads), "--steps", str(args.steps)]
+def run_peer(name: str, command: list[str], weights: Path, args: argparse.Namespace) -> dict | None:
+    """One process of a script of PEERS; its result line, or None with the reason on stderr."""
+    line = [sys.executable, str(PEERS / command[0]), str(weights), *command[1:],
+            "--config", args.config, "--threads", str(args.threads), "--steps", str(args.steps)]
     environment = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, env=environment)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=args.timeout, env=environment)
     except subprocess.TimeoutExpired:
         print(f"{name}: no result within {args.timeout} s", file=sys.stderr)
         return None
@@ -122,7 +122,7 @@ def main() -> int:
     for turn in range(args.rounds):
         for name in names:
             print(f"round {turn + 1} of {args.rounds}: {name}", file=sys.stderr)
-            row = run_peer(name, weights, args)
+            row = run_peer(name, COMMANDS[name], weights, args)
             failed |= row is None
             if row is not None:
                 results.setdefault(name, []).append(row)

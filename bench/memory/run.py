@@ -14,14 +14,13 @@ those without to the bit, or if PyTorch's differ.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from run import LOSS_TOLERANCE, PEERS, processor, weights_file  # noqa: E402
+from run import LOSS_TOLERANCE, processor, run_peer, weights_file  # noqa: E402
 
 DEVICE = "sim:dram=1GiB,pinned=1GiB,link=16GB/s,threads=1"
 
@@ -35,21 +34,6 @@ def commands(caps: list[float]) -> dict[str, list[str]]:
         for cap in caps:
             peers[f"segue-{mode}-{cap:g}"] = [*segue, "--mode", mode, "--cap", str(cap)]
     return peers | {"torch-save_on_cpu": [*torch, "--offload"], "torch-checkpoint": [*torch, "--checkpoint"]}
-
-
-def run_peer(name: str, command: list[str], weights: Path, args: argparse.Namespace) -> dict | None:
-    line = [sys.executable, str(PEERS / command[0]), str(weights), *command[1:], "--config", args.config, "--threads", "1",
-            "--steps", str(args.steps)]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=args.timeout, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    except subprocess.TimeoutExpired:
-        print(f"{name}: no result within {args.timeout} s", file=sys.stderr)
-        return None
-    results = [text for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode or not results:
-        print(f"{name}: exit status {done.returncode}\n{done.stderr[-2000:]}", file=sys.stderr)
-        return None
-    return json.loads(results[-1])
 
 
 def errors_of(results: dict[str, list[dict]]) -> list[str]:
@@ -104,7 +88,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--work", type=Path, default=Path("out/bench"), help="folder of the generated weights")
     args = parser.parse_args()
-    args.given = sys.argv[1:]
+    args.given, args.threads = sys.argv[1:], 1
     peers = commands([float(cap) for cap in args.caps.split(",")])
     names = args.peers.split(",") if args.peers else list(peers)
     unknown = [name for name in names if name not in peers]

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 import segue
+from nets import Net
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples"))
 
@@ -27,18 +27,6 @@ from models import GPTConfig, GPTFirst, GPTLast  # noqa: E402
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 DEVICE = "sim:dram=64MiB,link=16GB/s"
 MIB = 2**20
-
-
-class Net(nn.Module):
-
-    def __init__(self, width=64, layers=6):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
-
-    def forward(self, x, y):
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        return F.mse_loss(x, y)
 
 
 def net(rows=2048, optimizer=segue.AdamW(lr=1e-3), device=DEVICE):

@@ -18,25 +18,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 import segue
+from nets import Net
 
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 RUN = BUILD / "bin" / "segue-run"
 MIB = 2**20
-
-
-class Net(nn.Module):
-
-    def __init__(self, width=64, layers=5):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
-
-    def forward(self, x, y):
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        return F.mse_loss(x, y)
 
 
 def data_of(page):
@@ -75,7 +63,7 @@ def run(folder, mode, device, steps=6):
     x, y = torch.randn(1024, 64), torch.randn(1024, 64)
     torch.manual_seed(0)
     activation = {"enabled": True, "mode": mode, "telemetry_file": str(folder / "activation.jsonl")}
-    module = segue.compile(Net(), (x, y), device=device)
+    module = segue.compile(Net(layers=5), (x, y), device=device)
     memory = module.memory(optimizer=segue.AdamW(lr=1e-3))
     cap = (memory.smallest_budget_bytes + memory.unconstrained.peak_bytes) // 2 / MIB
     if mode == "watermark":
@@ -145,7 +133,7 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
 
 def test_a_page_without_services(tmp_path):
     x, y = torch.randn(8, 64), torch.randn(8, 64)
-    trainer = segue.Trainer([segue.compile(Net(), (x, y))], optimizer=segue.SGD(lr=0.1), report=tmp_path / "run.html",
+    trainer = segue.Trainer([segue.compile(Net(layers=5), (x, y))], optimizer=segue.SGD(lr=0.1), report=tmp_path / "run.html",
                             trace=tmp_path / "trace.json")
     losses = [trainer.step(x=x, y=y) for _ in range(5)]
     trainer.close()

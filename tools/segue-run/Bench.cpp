@@ -25,24 +25,6 @@
 
 namespace segue::tool {
 
-/// Seconds of each submit, sorted.
-static std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, int64_t repeat) {
-  std::vector<Tensor> outputs(executor.program().outputs().size());
-  std::vector<double> seconds;
-  // The first two plan and warm up.
-  for (int64_t i = -2; i < repeat; ++i) {
-    auto begin = std::chrono::steady_clock::now();
-    executor.run(std::span(inputs), std::span(outputs));
-    for (const Tensor &output : outputs)
-      wait(output);
-    std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    if (i >= 0)
-      seconds.push_back(taken.count());
-  }
-  std::ranges::sort(seconds);
-  return seconds;
-}
-
 int bench(const BenchOptions &options) {
   DeviceRef device = Device::open(options.device);
   Binary binary = loadBinary(options.file, options);
@@ -50,9 +32,10 @@ int bench(const BenchOptions &options) {
   const Program &program = executor.program();
   std::vector<Tensor> inputs = makeInputs(device, program, options.inputs);
 
-  std::vector<double> seconds = timeSubmits(executor, inputs, options.repeat);
+  std::vector<Tensor> outputs(program.outputs().size());
+  std::vector<double> seconds = timeSubmits(executor, inputs, outputs, options.repeat);
   executor.setProfiling(true);
-  timeSubmits(executor, inputs, std::min<int64_t>(options.repeat, 10));
+  timeSubmits(executor, inputs, outputs, std::min<int64_t>(options.repeat, 10));
   executor.setProfiling(false);
   std::vector<CommandProfile> commands = executor.profile();
 

@@ -116,4 +116,20 @@ void printTensors(std::span<const NamedOutput> outputs) {
       std::printf("%s: %s\n", output.name.c_str(), formatTensor(output.tensor).c_str());
 }
 
+std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
+                                int64_t repeat) {
+  std::vector<double> seconds;
+  for (int64_t i = -2; i < repeat; ++i) {
+    auto begin = std::chrono::steady_clock::now();
+    executor.run(std::span(inputs), std::span(outputs));
+    for (const Tensor &output : outputs)
+      wait(output);
+    std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (i >= 0)
+      seconds.push_back(taken.count());
+  }
+  std::ranges::sort(seconds);
+  return seconds;
+}
+
 } // namespace segue::tool

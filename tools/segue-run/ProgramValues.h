@@ -13,6 +13,7 @@
 #ifndef SEGUE_TOOLS_SEGUERUN_PROGRAMVALUES_H
 #define SEGUE_TOOLS_SEGUERUN_PROGRAMVALUES_H
 
+#include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Program/Program.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include <filesystem>
@@ -29,6 +30,11 @@ std::vector<std::string> assignTexts(std::span<const std::string> arguments, std
 /// A tensor per input of a program, as declared: what `[name=]tensor` arguments
 /// give; those that they do not give hold small numbers, the same in every run.
 std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, std::span<const std::string> arguments);
+
+/// Seconds of each of `repeat` submits until its outputs are there, sorted; two
+/// more before them plan and warm up. The outputs are those of the last.
+std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
+                                int64_t repeat);
 
 /// The path of `@file.npy`, whose @ may be left out. Throws InvalidArgument for anything else.
 std::filesystem::path npyPath(const std::string &text);

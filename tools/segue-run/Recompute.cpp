@@ -41,28 +41,12 @@ static bool equalBytes(const Tensor &a, const Tensor &b) {
   return x.desc().spanBytes() == y.desc().spanBytes() && std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
 }
 
-/// The least time of `repeat` submits, after one to warm up.
-static double timeRuns(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
-                       int64_t repeat) {
-  double least = std::numeric_limits<double>::infinity();
-  for (int64_t i = -1; i < repeat; ++i) {
-    auto begin = std::chrono::steady_clock::now();
-    executor.run(std::span(inputs), std::span(outputs));
-    for (const Tensor &output : outputs)
-      wait(output);
-    std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    if (i >= 0)
-      least = std::min(least, taken.count());
-  }
-  return least;
-}
-
 static Json recomputeFile(const Binary &binary, const DeviceRef &device, const RecomputeOptions &options,
                           bool &allEqual) {
   Executor executor(device, binary.program("forward"));
   const Program &forward = executor.program();
   std::vector<Tensor> inputs = makeInputs(device, forward, options.inputs), outputs(forward.outputs().size());
-  double forwardSeconds = timeRuns(executor, inputs, outputs, options.repeat);
+  double forwardSeconds = timeSubmits(executor, inputs, outputs, options.repeat).front();
 
   std::vector<std::optional<Recomputation>> again = recomputations(forward);
   std::map<size_t, std::pair<double, std::vector<Tensor>>> runs; // by program: one run may make several values
@@ -79,7 +63,8 @@ static Json recomputeFile(const Binary &binary, const DeviceRef &device, const R
       for (const Recomputation::Source &source : again[i]->sources)
         sources.push_back((source.isSaved ? outputs : inputs)[source.index]);
       run->second.second.resize(again[i]->program.outputs().size());
-      run->second.first = timeRuns(Executor(device, again[i]->program), sources, run->second.second, options.repeat);
+      run->second.first =
+          timeSubmits(Executor(device, again[i]->program), sources, run->second.second, options.repeat).front();
     }
     madeBytes += point.bytes;
     made.push_back({forward.output(point.value).name, point.block, again[i]->program.name(), point.bytes,

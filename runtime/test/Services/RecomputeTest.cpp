@@ -20,6 +20,14 @@ using namespace segue::test;
 namespace {
 struct RecomputeTest : SavedChainTest {
   RecomputeTest() { chain = makeChain(/*recomputable=*/true); }
+
+  /// Every value that can be is computed again; `more` is said beside.
+  void startRecomputing(const Json &more = Json::object()) {
+    Json stagehand = activation();
+    stagehand["recompute_threshold_bytes"] = int64_t(bytes) + 1;
+    stagehand.update(more);
+    start(config(stagehand));
+  }
 };
 struct RecomputeEverywhere : RecomputeTest, testing::WithParamInterface<const char *> {};
 } // namespace
@@ -178,9 +186,7 @@ TEST_F(RecomputeTest, HoldsNothing) {
 // says so, never other bytes.
 TEST_F(RecomputeTest, WhatWasDroppedIsNotRead) {
   setUp(plainSim);
-  Json stagehand = activation();
-  stagehand["recompute_threshold_bytes"] = int64_t(bytes) + 1;
-  start(config(stagehand));
+  startRecomputing();
   enter(Phase::StepBegin);
   enter(Phase::Forward);
   std::vector<Tensor> saved = forward();
@@ -202,9 +208,7 @@ TEST_F(RecomputeTest, WhatWasDroppedIsNotRead) {
 // old: what needs it is moved, never computed again.
 TEST_F(RecomputeTest, StreamedParameters) {
   setUp(plainSim);
-  Json stagehand = activation();
-  stagehand["recompute_threshold_bytes"] = int64_t(bytes) + 1;
-  start(config(stagehand));
+  startRecomputing();
   y = toHost(y);
   EXPECT_EQ(step(), reference);
   EXPECT_EQ(services->activationRecord()["activations_recomputed"], 0);
@@ -214,9 +218,7 @@ TEST_F(RecomputeTest, StreamedParameters) {
 // A parameter that nobody keeps until backward.
 TEST_F(RecomputeTest, AnInputThatIsGone) {
   setUp(plainSim);
-  Json stagehand = activation();
-  stagehand["recompute_threshold_bytes"] = int64_t(bytes) + 1;
-  start(config(stagehand));
+  startRecomputing();
   enter(Phase::StepBegin);
   enter(Phase::Forward);
   std::vector<Tensor> saved = forward();

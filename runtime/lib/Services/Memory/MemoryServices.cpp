@@ -41,6 +41,9 @@ struct MemoryServices::Impl {
     return now - std::exchange(phaseBegan, now);
   }
   uint64_t makeRoom(uint64_t wanted);
+  template <typename... Arguments, typename... Given>
+  void tell(bool isTheirs, void (EventSink::*next)(Arguments...), void (ServiceActor::*actor)(Arguments...),
+            Given &&...given);
 
   MemoryServicesOptions options;
   ServiceContext context;
@@ -338,77 +341,49 @@ void MemoryServices::onBlockBegin(const Program &program, std::string_view block
     actor->onBlockBegin(program, block);
 }
 
-void MemoryServices::onBlockEnd(const Program &program) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onBlockEnd(program);
-  if (!s.inStep && !s.isEvaluating)
+static bool isNull(const Tensor &tensor) { return !tensor; }
+template <typename T> static bool isNull(const T &) { return false; }
+
+/// The user's sink, ends of copies, then the actors; `isTheirs`: it concerns them.
+/// A tensor that the sink took away is the executor's to complain of.
+template <typename... Arguments, typename... Given>
+void MemoryServices::Impl::tell(bool isTheirs, void (EventSink::*next)(Arguments...),
+                                void (ServiceActor::*actor)(Arguments...), Given &&...given) {
+  if (options.next)
+    (options.next->*next)(given...);
+  if (!isTheirs || (isNull(given) || ...))
     return;
-  s.catchUp();
-  for (const auto &actor : s.actors)
-    actor->onBlockEnd(program);
+  catchUp();
+  for (const auto &each : actors)
+    (each.get()->*actor)(given...);
+}
+
+void MemoryServices::onBlockEnd(const Program &program) {
+  impl_->tell(impl_->inStep || impl_->isEvaluating, &EventSink::onBlockEnd, &ServiceActor::onBlockEnd, program);
 }
 
 void MemoryServices::onSave(const Program &program, uint32_t output, Tensor &saved) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onSave(program, output, saved);
-  if (!s.inStep || !saved)
-    return;
-  s.catchUp();
-  for (const auto &actor : s.actors)
-    actor->onSave(program, output, saved);
+  impl_->tell(impl_->inStep, &EventSink::onSave, &ServiceActor::onSave, program, output, saved);
 }
 
 void MemoryServices::onRestore(const Program &program, uint32_t input, Tensor &saved) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onRestore(program, input, saved);
-  if (!s.inStep || !saved)
-    return;
-  s.catchUp();
-  for (const auto &actor : s.actors)
-    actor->onRestore(program, input, saved);
+  impl_->tell(impl_->inStep, &EventSink::onRestore, &ServiceActor::onRestore, program, input, saved);
 }
 
 void MemoryServices::onFree(const Program &program, uint32_t input) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onFree(program, input);
-  if (!s.inStep)
-    return;
-  s.catchUp();
-  for (const auto &actor : s.actors)
-    actor->onFree(program, input);
+  impl_->tell(impl_->inStep, &EventSink::onFree, &ServiceActor::onFree, program, input);
 }
 
 void MemoryServices::onOutput(const Program &program, uint32_t output, Tensor &value) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onOutput(program, output, value);
-  if (!s.inStep || !value)
-    return;
-  s.catchUp();
-  for (const auto &actor : s.actors)
-    actor->onOutput(program, output, value);
+  impl_->tell(impl_->inStep, &EventSink::onOutput, &ServiceActor::onOutput, program, output, value);
 }
 
 void MemoryServices::onAccumulate(Tensor &sum, Tensor &gradient) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onAccumulate(sum, gradient);
-  if (s.inStep)
-    for (const auto &actor : s.actors)
-      actor->onAccumulate(sum, gradient);
+  impl_->tell(impl_->inStep, &EventSink::onAccumulate, &ServiceActor::onAccumulate, sum, gradient);
 }
 
 void MemoryServices::onAccumulated(Tensor &sum) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onAccumulated(sum);
-  if (s.inStep)
-    for (const auto &actor : s.actors)
-      actor->onAccumulated(sum);
+  impl_->tell(impl_->inStep, &EventSink::onAccumulated, &ServiceActor::onAccumulated, sum);
 }
 
 bool MemoryServices::defersInput(const Program &program, uint32_t input, const Tensor &value) {
