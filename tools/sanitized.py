@@ -102,22 +102,13 @@ def build(preset: str, folder: Path, targets: list, *options: str) -> str:
     """Configures and builds; returns what went wrong, or ""."""
     if not shutil.which(COMPILER):
         return f"{COMPILER} is not there: install {PACKAGES} (tools/setup does, from the source of llvm-22)"
-    for unity in ("ON", "OFF"):
-        configure = ["cmake", "--preset", preset, "-B", folder, f"-DSEGUE_UNITY={unity}", *options]
-        for command in (configure, ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", *targets]):
-            done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True)
-            if done.returncode:
-                break
-        else:
-            return ""
-        if unity == "ON":
-            print("building folder by folder failed, by itself each source may pass; if it does, list what has a name in "
-                  f"common with a neighbour in runtime/lib/CMakeLists.txt:\n{errors_of(done.stdout)}", flush=True)
-    return f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
-
-
-def errors_of(output: str) -> str:
-    return "\n".join(line for line in output.splitlines() if "error:" in line)
+    configure = ["cmake", "--preset", preset, "-B", folder, *options]
+    for command in (configure, ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", *targets]):
+        done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            return (f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}\nFolders are compiled as one source each: "
+                    "what has a name in common with a neighbour is listed in runtime/lib/CMakeLists.txt")
+    return ""
 
 
 def fuzz(args, report: Report) -> None:

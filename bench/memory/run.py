@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from run import LOSS_TOLERANCE, processor, run_peer, weights_file  # noqa: E402
 
-DEVICE = "sim:dram=1GiB,pinned=1GiB,link=16GB/s,threads=1"
+DEVICE = "sim:dram=1GiB,pinned=2GiB,link=16GB/s,threads=1"
 
 
 def commands(caps: list[float]) -> dict[str, list[str]]:

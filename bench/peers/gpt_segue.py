@@ -116,6 +116,7 @@ def main():
         try:
             if args.mode == "planned":
                 trainer.memory(cap)
+            trainer = None  # it holds parameters and states on the device
             trainer = segue.Trainer(modules, optimizer=optimizer, config=capped(memory, cap, args.mode, telemetry))
         except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
             return refuse(args, error, extra)

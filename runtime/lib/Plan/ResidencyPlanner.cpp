@@ -25,6 +25,10 @@ static constexpr uint64_t poolSteps = 64;
 /// it on the link may take longer than planned.
 static constexpr double returnMargin = 1.1;
 
+/// A link may be shared, or memory be slower than it: of plans that are as fast,
+/// the one is better that still is on a link slower by this factor.
+static constexpr double slowLink = 4;
+
 /// Plans that differ by less of the step's time are as fast.
 static constexpr double timeGrain = 1e-3;
 
@@ -72,16 +76,24 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   for (const StepEvent &event : events)
     begins_.push_back(begins_.back() + event.seconds);
 
-  // One that is needed again within the link's round trip leaves last of all.
+  // Those first that free most for the least use of the link; one that is needed
+  // again within the link's round trip leaves last of all. Saved tensors use the
+  // link while forward and backward compute; residents also between, where the
+  // optimizer has little to hide them behind: another preference.
+  bool savedFirst = false;
   auto worth = [&](uint32_t index) {
     const ResidencyGap &gap = profile_.gaps[index];
     double spare = begins_[gap.needed] - begins_[gap.leaves] + (gap.passesEnd() ? begins_.back() : 0);
     double link = outSeconds(gap, profile_.link) + inSeconds(gap, profile_.link);
-    return std::pair(spare > link, link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
+    return std::tuple(spare > link, savedFirst && gap.resident == noIndex,
+                      link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
   };
-  preferred_.resize(profile_.gaps.size());
-  std::iota(preferred_.begin(), preferred_.end(), 0);
-  std::ranges::stable_sort(preferred_, std::greater(), worth);
+  std::vector<uint32_t> byWorth(profile_.gaps.size());
+  std::iota(byWorth.begin(), byWorth.end(), 0);
+  std::vector<uint32_t> bySaved = byWorth;
+  std::ranges::stable_sort(byWorth, std::greater(), worth);
+  savedFirst = true;
+  std::ranges::stable_sort(bySaved, std::greater(), worth);
 
   std::vector<uint64_t> least;
   for (const StepEvent &event : events)
@@ -91,12 +103,16 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   tightest_ = uint32_t(std::ranges::max_element(least) - least.begin());
   uint64_t floor = least[tightest_];
   uint64_t ceiling = std::ranges::max_element(events, {}, &StepEvent::peakBytes)->peakBytes;
-  for (uint64_t step = 0; step < poolSteps && floor + (ceiling - floor) * step / poolSteps < ceiling; ++step)
-    pool_.push_back(planFor(floor + (ceiling - floor) * step / poolSteps));
-  pool_.push_back(planFor(ceiling));
+  for (uint64_t step = 0; step < poolSteps && floor + (ceiling - floor) * step / poolSteps < ceiling; ++step) {
+    uint64_t target = floor + (ceiling - floor) * step / poolSteps;
+    pool_.push_back(planFor(target, byWorth));
+    if (bySaved != byWorth)
+      pool_.push_back(planFor(target, bySaved));
+  }
+  pool_.push_back(planFor(ceiling, byWorth));
 }
 
-ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
+ResidencyPlan ResidencyPlanner::planFor(uint64_t target, const std::vector<uint32_t> &preferred) const {
   const auto &gaps = profile_.gaps;
   ResidencyPlan plan;
   std::vector<uint64_t> &curve = plan.curve;
@@ -118,9 +134,9 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
     }
   };
   for (uint32_t event = 0; event < curve.size(); ++event)
-    for (size_t i = 0; curve[event] > target && i < preferred_.size(); ++i)
-      if (!isAway[preferred_[i]] && gaps[preferred_[i]].covers(event))
-        choose(preferred_[i]);
+    for (size_t i = 0; curve[event] > target && i < preferred.size(); ++i)
+      if (!isAway[preferred[i]] && gaps[preferred[i]].covers(event))
+        choose(preferred[i]);
 
   // Who can stay after all: an early choice may have become needless.
   auto hasRoom = [&](const ResidencyGap &gap) {
@@ -130,8 +146,8 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
     return true;
   };
   // A second round for those that others needed.
-  for (size_t i = 2 * preferred_.size(); i-- > 0;) {
-    uint32_t index = preferred_[i % preferred_.size()];
+  for (size_t i = 2 * preferred.size(); i-- > 0;) {
+    uint32_t index = preferred[i % preferred.size()];
     const ResidencyGap &gap = gaps[index];
     if (!isAway[index] || dependents[index] || !hasRoom(gap))
       continue;
@@ -169,11 +185,27 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target) const {
     addTo(curve, event, gap.needed, gap.bytes);
   }
   plan.peakBytes = *std::ranges::max_element(curve);
-  estimate(plan, target);
+  std::vector<uint64_t> host(curve.size() + 1);
+  for (const Departure &departure : plan.away) {
+    const ResidencyGap &gap = gaps[departure.gap];
+    plan.outBytes += gap.outBytes;
+    plan.inBytes += gap.inBytes;
+    if (gap.resident == noIndex)
+      addTo(host, gap.leaves, gap.needed + 1, gap.outBytes);
+  }
+  plan.hostPeakBytes = *std::ranges::max_element(host);
+  Times times = estimate(plan, target, profile_.link);
+  plan.stallSeconds = times.compute - begins_.back();
+  plan.seconds = times.all;
+  LinkSpeed slow = profile_.link;
+  slow.h2dBytesPerSecond /= slowLink;
+  slow.d2hBytesPerSecond /= slowLink;
+  plan.slowLinkSeconds = estimate(plan, target, slow).all;
   return plan;
 }
 
-void ResidencyPlanner::estimate(ResidencyPlan &plan, uint64_t target) const {
+ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, uint64_t target,
+                                                   const LinkSpeed &link) const {
   const auto &gaps = profile_.gaps;
   // Departures by the event at which they leave, come back and are needed.
   size_t count = plan.away.size();
@@ -200,16 +232,14 @@ void ResidencyPlanner::estimate(ResidencyPlan &plan, uint64_t target) const {
       double &done = gone[byLeave[nextLeave]] = now;
       if (!gap.outBytes)
         continue;
-      done = outFree = std::max(now, outFree) + outSeconds(gap, profile_.link);
+      done = outFree = std::max(now, outFree) + outSeconds(gap, link);
       leaving.push({done, gap.bytes});
       leavingBytes += gap.bytes;
-      plan.outBytes += gap.outBytes;
     }
     for (; nextReturn < count && plan.away[nextReturn].returns == event; ++nextReturn) {
       const ResidencyGap &gap = gapOf(nextReturn);
-      inFree = std::max({now, inFree, gone[nextReturn]}) + inSeconds(gap, profile_.link);
+      inFree = std::max({now, inFree, gone[nextReturn]}) + inSeconds(gap, link);
       back[nextReturn] = inFree;
-      plan.inBytes += gap.inBytes;
     }
     for (; nextNeed < count && gapOf(byNeed[nextNeed]).needed == event; ++nextNeed)
       now = std::max(now, back[byNeed[nextNeed]]);
@@ -221,20 +251,15 @@ void ResidencyPlanner::estimate(ResidencyPlan &plan, uint64_t target) const {
     }
     now += profile_.events[event].seconds;
   }
-  std::vector<uint64_t> host(profile_.events.size() + 1);
-  for (size_t i = 0; i < count; ++i)
-    if (gapOf(i).resident == noIndex)
-      addTo(host, gapOf(i).leaves, gapOf(i).needed + 1, gapOf(i).outBytes);
-  plan.hostPeakBytes = *std::ranges::max_element(host);
-  plan.stallSeconds = now - begins_.back();
-  plan.seconds = std::max({now, outFree, inFree});
+  return {now, std::max({now, outFree, inFree})};
 }
 
 const ResidencyPlan &ResidencyPlanner::plan(uint64_t budgetBytes) const {
   const ResidencyPlan *best = nullptr;
   double grain = std::max(unconstrained().seconds * timeGrain, std::numeric_limits<double>::min());
   auto rank = [&](const ResidencyPlan &plan) {
-    return std::tuple(std::round(plan.seconds / grain), plan.outBytes + plan.inBytes, plan.peakBytes);
+    return std::tuple(std::round(plan.seconds / grain), std::round(plan.slowLinkSeconds / grain),
+                      plan.outBytes + plan.inBytes, plan.peakBytes);
   };
   for (const ResidencyPlan &plan : pool_)
     if (plan.peakBytes <= budgetBytes && (!best || rank(plan) < rank(*best)))

@@ -15,7 +15,7 @@ Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpin
   auto there = std::make_shared<TensorDesc>(tensor.desc());
   there->layout.space = Space::HostPinned;
   try {
-    return device->transfer().toLayout(device, tensor, there);
+    return device->transfer().toLayout(device, tensor, there, {.isPlanned = true});
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw;
@@ -23,7 +23,7 @@ Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpin
   ++unpinned;
   there = std::make_shared<TensorDesc>(*there);
   there->layout.space = Space::Host;
-  return device->transfer().toLayout(device, tensor, there);
+  return device->transfer().toLayout(device, tensor, there, {.isPlanned = true});
 }
 
 ResidentTensors::~ResidentTensors() {
@@ -45,13 +45,14 @@ bool ResidentTensors::isOnDevice(Id id) const {
 void ResidentTensors::fetch(Entry &entry) {
   TransferOptions options;
   options.owner = entry.owner;
+  options.isPlanned = true;
   entry.device = device_->transfer().copyTo(device_, entry.home, entry.there, options);
   counts_.fetched += 1;
   counts_.fetchedBytes += entry.there->spanBytes();
 }
 
 void ResidentTensors::copyHome(Entry &entry) {
-  device_->transfer().copyInto(entry.device, entry.home);
+  device_->transfer().copyInto(entry.device, entry.home, {.isPlanned = true});
   entry.isChanged = false;
   counts_.sentHome += 1;
   counts_.sentHomeBytes += entry.there->spanBytes();
@@ -139,17 +140,6 @@ void ResidentTensors::flush() {
   for (auto &[id, entry] : entries_)
     if (const Error *failure = entry.home.storage()->failure())
       throw failure->within("a tensor that lives on the host could not be brought home");
-}
-
-void ResidentTensors::settleExternal() {
-  Fence copies;
-  for (auto &[id, entry] : entries_)
-    if (entry.home.storage()->isExternal()) {
-      leave(id);
-      copies.join(entry.home.storage()->writes());
-    }
-  if (!copies.empty())
-    device_->wait(copies);
 }
 
 void ResidentTensors::dropCopies() {

@@ -13,7 +13,7 @@
 namespace segue::inline runtime {
 
 void planStep(MemoryServices &services, const DeviceRef &device, const std::vector<Module> &modules,
-              const SessionOptions &options, size_t microBatches) {
+              const SessionOptions &options, size_t microBatches, const MeasuredStep *measured) {
   std::vector<SessionModule> twins;
   for (const Module &module : modules)
     twins.push_back({module.name(), module.binary()});
@@ -22,7 +22,10 @@ void planStep(MemoryServices &services, const DeviceRef &device, const std::vect
   same.tied = options.tied;
   same.wires = options.wires;
   StepTwin twin(virtualTwin(*device), std::move(twins), std::move(same), microBatches);
-  ResidencyPlanner planner(twin.record());
+  StepProfile profile = twin.record();
+  if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
+    profile = std::move(*timed);
+  ResidencyPlanner planner(std::move(profile));
   if (ResidentTensors *residents = services.residents())
     residents->leaveAll(); // the plan says what of them is there
   // What the device holds besides the session is not in the twin's books.

@@ -15,10 +15,11 @@ namespace segue::inline runtime {
 
 /// Makes a twin of a session of these modules and options on `sim:virtual`, plans
 /// a step of so many micro-batches for what the device's budget leaves to the
-/// session, and has `services` follow the plan. Throws BudgetInfeasible, and
-/// Unsupported for a device that nothing can leave.
+/// session, and has `services` follow the plan; with the times that were
+/// `measured`, where they are of such a step. Throws BudgetInfeasible, and
+/// Unsupported for a device that nothing can leave; the plan in force stays then.
 void planStep(MemoryServices &services, const DeviceRef &device, const std::vector<Module> &modules,
-              const SessionOptions &options, size_t microBatches);
+              const SessionOptions &options, size_t microBatches, const MeasuredStep *measured = nullptr);
 
 } // namespace segue::inline runtime
 

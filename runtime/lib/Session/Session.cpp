@@ -109,9 +109,21 @@ void Session::State::configure(const Config &config) {
 }
 
 void Session::State::planFor(size_t microBatches) {
-  if (!services || !services->wantsPlan() || plannedFor == microBatches)
+  if (!services || !services->wantsPlan())
     return;
-  planStep(*services, device, modules, options, microBatches);
+  std::optional<MeasuredStep> measured = services->takeMeasured();
+  if (plannedFor == microBatches && !measured)
+    return;
+  try {
+    planStep(*services, device, modules, options, microBatches, measured ? &*measured : nullptr);
+  } catch (const Error &error) {
+    // Somebody else took of the device since: the plan in force may still fit.
+    if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != microBatches)
+      throw;
+    return;
+  }
+  if (measured && options.log)
+    options.log("step " + std::to_string(step + 1) + ": planned again, with the times that the last steps took");
   plannedFor = microBatches;
 }
 
@@ -287,8 +299,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
       s.streamed->prepare();
-      if (!s.plannedFor)
-        s.planFor(1);
+      s.planFor(s.plannedFor ? s.plannedFor : 1);
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);

@@ -228,8 +228,12 @@ void Session::State::flush() {
   streamed->flush();
 }
 
-/// Memory that two parameters share would be two copies on the device.
+/// Memory that two parameters share would be two copies on the device. What a
+/// plan brings home is written while the next step runs already: not where the
+/// caller reads.
 bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const {
+  if (residents && table.infos()[slot].trained && tensor.storage()->isExternal())
+    return false;
   if (!isHostSpace(tensor.desc().layout.space) && !device->hasUnifiedMemory())
     return false;
   for (size_t other = 0; other < values.size(); ++other)

@@ -81,7 +81,11 @@ void TransferEngine::Impl::finishHops(bool all) {
     }
     InFlight done = std::move(*it);
     it = inFlight.erase(it);
-    gate->complete(done.token, done.bytes, *done.seconds, !done.target->error());
+    bool succeeded = !done.target->error();
+    if (done.token)
+      gate->complete(*done.token, done.bytes, *done.seconds, succeeded);
+    else
+      gate->passed(done.queue, done.bytes, *done.seconds, succeeded);
   }
 }
 
@@ -296,7 +300,8 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
     }
   }
   std::optional<uint64_t> token;
-  if (link && gate && !(token = acquire(*link, options.priority)))
+  bool gated = link && gate;
+  if (gated && !options.isPlanned && !(token = acquire(*link, options.priority)))
     return false;
   count(*plan);
   if (pageable)
@@ -310,7 +315,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
                                              .consumer = options.consumer,
                                              .checksum = options.checksum,
                                              .staging = {{}, staging.addresses, staging.chunkBytes}});
-  std::shared_ptr<double> linkSeconds = token ? std::make_shared<double>(0) : nullptr;
+  std::shared_ptr<double> linkSeconds = gated ? std::make_shared<double>(0) : nullptr;
   std::string now = engine.options().traceCopies ? source.desc().str() : std::string();
   const std::byte *read = source.bytes();
   Fence before = from.writes();
@@ -362,8 +367,8 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
     if (isLink) {
       for (PassingMemory &buffer : staging.memory)
         buffer.addUse(fence);
-      if (token)
-        inFlight.push_back({*token, step.queue, step.bytes, fence, linkSeconds, chain->target});
+      if (gated)
+        inFlight.push_back({token, step.queue, step.bytes, fence, linkSeconds, chain->target});
     }
     before = fence;
     read = written;

@@ -110,9 +110,9 @@ struct TransferEngine::Impl {
   /// One per direction, used by the work of its queue alone.
   HostCopier toDeviceCopier, toHostCopier;
 
-  /// Hops that hold a token, oldest first.
+  /// Hops that the gate is told of, oldest first.
   struct InFlight {
-    uint64_t token;
+    std::optional<uint64_t> token; // none if it was planned
     Queue queue;
     uint64_t bytes;
     Fence fence;

@@ -536,7 +536,7 @@ TEST_F(TransferEngineTest, WhatIsNotRetainedIsFreedOnceRead) {
 namespace {
 class CountingGate final : public TransferGate {
 public:
-  int limit = 1, inFlight = 0, most = 0, overruns = 0, waits = 0, failed = 0;
+  int limit = 1, inFlight = 0, most = 0, overruns = 0, waits = 0, failed = 0, planned = 0;
   bool suppressSpeculative = false;
   uint64_t bytes = 0;
 
@@ -555,6 +555,12 @@ public:
     ++inFlight;
     return ++last_;
   }
+  void passed(Queue, uint64_t moved, double seconds, bool succeeded) override {
+    EXPECT_GE(seconds, 0);
+    ++planned;
+    failed += !succeeded;
+    bytes += moved;
+  }
   void complete(uint64_t token, uint64_t moved, double seconds, bool succeeded) override {
     EXPECT_GT(token, 0u);
     EXPECT_GE(seconds, 0);
@@ -567,6 +573,23 @@ private:
   uint64_t last_ = 0;
 };
 } // namespace
+
+// What was planned queues up without a token, however few there are.
+TEST_F(TransferEngineTest, PlannedHopsWaitForNoToken) {
+  CountingGate gate;
+  engine().setGate(&gate);
+  Tensor pinned = numbers({256}, 0, Space::HostPinned);
+  std::vector<Tensor> there;
+  for (int i = 0; i < 6; ++i)
+    there.push_back(engine().copyTo(device, pinned, desc({256}), {.isPlanned = true}));
+  engine().settle(/*all=*/true);
+  EXPECT_EQ(gate.planned, 6);
+  EXPECT_EQ(gate.waits + gate.most + gate.overruns + gate.failed, 0);
+  EXPECT_EQ(gate.bytes, 6u * 1024);
+  for (const Tensor &tensor : there)
+    EXPECT_EQ(values(tensor), values(pinned));
+  engine().setGate(nullptr);
+}
 
 TEST_F(TransferEngineTest, HopsTakeTokens) {
   CountingGate gate;

@@ -70,10 +70,8 @@ void PlannedActivations::onPhase(Phase phase) {
       follower_->beginStep();
   }
   next(StepEvent::Kind::Phase, name(phase));
-  if (phase == Phase::StepEnd) {
+  if (phase == Phase::StepEnd)
     inStep_ = false;
-    residents_.settleExternal();
-  }
 }
 
 void PlannedActivations::forget() {
@@ -98,6 +96,7 @@ Tensor PlannedActivations::fetch(uint32_t gap, Away &away) {
     heldElsewhere_.push_back(gap);
   TransferOptions options;
   options.owner = away.owner;
+  options.isPlanned = true;
   return device_->transfer().toLayout(device_, away.host, away.there, options);
 }
 

@@ -60,6 +60,15 @@ uint64_t ConductorGate::overrun(Queue direction, TransferPriority priority, uint
   return token;
 }
 
+void ConductorGate::passed(Queue direction, uint64_t bytes, double seconds, bool succeeded) {
+  // It was alone in its queue. Where others hold tokens of the direction, they
+  // tell the link's speed.
+  if (!succeeded || conductor_.inflight(directionOf(direction)) > 0)
+    return;
+  Grant grant = acquire(direction, TransferPriority::Required, bytes);
+  complete(grant.token, bytes, seconds, succeeded);
+}
+
 void ConductorGate::complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) {
   if (succeeded) // a copy that failed says nothing of the link's speed
     conductor_.complete(token, int64_t(bytes), seconds * 1e3);

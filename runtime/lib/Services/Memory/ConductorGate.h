@@ -48,6 +48,7 @@ public:
 
   Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) override;
   uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) override;
+  void passed(Queue direction, uint64_t bytes, double seconds, bool succeeded) override;
   void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) override;
 
 private:

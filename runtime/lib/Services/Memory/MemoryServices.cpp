@@ -247,6 +247,10 @@ void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &pla
     impl_->planned->follow(profile, plan);
 }
 
+std::optional<MeasuredStep> MemoryServices::takeMeasured() {
+  return impl_->planned ? impl_->planned->takeMeasured() : std::nullopt;
+}
+
 WeightStreamer *MemoryServices::weights() { return impl_->weights ? &impl_->weights->streamer() : nullptr; }
 const WeightStreamer *MemoryServices::weights() const { return const_cast<MemoryServices *>(this)->weights(); }
 

@@ -9,8 +9,11 @@
 
 namespace segue::inline runtime {
 
+/// A plan is made again where a part of a step differs by more of its time.
+static constexpr double greatestDrift = 0.1;
+
 PlannedActor::PlannedActor(ServiceContext &context, const TelemetryConfig &telemetry)
-    : context_(context), activations_(context.device), meter_(*context.device) {
+    : context_(context), activations_(context.device), meter_(*context.device), clock_(*context.device) {
   target = &activations_;
   if (telemetry.enabled)
     telemetry_.emplace(telemetry.file, context.warn);
@@ -50,19 +53,42 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const Reside
 
 void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan) {
   activations_.follow(profile, plan);
+  profile_ = profile;
   context_.conductor.setPlan(plannedBlocks(profile, plan));
 }
 
+std::optional<MeasuredStep> PlannedActor::takeMeasured() {
+  std::optional<MeasuredStep> measured = clock_.take();
+  std::optional<StepProfile> profile = measured ? withMeasured(profile_, *measured) : std::nullopt;
+  return profile && driftOf(profile_, *profile) > greatestDrift ? measured : std::nullopt;
+}
+
 void PlannedActor::onPhase(Phase phase) {
+  clock_.onPhase();
   ForwardEvents::onPhase(phase);
   meter_.see();
-  if (phase == Phase::StepEnd)
-    write(/*aborted=*/false);
+  if (phase != Phase::StepEnd)
+    return;
+  clock_.endStep();
+  write(/*aborted=*/false);
 }
 
 void PlannedActor::onBlockBegin(const Program &program, std::string_view block) {
+  clock_.onBlockBegin();
   ForwardEvents::onBlockBegin(program, block);
   meter_.see();
+}
+
+void PlannedActor::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+  Tensor home = value;
+  ForwardEvents::onBlockInput(program, input, value);
+  if (value.storage() != home.storage())
+    clock_.onNeed(value);
+}
+
+void PlannedActor::onBlockEnd(const Program &program) {
+  clock_.onBlockEnd();
+  ForwardEvents::onBlockEnd(program);
 }
 
 void PlannedActor::onSave(const Program &program, uint32_t output, Tensor &saved) {
@@ -78,16 +104,20 @@ void PlannedActor::onRestore(const Program &program, uint32_t input, Tensor &sav
   uint64_t late = activations_.counts().fetchedLate;
   ForwardEvents::onRestore(program, input, saved);
   meter_.see();
+  if (saved.storage() != before.storage())
+    clock_.onNeed(saved);
   meter_.noteRestore(before, saved, activations_.counts().fetchedLate == late);
 }
 
 void PlannedActor::beginStep(int64_t step) {
   meter_.beginStep(step);
+  clock_.beginStep();
   onPhase(Phase::StepBegin);
 }
 
 void PlannedActor::abortStep() {
   activations_.forget();
+  clock_.abortStep();
   write(/*aborted=*/true);
 }
 

@@ -14,6 +14,7 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
 
+#include "BlockClock.h"
 #include "PlannedMeter.h"
 #include "ServiceActor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
@@ -33,11 +34,16 @@ public:
   /// each block.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
   PlannedActivations &activations() { return activations_; }
+  /// What blocks really take, once, where it differs from the profile of the plan
+  /// by more than a tenth.
+  std::optional<MeasuredStep> takeMeasured();
   /// Of the last step that ended or was aborted.
   Json record() const { return lastRecord_; }
 
   void onPhase(Phase phase) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
+  void onBlockEnd(const Program &program) override;
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
 
@@ -50,6 +56,9 @@ private:
   ServiceContext &context_;
   PlannedActivations activations_;
   PlannedMeter meter_;
+  BlockClock clock_;
+  /// What the plan in force was made of.
+  StepProfile profile_;
   std::optional<JsonlWriter> telemetry_;
   Json lastRecord_;
 };

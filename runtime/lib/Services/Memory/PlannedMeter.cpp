@@ -51,20 +51,8 @@ void PlannedMeter::noteRestore(const Tensor &before, const Tensor &after, bool i
   --away_;
   record_.restoreBytes += bytes;
   (before.storage()->space() == Space::HostPinned ? pinnedBytes_ : unpinnedBytes_) -= bytes;
-  if (!device_.hasBytes() || device_.runsInline())
-    return; // no queue whose waits could be seen
-  auto wait = std::make_shared<Wait>();
-  Fence copy = after.storage()->writes();
-  device_.enqueue(Queue::Compute, Fence(),
-                  Work{[wait, copy, device = &device_] {
-                         wait->isLate = !device->isDone(copy);
-                         wait->begin = device->seconds();
-                       },
-                       {},
-                       "need"});
-  lastMark_ = device_.enqueue(Queue::Compute, copy,
-                              Work{[wait, device = &device_] { wait->end = device->seconds(); }, {}, "needed"});
-  needs_.push_back({std::move(wait), isAhead});
+  if (auto wait = watchCopy(device_, after, lastMark_))
+    needs_.push_back({std::move(wait), isAhead});
 }
 
 ActivationRecord PlannedMeter::endStep(bool aborted) {
@@ -76,7 +64,7 @@ ActivationRecord PlannedMeter::endStep(bool aborted) {
     if (!wait->isLate)
       continue;
     ++record_.stalls;
-    record_.stallMs += (wait->end - wait->begin) * 1e3;
+    record_.stallMs += wait->seconds() * 1e3;
   }
   record_.leaked = away_;
   record_.aborted = aborted;

@@ -15,9 +15,8 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
 #define SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
 
-#include "segue/runtime/Device/Device.h"
+#include "BlockClock.h"
 #include "segue/runtime/Services/ActivationRecord.h"
-#include "segue/runtime/Tensor/Tensor.h"
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -42,12 +41,8 @@ public:
   ActivationRecord endStep(bool aborted);
 
 private:
-  struct Wait {
-    bool isLate = false;
-    double begin = 0, end = 0;
-  };
   struct Need {
-    std::shared_ptr<Wait> wait;
+    std::shared_ptr<const CopyWait> wait;
     bool isAhead;
   };
 

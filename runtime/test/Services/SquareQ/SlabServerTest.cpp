@@ -304,6 +304,7 @@ TEST_F(SlabServerTest, KeepsWhatTheGateDenied) {
       return {priority >= TransferPriority::Speculative ? Answer::Deny : Answer::Go, 1};
     }
     uint64_t overrun(Queue, TransferPriority, uint64_t) override { return 1; }
+    void passed(Queue, uint64_t, double, bool) override {}
     void complete(uint64_t, uint64_t, double, bool) override {}
   } gate;
   auto slab = open();

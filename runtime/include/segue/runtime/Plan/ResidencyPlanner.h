@@ -51,6 +51,8 @@ struct ResidencyPlan {
   std::vector<uint64_t> curve;
   /// Estimates: the whole step, and what of it the compute queue waits.
   double seconds = 0, stallSeconds = 0;
+  /// The whole step with a link of a quarter of the speed.
+  double slowLinkSeconds = 0;
   /// Over the link, in each direction.
   uint64_t outBytes = 0, inBytes = 0;
   /// The most bytes that the host holds at once for saved tensors that left:
@@ -77,16 +79,19 @@ public:
   const ResidencyPlan &plan(uint64_t budgetBytes) const;
 
 private:
-  ResidencyPlan planFor(uint64_t target) const;
-  void estimate(ResidencyPlan &plan, uint64_t target) const;
+  ResidencyPlan planFor(uint64_t target, const std::vector<uint32_t> &preferred) const;
+  /// When the compute queue, and all queues, have done the step.
+  struct Times {
+    double compute = 0, all = 0;
+  };
+  Times estimate(const ResidencyPlan &plan, uint64_t target, const LinkSpeed &link) const;
 
   StepProfile profile_;
   /// When each event happens if nothing leaves; one more for the end.
   std::vector<double> begins_;
-  /// Gaps, those that free most for the least use of the link first.
-  std::vector<uint32_t> preferred_;
   uint32_t tightest_ = 0;
-  /// Ascending targets; the last is without any departure.
+  /// Ascending targets, each by several preferences; the last is without any
+  /// departure.
   std::vector<ResidencyPlan> pool_;
 };
 

@@ -65,9 +65,6 @@ public:
 
   /// Homes have what the device has when it returns. Throws TransferFailed.
   void flush();
-  /// Memory of the caller has what the device has when it returns, and is read
-  /// anew when it is needed next: a step ends. A copy that fails fails the home.
-  void settleExternal();
   /// Homes were written: copies on the device are stale and dropped.
   void dropCopies();
   /// Of one home.

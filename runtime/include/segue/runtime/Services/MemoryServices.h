@@ -29,6 +29,7 @@
 #define SEGUE_RUNTIME_SERVICES_MEMORYSERVICES_H
 
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Plan/MeasuredStep.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Plan/ResidentTensors.h"
 #include "segue/runtime/Program/Events.h"
@@ -74,6 +75,10 @@ public:
   ResidentTensors *residents();
   /// The next steps go by this plan.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
+  /// Between two steps: what the blocks of the last ones took, once, where it
+  /// differs from the profile of the plan by more than a tenth of a part: the
+  /// next plan is to be made with it.
+  std::optional<MeasuredStep> takeMeasured();
   /// Null where Weight Stagehand is off. Who owns the parameters adds the programs
   /// and starts it; events reach it through here alone.
   WeightStreamer *weights();

@@ -142,7 +142,9 @@ public:
   /// Makes the parameter use the storage of `tensor`, so that training changes
   /// it in place and what the caller writes there counts. True if its layout
   /// fits and it is writable (a frozen value need not be); otherwise false:
-  /// the value was copied and the two are apart. Throws as setParameter.
+  /// the value was copied and the two are apart. So it is on a device with memory
+  /// of its own, but where blocks are streamed; a plan (`mode: planned`) binds
+  /// frozen values alone, which nobody may change then. Throws as setParameter.
   bool bindParameter(std::string_view key, const Tensor &tensor);
 
   /// Gives every parameter that has no value memory, with unspecified contents:

@@ -80,6 +80,10 @@ struct TransferOptions {
   /// while the tensor is not written.
   bool isParameter = false;
   TransferPriority priority = TransferPriority::Required;
+  /// When it runs was decided before the step. It waits for no token: its queue,
+  /// which carries one hop at a time, brings it in turn, and the gate hears of it
+  /// once it has passed.
+  bool isPlanned = false;
   /// May be null.
   std::shared_ptr<const TransferConsumer> consumer;
   std::shared_ptr<TransferChecksum> checksum;
@@ -111,6 +115,8 @@ public:
   virtual Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
   /// A token although the slots are full: nothing is left to wait for.
   virtual uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
+  /// A hop that was planned is done.
+  virtual void passed(Queue direction, uint64_t bytes, double seconds, bool succeeded) = 0;
   /// The hop is done, after `seconds` at work; not `succeeded` if the transfer
   /// failed. Told before the engine's next hop is asked for.
   virtual void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) = 0;

@@ -1,0 +1,79 @@
+//===- BlockClock.h - measures the parts of a step --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What the compute queue needs for each block, and for the rest of each phase,
+// without its waits for copies. Two entries of the queue per block, in two steps
+// in a row: the second and third, and again after 50, 150, 350... more, as a plan
+// that was made of it once seldom has to change. Of two measurements the lesser
+// counts: whatever disturbs only adds. One thread.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_BLOCKCLOCK_H
+#define SEGUE_LIB_SERVICES_MEMORY_BLOCKCLOCK_H
+
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Plan/MeasuredStep.h"
+#include "segue/runtime/Tensor/Tensor.h"
+#include <memory>
+
+namespace segue::inline runtime {
+
+/// What the compute queue waits for a copy; written there.
+struct CopyWait {
+  bool isLate = false;
+  double begin = 0, end = 0;
+  double seconds() const { return isLate ? end - begin : 0; }
+};
+
+/// Has the compute queue wait for what writes `tensor`, as the next reader will,
+/// and look at the clock. Null on a device without a queue whose waits could be
+/// seen. `mark`: the position of the last entry.
+std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64_t &mark);
+
+class BlockClock {
+public:
+  explicit BlockClock(Device &device) : device_(device) {}
+
+  void beginStep();
+  void onPhase();
+  void onBlockBegin();
+  void onBlockEnd();
+  /// A tensor that was brought is needed next.
+  void onNeed(const Tensor &tensor);
+  /// Blocks until the compute queue has come to the last mark.
+  void endStep();
+  void abortStep() { isOn_ = false; }
+
+  /// What two steps have shown, once.
+  std::optional<MeasuredStep> take();
+
+private:
+  /// Part `part` begins, or goes on.
+  void mark(size_t part);
+
+  Device &device_;
+  uint64_t steps_ = 0, next_ = 1, pause_ = 50;
+  bool isOn_ = false;
+  /// When the compute queue came to each mark; written there.
+  std::vector<std::shared_ptr<double>> marks_;
+  /// The part from each mark on, indices into measured_.
+  std::vector<size_t> parts_, open_;
+  struct Part {
+    bool isBlock;
+    double seconds = 0;
+  };
+  std::vector<Part> measured_;
+  std::vector<std::pair<size_t, std::shared_ptr<const CopyWait>>> waits_;
+  uint64_t lastMark_ = 0;
+  std::vector<Part> before_;
+  std::optional<MeasuredStep> ready_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_BLOCKCLOCK_H
