@@ -112,6 +112,9 @@ public:
       return module.emitError() << "no instruction set to compile kernels for: ask for x86-64-v3, x86-64-v4 or both";
     if (!module.lookupSymbol<func::FuncOp>("forward"))
       return module.emitError() << "module has no function @forward to compile";
+    if (options.blockPrograms &&
+        failed(runPasses("blocks", [](PassManager &pm) { return buildBlockPipeline(pm, true), success(); })))
+      return failure();
     if (options.training && failed(runPasses("training", [&](PassManager &pm) -> LogicalResult {
           std::string error;
           if (succeeded(buildTrainingPipeline(pm, options.optimizer, error, options.gradientStatistics)))

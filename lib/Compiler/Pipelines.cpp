@@ -46,15 +46,22 @@ static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error)
   return pass;
 }
 
+void segue::buildBlockPipeline(OpPassManager &pm, bool blockPrograms) {
+  if (!blockPrograms)
+    return;
+  addCleanup(pm);
+  pm.addPass(createSegueOutlineBlocks());
+}
+
 LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimizer, std::string &error,
-                                           bool gradientStatistics) {
+                                           StatisticsPer statistics) {
   addCleanup(pm);
   pm.addPass(createSegueAutodiff());
   addCleanup(pm);
   pm.addPass(createSeguePlanSaved());
   addCleanup(pm);
-  if (gradientStatistics)
-    pm.addPass(createSegueGradientStatistics());
+  if (statistics != StatisticsPer::Nothing)
+    pm.addPass(createSegueGradientStatistics({.perLayer = statistics == StatisticsPer::Layer}));
   if (optimizer == "none")
     return success();
   std::unique_ptr<Pass> pass = createOptimizer(optimizer, error);
@@ -90,9 +97,14 @@ namespace {
 struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
   Option<std::string> optimizer{*this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, or none"),
                                 llvm::cl::init("adamw")};
-  Option<bool> gradientStatistics{*this, "gradient-statistics",
-                                  llvm::cl::desc("@backward returns statistics of each block's gradients"),
-                                  llvm::cl::init(false)};
+  Option<StatisticsPer> gradientStatistics{*this, "gradient-statistics",
+                                           llvm::cl::desc("@backward returns statistics of the gradients of each"),
+                                           llvm::cl::values(clEnumValN(StatisticsPer::Nothing, "nothing", "of none"),
+                                                            clEnumValN(StatisticsPer::Block, "block", "block"),
+                                                            clEnumValN(StatisticsPer::Layer, "layer", "linear layer")),
+                                           llvm::cl::init(StatisticsPer::Nothing)};
+  Option<bool> blockPrograms{*this, "block-programs", llvm::cl::desc("A function for each block of @forward, too"),
+                             llvm::cl::init(false)};
 };
 
 struct LayoutOptions : PassPipelineOptions<LayoutOptions> {
@@ -107,6 +119,7 @@ void segue::registerSeguePipelines() {
       "segue-training-pipeline", "Derive @backward, plan what is saved, make @optimizer",
       [](OpPassManager &pm, const TrainingOptions &options) {
         std::string error;
+        buildBlockPipeline(pm, options.blockPrograms);
         if (failed(buildTrainingPipeline(pm, options.optimizer, error, options.gradientStatistics)))
           llvm::report_fatal_error(llvm::Twine("segue-training-pipeline: ") + error, /*gen_crash_diag=*/false);
       });

@@ -1,12 +1,14 @@
 """The compiler of Segue. Use segue.compile instead."""
 
 def compile(text: str, name: str, training: bool = True, optimizer: str = "none", stitch_hints: str = "",
-            gradient_statistics: bool = False, frozen_storage: str = "") -> bytes:
+            gradient_statistics: str = "", block_programs: bool = False,
+            frozen_storage: str = "") -> bytes:
     """The bytes of a .segue file from a module of the segue dialect.
 
     `optimizer` is a kind and options of the pass segue-optimizer, such as "adamw:beta2=0.95,decay=0.1".
-    `stitch_hints` is the path of a file that a run wrote, or empty. With `gradient_statistics` the backward program
-    returns f32 [4] per block: sum of squares, greatest magnitude, sum and number of its gradients' elements.
+    `stitch_hints` is the path of a file that a run wrote, or empty. With `gradient_statistics` "block" or "layer" the
+    backward program returns f32 [4] for each: sum of squares, greatest magnitude, sum and number of its gradients'
+    elements. With `block_programs` the forward program is there in pieces too, one for each block.
     `frozen_storage`, such as "int8_row", stores frozen matrices that only products read so; the products read the codes.
     Raises CompileError, whose report has the ``diagnostics``.
     """

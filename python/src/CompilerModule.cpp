@@ -28,14 +28,20 @@ using namespace nb::literals;
 }
 
 static nb::bytes compile(const std::string &text, const std::string &name, bool training, const std::string &optimizer,
-                         const std::string &stitchHints, bool gradientStatistics, const std::string &frozenStorage) {
+                         const std::string &stitchHints, const std::string &gradientStatistics, bool blockPrograms,
+                         const std::string &frozenStorage) {
   segue::CompileOptions options;
   options.name = name;
   options.training = training;
   options.optimizer = optimizer;
   options.stitchHints = stitchHints;
   options.frozenStorage = frozenStorage;
-  options.gradientStatistics = gradientStatistics;
+  if (!gradientStatistics.empty() && gradientStatistics != "block" && gradientStatistics != "layer")
+    raiseCompileError("gradient_statistics is \"" + gradientStatistics + "\"; it is \"block\", \"layer\" or empty");
+  options.gradientStatistics = gradientStatistics.empty()      ? segue::StatisticsPer::Nothing
+                               : gradientStatistics == "layer" ? segue::StatisticsPer::Layer
+                                                               : segue::StatisticsPer::Block;
+  options.blockPrograms = blockPrograms;
   std::string diagnostics;
   llvm::FailureOr<std::string> bytes = llvm::failure();
   {
@@ -52,5 +58,5 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
 NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
   m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
-        "gradient_statistics"_a = false, "frozen_storage"_a = "");
+        "gradient_statistics"_a = "", "block_programs"_a = false, "frozen_storage"_a = "");
 }

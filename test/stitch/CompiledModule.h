@@ -42,7 +42,7 @@ inline Binary compiled(const std::string &name, const std::string &text, const s
   options.training = training;
   options.optimizer = "none";
   options.stitchHints = hints;
-  options.gradientStatistics = statistics;
+  options.gradientStatistics = statistics ? StatisticsPer::Block : StatisticsPer::Nothing;
   CompiledModule module(text, options);
   if (!module.binary)
     throw std::runtime_error(module.diagnostics);

@@ -50,11 +50,20 @@ struct Flags {
   cl::opt<std::string> optimizer{
       "optimizer", cl::desc("kind[:key=value,...] with the options of segue-optimizer, or none; default: adamw"),
       cl::value_desc("spec"), cl::init("adamw"), cl::cat(category)};
-  cl::opt<bool> gradientStatistics{
+  cl::opt<StatisticsPer> gradientStatistics{
       "gradient-statistics",
-      cl::desc("The backward program returns f32 [4] per block: sum of squares, greatest magnitude, sum and number of "
-               "its gradients' elements"),
+      cl::ValueOptional,
+      cl::desc("The backward program returns f32 [4] per block (default) or linear layer: sum of squares, greatest "
+               "magnitude, sum and number of its gradients' elements"),
+      cl::values(clEnumValN(StatisticsPer::Block, "block", "of each block"),
+                 clEnumValN(StatisticsPer::Layer, "layer", "of each linear layer, adapters with the layer they adapt"),
+                 clEnumValN(StatisticsPer::Block, "", "")),
+      cl::init(StatisticsPer::Nothing),
       cl::cat(category)};
+  cl::opt<bool> blockPrograms{"block-programs",
+                              cl::desc("Compile @forward in pieces too, a program for each block: what Selective "
+                                       "Precision calibrates with"),
+                              cl::cat(category)};
   cl::opt<std::string> stitchHints{
       "stitch-hints",
       cl::desc("File of copies that a run left between programs (StitchReport::writeHints); layouts of inputs and "
@@ -78,6 +87,7 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.training = !flags.inferenceOnly;
   options.optimizer = flags.optimizer;
   options.gradientStatistics = flags.gradientStatistics;
+  options.blockPrograms = flags.blockPrograms;
   options.stitchHints = flags.stitchHints;
   options.frozenStorage = flags.frozenStorage;
   options.threads = flags.threads;

@@ -45,6 +45,9 @@ enum class Emit {
   Binary
 };
 
+/// What the backward program returns statistics of.
+enum class StatisticsPer { Nothing, Block, Layer };
+
 struct CompileOptions {
   /// Of the module, for people; kept in the file as the option "name".
   std::string name;
@@ -53,8 +56,11 @@ struct CompileOptions {
   /// `kind[:key=value,...]` with the options of the pass segue-optimizer, for
   /// example "sgd:momentum=0.9"; "none" makes no optimizer.
   std::string optimizer = "adamw";
-  /// `@backward` returns statistics of the gradients of each block.
-  bool gradientStatistics = false;
+  /// `@backward` returns statistics of the gradients of each of these.
+  StatisticsPer gradientStatistics = StatisticsPer::Nothing;
+  /// `@forward` in pieces too, a program for each block: what Selective
+  /// Precision calibrates with. For inference as for training.
+  bool blockPrograms = false;
   /// A file that the runtime's `StitchReport::writeHints` wrote: layouts of
   /// inputs and outputs change so that the copies between programs vanish.
   std::string stitchHints;

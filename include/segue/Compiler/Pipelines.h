@@ -15,13 +15,17 @@
 #define SEGUE_COMPILER_PIPELINES_H
 
 #include "mlir/Pass/PassManager.h"
+#include "segue/Compiler/Compiler.h"
 
 namespace segue {
+
+/// Makes a function of each block of `@forward`, where that is asked for.
+void buildBlockPipeline(mlir::OpPassManager &pm, bool blockPrograms);
 
 /// Derives `@backward`, plans what is saved, and makes `@optimizer` by a spec
 /// as in CompileOptions. Fails, with a message in `error`, for a bad spec.
 llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringRef optimizer, std::string &error,
-                                          bool gradientStatistics = false);
+                                          StatisticsPer statistics = StatisticsPer::Nothing);
 
 /// Decides the layouts of inputs and outputs, by `stitchHints` unless empty;
 /// stores frozen weights as `frozenStorage` says, unless empty.

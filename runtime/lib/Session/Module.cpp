@@ -235,9 +235,13 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
   token.valid_ = false;
   std::vector<Tensor> results = submit(device_, *program, std::move(token.backwardInputs_), events);
   TensorMap gradients;
-  for (size_t i = 0; i < results.size(); ++i)
-    if (program->outputs()[i].role == Role::Gradient)
-      gradients[program->outputs()[i].of] = std::move(results[i]);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Value &output = program->outputs()[i];
+    if (output.role == Role::Gradient)
+      gradients[output.of] = std::move(results[i]);
+    else if (output.role == Role::Statistics && events)
+      events->onStatistics(*program, uint32_t(i), results[i]);
+  }
   return gradients;
 }
 

@@ -18,27 +18,101 @@ namespace segue {
 using namespace mlir;
 using namespace segue;
 
-/// The gradients of each block's parameters, blocks in the order of `forward`.
-static llvm::MapVector<StringAttr, SmallVector<Value>> gradientsByBlock(func::FuncOp forward, func::FuncOp backward) {
-  llvm::StringMap<StringAttr> blockOfParameter;
-  llvm::MapVector<StringAttr, SmallVector<Value>> blocks;
+namespace {
+/// What a result of statistics is over.
+struct Unit {
+  StringAttr block;
+  SmallVector<Value> gradients;
+};
+/// By the name that results give it.
+using Units = llvm::MapVector<StringAttr, Unit>;
+
+/// The parameters of a block, trained or frozen, by name.
+struct BlockParameters {
+  SmallVector<StringRef> trained, frozenLayers, trainedLayers;
+};
+} // namespace
+
+/// "h.0.fc" of "h.0.fc.weight".
+static StringRef parentOf(StringRef name) { return name.contains('.') ? name.rsplit('.').first : StringRef(); }
+
+static bool isAtOrBelow(StringRef name, StringRef path) {
+  return name.consume_front(path) && (name.empty() || name.front() == '.');
+}
+
+/// The layer that is nearest to a parameter in the tree of names, if just one
+/// is; the search ends below the block.
+static StringRef nearestLayer(StringRef parameter, ArrayRef<StringRef> layers, StringRef block) {
+  for (StringRef path = parentOf(parameter); !path.empty() && path != block; path = parentOf(path)) {
+    StringRef found;
+    unsigned count = 0;
+    for (StringRef layer : layers)
+      if (isAtOrBelow(layer, path))
+        found = layer, ++count;
+    if (count)
+      return count == 1 ? found : StringRef();
+  }
+  return {};
+}
+
+/// By parameter, the unit that its gradient counts for.
+static llvm::StringMap<StringRef> layersOfParameters(const BlockParameters &block, StringRef name) {
+  llvm::StringMap<StringRef> layers;
+  for (StringRef parameter : block.trained) {
+    StringRef layer = nearestLayer(parameter, block.frozenLayers, name);
+    if (layer.empty())
+      layer = nearestLayer(parameter, block.trainedLayers, name);
+    if (!layer.empty())
+      layers[parameter] = layer;
+  }
+  return layers;
+}
+
+/// The units in the order of `forward` with the gradients of their parameters.
+static Units gradientsByUnit(func::FuncOp forward, func::FuncOp backward, bool perLayer) {
+  llvm::MapVector<StringAttr, BlockParameters> blocks;
   for (Operation &op : forward.getBody().front())
     if (auto block = op.getAttrOfType<StringAttr>(SegueDialect::kBlockAttr))
       blocks[block];
-  for (BlockArgument argument : forward.getArguments())
-    if (argumentRole(forward, argument.getArgNumber()) == Role::Parameter)
-      if (auto block = dyn_cast_if_present<StringAttr>(blockOfFirstUser(argument)))
-        blockOfParameter[argumentName(forward, argument.getArgNumber())] = block;
+  for (BlockArgument argument : forward.getArguments()) {
+    unsigned index = argument.getArgNumber();
+    Role role = argumentRole(forward, index);
+    auto block = dyn_cast_if_present<StringAttr>(blockOfFirstUser(argument));
+    if (!block || (role != Role::Parameter && role != Role::Frozen))
+      continue;
+    StringRef name = argumentName(forward, index);
+    BlockParameters &parameters = blocks[block];
+    if (role == Role::Parameter)
+      parameters.trained.push_back(name);
+    if (name.ends_with(".weight") && cast<RankedTensorType>(argument.getType()).getRank() == 2)
+      (role == Role::Frozen ? parameters.frozenLayers : parameters.trainedLayers).push_back(parentOf(name));
+  }
 
+  Units units;
+  llvm::StringMap<StringAttr> unitOf;
+  for (auto &[block, parameters] : blocks) {
+    if (!perLayer) {
+      units[block].block = block;
+      for (StringRef name : parameters.trained)
+        unitOf[name] = block;
+      continue;
+    }
+    for (const auto &[name, layer] : layersOfParameters(parameters, block.getValue())) {
+      unitOf[name] = StringAttr::get(forward.getContext(), layer);
+    }
+    for (ArrayRef<StringRef> layers : {ArrayRef(parameters.frozenLayers), ArrayRef(parameters.trainedLayers)})
+      for (StringRef layer : layers)
+        units[StringAttr::get(forward.getContext(), layer)].block = block;
+  }
   Operation *terminator = backward.getBody().front().getTerminator();
   for (unsigned index = 0; index < backward.getNumResults(); ++index) {
     auto of = backward.getResultAttrOfType<StringAttr>(index, SegueDialect::kOfAttr);
-    StringAttr block = of ? blockOfParameter.lookup(of.getValue()) : StringAttr();
-    if (block && resultRole(backward, index) == Role::Gradient)
-      blocks[block].push_back(terminator->getOperand(index));
+    StringAttr unit = of ? unitOf.lookup(of.getValue()) : StringAttr();
+    if (unit && resultRole(backward, index) == Role::Gradient)
+      units[unit].gradients.push_back(terminator->getOperand(index));
   }
-  blocks.remove_if([](auto &entry) { return entry.second.empty(); });
-  return blocks;
+  units.remove_if([](auto &entry) { return entry.second.gradients.empty(); });
+  return units;
 }
 
 /// f32 [4]: sum of squares, greatest magnitude, sum, count.
@@ -73,6 +147,8 @@ struct BlockTagger : OpBuilder::Listener {
 };
 
 struct GradientStatistics : segue::impl::SegueGradientStatisticsBase<GradientStatistics> {
+  using SegueGradientStatisticsBase::SegueGradientStatisticsBase;
+
   void runOnOperation() override {
     ModuleOp module = getOperation();
     FailureOr<func::FuncOp> forward = requireFunction(module, SegueDialect::kForward, getArgument());
@@ -83,14 +159,14 @@ struct GradientStatistics : segue::impl::SegueGradientStatisticsBase<GradientSta
     BlockTagger tagger;
     OpBuilder builder(&getContext(), &tagger);
     builder.setInsertionPoint(terminator);
-    for (auto &[block, gradients] : gradientsByBlock(*forward, *backward)) {
-      tagger.block = block;
-      Value result = writeStatistics(builder, gradients);
+    for (auto &[name, unit] : gradientsByUnit(*forward, *backward, perLayer)) {
+      tagger.block = unit.block;
+      Value result = writeStatistics(builder, unit.gradients);
       terminator->insertOperands(terminator->getNumOperands(), result);
       (void)backward->insertResult(
           backward->getNumResults(), result.getType(),
-          signatureAttrs(&getContext(), ("statistics." + block.getValue()).str(), Role::Statistics, block.getValue()));
-      ++blocks;
+          signatureAttrs(&getContext(), ("statistics." + name.getValue()).str(), Role::Statistics, name.getValue()));
+      ++units;
     }
   }
 };

@@ -411,6 +411,16 @@ void MemoryServices::onBlockInput(const Program &program, uint32_t input, Tensor
   actor ? actor->onBlockInput(program, input, value) : impl_->options.next->onBlockInput(program, input, value);
 }
 
+void MemoryServices::onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {
+  Impl &s = *impl_;
+  if (s.options.next)
+    s.options.next->onStatistics(program, output, statistics);
+  if (!s.inStep)
+    return;
+  for (const auto &actor : s.actors)
+    actor->onStatistics(program, output, statistics);
+}
+
 Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
 Json MemoryServices::weightRecord() const { return impl_->weights ? impl_->weights->streamer().record() : Json(); }
 Json MemoryServices::activationRecord() const {

@@ -59,6 +59,7 @@ public:
   virtual bool defersInput(const Program &program, uint32_t input, const Tensor &value) { return false; }
   /// To the actor that deferred it.
   virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
+  virtual void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {}
 
   virtual void beginStep(int64_t step) {}
   /// Tells the policy of copies that have ended. Before every event.

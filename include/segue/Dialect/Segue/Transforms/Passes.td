@@ -190,6 +190,14 @@ def SegueGradientStatistics : Pass<"segue-gradient-statistics", "::mlir::ModuleO
     the number of threads. The reductions belong to the block whose gradients
     they read, and fuse with the kernels that make them.
 
+    With `per-layer`, a layer of a block gets a result each, `statistics.<layer>`
+    of `<layer>`: the linear layers, whose weight `<layer>.weight` has rank 2. A
+    parameter belongs to the frozen layer that is nearest above or below it in
+    the tree that the dots in names make, within its block: an adapter
+    `h.0.fc.a.weight` to `h.0.fc.base`, the only one under `h.0.fc`. Trained
+    weights of rank 2 that have none are layers themselves. What belongs to no
+    layer, such as norms, has no statistics then.
+
     ```mlir
     return %dw : tensor<4x8xf32>
     ```
@@ -206,7 +214,42 @@ def SegueGradientStatistics : Pass<"segue-gradient-statistics", "::mlir::ModuleO
     ```
   }];
   let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
-  let statistics = [Statistic<"blocks", "blocks", "Blocks with statistics">];
+  let options = [Option<"perLayer", "per-layer", "bool", "false", "A result for each linear layer, not for each block">];
+  let statistics = [Statistic<"units", "units", "Blocks, or layers, with statistics">];
+}
+
+def SegueOutlineBlocks : Pass<"segue-outline-blocks", "::mlir::ModuleOp"> {
+  let summary = "makes a function of each block of @forward";
+  let description = [{
+    Calibration asks how much a block's output changes when its weights are
+    quantised. For that a block must run by itself, on the inputs that it has in
+    a normal forward. This pass adds functions `@segment.0`, `@segment.1`, ...
+    which one after the other do what `@forward` does: a run of ops of one
+    block, or of none, each. `@forward` stays.
+
+    Arguments of `@forward` keep their attributes. A value that goes from one
+    segment to another is an output of the first and an input of the second; it
+    is called as the result of `@forward` that it is, or `value.<k>`, counted in
+    the order of definition. Constants are repeated where they are read. It goes
+    before `segue-autodiff`.
+
+    ```mlir
+    func.func @forward(%x: ... {segue.name = "x"}, %w: ... {segue.name = "w", segue.role = #segue.role<frozen>})
+        -> (... {segue.name = "y"}) {
+      %0 = segue.exp %x : tensor<4xf32>
+      %1 = segue.mul %0, %w {segue.block = "h.0"} : tensor<4xf32>
+      return %1 : tensor<4xf32>
+    }
+    ```
+    becomes, beside it,
+    ```mlir
+    func.func @segment.0(%x: ... {segue.name = "x"}) -> (... {segue.name = "value.0", segue.role = output})
+    func.func @segment.1(%0: ... {segue.name = "value.0", segue.role = input}, %w: ...)
+        -> (... {segue.name = "y", segue.role = output})
+    ```
+  }];
+  let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
+  let statistics = [Statistic<"segments", "segments", "Functions made">];
 }
 
 def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {

@@ -71,6 +71,11 @@ public:
   /// No later command reads input `input`; the program's handles of it are gone.
   virtual void onFree(const Program &program, uint32_t input) {}
 
+  /// The result (role statistics) of a backward program that was submitted: f32
+  /// [4] on the device, final once queued work is done. See segue-gradient-statistics
+  /// for what is in it; output.of names the block or layer.
+  virtual void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {}
+
   /// Asked before a program begins, for each parameter, gradient and state of an
   /// optimizer that its commands touch within blocks alone (see BlockUses.h).
   /// True: it is brought by onBlockInput, and `value` may lie anywhere. An output

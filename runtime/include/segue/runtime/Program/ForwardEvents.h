@@ -70,6 +70,10 @@ public:
     if (target)
       target->onBlockInput(program, input, value);
   }
+  void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override {
+    if (target)
+      target->onStatistics(program, output, statistics);
+  }
 };
 
 } // namespace segue::inline runtime

@@ -31,7 +31,8 @@ enum class Role : int8_t {
   Saved = 4,
   Gradient = 5,
   State = 6,
-  Hyper = 7
+  Hyper = 7,
+  Statistics = 8
 };
 
 std::string_view name(Role role);
