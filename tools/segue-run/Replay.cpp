@@ -48,6 +48,20 @@ static std::vector<std::string> headTexts(const Json &root, const char *key) {
   return result;
 }
 
+/// Names of units, or objects that have one.
+static void readUnits(const Json &root, ReplayLog &log) {
+  auto list = root.find("units");
+  if (list == root.end())
+    return;
+  for (const Json &item : *list) {
+    bool isNamed = item.is_object() && item.contains("name") && item["name"].is_string();
+    if (!list->is_array() || !(item.is_string() || isNamed))
+      throw MalformedEvent("\"units\" must be a list of texts, or of objects with a text \"name\"");
+    log.units.push_back((isNamed ? item["name"] : item).get<std::string>());
+    log.unitDetails.push_back(isNamed ? item : Json());
+  }
+}
+
 static ReplayLog readHead(const Json &root) {
   if (!root.is_object())
     throw MalformedEvent("a log is an object with \"service\", \"config\" and \"events\"");
@@ -59,7 +73,7 @@ static ReplayLog readHead(const Json &root) {
   log.name = root.value("name", "");
   log.config = root.value("config", Json::object());
   log.owners = headTexts(root, "register");
-  log.units = headTexts(root, "units");
+  readUnits(root, log);
   log.base = root.value("base", Json());
   if (!log.config.is_object())
     throw MalformedEvent("\"config\" must be an object");

@@ -232,6 +232,52 @@ TEST(SelectivePrecision, AbortForgetsTheStep) {
   EXPECT_EQ(precision.decide(2).units[0].relative, 1.0);
 }
 
+// The session aborts a step whose loss is no number; that loss takes units back
+// all the same, and the step is tried again without them.
+TEST(SelectivePrecision, TheLossOfAnAbortedStepTakesUnitsBack) {
+  auto precision = make(plain, {"x", "y"});
+  for (int64_t step = 0; step < 5; ++step)
+    precision.loss(step, 1);
+  precision.stats(5, Norms{0.01, 1.99});
+  EXPECT_TRUE(precision.decide(5).watch);
+  EXPECT_EQ(precision.precisions(6)[0], Precision::Int8);
+  precision.stats(6, Norms{0.01, 1.99});
+  precision.abortStep(6);
+  EXPECT_EQ(precision.loss(6, NAN), std::vector<size_t>{0});
+  EXPECT_EQ(precision.precisions(6)[0], Precision::Bf16) << "when it is tried again";
+  precision.stats(6, Norms{0.01, 1.99});
+  precision.abortStep(6); // for another reason
+  EXPECT_EQ(precision.precisions(6)[0], Precision::Bf16) << "and again";
+  precision.stats(6, Norms{0.01, 1.99});
+  EXPECT_EQ(precision.decide(6).units[0].reason, "quarantine");
+}
+
+TEST(SelectivePrecision, AFormThatAUnitLacksIsNotChosen) {
+  std::string config = plain;
+  config.insert(config.rfind('}'), R"(, "low_precisions": ["int8", "fp8_e4m3"], "force_int8_blocks": ["x"])");
+  std::vector<PrecisionUnit> units{{.name = "x"}, {.name = "y", .forms = {Precision::Fp8E4M3}}, {.name = "z"}};
+  SelectivePrecision precision(parse(config), units);
+  precision.stats(0, Norms{0.01, 0.01, 2.98});
+  EXPECT_EQ(precision.decide(0).units[1].precision, Precision::Fp8E4M3);
+  units[0].forms = {Precision::Fp8E4M3};
+  expectPart(messageOf([&] { SelectivePrecision(parse(config), units); }),
+             "\"x\" cannot be int8: no slab has it in int8");
+}
+
+TEST(SelectivePrecision, UnitsThatAreNotEligibleStay) {
+  std::vector<PrecisionUnit> units{
+      {.name = "x", .eligible = false, .why = "no source", .stays = Precision::Int8, .bf16Bytes = 20, .int8Bytes = 10},
+      {.name = "y", .bf16Bytes = 20, .int8Bytes = 11}};
+  SelectivePrecision precision(parse(plain), units);
+  EXPECT_EQ(precision.precisions(0)[0], Precision::Int8);
+  precision.stats(0, Norms{1.99, 0.01});
+  PrecisionDecision decision = precision.decide(0);
+  EXPECT_EQ(decision.units[0].precision, Precision::Int8);
+  EXPECT_EQ(decision.units[0].reason, "ineligible");
+  EXPECT_EQ(decision.changes, 1);
+  EXPECT_EQ(precision.storedBytes(precision.precisions(1)), std::pair(int64_t(21), int64_t(40)));
+}
+
 // Faults: the slab fails, or there is no memory for the other form.
 TEST(SelectivePrecision, RefusedAndPostponedUnits) {
   auto precision = make(plain, {"x", "y"});
@@ -241,9 +287,14 @@ TEST(SelectivePrecision, RefusedAndPostponedUnits) {
   EXPECT_EQ(precision.precisions(1)[0], Precision::Bf16);
   precision.stats(1, Norms{0.01, 1.99});
   EXPECT_EQ(precision.decide(1).units[0].reason, "first") << "the next decision tries again";
-  precision.refuse("x", 1);
   precision.stats(2, Norms{0.01, 1.99});
-  EXPECT_EQ(precision.decide(2).units[0].reason, "quarantine");
+  EXPECT_EQ(precision.precisions(3)[0], Precision::Int8);
+  precision.postpone("x", 1); // there was memory for the switch, and is none now
+  EXPECT_EQ(precision.precisions(3)[0], Precision::Bf16);
+  precision.refuse("x", 2);
+  EXPECT_EQ(precision.precisions(2)[0], Precision::Bf16) << "at once";
+  precision.stats(3, Norms{0.01, 1.99});
+  EXPECT_EQ(precision.decide(3).units[0].reason, "quarantine");
   expectPart(messageOf([&] { precision.refuse("w", 2); }), "no unit \"w\"");
 }
 

@@ -17,7 +17,7 @@ namespace segue::tool {
 namespace {
 class SelectivePrecisionReplayer : public Replayer {
 public:
-  explicit SelectivePrecisionReplayer(const ReplayLog &log) : log_(log), precision_(read(log), unitsOf(log.units)) {}
+  explicit SelectivePrecisionReplayer(const ReplayLog &log) : log_(log), precision_(read(log), unitsOf(log)) {}
 
   Json apply(EventReader &event) override;
 
@@ -26,18 +26,14 @@ private:
     ConfigReader reader = log.readConfig();
     return SelectivePrecisionConfig::read(reader);
   }
-  static std::vector<PrecisionUnit> unitsOf(const std::vector<std::string> &names) {
-    std::vector<PrecisionUnit> units;
-    for (const std::string &name : names)
-      units.push_back({.name = name});
-    return units;
-  }
+  static std::vector<PrecisionUnit> unitsOf(const ReplayLog &log);
   Json calibration(EventReader &event);
   Json stats(EventReader &event);
   Json decide(EventReader &event);
   Json fingerprint(EventReader &event);
   Json loadCache(EventReader &event);
   Json configCase(EventReader &event);
+  Json observe(EventReader &event);
   Json precisions(const PrecisionDecision &decision) const;
 
   ReplayLog log_;
@@ -45,6 +41,41 @@ private:
   std::map<std::string, std::string> fingerprints_;
 };
 } // namespace
+
+static std::optional<Precision> parsePrecision(const Json &text) {
+  for (Precision precision : {Precision::Bf16, Precision::Int8, Precision::Fp8E4M3})
+    if (text == name(precision))
+      return precision;
+  return std::nullopt;
+}
+
+/// Of a log that a run wrote: see RecordedPrecision.cpp.
+std::vector<PrecisionUnit> SelectivePrecisionReplayer::unitsOf(const ReplayLog &log) {
+  std::vector<PrecisionUnit> units;
+  for (size_t i = 0; i < log.units.size(); ++i) {
+    PrecisionUnit &unit = units.emplace_back();
+    unit.name = log.units[i];
+    if (i >= log.unitDetails.size() || log.unitDetails[i].is_null())
+      continue;
+    const Json &details = log.unitDetails[i];
+    try {
+      unit.eligible = details.value("eligible", true);
+      unit.why = details.value("why", "");
+      unit.stays = parsePrecision(details.value("stays", "bf16")).value_or(Precision::Bf16);
+      for (const Json &form : details.value("forms", Json::array()))
+        if (auto precision = parsePrecision(form))
+          unit.forms.push_back(*precision);
+      if (details.contains("bytes")) {
+        unit.bf16Bytes = details["bytes"].at(0).get<int64_t>();
+        unit.int8Bytes = details["bytes"].at(1).get<int64_t>();
+        unit.fp8Bytes = details["bytes"].at(2).get<int64_t>();
+      }
+    } catch (const Json::exception &error) {
+      throw MalformedEvent("\"units\": \"" + unit.name + "\": " + error.what());
+    }
+  }
+  return units;
+}
 
 /// A number, or "nan", "inf", "-inf".
 static std::optional<double> numberOf(const Json &value) {
@@ -106,6 +137,17 @@ Json SelectivePrecisionReplayer::stats(EventReader &event) {
     if (std::ranges::find(log_.units, unit) == log_.units.end())
       throw Error(ErrorCode::NameUnknown, "there is no unit \"" + unit + "\"");
   return {{"skipped", !precision_.stats(step, norms)}};
+}
+
+Json SelectivePrecisionReplayer::observe(EventReader &event) {
+  std::optional<Precision> form = parsePrecision(event.json("form"));
+  std::optional<double> error = numberOf(event.json("error"));
+  if (!form)
+    event.refuse("form", "int8 or fp8_e4m3");
+  if (!error)
+    event.refuse("error", "a number or \"inf\"");
+  precision_.observeError(event.text("unit"), *form, *error);
+  return Json::object();
 }
 
 Json SelectivePrecisionReplayer::precisions(const PrecisionDecision &decision) const {
@@ -204,13 +246,26 @@ Json SelectivePrecisionReplayer::apply(EventReader &event) {
     precision_.abortStep(event.integer("step"));
     return Json::object();
   }
+  if (op == "observe")
+    return observe(event);
+  if (op == "refuse" || op == "postpone") {
+    std::string unit = event.text("unit");
+    int64_t step = event.integer("step");
+    op == "refuse" ? precision_.refuse(unit, step) : precision_.postpone(unit, step);
+    return Json::object();
+  }
+  if (op == "restore") {
+    precision_.restoreState(event.json("state"));
+    return Json::object();
+  }
   if (op == "fingerprint")
     return fingerprint(event);
   if (op == "load_cache")
     return loadCache(event);
   if (op == "config_case")
     return configCase(event);
-  event.unknownOp({"calibration", "stats", "decide", "loss", "abort_step", "fingerprint", "load_cache", "config_case"});
+  event.unknownOp({"calibration", "stats", "decide", "loss", "abort_step", "observe", "refuse", "postpone", "restore",
+                   "fingerprint", "load_cache", "config_case"});
 }
 
 std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log) {

@@ -47,8 +47,10 @@ struct ReplayLog {
   Json config;
   /// `register`: the owners that Conductor knows, in order.
   std::vector<std::string> owners;
-  /// `units` of Selective Precision.
+  /// `units` of Selective Precision: names, and what recorded runs say of each;
+  /// null for a name alone.
   std::vector<std::string> units;
+  std::vector<Json> unitDetails;
   /// `base` of SquareQ; null if absent.
   Json base;
 

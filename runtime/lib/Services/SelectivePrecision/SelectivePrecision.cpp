@@ -31,10 +31,15 @@ SelectivePrecision::SelectivePrecision(SelectivePrecisionConfig config, std::vec
     Unit &unit = now_->units[i];
     bool low = std::ranges::find(config_.forceInt8, names[i]) != config_.forceInt8.end();
     bool high = std::ranges::find(config_.forceBf16, names[i]) != config_.forceBf16.end();
-    if (low && !units_[i].eligible)
+    std::string why = !units_[i].eligible                   ? units_[i].why
+                      : low && !hasForm(i, Precision::Int8) ? "no slab has it in int8"
+                                                            : "";
+    if (low && !why.empty())
       throw ConfigError("memory.stagehand.selective_precision", "force_int8_blocks",
-                        "\"" + names[i] + "\" cannot be int8: " + units_[i].why, units_[i].why);
-    if (low || high)
+                        "\"" + names[i] + "\" cannot be int8: " + why, why);
+    if (!units_[i].eligible)
+      unit.precision = units_[i].stays;
+    if ((low || high) && units_[i].eligible)
       unit.forced = low ? Precision::Int8 : Precision::Bf16;
     // Lists alone decide in static mode, from the first step on.
     if (low && config_.mode == SelectivePrecisionConfig::Mode::Static)
@@ -66,6 +71,7 @@ void SelectivePrecision::enter(int64_t step) {
 void SelectivePrecision::abortStep(int64_t step) {
   if (step == now_->step)
     *now_ = *before_;
+  abortedStep_ = step;
 }
 
 std::vector<Precision> SelectivePrecision::precisions(int64_t step) const {
@@ -103,10 +109,21 @@ std::optional<double> SelectivePrecision::errorOf(const Unit &unit, Precision fo
   return form == Precision::Bf16 ? std::nullopt : unit.errors[uint8_t(form)];
 }
 
-/// The allowed form with the smaller known error; int8 on a tie.
-Precision SelectivePrecision::lowFormOf(const Unit &unit) const {
-  Precision best = config_.lowPrecisions.front();
+bool SelectivePrecision::hasForm(size_t index, Precision form) const {
+  const std::vector<Precision> &forms = units_[index].forms;
+  return forms.empty() || std::ranges::find(forms, form) != forms.end();
+}
+
+/// The allowed form with the smaller known error; int8 on a tie. Bf16 if it has
+/// none of the allowed ones.
+Precision SelectivePrecision::lowFormOf(size_t index) const {
+  const Unit &unit = now_->units[index];
+  Precision best = Precision::Bf16;
   for (Precision form : config_.lowPrecisions) {
+    if (!hasForm(index, form))
+      continue;
+    if (best == Precision::Bf16)
+      best = form;
     double error = errorOf(unit, form).value_or(INFINITY), least = errorOf(unit, best).value_or(INFINITY);
     if (error < least || (error == least && form == Precision::Int8))
       best = form;
@@ -123,6 +140,7 @@ bool SelectivePrecision::stats(int64_t step, std::span<const std::optional<doubl
     throw Error(ErrorCode::InvalidArgument, "selective precision: " + std::to_string(norms.size()) + " norms for " +
                                                 std::to_string(units_.size()) + " units");
   enter(step);
+  abortedStep_.reset();
   double sum = 0;
   int64_t count = 0, silent = 0;
   for (const std::optional<double> &norm : norms) {
@@ -147,14 +165,15 @@ bool SelectivePrecision::stats(int64_t step, std::span<const std::optional<doubl
   return true;
 }
 
-std::optional<double> SelectivePrecision::sensitivityOf(const Unit &unit, UnitDecision &decision) const {
+std::optional<double> SelectivePrecision::sensitivityOf(size_t index, UnitDecision &decision) const {
+  const Unit &unit = now_->units[index];
   if (unit.history.empty())
     return std::nullopt;
   double sum = 0;
   for (double relative : unit.history)
     sum += relative;
   decision.relative = sum / double(unit.history.size());
-  Precision form = unit.precision == Precision::Bf16 ? lowFormOf(unit) : unit.precision;
+  Precision form = unit.precision == Precision::Bf16 ? lowFormOf(index) : unit.precision;
   decision.error = errorOf(unit, form);
   double gradScore = std::min(*decision.relative / config_.gradSensitivityThreshold, 1.0);
   double score = gradScore;
@@ -180,18 +199,18 @@ UnitDecision SelectivePrecision::decideUnit(size_t index, int64_t step) {
     decision.reason = reason;
     return decision;
   };
-  decision.sensitivity = sensitivityOf(unit, decision);
+  decision.sensitivity = sensitivityOf(index, decision);
   if (unit.forced)
     return become(*unit.forced, "forced");
   if (!units_[index].eligible)
-    return become(Precision::Bf16, "ineligible");
+    return become(unit.precision, "ineligible");
   if (!decision.sensitivity)
     return become(unit.precision, "silent");
   double score = *decision.sensitivity;
   bool quarantined = step < unit.quarantinedUntil;
   if (!unit.decided) {
     unit.decided = true;
-    Precision low = lowFormOf(unit);
+    Precision low = lowFormOf(index);
     Precision between = config_.ambiguousDefault == Precision::Bf16 ? Precision::Bf16 : low;
     Precision first = score >= config_.bf16Threshold ? Precision::Bf16 : score < config_.int8Threshold ? low : between;
     if (quarantined)
@@ -206,7 +225,7 @@ UnitDecision SelectivePrecision::decideUnit(size_t index, int64_t step) {
     return become(unit.precision, "cooldown");
   if (unit.precision == Precision::Bf16 && score < config_.int8Threshold - config_.hysteresisMargin) {
     unit.lastSwitch = step;
-    return become(lowFormOf(unit), "down");
+    return become(lowFormOf(index), "down");
   }
   if (unit.precision != Precision::Bf16 && score >= config_.bf16Threshold) {
     unit.lastSwitch = step;
@@ -242,16 +261,26 @@ PrecisionDecision SelectivePrecision::decide(int64_t step) {
 }
 
 void SelectivePrecision::refuse(std::string_view name, int64_t step) {
-  Unit &unit = now_->units[indexOf(name)];
-  unit.precision = Precision::Bf16;
-  unit.lastSwitch = step;
-  unit.quarantinedUntil = step + config_.quarantineSteps;
+  size_t index = indexOf(name);
+  for (State *state : {now_.get(), before_.get()}) {
+    Unit &unit = state->units[index];
+    unit.precision = Precision::Bf16;
+    unit.lastSwitch = step;
+    unit.quarantinedUntil = step + config_.quarantineSteps;
+    // Nothing of it is left to be watched.
+    for (Watch &watch : state->watches)
+      std::erase(watch.units, index);
+  }
 }
 
 void SelectivePrecision::postpone(std::string_view name, int64_t step) {
   size_t index = indexOf(name);
   const Unit &old = before_->units[index];
   Unit &unit = now_->units[index];
+  if (unit.precision == old.precision) {
+    unit.precision = Precision::Bf16;
+    return;
+  }
   unit.precision = old.precision;
   unit.decided = old.decided;
   unit.lastSwitch = old.lastSwitch;
@@ -323,6 +352,8 @@ std::vector<size_t> SelectivePrecision::loss(int64_t step, double value) {
     while (int64_t(now_->losses.size()) > config_.lossWindow)
       now_->losses.pop_front();
   }
+  if (abortedStep_ == step)
+    *before_ = *now_; // the step is over: it is tried again from here
   return rolledBack;
 }
 
@@ -330,19 +361,29 @@ std::vector<size_t> SelectivePrecision::loss(int64_t step, double value) {
 // Telemetry
 //===----------------------------------------------------------------------===//
 
+std::pair<int64_t, int64_t> SelectivePrecision::storedBytes(std::span<const Precision> precisions) const {
+  int64_t stored = 0, bf16 = 0;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const PrecisionUnit &unit = units_[i];
+    int64_t bytes[] = {unit.bf16Bytes, unit.int8Bytes, unit.fp8Bytes};
+    bf16 += unit.bf16Bytes;
+    stored += bytes[uint8_t(precisions[i])];
+  }
+  return {stored, bf16};
+}
+
 Json SelectivePrecision::telemetry(int64_t step, const PrecisionDecision &decision) const {
-  int64_t counts[3] = {}, quarantined = 0, calibrated = 0, evaluated = 0, bf16Bytes = 0, storedBytes = 0;
+  int64_t counts[3] = {}, quarantined = 0, calibrated = 0, evaluated = 0;
   double sum = 0, greatest = 0, least = 0;
   Json details = Json::object();
+  std::vector<Precision> precisions;
   for (size_t i = 0; i < units_.size(); ++i) {
     const UnitDecision &one = decision.units[i];
     const PrecisionUnit &unit = units_[i];
     ++counts[uint8_t(one.precision)];
     quarantined += step < now_->units[i].quarantinedUntil;
     calibrated += std::ranges::any_of(now_->units[i].errors, [](const auto &error) { return error.has_value(); });
-    int64_t bytes[] = {unit.bf16Bytes, unit.int8Bytes, unit.fp8Bytes};
-    bf16Bytes += unit.bf16Bytes;
-    storedBytes += bytes[uint8_t(one.precision)];
+    precisions.push_back(one.precision);
     if (one.sensitivity) {
       sum += *one.sensitivity;
       greatest = evaluated ? std::max(greatest, *one.sensitivity) : *one.sensitivity;
@@ -357,6 +398,7 @@ Json SelectivePrecision::telemetry(int64_t step, const PrecisionDecision &decisi
                             {"precision", name(one.precision)},
                             {"reason", one.reason}};
   }
+  auto [stored, bf16] = storedBytes(precisions);
   double low = double(counts[1] + counts[2]), all = double(std::max<size_t>(units_.size(), 1));
   return {{"step_id", step},
           {"blocks_bf16", counts[0]},
@@ -367,7 +409,7 @@ Json SelectivePrecision::telemetry(int64_t step, const PrecisionDecision &decisi
           {"precision_changes", decision.changes},
           {"estimated_bandwidth_saving_pct", 50 * low / all},
           {"block_details", details},
-          {"actual_bandwidth_saving_pct", bf16Bytes ? 100.0 * double(bf16Bytes - storedBytes) / double(bf16Bytes) : 0},
+          {"actual_bandwidth_saving_pct", bf16 ? 100.0 * double(bf16 - stored) / double(bf16) : 0},
           {"rollbacks", now_->rollbacks},
           {"quarantined", quarantined},
           {"stats_skipped", now_->skipped},

@@ -42,6 +42,14 @@ void saveCalibration(const std::filesystem::path &path, std::string_view fingerp
 
 /// Relative error of one sample: |high - low| / |high| (L2, f64). 0 / 0 is 0;
 /// anything else over 0 is 1; with values that are not finite, +infinity.
+struct OutputError {
+  /// Sums of squares.
+  double difference = 0, norm = 0;
+
+  /// Values of one output more.
+  void add(std::span<const float> high, std::span<const float> low);
+  double value() const;
+};
 double calibrationError(std::span<const float> high, std::span<const float> low);
 
 } // namespace segue::inline runtime

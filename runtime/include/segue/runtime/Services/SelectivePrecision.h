@@ -19,7 +19,9 @@
 //   precision.precisions(step + 1);             // what the next step runs with
 //
 // Events of a later step make those of the step before final; until then
-// abortStep takes them back.
+// abortStep takes them back. The loss that ended a step which was aborted is
+// told after the abort: what it takes back stays taken back when the step is
+// tried again.
 //
 //===----------------------------------------------------------------------===//
 
@@ -35,11 +37,15 @@ namespace segue::inline runtime {
 /// What gets one precision.
 struct PrecisionUnit {
   std::string name;
-  /// False: stays bf16. Trained base weights, a form that the slab or the
+  /// False: stays as it is. Trained base weights, a form that the slab or the
   /// checkpoint lacks.
   bool eligible = true;
   /// Why not, for messages.
   std::string why;
+  /// The low forms that it can be stored in; empty: all of the config.
+  std::vector<Precision> forms = {};
+  /// What one that is not eligible is stored in.
+  Precision stays = Precision::Bf16;
   /// Stored size per form, bytes; 0 where unknown.
   int64_t bf16Bytes = 0, int8Bytes = 0, fp8Bytes = 0;
   /// Of its linear layers, for the fingerprint: out × in.
@@ -92,11 +98,12 @@ public:
   /// The units (indices) that go back to bf16 at the next step because of it.
   std::vector<size_t> loss(int64_t step, double value);
 
-  /// A unit could not be stored or read in its low form: bf16 from the next
-  /// step on, and quarantined.
+  /// A unit could not be stored or read in its low form: bf16 from now on, and
+  /// quarantined; no abort takes it back.
   void refuse(std::string_view unit, int64_t step);
   /// There was no memory for the other form: the unit keeps what it had before
-  /// the decision at `step`.
+  /// the decision at `step`, or, if it has that form for longer, goes to bf16
+  /// without having switched.
   void postpone(std::string_view unit, int64_t step);
 
   /// Forgets what happened in this step.
@@ -105,6 +112,9 @@ public:
   /// What the units run with in `step`: decisions and rollbacks of earlier
   /// steps, not those of the step itself.
   std::vector<Precision> precisions(int64_t step) const;
+
+  /// Bytes of all units as they are stored with these forms, and in bf16.
+  std::pair<int64_t, int64_t> storedBytes(std::span<const Precision> precisions) const;
 
   /// The record of a decision, without its time.
   Json telemetry(int64_t step, const PrecisionDecision &decision) const;
@@ -122,8 +132,9 @@ private:
   size_t indexOf(std::string_view unit) const;
   void enter(int64_t step);
   std::optional<double> errorOf(const Unit &unit, Precision form) const;
-  Precision lowFormOf(const Unit &unit) const;
-  std::optional<double> sensitivityOf(const Unit &unit, UnitDecision &decision) const;
+  bool hasForm(size_t index, Precision form) const;
+  Precision lowFormOf(size_t index) const;
+  std::optional<double> sensitivityOf(size_t index, UnitDecision &decision) const;
   UnitDecision decideUnit(size_t index, int64_t step);
   bool openWatch(int64_t step, std::vector<size_t> lowered);
   void closeWatch(double errorFactor);
@@ -132,6 +143,8 @@ private:
   std::vector<PrecisionUnit> units_;
   /// Now, and as it was at the end of the step before.
   std::unique_ptr<State> now_, before_;
+  /// Aborted, and not tried again yet.
+  std::optional<int64_t> abortedStep_;
 };
 
 } // namespace segue::inline runtime

@@ -1,0 +1,71 @@
+//===- PrecisionUnits.h - what Selective Precision chooses for --*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Makes units of the parameters that come to the device with their block:
+// blocks, or the linear layers of them that a slab has, in the order of
+// forward. A unit has a low form if a slab has one of its frozen weights in it
+// and the source beside the slab is known; a block whose base weights are
+// trained has none. What no slab has (norms, embeddings, modulation, the output
+// head) stays as it is and is listed.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SERVICES_PRECISIONUNITS_H
+#define SEGUE_RUNTIME_SERVICES_PRECISIONUNITS_H
+
+#include "segue/runtime/Services/SelectivePrecision.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include "segue/runtime/Tensor/TensorDesc.h"
+
+namespace segue::inline runtime {
+
+/// A parameter that is brought with its block.
+struct StreamedParameter {
+  /// "module.name", which is how the streamer knows it.
+  std::string key;
+  std::string module, name;
+  /// As in the program, "h.0".
+  std::string block;
+  TensorDesc desc;
+  bool isTrained = false;
+};
+
+/// The form that a slab has a weight in, if Selective Precision knows it.
+std::optional<Precision> precisionOf(const SlabLayer &layer);
+
+/// A weight of a unit in its low forms.
+struct UnitWeight {
+  StreamedParameter parameter;
+  /// By form; several slabs may have it.
+  std::map<Precision, std::shared_ptr<SlabServer>> forms;
+};
+
+struct UnitPlan {
+  PrecisionUnit unit;
+  std::string module, block;
+  std::vector<UnitWeight> weights;
+};
+
+struct PrecisionPlan {
+  std::vector<UnitPlan> units;
+  /// Frozen parameters that no form is chosen for: name and reason.
+  std::map<std::string, std::string> kept;
+
+  /// The unit of a result of statistics, by what it is of; SIZE_MAX if none is.
+  size_t unitOf(std::string_view module, std::string_view of, SelectivePrecisionConfig::Granularity granularity) const;
+};
+
+/// `parameters` are in the order of forward. A block's name stands for it where
+/// only one module has it, otherwise "<module>/<block>"; layers likewise,
+/// "<module>.<layer>".
+PrecisionPlan planPrecision(std::span<const StreamedParameter> parameters,
+                            std::span<const std::shared_ptr<SlabServer>> slabs,
+                            SelectivePrecisionConfig::Granularity granularity);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SERVICES_PRECISIONUNITS_H
