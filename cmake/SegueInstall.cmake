@@ -8,7 +8,8 @@ include(GNUInstallDirs)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/SegueRuntime")
 
-install(TARGETS SegueEngine SeguePrecision SegueReports SegueRuntime SegueSlabBuilder EXPORT SegueRuntimeTargets
+install(TARGETS SegueEngine SeguePrecision SegueReports SegueRuntime SegueServiceStates SegueSlabBuilder
+  EXPORT SegueRuntimeTargets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/segue"

@@ -50,11 +50,15 @@ class Program:
         self._module: _runtime.Module | None = None
         self._weight_names: tuple[str, ...] | None = None
 
-    def binary(self, optimizer: Optimizer | None) -> "_runtime.Binary":
-        """The binary with this optimizer; made at the first call."""
-        key = _optimizer_key(optimizer)
+    def binary(self, optimizer: Optimizer | None, statistics: str = "") -> "_runtime.Binary":
+        """The binary with this optimizer; made at the first call.
+
+        `statistics` is "block" or "layer" where Selective Precision is to know these: backward then returns statistics of
+        their gradients, and forward is there block by block, too.
+        """
+        key = _optimizer_key(optimizer) + statistics
         if key not in self._binaries:
-            self._bytes[key] = self._make(optimizer)
+            self._bytes[key] = self._make(optimizer, statistics)
             self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
         return self._binaries[key]
 
@@ -75,7 +79,7 @@ class Program:
             self._weight_names = tuple(v.name for v in (*module.parameters, *module.frozen))
         return self._weight_names
 
-    def _make(self, optimizer: Optimizer | None) -> bytes:
+    def _make(self, optimizer: Optimizer | None, statistics: str) -> bytes:
         from . import _compiler  # the compiler is loaded when code is made, not before
 
         parameters = [a.name for a in self.captured.named("parameter")]
@@ -83,7 +87,8 @@ class Program:
         return _compiler.compile(
             self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
-            stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage)
+            stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
+            gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics))
 
 
 class LoadedProgram(Program):
@@ -96,7 +101,7 @@ class LoadedProgram(Program):
         self._module = None
         self._weight_names = None
 
-    def binary(self, optimizer):
+    def binary(self, optimizer, statistics=""):
         has = {p.name for p in self._loaded.programs}
         if optimizer is not None and "optimizer" not in has:
             raise InvalidArgumentError(

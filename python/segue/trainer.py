@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -61,6 +62,24 @@ class StitchReport:
 
     def __str__(self) -> str:
         return self._report.table()
+
+
+def _statistics_of(config: str | os.PathLike | Mapping[str, Any] | None) -> str:
+    """What Selective Precision, where the config has it, is to know of gradients: "block", "layer" or nothing."""
+    if config is None:
+        return ""
+    if not isinstance(config, Mapping):
+        try:
+            with open(config, encoding="utf-8") as file:
+                config = json.load(file)
+        except (OSError, ValueError):
+            return ""  # the runtime says what is wrong with it
+    section: Any = config
+    for key in ("memory", "stagehand", "selective_precision"):
+        section = section.get(key) if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not section.get("enabled") or section.get("mode") == "off":
+        return ""
+    return "layer" if section.get("granularity") == "layer" else "block"
 
 
 class Trainer:
@@ -139,6 +158,7 @@ class Trainer:
             files["config_text"] = json.dumps(config)
         elif config is not None:
             files["config"] = os.fspath(config)
+        self._statistics = _statistics_of(config)
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
         self._session = _runtime.Session(
@@ -150,7 +170,7 @@ class Trainer:
         self._bind()
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
-        return [(name, m._primary.binary(self.optimizer)) for name, m in self.modules.items()]
+        return [(name, m._primary.binary(self.optimizer, self._statistics)) for name, m in self.modules.items()]
 
     def _ties(self) -> list[list[tuple[str, str]]]:
         """Parameters of several modules that are one tensor."""
@@ -214,6 +234,10 @@ class Trainer:
             from tqdm import tqdm
 
             bar = tqdm(total=steps, unit="step")
+        batches = iter(batches)
+        if first := list(itertools.islice(batches, self._session.calibration_samples)):
+            self.calibrate(first)
+            batches = itertools.chain(first, batches)
         try:
             for batch in batches:
                 if steps is not None and len(losses) >= steps:
@@ -227,6 +251,25 @@ class Trainer:
                 bar.close()
         self.sync()
         return losses
+
+    def calibrate(self, batches: Iterable[Mapping[str, Any]]) -> None:
+        """Measures on some batches what quantising each unit of Selective Precision changes, before training.
+
+        `fit` does it with its first batches, and a first step with its own. Nothing happens where nothing is to be measured, or
+        an earlier run has left the errors beside the slab.
+        """
+        parts = [part for batch in batches for part in self._micro_batches(batch)]
+        if self._session.calibration_samples:
+            self._session.calibrate(parts)
+
+    def precision(self) -> dict[str, Any]:
+        """The units of Selective Precision.
+
+        ``units`` is a list with the ``name``, the ``precision`` now, whether it is ``eligible`` and if not ``why``, its low ``forms``,
+        its ``weights`` and the bytes of each form; ``kept`` has the frozen parameters that stay as they are, with reasons. Empty where the
+        config has no Selective Precision.
+        """
+        return json.loads(self._session.precision_report())
 
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name; nothing changes."""
@@ -340,12 +383,13 @@ class Trainer:
         copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
         state = {n: give(t, "torch") for n, t in self._session.state().items()}
         return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
-                "seed": self._session.seed}
+                "seed": self._session.seed, "precision": self._session.precision_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`; everything is checked before anything changes."""
         pack = lambda tensors: {n: wrap(t, self._device) for n, t in tensors.items()}  # noqa: E731
-        self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]))
+        self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
+                              state.get("precision", ""))
         self.sync()
 
     def save(self, path: str | os.PathLike) -> None:

@@ -19,6 +19,7 @@
 #include "TensorExchange.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Runtime.h"
+#include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Telemetry/RunReport.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -296,6 +297,7 @@ static void bindSession(nb::module_ &m) {
             options.events = events;
             options.config = configOf(config, configText);
             options.recordEvents = recordEvents.value_or("");
+            options.makePrecision = precisionService();
             options.warn = [](const std::string &text) {
               nb::gil_scoped_acquire gil;
               nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
@@ -347,10 +349,30 @@ static void bindSession(nb::module_ &m) {
       .def("state", [](const Session &session) { return toDict(session.state()); })
       .def(
           "restore",
-          [](Session &session, const nb::dict &parameters, const nb::dict &state, int64_t step, int64_t seed) {
-            session.restore({tensorMap(parameters), tensorMap(state), step, seed});
+          [](Session &session, const nb::dict &parameters, const nb::dict &state, int64_t step, int64_t seed,
+             std::string precision) {
+            session.restore({tensorMap(parameters), tensorMap(state), step, seed, std::move(precision)});
           },
-          "parameters"_a, "state"_a, "step"_a, "seed"_a)
+          "parameters"_a, "state"_a, "step"_a, "seed"_a, "precision"_a = "")
+      .def_prop_ro("calibration_samples", &Session::calibrationSamples)
+      .def(
+          "calibrate",
+          [](Session &session, const nb::list &batches) {
+            std::vector<TensorMap> maps;
+            for (nb::handle batch : batches)
+              maps.push_back(tensorMap(nb::cast<nb::dict>(batch)));
+            nb::gil_scoped_release release;
+            session.calibrate(maps);
+          },
+          "batches"_a)
+      .def("precision_report",
+           [](const Session &session) {
+             return session.services() ? session.services()->precisionReport().dump() : std::string("{}");
+           })
+      .def("precision_state",
+           [](const Session &session) {
+             return session.services() ? session.services()->precisionState() : std::string();
+           })
       .def("save", &Session::save, "path"_a, ReleaseGil())
       .def("load", &Session::load, "path"_a, ReleaseGil());
 }

@@ -12,11 +12,11 @@
 #ifndef SEGUE_TEST_STITCH_COMPILEDMODULE_H
 #define SEGUE_TEST_STITCH_COMPILEDMODULE_H
 
+#include "RandomTensors.h"
 #include "segue/Compiler/Compiler.h"
 #include "segue/runtime/Runtime.h"
 #include <gtest/gtest.h>
 #include <optional>
-#include <random>
 #include <span>
 #include <stdexcept>
 
@@ -47,20 +47,6 @@ inline Binary compiled(const std::string &name, const std::string &text, const s
   if (!module.binary)
     throw std::runtime_error(module.diagnostics);
   return *module.binary;
-}
-
-/// Values in [-1, 1) on the host, the same for one seed.
-inline Tensor randomTensor(const DeviceRef &device, Shape shape, uint32_t seed) {
-  Tensor tensor = Tensor::onHost(device, std::move(shape), ElementType::f32);
-  std::mt19937 random(seed);
-  for (uint64_t i = 0; i < tensor.elementCount(); ++i)
-    tensor.data<float>()[i] = float(random() % 2001) / 1000 - 1;
-  return tensor;
-}
-
-inline std::vector<float> values(const Tensor &tensor) {
-  Tensor host = toHost(tensor);
-  return {host.data<float>(), host.data<float>() + host.elementCount()};
 }
 
 } // namespace segue

@@ -16,6 +16,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Telemetry/RunReport.h"
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -51,6 +52,18 @@ static void printStep(const StepResult &result, double seconds, bool json) {
   std::fflush(stdout);
 }
 
+/// What Selective Precision chooses for, and what it leaves as it is.
+static void printUnits(const Session &session) {
+  const Json report = session.services() ? session.services()->precisionReport() : Json();
+  if (report.is_null() || report["units"].empty())
+    return;
+  auto eligible = std::ranges::count_if(report["units"], [](const Json &unit) { return unit["eligible"].get<bool>(); });
+  std::fprintf(stderr, "selective precision: %zu units, %zu of them can change their form\n", report["units"].size(),
+               size_t(eligible));
+  for (const auto &[name, reason] : report["kept"].items())
+    std::fprintf(stderr, "  stays  %-30s %s\n", name.c_str(), reason.get<std::string>().c_str());
+}
+
 int train(const TrainOptions &options) {
   if (options.verifyInvariance)
     return verifyInvariance(options);
@@ -69,6 +82,10 @@ int train(const TrainOptions &options) {
   std::optional<std::string> text = readTrainingData(options);
   TrainingSetup setup(device, options, text ? &*text : nullptr, std::move(given));
   Session &session = setup.session;
+
+  printUnits(session);
+  if (int64_t samples = session.calibrationSamples())
+    session.calibrate(setup.upcoming(samples));
 
   double total = 0;
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;

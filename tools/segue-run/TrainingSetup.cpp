@@ -9,6 +9,7 @@
 #include "Binaries.h"
 #include "TensorText.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Services/PrecisionService.h"
 #include <cstdio>
 
 namespace segue::tool {
@@ -17,6 +18,7 @@ static Session makeSession(const DeviceRef &device, const TrainOptions &options,
   std::vector<SessionModule> modules = loadModules(options.files, options);
   session.maxGradNorm = options.clip;
   session.seed = options.seed;
+  session.makePrecision = precisionService();
   addTiesAndWires(session, modules, options.tied, options.wires);
   return Session(device, std::move(modules), std::move(session));
 }
@@ -52,12 +54,23 @@ TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &option
     windows_.emplace(session, *text, options.tokens, options.targets);
 }
 
-std::vector<TensorMap> TrainingSetup::batches() const {
+std::vector<TensorMap> TrainingSetup::batchesOf(int64_t step) const {
   std::vector<TensorMap> batches(size_t(accumulate_), fixed_);
   if (windows_)
     for (size_t part = 0; part < batches.size(); ++part)
-      windows_->fill(batches[part], session.seed(), session.stepCount(), int64_t(part));
+      windows_->fill(batches[part], session.seed(), step, int64_t(part));
   return batches;
+}
+
+std::vector<TensorMap> TrainingSetup::batches() const { return batchesOf(session.stepCount()); }
+
+std::vector<TensorMap> TrainingSetup::upcoming(int64_t count) const {
+  std::vector<TensorMap> all;
+  for (int64_t step = session.stepCount(); int64_t(all.size()) < count; ++step)
+    for (TensorMap &batch : batchesOf(step))
+      all.push_back(std::move(batch));
+  all.resize(size_t(count));
+  return all;
 }
 
 } // namespace segue::tool

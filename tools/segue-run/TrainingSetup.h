@@ -28,12 +28,16 @@ public:
 
   /// The micro-batches of the session's next step.
   std::vector<TensorMap> batches() const;
+  /// The first `count` micro-batches of this step and those after it.
+  std::vector<TensorMap> upcoming(int64_t count) const;
   /// Bytes that a step learns from; 0 without --data.
   int64_t tokensPerStep() const { return windows_ ? windows_->tokensPerBatch() * accumulate_ : 0; }
 
   Session session;
 
 private:
+  std::vector<TensorMap> batchesOf(int64_t step) const;
+
   int64_t accumulate_;
   TensorMap fixed_;
   std::optional<ByteWindows> windows_;

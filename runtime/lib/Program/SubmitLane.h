@@ -57,6 +57,9 @@ public:
   /// device runs out of memory.
   void enlist(PreparedProgram &program);
   void remove(PreparedProgram &program);
+  /// They give up what they keep in a space until so many bytes are free;
+  /// returns how many. Nothing while another thread holds the lane.
+  uint64_t makeRoom(Space space, uint64_t wanted);
 
 private:
   void enter() {
@@ -80,7 +83,6 @@ private:
   void enterHeld(uintptr_t self);
   bool tryEnter();
   static uintptr_t thisThread();
-  uint64_t makeRoom(Space space, uint64_t wanted);
 
   std::atomic<uintptr_t> owner_{0};
   std::atomic<uint32_t> sleepers_{0};

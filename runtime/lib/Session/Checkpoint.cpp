@@ -12,7 +12,8 @@
 namespace segue::inline runtime {
 
 static constexpr std::string_view statePrefix = "segue.state.";
-static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed";
+static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed",
+                                  precisionKey = "segue.precision";
 /// Raised when a reader of the version before would misunderstand the file.
 static constexpr std::string_view version = "1";
 
@@ -24,10 +25,13 @@ void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpo
                                                   std::string(statePrefix) + "\" are kept for optimizer state");
   for (const auto &[key, tensor] : checkpoint.state)
     tensors[std::string(statePrefix) + key] = tensor;
-  saveSafetensors(path, tensors,
-                  {{std::string(versionKey), std::string(version)},
-                   {std::string(stepKey), std::to_string(checkpoint.step)},
-                   {std::string(seedKey), std::to_string(checkpoint.seed)}});
+  auto metadata =
+      std::map<std::string, std::string, std::less<>>{{std::string(versionKey), std::string(version)},
+                                                      {std::string(stepKey), std::to_string(checkpoint.step)},
+                                                      {std::string(seedKey), std::to_string(checkpoint.seed)}};
+  if (!checkpoint.precision.empty())
+    metadata[std::string(precisionKey)] = checkpoint.precision;
+  saveSafetensors(path, tensors, metadata);
 }
 
 static int64_t readNumber(const SafetensorsFile &file, std::string_view key) {
@@ -54,6 +58,8 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
   Checkpoint checkpoint;
   checkpoint.step = readNumber(file, stepKey);
   checkpoint.seed = readNumber(file, seedKey);
+  if (auto precision = file.metadata().find(precisionKey); precision != file.metadata().end())
+    checkpoint.precision = precision->second;
   if (checkpoint.step < 0)
     throw Error(ErrorCode::FileCorrupt,
                 path.string() + ": step " + std::to_string(checkpoint.step) + " is negative; use another checkpoint");

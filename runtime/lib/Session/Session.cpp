@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Services/Memory/PrecisionActor.h"
 #include "PlanStep.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
@@ -88,13 +89,17 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
     bool comes = streamed->comesByBlock(*plan.optimizer, i);
     state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc)) : Tensor::zeros(device, std::move(desc));
   }
+  startPrecision();
 }
 
 /// What a config file says of the device and of records.
 void Session::State::configure(const Config &config) {
-  services = MemoryServices::create(
-      device, config,
-      {.next = options.events, .recordEvents = options.recordEvents, .warn = options.warn, .log = options.log});
+  services = MemoryServices::create(device, config,
+                                    {.makePrecision = options.makePrecision,
+                                     .next = options.events,
+                                     .recordEvents = options.recordEvents,
+                                     .warn = options.warn,
+                                     .log = options.log});
   if (services)
     options.events = services.get();
   if (!config.has("memory.stitch"))
@@ -289,6 +294,7 @@ void Session::State::abort() {
 
 double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
+  std::optional<double> badLoss;
   try {
     s.requireWhole();
     s.requireValues();
@@ -298,6 +304,8 @@ double Session::forwardBackward(const TensorMap &batch) {
                     "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
+      if (calibrationSamples())
+        s.precision->calibrate(std::span(&batch, 1));
       s.streamed->prepare();
       s.planFor(s.plannedFor ? s.plannedFor : 1);
       if (s.services)
@@ -312,10 +320,14 @@ double Session::forwardBackward(const TensorMap &batch) {
     for (const Tensor &each : losses)
       loss += each.item();
     if (!std::isfinite(loss))
+      badLoss = loss;
+    if (badLoss)
       throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
                                           "; parameters and optimizer state are those of step " +
                                           std::to_string(s.step) +
                                           "; try a smaller learning rate or look at the batch");
+    if (s.precision)
+      s.precision->batchEnded(batch);
     for (const auto &[name, tensor] : batch)
       giveBack(tensor);
     s.lossSum += loss;
@@ -323,6 +335,8 @@ double Session::forwardBackward(const TensorMap &batch) {
     return loss;
   } catch (const std::exception &error) {
     s.abort();
+    if (s.precision && badLoss)
+      s.precision->lossOfAborted(*badLoss);
     for (const auto &[name, tensor] : batch)
       if (tensor)
         giveBack(tensor);
@@ -533,6 +547,8 @@ StepResult Session::optimize(double lr) {
   s.drop();
   s.inputGradients = std::move(inputGradients);
   result.outputs = std::move(s.lastOutputs);
+  if (s.precision)
+    s.precision->stepEnded(result.loss);
   s.enter(Phase::StepEnd);
   s.endStep();
   return result;
@@ -544,6 +560,11 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
   clearGradients();
+  if (calibrationSamples()) {
+    state_->requireWhole();
+    state_->requireValues();
+    state_->precision->calibrate(microBatches);
+  }
   state_->planFor(microBatches.size());
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Services/Memory/PrecisionActor.h"
 #include "SessionState.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
@@ -22,6 +23,8 @@ Checkpoint Session::checkpoint() const {
   checkpoint.state = s.optimizerState;
   checkpoint.step = s.step;
   checkpoint.seed = s.options.seed;
+  if (s.precision)
+    checkpoint.precision = s.precision->saveState();
   return checkpoint;
 }
 
@@ -62,6 +65,8 @@ void Session::restore(const Checkpoint &checkpoint) {
   rejectOthers(
       checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
       "optimizer state");
+  if (s.precision)
+    s.precision->restoreState(checkpoint.precision);
   s.assignAll(sources);
   s.torn = true; // until the state is there too
   for (auto &[key, tensor] : s.optimizerState)

@@ -71,6 +71,10 @@ struct Session::State {
                                        double clip, bool giveGradients);
   void runOptimizer(const OptimizerPlan &plan, double lr, double clip);
 
+  /// For Selective Precision.
+  struct Host;
+  void startPrecision();
+
   DeviceRef device;
   SessionOptions options;
   std::vector<Module> modules;
@@ -105,6 +109,9 @@ struct Session::State {
   size_t plannedFor = 0;
   /// Null unless the config enables some; `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;
+  /// Among the services, or null, and what the session does for it.
+  PrecisionActor *precision = nullptr;
+  std::shared_ptr<Host> host;
   std::optional<StreamedParameters> streamed;
   /// What brings them where a plan does; null: no plan does.
   ResidentTensors *residents = nullptr;

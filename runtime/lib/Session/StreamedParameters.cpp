@@ -156,6 +156,13 @@ void StreamedParameters::prepare() {
   isStale_ = false;
 }
 
+void StreamedParameters::release() {
+  if (!streamer_ || !streamer_->isStarted())
+    return;
+  streamer_->flush();
+  streamer_->stop();
+}
+
 void StreamedParameters::flush() {
   if (residents_)
     residents_->flush();

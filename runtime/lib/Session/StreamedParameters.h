@@ -60,6 +60,8 @@ public:
   /// All of them may have.
   void replacedAll();
 
+  /// Gives the ring back until the next prepare().
+  void release();
   /// Before a step or an evaluation: sources are known and the ring is taken.
   /// Throws what WeightStreamer::start throws.
   void prepare();

@@ -29,7 +29,12 @@ using Units = llvm::MapVector<StringAttr, Unit>;
 
 /// The parameters of a block, trained or frozen, by name.
 struct BlockParameters {
-  SmallVector<StringRef> trained, frozenLayers, trainedLayers;
+  struct Trained {
+    StringRef name;
+    bool isMatrix;
+  };
+  SmallVector<Trained> trained;
+  SmallVector<StringRef> frozenLayers, trainedLayers;
 };
 } // namespace
 
@@ -41,9 +46,14 @@ static bool isAtOrBelow(StringRef name, StringRef path) {
 }
 
 /// The layer that is nearest to a parameter in the tree of names, if just one
-/// is; the search ends below the block.
-static StringRef nearestLayer(StringRef parameter, ArrayRef<StringRef> layers, StringRef block) {
-  for (StringRef path = parentOf(parameter); !path.empty() && path != block; path = parentOf(path)) {
+/// is. The search ends below the block, or for a matrix, which a norm is not, with
+/// all of it.
+static StringRef nearestLayer(BlockParameters::Trained parameter, ArrayRef<StringRef> layers, StringRef block) {
+  bool isInBlock = true;
+  for (StringRef path = parentOf(parameter.name); !path.empty() && isInBlock; path = parentOf(path)) {
+    isInBlock = path != block;
+    if (!isInBlock && !parameter.isMatrix)
+      break;
     StringRef found;
     unsigned count = 0;
     for (StringRef layer : layers)
@@ -58,12 +68,12 @@ static StringRef nearestLayer(StringRef parameter, ArrayRef<StringRef> layers, S
 /// By parameter, the unit that its gradient counts for.
 static llvm::StringMap<StringRef> layersOfParameters(const BlockParameters &block, StringRef name) {
   llvm::StringMap<StringRef> layers;
-  for (StringRef parameter : block.trained) {
+  for (BlockParameters::Trained parameter : block.trained) {
     StringRef layer = nearestLayer(parameter, block.frozenLayers, name);
     if (layer.empty())
       layer = nearestLayer(parameter, block.trainedLayers, name);
     if (!layer.empty())
-      layers[parameter] = layer;
+      layers[parameter.name] = layer;
   }
   return layers;
 }
@@ -82,9 +92,10 @@ static Units gradientsByUnit(func::FuncOp forward, func::FuncOp backward, bool p
       continue;
     StringRef name = argumentName(forward, index);
     BlockParameters &parameters = blocks[block];
+    bool isMatrix = cast<RankedTensorType>(argument.getType()).getRank() == 2;
     if (role == Role::Parameter)
-      parameters.trained.push_back(name);
-    if (name.ends_with(".weight") && cast<RankedTensorType>(argument.getType()).getRank() == 2)
+      parameters.trained.push_back({name, isMatrix});
+    if (name.ends_with(".weight") && isMatrix)
       (role == Role::Frozen ? parameters.frozenLayers : parameters.trainedLayers).push_back(parentOf(name));
   }
 
@@ -93,13 +104,12 @@ static Units gradientsByUnit(func::FuncOp forward, func::FuncOp backward, bool p
   for (auto &[block, parameters] : blocks) {
     if (!perLayer) {
       units[block].block = block;
-      for (StringRef name : parameters.trained)
-        unitOf[name] = block;
+      for (const BlockParameters::Trained &parameter : parameters.trained)
+        unitOf[parameter.name] = block;
       continue;
     }
-    for (const auto &[name, layer] : layersOfParameters(parameters, block.getValue())) {
+    for (const auto &[name, layer] : layersOfParameters(parameters, block.getValue()))
       unitOf[name] = StringAttr::get(forward.getContext(), layer);
-    }
     for (ArrayRef<StringRef> layers : {ArrayRef(parameters.frozenLayers), ArrayRef(parameters.trainedLayers)})
       for (StringRef layer : layers)
         units[StringAttr::get(forward.getContext(), layer)].block = block;

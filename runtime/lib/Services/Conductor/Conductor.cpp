@@ -424,11 +424,4 @@ std::optional<double> Conductor::bandwidth(LinkDirection direction) const {
 
 Json Conductor::record() const { return manager_ ? manager_->record() : Json(); }
 
-Json Conductor::saveState() const { return manager_ ? manager_->saveState() : Json(); }
-
-void Conductor::restoreState(const Json &state) {
-  if (manager_)
-    manager_->restoreState(state);
-}
-
 } // namespace segue::inline runtime

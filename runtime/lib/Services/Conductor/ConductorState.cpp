@@ -215,4 +215,11 @@ void Conductor::Manager::restoreState(const Json &state) try {
   throw Error(ErrorCode::InvalidArgument, std::string("conductor state: ") + error.what());
 }
 
+Json Conductor::saveState() const { return manager_ ? manager_->saveState() : Json(); }
+
+void Conductor::restoreState(const Json &state) {
+  if (manager_)
+    manager_->restoreState(state);
+}
+
 } // namespace segue::inline runtime

@@ -14,8 +14,10 @@
 #include "segue/runtime/Services/MemoryServices.h"
 #include "ActivationActor.h"
 #include "PlannedActor.h"
+#include "PrecisionActor.h"
 #include "WeightActor.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,6 +26,7 @@ namespace segue::inline runtime {
 
 static constexpr const char *conductorSection = "memory.stagehand.conductor_config";
 static constexpr const char *activationSection = "memory.stagehand.activation_stagehand";
+static constexpr const char *precisionSection = "memory.stagehand.selective_precision";
 
 struct MemoryServices::Impl {
   ~Impl();
@@ -56,6 +59,7 @@ struct MemoryServices::Impl {
   ActivationActor *activation = nullptr;
   PlannedActor *planned = nullptr;
   WeightActor *weights = nullptr;
+  PrecisionActor *precision = nullptr;
   int64_t nextStep = 1;
   bool inStep = false, isEvaluating = false;
   /// Who brings an input that was deferred, by program and input; null: the
@@ -112,15 +116,26 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
   memory.setBudget(Space::DeviceDram, std::min<uint64_t>(uint64_t(limits.hardCapBytes), *budgetBefore));
 }
 
+/// Off means all bf16, whatever the lists say.
+static void warnOfLists(const SelectivePrecisionConfig &config, const std::function<void(const std::string &)> &warn) {
+  if (config.isOff() && !(config.forceBf16.empty() && config.forceInt8.empty()))
+    warn("selective precision is off: force_bf16_blocks and force_int8_blocks say nothing, all units are bf16");
+}
+
 std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const Config &config,
                                                        MemoryServicesOptions options) {
   ConfigReader conductorReader = config.section(conductorSection), activationReader = config.section(activationSection);
-  ConfigReader weightReader = config.section(WeightStagehandConfig::section);
+  ConfigReader weightReader = config.section(WeightStagehandConfig::section),
+               precisionReader = config.section(precisionSection);
   ConductorConfig conductor = ConductorConfig::read(conductorReader);
   ActivationStagehandConfig activation = ActivationStagehandConfig::read(activationReader);
   WeightStagehandConfig weights = WeightStagehandConfig::read(weightReader);
+  SelectivePrecisionConfig precision = SelectivePrecisionConfig::read(precisionReader);
   bool streamsWeights = weights.enabled && weights.isGiven;
-  if (!conductor.enabled && !activation.enabled && !streamsWeights)
+  if (!options.warn)
+    options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
+  warnOfLists(precision, options.warn);
+  if (!conductor.enabled && !activation.enabled && !streamsWeights && precision.isOff())
     return nullptr;
   // A plan has no watermarks.
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
@@ -128,14 +143,20 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   if (!options.recordEvents.empty() && !std::filesystem::is_directory(options.recordEvents))
     throw Error(ErrorCode::IoFailed,
                 options.recordEvents.string() + ": the folder for the logs of events does not exist; make it first");
-
+  if (!precision.isOff() && !options.makePrecision)
+    throw ConfigError(precisionSection, "enabled",
+                      "this program lacks Selective Precision: link SegueRuntime::SeguePrecision and give "
+                      "precisionService() as makePrecision",
+                      "makePrecision");
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
-  if (!impl->options.warn)
-    impl->options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
   impl->context.device = std::move(device);
   impl->context.warn = impl->options.warn;
   impl->context.recordEvents = impl->options.recordEvents;
+  // First, since a slab that cannot be opened is refused before anything is made.
+  std::unique_ptr<PrecisionActor> precisionActor;
+  if (!precision.isOff())
+    precisionActor = impl->options.makePrecision(impl->context, config);
   if (conductor.enabled)
     impl->startConductor(conductor, config.json(conductorSection));
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned) {
@@ -157,6 +178,10 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     if (impl->planned)
       impl->planned->activations().leaveResidentsToOthers();
     impl->addActor(std::move(actor));
+  }
+  if (precisionActor) {
+    impl->precision = precisionActor.get();
+    impl->addActor(std::move(precisionActor));
   }
   impl->roomMaker = impl->context.device->memory().addRoomMaker(
       "memory services", 0, [impl = impl.get()](Space space, uint64_t wanted) -> uint64_t {
@@ -205,12 +230,16 @@ uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
 }
 
 void MemoryServices::Impl::beginStep() {
+  if (precision)
+    precision->chooseForms(nextStep - 1);
   phaseBegan = context.device->seconds();
   inStep = true;
   if (context.conductor.isEnabled()) {
     context.conductor.measure(int64_t(context.usedBytes()));
     context.conductor.beginStep(nextStep);
   }
+  if (precision)
+    precision->applyForms();
   for (const auto &actor : actors)
     actor->beginStep(nextStep);
   ++nextStep;
@@ -412,15 +441,15 @@ void MemoryServices::onBlockInput(const Program &program, uint32_t input, Tensor
 }
 
 void MemoryServices::onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onStatistics(program, output, statistics);
-  if (!s.inStep)
-    return;
-  for (const auto &actor : s.actors)
-    actor->onStatistics(program, output, statistics);
+  impl_->tell(impl_->inStep, &EventSink::onStatistics, &ServiceActor::onStatistics, program, output, statistics);
 }
 
+PrecisionActor *MemoryServices::precision() const { return impl_->precision; }
+Json MemoryServices::precisionReport() const { return impl_->precision ? impl_->precision->report() : Json(); }
+Json MemoryServices::precisionRecord() const { return impl_->precision ? impl_->precision->record() : Json(); }
+std::string MemoryServices::precisionState() const {
+  return impl_->precision ? impl_->precision->saveState() : std::string();
+}
 Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
 Json MemoryServices::weightRecord() const { return impl_->weights ? impl_->weights->streamer().record() : Json(); }
 Json MemoryServices::activationRecord() const {

@@ -1,129 +1,75 @@
-//===- PrecisionActor.h - which blocks are streamed in int8 -----*- C++ -*-===//
+//===- PrecisionActor.h - what a run asks of precision ----------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Between a run and SelectivePrecision. Statistics of gradients are copied to
-// the host as backward returns them, and read when the step ends; then come its
-// loss and the decision. What was decided reaches the streamer at the next
-// STEP_BEGIN, through Conductor's hints where Conductor is on. A unit that
-// cannot be read in its low form is loaded from its source in that very load,
-// and refused or postponed.
+// What MemoryServices and a session ask of Selective Precision. It is a library
+// of its own (SeguePrecision), which who only runs programs does not link; the
+// actor is made by SessionOptions::makePrecision.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
 
-#include "RecordedPrecision.h"
 #include "ServiceActor.h"
-#include "segue/runtime/Services/GradientStatistics.h"
-#include "segue/runtime/Services/PrecisionUnits.h"
 #include "segue/runtime/Services/WeightStreamer.h"
-#include "segue/runtime/Telemetry/JsonlWriter.h"
-#include <set>
+#include "segue/runtime/Session/Module.h"
 
 namespace segue::inline runtime {
 
-class PrecisionActor final : public ServiceActor {
+/// What the session does for it, between the programs of steps.
+class PrecisionHost {
 public:
-  PrecisionActor(ServiceContext &context, SelectivePrecisionConfig config, Json section,
-                 std::vector<std::shared_ptr<SlabServer>> slabs);
-  ~PrecisionActor() override;
+  virtual ~PrecisionHost() = default;
+  virtual const std::vector<Module> &modules() const = 0;
+  virtual WeightStreamer &weights() = 0;
 
-  /// A backward program and its module.
-  using Backward = std::pair<Program, std::string>;
-  /// Makes the units and the policy. `backwards` in the order in which they run.
-  /// Throws ConfigError for forced units that are none or not eligible, and for
-  /// statistics of another granularity.
-  void start(WeightStreamer &streamer, std::vector<Backward> backwards);
-  bool isStarted() const { return policy_ != nullptr; }
+  /// The values of a module; it may ask for what other modules gave, by module
+  /// and output, before it.
+  using Values = std::function<Module::Lookup(size_t module, const std::vector<std::vector<Tensor>> &outputs)>;
+  /// Calls `play` with the values of a forward of `batch`.
+  virtual void withBatch(const TensorMap &batch, const std::function<void(const Values &)> &play) = 0;
+  /// Values of the host become those on the device; `givesRing`: the streamer's
+  /// ring is free until the next step.
+  virtual void settle(bool givesRing) = 0;
+};
 
-  const PrecisionPlan &plan() const { return plan_; }
+class PrecisionActor : public ServiceActor {
+public:
+  /// Makes the units and the policy. `host` stays. Throws ConfigError for forced
+  /// units that are none or not eligible, and for statistics of another
+  /// granularity.
+  virtual void start(PrecisionHost &host) = 0;
+
   /// The units, what each is stored in and what stays as it is.
-  Json report() const;
+  virtual Json report() const = 0;
   /// The last line of telemetry; null before the first decision.
-  const Json &record() const { return record_; }
-  /// Of the last step's last micro-batch, by unit; nothing for silent ones.
-  const std::vector<std::optional<GradientStatistics>> &statistics() const { return statistics_; }
+  virtual Json record() const = 0;
 
-  /// Before Conductor begins the step. Steps count from 0 here.
-  void chooseForms(int64_t step);
-  /// The loss of the step under way; of one that has been aborted just now.
-  void tellLoss(double loss) { loss_ = loss; }
-  void tellLossOfAborted(double loss);
+  /// Before Conductor begins the step, which hands the map on, and after it.
+  /// Steps count from 0 here.
+  virtual void chooseForms(int64_t step) = 0;
+  virtual void applyForms() = 0;
 
-  // Calibration: what is to be measured, and what came out.
-
-  /// Low forms whose errors are not known.
-  const std::vector<Precision> &uncalibrated() const { return uncalibrated_; }
-  const SelectivePrecisionConfig &config() const { return config_; }
-  /// Errors by unit, nothing where a unit lacks the form; `samples` were taken.
-  /// They are kept on disk for the next run.
-  void calibrated(Precision form, std::span<const std::optional<double>> errors, int64_t samples);
-  /// There will be no calibration.
-  void giveUpCalibration(const std::string &reason);
-  /// Whether the step that ends now takes a decision for which the errors of
-  /// units in a low form are to be measured again; what was measured.
-  bool wantsErrors() const;
-  Precision precisionNow(size_t unit) const { return inForce_[unit]; }
-  void observed(size_t unit, double error);
+  /// Batches that calibrate() is to have; 0: there is nothing to measure.
+  virtual int64_t calibrationSamples() const = 0;
+  /// Between steps. What throws leaves nothing behind.
+  virtual void calibrate(std::span<const TensorMap> batches) = 0;
+  /// A forward and backward have ended; the batch is the caller's again after.
+  virtual void batchEnded(const TensorMap &batch) = 0;
+  /// The step's updates are queued.
+  virtual void stepEnded(double loss) = 0;
+  /// The loss of a step that has been aborted just now.
+  virtual void lossOfAborted(double loss) = 0;
 
   /// For a checkpoint; empty before start().
-  std::string saveState() const;
+  virtual std::string saveState() const = 0;
+  /// Empty: of a run without Selective Precision; it begins anew, with a warning.
   /// Throws FileCorrupt, VersionUnsupported.
-  void restoreState(const std::string &text);
-
-  void beginStep(int64_t step) override;
-  void onPhase(Phase phase) override;
-  void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override;
-  void abortStep() override;
-
-private:
-  class Hints;
-  struct Part {
-    size_t unit;
-    /// On its way to the host.
-    Tensor values;
-  };
-  using Collection = std::vector<Part>;
-
-  void apply(const BlockPrecisionMap &map);
-  void formFailed(const std::string &unit, const Error &error);
-  void readEstimates();
-  void readCaches();
-  std::string fingerprint(Precision form, int64_t samples) const;
-  std::filesystem::path cachePath(Precision form) const;
-  std::vector<std::string> namesWith(Precision form) const;
-  const Slab *slabOf(Precision form) const;
-  void collect(const Collection &collection);
-  void endStep();
-  void warnOnce(const std::string &text);
-
-  ServiceContext &context_;
-  SelectivePrecisionConfig config_;
-  Json section_;
-  std::vector<std::shared_ptr<SlabServer>> slabs_;
-  WeightStreamer *streamer_ = nullptr;
-  std::vector<Backward> backwards_;
-  PrecisionPlan plan_;
-  std::unique_ptr<RecordedPrecision> policy_;
-  std::unique_ptr<Hints> hints_;
-  std::optional<JsonlWriter> telemetry_;
-  Json record_;
-  std::vector<Precision> uncalibrated_;
-  std::set<std::string> warned_;
-
-  /// By unit, in the step under way.
-  std::vector<Precision> inForce_;
-  int64_t step_ = 0;
-  std::vector<Collection> collections_;
-  /// How often a program has returned an output in the collection.
-  std::map<std::tuple<const void *, size_t, uint32_t>, size_t> returned_;
-  std::vector<std::optional<GradientStatistics>> statistics_;
-  std::optional<double> loss_;
+  virtual void restoreState(const std::string &text) = 0;
 };
 
 } // namespace segue::inline runtime

@@ -78,22 +78,6 @@ void saveCalibration(const std::filesystem::path &path, std::string_view fingerp
   file.commit();
 }
 
-void OutputError::add(std::span<const float> high, std::span<const float> low) {
-  for (size_t i = 0; i < high.size(); ++i) {
-    double h = high[i], l = low[i];
-    difference += (h - l) * (h - l);
-    norm += h * h;
-  }
-}
-
-double OutputError::value() const {
-  if (!std::isfinite(difference) || !std::isfinite(norm))
-    return INFINITY;
-  if (norm == 0)
-    return difference == 0 ? 0 : 1;
-  return std::sqrt(difference) / std::sqrt(norm);
-}
-
 double calibrationError(std::span<const float> high, std::span<const float> low) {
   OutputError error;
   error.add(high, low);

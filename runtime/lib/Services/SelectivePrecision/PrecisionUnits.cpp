@@ -45,7 +45,7 @@ static int64_t bytesIn(const UnitPlan &plan, std::optional<Precision> form) {
   for (const UnitWeight &weight : plan.weights) {
     auto low = form ? weight.forms.find(*form) : weight.forms.end();
     bytes += low == weight.forms.end() ? weight.parameter.desc.spanBytes()
-                                       : low->second->slab().storedBytes(weight.parameter.name);
+                                       : low->second->slab().layerBytes(weight.parameter.name);
   }
   return int64_t(bytes);
 }

@@ -57,6 +57,7 @@ SelectivePrecisionConfig SelectivePrecisionConfig::read(ConfigReader &reader) {
       reader.getEnum<Uncalibrated>("uncalibrated_score", config.uncalibratedScore, uncalibratedNames);
   config.granularity = reader.getEnum<Granularity>("granularity", config.granularity, granularityNames);
   std::vector<std::string> low = reader.getStrings("low_precisions", {"int8"});
+  config.fp8SlabPath = reader.getInputFile("fp8_slab_path");
   config.lossFeedback = reader.getBool("loss_feedback", config.lossFeedback);
   config.lossWindow = reader.getInt("loss_window", config.lossWindow, Range::between(5, INT32_MAX));
   config.lossSigma = reader.getNumber("loss_sigma", config.lossSigma, above);

@@ -31,6 +31,16 @@ struct SlabServer::Clock {
   std::atomic<uint64_t> nanoseconds{0};
 };
 
+SlabTelemetry &SlabTelemetry::operator+=(const SlabTelemetry &other) {
+  blocksServed += other.blocksServed;
+  bytesH2d += other.bytesH2d;
+  bytesSaved += other.bytesSaved;
+  dequantMs += other.dequantMs;
+  fusedCalls = std::max(fusedCalls, other.fusedCalls); // of the device, which both have asked
+  crcFailures += other.crcFailures;
+  return *this;
+}
+
 Json SlabTelemetry::json() const {
   return {{"squareq_blocks_served", blocksServed},
           {"squareq_bytes_h2d", bytesH2d},

@@ -45,17 +45,33 @@ WeightStagehand::WeightStagehand(WeightStagehand &&) noexcept = default;
 void WeightStagehand::registerBlock(WeightBlock block) {
   if (byId_.contains(block.id))
     throw Error(ErrorCode::StateTransition, text(block.id) + " is registered twice");
-  if (block.bytes <= 0)
-    throw Error(ErrorCode::InvalidArgument, text(block.id) + " has " + std::to_string(block.bytes) + " bytes");
-  if (block.staged && slabs_.slabsFor(block.bytes) > slabs_.slabs())
-    throw Error(ErrorCode::InvalidArgument,
-                text(block.id) + " has " + std::to_string(block.bytes) + " bytes, and the pinned pool " +
-                    std::to_string(slabs_.slabs() * slabs_.slabBytes()) + "; raise pinned_pool_mb");
+  checkBytes(block.id, block.bytes, block.staged);
   Block &added = blocks_.emplace_back();
   static_cast<WeightBlock &>(added) = std::move(block);
   added.index = uint32_t(blocks_.size() - 1);
   byId_[added.id] = &added;
   forgetOrder();
+}
+
+void WeightStagehand::checkBytes(const std::string &id, int64_t bytes, bool staged) const {
+  if (bytes <= 0)
+    throw Error(ErrorCode::InvalidArgument, text(id) + " has " + std::to_string(bytes) + " bytes");
+  if (staged && slabs_.slabsFor(bytes) > slabs_.slabs())
+    throw Error(ErrorCode::InvalidArgument,
+                text(id) + " has " + std::to_string(bytes) + " bytes, and the pinned pool " +
+                    std::to_string(slabs_.slabs() * slabs_.slabBytes()) + "; raise pinned_pool_mb");
+}
+
+void WeightStagehand::restate(std::string_view id, int64_t bytes, bool staged) {
+  Block &block = find(id);
+  if (block.state != BlockState::Unloaded && block.state != BlockState::Prefetching)
+    throw Error(ErrorCode::StateTransition, text(block.id) + " is " + std::string(nameOf(block.state)) +
+                                                ": it cannot be stored in another form now");
+  checkBytes(block.id, bytes, staged);
+  if (block.state == BlockState::Prefetching)
+    vramBytes_ += bytes - block.bytes;
+  block.bytes = bytes;
+  block.staged = staged;
 }
 
 WeightStagehand::Block &WeightStagehand::find(std::string_view id) {

@@ -65,22 +65,36 @@ void WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
   how.priority = priority == Priority::Speculative ? TransferPriority::Speculative : TransferPriority::Required;
   try {
     uint64_t slabOffset = 0;
-    for (const Weight *weight : block.weights) {
-      Tensor target = Tensor::in(block.slot, weight->desc);
-      how.consumer = weight->consumer;
-      if (weight->source.inSlab)
-        options.slab->serveInto(weight->source.name, target, how);
-      else if (weight->file)
-        engine.copyInto(stage(block, *weight, slabOffset), target, how);
-      else
-        engine.copyInto(weight->source.host, target, how);
-    }
+    queueWeights(block, how, slabOffset);
   } catch (const Error &error) {
     block.error = error;
   }
   block.copied = block.slot->uses();
   block.copied.join(Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)));
   mark(Queue::HostToDevice, block.copyWatch, /*isEnd=*/true, {});
+}
+
+/// A weight that its slab does not give is followed by all of the block again,
+/// with its unit in the source's form.
+void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset) {
+  for (const Weight *weight : block.weights) {
+    Tensor target = Tensor::in(block.slot, weight->desc);
+    how.consumer = weight->consumer;
+    if (weight->slab) {
+      try {
+        weight->slab->serveInto(weight->value.name, target, how);
+      } catch (const Error &error) {
+        giveUpForm(*weight, error);
+        return queueWeights(block, how, slabOffset);
+      }
+    } else if (weight->source.inSlab) {
+      options.slab->serveInto(weight->source.name, target, how);
+    } else if (weight->file) {
+      engine.copyInto(stage(block, *weight, slabOffset), target, how);
+    } else {
+      engine.copyInto(weight->source.host, target, how);
+    }
+  }
 }
 
 /// Queues the read of a weight into page-locked memory, or, where that has no
@@ -140,6 +154,7 @@ void WeightStreamer::Impl::finishLoad(Block &block, bool isNeeded) {
   block.unpinned.clear();
   std::erase(loading, &block);
   if (!error) {
+    countServed(block);
     carryOut(policy->loaded(block.id, {.copyMs = block.copyWatch->milliseconds()}));
     return;
   }

@@ -136,6 +136,9 @@ void WeightStreamer::Impl::start() {
   takeMemory();
   makeUses();
   registerBlocks();
+  for (const auto &block : blocks)
+    if (std::ranges::any_of(block->weights, [](const Weight *weight) { return weight->slab != nullptr; }))
+      restate(*block);
 }
 
 void WeightStreamer::stop() {
@@ -396,6 +399,8 @@ void WeightStreamer::onPhase(Phase phase) {
   if (phase == Phase::StepEnd)
     return s.endStep(/*aborted=*/false);
   s.poll();
+  if (phase == Phase::Backward)
+    s.readSlabsAhead(s.phases[1]);
   s.policy->enterPhase(stepPhase(phase));
 }
 
@@ -407,6 +412,7 @@ void WeightStreamer::Impl::beginStep() {
   dropSeenOutside();
   inStep = true;
   policy->beginStep(++step);
+  readSlabsAhead(phases[0]);
 }
 
 void WeightStreamer::Impl::endStep(bool aborted) {
@@ -416,8 +422,8 @@ void WeightStreamer::Impl::endStep(bool aborted) {
     carryOut(policy->endStep());
   inStep = false;
   lastRecord = policy->telemetry();
-  if (options.slab)
-    lastRecord.update(options.slab->takeTelemetry().json());
+  if (options.slab || !formSlabs.empty())
+    lastRecord.update(takeSlabTelemetry().json());
   if (telemetry)
     telemetry->write(lastRecord);
   if (std::string line = policy->logLine(); !line.empty() && options.log)

@@ -48,6 +48,10 @@ struct WeightStreamer::Impl {
     /// As it crosses the link.
     uint64_t storedBytes = 0;
     std::shared_ptr<const TransferConsumer> consumer;
+    /// Where it comes from in the place of its source, and with which others;
+    /// null: from its source.
+    std::shared_ptr<SlabServer> slab;
+    std::string unit;
   };
   struct Block {
     std::string id;
@@ -98,10 +102,18 @@ struct WeightStreamer::Impl {
   void takePool(const WeightLimits &limits);
   bool isCurrent(const Program &program) const;
 
+  // Forms.
+  void restate(Block &block);
+  void giveUpForm(const Weight &failed, const Error &error);
+  void readSlabsAhead(const Order &order);
+  void countServed(const Block &block);
+  SlabTelemetry takeSlabTelemetry();
+
   // Copies.
   void carryOut(const WeightActions &actions);
   void load(Block &block, Priority priority);
   void queueLoad(Block &block, Priority priority);
+  void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
   Tensor stage(Block &block, const Weight &weight, uint64_t &slabOffset);
   void readInto(const Weight &weight, const Tensor &target);
   void finishLoad(Block &block, bool isNeeded);
@@ -140,6 +152,10 @@ struct WeightStreamer::Impl {
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::string, Block *> byId;
   std::map<std::filesystem::path, std::shared_ptr<const StoredFile>> files;
+
+  /// All that any form was chosen from.
+  std::vector<std::shared_ptr<SlabServer>> formSlabs;
+  FormFailed formFailed;
 
   std::optional<WeightStagehand> policy;
   std::vector<std::shared_ptr<Storage>> ring;

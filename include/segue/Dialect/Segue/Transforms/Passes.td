@@ -194,8 +194,9 @@ def SegueGradientStatistics : Pass<"segue-gradient-statistics", "::mlir::ModuleO
     of `<layer>`: the linear layers, whose weight `<layer>.weight` has rank 2. A
     parameter belongs to the frozen layer that is nearest above or below it in
     the tree that the dots in names make, within its block: an adapter
-    `h.0.fc.a.weight` to `h.0.fc.base`, the only one under `h.0.fc`. Trained
-    weights of rank 2 that have none are layers themselves. What belongs to no
+    `h.0.fc.a.weight` to `h.0.fc.base`, the only one under `h.0.fc`. A block with
+    one layer has no other for its adapters. Trained weights of rank 2 that have
+    none are layers themselves. What belongs to no
     layer, such as norms, has no statistics then.
 
     ```mlir

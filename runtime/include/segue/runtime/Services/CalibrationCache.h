@@ -14,6 +14,7 @@
 #ifndef SEGUE_RUNTIME_SERVICES_CALIBRATIONCACHE_H
 #define SEGUE_RUNTIME_SERVICES_CALIBRATIONCACHE_H
 
+#include "segue/runtime/Services/OutputError.h"
 #include "segue/runtime/Services/SelectivePrecision.h"
 
 namespace segue::inline runtime {
@@ -40,16 +41,7 @@ std::optional<std::vector<double>> loadCalibration(const std::filesystem::path &
 void saveCalibration(const std::filesystem::path &path, std::string_view fingerprint,
                      std::span<const std::string> units, std::span<const double> errors);
 
-/// Relative error of one sample: |high - low| / |high| (L2, f64). 0 / 0 is 0;
-/// anything else over 0 is 1; with values that are not finite, +infinity.
-struct OutputError {
-  /// Sums of squares.
-  double difference = 0, norm = 0;
-
-  /// Values of one output more.
-  void add(std::span<const float> high, std::span<const float> low);
-  double value() const;
-};
+/// OutputError of one output.
 double calibrationError(std::span<const float> high, std::span<const float> low);
 
 } // namespace segue::inline runtime

@@ -181,7 +181,8 @@ public:
   /// The telemetry record of the step so far, or of the one that ended last.
   /// Null when off.
   Json record() const;
-  /// Everything that decisions depend on, but the plan and the services.
+  /// Everything that decisions depend on, but the plan and the services. For
+  /// whoever keeps it: link SegueRuntime::SegueServiceStates.
   Json saveState() const;
   /// Goes on from a saved state: the same events get the same answers. The
   /// same owners must be registered, the plan set. Throws InvalidArgument,

@@ -41,7 +41,14 @@
 
 namespace segue::inline runtime {
 
+class PrecisionActor;
+struct ServiceContext;
+/// Makes the actor of Selective Precision: see PrecisionService.h.
+using MakePrecision = std::unique_ptr<PrecisionActor> (*)(ServiceContext &context, const Config &config);
+
 struct MemoryServicesOptions {
+  /// Null: a config that asks for Selective Precision is refused.
+  MakePrecision makePrecision = nullptr;
   /// Gets every event before the services do; not owned, may be null. What it
   /// puts in the place of a saved tensor is its own to bring back.
   EventSink *next = nullptr;
@@ -83,6 +90,14 @@ public:
   /// and starts it; events reach it through here alone.
   WeightStreamer *weights();
   const WeightStreamer *weights() const;
+  /// Null where Selective Precision is off. For the session, which starts it.
+  PrecisionActor *precision() const;
+  /// The units of Selective Precision, their forms, and what is kept as it is;
+  /// the last line of its telemetry; its state, for a checkpoint. Null, or empty,
+  /// where it is off.
+  Json precisionReport() const;
+  Json precisionRecord() const;
+  std::string precisionState() const;
   /// Programs run outside of steps, phases apart: parameters of theirs that are
   /// streamed come with their blocks. Within a step nothing happens.
   void beginEvaluation();

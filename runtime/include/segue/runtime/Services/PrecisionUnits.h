@@ -18,21 +18,9 @@
 #define SEGUE_RUNTIME_SERVICES_PRECISIONUNITS_H
 
 #include "segue/runtime/Services/SelectivePrecision.h"
-#include "segue/runtime/Services/SquareQ/SlabServer.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Services/WeightStreamer.h"
 
 namespace segue::inline runtime {
-
-/// A parameter that is brought with its block.
-struct StreamedParameter {
-  /// "module.name", which is how the streamer knows it.
-  std::string key;
-  std::string module, name;
-  /// As in the program, "h.0".
-  std::string block;
-  TensorDesc desc;
-  bool isTrained = false;
-};
 
 /// The form that a slab has a weight in, if Selective Precision knows it.
 std::optional<Precision> precisionOf(const SlabLayer &layer);

@@ -44,6 +44,8 @@ struct SelectivePrecisionConfig {
   Granularity granularity = Granularity::Block;
   /// In the order of preference.
   std::vector<Precision> lowPrecisions{Precision::Int8};
+  /// A second slab, for fp8_e4m3, its manifest beside it. Ours.
+  std::optional<std::filesystem::path> fp8SlabPath;
   bool lossFeedback = true;
   int64_t lossWindow = 20;
   double lossSigma = 3.0, lossMinRel = 0.01;

@@ -134,6 +134,10 @@ public:
   /// Loads go to so many slots on the device, each for any block; 0: no limit
   /// but the watermarks.
   void setRing(int64_t slots) { ringSlots_ = slots; }
+  /// The block is stored in another form from its next load on, or from the one
+  /// under way. Throws StateTransition while it is on the device, InvalidArgument
+  /// as registerBlock does.
+  void restate(std::string_view id, int64_t bytes, bool staged);
 
   BlockState state(std::string_view id) const;
   int64_t useCount(std::string_view id) const;
@@ -279,6 +283,7 @@ private:
 
   Block &find(std::string_view id);
   const Block &find(std::string_view id) const { return const_cast<WeightStagehand *>(this)->find(id); }
+  void checkBytes(const std::string &id, int64_t bytes, bool staged) const;
   void move(Block &block, BlockState to);
   void forgetOrder() { cycle_.clear(); }
   void buildOrder();

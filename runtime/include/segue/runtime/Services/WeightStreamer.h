@@ -39,6 +39,7 @@
 #ifndef SEGUE_RUNTIME_SERVICES_WEIGHTSTREAMER_H
 #define SEGUE_RUNTIME_SERVICES_WEIGHTSTREAMER_H
 
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Services/WeightStagehand.h"
@@ -56,6 +57,17 @@ struct WeightSource {
   /// In the slab of the options, under this name; read-only.
   bool inSlab = false;
   std::string name;
+};
+
+/// A parameter that comes with its block.
+struct StreamedParameter {
+  /// "module.name", which is how the streamer knows it.
+  std::string key;
+  std::string module, name;
+  /// As in the program, "h.0".
+  std::string block;
+  TensorDesc desc;
+  bool isTrained = false;
 };
 
 struct WeightStreamerOptions {
@@ -88,6 +100,24 @@ public:
   /// can come with it; empty: there is none.
   std::string blockOf(const std::string &module, std::string_view parameter) const;
   bool hasProgram(const Program &program) const;
+
+  /// What is streamed, in the order of forward.
+  std::vector<StreamedParameter> parameters() const;
+
+  /// Which slab a weight, by key, comes from in the place of its source, from
+  /// the next load on; null: its source. Weights of a unit go together.
+  struct FormChoice {
+    std::string unit, weight;
+    std::shared_ptr<SlabServer> slab;
+  };
+  /// Between steps. What is on the device in another form leaves. Throws
+  /// StateTransition within a step, NameUnknown, TransferFailed where what is
+  /// trained beside cannot be saved back.
+  void setForms(std::span<const FormChoice> choices);
+  /// Told when a weight of a unit could not be read from its slab: the whole unit
+  /// comes from its source from that load on, until other forms are chosen.
+  using FormFailed = std::function<void(const std::string &unit, const Error &error)>;
+  void onFormFailed(FormFailed handler);
 
   /// Opens the files, matches all weights, takes ring and pool. Throws what
   /// matchWeights throws, DtypeMismatch where strict_bf16, InvalidArgument for a

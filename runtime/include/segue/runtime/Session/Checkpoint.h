@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // A checkpoint is one safetensors file: parameters under their session keys,
-// optimizer state under "segue.state.<name>", step and seed in the metadata.
+// optimizer state under "segue.state.<name>", step, seed and what services
+// remember in the metadata.
 // Other tools read it as a file of weights.
 //
 //===----------------------------------------------------------------------===//
@@ -26,6 +27,8 @@ struct Checkpoint {
   /// Steps finished.
   int64_t step = 0;
   int64_t seed = 0;
+  /// What Selective Precision remembers, as JSON; empty without it.
+  std::string precision;
 };
 
 /// Writes atomically and durably; see OutputFile. Throws IoFailed.

@@ -79,6 +79,9 @@ struct SessionOptions {
   /// line of telemetry per step; the memory services that it enables are made
   /// with the session, and told of everything beside `events`.
   std::optional<Config> config;
+  /// precisionService() of PrecisionService.h, where the config may ask for
+  /// Selective Precision; without, such a config is refused.
+  MakePrecision makePrecision = nullptr;
   /// A folder for logs of what the services decide; see MemoryServices.h.
   std::filesystem::path recordEvents;
   /// Where it is not null, and not the config's services decide: parameters and
@@ -163,6 +166,15 @@ public:
   /// The parameter itself, not a copy: the next step changes it. Throws
   /// NameUnknown, MissingWeight if it has no value yet.
   const Tensor &parameter(std::string_view key) const;
+
+  /// Batches that calibrate() is to have; 0: there is nothing to measure.
+  int64_t calibrationSamples() const;
+  /// Where the config has Selective Precision choose forms of blocks: measures on
+  /// these batches what each form changes, before training. A first step that
+  /// finds it not done does it with its own batches. Changes no parameter. Throws
+  /// InvalidArgument within a step or without a batch, and what evaluate throws;
+  /// nothing is kept of it then.
+  void calibrate(std::span<const TensorMap> batches);
 
   /// One training step. Gradients that wait from forwardBackward are dropped
   /// first. Throws what forwardBackward and optimize throw.

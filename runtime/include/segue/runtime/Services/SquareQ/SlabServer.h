@@ -64,6 +64,7 @@ struct SlabTelemetry {
   /// Reads of weights whose bytes were not those of the manifest.
   uint64_t crcFailures = 0;
 
+  SlabTelemetry &operator+=(const SlabTelemetry &other);
   /// `squareq_blocks_served`, `squareq_bytes_h2d`, `squareq_bytes_saved`,
   /// `dequant_ms`, `fused_calls`, `crc_failures`.
   Json json() const;

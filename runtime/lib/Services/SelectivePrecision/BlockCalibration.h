@@ -16,11 +16,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_LIB_SESSION_BLOCKCALIBRATION_H
-#define SEGUE_RUNTIME_LIB_SESSION_BLOCKCALIBRATION_H
+#ifndef SEGUE_LIB_SERVICES_SELECTIVEPRECISION_BLOCKCALIBRATION_H
+#define SEGUE_LIB_SERVICES_SELECTIVEPRECISION_BLOCKCALIBRATION_H
 
+#include "../Memory/PrecisionActor.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Services/CalibrationCache.h"
+#include "segue/runtime/Services/OutputError.h"
 #include "segue/runtime/Services/PrecisionUnits.h"
 #include "segue/runtime/Session/Module.h"
 #include <set>
@@ -37,9 +38,7 @@ public:
   /// The module that has no programs for its blocks, or null.
   static const Module *lacksSegments(const std::vector<Module> &modules);
 
-  /// The values of a module; it may ask for what other modules gave, by module
-  /// and output, before it.
-  using Values = std::function<Module::Lookup(size_t module, const std::vector<std::vector<Tensor>> &outputs)>;
+  using Values = PrecisionHost::Values;
   /// Plays one batch. Throws what submit throws; the sample does not count then.
   void sample(const Values &values);
 
@@ -72,4 +71,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_LIB_SESSION_BLOCKCALIBRATION_H
+#endif // SEGUE_LIB_SERVICES_SELECTIVEPRECISION_BLOCKCALIBRATION_H

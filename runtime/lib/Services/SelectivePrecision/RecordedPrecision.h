@@ -10,10 +10,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_RECORDEDPRECISION_H
-#define SEGUE_LIB_SERVICES_MEMORY_RECORDEDPRECISION_H
+#ifndef SEGUE_LIB_SERVICES_SELECTIVEPRECISION_RECORDEDPRECISION_H
+#define SEGUE_LIB_SERVICES_SELECTIVEPRECISION_RECORDEDPRECISION_H
 
-#include "EventLog.h"
+#include "../Memory/EventLog.h"
 #include "segue/runtime/Services/SelectivePrecision.h"
 #include <memory>
 
@@ -50,4 +50,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_RECORDEDPRECISION_H
+#endif // SEGUE_LIB_SERVICES_SELECTIVEPRECISION_RECORDEDPRECISION_H

@@ -1,0 +1,342 @@
+//===- SelectivePrecisionActor.cpp - who streams in int8 ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Nothing here waits for the device before the step ends: then backward is long
+// over, and the statistics that it returned are on the host.
+//
+//===----------------------------------------------------------------------===//
+
+#include "SelectivePrecisionActor.h"
+#include "segue/runtime/Config/Config.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Services/PrecisionService.h"
+#include "segue/runtime/Services/SquareQ/SquareQConfig.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <chrono>
+#include <limits>
+
+namespace segue::inline runtime {
+
+static constexpr const char *precisionSection = "memory.stagehand.selective_precision";
+
+/// Conductor's block_precision_map reaches the streamer here: what SquareQ is to
+/// serve in the step that begins.
+class SelectivePrecisionActor::Hints final : public ConductorAdapter {
+public:
+  explicit Hints(SelectivePrecisionActor &actor) : actor_(actor) {}
+
+  std::string owner() const override { return "squareq"; }
+  void applyHints(const RuntimeLimitHints &hints, StepPhase phase) override {
+    if (phase == StepPhase::StepBegin && hints.blockPrecision)
+      actor_.chosen_ = *hints.blockPrecision;
+  }
+  Json knobs() const override { return Json::object(); }
+
+  ServiceId handle{};
+
+private:
+  SelectivePrecisionActor &actor_;
+};
+
+SelectivePrecisionActor::SelectivePrecisionActor(ServiceContext &context, SelectivePrecisionConfig config, Json section,
+                                                 std::vector<std::shared_ptr<SlabServer>> slabs)
+    : context_(context), config_(std::move(config)), section_(std::move(section)), slabs_(std::move(slabs)) {
+  if (config_.telemetry.enabled)
+    telemetry_.emplace(config_.telemetry.file, context_.warn);
+}
+
+SelectivePrecisionActor::~SelectivePrecisionActor() {
+  if (hints_)
+    context_.conductor.detach(hints_->handle);
+}
+
+void SelectivePrecisionActor::warnOnce(const std::string &text) {
+  if (warned_.insert(text).second)
+    context_.warn(text);
+}
+
+//===----------------------------------------------------------------------===//
+// Units
+//===----------------------------------------------------------------------===//
+
+void SelectivePrecisionActor::start(PrecisionHost &host) {
+  host_ = &host;
+  streamer_ = &host.weights();
+  if (context_.conductor.isEnabled()) {
+    hints_ = std::make_unique<Hints>(*this);
+    hints_->handle = context_.conductor.attach(*hints_);
+  }
+  const std::vector<Module> &modules = host.modules();
+  for (size_t m = modules.size(); m-- > 0;)
+    if (const Program *backward = modules[m].find("backward"))
+      backwards_.emplace_back(*backward, modules[m].name());
+  plan_ = planPrecision(streamer_->parameters(), slabs_, config_.granularity);
+  std::vector<PrecisionUnit> units;
+  for (const UnitPlan &plan : plan_.units)
+    units.push_back(plan.unit);
+  bool hasStatistics = false, isOfUnit = false;
+  for (const auto &[program, module] : backwards_)
+    for (const Value &output : program.outputs())
+      if (output.role == Role::Statistics) {
+        hasStatistics = true;
+        isOfUnit |= plan_.unitOf(module, output.of, config_.granularity) != SIZE_MAX;
+      }
+  if (hasStatistics && !isOfUnit && !plan_.units.empty())
+    throw ConfigError(precisionSection, "granularity",
+                      "the programs return statistics of other units than \"" + units.front().name +
+                          "\"; compile them with --gradient-statistics=" +
+                          (config_.granularity == SelectivePrecisionConfig::Granularity::Layer ? "layer" : "block"),
+                      "--gradient-statistics");
+  policy_ =
+      std::make_unique<RecordedPrecision>(config_, std::move(units), section_, context_.recordEvents, context_.warn);
+  inForce_ = policy_->policy().precisions(0);
+  streamer_->onFormFailed([this](const std::string &unit, const Error &error) { formFailed(unit, error); });
+  if (config_.mode == SelectivePrecisionConfig::Mode::Dynamic)
+    prepareDecisions(hasStatistics);
+  initial_ = policy_->policy().saveState();
+  choose(0); // for an evaluation before the first step
+  applyForms();
+}
+
+void SelectivePrecisionActor::prepareDecisions(bool hasStatistics) {
+  if (std::ranges::none_of(plan_.units, [](const UnitPlan &plan) { return plan.unit.eligible; }))
+    warnOnce("selective precision: no unit can change its form" +
+             (plan_.units.empty() ? std::string(": no block has parameters that are streamed")
+                                  : ": \"" + plan_.units.front().unit.name + "\": " + plan_.units.front().unit.why));
+  if (!hasStatistics)
+    warnOnce("selective precision: the backward programs return no statistics, so that nothing will be decided; "
+             "compile them with --gradient-statistics");
+  readEstimates();
+  if (config_.runCalibration)
+    readCaches();
+}
+
+Json SelectivePrecisionActor::report() const {
+  Json units = Json::array();
+  for (size_t i = 0; i < plan_.units.size(); ++i) {
+    const PrecisionUnit &unit = plan_.units[i].unit;
+    Json forms = Json::array(), weights = Json::array();
+    for (Precision form : unit.forms)
+      forms.push_back(name(form));
+    for (const UnitWeight &weight : plan_.units[i].weights)
+      if (!weight.forms.empty())
+        weights.push_back(weight.parameter.key);
+    units.push_back({{"name", unit.name},
+                     {"precision", name(inForce_[i])},
+                     {"eligible", unit.eligible},
+                     {"why", unit.why},
+                     {"forms", std::move(forms)},
+                     {"weights", std::move(weights)},
+                     {"bf16_bytes", unit.bf16Bytes},
+                     {"int8_bytes", unit.int8Bytes},
+                     {"fp8_bytes", unit.fp8Bytes}});
+  }
+  return {{"units", std::move(units)}, {"kept", plan_.kept}};
+}
+
+//===----------------------------------------------------------------------===//
+// The course of a step
+//===----------------------------------------------------------------------===//
+
+void SelectivePrecisionActor::choose(int64_t step) {
+  std::vector<Precision> wanted = policy_->policy().precisions(step);
+  chosen_.clear();
+  for (size_t i = 0; i < wanted.size(); ++i)
+    chosen_[plan_.units[i].unit.name] = name(wanted[i]);
+}
+
+void SelectivePrecisionActor::chooseForms(int64_t step) {
+  if (!policy_)
+    return;
+  step_ = step;
+  choose(step);
+  if (context_.conductor.isEnabled())
+    context_.conductor.setBlockPrecision(chosen_);
+}
+
+void SelectivePrecisionActor::applyForms() {
+  if (!policy_)
+    return;
+  std::vector<WeightStreamer::FormChoice> choices;
+  for (size_t i = 0; i < plan_.units.size(); ++i) {
+    const UnitPlan &plan = plan_.units[i];
+    auto found = chosen_.find(plan.unit.name);
+    if (found == chosen_.end() || !plan.unit.eligible)
+      continue;
+    for (Precision precision : {Precision::Bf16, Precision::Int8, Precision::Fp8E4M3})
+      if (name(precision) == found->second)
+        inForce_[i] = precision;
+    for (const UnitWeight &weight : plan.weights) {
+      auto form = weight.forms.find(inForce_[i]);
+      if (!weight.forms.empty())
+        choices.push_back({plan.unit.name, weight.parameter.key, form == weight.forms.end() ? nullptr : form->second});
+    }
+  }
+  streamer_->setForms(choices);
+}
+
+/// The block that was being loaded comes from its source instead.
+void SelectivePrecisionActor::formFailed(const std::string &name, const Error &error) {
+  for (size_t i = 0; i < plan_.units.size(); ++i) {
+    if (plan_.units[i].unit.name != name)
+      continue;
+    // No memory says nothing about the form: the next decision tries again.
+    if (error.code() == ErrorCode::DeviceOom) {
+      inForce_[i] = Precision::Bf16;
+      return policy_->postpone(i, step_ - 1);
+    }
+    refused(i, error);
+  }
+}
+
+void SelectivePrecisionActor::refused(size_t unit, const Error &error) {
+  inForce_[unit] = Precision::Bf16;
+  policy_->refuse(unit, step_);
+  warnOnce("selective precision: \"" + plan_.units[unit].unit.name + "\" goes back to bf16: " + error.what());
+}
+
+void SelectivePrecisionActor::beginStep(int64_t step) {
+  step_ = step - 1;
+  collections_.clear();
+  loss_.reset();
+}
+
+void SelectivePrecisionActor::onPhase(Phase phase) {
+  if (phase == Phase::Backward) {
+    collections_.emplace_back();
+    returned_.clear();
+  } else if (phase == Phase::StepEnd) {
+    endStep();
+  }
+}
+
+void SelectivePrecisionActor::onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {
+  if (!policy_ || collections_.empty() || !context_.device->hasBytes())
+    return;
+  // Two modules of one file: they run in the order that start() was given.
+  size_t skip = returned_[{program.image().get(), program.index(), output}]++;
+  for (const auto &[backward, module] : backwards_)
+    if (backward.image() == program.image() && backward.index() == program.index() && skip-- == 0) {
+      size_t unit = plan_.unitOf(module, program.outputs()[output].of, config_.granularity);
+      if (unit == SIZE_MAX)
+        return;
+      TensorDesc desc = statistics.desc();
+      desc.layout = Layout{.space = Space::Host};
+      collections_.back().push_back({unit, toLayout(context_.device, statistics, std::move(desc))});
+      return;
+    }
+}
+
+void SelectivePrecisionActor::collect(const Collection &collection) {
+  statistics_.assign(plan_.units.size(), std::nullopt);
+  for (const Part &part : collection) {
+    std::optional<GradientStatistics> &of = statistics_[part.unit];
+    if (!of)
+      of.emplace();
+    try {
+      wait(part.values);
+      of->add(std::span<const float, 4>(part.values.data<float>(), 4));
+    } catch (const Error &) { // a number that never came is no number
+      of->squares = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+  std::vector<std::optional<double>> norms;
+  for (const auto &of : statistics_)
+    norms.push_back(of ? std::optional(of->l2()) : std::nullopt);
+  policy_->stats(step_, norms);
+}
+
+void SelectivePrecisionActor::endStep() {
+  if (!policy_ || !context_.device->hasBytes())
+    return;
+  for (const Collection &collection : collections_)
+    if (!collection.empty())
+      collect(collection);
+  collections_.clear();
+  if (loss_)
+    policy_->loss(step_, *loss_);
+  PrecisionDecision decision = policy_->decide(step_);
+  if (decision.evaluated) {
+    std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    record_ = {{"step_id", step_}, {"timestamp", now.count()}};
+    record_.update(policy_->policy().telemetry(step_, decision));
+    if (telemetry_)
+      telemetry_->write(record_);
+  }
+  policy_->flush();
+}
+
+void SelectivePrecisionActor::abortStep() {
+  collections_.clear();
+  loss_.reset();
+  if (policy_)
+    policy_->abortStep(step_);
+}
+
+void SelectivePrecisionActor::lossOfAborted(double loss) {
+  if (policy_ && context_.device->hasBytes())
+    policy_->loss(step_, loss);
+}
+
+//===----------------------------------------------------------------------===//
+// Checkpoints
+//===----------------------------------------------------------------------===//
+
+std::string SelectivePrecisionActor::saveState() const {
+  return policy_ ? policy_->policy().saveState().dump() : std::string();
+}
+
+void SelectivePrecisionActor::restoreState(const std::string &text) {
+  if (text.empty()) {
+    warnOnce("the checkpoint has no state of Selective Precision: its decisions begin anew");
+    policy_->restoreState(initial_);
+    return;
+  }
+  Json state = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (state.is_discarded())
+    throw Error(ErrorCode::FileCorrupt,
+                "the checkpoint's state of Selective Precision is no JSON; use another checkpoint");
+  policy_->restoreState(state);
+}
+
+//===----------------------------------------------------------------------===//
+// Construction
+//===----------------------------------------------------------------------===//
+
+/// What units may come from beside their source.
+static std::vector<std::shared_ptr<SlabServer>> openSlabs(const DeviceRef &device, const Config &config,
+                                                          const SelectivePrecisionConfig &precision) {
+  ConfigReader weightReader = config.section(WeightStagehandConfig::section),
+               slabReader = config.section(SquareQConfig::section);
+  WeightStagehandConfig weights = WeightStagehandConfig::read(weightReader);
+  if (!(weights.enabled && weights.isGiven && weights.squareqSlab))
+    throw ConfigError(std::string(WeightStagehandConfig::section), "squareq_slab_path",
+                      "Selective Precision needs a slab, and Weight Stagehand to stream it", "squareq_slab_path");
+  SlabVerify verify = SquareQConfig::read(slabReader).verify;
+  std::vector<std::shared_ptr<SlabServer>> servers;
+  auto open = [&](const std::filesystem::path &path, const std::filesystem::path &manifest) {
+    auto slab = std::make_shared<Slab>(path, manifest);
+    slab->open({}, verify);
+    servers.push_back(std::make_shared<SlabServer>(device, std::move(slab)));
+  };
+  open(*weights.squareqSlab, *weights.squareqManifest);
+  if (precision.fp8SlabPath)
+    open(*precision.fp8SlabPath, {});
+  return servers;
+}
+
+static std::unique_ptr<PrecisionActor> make(ServiceContext &context, const Config &config) {
+  ConfigReader reader = config.section(precisionSection);
+  SelectivePrecisionConfig precision = SelectivePrecisionConfig::read(reader);
+  auto slabs = openSlabs(context.device, config, precision);
+  return std::make_unique<SelectivePrecisionActor>(context, std::move(precision), config.json(precisionSection),
+                                                   std::move(slabs));
+}
+
+MakePrecision precisionService() { return &make; }
+
+} // namespace segue::inline runtime

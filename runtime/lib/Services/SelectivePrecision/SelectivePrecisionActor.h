@@ -1,0 +1,119 @@
+//===- SelectivePrecisionActor.h - who streams in int8 ----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Between a run and SelectivePrecision. Statistics of gradients are copied to
+// the host as backward returns them, and read when the step ends; then come its
+// loss and the decision. What was decided reaches the streamer at the next
+// STEP_BEGIN, through Conductor's hints where Conductor is on. A unit that
+// cannot be read in its low form is loaded from its source in that very load,
+// and refused or postponed.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_SELECTIVEPRECISION_SELECTIVEPRECISIONACTOR_H
+#define SEGUE_LIB_SERVICES_SELECTIVEPRECISION_SELECTIVEPRECISIONACTOR_H
+
+#include "../Memory/PrecisionActor.h"
+#include "RecordedPrecision.h"
+#include "segue/runtime/Services/GradientStatistics.h"
+#include "segue/runtime/Services/PrecisionUnits.h"
+#include "segue/runtime/Services/WeightStreamer.h"
+#include "segue/runtime/Telemetry/JsonlWriter.h"
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace segue::inline runtime {
+
+class SelectivePrecisionActor final : public PrecisionActor {
+public:
+  SelectivePrecisionActor(ServiceContext &context, SelectivePrecisionConfig config, Json section,
+                          std::vector<std::shared_ptr<SlabServer>> slabs);
+  ~SelectivePrecisionActor() override;
+
+  void start(PrecisionHost &host) override;
+  Json report() const override;
+  Json record() const override { return record_; }
+  void chooseForms(int64_t step) override;
+  void applyForms() override;
+  int64_t calibrationSamples() const override;
+  void calibrate(std::span<const TensorMap> batches) override;
+  void batchEnded(const TensorMap &batch) override;
+  void stepEnded(double loss) override;
+  void lossOfAborted(double loss) override;
+  std::string saveState() const override;
+  void restoreState(const std::string &text) override;
+
+  void beginStep(int64_t step) override;
+  void onPhase(Phase phase) override;
+  void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override;
+  void abortStep() override;
+
+private:
+  class Hints;
+  struct Part {
+    size_t unit;
+    /// On its way to the host.
+    Tensor values;
+  };
+  using Collection = std::vector<Part>;
+  /// A backward program and its module.
+  using Backward = std::pair<Program, std::string>;
+
+  void choose(int64_t step);
+  void prepareDecisions(bool hasStatistics);
+  void formFailed(const std::string &unit, const Error &error);
+  void readEstimates();
+  void readCaches();
+  void calibrated(Precision form, std::span<const std::optional<double>> errors, int64_t samples);
+  void giveUpCalibration(const std::string &reason);
+  /// A weight of the unit could not be read.
+  void refused(size_t unit, const Error &error);
+  bool wantsErrors() const;
+  std::string fingerprint(Precision form, int64_t samples) const;
+  std::filesystem::path cachePath(Precision form) const;
+  std::vector<std::string> namesWith(Precision form) const;
+  const Slab *slabOf(Precision form) const;
+  void collect(const Collection &collection);
+  void endStep();
+  void warnOnce(const std::string &text);
+
+  ServiceContext &context_;
+  SelectivePrecisionConfig config_;
+  Json section_;
+  std::vector<std::shared_ptr<SlabServer>> slabs_;
+  PrecisionHost *host_ = nullptr;
+  WeightStreamer *streamer_ = nullptr;
+  /// In the order in which they run.
+  std::vector<Backward> backwards_;
+  PrecisionPlan plan_;
+  std::unique_ptr<RecordedPrecision> policy_;
+  std::unique_ptr<Hints> hints_;
+  std::optional<JsonlWriter> telemetry_;
+  Json record_;
+  /// Low forms whose errors are not known.
+  std::vector<Precision> uncalibrated_;
+  std::set<std::string> warned_;
+
+  /// For the step that begins.
+  BlockPrecisionMap chosen_;
+  /// Before the first step, for checkpoints that have no state.
+  Json initial_;
+  /// By unit, in the step under way.
+  std::vector<Precision> inForce_;
+  int64_t step_ = 0;
+  std::vector<Collection> collections_;
+  /// How often a program has returned an output in the collection.
+  std::map<std::tuple<const void *, size_t, uint32_t>, size_t> returned_;
+  std::vector<std::optional<GradientStatistics>> statistics_;
+  std::optional<double> loss_;
+  /// Copies, where the step that ends measures errors.
+  TensorMap lastBatch_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_SELECTIVEPRECISION_SELECTIVEPRECISIONACTOR_H

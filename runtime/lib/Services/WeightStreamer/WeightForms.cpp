@@ -1,0 +1,120 @@
+//===- WeightForms.cpp - weights in the form that was chosen --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A weight may come from a slab in the place of its source. Which it is changes
+// between steps, while no block of it is on the device, so that forward and
+// backward of a step read the same values. A weight that cannot be read from
+// its slab is read from its source in that very load, with its whole unit.
+//
+//===----------------------------------------------------------------------===//
+
+#include "WeightStreamerImpl.h"
+#include "segue/runtime/Error.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+std::vector<StreamedParameter> WeightStreamer::parameters() const {
+  std::vector<StreamedParameter> result;
+  std::vector<const Impl::Weight *> seen;
+  for (const Impl::ProgramPlan *plan : impl_->phases[0])
+    for (const BlockUse &use : plan->uses.blocks)
+      for (uint32_t input : use.firstTouched) {
+        const Impl::Weight *weight = plan->inputs[input];
+        if (!weight || !weight->isStreamed || std::ranges::find(seen, weight) != seen.end())
+          continue;
+        seen.push_back(weight);
+        result.push_back({.key = weight->key,
+                          .module = plan->module,
+                          .name = weight->value.name,
+                          .block = use.name,
+                          .desc = weight->value.desc(),
+                          .isTrained = weight->value.role == Role::Parameter});
+      }
+  return result;
+}
+
+void WeightStreamer::onFormFailed(FormFailed handler) { impl_->formFailed = std::move(handler); }
+
+void WeightStreamer::setForms(std::span<const FormChoice> choices) {
+  Impl &s = *impl_;
+  if (s.inStep || s.isEvaluating)
+    throw Error(ErrorCode::StateTransition, "weight streamer: forms of weights are chosen between steps");
+  for (const FormChoice &choice : choices) {
+    auto it = s.weights.find(choice.weight);
+    if (it == s.weights.end())
+      throw Error(ErrorCode::NameUnknown,
+                  "weight streamer: unit \"" + choice.unit + "\": there is no weight \"" + choice.weight + "\"");
+    Impl::Weight &weight = *it->second;
+    weight.unit = choice.unit;
+    if (weight.slab == choice.slab)
+      continue;
+    if (choice.slab && std::ranges::find(s.formSlabs, choice.slab) == s.formSlabs.end())
+      s.formSlabs.push_back(choice.slab);
+    if (weight.block) {       // else the next start() finds it so
+      s.flush(*weight.block); // what is trained beside
+      s.drop(*weight.block);
+    }
+    weight.slab = choice.slab;
+    if (weight.block)
+      s.restate(*weight.block);
+  }
+}
+
+/// What crosses the link for a block, and whether files are read for it.
+void WeightStreamer::Impl::restate(Block &block) {
+  block.storedBytes = 0;
+  block.isStaged = false;
+  for (const Weight *weight : block.weights) {
+    block.storedBytes += weight->slab ? weight->slab->slab().layerBytes(weight->value.name) : weight->storedBytes;
+    block.isStaged |= weight->file && !weight->slab;
+  }
+  policy->restate(block.id, int64_t(block.storedBytes), block.isStaged);
+}
+
+void WeightStreamer::Impl::giveUpForm(const Weight &failed, const Error &error) {
+  std::string unit = failed.unit;
+  for (Weight *weight : weightOrder)
+    if (weight->unit == unit)
+      weight->slab = nullptr;
+  restate(*failed.block);
+  if (formFailed)
+    formFailed(unit, error);
+}
+
+/// The order in which a phase will ask for what is not on the device yet.
+void WeightStreamer::Impl::readSlabsAhead(const Order &order) {
+  for (const auto &slab : formSlabs) {
+    std::vector<std::string> names;
+    for (const std::string &id : blocksOf(order)) {
+      const Block &block = *byId.at(id);
+      if (policy->state(id) != BlockState::Unloaded)
+        continue;
+      for (const Weight *weight : block.weights)
+        if (weight->slab == slab)
+          names.push_back(weight->value.name);
+    }
+    slab->readAhead(std::move(names));
+  }
+}
+
+void WeightStreamer::Impl::countServed(const Block &block) {
+  for (const auto &slab : formSlabs)
+    if (std::ranges::any_of(block.weights, [&](const Weight *weight) { return weight->slab == slab; }))
+      slab->blockServed();
+}
+
+/// Of all slabs together.
+SlabTelemetry WeightStreamer::Impl::takeSlabTelemetry() {
+  SlabTelemetry sums = options.slab ? options.slab->takeTelemetry() : SlabTelemetry();
+  for (const auto &slab : formSlabs)
+    if (slab != options.slab)
+      sums += slab->takeTelemetry();
+  return sums;
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,64 @@
+//===- SessionPrecision.cpp - what a session does for precision -----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Selective Precision plays blocks of the session's modules by themselves, on
+// batches of the session: before training and at decisions.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Services/Memory/PrecisionActor.h"
+#include "SessionState.h"
+#include "segue/runtime/Error.h"
+
+namespace segue::inline runtime {
+
+struct Session::State::Host final : PrecisionHost {
+  explicit Host(State &state) : s(state) {}
+
+  const std::vector<Module> &modules() const override { return s.modules; }
+  WeightStreamer &weights() override { return *s.services->weights(); }
+  void withBatch(const TensorMap &batch, const std::function<void(const Values &)> &play) override {
+    Wiring wiring = s.wiringFor(batch);
+    TensorMap placed = s.placeBatch(wiring, batch);
+    play([&](size_t module, const std::vector<std::vector<Tensor>> &outputs) {
+      return s.lookup(module, wiring, placed, outputs);
+    });
+    for (const auto &[name, tensor] : batch)
+      giveBack(tensor);
+  }
+  void settle(bool givesRing) override { givesRing ? s.streamed->release() : s.flush(); }
+
+  State &s;
+};
+
+void Session::State::startPrecision() {
+  precision = services ? services->precision() : nullptr;
+  if (!precision)
+    return;
+  host = std::make_shared<Host>(*this);
+  precision->start(*host);
+}
+
+int64_t Session::calibrationSamples() const {
+  const PrecisionActor *precision = state_->precision;
+  return precision && state_->device->hasBytes() ? precision->calibrationSamples() : 0;
+}
+
+void Session::calibrate(std::span<const TensorMap> batches) {
+  State &s = *state_;
+  if (s.waiting)
+    throw Error(ErrorCode::InvalidArgument, "calibrate: gradients wait for the optimizer; calibrate between steps");
+  if (batches.empty())
+    throw Error(ErrorCode::InvalidArgument, "calibrate: no batch was given; at least one is needed");
+  s.requireWhole();
+  s.requireValues();
+  s.flush();
+  if (calibrationSamples())
+    s.precision->calibrate(batches);
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,420 @@
+//===- PrecisionFaultsTest.cpp - what goes wrong about forms --------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The table "Under faults" of Selective Precision, row by row, through a
+// session; the loss that takes units back; logs that play again.
+//
+//===----------------------------------------------------------------------===//
+
+#include "LoraModel.h"
+#include "segue/runtime/Config/ConfigError.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Memory/DeviceMemory.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+using namespace segue;
+using namespace segue::test;
+
+static constexpr const char *simDevice = "sim:dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us";
+
+static std::vector<Json> linesOf(const std::filesystem::path &path) {
+  std::vector<Json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(Json::parse(line));
+    lines.back().erase("timestamp");
+  }
+  return lines;
+}
+
+static std::string precisionOf(const Session &session, const std::string &unit) {
+  const Json report = session.services()->precisionReport();
+  for (const Json &each : report["units"])
+    if (each["name"] == unit)
+      return each["precision"];
+  return "no such unit";
+}
+
+static std::string messageOf(auto &&call) {
+  try {
+    call();
+  } catch (const Error &error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+static void expectPart(const std::string &text, const std::string &part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+}
+
+namespace {
+class PrecisionFaultsTest : public testing::Test {
+protected:
+  DeviceRef device = Device::open(simDevice);
+  LoraFolder folder;
+  std::vector<std::string> warnings;
+
+  Session make(const std::string &precision, const std::string &more = "", EventSink *next = nullptr) {
+    SessionOptions options;
+    options.warn = [this](const std::string &text) { warnings.push_back(text); };
+    options.events = next;
+    return loraSession(device, precisionConfig(folder, precision, more), std::move(options));
+  }
+  std::vector<double> train(Session &session, int64_t from, int64_t to) {
+    std::vector<double> losses;
+    for (int64_t step = from; step < to; ++step)
+      losses.push_back(session.step(loraBatch(device, step), 1e-3).loss);
+    return losses;
+  }
+  /// A batch whose loss is no number.
+  TensorMap badBatch() {
+    TensorMap batch = loraBatch(device, 1);
+    batch["x"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+    return batch;
+  }
+};
+} // namespace
+
+// Row "step aborted": what the step collected and decided is discarded with it,
+// and a run that tries again goes on as one that never failed.
+TEST_F(PrecisionFaultsTest, AnAbortedStepLeavesNothing) {
+  Session whole = make(dynamicPrecision(folder));
+  std::vector<double> losses = train(whole, 0, 20);
+  std::vector<Json> lines = linesOf(folder.path / "precision.jsonl");
+  LoraFolder other;
+  SessionOptions options;
+  Session broken = loraSession(device, precisionConfig(other, dynamicPrecision(other)), options);
+  std::vector<double> tried;
+  for (int64_t step = 0; step < 20; ++step) {
+    if (step == 3) { // nobody is watched yet
+      EXPECT_THROW(broken.step(badBatch(), 1e-3), Error);
+    }
+    if (step == 5 || step == 6 || step == 10) {
+      broken.forwardBackward(loraBatch(device, step + 100)); // collected, never finished
+      broken.clearGradients();
+    }
+    tried.push_back(broken.step(loraBatch(device, step), 1e-3).loss);
+  }
+  EXPECT_EQ(tried, losses);
+  EXPECT_EQ(linesOf(other.path / "precision.jsonl"), lines);
+}
+
+// Row "non-finite gradients": the step is aborted, since its gradients would
+// reach the optimizer; precisions are what they were, and no unit is lowered.
+TEST_F(PrecisionFaultsTest, NonFiniteGradientsLowerNobody) {
+  Session session = make(dynamicPrecision(folder));
+  train(session, 0, 5);
+  EXPECT_THROW(session.step(badBatch(), 1e-3), Error); // step 5 would have decided
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(precisionOf(session, "h." + std::to_string(i)), "bf16");
+  EXPECT_TRUE(linesOf(folder.path / "precision.jsonl").empty());
+}
+
+/// Passes statistics on as if a gradient had not been finite.
+namespace {
+class Poison final : public EventSink {
+public:
+  explicit Poison(DeviceRef device) : device_(std::move(device)) {}
+  void onStatistics(const Program &, uint32_t, const Tensor &statistics) override {
+    if (!isOn)
+      return;
+    Tensor bad = Tensor::onHost(device_, {4}, ElementType::f32);
+    for (int i = 0; i < 4; ++i)
+      bad.data<float>()[i] = std::numeric_limits<float>::infinity();
+    copyInto(bad, statistics);
+    wait(statistics);
+  }
+  bool isOn = false;
+
+private:
+  DeviceRef device_;
+};
+} // namespace
+
+// The same row where the step goes on: the collection is dropped and counted.
+TEST_F(PrecisionFaultsTest, ANonFiniteCollectionIsDropped) {
+  Poison poison(device);
+  Session session = make(dynamicPrecision(folder), "", &poison);
+  train(session, 0, 6);
+  std::string before = precisionOf(session, "h.2");
+  poison.isOn = true;
+  train(session, 6, 11);
+  Json record = session.services()->precisionRecord();
+  EXPECT_EQ(record["step_id"], 10);
+  EXPECT_EQ(record["stats_skipped"], 5);
+  EXPECT_EQ(record["precision_changes"], 0);
+}
+
+/// Flips a bit of a weight's bytes without a trace in the file's times.
+static void damage(const std::filesystem::path &slab, const std::string &layer) {
+  auto time = std::filesystem::last_write_time(slab);
+  std::fstream file(slab, std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t length = 0;
+  file.read(reinterpret_cast<char *>(&length), 8);
+  std::string header(length, ' ');
+  file.read(header.data(), std::streamsize(length));
+  uint64_t at = 8 + length + Json::parse(header)[layer + ".qweight"]["data_offsets"][0].get<uint64_t>() + 77;
+  file.seekg(std::streamoff(at));
+  char byte = char(file.get());
+  file.seekp(std::streamoff(at));
+  file.put(char(byte ^ 0x10));
+  file.close();
+  std::filesystem::last_write_time(slab, time);
+}
+
+// Row "slab checksum mismatches": the unit goes on from its source in the very
+// load that found it, is quarantined, and one warning says so.
+TEST_F(PrecisionFaultsTest, ADamagedSlabGoesBackToTheSource) {
+  damage(folder.path / "int8.safetensors", "h.1.fc");
+  Session session = make(R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.1", "h.3"]})");
+  LoraFolder whole;
+  Session expected = loraSession(device, precisionConfig(whole, R"({"enabled": true, "mode": "static",
+    "force_int8_blocks": ["h.3"]})"));
+  for (int64_t step = 0; step < 5; ++step)
+    ASSERT_EQ(session.step(loraBatch(device, step), 1e-3).loss, expected.step(loraBatch(device, step), 1e-3).loss);
+  EXPECT_EQ(precisionOf(session, "h.1"), "bf16");
+  EXPECT_EQ(precisionOf(session, "h.3"), "int8");
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "\"h.1\" goes back to bf16");
+  EXPECT_EQ(session.services()->weightRecord()["crc_failures"], 0) << "once, steps ago";
+}
+
+// The same, met by calibration: the unit is never lowered.
+TEST_F(PrecisionFaultsTest, ADamagedSlabIsMetByCalibration) {
+  damage(folder.path / "int8.safetensors", "h.0.fc");
+  Session session = make(dynamicPrecision(folder));
+  train(session, 0, 12);
+  EXPECT_EQ(precisionOf(session, "h.0"), "bf16");
+  EXPECT_EQ(precisionOf(session, "h.1"), "int8");
+  EXPECT_EQ(session.services()->precisionRecord()["block_details"]["h.0"]["reason"], "quarantine");
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "\"h.0\" goes back to bf16");
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "int8.calibration.json")) << "not of all units";
+}
+
+/// Leaves so little memory while blocks are loaded for forward that the stored
+/// form of one, which lies beside its slot until it is dequantised, finds no room.
+namespace {
+class NoRoom final : public EventSink {
+public:
+  explicit NoRoom(DeviceRef device) : device_(std::move(device)), budget_(memory().budget(Space::DeviceDram)) {}
+  void onPhase(Phase phase) override {
+    isForward_ = phase == Phase::Forward;
+    memory().setBudget(Space::DeviceDram, budget_);
+    squeeze();
+  }
+  void onBlockBegin(const Program &, std::string_view) override { squeeze(); }
+  void onBlockEnd(const Program &) override { squeeze(); }
+  bool isOn = false;
+
+private:
+  /// What a block saves fits, 4352 bytes of a weight do not.
+  static constexpr uint64_t room = 4 << 10;
+
+  DeviceMemory &memory() { return device_->memory(); }
+  void squeeze() {
+    if (!isOn || !isForward_)
+      return;
+    // What would be room when it is asked for: copies and arenas that are kept.
+    device_->drain();
+    EXPECT_THROW(Storage::allocate(device_, Space::DeviceDram, 2 * budget_, 64), OutOfMemory);
+    memory().setBudget(Space::DeviceDram, memory().liveBytes(Space::DeviceDram) + room);
+  }
+
+  DeviceRef device_;
+  uint64_t budget_;
+  bool isForward_ = false;
+};
+} // namespace
+
+// Row "no memory for the other form": the switch waits for the next decision.
+TEST_F(PrecisionFaultsTest, WithoutMemoryTheSwitchIsPostponed) {
+  NoRoom noRoom(device);
+  Session session = make(dynamicPrecision(folder), "", &noRoom);
+  train(session, 0, 6); // step 5 has decided
+  noRoom.isOn = true;
+  std::vector<double> losses = train(session, 6, 10);
+  noRoom.isOn = false;
+  for (const char *unit : {"h.0", "h.1", "h.3", "h.5"})
+    EXPECT_EQ(precisionOf(session, unit), "bf16") << unit;
+  EXPECT_TRUE(warnings.empty()) << warnings.front();
+  // All bf16 meanwhile, to the bit.
+  LoraFolder other;
+  Session bf16 = loraSession(device, precisionConfig(other, R"({"enabled": true, "mode": "static"})"));
+  train(bf16, 0, 6);
+  EXPECT_EQ(train(bf16, 6, 10), losses);
+  train(session, 10, 12);
+  EXPECT_EQ(session.services()->precisionRecord()["block_details"]["h.0"]["reason"], "first") << "tried again";
+  EXPECT_EQ(precisionOf(session, "h.0"), "int8");
+}
+
+// Row "calibration interrupted": nothing is kept; the next start begins it anew.
+TEST_F(PrecisionFaultsTest, InterruptedCalibrationIsNotKept) {
+  Session session = make(dynamicPrecision(folder, R"(, "calibration_samples": 3)"));
+  TensorMap batches[] = {loraBatch(device, 1), {{"x", loraBatch(device, 2)["x"]}}};
+  EXPECT_THROW(session.calibrate(batches), Error); // the second lacks a tensor
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "int8.calibration.json"));
+  EXPECT_EQ(session.calibrationSamples(), 3);
+  Session next = make(dynamicPrecision(folder, R"(, "calibration_samples": 3)"));
+  EXPECT_EQ(next.calibrationSamples(), 3);
+  train(next, 0, 1);
+  EXPECT_EQ(next.calibrationSamples(), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder.path / "int8.calibration.json"));
+}
+
+// Row "telemetry or cache not writable": one warning each, and the decisions of
+// a run that can write.
+TEST_F(PrecisionFaultsTest, WhatCannotBeWrittenDecidesNothing) {
+  Session good = make(dynamicPrecision(folder));
+  std::vector<double> losses = train(good, 0, 20);
+  Json record = good.services()->precisionRecord();
+  ASSERT_TRUE(warnings.empty());
+  std::string nowhere = (folder.path / "no" / "such" / "folder").string();
+  std::string precision = dynamicPrecision(folder, R"(, "calibration_cache": ")" + nowhere + "/cache.json\"");
+  size_t at = precision.find((folder.path / "precision.jsonl").string());
+  std::filesystem::create_directory(folder.path / "a.jsonl"); // a folder is no file
+  precision.replace(at, (folder.path / "precision.jsonl").string().size(), (folder.path / "a.jsonl").string());
+  Session bad = make(precision);
+  EXPECT_EQ(train(bad, 0, 20), losses);
+  Json other = bad.services()->precisionRecord();
+  record.erase("timestamp");
+  other.erase("timestamp");
+  EXPECT_EQ(other, record);
+  ASSERT_EQ(warnings.size(), 2u);
+  expectPart(warnings[0] + warnings[1], "calibration is not kept");
+  expectPart(warnings[0] + warnings[1], "a.jsonl");
+}
+
+// Row "config nonsense": the key, the value and what is allowed; nothing is
+// constructed, and the device is as before.
+TEST_F(PrecisionFaultsTest, NonsenseIsRefusedBeforeAnythingIsMade) {
+  uint64_t budget = device->memory().budget(Space::DeviceDram), live = device->memory().liveBytes(Space::DeviceDram);
+  auto message = [&](const std::string &precision, const std::string &more = "") {
+    return messageOf([&] { make(precision, more); });
+  };
+  expectPart(message(R"({"enabled": true, "int8_threshold": 0.7})"), "int8_threshold must be below bf16_threshold");
+  expectPart(message(R"({"enabled": true, "modus": "static"})"), "mode");
+  expectPart(message(R"({"enabled": true, "force_int8_blocks": ["h.9"]})"), "there is no unit \"h.9\"");
+  expectPart(message(R"({"enabled": true, "fp8_slab_path": "no/such/slab.safetensors"})"), "no/such/slab");
+  SessionOptions options;
+  options.config = Config::parse(R"({"memory": {"stagehand": {"selective_precision": {"enabled": true}}}})", "test");
+  expectPart(messageOf([&] { loraSession(device, "", options); }), "squareq_slab_path");
+  options.config = Config::parse(precisionConfig(folder, R"({"enabled": true})"), "test");
+  expectPart(messageOf([&] { Session(device, {{"lora", loraBinary()}}, options); }), "SegueRuntime::SeguePrecision");
+  EXPECT_EQ(device->memory().budget(Space::DeviceDram), budget);
+  EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram), live);
+  // Off wins over the lists, with one warning.
+  warnings.clear();
+  Session off = make(R"({"enabled": true, "mode": "off", "force_int8_blocks": ["h.1"]})");
+  train(off, 0, 1);
+  EXPECT_TRUE(off.services()->precisionReport().is_null());
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "force_");
+}
+
+//===----------------------------------------------------------------------===//
+// Loss feedback
+//===----------------------------------------------------------------------===//
+
+// Losses far above what was usual after units were lowered take them back at
+// the next step, and keep them there.
+TEST_F(PrecisionFaultsTest, LossesThatSufferTakeUnitsBack) {
+  Session session = make(dynamicPrecision(folder, R"(, "loss_window": 5, "loss_patience": 2, "warmup_steps": 10)"));
+  train(session, 0, 11); // decides at 10
+  ASSERT_EQ(session.services()->precisionRecord()["step_id"], 10);
+  std::vector<std::string> lowered;
+  train(session, 11, 12);
+  for (size_t i = 0; i < 6; ++i)
+    if (precisionOf(session, "h." + std::to_string(i)) == "int8")
+      lowered.push_back("h." + std::to_string(i));
+  ASSERT_FALSE(lowered.empty());
+  TensorMap hard = loraBatch(device, 12);
+  for (uint64_t i = 0; i < hard["t"].elementCount(); ++i)
+    hard["t"].data<float>()[i] *= 30;
+  session.step(hard, 0);
+  session.step(hard, 0);
+  train(session, 14, 16);
+  for (const std::string &unit : lowered)
+    EXPECT_EQ(precisionOf(session, unit), "bf16");
+  Json record = session.services()->precisionRecord();
+  EXPECT_EQ(record["step_id"], 15);
+  EXPECT_EQ(record["rollbacks"], 1);
+  EXPECT_EQ(record["quarantined"], int64_t(lowered.size()));
+  EXPECT_EQ(record["block_details"][lowered.front()]["reason"], "quarantine");
+}
+
+// A loss that is no number ends the step, and takes the units back at once:
+// the step is tried again without them.
+TEST_F(PrecisionFaultsTest, ALossThatIsNoNumberTakesUnitsBackAtOnce) {
+  Session session = make(dynamicPrecision(folder));
+  train(session, 0, 7);
+  ASSERT_EQ(precisionOf(session, "h.0"), "int8");
+  EXPECT_THROW(session.step(badBatch(), 1e-3), Error);
+  train(session, 7, 11);
+  EXPECT_EQ(precisionOf(session, "h.0"), "bf16");
+  EXPECT_EQ(session.services()->precisionRecord()["rollbacks"], 1);
+}
+
+//===----------------------------------------------------------------------===//
+// Logs
+//===----------------------------------------------------------------------===//
+
+// What a run decided plays again: calibration, aborted steps, losses that take
+// units back, errors that were measured online, a state that was restored.
+TEST_F(PrecisionFaultsTest, RecordedRunsReplay) {
+  std::filesystem::path logs = folder.path / "logs";
+  std::filesystem::create_directory(logs);
+  SessionOptions options;
+  options.recordEvents = logs;
+  options.warn = [](const std::string &) {};
+  std::string config = precisionConfig(folder, dynamicPrecision(folder, R"(, "quarantine_steps": 3)"));
+  auto replay = [&] {
+    std::string command = std::string("timeout 60 " SEGUE_RUN " replay --check ") +
+                          (logs / "selective_precision.json").string() + " > " + (folder.path / "answers").string();
+    return std::system(command.c_str());
+  };
+  {
+    Session session = loraSession(device, config, options);
+    train(session, 0, 7);
+    EXPECT_THROW(session.step(badBatch(), 1e-3), Error);
+    train(session, 7, 23);
+    session.save(folder.path / "checkpoint.safetensors");
+  }
+  EXPECT_EQ(replay(), 0);
+  {
+    Session session = loraSession(device, config, options);
+    session.load(folder.path / "checkpoint.safetensors");
+    train(session, 23, 31);
+  }
+  EXPECT_EQ(replay(), 0);
+  std::ifstream log(logs / "selective_precision.json");
+  std::string text(std::istreambuf_iterator<char>(log), {});
+  for (const char *op : {"\"restore\"", "\"observe\"", "\"decide\"", "\"stats\"", "\"loss\""})
+    expectPart(text, op);
+}
+
+// A checkpoint of a run without Selective Precision: it begins anew, and says so.
+TEST_F(PrecisionFaultsTest, CheckpointsWithoutStateBeginAnew) {
+  Session plain = loraSession(device);
+  train(plain, 0, 8);
+  plain.save(folder.path / "plain.safetensors");
+  Session session = make(dynamicPrecision(folder));
+  train(session, 0, 7);
+  session.load(folder.path / "plain.safetensors");
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "no state of Selective Precision");
+  train(session, 8, 9);
+  EXPECT_EQ(precisionOf(session, "h.0"), "bf16") << "nothing was decided in this run";
+  Checkpoint bad = session.checkpoint();
+  bad.precision = "{";
+  expectPart(messageOf([&] { session.restore(bad); }), "no JSON");
+}
