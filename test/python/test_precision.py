@@ -3,10 +3,12 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -103,6 +105,31 @@ def test_layers_by_the_config_alone(setup):
     run.fit((batch(step) for step in range(6)))
     assert forms(run)["h.0.base"] == "int8" and forms(run)["h.3.base"] == "bf16"
     assert set(run.precision()["kept"]) == {f"0.h.{i}.base.bias" for i in range(4)}
+
+
+def test_the_commands_of_the_guide(setup):
+    make, _, folder = setup
+    guide = (ROOT / "docs" / "guides" / "selective-precision.md").read_text()
+    commands, config = (re.search(rf"^```{kind}\n(.*?)^```$", guide, re.M | re.S).group(1) for kind in ("sh", "json"))
+    model = make()
+    save_file({n: p.detach() for n, p in model.named_parameters()}, folder / "model.safetensors")
+    compiled = segue.compile(model, tuple(batch(0).values()), optimizer=segue.AdamW(lr=1e-3))
+    (folder / "model.mlir").write_text(compiled._primary.captured.text)
+    (folder / "segue.json").write_text(config)
+    for name, tensor in batch(0).items():
+        np.save(folder / f"{name}.npy", tensor.numpy())
+    (folder / "logs").mkdir()
+    commands = commands.replace("...", "--input x=@x.npy --input targets=@targets.npy --steps 25 --lr 1e-3 --record-events logs")
+    path = os.pathsep.join([str(Path(RUN).parent), os.environ["PATH"]])
+    done = subprocess.run(["bash", "-ec", commands], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "selective precision: 4 units, 4 of them can change their form" in done.stderr
+    assert re.search(r"stays +model\.h\.0\.base\.bias +no slab has it", done.stderr), done.stderr
+    lines = [json.loads(line) for line in (folder / "selective_precision_telemetry.jsonl").read_text().splitlines()]
+    assert [line["step_id"] for line in lines] == [10, 20] and lines[-1]["blocks_int8"] > 0 and lines[-1]["calibrated_units"] == 4
+    assert (folder / "base.slab.calibration.json").exists()
+    assert json.loads((folder / "stagehand_telemetry.jsonl").read_text().splitlines()[-1])["h2d_bytes"] >= 0
+    subprocess.run([RUN, "replay", "--check", folder / "logs" / "selective_precision.json"], check=True, timeout=60, capture_output=True)
 
 
 def test_unknown_units_are_refused_with_the_nearest(setup):

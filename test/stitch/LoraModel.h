@@ -36,7 +36,7 @@ struct LoraOptions {
   std::vector<double> scales{0.02, 0.05, 1, 0.03, 2, 0.04};
   /// The base weights of the last block are trained too.
   bool trainsLastBase = false;
-  /// "block" or "layer".
+  /// "block", "layer", or empty for none.
   std::string statistics = "block";
   bool blockPrograms = true;
 };
@@ -77,7 +77,8 @@ inline std::string loraText(const LoraOptions &options) {
 /// Compiled by a process of its own, once per text and options.
 inline Binary loraBinary(const LoraOptions &lora = {}) {
   static std::map<std::string, Binary> made;
-  std::string flags = "--gradient-statistics=" + lora.statistics + (lora.blockPrograms ? " --block-programs" : "");
+  std::string flags = (lora.statistics.empty() ? "" : "--gradient-statistics=" + lora.statistics) +
+                      (lora.blockPrograms ? " --block-programs" : "");
   std::string text = loraText(lora);
   auto found = made.find(flags + text);
   if (found == made.end()) {
@@ -120,16 +121,16 @@ public:
     return value;
   }
 
-  std::filesystem::path path;
-
-private:
-  void build(const char *name, SlabScheme scheme) {
+  /// A slab of a file of weights in the folder.
+  void build(const char *name, SlabScheme scheme, const char *source = "base.safetensors") {
     BuildOptions options;
-    options.source = path / "base.safetensors";
+    options.source = path / source;
     options.slab = path / (std::string(name) + ".safetensors");
     options.config.scheme = scheme;
     SlabBuilder(options).finish();
   }
+
+  std::filesystem::path path;
 };
 
 /// Weight Stagehand with a ring of `slots`, and Selective Precision by `precision`:

@@ -10,8 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "LoraModel.h"
-#include "segue/runtime/Config/ConfigError.h"
+#include "PrecisionAnswers.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -33,39 +32,6 @@ INSTANTIATE_TEST_SUITE_P(All, PrecisionSessionTest,
                          testing::Values("cpu:threads=2", "sim:dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us",
                                          "sim:dram=4MiB,pinned=64KiB", "sim:dram=4MiB,adversarial=1",
                                          "sim:dram=4MiB,pinned=8MiB,adversarial=2"));
-
-static constexpr const char *simDevice = "sim:dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us";
-
-static std::vector<Json> linesOf(const std::filesystem::path &path) {
-  std::vector<Json> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(Json::parse(line));
-    lines.back().erase("timestamp");
-  }
-  return lines;
-}
-
-static std::string precisionOf(const Session &session, const std::string &unit) {
-  const Json report = session.services()->precisionReport();
-  for (const Json &each : report["units"])
-    if (each["name"] == unit)
-      return each["precision"];
-  return "no such unit";
-}
-
-static std::string messageOf(auto &&call) {
-  try {
-    call();
-  } catch (const Error &error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-static void expectPart(const std::string &text, const std::string &part) {
-  EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
-}
 
 //===----------------------------------------------------------------------===//
 // Forms

@@ -432,6 +432,24 @@ TEST(WeightPolicy, RestoresItsState) {
   EXPECT_EQ(two.saveState().dump(), one.saveState().dump());
 }
 
+// A block that is stored in another form takes other bytes from its next load
+// on; not while it is on the device.
+TEST(WeightPolicy, BlocksChangeTheirForm) {
+  WeightStagehand stagehand = make("{}", {{"a", 8 * mib}, {"b", 8 * mib}});
+  auto [code, what] = errorOf([&] { stagehand.restate("b", 0, false); });
+  EXPECT_EQ(code, ErrorCode::InvalidArgument);
+  EXPECT_TRUE(has(what, "has 0 bytes")) << what;
+  stagehand.restate("a", 4 * mib, false);
+  stagehand.beginStep(0);
+  stagehand.enterPhase(StepPhase::Forward);
+  runBlock(stagehand, "a", 1, 1);
+  stagehand.endStep();
+  EXPECT_EQ(stagehand.telemetry()["h2d_bytes"], 12 * mib) << "and b ahead";
+  std::tie(code, what) = errorOf([&] { stagehand.restate("a", 8 * mib, false); });
+  EXPECT_EQ(code, ErrorCode::StateTransition);
+  EXPECT_TRUE(has(what, "cannot be stored in another form now")) << what;
+}
+
 //===----------------------------------------------------------------------===//
 // What holds after any events
 //===----------------------------------------------------------------------===//

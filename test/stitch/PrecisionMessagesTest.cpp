@@ -1,0 +1,133 @@
+//===- PrecisionMessagesTest.cpp - what Selective Precision says ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Errors and warnings of a session with Selective Precision that no fault of
+// the table causes: what it cannot do with these programs, slabs and calls.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PrecisionAnswers.h"
+#include "segue/runtime/Device/Device.h"
+#include <limits>
+
+using namespace segue;
+using namespace segue::test;
+
+namespace {
+class PrecisionMessagesTest : public testing::Test {
+protected:
+  DeviceRef device = Device::open(simDevice);
+  LoraFolder folder;
+  std::vector<std::string> warnings;
+
+  Session make(const std::string &precision, const LoraOptions &lora = {}) {
+    SessionOptions options;
+    options.warn = [this](const std::string &text) { warnings.push_back(text); };
+    return loraSession(device, precisionConfig(folder, precision), std::move(options), lora);
+  }
+  std::string reasonOf(const Session &session, const std::string &key) {
+    const Json report = session.services()->precisionReport();
+    return report["kept"].value(key, "nothing is said of it");
+  }
+};
+} // namespace
+
+TEST_F(PrecisionMessagesTest, CalibratingAtTheWrongTime) {
+  Session session = make(dynamicPrecision(folder));
+  expectPart(messageOf([&] { session.calibrate({}); }), "calibrate: no batch was given");
+  session.forwardBackward(loraBatch(device, 0));
+  TensorMap batch = loraBatch(device, 1);
+  expectPart(messageOf([&] { session.calibrate(std::span(&batch, 1)); }),
+             "calibrate: gradients wait for the optimizer");
+}
+
+// Errors that are no numbers count as infinite, also for the next run: no unit
+// is lowered.
+TEST_F(PrecisionMessagesTest, OutputsThatAreNotFinite) {
+  auto lowered = [&](Session &session) {
+    for (int64_t step = 0; step < 7; ++step)
+      session.step(loraBatch(device, step), 1e-3);
+    const Json record = session.services()->precisionRecord();
+    EXPECT_EQ(record["step_id"], 5);
+    EXPECT_GE(record["block_details"]["h.0"]["sensitivity"].get<double>(), 0.3) << "the whole of error_weight";
+    return record["blocks_int8"].get<int64_t>();
+  };
+  TensorMap batch = loraBatch(device, 1);
+  batch["x"].data<float>()[0] = std::numeric_limits<float>::infinity();
+  Session session = make(dynamicPrecision(folder));
+  session.calibrate(std::span(&batch, 1));
+  ASSERT_EQ(warnings.size(), 6u);
+  expectPart(warnings[0], "the outputs of \"h.0\" in int8 are not finite; its error counts as infinite");
+  EXPECT_EQ(lowered(session), 0);
+  Session next = make(dynamicPrecision(folder));
+  EXPECT_EQ(next.calibrationSamples(), 0);
+  EXPECT_EQ(lowered(next), 0);
+}
+
+// Training goes on with the errors that the slab's builder measured.
+TEST_F(PrecisionMessagesTest, NoMemoryToCalibrate) {
+  Session session = make(dynamicPrecision(folder));
+  DeviceMemory &memory = device->memory();
+  uint64_t budget = memory.budget(Space::DeviceDram);
+  memory.setBudget(Space::DeviceDram, memory.liveBytes(Space::DeviceDram) + 8192);
+  TensorMap batch = loraBatch(device, 1);
+  session.calibrate(std::span(&batch, 1));
+  memory.setBudget(Space::DeviceDram, budget);
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "units are not calibrated: there is no memory for it: DEVICE_OOM");
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "int8.calibration.json"));
+  for (int64_t step = 0; step < 7; ++step)
+    session.step(loraBatch(device, step), 1e-3);
+  EXPECT_EQ(precisionOf(session, "h.0"), "int8");
+}
+
+TEST_F(PrecisionMessagesTest, NothingToChoose) {
+  make(dynamicPrecision(folder), {.scales = {1}, .trainsLastBase = true});
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "no unit can change its form: \"h.0\": its base weights are trained");
+}
+
+TEST_F(PrecisionMessagesTest, ProgramsWithoutStatistics) {
+  Session session = make(dynamicPrecision(folder), {.statistics = ""});
+  ASSERT_EQ(warnings.size(), 1u);
+  expectPart(warnings[0], "the backward programs return no statistics, so that nothing will be decided; compile them "
+                          "with --gradient-statistics");
+  for (int64_t step = 0; step < 7; ++step)
+    session.step(loraBatch(device, step), 1e-3);
+  EXPECT_EQ(precisionOf(session, "h.0"), "bf16");
+}
+
+// What a slab has of a weight decides whether its unit can change.
+TEST_F(PrecisionMessagesTest, SlabsThatDoNotFit) {
+  TensorMap tensors;
+  for (size_t i = 0; i < 4; ++i)
+    tensors["h." + std::to_string(i) + ".fc.weight"] =
+        i == 0 ? randomTensor(device, {2 * loraWidth, loraWidth}, 1) : LoraFolder::baseWeight(device, i);
+  saveSafetensors(folder.path / "other.safetensors", tensors);
+  folder.build("int8", SlabScheme::PerRowSymmetric, "other.safetensors");
+  Session session = make(R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.1"]})");
+  EXPECT_EQ(reasonOf(session, "lora.h.0.fc.weight"), "its slab has it in another shape");
+  EXPECT_EQ(reasonOf(session, "lora.h.4.fc.weight"), "no slab has it");
+  EXPECT_EQ(reasonOf(session, "lora.h.1.fc.weight"), "nothing is said of it");
+  expectPart(messageOf([&] { make(R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.4"]})"); }),
+             "\"h.4\" cannot be int8: no slab has a weight of it");
+  folder.build("int8", SlabScheme::Int4Group);
+  Session groups = make(R"({"enabled": true, "mode": "static"})");
+  EXPECT_EQ(reasonOf(groups, "lora.h.1.fc.weight"), "its slab has it in a form that is not chosen");
+}
+
+// Forms change between steps, and of weights that are streamed.
+TEST_F(PrecisionMessagesTest, FormsAtTheWrongTime) {
+  Session session = make(R"({"enabled": true, "mode": "static"})");
+  auto &weights = const_cast<WeightStreamer &>(*session.services()->weights());
+  WeightStreamer::FormChoice choice{"h.1", "lora.h.9.fc.weight", nullptr};
+  expectPart(messageOf([&] { weights.setForms(std::span(&choice, 1)); }),
+             "unit \"h.1\": there is no weight \"lora.h.9.fc.weight\"");
+  session.forwardBackward(loraBatch(device, 0));
+  choice.weight = "lora.h.1.fc.weight";
+  expectPart(messageOf([&] { weights.setForms(std::span(&choice, 1)); }), "forms of weights are chosen between steps");
+}
