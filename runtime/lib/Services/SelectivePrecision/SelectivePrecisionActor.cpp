@@ -98,7 +98,7 @@ void SelectivePrecisionActor::start(PrecisionHost &host) {
   if (config_.mode == SelectivePrecisionConfig::Mode::Dynamic)
     prepareDecisions(hasStatistics);
   initial_ = policy_->policy().saveState();
-  choose(0); // for an evaluation before the first step
+  chosen_ = wanted(0); // for an evaluation before the first step
   applyForms();
 }
 
@@ -142,20 +142,23 @@ Json SelectivePrecisionActor::report() const {
 // The course of a step
 //===----------------------------------------------------------------------===//
 
-void SelectivePrecisionActor::choose(int64_t step) {
-  std::vector<Precision> wanted = policy_->policy().precisions(step);
-  chosen_.clear();
-  for (size_t i = 0; i < wanted.size(); ++i)
-    chosen_[plan_.units[i].unit.name] = name(wanted[i]);
+BlockPrecisionMap SelectivePrecisionActor::wanted(int64_t step) const {
+  std::vector<Precision> precisions = policy_->policy().precisions(step);
+  BlockPrecisionMap map;
+  for (size_t i = 0; i < precisions.size(); ++i)
+    map[plan_.units[i].unit.name] = name(precisions[i]);
+  return map;
 }
 
+/// Where Conductor is on, what it pushes at STEP_BEGIN is what counts.
 void SelectivePrecisionActor::chooseForms(int64_t step) {
   if (!policy_)
     return;
   step_ = step;
-  choose(step);
   if (context_.conductor.isEnabled())
-    context_.conductor.setBlockPrecision(chosen_);
+    context_.conductor.setBlockPrecision(wanted(step));
+  else
+    chosen_ = wanted(step);
 }
 
 void SelectivePrecisionActor::applyForms() {

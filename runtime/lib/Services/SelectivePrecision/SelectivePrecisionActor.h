@@ -63,7 +63,7 @@ private:
   /// A backward program and its module.
   using Backward = std::pair<Program, std::string>;
 
-  void choose(int64_t step);
+  BlockPrecisionMap wanted(int64_t step) const;
   void prepareDecisions(bool hasStatistics);
   void formFailed(const std::string &unit, const Error &error);
   void readEstimates();
