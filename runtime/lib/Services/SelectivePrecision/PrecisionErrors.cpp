@@ -154,6 +154,13 @@ void SelectivePrecisionActor::giveUpCalibration(const std::string &reason) {
   warnOnce("selective precision: units are not calibrated: " + reason);
 }
 
+/// Copies and arenas that were kept for another time would be missing in the
+/// ring, and above the watermarks.
+void SelectivePrecisionActor::giveRoomBack() {
+  context_.engine().dropDerived(Space::DeviceDram, UINT64_MAX);
+  context_.device->lane().makeRoom(Space::DeviceDram, UINT64_MAX);
+}
+
 void SelectivePrecisionActor::calibrate(std::span<const TensorMap> batches) {
   if (const Module *module = BlockCalibration::lacksSegments(host_->modules()))
     return giveUpCalibration("module \"" + module->name() +
@@ -173,9 +180,7 @@ void SelectivePrecisionActor::calibrate(std::span<const TensorMap> batches) {
       throw;
     return giveUpCalibration(std::string("there is no memory for it: ") + error.what());
   }
-  // Copies and arenas that are kept for another time would be missing in the ring.
-  context_.engine().dropDerived(Space::DeviceDram, UINT64_MAX);
-  context_.device->lane().makeRoom(Space::DeviceDram, UINT64_MAX);
+  giveRoomBack();
   for (const auto &[unit, error] : calibration.failures())
     refused(unit, error);
   for (Precision form : std::vector(uncalibrated_))
@@ -221,6 +226,7 @@ void SelectivePrecisionActor::stepEnded(double loss) {
         policy_->observeError(unit, form, *error);
   } catch (const Error &) { // one that cannot be made is left out: the step has been taken
   }
+  giveRoomBack();
 }
 
 } // namespace segue::inline runtime

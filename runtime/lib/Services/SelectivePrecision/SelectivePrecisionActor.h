@@ -73,6 +73,7 @@ private:
   /// A weight of the unit could not be read.
   void refused(size_t unit, const Error &error);
   bool wantsErrors() const;
+  void giveRoomBack();
   std::string fingerprint(Precision form, int64_t samples) const;
   std::filesystem::path cachePath(Precision form) const;
   std::vector<std::string> namesWith(Precision form) const;
