@@ -59,7 +59,8 @@ def test_a_module_says_what_it_needs():
     assert memory.smallest.seconds >= memory.unconstrained.seconds > 0 and memory.unconstrained.added == 0
     assert memory.held and sum(size for _, size in memory.held) == memory.smallest_budget_bytes
     text = str(memory)
-    for part in ("unconstrained: ", "smallest budget", memory.set_by, "by phase: ", "activation_stagehand: nothing to do"):
+    for part in ("unconstrained: ", "smallest budget", memory.set_by, "by phase: ", "activation_stagehand: nothing to do", "weights: nothing to do",
+                 "weights: parameter tensors "):
         assert part in text, text
 
 
