@@ -9,6 +9,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -186,3 +187,29 @@ def test_a_trace_of_the_run(tmp_path):
     trainer = gpt_trainer(trace=tmp_path / "absent" / "trace.json")[0]
     with pytest.raises(segue.FileError):
         trainer.close()
+
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/memory-budget.md").read_text()
+
+
+def test_the_guide_is_true(tmp_path):
+    """Its Python runs, its commands run, its config is one, in this order and in one folder."""
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.M | re.S)
+    environment = os.environ | {"PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(BUILD / "python")}
+    run = lambda command: subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)  # noqa: E731
+    done = {"python": 0, "sh": 0, "json": 0}
+    for kind, text in blocks:
+        done[kind] += 1
+        if kind == "json":
+            batch = torch.randn(64, 64), torch.randn(64, 64)
+            module = segue.compile(Net(), batch, optimizer=segue.AdamW(lr=1e-3), device="sim:dram=640MiB,pinned=8MiB,link=16GB/s")
+            with segue.Trainer([module], optimizer=segue.AdamW(lr=1e-3), config=json.loads(text)) as trainer:
+                assert trainer.step(x=batch[0], y=batch[1]) > 0
+            continue
+        result = run([sys.executable, "-c", text] if kind == "python" else ["bash", "-euo", "pipefail", "-c", text])
+        assert result.returncode == 0, text + result.stdout + result.stderr
+        if "--verify-invariance" in text:
+            assert "no run differs" in result.stdout
+    assert done == {"python": 1, "sh": 2, "json": 1}
+    for link in re.findall(r"\]\(([^)#]+)\)", GUIDE):
+        assert (Path(__file__).resolve().parents[2] / "docs/guides" / link).exists()
