@@ -105,7 +105,8 @@ class Trainer:
     device : str, optional
         Where to train, as in `segue.compile`; default: where the modules are.
     config : path or mapping, optional
-        The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Its section
+        The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Frozen
+        parameters that its ``squareq_slab_path`` holds come from there, whatever the modules have for them. Its section
         ``memory.stitch`` sets how inputs are aligned and writes a line of telemetry per step.
     record_events : path, optional
         An existing folder for logs of what the services decide, for ``segue-run replay``.
@@ -183,7 +184,10 @@ class Trainer:
         return [group for group in groups.values() if len(group) > 1]
 
     def _bind(self):
+        in_slab = set(self._session.slab_parameters)
         for info in self._session.parameters:
+            if info.key in in_slab:
+                continue
             module, name = info.members[0]
             tensor = self.modules[module]._weights.tensor(name)
             if not self._session.bind_parameter(info.key, wrap(tensor, self._device, writable=True)):
@@ -309,6 +313,11 @@ class Trainer:
             self._session.set_parameter(info.key, opened.load_layer(self._device, name, info.element))
             taken.append(info.key)
         return taken
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of the device's own memory that was in use at once since it was opened, in bytes."""
+        return self._device.peak_bytes
 
     @property
     def fused_calls(self) -> int:

@@ -20,6 +20,7 @@
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Services/PrecisionService.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Telemetry/RunReport.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -68,6 +69,7 @@ static std::span<const std::byte> bytesOf(const nb::bytes &bytes) {
 
 static void bindTensor(nb::module_ &m) {
   nb::class_<Device>(m, "Device")
+      .def_prop_ro("peak_bytes", [](Device &device) { return device.memory().peakBytes(Space::DeviceDram); })
       .def_static(
           "open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
       .def_prop_ro("name", &Device::name)
@@ -298,6 +300,7 @@ static void bindSession(nb::module_ &m) {
             options.config = configOf(config, configText);
             options.recordEvents = recordEvents.value_or("");
             options.makePrecision = precisionService();
+            options.openSlab = openSlab;
             options.warn = [](const std::string &text) {
               nb::gil_scoped_acquire gil;
               nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
@@ -310,6 +313,7 @@ static void bindSession(nb::module_ &m) {
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
+      .def_prop_ro("slab_parameters", &Session::slabParameters)
       .def("parameter", &Session::parameter, "key"_a, nb::rv_policy::copy)
       .def("load_weights", &Session::loadWeights, "path"_a, ReleaseGil())
       .def(

@@ -5,7 +5,7 @@
 #
 # ===------------------------------------------------------------------------=== #
 """Kill -9 at random moments of a run of 200 steps, 50 times: each resumed run prints the losses of the unbroken one, to
-the bit. A checkpoint is there whole or not at all."""
+the bit, with services that stream weights and spill activations too. A checkpoint is there whole or not at all."""
 
 import os
 import random
@@ -17,14 +17,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("SEGUE_BUILD", ROOT / "build")) / "bin"
+INPUTS = ROOT / "test/tools/segue-run/Inputs"
 STEPS, KILLS = 200, 50
+# Module, initial values, device, config.
+PLAIN = ("bigram", {"table": 0}, "cpu:threads=1", None)
+SERVICES = ("bigram-blocks", {"table": 0.01, "w0": 0.002, "w1": 0.001}, "sim:dram=16MiB,pinned=8MiB,threads=1",
+            INPUTS / "stream-and-spill.json")
 
 
-def start(folder, device, checkpoint=None):
-    begin = ["--resume", checkpoint] if checkpoint and checkpoint.exists() else ["--parameter", "table=256x256xf32=0"]
+def start(folder, run, checkpoint=None):
+    name, values, device, config = run
+    begin = [arg for key, value in values.items() for arg in ("--parameter", f"{key}=256x256xf32={value}")]
+    if checkpoint and checkpoint.exists():
+        begin = ["--resume", checkpoint]
     return subprocess.Popen(
-        [BIN / "segue-run", "train", folder / "bigram.segue", *begin, "--data", folder / "text", "--lr", "0.02"]
+        [BIN / "segue-run", "train", folder / f"{name}.segue", *begin, "--data", folder / "text", "--lr", "0.02"]
         + ["--clip", "0.5", "--until", str(STEPS), "--device", device]
+        + (["--config", config] if config else [])
         + (["--save", checkpoint, "--save-every", "3"] if checkpoint else []),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -38,14 +47,15 @@ def finish(process):
     return out.splitlines()
 
 
-@pytest.mark.parametrize("device", ["cpu:threads=1"])
-def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, device):
-    source = ROOT / "test/tools/segue-run/Inputs/bigram.mlir"
-    compiled = [BIN / "segue-compile", source, "--optimizer=adamw", "-o", tmp_path / "bigram.segue"]
+@pytest.mark.parametrize("run", [PLAIN, SERVICES], ids=["plain", "services"])
+def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, run):
+    name = run[0]
+    compiled = [BIN / "segue-compile", INPUTS / f"{name}.mlir", "--optimizer=adamw", "-o", tmp_path / f"{name}.segue"]
     subprocess.run(compiled, check=True, timeout=60)
     (tmp_path / "text").write_bytes(bytes(random.Random(1).choices(b"abcdefgh", k=4000)))
-    whole = finish(start(tmp_path, device))
+    whole = finish(start(tmp_path, run))
     assert [int(line.split()[1]) for line in whole] == list(range(1, STEPS + 1))
+    assert whole == finish(start(tmp_path, (*run[:3], None))), "services change no digit"
 
     checkpoint = tmp_path / "checkpoint.safetensors"
     moments = random.Random(9)
@@ -56,7 +66,7 @@ def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, device):
         if seen and max(int(line.split()[1]) for line in seen) > STEPS - 20:
             checkpoint.unlink(missing_ok=True)
             seen.clear()
-        process = start(tmp_path, device, checkpoint)
+        process = start(tmp_path, run, checkpoint)
         lines = [process.stdout.readline() for _ in range(moments.randint(1, 16))]
         time.sleep(moments.random() * 0.004)
         process.kill()
@@ -70,6 +80,6 @@ def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, device):
             assert line == whole[int(line.split()[1]) - 1]
         seen.update(lines)
     assert len(resumed_at) > 5, "the runs did not go on from checkpoints"
-    rest = finish(start(tmp_path, device, checkpoint))
+    rest = finish(start(tmp_path, run, checkpoint))
     assert rest and rest == whole[-len(rest) :]
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".safetensors") and name != checkpoint.name]

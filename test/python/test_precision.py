@@ -153,9 +153,9 @@ def gpt_run(folder, name, section):
         save_file({n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}, folder / "gpt-base.safetensors")
         subprocess.run([RUN, "quantize", folder / "gpt-base.safetensors", "-o", slab], check=True, timeout=60, capture_output=True)
     stagehand = {"telemetry_file": str(folder / f"{name}-weights.jsonl"), "prefetch_window_blocks": 1, "vram_high_watermark_mb": 2.4,
-                 "vram_low_watermark_mb": 2.2, "squareq_slab_path": str(slab),
-                 "squareq_manifest_path": str(folder / "gpt.manifest.json")}
-    if section is not None:
+                 "vram_low_watermark_mb": 2.2}
+    if section is not None:  # without it the slab would be what weights come from
+        stagehand |= {"squareq_slab_path": str(slab), "squareq_manifest_path": str(folder / "gpt.manifest.json")}
         stagehand["selective_precision"] = section | {"telemetry_file": str(folder / f"{name}-precision.jsonl")}
     adamw = segue.AdamW(lr=3e-3)
     data = text_batches(ROOT / "docs" / "design.md", 4, config.seq, seed=2)

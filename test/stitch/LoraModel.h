@@ -17,6 +17,7 @@
 #include "RandomTensors.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Session/Session.h"
 #include <cstdlib>
@@ -181,6 +182,7 @@ inline Session loraSession(const DeviceRef &device, const std::string &config = 
   if (!config.empty())
     options.config = Config::parse(config, "test");
   options.makePrecision = precisionService();
+  options.openSlab = openSlab;
   Session session(device, {{"lora", loraBinary(lora)}}, std::move(options));
   setLoraValues(session);
   return session;

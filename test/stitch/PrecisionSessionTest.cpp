@@ -12,6 +12,7 @@
 
 #include "PrecisionAnswers.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Services/SquareQ/Slab.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <cmath>

@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Two stitched modules of layers that are a block each: "front" with frozen
-// weights f0, f1, ... and "back" with trained ones w0, w1, ...; "shared" is added
-// in every block of back, "outer" by the last.
+// weights f0.weight, ... and "back" with trained ones w0, w1, ...; "shared" is added
+// in every block of back, "outer" behind the last: there the compiler puts it into
+// the kernel of that block, and the optimizer has no block for it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -32,8 +33,8 @@ inline std::string layersText(bool isFront) {
   out << "func.func @forward(%h0: " << wide << " {segue.name = \"" << (isFront ? "x" : "hidden")
       << "\", segue.role = #segue.role<input>" << (isFront ? ", segue.requires_grad = false" : "") << "}";
   for (int64_t i = 0; i < modelLayers; ++i)
-    out << ",\n  %w" << i << ": " << matrix << " {segue.name = \"" << weight << i << "\", segue.role = #segue.role<"
-        << role << ">}";
+    out << ",\n  %w" << i << ": " << matrix << " {segue.name = \"" << weight << i << (isFront ? ".weight" : "")
+        << "\", segue.role = #segue.role<" << role << ">}";
   if (!isFront)
     for (const char *name : {"shared", "outer"})
       out << ",\n  %" << name << ": " << wide << " {segue.name = \"" << name

@@ -10,6 +10,7 @@
 #include "TensorText.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/PrecisionService.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include <cstdio>
 
 namespace segue::tool {
@@ -19,6 +20,7 @@ static Session makeSession(const DeviceRef &device, const TrainOptions &options,
   session.maxGradNorm = options.clip;
   session.seed = options.seed;
   session.makePrecision = precisionService();
+  session.openSlab = openSlab;
   addTiesAndWires(session, modules, options.tied, options.wires);
   return Session(device, std::move(modules), std::move(session));
 }

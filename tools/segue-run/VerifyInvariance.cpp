@@ -10,9 +10,10 @@
 // of the first run, each on a device of its own, and compares losses and
 // gradients of every step, to the bit. Gradients are kept as 64-bit hashes.
 //
-// A cap below what parameters, optimizer state and the temporaries of one program
-// need cannot be kept to by anything that moves activations: such a run ends with
-// DEVICE_OOM, is called infeasible, and is no difference.
+// A cap below what must be on the device at once (optimizer state, temporaries of
+// one program, and the parameters unless they are streamed) cannot be kept to:
+// such a run ends with DEVICE_OOM or BUDGET_INFEASIBLE, is called infeasible, and
+// is no difference.
 //
 //===----------------------------------------------------------------------===//
 
@@ -41,7 +42,7 @@ struct RunBits {
   std::vector<StepBits> steps;
   /// In use before the first step, and at most.
   uint64_t restBytes = 0, peakBytes = 0;
-  int64_t spilled = 0, restored = 0, recomputed = 0;
+  int64_t spilled = 0, restored = 0, recomputed = 0, loads = 0;
 };
 
 /// Which services, as the config has them.
@@ -49,6 +50,7 @@ struct Combination {
   std::string name;
   Json activation;
   Json conductor;
+  bool streamsWeights = false;
 };
 } // namespace
 
@@ -83,6 +85,8 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
         bits.restored += int64_t(record["activations_restored"]);
         bits.recomputed += int64_t(record["activations_recomputed"]);
       }
+    if (const MemoryServices *services = session.services(); services && services->weights())
+      bits.loads += int64_t(services->weightRecord()["loads"]);
   }
   bits.peakBytes = device->memory().peakBytes(Space::DeviceDram);
   return bits;
@@ -90,7 +94,7 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
 
 /// Also where a session has lost its state for it.
 static bool isOutOfMemory(const Error &error) {
-  return error.code() == ErrorCode::DeviceOom ||
+  return error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible ||
          (error.code() == ErrorCode::StateTorn &&
           std::string_view(error.what()).find("DEVICE_OOM") != std::string::npos);
 }
@@ -140,16 +144,27 @@ static std::vector<Combination> combinations(uint64_t pinnedBytes) {
   all["debug_checksums"] = true;
   all["max_inflight_d2h"] = all["max_inflight_h2d"] = 2;
   Json conductor = {{"enabled", true}, {"telemetry_enabled", false}};
-  return {{"spill", spill, conductor}, {"recompute", recompute, conductor}, {"all", all, conductor}};
+  return {{"spill", spill, conductor},
+          {"recompute", recompute, conductor},
+          {"stream", {{"enabled", false}}, conductor, /*streamsWeights=*/true},
+          {"all", all, conductor, /*streamsWeights=*/true}};
 }
 
 /// `highMiB`: spilling begins there, and does not end.
 static Config makeConfig(const Combination &combination, double capMiB, double highMiB) {
   Json activation = combination.activation, conductor = combination.conductor;
-  activation["vram_high_watermark_mb"] = highMiB;
-  activation["vram_low_watermark_mb"] = 0;
+  if (activation["enabled"]) {
+    activation["vram_high_watermark_mb"] = highMiB;
+    activation["vram_low_watermark_mb"] = 0;
+  }
   conductor["vram_hard_cap_mb"] = conductor["vram_soft_cap_mb"] = capMiB;
-  Json root = {{"memory", {{"stagehand", {{"activation_stagehand", activation}, {"conductor_config", conductor}}}}}};
+  Json stagehand = {{"activation_stagehand", activation}, {"conductor_config", conductor}};
+  if (combination.streamsWeights)
+    stagehand.update({{"stagehand_enabled", true},
+                      {"telemetry_enabled", false},
+                      {"vram_high_watermark_mb", capMiB},
+                      {"vram_low_watermark_mb", capMiB * 0.75}});
+  Json root = {{"memory", {{"stagehand", stagehand}}}};
   return Config::parse(root.dump(), "--verify-invariance");
 }
 
@@ -187,9 +202,10 @@ int verifyInvariance(const TrainOptions &options) {
       if (what.empty() && capBytes && bits.peakBytes > capBytes)
         what = "the peak, " + std::to_string(bits.peakBytes) + " bytes, is above the cap";
       differences += !what.empty();
-      std::printf("%s%s; %lld spilled, %lld restored, %lld recomputed, peak %.3f MiB\n",
+      std::printf("%s%s; %lld spilled, %lld restored, %lld recomputed, %lld blocks of weights loaded, peak %.3f MiB\n",
                   what.empty() ? "equal to the bit" : "DIFFERS: ", what.c_str(), (long long)bits.spilled,
-                  (long long)bits.restored, (long long)bits.recomputed, double(bits.peakBytes) / bytesPerMiB);
+                  (long long)bits.restored, (long long)bits.recomputed, (long long)bits.loads,
+                  double(bits.peakBytes) / bytesPerMiB);
     } catch (const Error &error) {
       if (!isOutOfMemory(error))
         throw;

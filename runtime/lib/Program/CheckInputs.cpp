@@ -41,7 +41,7 @@ void PreparedProgram::checkInput(size_t index, const Tensor &tensor, bool deferR
   if (tensor.sharedDesc().get() != plan.given.get() || tensor.origin() != plan.origin ||
       storage.device().get() != &device_)
     resolveInput(index, tensor);
-  if (!storage.isUsable() && !(deferRestored && plan.restored))
+  if (!storage.isUsable() && !(deferRestored && (plan.restored || plan.deferred)))
     storage.requireUsable(inputText(index));
   // What a sink brings later is checked again then.
   if (!plan.writtenInPlace || (deferRestored && plan.deferred))

@@ -89,6 +89,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
     bool comes = streamed->comesByBlock(*plan.optimizer, i);
     state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc)) : Tensor::zeros(device, std::move(desc));
   }
+  streamed->takeFromSlab(device, values);
   startPrecision();
 }
 
@@ -98,6 +99,7 @@ void Session::State::configure(const Config &config) {
                                     {.makePrecision = options.makePrecision,
                                      .next = options.events,
                                      .recordEvents = options.recordEvents,
+                                     .openSlab = options.openSlab,
                                      .warn = options.warn,
                                      .log = options.log});
   if (services)

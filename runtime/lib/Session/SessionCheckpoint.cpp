@@ -16,10 +16,12 @@ namespace segue::inline runtime {
 Checkpoint Session::checkpoint() const {
   State &s = *state_;
   s.flush();
+  s.streamed->checkFiles();
   s.requireValues();
   Checkpoint checkpoint;
   for (size_t slot = 0; slot < s.values.size(); ++slot)
-    checkpoint.parameters[s.table.infos()[slot].key] = s.values[slot];
+    checkpoint.parameters[s.table.infos()[slot].key] =
+        s.streamed->isInSlab(slot) ? s.streamed->dequantized(s.device, slot) : s.values[slot];
   checkpoint.state = s.optimizerState;
   checkpoint.step = s.step;
   checkpoint.seed = s.options.seed;

@@ -72,7 +72,9 @@ void Session::State::assignAll(const std::vector<Tensor> &sources, const std::ve
   for (size_t slot = 0; slot < values.size(); ++slot) {
     if (!files.empty() && !files[slot].path.empty())
       fresh[slot] = sources[slot];
-    else if (streamed->isBacked(slot) && haveEqualBytes(sources[slot], values[slot]))
+    else if (!sources[slot] ||
+             (streamed->isInSlab(slot) ? haveEqualBytes(sources[slot], streamed->dequantized(device, slot))
+                                       : streamed->isBacked(slot) && haveEqualBytes(sources[slot], values[slot])))
       stays[slot] = true;
     else if (!values[slot] || !values[slot].storage()->isWritable())
       fresh[slot] = placed(slot, sources[slot]);
@@ -96,9 +98,11 @@ void Session::State::assignAll(const std::vector<Tensor> &sources, const std::ve
       streamed->replaced(slot);
   }
   for (const Tensor &source : sources)
-    giveBack(source);
-  for (const Tensor &value : values)
-    wait(value);
+    if (source)
+      giveBack(source);
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    if (!streamed->isInSlab(slot))
+      wait(values[slot]);
   torn = before;
 }
 
@@ -148,12 +152,24 @@ void Session::allocateParameters() {
                                                          : emptyParameter(state_->device, state_->table.infos()[slot]);
 }
 
+std::vector<std::string> Session::slabParameters() const {
+  std::vector<std::string> keys;
+  for (size_t slot = 0; slot < state_->table.size(); ++slot)
+    if (state_->streamed->isInSlab(slot) || state_->streamed->wasServed(slot))
+      keys.push_back(state_->table.infos()[slot].key);
+  return keys;
+}
+
 const Tensor &Session::parameter(std::string_view key) const {
   size_t slot = state_->table.require(key);
   if (!state_->values[slot])
     throw Error(ErrorCode::MissingWeight,
                 "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
-  if (state_->streamed->has(slot))
+  if (state_->streamed->isInSlab(slot))
+    return state_->streamed->dequantized(state_->device, slot);
+  if (state_->streamed->isBacked(slot))
+    state_->streamed->checkFiles();
+  else if (state_->streamed->has(slot))
     state_->flush();
   return state_->values[slot];
 }
@@ -176,13 +192,22 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
     for (const ParameterRef &member : info.members) // also by its full name
       if (!entry)
         entry = file.find(member.module + "." + member.name);
+    bool isOfSlab = state_->streamed->isInSlab(slot) || state_->streamed->wasServed(slot);
+    if (!entry && isOfSlab) {
+      sources.emplace_back();
+      continue;
+    }
     if (!entry)
       throw Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + path.string() +
                                                 " has no tensor \"" + info.key + "\"" + nearestHint(info.key, known));
     unused.erase(entry->name);
     sources.push_back(file.tensor(state_->device, entry->name));
     checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
-    if (state_->streamed->canLiveInFile(slot))
+    if (state_->streamed->isInSlab(slot))
+      state_->streamed->setOriginal(slot, sources.back());
+    if (isOfSlab) // the slab's, made of these or not
+      sources.back() = Tensor();
+    else if (state_->streamed->canLiveInFile(slot))
       files[slot] = {path, entry->name};
   }
   state_->assignAll(sources, files);
@@ -203,8 +228,10 @@ void Session::State::requireValues() const {
 
 bool Session::State::hasLostState() const {
   auto isLost = [](const Tensor &tensor) { return tensor && tensor.storage()->failure(); };
-  return std::any_of(values.begin(), values.end(), isLost) ||
-         std::any_of(optimizerState.begin(), optimizerState.end(),
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    if (isLost(values[slot]) && !streamed->isInSlab(slot))
+      return true;
+  return std::any_of(optimizerState.begin(), optimizerState.end(),
                      [&](const auto &item) { return isLost(item.second); });
 }
 

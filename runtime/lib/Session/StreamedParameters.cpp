@@ -9,10 +9,13 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 
 namespace segue::inline runtime {
 
-/// True if the optimizer updates each streamed parameter in its block.
+/// True if the optimizer updates most bytes of streamed parameters in their
+/// block; what it updates elsewhere stays on the device then. Otherwise it is
+/// given them all at once.
 static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, const Program &optimizer) {
   BlockUses uses = blockUses(optimizer);
   std::vector<std::string> blocks(optimizer.inputs().size());
@@ -23,13 +26,14 @@ static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, 
       if (blocks[input] != use.name)
         blocks[input].clear();
   }
+  uint64_t inBlocks = 0, elsewhere = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Value &value = optimizer.inputs()[i];
     std::string block = streamer.blockOf(module.name(), value.name);
-    if (value.role == Role::Parameter && !block.empty() && !(uses.streamable[i] && blocks[i] == block))
-      return false;
+    if (value.role == Role::Parameter && !block.empty())
+      (uses.streamable[i] && blocks[i] == block ? inBlocks : elsewhere) += value.desc().spanBytes();
   }
-  return true;
+  return inBlocks > elsewhere;
 }
 
 StreamedParameters::StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents,
@@ -115,6 +119,68 @@ Tensor StreamedParameters::zerosOnHost(const DeviceRef &device, TensorDesc desc)
                 [](const DeviceRef &device, TensorDesc desc) { return Tensor::zeros(device, std::move(desc)); });
 }
 
+/// A layer of the slab by the names that the parameter goes by, or empty.
+static std::string nameIn(const SlabSource &slab, const ParameterInfo &info) {
+  std::vector<std::string> names{info.key};
+  for (const ParameterRef &member : info.members) {
+    names.push_back(member.module + "." + member.name);
+    names.push_back(member.name);
+  }
+  for (const std::string &name : names)
+    if (slab.holds(name) && slab.shape(name) == info.desc.shape)
+      return name;
+  return "";
+}
+
+void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values) {
+  std::shared_ptr<SlabSource> slab = streamer_ ? streamer_->slab() : nullptr;
+  if (!slab)
+    return;
+  for (size_t slot = 0; slot < table_.size(); ++slot) {
+    const ParameterInfo &info = table_.infos()[slot];
+    std::string name = info.trained ? "" : nameIn(*slab, info);
+    if (name.empty())
+      continue;
+    backings_[slot] = {{}, name};
+    if (!has(slot)) { // it is served once, and stays
+      values[slot] = copyTo(device, dequantized(device, slot), info.desc);
+      ::segue::wait(values[slot]);
+      backings_.erase(slot);
+      dequantized_.clear();
+      served_.insert(slot);
+      continue;
+    }
+    alignas(64) static std::byte nowhere[64];
+    values[slot] = Tensor::wrap(
+        device, TensorDesc(info.desc.shape, info.desc.element), nowhere, [] {},
+        /*writable=*/false);
+    values[slot].storage()->outcome()->fail(
+        Error(ErrorCode::InvalidArgument, "parameter \"" + info.key + "\" lives in " + slab->path().string() +
+                                              " and comes with its block; ask Session::parameter for its value"));
+  }
+}
+
+void StreamedParameters::setOriginal(size_t slot, Tensor tensor) {
+  streamer_->slab()->setOriginal(backings_.at(slot).name, std::move(tensor));
+}
+
+bool StreamedParameters::isInSlab(size_t slot) const {
+  auto backing = backings_.find(slot);
+  return backing != backings_.end() && backing->second.file.empty();
+}
+
+const Tensor &StreamedParameters::dequantized(const DeviceRef &device, size_t slot) {
+  if (auto found = dequantized_.find(slot); found != dequantized_.end())
+    return found->second;
+  dequantized_.clear();
+  const TensorDesc &desc = table_.infos()[slot].desc;
+  Tensor host = Tensor::onHost(device, desc.shape, desc.element);
+  if (device->hasBytes())
+    streamer_->slab()->copyDequantized(backings_.at(slot).name, desc.element,
+                                       {host.bytes(), size_t(host.desc().spanBytes())});
+  return dequantized_[slot] = std::move(host);
+}
+
 void StreamedParameters::setFile(size_t slot, std::filesystem::path path, std::string name) {
   backings_[slot] = {std::move(path), std::move(name)};
   isStale_ = true;
@@ -122,6 +188,8 @@ void StreamedParameters::setFile(size_t slot, std::filesystem::path path, std::s
 
 void StreamedParameters::replaced(size_t slot) {
   backings_.erase(slot);
+  dequantized_.erase(slot);
+  served_.erase(slot);
   isStale_ |= has(slot);
 }
 
@@ -140,6 +208,7 @@ std::optional<WeightSource> StreamedParameters::sourceOf(size_t slot) const {
   source.host = values_[slot];
   if (auto backing = backings_.find(slot); backing != backings_.end()) {
     source.file = backing->second.file;
+    source.inSlab = source.file.empty();
     source.name = backing->second.name;
   }
   return source;
@@ -166,10 +235,13 @@ void StreamedParameters::release() {
 void StreamedParameters::flush() {
   if (residents_)
     residents_->flush();
-  if (!streamer_ || !streamer_->isStarted())
-    return;
-  streamer_->flush();
-  streamer_->checkFiles();
+  if (streamer_ && streamer_->isStarted())
+    streamer_->flush();
+}
+
+void StreamedParameters::checkFiles() const {
+  if (streamer_ && streamer_->isStarted())
+    streamer_->checkFiles();
 }
 
 void StreamedParameters::wait() {
@@ -178,6 +250,7 @@ void StreamedParameters::wait() {
 }
 
 void StreamedParameters::written(size_t slot) {
+  served_.erase(slot);
   if (residents_ && has(slot))
     return residents_->dropCopy(ResidentTensors::idOf(values_[slot]));
   if (has(slot) && streamer_->isStarted())

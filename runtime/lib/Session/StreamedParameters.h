@@ -23,6 +23,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_STREAMEDPARAMETERS_H
 
 #include "OptimizerPlan.h"
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -54,6 +55,18 @@ public:
   /// The parameter lives in the file `path` under `name`; its value is the tensor
   /// mapped from there.
   void setFile(size_t slot, std::filesystem::path path, std::string name);
+  /// Puts tensors that stand for them in the place of the frozen parameters that
+  /// the slab holds; their bytes are the slab's.
+  void takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values);
+  /// What such a parameter was before it was quantised: serves where the slab is
+  /// damaged.
+  void setOriginal(size_t slot, Tensor tensor);
+  bool isInSlab(size_t slot) const;
+  /// The same for one that comes by no block, and was served when the session
+  /// was made.
+  bool wasServed(size_t slot) const { return served_.contains(slot); }
+  /// Its value on the host, dequantised; kept until the next call for another.
+  const Tensor &dequantized(const DeviceRef &device, size_t slot);
   bool isBacked(size_t slot) const { return backings_.contains(slot); }
   /// It has another tensor for its value from now on, in memory of the host.
   void replaced(size_t slot);
@@ -65,9 +78,10 @@ public:
   /// Before a step or an evaluation: sources are known and the ring is taken.
   /// Throws what WeightStreamer::start throws.
   void prepare();
-  /// Values of the host are those of the last step. Throws TransferFailed,
-  /// SourceChanged.
+  /// Values of the host are those of the last step. Throws TransferFailed.
   void flush();
+  /// Throws SourceChanged if what lives in a file is not there any more.
+  void checkFiles() const;
   /// Blocks until programs have written what they change.
   void wait();
   /// The value of a slot, flushed before, was written on the host.
@@ -86,9 +100,12 @@ private:
   /// Of the programs of the optimizer phase, with `residents_`: by input.
   std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
+    /// Empty: in the slab.
     std::filesystem::path file;
     std::string name;
   };
+  std::map<size_t, Tensor> dequantized_;
+  std::set<size_t> served_;
   std::map<size_t, Backing> backings_;
   /// The streamer knows other sources.
   bool isStale_ = false;

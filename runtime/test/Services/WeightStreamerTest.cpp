@@ -349,8 +349,8 @@ TEST_F(WeightFileTest, AllThatDoesNotMatchIsListed) {
 // Faults, records
 //===----------------------------------------------------------------------===//
 
-// A weight that cannot be read stops the step, and the next one is as if nothing
-// had been.
+// A weight that cannot be read stops the step in its block, after others have
+// run, and the next one is as if nothing had been.
 TEST(WeightStreamerFaults, AStepThatFailedLeavesNothingBehind) {
   DeviceRef device = Device::open("sim:dram=4MiB");
   Model resident(device, frozen, trained), model(device, frozen, trained);
@@ -365,7 +365,12 @@ TEST(WeightStreamerFaults, AStepThatFailedLeavesNothingBehind) {
   auto [code, what] = errorOf([&] { model.step(&streamer); });
   EXPECT_EQ(code, ErrorCode::TransferFailed);
   EXPECT_NE(what.find("the cable is cut"), std::string::npos) << what;
+  EXPECT_NE(what.find("block \"a/h.3\""), std::string::npos) << what;
+  EXPECT_EQ(streamer.policy().useCount("a/h.3"), 1) << "it has begun";
   streamer.abortStep();
+  EXPECT_TRUE(streamer.record()["aborted"]);
+  EXPECT_GE(streamer.record()["loads"], 3) << "others ran before";
+  EXPECT_EQ(streamer.record()["host_pool_in_use"], 0);
   for (const char *id : {"a/h.0", "a/h.3"})
     EXPECT_EQ(streamer.policy().useCount(id), 0);
   lost.storage()->forgetOutcome();

@@ -32,7 +32,53 @@ void ConductorGate::granted(uint64_t token) {
     waiting_->granted = true;
 }
 
+ConductorGate::Batch::Batch(ConductorGate &gate, TransferEngine &engine, ServiceId owner, Queue direction,
+                            Priority priority, uint64_t bytes)
+    : gate_(gate) {
+  if (!gate.conductor_.isEnabled())
+    return;
+  token_ = gate.newId();
+  TokenAnswer answer = gate.conductor_.acquireOrWait({.id = token_,
+                                                      .owner = owner,
+                                                      .direction = directionOf(direction),
+                                                      .priority = priority,
+                                                      .bytes = int64_t(bytes)});
+  isDenied_ = answer.status == TokenStatus::Denied;
+  if (isDenied_)
+    return;
+  if (answer.status != TokenStatus::Acquired) {
+    gate.waiting_ = Waiting{token_, false};
+    engine.settle(/*all=*/true); // every slot that hops hold comes free
+    if (!gate.waiting_->granted)
+      gate.conductor_.timeOut(token_);
+    gate.waiting_.reset();
+  }
+  gate.batches_[token_] = {};
+  before_ = std::exchange(gate.batch_, token_);
+}
+
+ConductorGate::Batch::~Batch() {
+  if (!token_ || isDenied_)
+    return;
+  gate_.batch_ = before_;
+  Hops &hops = gate_.batches_[token_];
+  hops.isClosed = true;
+  if (!hops.count)
+    gate_.endBatch(token_, hops);
+}
+
+void ConductorGate::endBatch(uint64_t token, const Hops &hops) {
+  if (!hops.hasFailed && hops.bytes)
+    conductor_.complete(token, int64_t(hops.bytes), hops.seconds * 1e3);
+  conductor_.releaseToken(token);
+  batches_.erase(token);
+}
+
 TransferGate::Grant ConductorGate::acquire(Queue direction, TransferPriority priority, uint64_t bytes) {
+  if (batch_) {
+    ++batches_[*batch_].count;
+    return {Answer::Go, *batch_};
+  }
   if (waiting_) {
     if (!waiting_->granted)
       return {Answer::Wait, 0};
@@ -70,6 +116,15 @@ void ConductorGate::passed(Queue direction, uint64_t bytes, double seconds, bool
 }
 
 void ConductorGate::complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) {
+  if (auto batch = batches_.find(token); batch != batches_.end()) {
+    Hops &hops = batch->second;
+    hops.bytes += bytes;
+    hops.seconds += seconds;
+    hops.hasFailed |= !succeeded;
+    if (--hops.count == 0 && hops.isClosed)
+      endBatch(token, hops);
+    return;
+  }
   if (succeeded) // a copy that failed says nothing of the link's speed
     conductor_.complete(token, int64_t(bytes), seconds * 1e3);
   conductor_.releaseToken(token);

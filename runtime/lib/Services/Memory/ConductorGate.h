@@ -18,6 +18,7 @@
 
 #include "segue/runtime/Services/Conductor.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
+#include <map>
 #include <optional>
 
 namespace segue::inline runtime {
@@ -42,6 +43,26 @@ public:
     ServiceId before_;
   };
 
+  /// Hops while this lives are one transfer of `owner` with one token, which
+  /// comes free when the last of them is done. Where it must go and finds no
+  /// slot, it waits for hops under way; else it may be denied, and no hop goes.
+  class Batch {
+  public:
+    Batch(ConductorGate &gate, TransferEngine &engine, ServiceId owner, Queue direction, Priority priority,
+          uint64_t bytes);
+    ~Batch();
+    Batch(const Batch &) = delete;
+    Batch &operator=(const Batch &) = delete;
+    bool isDenied() const { return isDenied_; }
+
+  private:
+    ConductorGate &gate_;
+    /// Of a batch around this one.
+    std::optional<uint64_t> before_;
+    uint64_t token_ = 0;
+    bool isDenied_ = false;
+  };
+
   uint64_t newId() { return ++lastId_; }
   /// Conductor's hook: a token that was waited for is held now.
   void granted(uint64_t token);
@@ -58,7 +79,18 @@ private:
     bool granted = false;
   };
 
+  struct Hops {
+    size_t count = 0;
+    uint64_t bytes = 0;
+    double seconds = 0;
+    bool isClosed = false, hasFailed = false;
+  };
+  void endBatch(uint64_t token, const Hops &hops);
+
   Conductor &conductor_;
+  /// Batches whose hops are under way, and the one that hops are added to.
+  std::map<uint64_t, Hops> batches_;
+  std::optional<uint64_t> batch_;
   ServiceId transfer_{}, owner_{};
   uint64_t lastId_ = 0;
   std::optional<Waiting> waiting_;

@@ -18,6 +18,8 @@
 #include "WeightActor.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
+#include "segue/runtime/Services/SquareQ/SquareQConfig.h"
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -31,8 +33,9 @@ static constexpr const char *precisionSection = "memory.stagehand.selective_prec
 struct MemoryServices::Impl {
   ~Impl();
 
-  void startConductor(const ConductorConfig &config, Json section);
+  void startConductor(const ConductorConfig &config, Json section, std::optional<int64_t> weightWindow);
   void addActor(std::unique_ptr<ServiceActor> actor) { actors.push_back(std::move(actor)); }
+  void compareWatermarks(const WeightStagehandConfig &weights, const ActivationStagehandConfig &activation);
   /// Before everything else that an event does.
   void catchUp();
   void beginStep();
@@ -81,8 +84,9 @@ static uint64_t capacityOf(const Device &device) {
   return 0;
 }
 
-void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json section) {
-  ConductorLimits limits = config.limits(capacityOf(*context.device));
+void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json section,
+                                          std::optional<int64_t> weightWindow) {
+  ConductorLimits limits = config.limits(capacityOf(*context.device), weightWindow);
   Conductor::Hooks hooks;
   hooks.warn = context.warn;
   hooks.granted = [this](uint64_t token) { context.gate.granted(token); };
@@ -148,6 +152,18 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
                       "this program lacks Selective Precision: link SegueRuntime::SeguePrecision and give "
                       "precisionService() as makePrecision",
                       "makePrecision");
+
+  // A slab that cannot be served is refused before anything is made. Where the
+  // config speaks of Selective Precision, also to switch it off, it is one form
+  // of the weights, whose source is another.
+  std::shared_ptr<SlabSource> slab;
+  if (streamsWeights && weights.squareqSlab && !config.has(precisionSection)) {
+    if (!options.openSlab)
+      weightReader.fail("squareq_slab_path", "this program reads no slabs; link SegueSquareQ and set "
+                                             "SessionOptions::openSlab to segue::openSlab");
+    ConfigReader squareq = config.section(SquareQConfig::section);
+    slab = options.openSlab(device, *weights.squareqSlab, *weights.squareqManifest, SquareQConfig::read(squareq));
+  }
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   impl->context.device = std::move(device);
@@ -158,7 +174,10 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   if (!precision.isOff())
     precisionActor = impl->options.makePrecision(impl->context, config);
   if (conductor.enabled)
-    impl->startConductor(conductor, config.json(conductorSection));
+    impl->startConductor(conductor, config.json(conductorSection),
+                         streamsWeights ? std::optional(weights.prefetchWindowBlocks) : std::nullopt);
+  if (streamsWeights && activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
+    impl->compareWatermarks(weights, activation);
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned) {
     auto actor = std::make_unique<PlannedActor>(impl->context, activation.telemetry);
     impl->planned = actor.get();
@@ -173,6 +192,9 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     WeightStreamerOptions streaming;
     streaming.warn = impl->options.warn;
     streaming.log = impl->options.log;
+    if (slab)
+      std::ranges::for_each(slab->notes(), impl->options.warn);
+    streaming.slab = std::move(slab);
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
     if (impl->planned)
@@ -185,7 +207,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   }
   impl->roomMaker = impl->context.device->memory().addRoomMaker(
       "memory services", 0, [impl = impl.get()](Space space, uint64_t wanted) -> uint64_t {
-        return space == Space::DeviceDram && impl->inStep ? impl->makeRoom(wanted) : 0;
+        return space == Space::DeviceDram && (impl->inStep || impl->isEvaluating) ? impl->makeRoom(wanted) : 0;
       });
   return std::unique_ptr<MemoryServices>(new MemoryServices(std::move(impl)));
 }
@@ -219,6 +241,25 @@ void MemoryServices::Impl::catchUp() {
   for (const auto &actor : actors)
     actor->poll();
   context.conductor.measure(int64_t(context.usedBytes()));
+}
+
+/// Activations are to leave before weights do.
+void MemoryServices::Impl::compareWatermarks(const WeightStagehandConfig &weights,
+                                             const ActivationStagehandConfig &activation) {
+  uint64_t budget = std::min<uint64_t>(context.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);
+  WeightLimits limits = weights.limits({.vramBudgetBytes = int64_t(budget)});
+  auto text = [](double mib) {
+    std::string digits = Json(mib).dump();
+    return digits.ends_with(".0") ? digits.substr(0, digits.size() - 2) : digits;
+  };
+  auto compare = [&](const char *key, double ofActivations, int64_t ofWeights) {
+    if (ofActivations * 1048576 > double(ofWeights))
+      context.warn(std::string(activationSection) + "." + key + ": " + text(ofActivations) +
+                   " MiB is above Weight Stagehand's " + text(double(ofWeights) / 1048576) +
+                   " MiB: weights leave before activations do; lower it");
+  };
+  compare("vram_high_watermark_mb", activation.highWatermarkMiB, limits.highBytes);
+  compare("vram_low_watermark_mb", activation.lowWatermarkMiB, limits.lowBytes);
 }
 
 uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {

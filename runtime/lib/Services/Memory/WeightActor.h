@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Weight Stagehand as an actor: a WeightStreamer among the services of a device.
+// Its loads and save-backs are transfers of "stagehand" with a token each, ring
+// and pool its reservations, and Conductor's hints are those of its policy.
 // Whoever owns the parameters (a session) tells it of programs and sources, and
 // starts it; see MemoryServices::weights.
 //
@@ -22,25 +24,36 @@ namespace segue::inline runtime {
 
 class WeightActor final : public ForwardEvents<ServiceActor> {
 public:
-  WeightActor(ServiceContext &context, WeightStagehandConfig config, WeightStreamerOptions options)
-      : context_(context), streamer_(context.device, std::move(config), std::move(options)) {
-    target = &streamer_;
-  }
+  WeightActor(ServiceContext &context, WeightStagehandConfig config, WeightStreamerOptions options);
+  ~WeightActor() override;
 
-  WeightStreamer &streamer() { return streamer_; }
+  WeightStreamer &streamer() { return *streamer_; }
 
   void beginStep(int64_t step) override {
-    streamer_.setStep(step);
+    streamer_->setStep(step);
     onPhase(Phase::StepBegin);
   }
-  void abortStep() override { streamer_.abortStep(); }
-  void beginEvaluation() override { streamer_.beginEvaluation(); }
-  void endEvaluation() override { streamer_.endEvaluation(); }
-  void abortEvaluation() override { streamer_.abortEvaluation(); }
+  void makeRoom(uint64_t wanted) override { streamer_->makeRoom(wanted); }
+  void abortStep() override { streamer_->abortStep(); }
+  void beginEvaluation() override { streamer_->beginEvaluation(); }
+  void endEvaluation() override { streamer_->endEvaluation(); }
+  void abortEvaluation() override { streamer_->abortEvaluation(); }
 
 private:
+  class Hints;
+  bool reserve(Space space, uint64_t bytes);
+  void release(Space space, uint64_t bytes);
+
   ServiceContext &context_;
-  WeightStreamer streamer_;
+  struct Reservation {
+    uint64_t id;
+    Space space;
+    uint64_t bytes;
+  };
+  std::vector<Reservation> reservations_;
+  std::unique_ptr<WeightStreamer> streamer_;
+  std::unique_ptr<Hints> hints_;
+  ServiceId service_{};
 };
 
 } // namespace segue::inline runtime

@@ -31,25 +31,6 @@ struct SlabServer::Clock {
   std::atomic<uint64_t> nanoseconds{0};
 };
 
-SlabTelemetry &SlabTelemetry::operator+=(const SlabTelemetry &other) {
-  blocksServed += other.blocksServed;
-  bytesH2d += other.bytesH2d;
-  bytesSaved += other.bytesSaved;
-  dequantMs += other.dequantMs;
-  fusedCalls = std::max(fusedCalls, other.fusedCalls); // of the device, which both have asked
-  crcFailures += other.crcFailures;
-  return *this;
-}
-
-Json SlabTelemetry::json() const {
-  return {{"squareq_blocks_served", blocksServed},
-          {"squareq_bytes_h2d", bytesH2d},
-          {"squareq_bytes_saved", bytesSaved},
-          {"dequant_ms", dequantMs},
-          {"fused_calls", fusedCalls},
-          {"crc_failures", crcFailures}};
-}
-
 SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAliases aliases) {
   auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(checkpoint));
   return [file, aliases = std::move(aliases)](const DeviceRef &device, std::string_view name) {
@@ -66,6 +47,13 @@ SlabServer::SlabServer(DeviceRef device, std::shared_ptr<const Slab> slab, SlabS
       reader_(std::make_unique<Reader>(device_, slab_, options_.readAheadBytes)) {}
 
 SlabServer::~SlabServer() = default;
+
+std::shared_ptr<SlabSource> openSlab(const DeviceRef &device, const std::filesystem::path &slab,
+                                     const std::filesystem::path &manifest, const SquareQConfig &config) {
+  auto opened = std::make_shared<Slab>(slab, manifest);
+  opened->open({}, config.verify);
+  return std::make_shared<SlabServer>(device, std::move(opened));
+}
 
 bool SlabServer::holds(std::string_view name) const { return slab_->holds(name) && layerOfBias(name).empty(); }
 
@@ -140,7 +128,9 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
     if (!isDamaged)
       throw;
     ++telemetry_.crcFailures;
-    if (options_.fallback)
+    if (auto original = originals_.find(layer.canonicalName); original != originals_.end())
+      brought.tensor = original->second;
+    else if (options_.fallback)
       brought.tensor = options_.fallback(device_, name);
     if (!brought.tensor)
       throw error.within("weight \"" + std::string(name) + "\" is damaged and there is no checkpoint to serve it from");
@@ -314,6 +304,10 @@ bool SlabServer::serveInto(std::string_view name, const Tensor &target, const Tr
   finish(name, std::move(brought), target.desc(),
          [&](const Tensor &tensor) { device_->transfer().copyInto(tensor, target, options); });
   return true;
+}
+
+void SlabServer::setOriginal(std::string_view name, Tensor tensor) {
+  originals_[slab_->layer(name).canonicalName] = std::move(tensor);
 }
 
 SlabTelemetry SlabServer::takeTelemetry() {

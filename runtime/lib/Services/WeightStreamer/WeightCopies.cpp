@@ -36,12 +36,15 @@ void WeightStreamer::Impl::measure() {
 }
 
 void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
+  promised += size_t(std::ranges::count(actions, WeightAction::Kind::Load, &WeightAction::kind));
   for (const WeightAction &action : actions) {
     Block &block = *byId.at(action.block);
-    if (action.kind == WeightAction::Kind::Load)
+    if (action.kind == WeightAction::Kind::Load) {
+      --promised;
       load(block, action.priority);
-    else
+    } else {
       evict(block, action.saveBack);
+    }
   }
 }
 
@@ -52,11 +55,18 @@ void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
 void WeightStreamer::Impl::load(Block &block, Priority priority) {
   block.slot = std::move(freeSlots.front());
   freeSlots.pop_front();
-  queueLoad(block, priority);
+  if (!queueLoad(block, priority)) {
+    release(block);
+    return carryOut(policy->loadDenied(block.id));
+  }
   loading.push_back(&block);
 }
 
-void WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
+/// False, with nothing done, if it may not go now.
+bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
+  std::shared_ptr<void> leave;
+  if (options.admit && !(leave = options.admit(Queue::HostToDevice, priority, block.storedBytes)))
+    return false;
   block.error.reset();
   block.slot->forgetOutcome();
   block.copyWatch = std::make_shared<Stopwatch>();
@@ -72,6 +82,7 @@ void WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
   block.copied = block.slot->uses();
   block.copied.join(Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)));
   mark(Queue::HostToDevice, block.copyWatch, /*isEnd=*/true, {});
+  return true;
 }
 
 /// A weight that its slab does not give is followed by all of the block again,
@@ -202,6 +213,9 @@ bool WeightStreamer::Impl::queueSaveBack(Block &block) {
     if (weight->isChanged && weight->source.host.storage()->failure())
       return false;
   Fence copied;
+  std::shared_ptr<void> leave;
+  if (options.admit)
+    leave = options.admit(Queue::DeviceToHost, Priority::Required, block.storedBytes);
   for (const Weight *weight : block.weights) {
     if (!weight->isChanged)
       continue;
@@ -252,12 +266,45 @@ void WeightStreamer::Impl::flush(Block &block) {
   policy->savedBack(block.id);
 }
 
+void WeightStreamer::Impl::endSaves() {
+  while (!saving.empty()) {
+    device->wait(saving.front()->copied);
+    finishSaveBack(*saving.front());
+  }
+}
+
+/// One slot less, of a block that leaves by score; false if none can.
+bool WeightStreamer::Impl::tryShrink() {
+  policy->setRing(int64_t(ring.size()) - 1);
+  if (freeSlots.size() <= promised) {
+    carryOut(policy->makeRoom(1));
+    endSaves();
+  }
+  if (freeSlots.size() <= promised) {
+    policy->setRing(int64_t(ring.size()));
+    return false;
+  }
+  std::erase(ring, freeSlots.back());
+  if (options.release)
+    options.release(Space::DeviceDram, freeSlots.back()->bytes());
+  freeSlots.pop_back();
+  return true;
+}
+
+uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
+  Impl &s = *impl_;
+  if (!s.policy || std::exchange(s.isMakingRoom, true))
+    return 0;
+  uint64_t freed = 0, slotBytes = s.ring.empty() ? 0 : s.ring.front()->bytes();
+  while (freed < bytes && s.ring.size() > s.leastSlots && s.tryShrink())
+    freed += slotBytes;
+  s.isMakingRoom = false;
+  return freed;
+}
+
 void WeightStreamer::flush() {
   Impl &s = *impl_;
-  while (!s.saving.empty()) {
-    s.device->wait(s.saving.front()->copied);
-    s.finishSaveBack(*s.saving.front());
-  }
+  s.endSaves();
   for (const auto &block : s.blocks)
     s.flush(*block);
 }

@@ -70,7 +70,7 @@ void WeightStreamer::Impl::restate(Block &block) {
   block.storedBytes = 0;
   block.isStaged = false;
   for (const Weight *weight : block.weights) {
-    block.storedBytes += weight->slab ? weight->slab->slab().layerBytes(weight->value.name) : weight->storedBytes;
+    block.storedBytes += weight->slab ? weight->slab->storedBytes(weight->value.name) : weight->storedBytes;
     block.isStaged |= weight->file && !weight->slab;
   }
   policy->restate(block.id, int64_t(block.storedBytes), block.isStaged);
@@ -86,34 +86,49 @@ void WeightStreamer::Impl::giveUpForm(const Weight &failed, const Error &error) 
     formFailed(unit, error);
 }
 
+/// That of the options, and those that forms come from.
+std::vector<SlabSource *> WeightStreamer::Impl::slabs() const {
+  std::vector<SlabSource *> all;
+  for (const auto &slab : formSlabs)
+    all.push_back(slab.get());
+  if (options.slab && std::ranges::find(all, options.slab.get()) == all.end())
+    all.push_back(options.slab.get());
+  return all;
+}
+
+/// Where a weight comes from now, or null, and its name there.
+std::pair<SlabSource *, std::string_view> WeightStreamer::Impl::slabOf(const Weight &weight) const {
+  if (weight.slab)
+    return {weight.slab.get(), weight.value.name};
+  return {weight.source.inSlab ? options.slab.get() : nullptr, weight.source.name};
+}
+
 /// The order in which a phase will ask for what is not on the device yet.
 void WeightStreamer::Impl::readSlabsAhead(const Order &order) {
-  for (const auto &slab : formSlabs) {
+  for (SlabSource *slab : slabs()) {
     std::vector<std::string> names;
     for (const std::string &id : blocksOf(order)) {
       const Block &block = *byId.at(id);
       if (policy->state(id) != BlockState::Unloaded)
         continue;
       for (const Weight *weight : block.weights)
-        if (weight->slab == slab)
-          names.push_back(weight->value.name);
+        if (auto [from, name] = slabOf(*weight); from == slab)
+          names.emplace_back(name);
     }
     slab->readAhead(std::move(names));
   }
 }
 
 void WeightStreamer::Impl::countServed(const Block &block) {
-  for (const auto &slab : formSlabs)
-    if (std::ranges::any_of(block.weights, [&](const Weight *weight) { return weight->slab == slab; }))
+  for (SlabSource *slab : slabs())
+    if (std::ranges::any_of(block.weights, [&](const Weight *weight) { return slabOf(*weight).first == slab; }))
       slab->blockServed();
 }
 
-/// Of all slabs together.
 SlabTelemetry WeightStreamer::Impl::takeSlabTelemetry() {
-  SlabTelemetry sums = options.slab ? options.slab->takeTelemetry() : SlabTelemetry();
-  for (const auto &slab : formSlabs)
-    if (slab != options.slab)
-      sums += slab->takeTelemetry();
+  SlabTelemetry sums;
+  for (SlabSource *slab : slabs())
+    sums += slab->takeTelemetry();
   return sums;
 }
 

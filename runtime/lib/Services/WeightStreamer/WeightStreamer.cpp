@@ -108,6 +108,8 @@ std::string WeightStreamer::blockOf(const std::string &module, std::string_view 
   return it != impl_->weights.end() && it->second->isStreamed ? it->second->blockName : "";
 }
 
+const std::shared_ptr<SlabSource> &WeightStreamer::slab() const { return impl_->options.slab; }
+
 bool WeightStreamer::hasProgram(const Program &program) const {
   return impl_->byProgram.contains({program.image().get(), program.index()});
 }
@@ -133,8 +135,8 @@ void WeightStreamer::Impl::start() {
   askSources();
   openFiles();
   makeBlocks();
-  takeMemory();
   makeUses();
+  takeMemory();
   registerBlocks();
   for (const auto &block : blocks)
     if (std::ranges::any_of(block->weights, [](const Weight *weight) { return weight->slab != nullptr; }))
@@ -163,6 +165,17 @@ void WeightStreamer::Impl::stop() {
   byId.clear();
   blocks.clear(); // with the slabs that they hold
   pool.reset();
+  if (options.release) {
+    for (const auto &slot : ring)
+      options.release(Space::DeviceDram, slot->bytes());
+    if (poolBytes)
+      options.release(Space::HostPinned, poolBytes);
+  }
+  poolBytes = 0;
+  promised = 0;
+  leastSlots = 1;
+  if (!ring.empty())
+    earlierRingBytes = int64_t(ring.size() * ring.front()->bytes());
   ring.clear();
   files.clear();
 }
@@ -230,10 +243,10 @@ void WeightStreamer::Impl::describeStored(Weight &weight) {
     if (!options.slab || !options.slab->holds(weight.source.name))
       throw Error(ErrorCode::MissingWeight,
                   "weight \"" + weight.key + "\" is to come from a slab, which has no \"" + weight.source.name + "\"");
-    weight.storedBytes = options.slab->linkBytes(weight.source.name);
+    weight.storedBytes = options.slab->storedBytes(weight.source.name);
   }
   std::string source = weight.file            ? weight.source.file.string()
-                       : weight.source.inSlab ? options.slab->slab().path().string()
+                       : weight.source.inSlab ? options.slab->path().string()
                                               : "the host's memory";
   weight.consumer = std::make_shared<const TransferConsumer>(
       "", "weight \"" + weight.key + "\" of block \"" + weight.blockId + "\", from " + source, "");
@@ -277,6 +290,11 @@ void WeightStreamer::Impl::makeUses() {
     for (const auto &[block, span] : spans) {
       plan->blocks[span.first].begins = block;
       plan->blocks[span.second].ends = block;
+    }
+    size_t openNow = 0;
+    for (const Use &use : plan->blocks) {
+      leastSlots = std::max(leastSlots, openNow += use.begins != nullptr);
+      openNow -= use.ends != nullptr;
     }
   }
 }
@@ -327,9 +345,16 @@ void WeightStreamer::Impl::setOrders(bool isTraining) {
 void WeightStreamer::Impl::takePool(const WeightLimits &limits) {
   uint64_t slabBytes[] = {uint64_t(limits.slabBytes)};
   uint32_t count[] = {uint32_t(limits.slabs)};
+  uint64_t bytes = slabBytes[0] * count[0];
   try {
+    if (options.reserve && !options.reserve(Space::HostPinned, bytes))
+      throw Error(ErrorCode::DeviceOom, "weight streamer: a pinned pool of " + std::to_string(bytes) +
+                                            " bytes is more than pinned_cap_mb leaves");
+    poolBytes = bytes;
     pool.emplace(device, slabBytes, count);
   } catch (const Error &error) {
+    if (poolBytes && options.release)
+      options.release(Space::HostPinned, std::exchange(poolBytes, 0));
     if (error.code() != ErrorCode::DeviceOom || config.pinnedPoolMiB || config.pinnedSlabMiB)
       throw;
     options.warn("weight streamer: no page-locked memory for a slab of " + std::to_string(limits.slabBytes) +
@@ -355,28 +380,45 @@ void WeightStreamer::Impl::takeMemory() {
   sizes.hostBudgetBytes = int64_t(memory.budget(Space::HostPinned) -
                                   std::min(memory.budget(Space::HostPinned), memory.liveBytes(Space::HostPinned)));
   WeightLimits limits = config.limits(sizes);
-  int64_t slots = options.slots, used = int64_t(memory.liveBytes(Space::DeviceDram));
+  int64_t left = limits.highBytes - int64_t(memory.liveBytes(Space::DeviceDram));
+  left = std::max({left, std::min(earlierRingBytes, limits.highBytes), int64_t(0)});
+  int64_t slots = options.slots;
   if (!slots && slotBytes)
-    slots = std::min<int64_t>((limits.highBytes - used) / int64_t(slotBytes), int64_t(blocks.size()));
+    slots = left / int64_t(slotBytes);
   slots = std::min<int64_t>(slots, int64_t(blocks.size()));
-  if (slots < 1 && !blocks.empty())
-    throw Error(ErrorCode::BudgetInfeasible,
-                "weight streamer: block \"" + largest + "\" needs a slot of " + std::to_string(slotBytes) +
-                    " bytes, and " + std::to_string(std::max<int64_t>(0, limits.highBytes - used)) +
-                    " are left below the high watermark of " + std::to_string(limits.highBytes) + " bytes");
+  auto refuse = [&](const std::string &left) {
+    std::string times = leastSlots > 1 ? std::to_string(leastSlots) + " slots" : "a slot";
+    throw Error(ErrorCode::BudgetInfeasible, "weight streamer: block \"" + largest + "\" needs " + times + " of " +
+                                                 std::to_string(slotBytes) + " bytes, and " + left);
+  };
+  if (slots < int64_t(leastSlots) && !blocks.empty())
+    refuse(std::to_string(left) + " are left below the high watermark of " + std::to_string(limits.highBytes) +
+           " bytes");
   OwnerId owner =
       memory.intern({.program = {}, .value = "(weights)", .role = "parameter", .block = {}, .location = {}});
-  std::vector<std::shared_ptr<Storage>> taken;
-  for (int64_t i = 0; i < slots; ++i)
-    taken.push_back(Storage::allocate(device, Space::DeviceDram, slotBytes, slotAlignment, owner));
+  for (int64_t i = 0; i < slots; ++i) {
+    if (options.reserve && !options.reserve(Space::DeviceDram, slotBytes))
+      break;
+    try {
+      ring.push_back(Storage::allocate(device, Space::DeviceDram, slotBytes, slotAlignment, owner));
+    } catch (const Error &error) {
+      if (options.release)
+        options.release(Space::DeviceDram, slotBytes);
+      if (error.code() != ErrorCode::DeviceOom || ring.size() < leastSlots)
+        throw;
+      break; // fewer are slower, never wrong
+    }
+  }
+  if (ring.size() < leastSlots && !blocks.empty())
+    refuse("Conductor grants " + std::to_string(ring.size()) + " below vram_soft_cap_mb");
   if (std::ranges::any_of(blocks, [](const auto &block) { return block->isStaged; }))
     takePool(limits);
   if (config.telemetry.enabled && !telemetry)
     telemetry.emplace(config.telemetry.file, options.warn);
-  ring = std::move(taken);
   freeSlots.assign(ring.begin(), ring.end());
   policy.emplace(config, limits);
-  policy->setRing(slots);
+  policy->setRing(int64_t(ring.size()));
+  policy->setHints(hints);
 }
 
 bool WeightStreamer::Impl::isCurrent(const Program &program) const {
@@ -402,6 +444,12 @@ void WeightStreamer::onPhase(Phase phase) {
   if (phase == Phase::Backward)
     s.readSlabsAhead(s.phases[1]);
   s.policy->enterPhase(stepPhase(phase));
+}
+
+void WeightStreamer::setHints(const WeightHints &hints) {
+  impl_->hints = hints;
+  if (impl_->policy)
+    impl_->policy->setHints(hints);
 }
 
 void WeightStreamer::setStep(int64_t step) { impl_->step = step - 1; }

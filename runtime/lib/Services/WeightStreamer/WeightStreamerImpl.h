@@ -50,7 +50,7 @@ struct WeightStreamer::Impl {
     std::shared_ptr<const TransferConsumer> consumer;
     /// Where it comes from in the place of its source, and with which others;
     /// null: from its source.
-    std::shared_ptr<SlabServer> slab;
+    std::shared_ptr<SlabSource> slab;
     std::string unit;
   };
   struct Block {
@@ -105,6 +105,8 @@ struct WeightStreamer::Impl {
   // Forms.
   void restate(Block &block);
   void giveUpForm(const Weight &failed, const Error &error);
+  std::vector<SlabSource *> slabs() const;
+  std::pair<SlabSource *, std::string_view> slabOf(const Weight &weight) const;
   void readSlabsAhead(const Order &order);
   void countServed(const Block &block);
   SlabTelemetry takeSlabTelemetry();
@@ -112,7 +114,7 @@ struct WeightStreamer::Impl {
   // Copies.
   void carryOut(const WeightActions &actions);
   void load(Block &block, Priority priority);
-  void queueLoad(Block &block, Priority priority);
+  bool queueLoad(Block &block, Priority priority);
   void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
   Tensor stage(Block &block, const Weight &weight, uint64_t &slabOffset);
   void readInto(const Weight &weight, const Tensor &target);
@@ -124,6 +126,8 @@ struct WeightStreamer::Impl {
   void flush(Block &block);
   /// What the device has of a block is not used again.
   void drop(Block &block);
+  void endSaves();
+  bool tryShrink();
   bool isSeenOutside(const Weight &weight) const;
   void poll();
   void awaitLoad(Block &block);
@@ -154,13 +158,22 @@ struct WeightStreamer::Impl {
   std::map<std::filesystem::path, std::shared_ptr<const StoredFile>> files;
 
   /// All that any form was chosen from.
-  std::vector<std::shared_ptr<SlabServer>> formSlabs;
+  std::vector<std::shared_ptr<SlabSource>> formSlabs;
   FormFailed formFailed;
 
   std::optional<WeightStagehand> policy;
   std::vector<std::shared_ptr<Storage>> ring;
   std::deque<std::shared_ptr<Storage>> freeSlots;
+  /// Loads that were decided and are not queued yet: their slots are spoken for.
+  size_t promised = 0;
+  /// Of the ring: as many as programs have open at once.
+  size_t leastSlots = 1;
+  /// Of the ring before, if this is another start: what programs have taken since
+  /// the first fits beside it.
+  int64_t earlierRingBytes = 0;
+  WeightHints hints;
   std::optional<PinnedPool> pool;
+  uint64_t poolBytes = 0;
   std::deque<Block *> loading, saving;
   std::optional<JsonlWriter> telemetry;
   Json lastRecord = Json::object();
@@ -172,7 +185,7 @@ struct WeightStreamer::Impl {
   /// The end of the block that ran last.
   Fence computed;
   int64_t step = 0;
-  bool inStep = false, isEvaluating = false;
+  bool inStep = false, isEvaluating = false, isMakingRoom = false;
 };
 
 } // namespace segue::inline runtime

@@ -55,6 +55,8 @@ struct MemoryServicesOptions {
   /// A folder for the log of each policy, `conductor.json` and so on, in the
   /// format of `segue-run replay`; empty: none. It must exist.
   std::filesystem::path recordEvents;
+  /// Opens the slab of squareq_slab_path; empty: no config may name one.
+  SlabOpener openSlab;
   /// Get warnings, by default stderr does; and what a service says every so many
   /// steps, by default nobody.
   std::function<void(const std::string &)> warn, log;

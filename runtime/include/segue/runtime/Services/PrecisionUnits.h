@@ -18,6 +18,7 @@
 #define SEGUE_RUNTIME_SERVICES_PRECISIONUNITS_H
 
 #include "segue/runtime/Services/SelectivePrecision.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 
 namespace segue::inline runtime {

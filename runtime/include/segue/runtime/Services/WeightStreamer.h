@@ -41,7 +41,7 @@
 
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Events.h"
-#include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include "segue/runtime/Services/SlabSource.h"
 #include "segue/runtime/Services/WeightStagehand.h"
 
 namespace segue::inline runtime {
@@ -74,7 +74,15 @@ struct WeightStreamerOptions {
   /// Slots of the ring; 0: as many as fit under the high watermark beside what
   /// is allocated when `start` is called, at most one per block.
   int64_t slots = 0;
-  std::shared_ptr<SlabServer> slab;
+  std::shared_ptr<SlabSource> slab;
+  /// Asked before the copies of a block are queued, which go while the answer
+  /// lives; null: the load is forgotten, which is no answer to Required. Without
+  /// it all go at once.
+  std::function<std::shared_ptr<void>(Queue direction, Priority priority, uint64_t bytes)> admit;
+  /// Asked before memory is taken for good; false: not so much. And told when it
+  /// is given back.
+  std::function<bool(Space space, uint64_t bytes)> reserve;
+  std::function<void(Space space, uint64_t bytes)> release;
   /// Get warnings, and the line of every telemetry_interval_steps; by default
   /// stderr does, and nobody.
   std::function<void(const std::string &)> warn, log;
@@ -96,6 +104,9 @@ public:
   void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
   /// The same for a program that runs in evaluations.
   void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
+  /// Of the options.
+  const std::shared_ptr<SlabSource> &slab() const;
+
   /// The block that all programs added so far touch the parameter in, so that it
   /// can come with it; empty: there is none.
   std::string blockOf(const std::string &module, std::string_view parameter) const;
@@ -108,7 +119,7 @@ public:
   /// the next load on; null: its source. Weights of a unit go together.
   struct FormChoice {
     std::string unit, weight;
-    std::shared_ptr<SlabServer> slab;
+    std::shared_ptr<SlabSource> slab;
   };
   /// Between steps. What is on the device in another form leaves. Throws
   /// StateTransition within a step, NameUnknown, TransferFailed where what is
@@ -140,6 +151,13 @@ public:
   void checkFiles() const;
   /// Blocks until what programs have queued is done.
   void wait();
+
+  /// Conductor's hints, in force until the next ones.
+  void setHints(const WeightHints &hints);
+  /// Memory of the device is short: slots of the ring are given back for good, of
+  /// blocks that leave by score, until `bytes` are free or as few are left as
+  /// programs need at once. Returns what was freed.
+  uint64_t makeRoom(uint64_t bytes);
 
   /// The number of the step that the next STEP_BEGIN begins; they count up from
   /// 1 by themselves.

@@ -84,6 +84,9 @@ struct SessionOptions {
   MakePrecision makePrecision = nullptr;
   /// A folder for logs of what the services decide; see MemoryServices.h.
   std::filesystem::path recordEvents;
+  /// Opens the slab that the config names for Weight Stagehand: openSlab of the
+  /// library SegueSquareQ. Without it such a config is an error.
+  SlabOpener openSlab;
   /// Where it is not null, and not the config's services decide: parameters and
   /// states of optimizers that all programs touch within blocks alone live in the
   /// host's memory, and come to the device through this. `events` brings them
@@ -158,10 +161,16 @@ public:
   /// Sets parameters from a safetensors file that must have all of them. Where
   /// the config has Weight Stagehand stream blocks, frozen parameters of theirs
   /// stay in the file, which must not change from here on, and take no memory.
+  /// Those that its slab (squareq_slab_path) holds stay there: the file need not
+  /// have them, and serves for those whose bytes in the slab are damaged.
   /// Returns the names in the file that no module has. Throws IoFailed,
   /// FileCorrupt, MissingWeight naming module, parameter and the nearest name
   /// in the file, LayoutMismatch; nothing has changed then.
   std::vector<std::string> loadWeights(const std::filesystem::path &path);
+
+  /// Keys of the frozen parameters that come from the slab of the config: they
+  /// have a value from the start, and setting one takes it out of the slab.
+  std::vector<std::string> slabParameters() const;
 
   /// The parameter itself, not a copy: the next step changes it. Throws
   /// NameUnknown, MissingWeight if it has no value yet.

@@ -29,10 +29,9 @@
 #ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABSERVER_H
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABSERVER_H
 
-#include "segue/runtime/Json.h"
+#include "segue/runtime/Services/SlabSource.h"
 #include "segue/runtime/Services/SquareQ/FusedLinear.h"
 #include "segue/runtime/Services/SquareQ/Slab.h"
-#include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
 
@@ -51,38 +50,26 @@ struct SlabServerOptions {
   SlabFallback fallback;
 };
 
-/// The fields of SquareQ in the weight record; sums since the record before.
-struct SlabTelemetry {
-  uint64_t blocksServed = 0;
-  /// Over the link, and what bf16 would have taken more.
-  uint64_t bytesH2d = 0;
-  int64_t bytesSaved = 0;
-  /// Time of the device in dequantising. 0 on a device without bytes.
-  double dequantMs = 0;
-  /// Products on the device that read codes, of programs and of fusedLinear.
-  uint64_t fusedCalls = 0;
-  /// Reads of weights whose bytes were not those of the manifest.
-  uint64_t crcFailures = 0;
-
-  SlabTelemetry &operator+=(const SlabTelemetry &other);
-  /// `squareq_blocks_served`, `squareq_bytes_h2d`, `squareq_bytes_saved`,
-  /// `dequant_ms`, `fused_calls`, `crc_failures`.
-  Json json() const;
-};
-
-class SlabServer {
+class SlabServer final : public SlabSource {
 public:
   /// `slab` is OPEN. Takes the buffers: as many of the largest layer's size as
   /// `readAheadBytes` hold and the memory has, page-locked where possible.
   SlabServer(DeviceRef device, std::shared_ptr<const Slab> slab, SlabServerOptions options = {});
-  ~SlabServer();
+  ~SlabServer() override;
   SlabServer(const SlabServer &) = delete;
   SlabServer &operator=(const SlabServer &) = delete;
 
   const Slab &slab() const { return *slab_; }
   /// True if a weight of that name is in the slab. Biases count as not: they go
   /// with the other parameters of the block.
-  bool holds(std::string_view name) const;
+  bool holds(std::string_view name) const override;
+  const std::filesystem::path &path() const override { return slab_->path(); }
+  const std::vector<std::string> &notes() const override { return slab_->notes(); }
+  const Shape &shape(std::string_view name) const override { return slab_->layer(name).origShape; }
+  uint64_t storedBytes(std::string_view name) const override { return slab_->layerBytes(name); }
+  void copyDequantized(std::string_view name, ElementType element, std::span<std::byte> dense) const override {
+    slab_->copyDequantized(name, element, dense);
+  }
 
   /// The weight as it lies on the device before anything is dequantised: what
   /// to ask serve() for where a product reads codes. Dense floats of a weight
@@ -94,7 +81,7 @@ public:
   /// The weights that will be asked for, in this order; replaces what was said
   /// before. What has been read and is in the new order too is kept. Returns at
   /// once. Throws NameUnknown.
-  void readAhead(std::vector<std::string> order);
+  void readAhead(std::vector<std::string> order) override;
   /// Blocks until the buffers are filled: before a first step that is to be
   /// measured, and in tests.
   void waitForReadAhead();
@@ -110,10 +97,11 @@ public:
   FusedWeight serveFused(std::string_view name, const TransferOptions &options = {});
   /// The same over the whole of `target`, a slot of the caller; false if the
   /// gate denied it.
-  bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {});
+  bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {}) override;
+  /// Before the fallback of the options.
+  void setOriginal(std::string_view name, Tensor tensor) override;
 
-  /// Counts that all weights of a block were served.
-  void blockServed() { ++telemetry_.blocksServed; }
+  void blockServed() override { ++telemetry_.blocksServed; }
   /// Reads of serve() that found the weight read already, and that did not.
   uint64_t readAheadHits() const { return hits_; }
   uint64_t readAheadMisses() const { return misses_; }
@@ -122,7 +110,7 @@ public:
 
   /// What was counted since the last call. Dequantising that has not run yet
   /// comes with a later one.
-  SlabTelemetry takeTelemetry();
+  SlabTelemetry takeTelemetry() override;
 
 private:
   class Reader;
@@ -149,11 +137,16 @@ private:
   DeviceRef device_;
   std::shared_ptr<const Slab> slab_;
   SlabServerOptions options_;
+  std::map<std::string, Tensor, std::less<>> originals_;
   SlabTelemetry telemetry_;
   uint64_t hits_ = 0, misses_ = 0, fusedBefore_ = 0;
   std::shared_ptr<Clock> clock_;
   std::unique_ptr<Reader> reader_;
 };
+
+/// A SlabOpener: checks the slab as `config.verify` says, and serves it.
+std::shared_ptr<SlabSource> openSlab(const DeviceRef &device, const std::filesystem::path &slab,
+                                     const std::filesystem::path &manifest, const SquareQConfig &config);
 
 } // namespace segue::inline runtime
 
