@@ -101,3 +101,26 @@ func.func @table_through_view(%x: tensor<16x4xf32>, %i: tensor<16xi64>) -> tenso
   %y = segue.add %g, %s : tensor<16xf32>
   return %y : tensor<16xf32>
 }
+
+// A constant is no input that blocks share: their weights come and go apart.
+// CHECK-LABEL: func.func @constants_join_no_blocks
+// CHECK: segue.fused
+// CHECK: segue.fused
+// CHECK-NOT: segue.fused
+func.func @constants_join_no_blocks(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>, %d: tensor<64x64xf32>)
+    -> (tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>) {
+  %c = segue.constant dense<5.0e-01> : tensor<64x64xf32>
+  %0 = segue.mul %a, %c {segue.block = "h.0"} : tensor<64x64xf32>
+  %1 = segue.mul %b, %c {segue.block = "h.1"} : tensor<64x64xf32>
+  %2 = segue.mul %d, %c {segue.block = "h.1"} : tensor<64x64xf32>
+  return %0, %1, %2 : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>
+}
+
+// CHECK-LABEL: func.func @an_input_joins
+// CHECK: segue.fused
+// CHECK-NOT: segue.fused
+func.func @an_input_joins(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>, %c: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+  %0 = segue.mul %a, %c {segue.block = "h.0"} : tensor<64x64xf32>
+  %1 = segue.mul %b, %c {segue.block = "h.1"} : tensor<64x64xf32>
+  return %0, %1 : tensor<64x64xf32>, tensor<64x64xf32>
+}

@@ -464,14 +464,20 @@ bool KernelClusters::tryMergeSiblings(unsigned a, unsigned b) {
 }
 
 void KernelClusters::mergeSiblings() {
-  // Readers of each value, whoever makes it.
-  llvm::MapVector<Value, SmallVector<unsigned>> readers;
+  // Readers of each value, whoever makes it. What costs nothing to have, such as
+  // a constant, is no input that blocks share: the updates of an optimizer would
+  // become one kernel over parameters of many, which could not come by block.
+  llvm::MapVector<std::pair<Value, Attribute>, SmallVector<unsigned>> readers;
   for (auto [number, op] : llvm::enumerate(ops)) {
     if (nodes[graph->leader(number)].isBarrier)
       continue;
-    for (const Read &read : reads[number])
+    for (const Read &read : reads[number]) {
+      Operation *def = read.source.getDefiningOp();
+      bool isFree = def && kindOf(def) == OpKind::Free;
+      Attribute block = isFree ? op->getAttr(SegueDialect::kBlockAttr) : Attribute();
       if (elementsOf(read.source) > 1 && (read.relation == Relation::Same || read.relation == Relation::Row))
-        readers[read.source].push_back(number);
+        readers[{read.source, block}].push_back(number);
+    }
   }
   for (auto &[value, numbersOfReaders] : readers)
     for (size_t at = 1; at < numbersOfReaders.size(); ++at)
