@@ -5,7 +5,8 @@
     python bench/memory/run.py --caps 100,80,60,40 --rounds 3 --table out/memory.md
 
 Segue trains on `sim`: one compute thread, copies on the link's own threads at 16 GB/s each way, within a percentage of what the
-step holds by itself; by a plan (`mode: planned`) and by watermarks. PyTorch trains on the CPU with one thread: plain, with
+step holds by itself; by a plan (`mode: planned`) and by watermarks; and with the weights of its blocks streamed from the host,
+where the cap is that of the weights alone. PyTorch trains on the CPU with one thread: plain, with
 `save_on_cpu` (every saved tensor is copied, here from host to host) and with `checkpoint` (every block computed twice). Each is a
 process of its own that starts from the same weights and reads the same bytes; they run in rounds, and the best median of each
 counts. Ratios are to the unconstrained run of the same system. Exit status 1 if one failed, if Segue's losses under a cap are not
@@ -33,6 +34,7 @@ def commands(caps: list[float]) -> dict[str, list[str]]:
     for mode in ("planned", "watermark"):
         for cap in caps:
             peers[f"segue-{mode}-{cap:g}"] = [*segue, "--mode", mode, "--cap", str(cap)]
+    peers["segue-streamed"] = [*segue, "--mode", "streamed"]
     return peers | {"torch-save_on_cpu": [*torch, "--offload"], "torch-checkpoint": [*torch, "--checkpoint"]}
 
 

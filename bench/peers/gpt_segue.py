@@ -52,7 +52,7 @@ class Last(nn.Module):
 
 
 def name(args):
-    mode = "" if args.mode == "free" else f" {args.mode} {args.cap:g} %"
+    mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
     return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode
 
 
@@ -79,6 +79,14 @@ def capped(memory, cap, mode, telemetry):
         "activation_stagehand": activation}}}
 
 
+def streamed(telemetry):
+    """The config of a run whose block weights lie on the host. Beside the optimizer's states (81 MiB of config S) there is room for three or
+    four of the six blocks; window and watermarks leave that much."""
+    return {"memory": {"stagehand": {"stagehand_enabled": True, "prefetch_window_blocks": 2, "pinned_pool_mb": 64, "pinned_slab_mb": 16,
+                                     "vram_high_watermark_mb": 120, "vram_low_watermark_mb": 100,
+                                     "telemetry_interval_steps": 1, "telemetry_file": telemetry}}}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("weights")
@@ -87,7 +95,7 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--modules", type=int, choices=[1, 2], default=1)
     parser.add_argument("--device", help="default: cpu with --threads")
-    parser.add_argument("--mode", choices=["free", "planned", "watermark"], default="free")
+    parser.add_argument("--mode", choices=["free", "planned", "watermark", "streamed"], default="free")
     parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
@@ -108,7 +116,11 @@ def main():
                    segue.compile(Last(model), (hidden, targets), device=device)]
     optimizer = segue.AdamW(lr=g.LR, betas=(g.BETA1, g.BETA2), eps=g.EPS, weight_decay=g.DECAY)
     trainer, extra = segue.Trainer(modules, optimizer=optimizer), {}
-    if args.mode != "free":
+    if args.mode == "streamed":
+        telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
+        trainer = None
+        trainer = segue.Trainer(modules, optimizer=optimizer, config=streamed(telemetry))
+    elif args.mode != "free":
         memory = trainer.memory()
         cap = int(memory.unconstrained.peak_bytes * args.cap / 100)
         telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
@@ -136,6 +148,10 @@ def main():
         with open(telemetry) as file:
             lines = [json.loads(line) for line in file]
         os.unlink(telemetry)
+    if args.mode == "streamed":
+        extra = {"cap_mb": None, "peak_device_mb": None, "out_mb": None, "loads": lines[-1]["loads"],
+                 "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
+    elif args.mode != "free":
         extra |= {"peak_device_mb": round(max(line["vram_peak_mb"] for line in lines), 2),
                   "out_mb": round(lines[-1]["spill_bytes"] / 2**20, 2), "left": lines[-1]["activations_spilled"],
                   "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
