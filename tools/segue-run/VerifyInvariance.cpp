@@ -143,17 +143,19 @@ static std::vector<Combination> combinations(uint64_t pinnedBytes) {
   all["predictive_restore"] = true;
   all["debug_checksums"] = true;
   all["max_inflight_d2h"] = all["max_inflight_h2d"] = 2;
+  Json planned = {{"enabled", true}, {"mode", "planned"}, {"telemetry_enabled", false}};
   Json conductor = {{"enabled", true}, {"telemetry_enabled", false}};
   return {{"spill", spill, conductor},
           {"recompute", recompute, conductor},
           {"stream", {{"enabled", false}}, conductor, /*streamsWeights=*/true},
-          {"all", all, conductor, /*streamsWeights=*/true}};
+          {"all", all, conductor, /*streamsWeights=*/true},
+          {"planned", planned, conductor}};
 }
 
 /// `highMiB`: spilling begins there, and does not end.
 static Config makeConfig(const Combination &combination, double capMiB, double highMiB) {
   Json activation = combination.activation, conductor = combination.conductor;
-  if (activation["enabled"]) {
+  if (activation["enabled"] && !activation.contains("mode")) {
     activation["vram_high_watermark_mb"] = highMiB;
     activation["vram_low_watermark_mb"] = 0;
   }

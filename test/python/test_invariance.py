@@ -1,0 +1,56 @@
+# ===- test_invariance.py - a budget never changes a result -----------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Fifty steps of a GPT with each memory service, and all of them, under several caps: losses and gradients to the bit."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import segue
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+
+sys.path.insert(0, str(ROOT / "examples"))
+
+from models import GPT, GPTConfig  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    """A compiled GPT with its weights, and text to learn."""
+    folder = tmp_path_factory.mktemp("gpt")
+    torch.manual_seed(0)
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    cfg = GPTConfig(layers=3, dim=32, heads=4, seq=32)
+    segue.compile(GPT(cfg), (tokens, tokens), optimizer=segue.AdamW(lr=1e-3)).save(folder / "gpt.segue", weights=True)
+    return folder
+
+
+@pytest.mark.parametrize("adversary", ["", ",adversarial=3", ",adversarial=11"])
+def test_fifty_steps(gpt, adversary):
+    done = subprocess.run(
+        [BUILD / "bin" / "segue-run", "train", "gpt.segue", "--weights", "gpt.safetensors", "--data", ROOT / "README.md", "--steps", "50",
+         "--clip", "1", "--device", f"sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1{adversary}", "--verify-invariance"],
+        cwd=gpt, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "no run differs" in done.stdout and "without services: 50 steps" in done.stdout
+    runs = {}
+    for name, cap, spilled, recomputed, loads in re.findall(
+            r"^(\w+), cap (\d+) % .*: equal to the bit; (\d+) spilled, \d+ restored, (\d+) recomputed, (\d+) blocks", done.stdout, re.M):
+        runs[name, int(cap)] = int(spilled), int(recomputed), int(loads)
+    # What each is there for was done, at the largest caps and where it fits at smaller ones.
+    for name in ("spill", "recompute", "stream", "all", "planned"):
+        assert (name, 100) in runs and (name, 80) in runs, done.stdout
+    assert runs["spill", 80][0] and runs["recompute", 80][1] and runs["stream", 80][2] and runs["planned", 80][0], done.stdout
+    assert runs["all", 80][0] + runs["all", 80][1] and runs["all", 80][2], done.stdout
+    assert ("planned", 60) in runs and ("all", 60) in runs, done.stdout
