@@ -192,8 +192,9 @@ def test_a_trace_of_the_run(tmp_path):
 GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/memory-budget.md").read_text()
 
 
-def test_the_guide_is_true(tmp_path):
+def test_the_guide_is_true(tmp_path, monkeypatch):
     """Its Python runs, its commands run, its config is one, in this order and in one folder."""
+    monkeypatch.chdir(tmp_path)  # telemetry goes to the current folder
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.M | re.S)
     environment = os.environ | {"PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(BUILD / "python")}
     run = lambda command: subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)  # noqa: E731
