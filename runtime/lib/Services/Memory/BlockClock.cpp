@@ -77,9 +77,12 @@ void BlockClock::onBlockEnd() {
 }
 
 void BlockClock::onNeed(const Tensor &tensor) {
-  if (!isOn_ || open_.empty())
-    return;
-  if (auto wait = watchCopy(device_, tensor, lastMark_))
+  if (isOn_)
+    addWait(watchCopy(device_, tensor, lastMark_));
+}
+
+void BlockClock::addWait(std::shared_ptr<const CopyWait> wait) {
+  if (isOn_ && wait && !open_.empty())
     waits_.emplace_back(open_.back(), std::move(wait));
 }
 

@@ -45,6 +45,8 @@ public:
   void onBlockEnd();
   /// A tensor that was brought is needed next.
   void onNeed(const Tensor &tensor);
+  /// The same, seen by somebody else; null for nothing.
+  void addWait(std::shared_ptr<const CopyWait> wait);
   /// Blocks until the compute queue has come to the last mark.
   void endStep();
   void abortStep() { isOn_ = false; }

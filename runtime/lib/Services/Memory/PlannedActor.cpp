@@ -104,9 +104,7 @@ void PlannedActor::onRestore(const Program &program, uint32_t input, Tensor &sav
   uint64_t late = activations_.counts().fetchedLate;
   ForwardEvents::onRestore(program, input, saved);
   meter_.see();
-  if (saved.storage() != before.storage())
-    clock_.onNeed(saved);
-  meter_.noteRestore(before, saved, activations_.counts().fetchedLate == late);
+  clock_.addWait(meter_.noteRestore(before, saved, activations_.counts().fetchedLate == late));
 }
 
 void PlannedActor::beginStep(int64_t step) {

@@ -43,16 +43,18 @@ void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isPl
   record_.unpinnedPeakBytes = std::max(record_.unpinnedPeakBytes, unpinnedBytes_);
 }
 
-void PlannedMeter::noteRestore(const Tensor &before, const Tensor &after, bool isAhead) {
+std::shared_ptr<const CopyWait> PlannedMeter::noteRestore(const Tensor &before, const Tensor &after, bool isAhead) {
   if (before.storage() == after.storage())
-    return;
+    return nullptr;
   int64_t bytes = int64_t(after.storage()->bytes());
   ++record_.restored;
   --away_;
   record_.restoreBytes += bytes;
   (before.storage()->space() == Space::HostPinned ? pinnedBytes_ : unpinnedBytes_) -= bytes;
-  if (auto wait = watchCopy(device_, after, lastMark_))
-    needs_.push_back({std::move(wait), isAhead});
+  std::shared_ptr<const CopyWait> wait = watchCopy(device_, after, lastMark_);
+  if (wait)
+    needs_.push_back({wait, isAhead});
+  return wait;
 }
 
 ActivationRecord PlannedMeter::endStep(bool aborted) {

@@ -34,8 +34,9 @@ public:
   /// `before`, `after`: the tensor as the program saved it, and what stands for
   /// it. `isPlanned`: the step goes as planned so far.
   void noteSave(const Tensor &before, const Tensor &after, bool isPlanned);
-  /// `isAhead`: its way back began before it was needed.
-  void noteRestore(const Tensor &before, const Tensor &after, bool isAhead);
+  /// `isAhead`: its way back began before it was needed. Returns what compute
+  /// waits for it, or null.
+  std::shared_ptr<const CopyWait> noteRestore(const Tensor &before, const Tensor &after, bool isAhead);
   /// The record of the step. Blocks until the compute queue has come to the
   /// last need, which a step's end has waited for anyway.
   ActivationRecord endStep(bool aborted);
