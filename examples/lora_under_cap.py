@@ -9,6 +9,7 @@ a device with room for everything, without services, give the same losses to the
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -31,16 +32,22 @@ def adapted(config: GPTConfig, rank: int) -> torch.nn.Module:
     return add_lora(GPT(config), rank, ("qkv", "proj", "fc", "out"))
 
 
-def services(slab: Path, cap_mib: float) -> dict:
+def services(slab: Path, cap_mib: float, records: Path) -> dict:
+    """The config of the run under the cap; each service writes a line per step into the folder `records`."""
     return {"memory": {"stagehand": {
         "squareq_slab_path": str(slab), "squareq_manifest_path": str(slab.with_suffix(".manifest.json")),
-        "prefetch_window_blocks": 1, "telemetry_enabled": False,
+        "prefetch_window_blocks": 1, "telemetry_file": str(records / "weights.jsonl"), "telemetry_interval_steps": 1,
         "vram_high_watermark_mb": 0.75 * cap_mib, "vram_low_watermark_mb": 0.6 * cap_mib,
         "conductor_config": {"enabled": True, "vram_hard_cap_mb": cap_mib, "vram_soft_cap_mb": cap_mib,
-                             "telemetry_enabled": False},
+                             "telemetry_file": str(records / "conductor.jsonl"), "telemetry_interval_steps": 1},
         "activation_stagehand": {"enabled": True, "vram_high_watermark_mb": 0.6 * cap_mib,
                                  "vram_low_watermark_mb": 0.4 * cap_mib, "pinned_pool_classes_mb": [1],
-                                 "slabs_per_class": 16, "telemetry_enabled": False}}}}
+                                 "slabs_per_class": 16, "telemetry_file": str(records / "activations.jsonl")}}}}
+
+
+def last(file: Path) -> dict:
+    """The record of the last step."""
+    return json.loads(file.read_text().splitlines()[-1])
 
 
 def main() -> int:
@@ -68,15 +75,20 @@ def main() -> int:
         data = batches(args.text, 2, config.seq, seed=2)
         batch = next(data)
         trainer = segue.Trainer([segue.compile(model, (batch["tokens"], batch["targets"]), optimizer=adamw)],
-                                optimizer=adamw, device=device, config=services(slab, cap_mib) if cap_mib else None)
+                                optimizer=adamw, device=device, config=services(slab, cap_mib, args.out) if cap_mib else None)
         if not cap_mib:
             trainer.load_slab(slab)
         return [trainer.step(**next(data)) for _ in range(args.steps)], trainer.peak_bytes
 
     weights = sum(2 * p.numel() for p in base.values())
     free, _ = run("cpu:threads=1", None)
+    for file in args.out.glob("*.jsonl"):
+        file.unlink()  # of a run before
     capped, peak = run(f"sim:dram={args.cap_mib}MiB,pinned=64MiB,threads=1", args.cap_mib)
     print(f"weights as bf16 {weights / MIB:.1f} MiB, device {args.cap_mib:.1f} MiB, peak {peak / MIB:.2f} MiB")
+    weights_line, activations, conductor = (last(args.out / f"{name}.jsonl") for name in ("weights", "activations", "conductor"))
+    print(f"in the last step: {weights_line['loads']} blocks loaded, {activations['activations_spilled']} activations spilled, "
+          f"at most {conductor['h2d_peak']} copies in and {conductor['d2h_peak']} out at once")
     for step, (a, b) in enumerate(zip(free, capped), 1):
         print(f"step {step}: loss {b:.6f}{'' if a == b else f' DIFFERENT from {a:.6f}'}")
     equal = free == capped and peak <= args.cap_mib * MIB

@@ -29,6 +29,9 @@ def test_losses_are_those_of_the_run_without_a_cap(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     weights, cap, peak = map(float, re.search(r"bf16 ([\d.]+) MiB, device ([\d.]+) MiB, peak ([\d.]+) MiB", run.stdout).groups())
     assert peak <= cap < weights
+    loads, spilled, h2d, d2h = map(int, re.search(
+        r"last step: (\d+) blocks loaded, (\d+) activations spilled, at most (\d+) copies in and (\d+) out", run.stdout).groups())
+    assert loads >= 8 and spilled > 0 and h2d > 0 and d2h > 0, run.stdout
     assert run.stdout.count(": loss ") == 4 and "DIFFERENT" not in run.stdout
     assert run.stdout.rstrip().endswith("equal to the run without a cap, to the bit")
 
