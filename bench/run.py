@@ -57,6 +57,41 @@ def run_peer(name: str, command: list[str], weights: Path, args: argparse.Namesp
     return json.loads(lines[-1])
 
 
+def chosen(parser: argparse.ArgumentParser, args: argparse.Namespace, commands: dict[str, list[str]]) -> list[str]:
+    """The names of --peers, by default all; ends the program for options that make no sense."""
+    names = args.peers.split(",") if args.peers else list(commands)
+    unknown = [name for name in names if name not in commands]
+    if unknown:
+        parser.error(f"--peers: {unknown[0]!r} is none of {', '.join(commands)}")
+    if args.steps < 21:
+        parser.error(f"--steps: {args.steps} given, 21 are needed for the loss after 20 steps")
+    return names
+
+
+def run_rounds(names: list[str], commands: dict[str, list[str]], args: argparse.Namespace) -> tuple[dict[str, list[dict]], bool]:
+    """The result lines of each peer, one per round, and whether all runs gave one."""
+    weights, results, whole = weights_file(args.config, args.work), {}, True
+    for turn in range(args.rounds):
+        for name in names:
+            print(f"round {turn + 1} of {args.rounds}: {name}", file=sys.stderr)
+            row = run_peer(name, commands[name], weights, args)
+            whole &= row is not None
+            if row is not None:
+                results.setdefault(name, []).append(row)
+    return results, whole
+
+
+def publish(text: str, path: Path | None, errors: list[str], whole: bool) -> int:
+    """Prints the table, writes it to `path` too, says what is wrong; the exit status."""
+    print(text, end="")
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for error in errors:
+        print(error, file=sys.stderr)
+    return 0 if whole and not errors else 1
+
+
 def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -105,38 +140,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--steps", type=int, default=25, help="per run; the first 5 are left out")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--peers", default=",".join(COMMANDS), help=f"of {', '.join(COMMANDS)}; default: all")
+    parser.add_argument("--peers", help=f"of {', '.join(COMMANDS)}; default: all")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one run")
     parser.add_argument("--table", type=Path, help="write the table to this file too")
     parser.add_argument("--work", type=Path, default=Path("out/bench"), help="folder of the generated weights")
     args = parser.parse_args()
     args.given = sys.argv[1:]
-    names = args.peers.split(",")
-    unknown = [name for name in names if name not in COMMANDS]
-    if unknown:
-        parser.error(f"--peers: {unknown[0]!r} is none of {', '.join(COMMANDS)}")
-    if args.steps < 21:
-        parser.error(f"--steps: {args.steps} given, 21 are needed for the loss after 20 steps")
-
-    weights, results, failed = weights_file(args.config, args.work), {}, False
-    for turn in range(args.rounds):
-        for name in names:
-            print(f"round {turn + 1} of {args.rounds}: {name}", file=sys.stderr)
-            row = run_peer(name, COMMANDS[name], weights, args)
-            failed |= row is None
-            if row is not None:
-                results.setdefault(name, []).append(row)
-    if not results:
-        return 1
-    text = table(results, args)
-    print(text, end="")
-    if args.table:
-        args.table.parent.mkdir(parents=True, exist_ok=True)
-        args.table.write_text(text)
-    errors = loss_errors(results)
-    for error in errors:
-        print(error, file=sys.stderr)
-    return 1 if failed or errors else 0
+    results, whole = run_rounds(chosen(parser, args, COMMANDS), COMMANDS, args)
+    return publish(table(results, args), args.table, loss_errors(results), whole) if results else 1
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from run import LOSS_TOLERANCE, processor, run_peer, weights_file  # noqa: E402
+from run import LOSS_TOLERANCE, chosen, processor, publish, run_rounds  # noqa: E402
 
 DEVICE = "sim:dram=1GiB,pinned=2GiB,link=16GB/s,threads=1"
 
@@ -92,34 +92,13 @@ def main() -> int:
     args = parser.parse_args()
     args.given, args.threads = sys.argv[1:], 1
     peers = commands([float(cap) for cap in args.caps.split(",")])
-    names = args.peers.split(",") if args.peers else list(peers)
-    unknown = [name for name in names if name not in peers]
-    if unknown:
-        parser.error(f"--peers: {unknown[0]!r} is none of {', '.join(peers)}")
-    if args.steps < 21:
-        parser.error(f"--steps: {args.steps} given, 21 are needed for the loss after 20 steps")
-
-    weights, failed = weights_file(args.config, args.work), False
-    results: dict[str, list[dict]] = {}
-    for turn in range(args.rounds):
-        for name in names:
-            print(f"round {turn + 1} of {args.rounds}: {name}", file=sys.stderr)
-            row = run_peer(name, peers[name], weights, args)
-            failed |= row is None
-            if row is not None:
-                results.setdefault(name, []).append(row)
+    results, whole = run_rounds(chosen(parser, args, peers), peers, args)
     if not results:
         return 1
-    text = table(results, args)
-    print(text, end="")
-    for path, content in ((args.table, text), (args.json, json.dumps(results, indent=1))):
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-    errors = errors_of(results)
-    for error in errors:
-        print(error, file=sys.stderr)
-    return 1 if failed or errors else 0
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(results, indent=1))
+    return publish(table(results, args), args.table, errors_of(results), whole)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,14 @@ inline std::string loraText(const LoraOptions &options) {
   return out.str();
 }
 
+/// A folder of its own under that for temporary files.
+inline std::filesystem::path newFolder() {
+  std::string path = (std::filesystem::temp_directory_path() / "segue-lora-XXXXXX").string(); // mkdtemp's pattern
+  if (!mkdtemp(path.data()))
+    throw std::runtime_error("no folder can be made at " + path);
+  return path;
+}
+
 /// Compiled by a process of its own, once per text and options.
 inline Binary loraBinary(const LoraOptions &lora = {}) {
   static std::map<std::string, Binary> made;
@@ -83,8 +91,7 @@ inline Binary loraBinary(const LoraOptions &lora = {}) {
   std::string text = loraText(lora);
   auto found = made.find(flags + text);
   if (found == made.end()) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "segue-lora-XXXXXX").string();
-    std::filesystem::path folder = mkdtemp(pattern.data());
+    std::filesystem::path folder = newFolder();
     std::ofstream(folder / "lora.mlir") << text;
     std::string command = "timeout 60 " SEGUE_COMPILE " --optimizer=adamw --target=x86-64-v3 " + flags + " " +
                           (folder / "lora.mlir").string() + " -o " + (folder / "lora.segue").string();
@@ -101,8 +108,7 @@ inline Binary loraBinary(const LoraOptions &lora = {}) {
 class LoraFolder {
 public:
   explicit LoraFolder(size_t layers = 6, bool fp8 = false) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "segue-lora-XXXXXX").string();
-    path = mkdtemp(pattern.data());
+    path = newFolder();
     DeviceRef device = Device::open("cpu");
     TensorMap tensors;
     for (size_t i = 0; i < layers; ++i)

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "ErrorOf.h"
 #include "StreamedModel.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
@@ -51,15 +52,6 @@ static Course courseOf(Session &session, int steps) {
 static Course expectedCourse(int steps) {
   Session session = makeSession(Device::open("cpu:threads=2"));
   return courseOf(session, steps);
-}
-
-template <typename Call> static std::pair<ErrorCode, std::string> errorOf(Call &&call) {
-  try {
-    call();
-  } catch (const Error &error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::Unsupported, "nothing was thrown"};
 }
 
 //===----------------------------------------------------------------------===//
@@ -159,80 +151,6 @@ TEST(StreamedServices, SpillsAndStreamsTogether) {
       EXPECT_GT(session.services()->activationRecord()["activations_spilled"], 0);
     }
   }
-}
-
-namespace {
-struct StepBits {
-  double loss;
-  std::map<std::string, std::vector<float>> gradients;
-  bool operator==(const StepBits &) const = default;
-};
-} // namespace
-
-static std::vector<StepBits> bitsOf(Session &session, int steps) {
-  std::vector<StepBits> bits;
-  for (int step = 0; step < steps; ++step) {
-    session.forwardBackward(batchOf(session.device(), step));
-    StepBits &each = bits.emplace_back();
-    for (const ParameterInfo &info : session.parameters())
-      if (info.trained)
-        each.gradients[info.key] = values(session.gradient(info.key));
-    each.loss = session.optimize(1e-2).loss;
-  }
-  return bits;
-}
-
-// A budget never changes a result: losses and gradients of 50 steps, to the bit,
-// with each service and with all, under caps that are shares of the free peak,
-// on a device that runs what is queued in any order that is allowed. A cap that
-// cannot be kept is refused or out of memory, and nothing else.
-TEST(StreamedServices, NoBudgetChangesAGradientIn50Steps) {
-  constexpr int steps = 50;
-  constexpr const char *hostileSim = "sim:dram=4MiB,pinned=8MiB,adversarial=11";
-  Session free = makeSession(Device::open(hostileSim));
-  const std::vector<StepBits> expected = bitsOf(free, steps);
-  const double peakMiB = double(free.device()->memory().peakBytes(Space::DeviceDram)) / 1048576;
-  std::string spill =
-      R"("enabled": true, "telemetry_enabled": false, "min_spill_bytes": 0, "pinned_pool_classes_mb": [1],
-    "slabs_per_class": 2, "vram_high_watermark_mb": 0.05, "vram_low_watermark_mb": 0)";
-  struct Case {
-    const char *name;
-    bool streams;
-    std::string activation;
-  };
-  const Case cases[] = {{"none", false, ""},
-                        {"spill", false, spill},
-                        {"recompute", false, spill + R"(, "recompute_threshold_bytes": 1125899906842624)"},
-                        {"stream", true, ""},
-                        {"all", true, spill + R"(, "recompute_threshold_bytes": 4096)"}};
-  for (const Case &each : cases)
-    for (int percent : {100, 85, 75}) {
-      SCOPED_TRACE(std::string(each.name) + " at " + std::to_string(percent) + " %");
-      double cap = peakMiB * percent / 100;
-      Json stagehand = Json::parse(servicesConfig(cap, cap))["memory"]["stagehand"];
-      stagehand["stagehand_enabled"] = each.streams;
-      if (!each.activation.empty())
-        stagehand["activation_stagehand"] = Json::parse("{" + each.activation + "}");
-      try {
-        DeviceRef device = Device::open(hostileSim);
-        Session session = makeSession(device, Json{{"memory", {{"stagehand", stagehand}}}}.dump());
-        EXPECT_TRUE(bitsOf(session, steps) == expected);
-        EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), uint64_t(cap * 1048576));
-        const MemoryServices &services = *session.services();
-        if (each.streams && percent < 100) { // else all blocks have a slot
-          EXPECT_GT(services.weightRecord()["loads"], 0);
-        }
-        if (Json record = services.activationRecord(); !each.activation.empty()) {
-          EXPECT_GT(record["activations_spilled"].get<int>() + record["activations_recomputed"].get<int>(), 0);
-        }
-      } catch (const Error &error) {
-        // Weights and gradients make the peak of this model: without streaming there
-        // is nothing to give.
-        EXPECT_TRUE(!each.streams && percent < 100) << error.what();
-        EXPECT_TRUE(error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible)
-            << error.what();
-      }
-    }
 }
 
 //===----------------------------------------------------------------------===//

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Program/Executor.h"
+#include "ErrorOf.h"
 #include "TestFile.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -29,16 +30,6 @@ protected:
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, ExecutorTest, testing::Values("cpu:threads=1", "cpu:threads=2", "cpu:threads=5"));
-
-/// Code and sentence of the error that `fn` gives.
-template <typename Fn> static std::pair<ErrorCode, std::string> errorOf(Fn fn) {
-  try {
-    fn();
-  } catch (const Error &error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode(-1), ""};
-}
 
 TEST_P(ExecutorTest, RunsKernelsOverTheArena) {
   for (int64_t n : {1, 15, 16, 1000, 100003}) {

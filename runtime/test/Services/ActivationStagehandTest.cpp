@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ActivationStagehand.h"
+#include "ErrorOf.h"
 #include "segue/runtime/Error.h"
 #include <gtest/gtest.h>
 #include <map>
@@ -52,15 +53,6 @@ static Json endStep(ActivationStagehand &stagehand) {
 static Json abortStep(ActivationStagehand &stagehand) {
   stagehand.abortStep();
   return stagehand.telemetry();
-}
-
-template <typename Call> static std::pair<ErrorCode, std::string> errorOf(Call &&call) {
-  try {
-    call();
-  } catch (const Error &error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::Unsupported, "nothing was thrown"};
 }
 
 TEST(ActivationConfig, RefusesNonsense) {

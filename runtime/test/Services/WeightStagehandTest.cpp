@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/WeightStagehand.h"
+#include "ErrorOf.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/WeightMatching.h"
 #include <algorithm>
@@ -42,15 +43,6 @@ static WeightStagehand make(const char *config, const std::vector<std::pair<std:
     stagehand.registerBlock({.id = id, .bytes = bytes});
   stagehand.setRing(ring);
   return stagehand;
-}
-
-template <typename Call> static std::pair<ErrorCode, std::string> errorOf(Call &&call) {
-  try {
-    call();
-  } catch (const Error &error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::Unsupported, "nothing was thrown"};
 }
 
 static bool has(const std::string &text, std::string_view part) { return text.find(part) != std::string::npos; }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/WeightStreamer.h"
+#include "ErrorOf.h"
 #include "LayerChain.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -304,15 +305,6 @@ TEST_F(WeightFileTest, StreamsFromSafetensors) {
     streamer->flush();
     EXPECT_EQ(streamer->record()["host_pool_in_use"], 0);
   }
-}
-
-template <typename Call> static std::pair<ErrorCode, std::string> errorOf(Call &&call) {
-  try {
-    call();
-  } catch (const Error &error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::Unsupported, "nothing was thrown"};
 }
 
 TEST_F(WeightFileTest, AFileThatChangesStopsTheStep) {
