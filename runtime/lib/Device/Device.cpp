@@ -66,6 +66,11 @@ FreeMemory Device::freeMemory(Space space) const {
   return {};
 }
 
+bool Device::waitFor(const Fence &fence, double) {
+  wait(fence);
+  return true;
+}
+
 void Device::drain() {
   Fence all;
   for (Queue queue : allQueues)

@@ -25,6 +25,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/L1Compactor.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <cmath>
 #include <cstring>
 
 namespace segue::inline runtime {
@@ -67,6 +68,9 @@ public:
   uint64_t position(Queue queue) const override { return queues_->position(queue); }
   bool isDone(const Fence &fence) const override { return queues_->poll(fence); }
   void wait(const Fence &fence) override { queues_->wait(fence); }
+  bool waitFor(const Fence &fence, double seconds) override {
+    return std::isfinite(seconds) && faults_ && faults_->timeRunsOut() ? isDone(fence) : queues_->waitFor(fence, seconds);
+  }
 
   void copy(void *target, const void *source, uint64_t bytes) override;
   void relayout(const CopyPlan &plan, const void *source, void *target) override;
@@ -92,11 +96,12 @@ SimDevice::SimDevice(const SimProfile &profile)
       toDevice_(profile.h2dBytesPerSecond, profile.latencySeconds),
       toHost_(profile.d2hBytesPerSecond, profile.latencySeconds),
       ram_(profile, [this](const Fence &fence) { return queues_->isDone(fence); }) {
+  if (profile.hasFaults())
+    faults_.emplace(profile);
   if (profile.isVirtual) {
     queues_ = std::make_unique<VirtualQueues>(profile_);
     clock_ = static_cast<VirtualQueues *>(queues_.get());
   } else if (profile.adversary) {
-    faults_.emplace(profile);
     queues_ = std::make_unique<AdversarialQueues>(*profile.adversary, [this](const Fence &done) { ram_.settle(done); });
   } else {
     queues_ = std::make_unique<ThreadedQueues>();
@@ -114,19 +119,21 @@ void SimDevice::copy(void *target, const void *source, uint64_t bytes) {
       clock_->waitFor(Queue::Compute, {.memoryBytes = 2 * bytes});
     return;
   }
-  if (fromDevice != onDevice && faults_) {
-    bool fails = faults_->copyFails();
-    if (uint64_t arrived = fails ? bytes / 2 : bytes)
-      std::memcpy(target, source, arrived);
-    if (fails)
-      throw Error(ErrorCode::TransferFailed, "device \"" + profile_.name + "\": the link failed in a copy of " +
-                                                 std::to_string(bytes) + " bytes to the " +
-                                                 (onDevice ? "device" : "host"));
-  } else if (fromDevice != onDevice) {
-    (onDevice ? toDevice_ : toHost_).carry(target, source, bytes);
-  } else if (bytes) {
-    std::memcpy(target, source, bytes);
+  if (fromDevice == onDevice) {
+    if (bytes)
+      std::memcpy(target, source, bytes);
+    return;
   }
+  bool fails = faults_ && faults_->copyFails(/*toDevice=*/onDevice);
+  uint64_t arrived = fails ? bytes / 2 : bytes;
+  if (!profile_.adversary) // whose order is all there is of time
+    (onDevice ? toDevice_ : toHost_).carry(target, source, arrived);
+  else if (arrived)
+    std::memcpy(target, source, arrived);
+  if (fails)
+    throw Error(ErrorCode::TransferFailed, "device \"" + profile_.name + "\": the link failed in a copy of " +
+                                               std::to_string(bytes) + " bytes to the " +
+                                               (onDevice ? "device" : "host"));
 }
 
 void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target) {

@@ -10,9 +10,15 @@
 namespace segue::inline runtime {
 
 SimFaults::SimFaults(const SimProfile &profile)
-    : failCopy_(profile.failCopy), failAlloc_(profile.failAlloc), shrink_(profile.shrink),
-      copies_(profile.adversary.value_or(0) + 1), allocations_(profile.adversary.value_or(0) + 2),
-      budgets_(profile.adversary.value_or(0) + 3) {}
+    : failCopy_(profile.failCopy), failAlloc_(profile.failAlloc), shrink_(profile.shrink), stall_(profile.stall),
+      toDevice_{profile.failToDevice}, toHost_{profile.failToHost}, copies_(profile.adversary.value_or(0) + 1),
+      allocations_(profile.adversary.value_or(0) + 2), budgets_(profile.adversary.value_or(0) + 3),
+      stalls_(profile.adversary.value_or(0) + 4) {}
+
+bool SimFaults::copyFails(bool toDevice) {
+  bool isPlace = (toDevice ? toDevice_ : toHost_).isNext();
+  return happens(copies_, failCopy_) || isPlace;
+}
 
 bool SimFaults::happens(std::mt19937_64 &random, double chance) {
   if (chance <= 0)

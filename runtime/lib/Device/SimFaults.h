@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Draws the faults of an adversarial device from its seed: copies over the link
-// that fail, allocations that fail, a budget that shrinks and comes back. Each
-// kind has a generator of its own, so that one does not shift the others.
+// that fail, allocations that fail, a budget that shrinks and comes back, waits
+// that run out of time. Each kind has a generator of its own, so that one does
+// not shift the others. Copies fail also at a chosen place, on any device.
 //
 // Any thread may call.
 //
@@ -18,6 +19,7 @@
 
 #include "SimProfile.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
+#include <atomic>
 #include <mutex>
 #include <random>
 
@@ -27,8 +29,11 @@ class SimFaults {
 public:
   explicit SimFaults(const SimProfile &profile);
 
-  bool copyFails() { return happens(copies_, failCopy_); }
+  /// Called once per copy over the link.
+  bool copyFails(bool toDevice);
   bool allocationFails() { return happens(allocations_, failAlloc_); }
+  /// Of waits that have a limit.
+  bool timeRunsOut() { return happens(stalls_, stall_); }
 
   /// At times sets the budget of device_dram to a part of what it is, at times
   /// back. Called by the thread that submits, for each entry.
@@ -37,9 +42,20 @@ public:
 private:
   bool happens(std::mt19937_64 &random, double chance);
 
-  double failCopy_, failAlloc_, shrink_;
+  /// Copies of a direction, of which some fail.
+  struct Place {
+    SimProfile::CopyRange fails;
+    std::atomic<uint64_t> copies{0};
+    bool isNext() {
+      uint64_t number = ++copies; // the first is 1
+      return number >= fails.first && number - fails.first < fails.count;
+    }
+  };
+
+  double failCopy_, failAlloc_, shrink_, stall_;
+  Place toDevice_, toHost_;
   std::mutex mutex_;
-  std::mt19937_64 copies_, allocations_, budgets_;
+  std::mt19937_64 copies_, allocations_, budgets_, stalls_;
   bool isShrunk_ = false;
   uint64_t fullBytes_ = 0, shrunkBytes_ = 0;
 };

@@ -8,6 +8,7 @@
 #include "SimProfile.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -17,9 +18,9 @@ namespace segue::inline runtime {
 
 static constexpr std::string_view figureKeys[] = {"d2h",     "dram",   "flops", "h2d",   "host",   "l1",
                                                   "latency", "launch", "link",  "membw", "pinned", "threads"};
-static constexpr std::string_view specKeys[] = {"adversarial", "d2h",    "dram",    "fail-alloc", "fail-copy", "flops",
-                                                "h2d",         "host",   "l1",      "latency",    "launch",    "link",
-                                                "membw",       "pinned", "profile", "shrink",     "threads"};
+static constexpr std::string_view specKeys[] = {
+    "adversarial", "d2h",    "dram", "fail-alloc", "fail-copy", "fail-d2h", "fail-h2d", "flops", "h2d",    "host", "l1",
+    "latency",     "launch", "link", "membw",      "pinned",    "profile",  "shrink",   "stall", "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "virtual"};
 
 /// The options in a profile file: an object of texts, or of numbers for what
@@ -41,6 +42,26 @@ static DeviceOptions readProfile(const std::string &path) {
   return options;
 }
 
+/// "7", "7x2" or "7+".
+static SimProfile::CopyRange readCopies(const DeviceOptions &options, std::string_view key) {
+  if (!options.has(key))
+    return {};
+  std::string text = options.text(key, "");
+  SimProfile::CopyRange range{0, 1};
+  const char *end = text.data() + text.size();
+  auto [rest, error] = std::from_chars(text.data(), end, range.first);
+  bool isGood = error == std::errc() && range.first > 0;
+  if (isGood && std::string_view(rest, end) == "+") {
+    range.count = UINT64_MAX;
+  } else if (isGood && rest != end) {
+    auto [after, wrong] = std::from_chars(rest + 1, end, range.count);
+    isGood = *rest == 'x' && wrong == std::errc() && after == end && range.count > 0;
+  }
+  if (!isGood)
+    options.fail(std::string(key) + "=" + text + " names no copies: 7 is the seventh, 7x2 two from it on, 7+ all");
+  return range;
+}
+
 SimProfile SimProfile::parse(DeviceOptions options) {
   options.requireKnown(specKeys, specFlags);
   SimProfile profile;
@@ -48,9 +69,12 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   bool adversarial = options.has("adversarial");
   if (adversarial && profile.isVirtual)
     options.fail("it is either adversarial or virtual");
-  for (std::string_view key : {"fail-copy", "fail-alloc", "shrink"})
+  for (std::string_view key : {"fail-copy", "fail-alloc", "shrink", "stall"})
     if (options.has(key) && !adversarial)
       options.fail("option \"" + std::string(key) + "\" needs adversarial=SEED");
+  for (std::string_view key : {"fail-d2h", "fail-h2d"})
+    if (options.has(key) && profile.isVirtual)
+      options.fail("option \"" + std::string(key) + "\" does not go with virtual, where nothing is copied");
   for (std::string_view key : {"flops", "membw", "launch"})
     if (options.has(key) && !profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere kernels take the time they take");
@@ -87,6 +111,9 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.failCopy = options.fraction("fail-copy", 0);
   profile.failAlloc = options.fraction("fail-alloc", 0);
   profile.shrink = options.fraction("shrink", 1);
+  profile.stall = options.fraction("stall", 0);
+  profile.failToDevice = readCopies(options, "fail-h2d");
+  profile.failToHost = readCopies(options, "fail-d2h");
   return profile;
 }
 

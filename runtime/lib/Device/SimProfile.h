@@ -13,9 +13,12 @@
 //   latency=10us            of each copy over the link
 //   threads=N               kernels run on N threads (default: all)
 //   profile=FILE.json       an object of these options; those given here win
+//   fail-h2d=N, fail-d2h=N  the N-th copy of that direction since the device was
+//                           opened fails; NxK: K from it on, N+: all from it on
 //   adversarial[=SEED]      any order that fences allow; with it, fail-copy=0.1
 //                           and fail-alloc=0.1 (chances), shrink=0.5 (the part
-//                           of dram that is left at times)
+//                           of dram that is left at times), stall=0.1 (the
+//                           chance that a wait with a limit runs out of time)
 //   virtual                 no bytes and no kernels, virtual time; with it,
 //                           flops=100TFLOP/s, membw=1000GB/s, launch=5us
 //
@@ -36,9 +39,17 @@ struct SimProfile {
 
   /// The seed, if adversarial.
   std::optional<uint64_t> adversary;
-  double failCopy = 0, failAlloc = 0;
+  double failCopy = 0, failAlloc = 0, stall = 0;
   /// Part of dram that is left while it is shrunk; 1: it never shrinks.
   double shrink = 1;
+
+  /// `count` copies of a direction from the one with the number `first`, where
+  /// the first of all is 1.
+  struct CopyRange {
+    uint64_t first = 0, count = 0;
+  };
+  CopyRange failToDevice, failToHost;
+  bool hasFaults() const { return adversary || failToDevice.count || failToHost.count; }
 
   bool isVirtual = false;
   double flopsPerSecond = 0, memoryBytesPerSecond = 0, launchSeconds = 0;

@@ -26,6 +26,11 @@ public:
   /// InvalidArgument: waiting for it would never end.
   virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
   virtual void wait(const Fence &fence) = 0;
+  /// Time passes as it runs entries, and not otherwise.
+  virtual bool waitFor(const Fence &fence, double seconds) {
+    wait(fence);
+    return true;
+  }
 
   virtual uint64_t position(Queue queue) const = 0;
   /// Whether `fence` is done; changes nothing.

@@ -6,9 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimThreads.h"
+#include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <vector>
 #if defined(__linux__)
@@ -166,15 +169,24 @@ uint64_t ThreadedQueues::position(Queue queue) const {
 
 bool ThreadedQueues::isDone(const Fence &fence) const { return state_->isDone(fence); }
 
-void ThreadedQueues::wait(const Fence &fence) {
+void ThreadedQueues::wait(const Fence &fence) { waitFor(fence, std::numeric_limits<double>::infinity()); }
+
+bool ThreadedQueues::waitFor(const Fence &fence, double seconds) {
   State &state = *state_;
   if (state.isDone(fence))
-    return;
+    return true;
   requireReached(fence, "the host");
+  auto isDone = [&] { return state.isDone(fence); };
+  // Ten years are for ever, and no overflow of the clock.
+  bool endless = seconds > 3e8;
   std::unique_lock lock(state.mutex);
   ++state.hostsWaiting;
-  state.hostWake.wait(lock, [&] { return state.isDone(fence); });
+  if (endless)
+    state.hostWake.wait(lock, isDone);
+  else
+    state.hostWake.wait_for(lock, std::chrono::duration<double>(std::max(seconds, 0.0)), isDone);
   --state.hostsWaiting;
+  return isDone();
 }
 
 } // namespace segue::inline runtime

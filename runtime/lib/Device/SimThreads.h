@@ -26,6 +26,7 @@ public:
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override;
   void wait(const Fence &fence) override;
+  bool waitFor(const Fence &fence, double seconds) override;
   uint64_t position(Queue queue) const override;
   bool isDone(const Fence &fence) const override;
   void finish() override;

@@ -55,6 +55,14 @@ void VirtualQueues::wait(const Fence &fence) {
   advanceTo(endOf(fence));
 }
 
+bool VirtualQueues::waitFor(const Fence &fence, double seconds) {
+  requireReached(fence, "the host");
+  std::lock_guard lock(mutex_);
+  double end = endOf(fence), until = now_ + std::max(seconds, 0.0);
+  advanceTo(std::min(end, until));
+  return end <= until;
+}
+
 uint64_t VirtualQueues::position(Queue queue) const {
   std::lock_guard lock(mutex_);
   const Timeline &timeline = timelines_[uint8_t(queue)];

@@ -33,8 +33,8 @@ static std::vector<std::string_view> splitOptions(std::string_view spec) {
 
 std::string virtualTwin(const Device &device, std::string_view speed) {
   // What only real or hostile devices have.
-  static constexpr std::string_view dropped[] = {"adversarial", "fail-copy", "fail-alloc",
-                                                 "shrink",      "threads",   "virtual"};
+  static constexpr std::string_view dropped[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h", "fail-h2d",
+                                                 "shrink",      "stall",     "threads",    "virtual"};
   std::string spec = device.name();
   size_t colon = std::min(spec.find(':'), spec.size());
   if (spec.substr(0, colon) != "sim")

@@ -91,24 +91,33 @@ void TransferEngine::Impl::finishHops(bool all) {
 
 void TransferEngine::settle(bool all) { impl_->finishHops(all); }
 
+bool TransferEngine::settleUntil(Queue direction, double seconds, const std::function<bool()> &isEnough) {
+  Impl &s = *impl_;
+  double until = device_.seconds() + seconds;
+  for (s.finishHops(/*all=*/false); !isEnough(); s.finishHops(/*all=*/false)) {
+    auto oldest = std::ranges::find(s.inFlight, direction, &Impl::InFlight::queue);
+    if (oldest == s.inFlight.end() || !device_.waitFor(oldest->fence, until - device_.seconds()))
+      return false;
+  }
+  return true;
+}
+
 void TransferEngine::setGate(TransferGate *gate) {
   impl_->finishHops(/*all=*/true);
   impl_->gate = gate;
 }
 
 std::optional<uint64_t> TransferEngine::Impl::acquire(const TransferStep &link, TransferPriority priority) {
-  while (true) {
-    finishHops(/*all=*/false);
-    TransferGate::Grant grant = gate->acquire(link.queue, priority, link.bytes);
-    if (grant.answer == TransferGate::Answer::Go)
-      return grant.token;
-    if (grant.answer == TransferGate::Answer::Deny)
-      return std::nullopt;
-    auto oldest = std::ranges::find(inFlight, link.queue, &InFlight::queue);
-    if (oldest == inFlight.end())
-      return gate->overrun(link.queue, priority, link.bytes);
-    device.wait(oldest->fence);
-  }
+  finishHops(/*all=*/false);
+  TransferGate::Grant grant = gate->acquire(link.queue, priority, link.bytes);
+  auto isAnswered = [&] {
+    if (grant.answer == TransferGate::Answer::Wait)
+      grant = gate->acquire(link.queue, priority, link.bytes);
+    return grant.answer != TransferGate::Answer::Wait;
+  };
+  if (grant.answer == TransferGate::Answer::Wait && !engine.settleUntil(link.queue, grant.waitSeconds, isAnswered))
+    return gate->overrun(link.queue, priority, link.bytes);
+  return grant.answer == TransferGate::Answer::Go ? std::optional(grant.token) : std::nullopt;
 }
 
 //===----------------------------------------------------------------------===//
@@ -158,13 +167,17 @@ struct TransferEngine::Impl::Chain {
   }
 };
 
-void TransferEngine::Impl::copyTwice(void *target, const void *source, uint64_t bytes) {
+void TransferEngine::Impl::copyTwice(Queue direction, void *target, const void *source, uint64_t bytes) {
+  TransferCounters &counters = engine.counters();
+  TransferCounters::Sum &copies = direction == Queue::HostToDevice ? counters.h2dCopies : counters.d2hCopies;
+  ++copies;
   try {
     device.copy(target, source, bytes);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::TransferFailed) // only a link that stumbled is worth a second try
       throw;
-    ++engine.counters().retries;
+    ++counters.retries;
+    ++copies;
     device.copy(target, source, bytes);
   }
 }
@@ -178,10 +191,12 @@ void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain,
                                                    std::to_string(found) + ", not " +
                                                    std::to_string(checksum->value()) + "); they were not used");
   if (chain.staging.addresses.empty() || !step.staged) {
-    copyTwice(to, from, step.bytes);
+    copyTwice(step.queue, to, from, step.bytes);
   } else {
     StagingBuffers staging{chain.staging.addresses, chain.staging.chunkBytes};
-    LinkCopy link = [this](void *target, const void *source, uint64_t bytes) { copyTwice(target, source, bytes); };
+    LinkCopy link = [this, &step](void *target, const void *source, uint64_t bytes) {
+      copyTwice(step.queue, target, source, bytes);
+    };
     if (down)
       stagedToDevice(to, from, step.bytes, staging, toDeviceCopier, link);
     else
@@ -435,7 +450,7 @@ void TransferEngine::writeScalar(const Tensor &target, const void *value, uint64
   work.cost.linkBytes = bytes;
   work.run = [impl = impl_.get(), outcome = storage.outcome(), address = target.bytes(), kept, bytes] {
     try {
-      impl->copyTwice(address, kept.data(), bytes);
+      impl->copyTwice(Queue::HostToDevice, address, kept.data(), bytes);
     } catch (const Error &error) {
       ++impl->engine.counters().failures;
       outcome->fail(error.within("a scalar of " + std::to_string(bytes) + " bytes, host -> device_dram"));

@@ -85,7 +85,7 @@ struct TransferEngine::Impl {
   Staging takeStaging(const TransferStep &step);
   void runLink(const TransferStep &step, const Chain &chain, std::byte *to, const std::byte *from);
   /// One copy over the link; tried once more if the link stumbles.
-  void copyTwice(void *target, const void *source, uint64_t bytes);
+  void copyTwice(Queue direction, void *target, const void *source, uint64_t bytes);
   /// Nothing if the gate denied it.
   std::optional<uint64_t> acquire(const TransferStep &link, TransferPriority priority);
   /// Tells the gate of hops that are done; `all` waits for them.

@@ -281,8 +281,10 @@ TEST_P(ConformanceTest, WaitingMakesFencesDone) {
       all.join(Fence(queue, enqueue(queue, all, [] {})));
   device->wait(Fence(Queue::Compute, 3));
   EXPECT_TRUE(device->isDone(Fence(Queue::Compute, 3)));
-  device->drain();
+  EXPECT_TRUE(device->waitFor(all, std::numeric_limits<double>::infinity()));
   EXPECT_TRUE(device->isDone(all));
+  EXPECT_TRUE(device->waitFor(all, 0));
+  device->drain();
 }
 
 // A fence that is done stays done, and so does everything before it.

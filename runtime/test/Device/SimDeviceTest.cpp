@@ -289,6 +289,63 @@ TEST(SimAdversaryTest, FailedCopiesLeaveTheirSourceWhole) {
   release(half, Space::DeviceDram, block, 4);
 }
 
+// Copies that are named by their number fail, in one direction, on any device.
+TEST(SimFaultsTest, CopiesFailAtAChosenPlace) {
+  for (std::string hostile : {"", ",adversarial=5"}) {
+    DeviceRef device = Device::open("sim:dram=1MiB,fail-h2d=3x2,fail-d2h=5+" + hostile);
+    MemoryBlock block = allocate(device, Space::DeviceDram, 64);
+    std::vector<char> values(64, 7), found(64);
+    std::string down, up;
+    auto tryIt = [&](std::string &log, void *target, const void *source) {
+      try {
+        device->copy(target, source, 64);
+        log += '.';
+      } catch (const Error &error) {
+        EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
+        log += 'x';
+      }
+    };
+    for (int i = 0; i < 8; ++i) {
+      tryIt(down, block.data, values.data());
+      tryIt(up, found.data(), block.data);
+      device->copy(found.data(), values.data(), 64); // not over the link
+    }
+    EXPECT_EQ(down, "..xx....");
+    EXPECT_EQ(up, "....xxxx");
+    release(device, Space::DeviceDram, block, 64);
+  }
+}
+
+// A wait with a limit ends with it, in the time of the device.
+TEST(SimDeviceTest, WaitsWithALimitEnd) {
+  DeviceRef device = Device::open("sim:dram=1MiB");
+  std::promise<void> mayGo;
+  Fence stuck(Queue::Compute, enqueue(device, Queue::Compute, {}, [&] { mayGo.get_future().wait(); }));
+  EXPECT_FALSE(device->waitFor(stuck, 1e-3));
+  EXPECT_FALSE(device->waitFor(stuck, -1));
+  mayGo.set_value();
+  EXPECT_TRUE(device->waitFor(stuck, std::numeric_limits<double>::infinity()));
+  EXPECT_TRUE(device->waitFor(stuck, 0));
+
+  DeviceRef planned = Device::open("sim:virtual,launch=2s");
+  Fence end(Queue::Compute, enqueue(planned, Queue::Compute, {}, [] {}));
+  EXPECT_FALSE(planned->waitFor(end, 0.5));
+  EXPECT_EQ(planned->seconds(), 0.5);
+  EXPECT_TRUE(planned->waitFor(end, 1.5));
+  EXPECT_TRUE(planned->waitFor(end, 10));
+  EXPECT_EQ(planned->seconds(), 2);
+
+  // The adversary decides whether it does, and forgets no entry.
+  DeviceRef hostile = Device::open("sim:dram=1MiB,adversarial=4,stall=0.5");
+  int ran = 0, late = 0;
+  for (int i = 0; i < 200; ++i)
+    late += !hostile->waitFor(Fence(Queue::Compute, enqueue(hostile, Queue::Compute, {}, [&] { ++ran; })), 1e-9);
+  hostile->drain();
+  EXPECT_EQ(ran, 200);
+  EXPECT_GT(late, 10);
+  EXPECT_LT(late, 150);
+}
+
 TEST(SimAdversaryTest, AllocationsFailButNotTheHosts) {
   DeviceRef device = Device::open("sim:dram=1MiB,adversarial=5,fail-alloc=1");
   for (Space space : {Space::HostPinned, Space::DeviceDram, Space::DeviceL1})

@@ -83,6 +83,7 @@ public:
   uint64_t position(segue::Queue queue) const override { return inner_->position(queue); }
   bool isDone(const segue::Fence &fence) const override { return inner_->isDone(fence); }
   void wait(const segue::Fence &fence) override { inner_->wait(fence); }
+  bool waitFor(const segue::Fence &fence, double seconds) override { return inner_->waitFor(fence, seconds); }
   void copy(void *target, const void *source, uint64_t bytes) override {
     ++copies;
     if (bytes > largestCopy)

@@ -48,8 +48,7 @@ ConductorGate::Batch::Batch(ConductorGate &gate, TransferEngine &engine, Service
     return;
   if (answer.status != TokenStatus::Acquired) {
     gate.waiting_ = Waiting{token_, false};
-    engine.settle(/*all=*/true); // every slot that hops hold comes free
-    if (!gate.waiting_->granted)
+    if (!engine.settleUntil(direction, gate.longestWait_, [&] { return gate.waiting_->granted; }))
       gate.conductor_.timeOut(token_);
     gate.waiting_.reset();
   }
@@ -81,7 +80,7 @@ TransferGate::Grant ConductorGate::acquire(Queue direction, TransferPriority pri
   }
   if (waiting_) {
     if (!waiting_->granted)
-      return {Answer::Wait, 0};
+      return {Answer::Wait, 0, longestWait_};
     return {Answer::Go, std::exchange(waiting_, std::nullopt)->token};
   }
   uint64_t token = newId();
@@ -95,7 +94,7 @@ TransferGate::Grant ConductorGate::acquire(Queue direction, TransferPriority pri
   if (answer.status == TokenStatus::Denied)
     return {Answer::Deny, 0};
   waiting_ = Waiting{token, false};
-  return {Answer::Wait, 0};
+  return {Answer::Wait, 0, longestWait_};
 }
 
 uint64_t ConductorGate::overrun(Queue direction, TransferPriority priority, uint64_t bytes) {

@@ -8,8 +8,9 @@
 // Every hop over the link takes a token of Conductor. A hop that must go and
 // finds no slot waits in Conductor's queue, by priority: the engine then waits
 // for the oldest hop of its own, whose token comes free. Nothing else can hold a
-// slot of this device, so that the wait ends; should no hop be left to wait for,
-// it goes over the limit and is counted.
+// slot of this device. Should no hop be left to wait for, or the link carry none
+// to its end within `slot_wait_timeout_ms` of the device's clock, it goes over
+// the limit and is counted.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,7 +29,11 @@ public:
   explicit ConductorGate(Conductor &conductor) : conductor_(conductor) {}
 
   /// Registers "transfer", in whose name everything goes that nobody claims.
-  void open() { transfer_ = owner_ = conductor_.registerOwner("transfer"); }
+  /// `longestWait`: seconds that what must go waits for a slot.
+  void open(double longestWait) {
+    owner_ = conductor_.registerOwner("transfer");
+    longestWait_ = longestWait;
+  }
 
   /// Hops are `owner`'s while this lives.
   class As {
@@ -91,7 +96,8 @@ private:
   /// Batches whose hops are under way, and the one that hops are added to.
   std::map<uint64_t, Hops> batches_;
   std::optional<uint64_t> batch_;
-  ServiceId transfer_{}, owner_{};
+  ServiceId owner_{};
+  double longestWait_ = 0;
   uint64_t lastId_ = 0;
   std::optional<Waiting> waiting_;
 };

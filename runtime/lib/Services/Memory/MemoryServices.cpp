@@ -113,7 +113,7 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
   if (config.telemetry.enabled)
     conductorTelemetry.emplace(config.telemetry.file, context.warn);
   context.conductor = Conductor(config, limits, std::move(hooks));
-  context.gate.open();
+  context.gate.open(config.slotWaitTimeoutMs * 1e-3);
   context.engine().setGate(&context.gate);
   DeviceMemory &memory = context.device->memory();
   budgetBefore = memory.budget(Space::DeviceDram);

@@ -13,6 +13,7 @@
 //   auto two = Device::open("cpu:threads=2,dram=8GiB");
 //   auto discrete = Device::open("sim:dram=512MiB,link=16GB/s,latency=10us");
 //   auto hostile = Device::open("sim:dram=64MiB,adversarial=7,fail-copy=0.01");
+//   auto stumbling = Device::open("sim:fail-d2h=12x2");   // copies 12 and 13 to the host
 //   auto planned = Device::open("sim:virtual,dram=24GiB,flops=80TFLOP/s");
 //
 // Work is given to a queue with the fence that it waits for. A device that
@@ -157,6 +158,10 @@ public:
   /// Blocks the calling thread until `fence` is done. Throws InvalidArgument if
   /// it names entries that were not enqueued.
   virtual void wait(const Fence &fence) = 0;
+
+  /// The same, for `seconds` of its clock at most: false if `fence` is not done
+  /// then. A device that cannot stop waiting waits to the end.
+  virtual bool waitFor(const Fence &fence, double seconds);
 
   /// Blocks until all queues are empty.
   void drain();

@@ -35,6 +35,9 @@ struct TransferCounters {
   /// Copies of any kind; those tried twice; those that failed twice; those made
   /// without staging because no pinned memory was to be had.
   Sum copies{0}, retries{0}, failures{0}, pageableCopies{0};
+  /// Copies over the link that ran, as the device counts them: each chunk, and
+  /// each second try.
+  Sum h2dCopies{0}, d2hCopies{0};
   Sum cacheEvictions{0};
 };
 

@@ -33,6 +33,7 @@
 #include "segue/runtime/Transfer/TransferCounters.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -108,12 +109,15 @@ public:
   struct Grant {
     Answer answer = Answer::Go;
     uint64_t token = 0;
+    /// Of Wait: for how long at most, by the device's clock.
+    double waitSeconds = std::numeric_limits<double>::infinity();
   };
 
   virtual ~TransferGate() = default;
   /// `direction` is HostToDevice or DeviceToHost.
   virtual Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
-  /// A token although the slots are full: nothing is left to wait for.
+  /// A token although the slots are full: nothing is left to wait for, or the
+  /// wait has lasted too long.
   virtual uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
   /// A hop that was planned is done.
   virtual void passed(Queue direction, uint64_t bytes, double seconds, bool succeeded) = 0;
@@ -153,6 +157,10 @@ public:
   /// Tells the gate of the hops that are done by now; with `all`, blocks until
   /// every one is.
   void settle(bool all);
+  /// Waits for hops of `direction`, the oldest first, and tells the gate of each
+  /// that is done, until `isEnough`. False if none is left, or `seconds` of the
+  /// device's clock have passed, before.
+  bool settleUntil(Queue direction, double seconds, const std::function<bool()> &isEnough);
   /// Gets a sentence per lossy conversion where `lossy_casts` is "warn"; by
   /// default stderr does.
   void setWarn(std::function<void(const std::string &)> warn);
