@@ -41,8 +41,51 @@ if(SEGUE_BUILD_FUZZERS AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   add_link_options(-fsanitize=fuzzer-no-link)
 endif()
 
+# segue_unity(target [ALONE sources...])
+# With SEGUE_UNITY, compiles the sources of a target eight at a time: headers are
+# read once for all of them, and a fresh build takes less than half the time.
+# Sources that share a name with a neighbour are compiled ALONE.
+function(segue_unity target)
+  if(NOT SEGUE_UNITY)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "ALONE" ${ARGN})
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_CODE_AFTER_INCLUDE "#undef DEBUG_TYPE")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage) # what is "included" here is no header
+  endif()
+  set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 if(SEGUE_BUILD_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)
   enable_testing()
 endif()
+
+# segue_add_unittest(name sources... [LINK_LIBS libs...] [TIMEOUT seconds] [NO_DISCOVERY])
+# A program of GoogleTests, which ctest runs case by case. LINK_LIBS in place of
+# the whole runtime, where a part stands alone; NO_DISCOVERY: others run it.
+# Tests are compiled in half the time without most optimisations, which matter
+# in what they test.
+function(segue_add_unittest name)
+  cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT" "LINK_LIBS" ${ARGN})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/test")
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Og>)
+  if(TARGET segue-headers)
+    add_dependencies(${name} segue-headers)
+  endif()
+  if(NOT ARG_LINK_LIBS)
+    set(ARG_LINK_LIBS SegueRuntime)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} GTest::gtest_main)
+  if(NOT ARG_NO_DISCOVERY)
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+      PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1)
+  endif()
+endfunction()

@@ -20,11 +20,12 @@ add_custom_target(segue-headers)
 # All generated pages of docs/: `make docs` builds it.
 add_custom_target(segue-doc)
 
-# segue_add_library(name sources... [LINK_LIBS libs...])
-# A library of the compiler.
+# segue_add_library(name sources... [LINK_LIBS libs...] [ALONE sources...])
+# A library of the compiler. ALONE: see segue_unity.
 function(segue_add_library name)
-  cmake_parse_arguments(ARG "" "" "LINK_LIBS" ${ARGN})
-  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  cmake_parse_arguments(ARG "" "" "LINK_LIBS;ALONE" ${ARGN})
+  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS} ${ARG_ALONE})
+  segue_unity(${name} ALONE ${ARG_ALONE})
   add_dependencies(${name} segue-headers)
   separate_arguments(definitions NATIVE_COMMAND "${LLVM_DEFINITIONS}")
   target_compile_definitions(${name} PUBLIC ${definitions})

@@ -57,7 +57,7 @@ OTHERS = [
     "SegueTensorTests",
 ]
 # How many of the random stitchings; the normal build has compiled them before.
-RANDOM_STITCHINGS = 40
+RANDOM_STITCHINGS = 16
 
 
 class Report:

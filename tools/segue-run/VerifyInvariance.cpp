@@ -20,6 +20,7 @@
 #include "Commands.h"
 #include "ExitStatus.h"
 #include "TrainingSetup.h"
+#include "Units.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -53,8 +54,6 @@ struct Combination {
   bool streamsWeights = false;
 };
 } // namespace
-
-static constexpr double bytesPerMiB = 1048576;
 
 static uint64_t hashOf(const Tensor &tensor) {
   Tensor host = toHost(tensor);

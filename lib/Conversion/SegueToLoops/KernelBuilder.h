@@ -61,9 +61,8 @@ private:
   llvm::SmallVector<mlir::Value>
   loop(mlir::Value low, mlir::Value high, int64_t step, mlir::ValueRange initial,
        llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> write);
-  llvm::SmallVector<mlir::Value>
-  columnLoop(size_t at, mlir::ValueRange initial,
-             llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
+  llvm::SmallVector<mlir::Value> columnLoop(size_t at, mlir::ValueRange initial,
+                                            llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
   void define(unsigned variable, mlir::Value value);
   void defineRow(mlir::Value row);
   void buildFlat();
@@ -100,6 +99,11 @@ private:
 mlir::Type computeType(mlir::Type element);
 /// What an element is stored as: i8 for i1.
 mlir::Type memoryType(mlir::Type element);
+
+/// The element type of a tensor.
+inline mlir::Type elementOf(mlir::Value tensor) {
+  return mlir::cast<mlir::RankedTensorType>(tensor.getType()).getElementType();
+}
 
 } // namespace segue
 

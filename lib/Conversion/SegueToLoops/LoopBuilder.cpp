@@ -27,7 +27,6 @@ constexpr int64_t kTaskElements = 4096;
 constexpr int64_t kBlockColumns = 256, kTaskColumns = 64;
 
 static RankedTensorType tensorType(Value value) { return cast<RankedTensorType>(value.getType()); }
-static Type elementOf(Value value) { return tensorType(value).getElementType(); }
 
 //===----------------------------------------------------------------------===//
 // Reductions

@@ -14,11 +14,11 @@
 #ifndef SEGUE_LIB_CONVERSION_SEGUETOLOOPS_LOOPPLAN_H
 #define SEGUE_LIB_CONVERSION_SEGUETOLOOPS_LOOPPLAN_H
 
+#include "segue/Conversion/SegueToLoops/IndexSpace.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
-#include "segue/Conversion/SegueToLoops/IndexSpace.h"
-#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include <set>
 
 namespace segue {

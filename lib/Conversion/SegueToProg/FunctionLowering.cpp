@@ -17,8 +17,6 @@
 using namespace mlir;
 using namespace segue;
 
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-
 FailureOr<prog::ProgramOp> FunctionLowering::run(Operation *insertAfter) {
   if (func.isExternal() || !func.getBody().hasOneBlock())
     return func.emitError() << "function @" << func.getName() << " must have a body of one block to become a program";

@@ -15,6 +15,8 @@
 
 namespace segue {
 
+inline mlir::RankedTensorType typeOf(mlir::Value value) { return mlir::cast<mlir::RankedTensorType>(value.getType()); }
+
 struct LoweringCounts {
   uint64_t copies = 0;
   uint64_t copiedBytes = 0;

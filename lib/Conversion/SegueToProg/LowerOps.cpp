@@ -12,8 +12,6 @@
 using namespace mlir;
 using namespace segue;
 
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-
 LogicalResult FunctionLowering::lower(Operation *op) {
   return TypeSwitch<Operation *, LogicalResult>(op)
       .Case([&](segue::LaunchOp op) { return lowerLaunch(op); })

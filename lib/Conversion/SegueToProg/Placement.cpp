@@ -20,8 +20,6 @@
 using namespace mlir;
 using namespace segue;
 
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-
 /// The value whose bytes `value` shows.
 Value FunctionLowering::rootOf(Value value) {
   while (isViewOp(value.getDefiningOp()) && !owned.contains(value))

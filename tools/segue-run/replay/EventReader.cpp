@@ -6,13 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "EventReader.h"
+#include "Units.h"
 #include "segue/runtime/NearestName.h"
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace segue::tool {
 
-static constexpr double bytesPerMiB = 1048576;
 static constexpr double greatestWhole = 9007199254740992.0; // 2^53
 
 EventReader::EventReader(const Json &event) : event_(&event) {

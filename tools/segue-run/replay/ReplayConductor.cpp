@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Replayer.h"
+#include "Units.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/Conductor.h"
 #include <list>
@@ -23,8 +24,6 @@
 #include <memory>
 
 namespace segue::tool {
-
-static constexpr double bytesPerMiB = 1048576;
 
 static double toMiB(int64_t bytes) { return double(bytes) / bytesPerMiB; }
 

@@ -13,6 +13,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "BlockTagger.h"
 #include "SavedValues.h"
 #include "TrainingSignature.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -80,15 +81,6 @@ public:
 
 private:
   DenseSet<Value> active;
-};
-
-/// Gives every new op the block of the forward op that it belongs to.
-struct BlockTagger : OpBuilder::Listener {
-  void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
-    if (block)
-      op->setAttr(SegueDialect::kBlockAttr, block);
-  }
-  Attribute block;
 };
 
 /// Writes the body of backward.

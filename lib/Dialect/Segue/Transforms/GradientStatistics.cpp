@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "BlockTagger.h"
 #include "TrainingSignature.h"
 #include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
@@ -148,14 +149,6 @@ static Value writeStatistics(OpBuilder &b, ArrayRef<Value> gradients) {
 }
 
 namespace {
-/// Gives new ops the block that they belong to.
-struct BlockTagger : OpBuilder::Listener {
-  void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
-    op->setAttr(SegueDialect::kBlockAttr, block);
-  }
-  StringAttr block;
-};
-
 struct GradientStatistics : segue::impl::SegueGradientStatisticsBase<GradientStatistics> {
   using SegueGradientStatisticsBase::SegueGradientStatisticsBase;
 
