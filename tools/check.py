@@ -5,7 +5,9 @@
 
 lit runs the IR and tool tests, ctest the C++ ones, pytest the Python ones;
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
-fuzzing under the address sanitizer (tools/sanitized.py).
+fuzzing under the address sanitizer (tools/sanitized.py). These two are mostly
+compilation, so they run beside the Python tests, which leave a processor half
+idle; what they say is shown when they end.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed. Exit status 0
 only if every suite ran and nothing failed.
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +32,7 @@ class Suite:
     command: list
     report: Path
     limit_s: int  # a runaway suite is stopped
+    beside: bool = False  # runs beside the others, into a log
     passed: int = 0
     skipped: int = 0
     failures: list = field(default_factory=list)
@@ -62,12 +66,14 @@ def suites(build: Path) -> list:
             [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--report", out / "threads.xml"],
             out / "threads.xml",
             2400,
+            beside=True,
         ),
         Suite(
             "fuzz",
             [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--report", out / "fuzz.xml"],
             out / "fuzz.xml",
             2400,
+            beside=True,
         ),
     ]
 
@@ -92,13 +98,21 @@ def read_report(suite: Suite) -> None:
 
 def run(suite: Suite) -> None:
     suite.report.unlink(missing_ok=True)
+    print(f"== {suite.name}" + ", into a log" * suite.beside, flush=True)
     start = time.monotonic()
+    log = open(suite.report.with_suffix(".log"), "w+") if suite.beside else None
+    # Threads that wait for their turn must not keep a processor from the others.
+    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
     try:
-        code = subprocess.run([str(word) for word in suite.command], cwd=ROOT, timeout=suite.limit_s).returncode
+        code = subprocess.run([str(word) for word in suite.command], cwd=ROOT, timeout=suite.limit_s, env=environment,
+                              stdout=log, stderr=log).returncode
     except subprocess.TimeoutExpired:
         suite.failures.append(f"(stopped after {suite.limit_s} s)")
         code = 0  # said already
     suite.seconds = time.monotonic() - start
+    if log:
+        log.seek(0)
+        print(f"== {suite.name}, ended\n{log.read()}", end="", flush=True)
     read_report(suite)
     if code and not suite.failures:
         suite.failures.append(f"(the runner exited with {code})")
@@ -119,8 +133,15 @@ def main() -> int:
         parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(suite.name for suite in chosen)}")
     chosen = [suite for suite in chosen if suite.name in names]
     for suite in chosen:
-        print(f"== {suite.name}", flush=True)
-        run(suite)
+        if not suite.beside and suite.name != "python":
+            run(suite)
+    with ThreadPoolExecutor(1) as aside:
+        beside = [aside.submit(run, suite) for suite in chosen if suite.beside]
+        for suite in chosen:
+            if suite.name == "python":
+                run(suite)
+        for each in beside:
+            each.result()  # an error of ours is no success
 
     print("\nsuite     passed  failed skipped  seconds")
     for suite in chosen:
