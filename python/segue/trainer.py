@@ -275,6 +275,31 @@ class Trainer:
         """
         return json.loads(self._session.precision_report())
 
+    def streamed_blocks(self) -> list[str]:
+        """The blocks that come to the device when they run, as ``module/block`` in the order of forward.
+
+        Raises
+        ------
+        ValueError
+            The config has no Weight Stagehand. So do the next three.
+        """
+        return self._session.streamed_blocks()
+
+    def keep_resident(self, *blocks: str) -> "_runtime.Claim":
+        """Keeps blocks on the device once they are there: until the ``with`` ends, or ``release()``.
+
+        ``with trainer.keep_resident("0/h.0"): ...``
+        """
+        return self._session.keep_resident(list(blocks))
+
+    def reserve(self, module: str, bytes: int, *, primary: bool = True) -> "_runtime.Claim":
+        """Puts `bytes` of the device out of reach of guests; what a primary module has there does not leave for them either."""
+        return self._session.reserve(module, bytes, primary)
+
+    def as_guest(self, module: str) -> "_runtime.Claim":
+        """Runs blocks in the name of a module that is a guest: it may use what others have not reserved."""
+        return self._session.as_guest(module)
+
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name; nothing changes."""
         outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})

@@ -245,7 +245,20 @@ static std::optional<Config> configOf(const std::optional<std::filesystem::path>
   return text ? std::optional(Config::parse(*text, "config")) : std::nullopt;
 }
 
+/// What claims on the device are made of.
+static WeightStreamer &streamerOf(Session &session) {
+  WeightStreamer *streamer = session.services() ? session.services()->weights() : nullptr;
+  if (!streamer)
+    throw Error(ErrorCode::InvalidArgument,
+                "no weights are streamed; give a config with a key of Weight Stagehand in memory.stagehand");
+  return *streamer;
+}
+
 static void bindSession(nb::module_ &m) {
+  nb::class_<WeightStreamer::Scope>(m, "Claim")
+      .def("release", &WeightStreamer::Scope::release)
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](WeightStreamer::Scope &scope, nb::args) { scope.release(); });
   nb::class_<EventSink>(m, "EventSink");
   nb::class_<StepTrace, EventSink>(m, "StepTrace")
       .def(
@@ -377,6 +390,31 @@ static void bindSession(nb::module_ &m) {
            [](const Session &session) {
              return session.services() ? session.services()->precisionState() : std::string();
            })
+      .def("streamed_blocks",
+           [](Session &session) {
+             std::vector<std::string> blocks;
+             for (const StreamedParameter &parameter : streamerOf(session).parameters())
+               if (std::string block = parameter.module + "/" + parameter.block;
+                   std::ranges::find(blocks, block) == blocks.end())
+                 blocks.push_back(std::move(block));
+             return blocks;
+           })
+      .def(
+          "keep_resident",
+          [](Session &session, std::vector<std::string> blocks) {
+            return streamerOf(session).keepResident(std::move(blocks));
+          },
+          "blocks"_a)
+      .def(
+          "reserve",
+          [](Session &session, std::string model, int64_t bytes, bool primary) {
+            return streamerOf(session).reserve(std::move(model),
+                                               primary ? ResidencyRank::Primary : ResidencyRank::Secondary, bytes);
+          },
+          "model"_a, "bytes"_a, "primary"_a)
+      .def(
+          "as_guest", [](Session &session, std::string model) { return streamerOf(session).asGuest(std::move(model)); },
+          "model"_a)
       .def("save", &Session::save, "path"_a, ReleaseGil())
       .def("load", &Session::load, "path"_a, ReleaseGil());
 }

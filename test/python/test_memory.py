@@ -171,6 +171,32 @@ def test_logs_of_the_services(tmp_path):
         gpt_trainer(device=DEVICE, config=config, record_events=tmp_path / "absent")
 
 
+def test_weights_that_come_by_block(tmp_path):
+    plain, batch = gpt_trainer(device="sim:dram=68MiB,link=16GB/s")
+    expected = [plain.step(**batch) for _ in range(3)]
+    with pytest.raises(segue.InvalidArgumentError, match="no weights are streamed; give a config"):
+        plain.keep_resident("first/blocks.0")
+    config = {"memory": {"stagehand": {"telemetry_enabled": False, "prefetch_window_blocks": 1}}}
+    trainer, batch = gpt_trainer(device="sim:dram=69MiB,link=16GB/s", config=config, record_events=tmp_path)
+    blocks = trainer.streamed_blocks()
+    assert len(blocks) == 4 and {block.split("/")[0] for block in blocks} == {"first", "last"}
+    claim = trainer.reserve("first", 1 << 20, primary=False)
+    with trainer.keep_resident(*blocks[:2]), trainer.as_guest("last"):
+        losses = [trainer.step(**batch) for _ in range(3)]
+    claim.release()
+    assert losses == expected
+    with pytest.raises(segue.NameUnknownError, match="is not registered"):
+        trainer.keep_resident("first/none")
+    del trainer
+    gc.collect()
+    log = tmp_path / "weight.json"
+    ops = [event["op"] for event in json.loads(log.read_text())["events"]]
+    assert ops.count("keep") == ops.count("reserve") == ops.count("guest") == 1 and ops.count("release") == 3
+    checked = subprocess.run([BUILD / "bin" / "segue-run", "replay", log, "--check"], capture_output=True, text=True,
+                             timeout=60)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_a_trace_of_the_run(tmp_path):
     def spans(path):
         return [event["name"] for event in json.loads(path.read_text())["traceEvents"] if event.get("ph") == "X"]

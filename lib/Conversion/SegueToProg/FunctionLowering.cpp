@@ -146,8 +146,9 @@ Window FunctionLowering::temporary(ArrayRef<int64_t> shape, Type element) {
   builder.setInsertionPoint(phase);
   Window window = Window::dense({}, shape, element);
   // Buffers have no location in the file.
-  window.buffer = prog::AllocOp::create(builder, builder.getUnknownLoc(),
-                                        prog::bytesType(func.getContext(), window.bytes()), IntegerAttr());
+  window.buffer =
+      prog::AllocOp::create(builder, builder.getUnknownLoc(), prog::bytesType(func.getContext(), window.bytes()),
+                            IntegerAttr(), TypeAttr::get(element));
   return window;
 }
 

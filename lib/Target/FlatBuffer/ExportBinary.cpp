@@ -322,6 +322,8 @@ private:
             return op.emitOpError() << "has no offset in the arena; run prog-plan-memory first";
           addBuffer(op, schema::BufferKind::arena, llvm::find(arenas, prog::spaceOf(op.getType())) - arenas.begin(),
                     *op.getOffset());
+          if (op.getElement())
+            program->buffers.back()->element = elementType(*op.getElement());
           return success();
         })
         .Case([&](prog::ConstantOp op) {

@@ -447,7 +447,15 @@ private:
           return failure();
         Type type = prog::bytesType(builder.getContext(), buffer.bytes(),
                                     prog::spaceAttr(builder.getContext(), arenaSpaces[buffer.index()]));
-        buffers.push_back(prog::AllocOp::create(builder, builder.getUnknownLoc(), type, unsigned64(buffer.offset())));
+        TypeAttr holds;
+        if (buffer.element()) {
+          FailureOr<Type> element = elementType(*buffer.element());
+          if (failed(element))
+            return failure();
+          holds = TypeAttr::get(*element);
+        }
+        buffers.push_back(
+            prog::AllocOp::create(builder, builder.getUnknownLoc(), type, unsigned64(buffer.offset()), holds));
         break;
       }
       case schema::BufferKind::constant:

@@ -95,7 +95,7 @@ private:
 
 struct BlockUses;
 /// As blockUses(program), for one that has no handle yet.
-BlockUses blockUses(const ProgramInfo &program);
+BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program);
 
 /// Checks trailer, FlatBuffer and versions and returns the root. Throws.
 const schema::Binary *verifyFile(std::span<const std::byte> file, const std::string &name);

@@ -7,29 +7,37 @@
 
 #include "segue/runtime/Program/BlockUses.h"
 #include "BinaryImage.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
-template <typename Touch> static void forEachBuffer(const schema::Command &command, Touch &&touch) {
-  auto views = [&](std::initializer_list<const schema::View *> all) {
+/// `touch(buffer, written)` for each operand; what is written may be read, too.
+template <typename Touch>
+static void forEachBuffer(const schema::Binary &root, const schema::Command &command, Touch &&touch) {
+  auto views = [&](bool written, std::initializer_list<const schema::View *> all) {
     for (const schema::View *view : all)
       if (view)
-        touch(view->buffer());
+        touch(view->buffer(), written);
   };
   if (const schema::Launch *launch = command.body_as_Launch()) {
-    for (uint32_t buffer : numbers(launch->args()))
-      touch(buffer);
+    auto args = numbers(launch->args());
+    size_t firstWritten = args.size() - root.kernels()->Get(launch->kernel())->outputs();
+    for (size_t i = 0; i < args.size(); ++i)
+      touch(args[i], i >= firstWritten);
   } else if (const schema::Matmul *matmul = command.body_as_Matmul()) {
-    views({matmul->a(), matmul->b(), matmul->c(), matmul->bias()});
+    views(false, {matmul->a(), matmul->b(), matmul->bias()});
+    views(true, {matmul->c()});
   } else if (const schema::Attention *at = command.body_as_Attention()) {
-    views({at->q(), at->k(), at->v(), at->mask(), at->out(), at->lse()});
+    views(false, {at->q(), at->k(), at->v(), at->mask()});
+    views(true, {at->out(), at->lse()});
   } else if (const schema::AttentionGrad *grad = command.body_as_AttentionGrad()) {
-    views({grad->q(), grad->k(), grad->v(), grad->mask(), grad->out(), grad->lse(), grad->grad_out(), grad->grad_q(),
-           grad->grad_k(), grad->grad_v()});
+    views(false, {grad->q(), grad->k(), grad->v(), grad->mask(), grad->out(), grad->lse(), grad->grad_out()});
+    views(true, {grad->grad_q(), grad->grad_k(), grad->grad_v()});
   } else if (const schema::ToLayout *copy = command.body_as_ToLayout()) {
-    views({copy->source(), copy->target()});
+    views(false, {copy->source()});
+    views(true, {copy->target()});
   } else if (const schema::Fill *fill = command.body_as_Fill()) {
-    touch(fill->buffer());
+    touch(fill->buffer(), true);
   }
 }
 
@@ -38,7 +46,102 @@ static bool canStream(Role role) {
   return role == Role::Parameter || role == Role::Frozen || role == Role::Gradient || role == Role::State;
 }
 
-BlockUses blockUses(const ProgramInfo &program) {
+//===----------------------------------------------------------------------===//
+// What blocks give
+//===----------------------------------------------------------------------===//
+
+namespace {
+constexpr uint32_t outsideOfBlocks = UINT32_MAX;
+
+/// A command touches a buffer within a block.
+struct Touch {
+  uint32_t command, block;
+  bool isWrite;
+};
+} // namespace
+
+/// Nothing where the values are no floats, or are not told.
+static std::optional<BlockResult> resultIn(const ProgramInfo &program, const std::vector<uint32_t> &inputOf,
+                                           uint32_t index) {
+  const schema::Buffer &buffer = *program.table->buffers()->Get(index);
+  BlockResult result{.buffer = index, .bytes = buffer.bytes()};
+  if (buffer.kind() == schema::BufferKind::output) {
+    const Value &value = program.outputs[buffer.index()];
+    if (inputOf[buffer.index()] != UINT32_MAX || value.role == Role::Statistics ||
+        value.desc().layout.storage != StorageType::Element)
+      return std::nullopt;
+    result.output = int32_t(buffer.index());
+    result.element = value.desc().element;
+  } else if (buffer.kind() == schema::BufferKind::arena && buffer.element()) {
+    result.arena = buffer.index();
+    result.offset = buffer.offset();
+    result.element = ElementType(*buffer.element());
+  } else {
+    return std::nullopt;
+  }
+  return isFloat(result.element) ? std::optional(result) : std::nullopt;
+}
+
+static bool isGivenToBlocks(Role role) { return role == Role::Input || role == Role::Saved || role == Role::Gradient; }
+
+static void findResults(const ProgramInfo &program, const std::vector<uint32_t> &inputOf,
+                        const std::vector<std::vector<Touch>> &touches, BlockUses &uses) {
+  for (uint32_t i = 0; i < touches.size(); ++i) {
+    auto last = std::ranges::find(touches[i].rbegin(), touches[i].rend(), true, &Touch::isWrite);
+    if (last == touches[i].rend() || last->block == outsideOfBlocks)
+      continue;
+    std::optional<BlockResult> result = resultIn(program, inputOf, i);
+    if (!result)
+      continue;
+    result->block = last->block;
+    result->command = last->command;
+    result->isRead = std::ranges::any_of(
+        touches[i], [&](const Touch &touch) { return touch.command > last->command && touch.block != last->block; });
+    if (result->isRead || result->output >= 0)
+      uses.results.push_back(*result);
+  }
+  std::ranges::stable_sort(uses.results, {}, &BlockResult::command);
+
+  std::vector<uint32_t> resultOf(touches.size(), UINT32_MAX);
+  for (uint32_t i = 0; i < uses.results.size(); ++i)
+    resultOf[uses.results[i].buffer] = i;
+  auto note = [](std::vector<uint32_t> &list, uint32_t value) {
+    if (std::ranges::find(list, value) == list.end())
+      list.insert(std::ranges::upper_bound(list, value), value);
+  };
+  for (uint32_t i = 0; i < touches.size(); ++i) {
+    const schema::Buffer &buffer = *program.table->buffers()->Get(i);
+    bool isInput = buffer.kind() == schema::BufferKind::input && isGivenToBlocks(program.inputs[buffer.index()].role);
+    const BlockResult *result = resultOf[i] == UINT32_MAX ? nullptr : &uses.results[resultOf[i]];
+    for (const Touch &touch : touches[i]) {
+      if (touch.block == outsideOfBlocks || touch.isWrite)
+        continue;
+      if (isInput)
+        note(uses.blocks[touch.block].inputsRead, buffer.index());
+      else if (result && touch.command > result->command && touch.block != result->block)
+        note(uses.blocks[touch.block].resultsRead, resultOf[i]);
+    }
+  }
+}
+
+std::string describe(const Program &program, const BlockResult &result) {
+  if (result.output >= 0)
+    return "\"" + program.output(size_t(result.output)).name + "\"";
+  const BinaryImage &image = *program.image();
+  const schema::Command &command = *image.programs()[program.index()].table->commands()->Get(result.command);
+  const schema::Launch *launch = command.body_as_Launch();
+  std::string text = "temporary of ";
+  text += launch ? image.root().kernels()->Get(launch->kernel())->name()->str()
+                 : schema::EnumNameCommandBody(command.body_type());
+  std::string where = image.location(command.location());
+  return where.empty() ? text : text + " at " + where;
+}
+
+//===----------------------------------------------------------------------===//
+// What blocks touch
+//===----------------------------------------------------------------------===//
+
+BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program) {
   BlockUses uses;
   uses.streamable.resize(program.inputs.size());
   for (size_t i = 0; i < program.inputs.size(); ++i)
@@ -61,17 +164,19 @@ BlockUses blockUses(const ProgramInfo &program) {
   std::vector<size_t> first(program.inputs.size(), SIZE_MAX), last(program.inputs.size(), SIZE_MAX);
   // The block of the last command that touches an output; none outside of blocks.
   std::vector<size_t> finishedIn(program.outputs.size(), SIZE_MAX);
+  std::vector<std::vector<Touch>> touches(countOf(table.buffers()));
   for (uint32_t i = 0; i < countOf(table.commands()); ++i) {
     const schema::Command &command = *table.commands()->Get(i);
     if (const schema::SetPhase *set = command.body_as_SetPhase())
       uses.phases.push_back(Phase(set->phase()));
     if (const schema::BlockBegin *begin = command.body_as_BlockBegin()) {
       open.push_back(uses.blocks.size());
-      uses.blocks.push_back({begin->name()->str(), {}, {}});
+      uses.blocks.emplace_back().name = begin->name()->str();
     } else if (command.body_type() == schema::CommandBody::BlockEnd) {
       open.pop_back();
     }
-    forEachBuffer(command, [&](uint32_t buffer) {
+    forEachBuffer(image.root(), command, [&](uint32_t buffer, bool isWrite) {
+      touches[buffer].push_back({i, open.empty() ? outsideOfBlocks : uint32_t(open.back()), isWrite});
       const schema::Buffer &source = *table.buffers()->Get(buffer);
       uint32_t input = UINT32_MAX;
       if (source.kind() == schema::BufferKind::input)
@@ -103,10 +208,13 @@ BlockUses blockUses(const ProgramInfo &program) {
   for (uint32_t i = 0; i < program.outputs.size(); ++i)
     if (program.outputs[i].role == Role::Gradient && inputOf[i] == UINT32_MAX && finishedIn[i] != SIZE_MAX)
       uses.blocks[finishedIn[i]].finished.push_back(i);
+  findResults(program, inputOf, touches, uses);
   return uses;
 }
 
-BlockUses blockUses(const Program &program) { return blockUses(program.image()->programs()[program.index()]); }
+BlockUses blockUses(const Program &program) {
+  return blockUses(*program.image(), program.image()->programs()[program.index()]);
+}
 
 BlockCursor::Place &BlockCursor::placeOf(const Program &program) {
   auto key = std::pair(static_cast<const void *>(program.image().get()), program.index());

@@ -31,6 +31,7 @@ PreparedProgram::PreparedProgram(DeviceRef device, const BinaryImage &image, siz
   placeConstants();
   slotCount_ = constantSlot(constants_.size());
   markSteps();
+  markResults();
   lane_.enlist(*this);
 }
 
@@ -117,7 +118,7 @@ void PreparedProgram::readSignature() {
       inputs_[alias.input].writtenInPlace = true;
       inputs_[alias.input].outputInPlace = int32_t(alias.output);
     }
-  blocks_ = blockUses(info_);
+  blocks_ = blockUses(image_, info_);
   for (size_t i = 0; i < inputs_.size(); ++i)
     inputs_[i].streamable = blocks_.streamable[i];
   uint32_t constants = 0;
@@ -253,6 +254,26 @@ void PreparedProgram::markSteps() {
       continue;
     steps_[i].op->before = append(before[i]);
     steps_[i].op->after = append(after[i]);
+  }
+}
+
+/// Results are in the order of commands, as operations are.
+void PreparedProgram::markResults() {
+  for (const BlockResult &result : blocks_.results) {
+    auto &desc = resultDescs_.emplace_back();
+    if (result.output >= 0)
+      continue;
+    TensorDesc made({int64_t(result.bytes / byteSize(result.element))}, result.element);
+    made.layout.space = arenas_[result.arena].space;
+    made.layout.offset = result.offset;
+    desc = std::make_shared<const TensorDesc>(std::move(made));
+  }
+  uint32_t next = 0;
+  for (Op &op : ops_) {
+    op.results.begin = next;
+    while (next < blocks_.results.size() && info_.table->commands()->Get(blocks_.results[next].command) == op.command)
+      ++next;
+    op.results.end = next;
   }
 }
 

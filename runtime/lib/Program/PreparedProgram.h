@@ -119,6 +119,8 @@ private:
     /// "gelu_3", "matmul": lives as long as the device.
     std::string_view label;
     MarkRange before, after;
+    /// Of blocks_.results: those that are final with it.
+    MarkRange results;
     // Guarded by profileMutex_.
     double seconds = 0;
     uint64_t calls = 0;
@@ -233,6 +235,8 @@ private:
     std::optional<Error> failure;
     /// Inputs in place that are not counted yet.
     uint64_t elided = 0;
+    /// The sink wants what blocks give.
+    bool tellsResults = false;
   };
 
   // Preparing.
@@ -254,6 +258,7 @@ private:
   void addOperand(Op &op, const schema::View *view);
   void addEvent(schema::CommandBody kind, uint32_t index, std::string_view block = {});
   void markSteps();
+  void markResults();
   // Writing outputs as their readers want them.
   void answerDemand();
   void retarget(size_t output, const std::shared_ptr<const TensorDesc> &desc);
@@ -293,6 +298,7 @@ private:
                 void (EventSink::*tell)(const Program &, uint32_t, Tensor &));
   void handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
                      EventSink &events);
+  void tellResults(Run &run, const Op &op, const Program &program, EventSink &events);
   void takeLate(Run &run, uint32_t input, Tensor value);
   void beginBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs, EventSink &events);
   void endBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
@@ -347,6 +353,9 @@ private:
   /// Bytes written by fills where the host cannot write the device's memory:
   /// 8 per pattern, in a constant of their own.
   std::vector<uint64_t> patterns_;
+
+  /// By result of blocks_, of those that are temporaries.
+  std::vector<std::shared_ptr<const TensorDesc>> resultDescs_;
 
   std::deque<Run> runs_;
 

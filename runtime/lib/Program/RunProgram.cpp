@@ -337,6 +337,15 @@ void PreparedProgram::handleRestore(Run &run, uint32_t input, const Program &pro
     tensor = Tensor();
 }
 
+void PreparedProgram::tellResults(Run &run, const Op &op, const Program &program, EventSink &events) {
+  for (uint32_t i = op.results.begin; i < op.results.end; ++i) {
+    const BlockResult &result = blocks_.results[i];
+    events.onBlockResult(program, i,
+                         result.output >= 0 ? run.placed[size_t(result.output)]
+                                            : Tensor::in(run.arenas[result.arena], resultDescs_[i]));
+  }
+}
+
 /// What a sink brings in the middle of a program is checked and aligned as at
 /// the start.
 void PreparedProgram::takeLate(Run &run, uint32_t input, Tensor value) {
@@ -445,6 +454,8 @@ void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tenso
       placeLateOutputs(run, *step.op, outputs);
     enqueue(run, *step.op);
     applyAfter(*step.op, run, inputs, given, run.done);
+    if (run.tellsResults)
+      tellResults(run, *step.op, program, *events);
   }
 }
 
@@ -479,6 +490,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
   if (events)
     events->onSubmit(program, inputs);
   checkInputs(program, inputs, events);
+  bool tellsResults = events && !blocks_.results.empty() && events->watchesResults(program);
   if (hasAlternatives_)
     answerDemand();
   struct Release {
@@ -487,6 +499,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
     ~Release() { self.release(run); }
   } guard{*this, takeRun()};
   Run &run = guard.run;
+  run.tellsResults = tellsResults;
   add(submits_, 1);
   transfer_.counters().submits += 1;
 

@@ -149,6 +149,7 @@ Session &Session::operator=(Session &&) noexcept = default;
 const DeviceRef &Session::device() const { return state_->device; }
 const std::vector<Module> &Session::modules() const { return state_->modules; }
 const MemoryServices *Session::services() const { return state_->services.get(); }
+MemoryServices *Session::services() { return state_->services.get(); }
 int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
 const TensorMap &Session::state() const { return state_->optimizerState; }

@@ -17,6 +17,8 @@
 #include "ElementKernels.h"
 #include "segue/runtime/Tensor/Fp8.h"
 
+#include <type_traits>
+
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -278,6 +280,33 @@ void largestEachRun(int64_t count, const float *__restrict source, uint32_t *__r
   }
 }
 
+/// Of 16 or 32 bits per element. What is not finite is rare: runs are asked for
+/// their largest magnitude, and counted only where that is none of a number.
+template <typename Bits, Bits magnitude, Bits infinity>
+void countNonFiniteRun(int64_t count, const void *source, int64_t *counts) {
+  using Signed = std::conditional_t<sizeof(Bits) == 4, int32_t, int16_t>;
+  constexpr int64_t kRun = 4096;
+  const auto *bits = static_cast<const Bits *>(source);
+  for (int64_t from = 0; from < count; from += kRun) {
+    int64_t length = count - from < kRun ? count - from : kRun;
+    Signed largest = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      Signed value = Signed(bits[from + i] & magnitude);
+      largest = value > largest ? value : largest;
+    }
+    if (largest < Signed(infinity))
+      continue;
+    int32_t nans = 0, infs = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      Signed value = Signed(bits[from + i] & magnitude);
+      nans += value > Signed(infinity);
+      infs += value == Signed(infinity);
+    }
+    counts[0] += nans;
+    counts[1] += infs;
+  }
+}
+
 void addSquaredError(int64_t count, const float *__restrict source, const float *__restrict restored,
                      double *__restrict sums) {
   constexpr int kSums = 16;
@@ -316,6 +345,8 @@ const ElementKernels SEGUE_CONCAT(elementKernels, SEGUE_ISA) = {
     largestRun<true>,
     largestEachRun<false>,
     largestEachRun<true>,
+    {countNonFiniteRun<uint32_t, 0x7fffffff, 0x7f800000>, countNonFiniteRun<uint16_t, 0x7fff, 0x7f80>,
+     countNonFiniteRun<uint16_t, 0x7fff, 0x7c00>, nullptr, nullptr, nullptr, nullptr},
     addSquaredError,
 };
 

@@ -53,6 +53,9 @@ struct ElementKernels {
   void (*largestEach)(int64_t count, const float *source, uint32_t *largest);
   void (*largestFiniteEach)(int64_t count, const float *source, uint32_t *largest);
 
+  /// By ElementType; null for integers. counts[0] += NaNs, counts[1] += infinities.
+  void (*countNonFinite[7])(int64_t count, const void *source, int64_t *counts);
+
   /// sums[i % 16] += (source[i] - restored[i])^2 where source[i] is finite.
   void (*addSquaredError)(int64_t count, const float *source, const float *restored, double *sums);
 };

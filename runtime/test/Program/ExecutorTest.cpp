@@ -395,6 +395,118 @@ TEST(BlockUses, SayWhereParametersAreTouched) {
   EXPECT_FALSE(blockUses(Binary::fromMemory(file.serialize()).program("forward")).streamable[1]);
 }
 
+/// As makeBlocksFile, but h.0 gives a temporary `t` = a b^T to h.1, where y = t b^T
+/// is made of it in two commands, beside `inner` of h.1 alone.
+static TestFile makeResultsFile(std::optional<schema::ElementType> element) {
+  TestFile file;
+  schema::ProgramT &program = file.addProgram("forward");
+  auto square = [&](const char *name, schema::Role role) {
+    uint32_t input = addInput(program, name, {2, 2}, schema::ElementType::f32, role);
+    return addBuffer(program, schema::BufferKind::input, input, 0, 16);
+  };
+  uint32_t a = square("a", schema::Role::input), b = square("b", schema::Role::frozen);
+  auto arena = std::make_unique<schema::ArenaT>();
+  arena->bytes = 192;
+  program.arenas.push_back(std::move(arena));
+  uint32_t t = addBuffer(program, schema::BufferKind::arena, 0, 64, 16);
+  uint32_t inner = addBuffer(program, schema::BufferKind::arena, 0, 128, 16);
+  for (uint32_t each : {t, inner})
+    if (element)
+      program.buffers[each]->element = *element;
+  uint32_t s = addOutput(program, "s", {2, 2}, schema::ElementType::f32, schema::Role::saved);
+  uint32_t saved = addBuffer(program, schema::BufferKind::output, s, 0, 16);
+  uint32_t y = addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {2, 2}), 0, 16);
+  auto matmul = [&](uint32_t left, uint32_t result, bool accumulate = false) {
+    schema::MatmulT matmul;
+    matmul.a = view(left, {1, 2, 2}, {4, 2, 1});
+    matmul.b = view(b, {1, 2, 2}, {4, 1, 2});
+    matmul.c = view(result, {1, 2, 2}, {4, 2, 1});
+    matmul.accumulate = accumulate;
+    addCommand(program, std::move(matmul));
+  };
+  auto block = [&](const char *name, auto &&commands) {
+    schema::BlockBeginT begin;
+    begin.name = name;
+    addCommand(program, std::move(begin));
+    commands();
+    schema::BlockEndT end;
+    end.name = name;
+    addCommand(program, std::move(end));
+  };
+  block("h.0", [&] {
+    matmul(a, t);
+    matmul(a, saved);
+    addCommand(program, schema::SaveT{{}, s});
+  });
+  block("h.1", [&] {
+    matmul(t, inner);
+    matmul(inner, y);
+    matmul(t, y, /*accumulate=*/true);
+  });
+  return file;
+}
+
+TEST(BlockUses, SayWhatBlocksGive) {
+  Program program = Binary::fromMemory(makeResultsFile(schema::ElementType::f32).serialize()).program("forward");
+  BlockUses uses = blockUses(program);
+  ASSERT_EQ(uses.results.size(), 3u) << "what a block alone reads is none";
+  const BlockResult &t = uses.results[0], &saved = uses.results[1], &y = uses.results[2];
+  EXPECT_EQ(describe(program, t), "temporary of Matmul");
+  EXPECT_EQ(describe(program, saved), "\"s\"");
+  EXPECT_EQ(describe(program, y), "\"y\"");
+  EXPECT_EQ(std::tuple(t.block, t.output, t.offset, t.bytes, t.isRead), std::tuple(0u, -1, 64u, 16u, true));
+  EXPECT_EQ(std::tuple(saved.block, saved.output, saved.isRead), std::tuple(0u, 0, false));
+  EXPECT_EQ(std::tuple(y.block, y.output, y.isRead), std::tuple(1u, 1, false));
+  EXPECT_EQ(y.command, 8u) << "the last command that writes it";
+  EXPECT_EQ(uses.blocks[0].inputsRead, std::vector<uint32_t>{0}) << "parameters are not given to blocks";
+  EXPECT_EQ(uses.blocks[1].resultsRead, std::vector<uint32_t>{0});
+  EXPECT_TRUE(uses.blocks[1].inputsRead.empty());
+  // Integers have no NaN; files before version 0.3 do not tell what temporaries hold.
+  for (auto element : {std::optional(schema::ElementType::i32), std::optional<schema::ElementType>()})
+    EXPECT_EQ(blockUses(Binary::fromMemory(makeResultsFile(element).serialize()).program("forward")).results.size(),
+              2u);
+  // What is written in place belongs to who gave it.
+  uses = blockUses(Binary::fromMemory(makeBlocksFile().serialize()).program("forward"));
+  ASSERT_EQ(uses.results.size(), 2u);
+  EXPECT_EQ(uses.results[1].output, 1);
+}
+
+// Values that leave a block are told once they are final, before they are handed
+// over, and to a sink that wants them alone.
+TEST_P(ExecutorTest, ResultsOfBlocksAreTold) {
+  struct Watch : EventSink {
+    bool wants = true;
+    std::vector<std::string> events;
+    std::map<uint32_t, std::vector<float>> values;
+    bool watchesResults(const Program &) override { return wants; }
+    void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
+      events.push_back(describe(program, blockUses(program).results[result]));
+      values[result] = {value.data<float>(), value.data<float>() + value.elementCount()};
+    }
+    void onBlockEnd(const Program &) override { events.push_back("end"); }
+    void onSave(const Program &, uint32_t, Tensor &saved) override {
+      events.push_back("save");
+      saved = copyTo(saved.device(), saved, saved.desc()); // as one that spills
+    }
+  } watch;
+  Binary binary = Binary::fromMemory(makeResultsFile(schema::ElementType::f32).serialize());
+  Tensor a = ramp({2, 2}, 1), b = ramp({2, 2}, 3);
+  for (int run = 0; run < 3; ++run) {
+    watch.wants = run != 1;
+    watch.events.clear();
+    auto outputs = submit(device, binary.program("forward"), {a, b}, &watch);
+    std::vector<std::string> expected{"save", "end", "end"};
+    if (watch.wants)
+      expected = {"temporary of Matmul", "\"s\"", "save", "end", "\"y\"", "end"};
+    EXPECT_EQ(watch.events, expected);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(watch.values[0][size_t(i)], outputs[0].data<float>()[i]) << "t and s are the same";
+      EXPECT_EQ(watch.values[1][size_t(i)], outputs[0].data<float>()[i]);
+      EXPECT_EQ(watch.values[2][size_t(i)], outputs[1].data<float>()[i]);
+    }
+  }
+}
+
 // A given-away input is gone when the program says so, not later.
 TEST_P(ExecutorTest, FreeReleasesTheInput) {
   struct Watch : EventSink {

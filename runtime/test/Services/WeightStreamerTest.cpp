@@ -11,8 +11,11 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -252,6 +255,203 @@ TEST_P(WeightStreamerTest, SevenLoads) {
   EXPECT_EQ(streamer.record()["loads"], 7);
   EXPECT_EQ(streamer.record()["h2d_bytes"], 7 * weightBytes);
   EXPECT_EQ(streamer.record()["evictions"], 4);
+}
+
+//===----------------------------------------------------------------------===//
+// Numeric guards
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Hands everything on and notes what is watched.
+struct Watched : ForwardEvents<> {
+  int programs = 0, results = 0;
+  bool watchesResults(const Program &program) override {
+    bool watches = ForwardEvents::watchesResults(program);
+    programs += watches;
+    return watches;
+  }
+  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
+    ++results;
+    ForwardEvents::onBlockResult(program, result, value);
+  }
+};
+
+/// What is not finite in all that forward and backward gave.
+struct Tally : ForwardEvents<> {
+  int64_t nans = 0, infs = 0;
+  bool watchesResults(const Program &) override { return true; }
+  void onBlockResult(const Program &, uint32_t, const Tensor &value) override {
+    for (float each : valuesOf(value)) {
+      nans += std::isnan(each);
+      infs += std::isinf(each);
+    }
+  }
+};
+} // namespace
+
+// A weight of one block has gone bad: the record counts what that and the blocks
+// after it give, and the warning names the block and the value where it began.
+TEST_P(WeightStreamerTest, CountsWhatIsNotFinite) {
+  struct Case {
+    const char *name;
+    size_t chain, layer;
+    float value;
+    const char *where;
+  };
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Case &each :
+       {Case{"nan", 0, 3, nan, "block \"a/h.3\" gives 2 NaN and 0 Inf in \"s4\" of program \"forward\""},
+        Case{"inf", 1, 0, inf, "block \"b/h.0\" gives 0 NaN and 2 Inf in \"s1\" of program \"forward\""},
+        Case{"none", 0, 0, 1.0f, ""}}) {
+    SCOPED_TRACE(each.name);
+    auto spoil = [&](Model &model) { model.weightTensor(each.chain, each.layer).data<float>()[5] = each.value; };
+    Tally expected;
+    {
+      DeviceRef plain = Device::open("cpu");
+      Model model(plain, frozen, trained);
+      spoil(model);
+      model.step(&expected);
+    }
+    EXPECT_EQ(expected.nans + expected.infs > 0, *each.where != 0);
+    DeviceRef device = Device::open(GetParam());
+    Model model(device, frozen, trained);
+    spoil(model);
+    std::vector<std::string> warnings;
+    WeightStreamerOptions options;
+    options.slots = 3;
+    options.warn = [&](const std::string &text) { warnings.push_back(text); };
+    WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 2)"), std::move(options));
+    model.stream(streamer);
+    Watched watched;
+    watched.target = &streamer;
+    model.step(&watched);
+    EXPECT_EQ(watched.programs, 4) << "not the optimizer";
+    EXPECT_EQ(watched.results, 2 * 6 + 2 * 2 + 2) << "values of forward, their gradients, gradients of weights";
+    EXPECT_EQ(streamer.record()["nan_count"], expected.nans);
+    EXPECT_EQ(streamer.record()["inf_count"], expected.infs);
+    if (!*each.where) {
+      EXPECT_TRUE(warnings.empty());
+      continue;
+    }
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_EQ(warnings[0],
+              "step 1: " + std::string(each.where) + "; what else this step has is in nan_count and inf_count");
+    model.step(&watched);
+    ASSERT_EQ(warnings.size(), 2u) << "once per step";
+    EXPECT_TRUE(warnings[1].starts_with("step 2: ")) << warnings[1];
+  }
+}
+
+TEST_P(WeightStreamerTest, LooksAtNothingUnlessAsked) {
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  model.weightTensor(0, 2).data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  WeightStreamer streamer(device, quiet(R"(, "nan_inf_check": false)"), {.slots = 3});
+  model.stream(streamer);
+  Watched watched;
+  watched.target = &streamer;
+  model.step(&watched);
+  EXPECT_EQ(watched.programs, 0);
+  EXPECT_EQ(watched.results, 0);
+  EXPECT_EQ(streamer.record()["nan_count"], 0);
+}
+
+// A step that is given up has what was counted by then.
+TEST_P(WeightStreamerTest, AnAbortedStepHasItsCounts) {
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  model.weightTensor(0, 5).data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::string> warnings;
+  WeightStreamerOptions options;
+  options.slots = 3;
+  options.warn = [&](const std::string &text) { warnings.push_back(text); };
+  WeightStreamer streamer(device, quiet(), std::move(options));
+  model.stream(streamer);
+  struct Stop : Watched {
+    void onPhase(Phase phase) override {
+      if (phase == Phase::Backward)
+        throw Error(ErrorCode::StepAborted, "enough");
+      Watched::onPhase(phase);
+    }
+  } stop;
+  stop.target = &streamer;
+  EXPECT_EQ(errorOf([&] { model.step(&stop); }).first, ErrorCode::StepAborted);
+  streamer.abortStep();
+  EXPECT_TRUE(streamer.record()["aborted"]);
+  EXPECT_EQ(streamer.record()["nan_count"], 2 + 2 * 64 * 2)
+      << "a column of s6, then all of s1 and y of the other chain";
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+// What blocks take on the device is measured in its queue and told to the policy.
+TEST_P(WeightStreamerTest, MeasuresWhatBlocksCompute) {
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(), {.slots = 3});
+  model.stream(streamer);
+  for (int i = 0; i < 3; ++i)
+    model.step(&streamer);
+  EXPECT_GT(streamer.record()["compute_time_ms"].get<double>(), 0);
+}
+
+//===----------------------------------------------------------------------===//
+// Residency control
+//===----------------------------------------------------------------------===//
+
+TEST_P(WeightStreamerTest, KeepsBlocksWhileAScopeLives) {
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 1)"), {.slots = 4});
+  auto scope = streamer.keepResident({"a/h.0", "a/h.1"}); // before there is a policy
+  model.stream(streamer);
+  // At the turn the last four blocks are there, unless somebody keeps others.
+  struct AtTheTurn : ForwardEvents<> {
+    std::vector<std::string> there;
+    void onPhase(Phase phase) override {
+      if (phase == Phase::Backward)
+        there = static_cast<WeightStreamer *>(target)->policy().resident();
+      ForwardEvents::onPhase(phase);
+    }
+  } turn;
+  turn.target = &streamer;
+  auto isKept = [&] {
+    model.step(&turn);
+    return std::ranges::count(turn.there, "a/h.0") + std::ranges::count(turn.there, "a/h.1") == 2;
+  };
+  EXPECT_TRUE(isKept());
+  EXPECT_TRUE(isKept());
+  streamer.flush();
+  streamer.stop();
+  streamer.start();
+  EXPECT_TRUE(isKept()) << "the claim outlives the policy";
+  scope.release();
+  scope.release();
+  EXPECT_FALSE(isKept());
+  auto [code, what] = errorOf([&] { (void)streamer.keepResident({"a/h.7"}); });
+  EXPECT_EQ(code, ErrorCode::NameUnknown) << what;
+  std::optional<WeightStreamer> gone(std::in_place, device, quiet());
+  auto late = gone->keepResident({"x"});
+  gone.reset(); // a scope may outlive its streamer
+}
+
+// Room that another model has reserved is out of a guest's reach.
+TEST_P(WeightStreamerTest, GuestsLeaveOthersTheirRoom) {
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(R"(, "vram_high_watermark_mb": 3, "vram_low_watermark_mb": 2)"), {.slots = 4});
+  EXPECT_EQ(errorOf([&] { (void)streamer.headroomBytes(); }).first, ErrorCode::StateTransition);
+  model.stream(streamer);
+  model.step(&streamer);
+  int64_t headroom = streamer.headroomBytes();
+  auto reserved = streamer.reserve("b", ResidencyRank::Primary, 100000);
+  EXPECT_EQ(streamer.headroomBytes(), headroom) << "nobody is a guest";
+  {
+    auto guest = streamer.asGuest("a");
+    EXPECT_EQ(streamer.headroomBytes(), headroom - 100000);
+    auto own = streamer.asGuest("b");
+    EXPECT_EQ(streamer.headroomBytes(), headroom);
+  }
+  EXPECT_EQ(streamer.headroomBytes(), headroom);
 }
 
 //===----------------------------------------------------------------------===//

@@ -94,7 +94,7 @@ module {
   }
   // CHECK: prog.program @late
   // CHECK: ^bb0(%[[P:.*]]: memref<4xf32>, %[[O:.*]]: memref<4xf32>, %[[Q:.*]]: memref<4xf32>):
-  // CHECK: %[[T:.*]] = prog.alloc : memref<16xi8>
+  // CHECK: %[[T:.*]] = prog.alloc of f32 : memref<16xi8>
   // CHECK: prog.launch @step(%[[P]], %[[T]])
   // CHECK-NEXT: prog.launch @step(%[[P]], %[[Q]])
   // CHECK-NEXT: %[[V:.*]] = prog.view %[[T]] offset 0 : memref<16xi8> to memref<4xf32>

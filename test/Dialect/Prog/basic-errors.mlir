@@ -311,6 +311,24 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 
 // -----
 
+// prog.alloc C2: whole elements.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  // expected-error @below {{'prog.alloc' op of 18 bytes cannot hold elements of 'f32'}}
+  %t = prog.alloc of f32 : memref<18xi8>
+}
+
+// -----
+
+// prog.alloc C2: a type of elements.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  // expected-error @below {{'prog.alloc' op of 16 bytes cannot hold elements of 'index'}}
+  %t = prog.alloc of index : memref<16xi8>
+}
+
+// -----
+
 // prog.constant C1.
 prog.segment @segment0 elf alignment 64 dense<0> : tensor<4xi8>
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {

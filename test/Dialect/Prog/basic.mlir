@@ -25,8 +25,8 @@ prog.program @forward
   save_points [#prog.save_point<value = 1, backward_input = 0, order = 0, bytes = 32, recompute_flops = 64, block = "h.0">] {
 // CHECK: ^bb0(%[[X:.*]]: memref<4x8xf32>, %[[W:.*]]: memref<8x2xf32>, %[[B:.*]]: memref<2xf32>, %[[Y:.*]]: memref<4x2xf32>, %[[S:.*]]: memref<4x2xf32>):
 ^bb0(%x: memref<4x8xf32>, %w: memref<8x2xf32>, %b: memref<2xf32>, %y: memref<4x2xf32>, %s: memref<4x2xf32>):
-  // CHECK: %[[T:.*]] = prog.alloc offset 64 : memref<128xi8>
-  %t = prog.alloc offset 64 : memref<128xi8>
+  // CHECK: %[[T:.*]] = prog.alloc offset 64 of bf16 : memref<128xi8>
+  %t = prog.alloc offset 64 of bf16 : memref<128xi8>
   // CHECK: %[[C:.*]] = prog.constant @segment0 offset 0 : memref<4xi8>
   %c = prog.constant @segment0 offset 0 : memref<4xi8>
   // CHECK: prog.phase forward {

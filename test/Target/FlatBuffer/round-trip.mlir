@@ -29,7 +29,7 @@ module attributes {prog.options = {name = "m"}, prog.producer = "segue test", pr
   }
   prog.program @backward inputs [#prog.value<"x" saved tensor<4x8xf32>>] outputs [#prog.value<"y" gradient tensor<4x8xf32> of "x">] arenas [#prog.arena<device_dram bytes = 128 lower_bound = 128 alignment = 64>] {
   ^bb0(%x: memref<4x8xf32>, %y: memref<4x8xf32>):
-    %t = prog.alloc offset 0 : memref<128xi8>
+    %t = prog.alloc offset 0 of f32 : memref<128xi8>
     %c = prog.constant @segment0 offset 0 : memref<4xi8>
     prog.phase backward {
       prog.restore %x : memref<4x8xf32>

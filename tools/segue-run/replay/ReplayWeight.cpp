@@ -30,6 +30,7 @@ private:
       reader.allow(service);
     return WeightStagehandConfig::read(reader);
   }
+  Json start(EventReader &event);
   Json registerBlocks(EventReader &event);
   Json limits(EventReader &event);
   Json pool() const;
@@ -86,16 +87,28 @@ Json WeightReplayer::limits(EventReader &event) {
           {"low_mb", double(limits.lowBytes) / (1 << 20)}};
 }
 
+/// A policy of given limits in the place of the one before.
+Json WeightReplayer::start(EventReader &event) {
+  WeightLimits limits{.slabBytes = event.integer("slab_bytes"),
+                      .slabs = event.integer("slabs"),
+                      .highBytes = event.integer("high_bytes"),
+                      .lowBytes = event.integer("low_bytes")};
+  scopes_.clear();
+  stagehand_ = std::make_unique<WeightStagehand>(config_, limits);
+  return Json::object();
+}
+
 Json WeightReplayer::registerBlocks(EventReader &event) {
+  static constexpr const char *form = "a list of [id, MiB, optional backing, optional staged]";
   const Json &blocks = event.json("blocks");
   if (!blocks.is_array())
-    event.refuse("blocks", "a list of [id, MiB] or [id, MiB, backing]");
+    event.refuse("blocks", form);
   std::vector<WeightBlock> read;
   int64_t largest = 0;
   for (const Json &each : blocks) {
     if (!each.is_array() || each.size() < 2 || !each[0].is_string() || !each[1].is_number() ||
-        (each.size() > 2 && !each[2].is_string()))
-      event.refuse("blocks", "a list of [id, MiB] or [id, MiB, backing]");
+        (each.size() > 2 && !each[2].is_string()) || (each.size() > 3 && !each[3].is_boolean()))
+      event.refuse("blocks", form);
     WeightBlock &block = read.emplace_back();
     block.id = each[0].get<std::string>();
     block.bytes = int64_t(each[1].get<double>() * (1 << 20));
@@ -105,7 +118,7 @@ Json WeightReplayer::registerBlocks(EventReader &event) {
         event.refuse("blocks", "resident_source, file, slab, file + mutable");
       block.backing = *backing;
     }
-    block.staged = block.backing != WeightBacking::ResidentSource;
+    block.staged = each.size() > 3 ? each[3].get<bool>() : block.backing != WeightBacking::ResidentSource;
     block.model = event.text("model", "");
     largest = std::max(largest, block.bytes);
   }
@@ -137,6 +150,13 @@ Json WeightReplayer::before(EventReader &event) {
   return answer;
 }
 
+static BlockOutput readOutput(EventReader &event) {
+  BlockOutput output{event.integer("nans", 0), event.integer("infs", 0), {}};
+  if (event.has("compute_ms"))
+    output.computeMs = event.number("compute_ms");
+  return output;
+}
+
 /// The events that end a copy, or leave a block.
 Json WeightReplayer::moved(EventReader &event) {
   const std::string &op = event.op();
@@ -144,10 +164,7 @@ Json WeightReplayer::moved(EventReader &event) {
   if (op == "after_block") {
     if (event.has("used_mb"))
       stagehand().measure(event.bytesOfMiB("used_mb"));
-    BlockOutput output{event.integer("nans", 0), event.integer("infs", 0), {}};
-    if (event.has("compute_ms"))
-      output.computeMs = event.number("compute_ms");
-    return answerOf(*stagehand_, stagehand().afterBlock(id, output));
+    return answerOf(*stagehand_, stagehand().afterBlock(id, readOutput(event)));
   }
   if (op == "loaded")
     return answerOf(*stagehand_, stagehand().loaded(id, {event.number("copy_ms", 0), event.number("file_read_ms", 0)}));
@@ -155,6 +172,8 @@ Json WeightReplayer::moved(EventReader &event) {
     return answerOf(*stagehand_, stagehand().loadDenied(id));
   if (op == "evicted")
     return answerOf(*stagehand_, stagehand().evicted(id));
+  if (op == "drop")
+    return answerOf(*stagehand_, stagehand().drop(id));
   if (op == "save_back_failed")
     return answerOf(*stagehand_, stagehand().saveBackFailed(id));
   LoadFailure failure = stagehand().loadFailed(id);
@@ -167,8 +186,34 @@ Json WeightReplayer::moved(EventReader &event) {
 
 Json WeightReplayer::apply(EventReader &event) {
   const std::string &op = event.op();
+  if (op == "start")
+    return start(event);
   if (op == "register")
     return registerBlocks(event);
+  if (op == "ring") {
+    stagehand().setRing(event.integer("slots"));
+    return Json::object();
+  }
+  if (op == "restate") {
+    stagehand().restate(event.text("id"), event.integer("bytes"), event.boolean("staged", false));
+    return Json::object();
+  }
+  if (op == "observe") {
+    stagehand().observe(event.text("id"), readOutput(event));
+    return Json::object();
+  }
+  if (op == "promotion") {
+    stagehand().checkPromotion(event.text("id"), event.text("takes"), event.text("gives"));
+    return Json::object();
+  }
+  if (op == "saved_back") {
+    stagehand().savedBack(event.text("id"));
+    return Json::object();
+  }
+  if (op == "abandon_uses") {
+    stagehand().abandonUses();
+    return Json::object();
+  }
   if (op == "limits")
     return limits(event);
   if (op == "config_case")
@@ -209,7 +254,7 @@ Json WeightReplayer::apply(EventReader &event) {
   if (op == "before_block")
     return before(event);
   if (op == "after_block" || op == "loaded" || op == "load_failed" || op == "load_denied" || op == "evicted" ||
-      op == "save_back_failed")
+      op == "save_back_failed" || op == "drop")
     return moved(event);
   if (op == "changed") {
     stagehand().changed(event.text("id"), event.bytesOrMiB());
@@ -260,10 +305,12 @@ Json WeightReplayer::apply(EventReader &event) {
     return answer;
   }
   event.unknownOp(
-      {"register", "limits",           "config_case",  "score_v0",    "order",    "begin_step",  "phase",
-       "hints",    "measure",          "before_block", "after_block", "loaded",   "load_failed", "load_denied",
-       "evicted",  "save_back_failed", "changed",      "make_room",   "next_use", "stall",       "state",
-       "keep",     "reserve",          "guest",        "release",     "pool",     "abort_step",  "end_step"});
+      {"start",      "register",         "limits",  "config_case", "score_v0",    "order",        "ring",
+       "restate",    "begin_step",       "phase",   "hints",       "measure",     "before_block", "after_block",
+       "observe",    "promotion",        "loaded",  "load_failed", "load_denied", "evicted",      "drop",
+       "saved_back", "save_back_failed", "changed", "make_room",   "next_use",    "stall",        "state",
+       "keep",       "reserve",          "guest",   "release",     "pool",        "abandon_uses", "abort_step",
+       "end_step"});
 }
 
 std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) { return std::make_unique<WeightReplayer>(log); }

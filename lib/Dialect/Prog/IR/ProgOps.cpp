@@ -279,6 +279,11 @@ ArrayRef<char> SegmentOp::getBytes(SmallVectorImpl<char> &storage) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult AllocOp::verify() {
+  if (getElement()) { // C2
+    std::optional<uint64_t> bytes = elementBytes(*getElement());
+    if (!bytes || getType().getNumElements() % *bytes)
+      return emitOpError() << "of " << getType().getNumElements() << " bytes cannot hold elements of " << *getElement();
+  }
   if (!getOffset())
     return success();
   auto program = (*this)->getParentOfType<ProgramOp>();

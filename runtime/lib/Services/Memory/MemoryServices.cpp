@@ -68,6 +68,9 @@ struct MemoryServices::Impl {
   /// Who brings an input that was deferred, by program and input; null: the
   /// user's sink.
   std::map<std::tuple<const void *, size_t, uint32_t>, ServiceActor *> bringers;
+  /// Who watches the results of the program that runs.
+  std::vector<ServiceActor *> resultWatchers;
+  bool nextWatchesResults = false;
   /// Phases are noted and told to nobody.
   bool quiet = false;
   double phaseBegan = 0;
@@ -195,6 +198,17 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     if (slab)
       std::ranges::for_each(slab->notes(), impl->options.warn);
     streaming.slab = std::move(slab);
+    std::filesystem::path log;
+    if (!impl->options.recordEvents.empty())
+      log = impl->options.recordEvents / "weight.json";
+    else if (weights.debugTrace)
+      log = weights.telemetry.file.parent_path() / "weight_events.json";
+    if (!log.empty())
+      streaming.events = std::make_shared<EventLog>(log,
+                                                    Json{{"service", "weight"},
+                                                         {"name", "recorded run"},
+                                                         {"config", config.json(WeightStagehandConfig::section)}},
+                                                    impl->options.warn);
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
     if (impl->planned)
@@ -479,6 +493,25 @@ bool MemoryServices::defersInput(const Program &program, uint32_t input, const T
 void MemoryServices::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
   ServiceActor *actor = impl_->bringers.find({program.image().get(), program.index(), input})->second;
   actor ? actor->onBlockInput(program, input, value) : impl_->options.next->onBlockInput(program, input, value);
+}
+
+bool MemoryServices::watchesResults(const Program &program) {
+  Impl &s = *impl_;
+  s.resultWatchers.clear();
+  s.nextWatchesResults = s.options.next && s.options.next->watchesResults(program);
+  if (s.inStep)
+    for (const auto &actor : s.actors)
+      if (actor->watchesResults(program))
+        s.resultWatchers.push_back(actor.get());
+  return s.nextWatchesResults || !s.resultWatchers.empty();
+}
+
+/// In the midst of a block: ends of copies wait for the next event.
+void MemoryServices::onBlockResult(const Program &program, uint32_t result, const Tensor &value) {
+  if (impl_->nextWatchesResults)
+    impl_->options.next->onBlockResult(program, result, value);
+  for (ServiceActor *actor : impl_->resultWatchers)
+    actor->onBlockResult(program, result, value);
 }
 
 void MemoryServices::onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {

@@ -59,6 +59,8 @@ public:
   virtual bool defersInput(const Program &program, uint32_t input, const Tensor &value) { return false; }
   /// To the actor that deferred it.
   virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
+  virtual bool watchesResults(const Program &program) { return false; }
+  virtual void onBlockResult(const Program &program, uint32_t result, const Tensor &value) {}
   virtual void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {}
 
   virtual void beginStep(int64_t step) {}

@@ -24,7 +24,10 @@ struct WeightStagehand::Block : WeightBlock {
   /// In pending_.
   bool isPending = false;
   bool usedInStep = false;
+  /// Of a run: the mean of the runs of the last step, those of its several phases.
   double computeMs = 0, loadMs = 0;
+  double stepComputeMs = 0;
+  int64_t stepRuns = 0;
   /// Where it occurs in the order of the step, ascending.
   std::vector<int64_t> positions;
 };

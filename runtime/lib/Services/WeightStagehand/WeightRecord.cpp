@@ -55,6 +55,12 @@ void WeightStagehand::closeStep(bool aborted) {
       {counts_->hits, counts_->late, counts_->misses, counts_->stallMs, double(vramBytes_) / bytesPerMiB});
   if (history_.size() > rollingSteps)
     history_.pop_front();
+  for (Block &block : blocks_) {
+    if (block.stepRuns && !aborted)
+      block.computeMs = block.stepComputeMs / double(block.stepRuns);
+    block.stepComputeMs = 0;
+    block.stepRuns = 0;
+  }
   inStep_ = false;
   dropPending();
 }

@@ -256,17 +256,23 @@ WeightActions WeightStagehand::afterBlock(std::string_view id, const BlockOutput
     throw Error(ErrorCode::StateTransition,
                 text(id) + " has run, and it is " + std::string(nameOf(block.state)) + ": report its load first");
   --block.uses;
+  observe(id, output);
+  WeightActions actions;
+  relievePressure(actions);
+  return actions;
+}
+
+void WeightStagehand::observe(std::string_view id, const BlockOutput &output) {
+  Block &block = find(id);
   if (config_.nanInfCheck) {
     counts_->nans += output.nans;
     counts_->infs += output.infs;
   }
   if (output.computeMs) {
     counts_->computeMs += *output.computeMs;
-    block.computeMs = *output.computeMs;
+    block.stepComputeMs += *output.computeMs;
+    ++block.stepRuns;
   }
-  WeightActions actions;
-  relievePressure(actions);
-  return actions;
 }
 
 void WeightStagehand::changed(std::string_view id, int64_t bytes) {

@@ -26,13 +26,13 @@ void WeightStreamer::Impl::mark(Queue queue, const std::shared_ptr<Stopwatch> &w
 
 /// What the policy sees is the memory of others and the blocks that it knows,
 /// not the ring, which is always there.
-void WeightStreamer::Impl::measure() {
+int64_t WeightStreamer::Impl::usedBytes() const {
   int64_t used = int64_t(device->memory().liveBytes(Space::DeviceDram));
   for (const auto &slot : ring)
     used -= int64_t(slot->bytes());
   for (const auto &block : blocks)
     used += block->slot ? int64_t(block->storedBytes) : 0;
-  policy->measure(used);
+  return used;
 }
 
 void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
@@ -363,6 +363,7 @@ void WeightStreamer::checkFiles() const {
 //===----------------------------------------------------------------------===//
 
 void WeightStreamer::Impl::poll() {
+  takeObservations(/*all=*/false);
   // Ending one may start others; those are looked at in the next round.
   for (bool again = true; std::exchange(again, false);) {
     for (Block *block : saving)

@@ -37,6 +37,8 @@ WeightStreamer::WeightStreamer(DeviceRef device, WeightStagehandConfig config, W
     : impl_(std::make_unique<Impl>(std::move(device), std::move(config), std::move(options))) {}
 
 WeightStreamer::~WeightStreamer() {
+  for (const auto &claim : *impl_->claims) // somebody may hold it longer than the policy lives
+    claim->scope.release();
   try {
     impl_->device->drain();
   } catch (...) { // a device that failed runs nothing any more
@@ -47,7 +49,7 @@ WeightStreamer::~WeightStreamer() {
 // Programs
 //===----------------------------------------------------------------------===//
 
-static std::string inModule(const std::string &module, std::string_view name, const char *separator) {
+std::string WeightStreamer::Impl::inModule(const std::string &module, std::string_view name, const char *separator) {
   return module.empty() ? std::string(name) : module + separator + std::string(name);
 }
 
@@ -95,6 +97,7 @@ void WeightStreamer::Impl::add(Order &order, const std::string &module, const Pr
           if (weight->blockId.empty()) {
             weight->blockId = id;
             weight->blockName = use.name;
+            weight->module = module;
           }
           weight->isStreamed &= weight->blockId == id;
         }
@@ -104,7 +107,7 @@ void WeightStreamer::Impl::add(Order &order, const std::string &module, const Pr
 }
 
 std::string WeightStreamer::blockOf(const std::string &module, std::string_view parameter) const {
-  auto it = impl_->weights.find(inModule(module, parameter, "."));
+  auto it = impl_->weights.find(Impl::inModule(module, parameter, "."));
   return it != impl_->weights.end() && it->second->isStreamed ? it->second->blockName : "";
 }
 
@@ -138,6 +141,8 @@ void WeightStreamer::Impl::start() {
   makeUses();
   takeMemory();
   registerBlocks();
+  for (const auto &claim : *claims)
+    claim->scope = claim->apply(*policy);
   for (const auto &block : blocks)
     if (std::ranges::any_of(block->weights, [](const Weight *weight) { return weight->slab != nullptr; }))
       restate(*block);
@@ -149,6 +154,10 @@ void WeightStreamer::stop() {
 }
 
 void WeightStreamer::Impl::stop() {
+  for (const auto &claim : *claims)
+    claim->scope.release();
+  looks.clear();
+  runs.clear();
   policy.reset();
   freeSlots.clear();
   loading.clear();
@@ -261,6 +270,7 @@ void WeightStreamer::Impl::makeBlocks() {
     if (!block) {
       block = blocks.emplace_back(std::make_unique<Block>()).get();
       block->id = weight->blockId;
+      block->module = weight->module;
     }
     TensorDesc placed = *weight->desc;
     placed.layout.offset = block->slotBytes;
@@ -291,6 +301,9 @@ void WeightStreamer::Impl::makeUses() {
       plan->blocks[span.first].begins = block;
       plan->blocks[span.second].ends = block;
     }
+    for (size_t i = 0; i < plan->blocks.size(); ++i)
+      if (auto block = byId.find(inModule(plan->module, plan->uses.blocks[i].name, "/")); block != byId.end())
+        plan->blocks[i].part = block->second;
     size_t openNow = 0;
     for (const Use &use : plan->blocks) {
       leastSlots = std::max(leastSlots, openNow += use.begins != nullptr);
@@ -327,7 +340,7 @@ void WeightStreamer::Impl::registerBlocks() {
                              .bytes = int64_t(block.storedBytes),
                              .backing = backing,
                              .staged = block.isStaged,
-                             .model = {},
+                             .model = block.module,
                              .source = {}});
     }
   setOrders(/*isTraining=*/true);
@@ -386,6 +399,10 @@ void WeightStreamer::Impl::takeMemory() {
   if (!slots && slotBytes)
     slots = left / int64_t(slotBytes);
   slots = std::min<int64_t>(slots, int64_t(blocks.size()));
+  {
+    RecordedWeights unused(config, limits, nullptr);
+    checkPromotions(unused);
+  }
   auto refuse = [&](const std::string &left) {
     std::string times = leastSlots > 1 ? std::to_string(leastSlots) + " slots" : "a slot";
     throw Error(ErrorCode::BudgetInfeasible, "weight streamer: block \"" + largest + "\" needs " + times + " of " +
@@ -416,7 +433,7 @@ void WeightStreamer::Impl::takeMemory() {
   if (config.telemetry.enabled && !telemetry)
     telemetry.emplace(config.telemetry.file, options.warn);
   freeSlots.assign(ring.begin(), ring.end());
-  policy.emplace(config, limits);
+  policy.emplace(config, limits, options.events);
   policy->setRing(int64_t(ring.size()));
   policy->setHints(hints);
 }
@@ -459,11 +476,15 @@ void WeightStreamer::Impl::beginStep() {
     abortStep();
   dropSeenOutside();
   inStep = true;
+  hasReported = false;
   policy->beginStep(++step);
   readSlabsAhead(phases[0]);
 }
 
 void WeightStreamer::Impl::endStep(bool aborted) {
+  if (!looks.empty())
+    device->wait(looks.back().done);
+  takeObservations(/*all=*/true);
   if (aborted)
     policy->abortStep();
   else
@@ -496,6 +517,7 @@ void WeightStreamer::endEvaluation() {
   if (!s.isEvaluating)
     return;
   s.isEvaluating = false;
+  s.runs.clear(); // nothing is recorded
   s.carryOut(s.policy->endStep());
   s.setOrders(/*isTraining=*/true);
 }
@@ -572,8 +594,7 @@ void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
     s.device->wait(s.computed);
     s.poll();
   }
-  s.measure();
-  BeforeBlock before = s.policy->beforeBlock(block->id);
+  BeforeBlock before = s.policy->beforeBlock(block->id, s.usedBytes());
   s.carryOut(before.actions);
   if (before.use != BeforeBlock::Use::Hit) {
     s.device->wait(s.computed);
@@ -596,6 +617,8 @@ void WeightStreamer::onBlockEnd(const Program &program) {
     return;
   size_t index = s.open.back();
   s.open.pop_back();
+  if (const auto &promotion = s.current->blocks[index].promotion; promotion && s.inStep)
+    s.policy->checkPromotion(s.current->blocks[index].part->id, name(promotion->takes), name(promotion->gives));
   Impl::Block *block = s.current->blocks[index].ends;
   if (!block)
     return;
@@ -609,15 +632,47 @@ void WeightStreamer::onBlockEnd(const Program &program) {
     s.policy->changed(block->id, changed);
   s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/true, {});
   s.computed = Fence(Queue::Compute, s.device->position(Queue::Compute));
-  s.measure();
-  s.carryOut(s.policy->afterBlock(block->id));
+  s.runs.push_back({block, block->computeWatch, s.computed});
+  s.carryOut(s.policy->afterBlock(block->id, s.usedBytes()));
 }
 
 const WeightStagehand &WeightStreamer::policy() const {
   if (!impl_->policy)
     throw Error(ErrorCode::StateTransition, "weight streamer: not started");
-  return *impl_->policy;
+  return impl_->policy->policy();
 }
+
+//===----------------------------------------------------------------------===//
+// Residency control
+//===----------------------------------------------------------------------===//
+
+WeightStreamer::Scope WeightStreamer::Impl::claim(std::function<Scope(RecordedWeights &)> apply) {
+  auto added = std::make_shared<Claim>(std::move(apply));
+  if (policy)
+    added->scope = added->apply(*policy);
+  claims->push_back(added);
+  return Scope([added, all = std::weak_ptr(claims)] {
+    if (auto list = all.lock()) {
+      std::erase(*list, added);
+      added->scope.release();
+    }
+  });
+}
+
+WeightStreamer::Scope WeightStreamer::keepResident(std::vector<std::string> blocks) {
+  return impl_->claim([blocks = std::move(blocks)](RecordedWeights &policy) { return policy.keepResident(blocks); });
+}
+
+WeightStreamer::Scope WeightStreamer::reserve(std::string model, ResidencyRank rank, int64_t bytes) {
+  return impl_->claim(
+      [=, model = std::move(model)](RecordedWeights &policy) { return policy.reserve(model, rank, bytes); });
+}
+
+WeightStreamer::Scope WeightStreamer::asGuest(std::string model) {
+  return impl_->claim([model = std::move(model)](RecordedWeights &policy) { return policy.asGuest(model); });
+}
+
+int64_t WeightStreamer::headroomBytes() const { return policy().headroomBytes(); }
 
 int64_t WeightStreamer::slots() const { return int64_t(impl_->ring.size()); }
 

@@ -8,7 +8,9 @@
 #ifndef SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
 #define SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
 
+#include "../../Tensor/CountNonFinite.h"
 #include "../SquareQ/StoredFile.h"
+#include "RecordedWeights.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Program/BlockUses.h"
@@ -26,6 +28,7 @@ struct Stopwatch {
 
 struct WeightStreamer::Impl {
   struct Block;
+  struct ProgramPlan;
   struct Weight {
     /// "module.name", for errors.
     std::string key;
@@ -38,7 +41,7 @@ struct WeightStreamer::Impl {
     std::shared_ptr<const StoredFile> file;
     const SafetensorsEntry *entry = nullptr;
     /// Of the policy, and of the programs.
-    std::string blockId, blockName;
+    std::string blockId, blockName, module;
     Block *block = nullptr;
     /// False: it is touched by several blocks, or outside of blocks.
     bool isStreamed = true;
@@ -54,7 +57,7 @@ struct WeightStreamer::Impl {
     std::string unit;
   };
   struct Block {
-    std::string id;
+    std::string id, module;
     std::vector<Weight *> weights;
     uint64_t slotBytes = 0, storedBytes = 0;
     bool isStaged = false;
@@ -69,9 +72,37 @@ struct WeightStreamer::Impl {
     /// What was thrown when its load was queued.
     std::optional<Error> error;
   };
+  /// A block of the model gives activations of a higher precision than it takes.
+  struct Promotion {
+    ElementType takes, gives;
+  };
   /// What happens where a block of a program is opened, and closed.
   struct Use {
     Block *begins = nullptr, *ends = nullptr;
+    /// That which it is a part of, whether or not its weights are touched; null:
+    /// it has none that are streamed.
+    Block *part = nullptr;
+    std::optional<Promotion> promotion;
+  };
+  /// A value of a block that the compute queue counts.
+  struct Look {
+    Block *block;
+    const ProgramPlan *plan;
+    uint32_t result;
+    std::shared_ptr<const NonFiniteCount> count;
+    Fence done;
+  };
+  /// A run of a block that the compute queue measures.
+  struct Run {
+    Block *block;
+    std::shared_ptr<const Stopwatch> watch;
+    Fence done;
+  };
+  /// Somebody's claim on what stays on the device, while his scope lives.
+  struct Claim {
+    std::function<WeightStagehand::Scope(RecordedWeights &)> apply;
+    /// Of the policy in force.
+    WeightStagehand::Scope scope;
   };
   struct ProgramPlan {
     /// Kept for its image, which names it.
@@ -84,6 +115,8 @@ struct WeightStreamer::Impl {
   };
 
   Impl(DeviceRef device, WeightStagehandConfig config, WeightStreamerOptions options);
+
+  static std::string inModule(const std::string &module, std::string_view name, const char *separator);
 
   // Plans.
   using Order = std::vector<ProgramPlan *>;
@@ -101,6 +134,15 @@ struct WeightStreamer::Impl {
   void takeMemory();
   void takePool(const WeightLimits &limits);
   bool isCurrent(const Program &program) const;
+
+  // Numeric guards.
+  void checkPromotions(RecordedWeights &policy);
+  bool isActivation(const ProgramPlan &plan, const BlockResult &result) const;
+  void take(const Look &look);
+  /// Tells the policy what the compute queue has come by; `all`: which is done.
+  void takeObservations(bool all);
+
+  Scope claim(std::function<Scope(RecordedWeights &)> apply);
 
   // Forms.
   void restate(Block &block);
@@ -132,7 +174,7 @@ struct WeightStreamer::Impl {
   void poll();
   void awaitLoad(Block &block);
   void mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after);
-  void measure();
+  int64_t usedBytes() const;
 
   void beginStep();
   void endStep(bool aborted);
@@ -161,7 +203,9 @@ struct WeightStreamer::Impl {
   std::vector<std::shared_ptr<SlabSource>> formSlabs;
   FormFailed formFailed;
 
-  std::optional<WeightStagehand> policy;
+  std::optional<RecordedWeights> policy;
+  /// Scopes outlive their streamer.
+  std::shared_ptr<std::vector<std::shared_ptr<Claim>>> claims = std::make_shared<std::vector<std::shared_ptr<Claim>>>();
   std::vector<std::shared_ptr<Storage>> ring;
   std::deque<std::shared_ptr<Storage>> freeSlots;
   /// Loads that were decided and are not queued yet: their slots are spoken for.
@@ -184,6 +228,11 @@ struct WeightStreamer::Impl {
   std::vector<size_t> open;
   /// The end of the block that ran last.
   Fence computed;
+  /// In the order of the compute queue.
+  std::deque<Look> looks;
+  std::deque<Run> runs;
+  /// A block of this step has been reported for NaN or Inf.
+  bool hasReported = false;
   int64_t step = 0;
   bool inStep = false, isEvaluating = false, isMakingRoom = false;
 };

@@ -164,14 +164,18 @@ def Prog_AllocOp : Prog_Op<"alloc", [MemoryEffects<[MemAlloc]>]> {
   let description = [{
     `offset`, in bytes from the start of the arena, is set by
     `prog-plan-memory`: temporaries that are alive at different times share
-    bytes. (C1) with an offset, the program has an arena for the space, and
-    the temporary ends inside of it.
+    bytes. `of` says what lies there, where that is one dense tensor: services
+    that look at what a block gives read it so, and no command depends on it.
 
-    Example: `%t = prog.alloc offset 128 : memref<4096xi8>`
+    Constraints: (C1) with an offset, the program has an arena for the space,
+    and the temporary ends inside of it. (C2) the type of `of` is that of
+    elements, and the bytes are a multiple of theirs.
+
+    Example: `%t = prog.alloc offset 128 of f32 : memref<4096xi8>`
   }];
-  let arguments = (ins OptionalAttr<UI64Attr>:$offset);
+  let arguments = (ins OptionalAttr<UI64Attr>:$offset, OptionalAttr<TypeAttr>:$element);
   let results = (outs Prog_Bytes:$result);
-  let assemblyFormat = "(`offset` $offset^)? attr-dict `:` type($result)";
+  let assemblyFormat = "(`offset` $offset^)? (`of` $element^)? attr-dict `:` type($result)";
   let hasVerifier = 1;
 }
 

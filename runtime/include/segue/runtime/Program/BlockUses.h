@@ -27,6 +27,27 @@ struct BlockUse {
   std::vector<uint32_t> firstTouched, lastTouched;
   /// Outputs of role gradient that no command after it touches, ascending.
   std::vector<uint32_t> finished;
+  /// What its commands read of others: inputs that are no parameters, states or
+  /// hypers, as indices of them, and what other blocks give, as indices into
+  /// BlockUses::results; ascending.
+  std::vector<uint32_t> inputsRead, resultsRead;
+};
+
+/// A value that leaves its block: the block's commands are the last to write it,
+/// and commands outside of the block read it or the program returns it. Values of
+/// several blocks belong to the last. Outputs that are inputs written in place,
+/// and statistics, are none.
+struct BlockResult {
+  /// Index into BlockUses::blocks; it is final after command `command`.
+  uint32_t block = 0, command = 0;
+  uint32_t buffer = 0;
+  /// Which output it is, or -1: a temporary, `bytes` of an arena from `offset` on.
+  int32_t output = -1;
+  uint32_t arena = 0;
+  uint64_t offset = 0, bytes = 0;
+  ElementType element = ElementType::f32;
+  /// A block of the same program reads it.
+  bool isRead = false;
 };
 
 struct BlockUses {
@@ -34,6 +55,9 @@ struct BlockUses {
   std::vector<Phase> phases;
   /// In the order in which they are opened.
   std::vector<BlockUse> blocks;
+  /// In the order in which they are final. Temporaries whose element type the file
+  /// does not tell (before version 0.3) are left out.
+  std::vector<BlockResult> results;
   /// By input: a parameter, trained or frozen, a gradient of one or a state of an
   /// optimizer that commands touch within blocks alone.
   std::vector<bool> streamable;
@@ -43,8 +67,11 @@ struct BlockUses {
   std::vector<bool> written;
 };
 
-/// Walks all commands once.
+/// Walks all commands.
 BlockUses blockUses(const Program &program);
+
+/// For people: the name of the output, or "temporary of matmul at model.py:12:3".
+std::string describe(const Program &program, const BlockResult &result);
 
 /// Which of a program's blocks begins and ends: events name the program alone.
 /// One program runs at a time.

@@ -88,6 +88,14 @@ public:
   /// program keeps no handle of it when onBlockEnd is called.
   virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
 
+  /// Asked before a program begins: whether onBlockResult is to be called for it.
+  virtual bool watchesResults(const Program &program) { return false; }
+  /// The last command that writes a value which leaves its block is queued: result
+  /// `result` of blockUses(program), which is handed over or given up later. Work
+  /// of the compute queue that is queued now finds it; storage that such work
+  /// reads is told so (addRead). No handle of it is kept.
+  virtual void onBlockResult(const Program &program, uint32_t result, const Tensor &value) {}
+
   /// Output `output`, a gradient, has its final value once queued work is done:
   /// the last block that touches it has ended, and onBlockEnd was called. What is
   /// put in the place of `value`, of the same shape and element type, is what the

@@ -70,6 +70,11 @@ public:
     if (target)
       target->onBlockInput(program, input, value);
   }
+  bool watchesResults(const Program &program) override { return target && target->watchesResults(program); }
+  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
+    if (target)
+      target->onBlockResult(program, result, value);
+  }
   void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override {
     if (target)
       target->onStatistics(program, output, statistics);

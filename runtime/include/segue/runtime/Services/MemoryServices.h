@@ -130,6 +130,8 @@ public:
   void onAccumulated(Tensor &sum) override;
   bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
   void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
+  bool watchesResults(const Program &program) override;
+  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override;
   void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override;
 
 private:

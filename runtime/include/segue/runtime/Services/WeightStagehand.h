@@ -171,6 +171,9 @@ public:
   BeforeBlock beforeBlock(std::string_view id);
   /// Throws StateTransition if it is not in use or has not been loaded.
   WeightActions afterBlock(std::string_view id, const BlockOutput &output = {});
+  /// What a run of the block left behind, where it is known later: the device has
+  /// come by. Counts in the step that is current.
+  void observe(std::string_view id, const BlockOutput &output);
 
   /// The program has written so many bytes of its parameters: they go back to
   /// the host before the block leaves. Throws StateTransition if it is not on

@@ -29,6 +29,9 @@
 // in the next. What only the streamer and one owner hold is saved back when its
 // block leaves, or by flush().
 //
+// With nan_inf_check, what blocks give in forward and backward is counted for NaN
+// and Inf in the queue that computes it; STEP_END waits for the last of these.
+//
 // Everything is queued: a load waits for what used its slot before, a block for
 // its load, in the queues of the device. The thread waits where a block begins
 // whose load has not ended when the block before has. That thread is the one
@@ -70,6 +73,8 @@ struct StreamedParameter {
   bool isTrained = false;
 };
 
+class EventLog;
+
 struct WeightStreamerOptions {
   /// Slots of the ring; 0: as many as fit under the high watermark beside what
   /// is allocated when `start` is called, at most one per block.
@@ -86,6 +91,9 @@ struct WeightStreamerOptions {
   /// Get warnings, and the line of every telemetry_interval_steps; by default
   /// stderr does, and nobody.
   std::function<void(const std::string &)> warn, log;
+  /// Gets every event of the policy and what it decided, for `segue-run replay`;
+  /// may be null.
+  std::shared_ptr<EventLog> events;
 };
 
 class WeightStreamer final : public EventSink {
@@ -131,7 +139,8 @@ public:
   void onFormFailed(FormFailed handler);
 
   /// Opens the files, matches all weights, takes ring and pool. Throws what
-  /// matchWeights throws, DtypeMismatch where strict_bf16, InvalidArgument for a
+  /// matchWeights throws, DtypeMismatch where strict_bf16, or where a block gives
+  /// activations of a higher precision than it takes (fail_on_dtype_promotion), InvalidArgument for a
   /// read-only source that a program writes, LayoutMismatch for a source of
   /// another shape, BudgetInfeasible naming the largest block where not one slot
   /// fits, DeviceOom; it is then as before.
@@ -158,6 +167,26 @@ public:
   /// blocks that leave by score, until `bytes` are free or as few are left as
   /// programs need at once. Returns what was freed.
   uint64_t makeRoom(uint64_t bytes);
+
+  //===--------------------------------------------------------------------===//
+  // Residency control
+  //===--------------------------------------------------------------------===//
+
+  // What is asked for holds until the scope ends, also over stop() and start().
+  // Blocks are called "module/block", models as their module.
+  using Scope = WeightStagehand::Scope;
+  /// These blocks stay once they are on the device. Throws NameUnknown for what
+  /// is no block that is streamed, here or, before it, in start().
+  [[nodiscard]] Scope keepResident(std::vector<std::string> blocks);
+  /// `bytes` of the device are out of reach of guests; what a PRIMARY model has
+  /// there does not leave for them either.
+  [[nodiscard]] Scope reserve(std::string model, ResidencyRank rank, int64_t bytes);
+  /// Blocks run in the name of a model that is a guest.
+  [[nodiscard]] Scope asGuest(std::string model);
+  /// What may be allocated before something must leave, for the guest or, if
+  /// there is none, for everybody; may be negative. Throws StateTransition if
+  /// not started.
+  int64_t headroomBytes() const;
 
   /// The number of the step that the next STEP_BEGIN begins; they count up from
   /// 1 by themselves.
@@ -186,6 +215,8 @@ public:
   void onBlockBegin(const Program &program, std::string_view block) override;
   void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
   void onBlockEnd(const Program &program) override;
+  bool watchesResults(const Program &program) override;
+  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override;
 
 private:
   struct Impl;

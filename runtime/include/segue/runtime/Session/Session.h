@@ -136,6 +136,8 @@ public:
   const std::vector<Module> &modules() const;
   /// Null if the config enables none.
   const MemoryServices *services() const;
+  /// For claims on what stays on the device: `services()->weights()->keepResident`.
+  MemoryServices *services();
 
   /// Trained and frozen values, each once, in order of appearance.
   const std::vector<ParameterInfo> &parameters() const;

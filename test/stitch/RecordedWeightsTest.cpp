@@ -1,0 +1,191 @@
+//===- RecordedWeightsTest.cpp - decisions that are played again ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What a session recorded of Weight Stagehand gives the same decisions in a
+// policy that has neither device nor clock, whatever went wrong in the run.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ErrorOf.h"
+#include "StreamedModel.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+using namespace segue;
+using namespace segue::test;
+
+namespace {
+/// A folder for the logs of one session at a time.
+class Recorded {
+public:
+  Session make(const DeviceRef &device, const std::string &config) {
+    SessionOptions options;
+    options.recordEvents = folder_.path;
+    options.warn = [](const std::string &) {};
+    return makeSession(device, config, std::move(options));
+  }
+  std::filesystem::path path() const { return folder_.path; }
+  std::filesystem::path log() const { return folder_.path / "weight.json"; }
+
+  /// Exit status of `segue-run replay --check`.
+  int replay() const {
+    int status = std::system(("timeout 60 " SEGUE_RUN " replay --check " + log().string() + " > /dev/null").c_str());
+    return WEXITSTATUS(status);
+  }
+  Json read() const {
+    std::ifstream file(log());
+    return Json::parse(file);
+  }
+  /// How often each event occurs.
+  std::map<std::string, int> events() const {
+    std::map<std::string, int> counts;
+    Json json = read();
+    for (const Json &event : json["events"])
+      ++counts[event["op"].get<std::string>()];
+    return counts;
+  }
+
+private:
+  TemporaryFolder folder_;
+};
+} // namespace
+
+/// Runs steps until so many have succeeded; what failed is forgotten.
+static int stepsWithFailures(Session &session, int steps) {
+  int failures = 0;
+  for (int tries = 0; session.stepCount() < steps && tries < 200; ++tries)
+    try {
+      session.step(batchOf(session.device(), int(session.stepCount())), 1e-2);
+    } catch (const Error &error) {
+      ++failures;
+      if (error.code() == ErrorCode::StateTorn)
+        break;
+    }
+  return failures;
+}
+
+// An answer that is another than the log's is noticed.
+TEST(RecordedWeights, ReplayComparesAnswers) {
+  Recorded recorded;
+  {
+    Session session = recorded.make(Device::open("sim:dram=4MiB"), streamingConfig(0.2, 2));
+    session.step(batchOf(session.device(), 1), 1e-2);
+  }
+  Json json = recorded.read();
+  EXPECT_EQ(json["service"], "weight");
+  for (Json &event : json["events"])
+    if (event["op"] == "end_step")
+      event["expect"]["loads"] = event["expect"]["loads"].get<int>() + 1;
+  std::ofstream(recorded.log()) << json.dump();
+  EXPECT_EQ(recorded.replay(), 1);
+}
+
+// Loads and save-backs that fail, are tried again, fail for good.
+TEST(RecordedWeights, CopiesThatFail) {
+  std::map<std::string, int> events;
+  int failures = 0;
+  for (int seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Recorded recorded;
+    DeviceRef device = Device::open("sim:dram=4MiB,pinned=8MiB,fail-copy=" + std::string(seed % 2 ? "0.12" : "0.33") +
+                                    ",adversarial=" + std::to_string(seed));
+    for (int tries = 0; tries < 100; ++tries)
+      try {
+        Session session = recorded.make(device, streamingConfig(0.2, 2));
+        failures += stepsWithFailures(session, 5);
+        break;
+      } catch (const Error &) { // its parameters could not be set
+      }
+    EXPECT_EQ(recorded.replay(), 0);
+    for (const auto &[op, count] : recorded.events())
+      events[op] += count;
+  }
+  EXPECT_GT(failures, 0);
+  for (const char *op : {"load_failed", "save_back_failed", "abort_step"})
+    EXPECT_GT(events[op], 0) << op;
+}
+
+// Conductor's hints and denials, and a ring that gives slots back to activations.
+TEST(RecordedWeights, HintsDenialsAndRoom) {
+  auto config = [](double capMiB, const std::string &more) {
+    std::string cap = std::to_string(capMiB);
+    return streamingConfig(2, 3,
+                           R"(, "conductor_config": {"enabled": true, "telemetry_enabled": false, "h2d_slots": 1,
+                             "vram_hard_cap_mb": )" +
+                               cap + R"(, "vram_soft_cap_mb": )" + cap + more + "}");
+  };
+  uint64_t peak = 0;
+  {
+    DeviceRef device = Device::open("sim:dram=4MiB,pinned=8MiB");
+    Session free = makeSession(device, config(3, ""));
+    for (int step = 0; step < 2; ++step)
+      free.step(batchOf(device, step), 1e-2);
+    peak = device->memory().peakBytes(Space::DeviceDram);
+  }
+  for (const char *device : {"sim:dram=4MiB,pinned=8MiB", "sim:dram=4MiB,pinned=8MiB,adversarial=5"}) {
+    Recorded recorded;
+    {
+      Session session = recorded.make(Device::open(device), config(double(peak - 3 * 20480) / 1048576,
+                                                                   R"(, "backward_pressure_threshold": 0.001)"));
+      for (int step = 0; step < 4; ++step)
+        session.step(batchOf(session.device(), step), 1e-2);
+      EXPECT_LT(session.services()->weights()->slots(), 2 * modelLayers);
+    }
+    auto events = recorded.events();
+    EXPECT_GT(events["hints"], 0);
+    EXPECT_GT(events["make_room"], 0);
+    EXPECT_GT(events["ring"], 1);
+    EXPECT_EQ(recorded.replay(), 0);
+  }
+}
+
+// A file that changes in the midst of a run, and another after it: the policy
+// begins anew in the same log.
+TEST(RecordedWeights, FilesAndStartsAnew) {
+  Recorded recorded;
+  DeviceRef device = Device::open("sim:dram=4MiB,pinned=8MiB");
+  std::filesystem::path path = recorded.path() / "weights.safetensors";
+  saveSafetensors(path, makeSession(Device::open("cpu")).checkpoint().parameters);
+  {
+    Session session = recorded.make(device, streamingConfig(0.2, 2, R"(, "max_inflight_transfers": 4)"));
+    session.loadWeights(path);
+    session.step(batchOf(device, 0), 1e-2);
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 100);
+    EXPECT_EQ(errorOf([&] { session.step(batchOf(device, 1), 1e-2); }).first, ErrorCode::SourceChanged);
+    std::filesystem::path again = recorded.path() / "again.safetensors";
+    saveSafetensors(again, makeSession(Device::open("cpu")).checkpoint().parameters);
+    session.setParameter("f0.weight", randomTensor(device, {modelWidth, modelWidth}, 3));
+    session.loadWeights(again);
+    session.step(batchOf(device, 1), 1e-2);
+  }
+  auto events = recorded.events();
+  EXPECT_GE(events["start"], 2);
+  EXPECT_GT(events["load_failed"], 0);
+  EXPECT_EQ(recorded.replay(), 0);
+}
+
+// `debug_trace` writes the log beside the telemetry.
+TEST(RecordedWeights, DebugTrace) {
+  TemporaryFolder folder;
+  {
+    Session session =
+        makeSession(Device::open("sim:dram=4MiB"),
+                    R"({"memory": {"stagehand": {"vram_high_watermark_mb": 0.2, "vram_low_watermark_mb": 0.1,
+                                    "debug_trace": true, "telemetry_file": ")" +
+                        (folder.path / "t.jsonl").string() + "\"}}}");
+    session.step(batchOf(session.device(), 0), 1e-2);
+  }
+  EXPECT_EQ(std::system(("timeout 60 " SEGUE_RUN " replay --check " + (folder.path / "weight_events.json").string() +
+                         " > /dev/null")
+                            .c_str()),
+            0);
+}
