@@ -33,6 +33,9 @@ struct Rows {
 /// Bytes that one thread looks at before it asks for more.
 static constexpr int64_t unitBytes = 64 << 10;
 
+/// One thread looks at fewer bytes before others are awake (segue-bench-nonfinite).
+static constexpr uint64_t parallelBytes = 2 << 20;
+
 /// Of unit `index`, in elements from the first.
 static int64_t offsetOf(const Rows &rows, int64_t index) {
   int64_t offset = 0;
@@ -90,7 +93,7 @@ std::shared_ptr<const NonFiniteCount> countNonFinite(const Tensor &value, Fence 
   rows.count = count.get();
   Storage &storage = *value.storage();
   Device &device = *storage.device();
-  int threads = span < 4 * unitBytes ? 1 : device.threads();
+  int threads = span < parallelBytes ? 1 : device.threads();
   auto run = [&device, rows = std::move(rows), count, data = value.bytes(), units, threads] {
     void *args[] = {data, const_cast<Rows *>(&rows)};
     device.launch(countUnits, args, units, 1, threads);
