@@ -26,8 +26,10 @@ void planStep(MemoryServices &services, const DeviceRef &device, const std::vect
   if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
     profile = std::move(*timed);
   ResidencyPlanner planner(std::move(profile));
-  if (ResidentTensors *residents = services.residents())
+  if (ResidentTensors *residents = services.residents()) {
     residents->leaveAll(); // the plan says what of them is there
+    residents->settle();
+  }
   // What the device holds besides the session is not in the twin's books.
   DeviceMemory &memory = device->memory();
   uint64_t live = memory.liveBytes(Space::DeviceDram), twinLive = twin.device()->memory().liveBytes(Space::DeviceDram);

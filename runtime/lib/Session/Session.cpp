@@ -343,12 +343,10 @@ double Session::forwardBackward(const TensorMap &batch) {
     for (const auto &[name, tensor] : batch)
       if (tensor)
         giveBack(tensor);
-    if (s.torn || !s.hasLostState())
+    if (!s.torn.empty() || !s.hasLostState())
       throw;
     // What failed is the optimizer of the step before, in its queue.
-    s.torn = true;
-    throw Error(ErrorCode::StateTorn, "step " + std::to_string(s.step) + ": its optimizer failed midway (" +
-                                          error.what() + "); parameters are between two steps; load a checkpoint");
+    s.tear(s.step, std::string("its optimizer failed midway (") + error.what() + ")");
   }
 }
 
@@ -358,6 +356,8 @@ const Tensor &Session::gradient(std::string_view key) const {
     throw Error(ErrorCode::InvalidArgument, "parameter \"" + state_->table.infos()[slot].key +
                                                 "\" has no gradient now; gradients wait between forwardBackward " +
                                                 "and optimize, for trained parameters");
+  if (state_->residents)
+    state_->residents->flush();
   return state_->tape.gradient(GradientTape::ValueId(slot));
 }
 
@@ -399,47 +399,97 @@ TensorMap Session::evaluate(const TensorMap &batch) {
 // OPTIMIZER
 //===----------------------------------------------------------------------===//
 
-/// The inputs of a program of the optimizer phase. `giveGradients`: this is
-/// the last reader, gradients are given away and freed as they are used up.
+/// One input of a program of the optimizer phase, on its way to the device
+/// maybe.
+Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, double lr,
+                                       double clip) {
+  switch (input.feed) {
+  case Feed::Parameter:
+    return streamed->has(input.slot) && !comesByBlock ? toLayout(device, values[input.slot], value.desc())
+                                                      : values[input.slot];
+  case Feed::Gradient: {
+    const Tensor &sum = tape.gradient(GradientTape::ValueId(input.slot));
+    return !sum ? Tensor::zeros(device, value.desc()) : comesByBlock ? sum : toLayout(device, sum, value.desc());
+  }
+  case Feed::State:
+    return optimizerState.find(input.state)->second;
+  case Feed::Scratch:
+    return Tensor::zeros(device, value.desc());
+  case Feed::LearningRate:
+    return hyperTensor(device, value, lr);
+  case Feed::Step:
+    return hyperTensor(device, value, double(step + 1));
+  case Feed::Clip:
+    break;
+  }
+  return hyperTensor(device, value, clip);
+}
+
+static bool isHyper(Feed feed) { return feed == Feed::LearningRate || feed == Feed::Step || feed == Feed::Clip; }
+
+/// The inputs of a program of the optimizer phase, arrived: what comes over the
+/// link is waited for, and brought once more if it fails, as a program that writes
+/// in place must not begin without all that it reads. `scalars`: those among them
+/// that have arrived before, null elsewhere. `giveGradients`: this is the last
+/// reader, gradients are given away and freed as they are used up.
 std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                                     double lr, double clip, bool giveGradients) {
+                                                     double lr, double clip, bool giveGradients,
+                                                     const std::vector<Tensor> &scalars) {
+  auto comesByBlock = [&](size_t i) {
+    if (inputs[i].feed == Feed::Parameter)
+      return streamed->comesByBlock(program);
+    const Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
+    return sum && residents && residents->isHome(sum) && streamed->comesByBlock(program, i);
+  };
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value &value = program.inputs()[i];
-    switch (inputs[i].feed) {
-    case Feed::Parameter: {
-      const Tensor &parameter = values[inputs[i].slot];
-      bool isBrought = streamed->has(inputs[i].slot) && !streamed->comesByBlock(program);
-      tensors.push_back(isBrought ? toLayout(device, parameter, value.desc()) : parameter);
-      break;
+    if (!scalars.empty() && scalars[i]) {
+      tensors.push_back(scalars[i]);
+      continue;
     }
-    case Feed::Gradient: {
-      Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
-      bool comes = sum && residents && residents->isHome(sum) && streamed->comesByBlock(program, i);
-      Tensor gradient = !sum ? Tensor::zeros(device, value.desc()) : comes ? sum : toLayout(device, sum, value.desc());
-      if (giveGradients)
-        sum = Tensor();
-      tensors.push_back(std::move(gradient));
-      break;
+    bool isGradient = inputs[i].feed == Feed::Gradient;
+    bool comes = (isGradient || inputs[i].feed == Feed::Parameter) && comesByBlock(i);
+    Tensor tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
+    if (isHyper(inputs[i].feed) || isBroughtFrom(inputs[i], tensor)) {
+      device->wait(tensor.storage()->writes());
+      if (tensor.storage()->failure())
+        tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
+      wait(tensor);
     }
-    case Feed::State:
-      tensors.push_back(optimizerState.find(inputs[i].state)->second);
-      break;
-    case Feed::Scratch:
-      tensors.push_back(Tensor::zeros(device, value.desc()));
-      break;
-    case Feed::LearningRate:
-      tensors.push_back(hyperTensor(device, value, lr));
-      break;
-    case Feed::Step:
-      tensors.push_back(hyperTensor(device, value, double(step + 1)));
-      break;
-    case Feed::Clip:
-      tensors.push_back(hyperTensor(device, value, clip));
-      break;
-    }
+    if (isGradient && giveGradients)
+      tape.gradient(GradientTape::ValueId(inputs[i].slot)) = Tensor();
+    tensors.push_back(std::move(tensor));
   }
   return tensors;
+}
+
+/// True if `tensor` was copied from the host for this input.
+bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
+  const Tensor *source = input.feed == Feed::Parameter  ? &values[input.slot]
+                         : input.feed == Feed::Gradient ? &tape.gradient(GradientTape::ValueId(input.slot))
+                                                        : nullptr;
+  return source && *source && source->storage() != tensor.storage() && isHostSpace(source->desc().layout.space);
+}
+
+/// The scalars among them, arrived, and null for the rest: before the first
+/// optimizer writes anything.
+std::vector<Tensor> Session::State::optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
+                                                     double lr, double clip) {
+  std::vector<Tensor> scalars(inputs.size());
+  auto make = [&](size_t i) { return optimizerTensor(program.inputs()[i], inputs[i], false, lr, clip); };
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (isHyper(inputs[i].feed))
+      scalars[i] = make(i);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!scalars[i])
+      continue;
+    device->wait(scalars[i].storage()->writes());
+    if (scalars[i].storage()->failure())
+      scalars[i] = make(i);
+    wait(scalars[i]);
+  }
+  return scalars;
 }
 
 /// Joint norm of the sums that wait, or NaN if no module can say it.
@@ -448,7 +498,8 @@ double Session::State::gradientNorm() {
   for (const OptimizerPlan &plan : plans)
     if (plan.gradNorm)
       squares.push_back(submit(device, *plan.gradNorm,
-                               optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, false), options.events)
+                               optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, /*giveGradients=*/false),
+                               options.events)
                             .front());
   double square = 0;
   for (const Tensor &each : squares)
@@ -456,22 +507,35 @@ double Session::State::gradientNorm() {
   return squares.empty() ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(square);
 }
 
-void Session::State::runOptimizer(const OptimizerPlan &plan, double lr, double clip) {
-  std::vector<Tensor> results = submit(
-      device, *plan.optimizer, optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, clip, true), options.events);
+void Session::State::runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors) {
+  std::vector<Tensor> results = submit(device, *plan.optimizer, std::move(tensors), options.events);
   // Written in place, mostly; a parameter that was brought, or bound to another
   // layout, is not.
+  std::vector<std::pair<Tensor, Tensor>> home; // from, to
   for (size_t i = 0; i < results.size(); ++i) {
     const OptimizerValue &value = plan.optimizerOutputs[i];
     if (value.feed == Feed::Scratch)
       continue;
     const Tensor &target =
         value.feed == Feed::Parameter ? values[value.slot] : optimizerState.find(value.state)->second;
-    if (!sameTensor(results[i], target))
+    if (!sameTensor(results[i], target)) {
       copyInto(results[i], target);
+      if (isHostSpace(target.desc().layout.space) && !device->hasUnifiedMemory())
+        home.emplace_back(results[i], target);
+    }
     results[i] = Tensor();
     if (value.feed == Feed::Parameter && !streamed->comesByBlock(*plan.optimizer))
       streamed->written(value.slot);
+  }
+  // The device's copy is the only one until it is home.
+  for (auto &[from, to] : home) {
+    for (int again = 0; again < 2; ++again) {
+      device->wait(to.storage()->writes());
+      if (!to.storage()->failure() || from.storage()->failure())
+        break;
+      copyInto(from, to);
+    }
+    wait(to);
   }
 }
 
@@ -507,42 +571,49 @@ StepResult Session::optimize(double lr) {
   for (const OptimizerPlan &plan : s.plans)
     if (plan.ownsParameters)
       Executor(s.device, *plan.optimizer);
-  result.gradNorm = s.gradientNorm() / count;
-  bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
-  if (known && !std::isfinite(result.gradNorm)) {
-    s.abort();
-    throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
-                                        std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
-                                        "); parameters and optimizer state are those of step " +
-                                        std::to_string(s.step));
-  }
   // Queued work that failed must not reach the parameters.
+  std::vector<std::vector<Tensor>> scalars(s.plans.size());
+  bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
   try {
+    if (s.residents)
+      s.residents->settle();
+    result.gradNorm = s.gradientNorm() / count;
+    if (known && !std::isfinite(result.gradNorm))
+      throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
+                                          std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
+                                          "); parameters and optimizer state are those of step " +
+                                          std::to_string(s.step));
     for (size_t slot = 0; slot < s.table.size(); ++slot)
       if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
         wait(gradient);
+    if (s.options.maxGradNorm > 0)
+      result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
+    // The mean over batches rides on the factor that clipping multiplies by.
+    for (size_t m = 0; m < s.plans.size(); ++m)
+      if (s.plans[m].ownsParameters)
+        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, lr, result.clip / count);
   } catch (...) {
     s.abort();
     throw;
   }
-  if (s.options.maxGradNorm > 0)
-    result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
-  // The mean over batches rides on the factor that clipping multiplies by.
   bool writing = false; // an optimizer has run already
   for (size_t m = 0; m < s.plans.size(); ++m) {
-    if (!s.plans[m].ownsParameters)
+    const OptimizerPlan &plan = s.plans[m];
+    if (!plan.ownsParameters)
       continue;
+    bool hasBegun = writing;
     try {
-      s.runOptimizer(s.plans[m], lr, result.clip / count);
+      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, result.clip / count,
+                                                       /*giveGradients=*/true, scalars[m]);
+      hasBegun = true;
+      s.runOptimizer(plan, std::move(tensors));
       writing = true;
     } catch (const std::exception &error) {
       s.abort();
-      if (!writing && refusedAtOnce(error))
+      if (!hasBegun || (!writing && refusedAtOnce(error)))
         throw;
-      s.torn = true;
-      throw Error(ErrorCode::StateTorn, "step " + std::to_string(result.step) + ": the optimizer of module \"" +
-                                            s.modules[m].name() + "\" failed midway (" + error.what() +
-                                            "); parameters are between two steps; load a checkpoint");
+      s.tear(result.step,
+             "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
     }
   }
   s.step = result.step;

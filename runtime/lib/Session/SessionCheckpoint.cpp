@@ -70,14 +70,14 @@ void Session::restore(const Checkpoint &checkpoint) {
   if (s.precision)
     s.precision->restoreState(checkpoint.precision);
   s.assignAll(sources);
-  s.torn = true; // until the state is there too
+  s.torn = loadTorn; // until the state is there too
   for (auto &[key, tensor] : s.optimizerState)
     copyInto(checkpoint.state.find(key)->second, tensor);
   for (const auto &[key, tensor] : s.optimizerState)
     wait(tensor);
   s.step = checkpoint.step;
   s.options.seed = checkpoint.seed;
-  s.torn = false;
+  s.torn.clear();
   s.drop();
 }
 

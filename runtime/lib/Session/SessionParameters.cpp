@@ -81,8 +81,8 @@ void Session::State::assignAll(const std::vector<Tensor> &sources, const std::ve
   }
   for (const Tensor &value : fresh)
     if (value)
-      wait(value);                         // nothing has changed if one never arrives
-  bool before = std::exchange(torn, true); // while some are new
+      wait(value);                                    // nothing has changed if one never arrives
+  std::string before = std::exchange(torn, loadTorn); // while some are new
   streamed->replacedAll();
   for (size_t slot = 0; slot < values.size(); ++slot) {
     if (stays[slot])
@@ -103,7 +103,7 @@ void Session::State::assignAll(const std::vector<Tensor> &sources, const std::ve
   for (size_t slot = 0; slot < values.size(); ++slot)
     if (!streamed->isInSlab(slot))
       wait(values[slot]);
-  torn = before;
+  torn = std::move(before);
 }
 
 void Session::setParameter(std::string_view key, const Tensor &tensor) {
@@ -167,10 +167,14 @@ const Tensor &Session::parameter(std::string_view key) const {
                 "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
   if (state_->streamed->isInSlab(slot))
     return state_->streamed->dequantized(state_->device, slot);
-  if (state_->streamed->isBacked(slot))
+  if (state_->streamed->isBacked(slot)) {
     state_->streamed->checkFiles();
-  else if (state_->streamed->has(slot))
+  } else if (state_->streamed->has(slot)) {
     state_->flush();
+  } else { // of a step that was torn none is given, whole as it may be
+    state_->settle();
+    state_->requireWhole();
+  }
   return state_->values[slot];
 }
 
@@ -227,7 +231,9 @@ void Session::State::requireValues() const {
 }
 
 bool Session::State::hasLostState() const {
-  auto isLost = [](const Tensor &tensor) { return tensor && tensor.storage()->failure(); };
+  auto isLost = [&](const Tensor &tensor) {
+    return tensor && tensor.storage()->failure() && !streamed->isOnDevice(tensor);
+  };
   for (size_t slot = 0; slot < values.size(); ++slot)
     if (isLost(values[slot]) && !streamed->isInSlab(slot))
       return true;
@@ -269,11 +275,20 @@ bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const 
   return true;
 }
 
+static Error tornError(const std::string &why) {
+  return Error(ErrorCode::StateTorn, why + "; parameters are between two steps: load the last checkpoint");
+}
+
 void Session::State::requireWhole() const {
-  if (torn || hasLostState())
-    throw Error(ErrorCode::StateTorn,
-                "an optimizer or a checkpoint's load failed midway before: parameters are between "
-                "two steps; load a checkpoint");
+  if (!torn.empty())
+    throw tornError(torn);
+  if (hasLostState())
+    throw tornError("step " + std::to_string(step) + " was torn: its optimizer failed midway");
+}
+
+void Session::State::tear(int64_t number, const std::string &why) {
+  torn = "step " + std::to_string(number) + " was torn: " + why;
+  throw tornError(torn);
 }
 
 } // namespace segue::inline runtime

@@ -41,6 +41,8 @@ struct Session::State {
   void assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files = {});
   void requireValues() const;
   void requireWhole() const;
+  /// Step `number` is half done: throws StateTorn now and from requireWhole.
+  [[noreturn]] void tear(int64_t number, const std::string &why);
   /// Whether queued writes of parameters or states have failed since.
   bool hasLostState() const;
   /// Blocks until they are written, or have failed.
@@ -67,9 +69,13 @@ struct Session::State {
   /// The step cannot be finished.
   void abort();
   double gradientNorm();
-  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &values, double lr,
-                                       double clip, bool giveGradients);
-  void runOptimizer(const OptimizerPlan &plan, double lr, double clip);
+  Tensor optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, double lr, double clip);
+  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs, double lr,
+                                       double clip, bool giveGradients, const std::vector<Tensor> &scalars = {});
+  std::vector<Tensor> optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs, double lr,
+                                       double clip);
+  bool isBroughtFrom(const OptimizerValue &input, const Tensor &tensor);
+  void runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors);
 
   /// For Selective Precision.
   struct Host;
@@ -89,8 +95,8 @@ struct Session::State {
   std::vector<Tensor> values;
   TensorMap optimizerState;
   int64_t step = 0;
-  /// Parameters are between two steps.
-  bool torn = false;
+  /// Why parameters are between two steps; empty: they are not.
+  std::string torn;
 
   /// Its first values are the slots: the sums that wait, over `waiting` batches.
   GradientTape tape;
@@ -116,6 +122,9 @@ struct Session::State {
   /// What brings them where a plan does; null: no plan does.
   ResidentTensors *residents = nullptr;
 };
+
+/// Why parameters are not whole while they are loaded.
+inline constexpr const char *loadTorn = "a load of parameters failed midway";
 
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.
 void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted);

@@ -239,6 +239,11 @@ void StreamedParameters::flush() {
     streamer_->flush();
 }
 
+bool StreamedParameters::isOnDevice(const Tensor &home) const {
+  return (residents_ && residents_->holdsValueOf(ResidentTensors::idOf(home))) ||
+         (streamer_ && streamer_->isSavingBack(home));
+}
+
 void StreamedParameters::checkFiles() const {
   if (streamer_ && streamer_->isStarted())
     streamer_->checkFiles();

@@ -80,6 +80,9 @@ public:
   void prepare();
   /// Values of the host are those of the last step. Throws TransferFailed.
   void flush();
+  /// True if the value of a tensor of the host, a parameter or a state, is on the
+  /// device, whatever became of its copies home.
+  bool isOnDevice(const Tensor &home) const;
   /// Throws SourceChanged if what lives in a file is not there any more.
   void checkFiles() const;
   /// Blocks until programs have written what they change.

@@ -426,13 +426,17 @@ TEST_P(SessionTest, TornStateStopsTheSession) {
   session.save(folder / "c");
   Vector w = values(session.parameter("w"));
   if (device->runsInline()) {
-    EXPECT_ERROR(session.step(batch(), -1), StateTorn, "step 2: the optimizer of module \"front\" failed midway");
+    EXPECT_ERROR(session.step(batch(), -1), StateTorn,
+                 "step 2 was torn: the optimizer of module \"front\" failed midway");
   } else {
     session.step(batch(), -1); // queued; whoever comes next is told
   }
-  EXPECT_ERROR(session.step(batch(), 0.01), StateTorn, device->runsInline() ? "load a checkpoint" : "step 2: its opti");
-  EXPECT_ERROR(session.save(folder / "d"), StateTorn, "load a checkpoint");
-  EXPECT_ERROR(session.evaluate(batch()), StateTorn, "load a checkpoint");
+  EXPECT_ERROR(session.step(batch(), 0.01), StateTorn,
+               device->runsInline() ? "step 2 was torn: the optimizer of module \"front\" failed midway"
+                                    : "step 2 was torn: its optimizer failed midway");
+  EXPECT_ERROR(session.save(folder / "d"), StateTorn, "load the last checkpoint");
+  EXPECT_ERROR(session.parameter("w"), StateTorn, "step 2 was torn");
+  EXPECT_ERROR(session.evaluate(batch()), StateTorn, "load the last checkpoint");
   session.load(folder / "c");
   EXPECT_EQ(values(session.parameter("w")), w);
   EXPECT_EQ(session.step(batch(), 0.01).step, 2);

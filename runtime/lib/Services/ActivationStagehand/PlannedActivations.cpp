@@ -69,16 +69,19 @@ void PlannedActivations::onPhase(Phase phase) {
     if (follower_)
       follower_->beginStep();
   }
+  isOptimizing_ = phase == Phase::Optimizer;
   next(StepEvent::Kind::Phase, name(phase));
-  if (phase == Phase::StepEnd)
+  if (phase == Phase::StepEnd) {
     inStep_ = false;
+    residents_.leaveAgain();
+  }
 }
 
 void PlannedActivations::forget() {
   away_.clear();
   gapOfHost_.clear();
   cursor_.reset();
-  inStep_ = fetchesLater_ = false;
+  inStep_ = isOptimizing_ = fetchesLater_ = false;
   // Gradients of a step that was given up.
   for (size_t i = 0; i < plan_.homes.size(); ++i)
     if (auto &home = plan_.homes[i]; home && plan_.isGradient[i]) {
@@ -167,7 +170,9 @@ void PlannedActivations::onBlockInput(const Program &program, uint32_t input, Te
   if (auto resident = residentAt(input))
     plan_.homes[*resident] = home;
   brought_[input] = home;
-  value = residents_.bring(value, program.inputs()[input], cursor_.usesOf(program).written[input]);
+  // An optimizer that lacks one of them halfway would leave a step half done.
+  value = residents_.bring(value, program.inputs()[input], cursor_.usesOf(program).written[input],
+                           /*mustArrive=*/isOptimizing_);
 }
 
 void PlannedActivations::onBlockEnd(const Program &program) {

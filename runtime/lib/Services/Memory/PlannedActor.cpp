@@ -15,6 +15,7 @@ static constexpr double greatestDrift = 0.1;
 PlannedActor::PlannedActor(ServiceContext &context, const TelemetryConfig &telemetry)
     : context_(context), activations_(context.device), meter_(*context.device), clock_(*context.device) {
   target = &activations_;
+  activations_.residents().setWarn(context.warn);
   if (telemetry.enabled)
     telemetry_.emplace(telemetry.file, context.warn);
 }

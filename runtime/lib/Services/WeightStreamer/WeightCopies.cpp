@@ -232,14 +232,33 @@ bool WeightStreamer::Impl::queueSaveBack(Block &block) {
   return true;
 }
 
+/// Why a save-back that was queued has failed, if it has: the device has the
+/// values, and what became of the copy is forgotten, as the next replaces it.
+std::optional<Error> WeightStreamer::Impl::takeSaveBackFailure(Block &block) {
+  std::optional<Error> cause;
+  for (const Weight *weight : block.weights)
+    if (const Error *failure = weight->isChanged ? weight->source.host.storage()->failure() : nullptr) {
+      if (!cause)
+        cause = *failure;
+      weight->source.host.storage()->forgetOutcome();
+    }
+  return cause;
+}
+
+bool WeightStreamer::isSavingBack(const Tensor &host) const {
+  return std::ranges::any_of(impl_->saving, [&](const Impl::Block *block) {
+    return std::ranges::any_of(block->weights, [&](const Impl::Weight *weight) {
+      return weight->isChanged && weight->source.host.storage() == host.storage();
+    });
+  });
+}
+
 void WeightStreamer::Impl::finishSaveBack(Block &block) {
   std::erase(saving, &block);
-  for (const Weight *weight : block.weights)
-    if (weight->isChanged && weight->source.host.storage()->failure()) {
-      options.warn("block \"" + block.id + "\" could not be saved back and stays on the device: " +
-                   weight->source.host.storage()->failure()->what());
-      return carryOut(policy->saveBackFailed(block.id));
-    }
+  if (std::optional<Error> cause = takeSaveBackFailure(block)) {
+    options.warn("block \"" + block.id + "\" could not be saved back and stays on the device: " + cause->what());
+    return carryOut(policy->saveBackFailed(block.id));
+  }
   for (Weight *weight : block.weights)
     weight->isChanged = false;
   release(block);
@@ -251,18 +270,18 @@ void WeightStreamer::Impl::flush(Block &block) {
   if (std::ranges::none_of(block.weights, &Weight::isChanged))
     return;
   bool queued = queueSaveBack(block);
-  if (queued)
-    device->wait(block.copied);
-  for (Weight *weight : block.weights) {
-    if (!weight->isChanged)
-      continue;
-    if (const Error *failure = weight->source.host.storage()->failure())
-      throw failure->within("block \"" + block.id + "\" cannot be saved back");
-    if (queued)
-      weight->isChanged = false;
-  }
-  if (!queued)
+  auto throwWithin = [&](const Error &cause) { throw cause.within("block \"" + block.id + "\" cannot be saved back"); };
+  if (!queued) {
+    for (const Weight *weight : block.weights)
+      if (const Error *failure = weight->isChanged ? weight->source.host.storage()->failure() : nullptr)
+        throwWithin(*failure);
     throw Error(ErrorCode::TransferFailed, "block \"" + block.id + "\" cannot be saved back");
+  }
+  device->wait(block.copied);
+  if (std::optional<Error> cause = takeSaveBackFailure(block))
+    throwWithin(*cause);
+  for (Weight *weight : block.weights)
+    weight->isChanged = false;
   policy->savedBack(block.id);
 }
 

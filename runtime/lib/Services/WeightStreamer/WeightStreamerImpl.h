@@ -163,6 +163,7 @@ struct WeightStreamer::Impl {
   void finishLoad(Block &block, bool isNeeded);
   void evict(Block &block, bool saveBack);
   bool queueSaveBack(Block &block);
+  std::optional<Error> takeSaveBackFailure(Block &block);
   void finishSaveBack(Block &block);
   void release(Block &block);
   void flush(Block &block);

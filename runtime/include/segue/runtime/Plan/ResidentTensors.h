@@ -8,9 +8,11 @@
 // Parameters, gradients and states of optimizers that have their home in host
 // memory: a copy is on the device while a block touches it, and as long after as
 // whoever decides wants. What is changed there is copied back when it leaves, or
-// by flush(). Queued work is waited for by what reads its result: a copy out
-// that fails, after the engine's second try, makes the home FAILED, so that the
-// step that reads it fails, and no stale value is ever used.
+// by flush(). The device's bytes are given up when the copy is known to have
+// arrived, or earlier where their room is needed: then it is waited for. A copy
+// home that fails, after the engine's second try, loses nothing: the device's copy
+// stays, serves who asks, and goes home with the next that leaves. What a program
+// failed to write makes its home FAILED, and no stale value is ever used.
 //
 // One thread, that submits.
 //
@@ -22,15 +24,23 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/Program.h"
 #include "segue/runtime/Tensor/Tensor.h"
+#include <deque>
+#include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace segue::inline runtime {
 
 class ResidentTensors {
 public:
-  explicit ResidentTensors(DeviceRef device) : device_(std::move(device)) {}
+  explicit ResidentTensors(DeviceRef device);
+  ResidentTensors(const ResidentTensors &) = delete;
+  ResidentTensors &operator=(const ResidentTensors &) = delete;
   ~ResidentTensors();
+
+  /// Gets a sentence for what could not be copied home, once until it could.
+  void setWarn(std::function<void(const std::string &)> warn) { warn_ = std::move(warn); }
 
   /// By the storage of the home.
   using Id = uint64_t;
@@ -43,7 +53,10 @@ public:
 
   /// The copy on the device, in the layout of `value`, the input of a program;
   /// fetches it if there is none. `isWritten`: what is queued next changes it.
-  Tensor bring(const Tensor &home, const Value &value, bool isWritten);
+  /// `mustArrive`: blocks until it is there, and fetches again what did not
+  /// arrive; throws TransferFailed after eight times. For programs that write in
+  /// place, which must not begin without all they read.
+  Tensor bring(const Tensor &home, const Value &value, bool isWritten, bool mustArrive = false);
   /// Fetches what was brought before and has left; nothing if it is there, or
   /// unknown.
   void fetch(Id id);
@@ -52,8 +65,13 @@ public:
   void leave(Id id);
   /// Everything does.
   void leaveAll();
-  /// Sends a tensor of the device home; returns its home. Bytes of the device go
-  /// back in the order of submits once `tensor` is dropped.
+  /// What could not be copied home leaves again.
+  void leaveAgain();
+  /// True if the device has a value that its home lacks, or may lack.
+  bool holdsValueOf(Id id) const;
+  /// Blocks until what leaves has arrived, or stays.
+  void settle();
+  /// Sends a tensor of the device home; returns its home.
   Tensor sendHome(const Tensor &tensor);
   /// The copy of the device is the caller's own from here on, its home forgotten;
   /// null if there is none.
@@ -74,6 +92,8 @@ public:
     uint64_t fetched = 0, fetchedBytes = 0, sentHome = 0, sentHomeBytes = 0;
     /// Homes of gradients in pageable memory, as there was no pinned memory left.
     uint64_t unpinned = 0;
+    /// Copies home that failed, so that the device's stayed.
+    uint64_t kept = 0;
   };
   const Counts &counts() const { return counts_; }
 
@@ -82,15 +102,32 @@ private:
     Tensor home, device;
     std::shared_ptr<const TensorDesc> there;
     OwnerId owner = 0;
+    /// The device has what the home lacks.
     bool isChanged = false;
+    /// Its copy home is under way; `stays`: it was asked for meanwhile.
+    bool isLeaving = false, stays = false;
+    /// Its last copy home failed.
+    bool isKept = false;
+    /// What became of the program that wrote what is on its way home.
+    std::shared_ptr<Outcome> program;
   };
 
   void fetch(Entry &entry);
+  void dropUnlessArriving(Entry &entry);
   void copyHome(Entry &entry);
+  std::optional<Error> finish(Entry &entry);
+  void arrive(Entry &entry);
+  void poll();
+  void awaitOldest();
+  uint64_t makeRoom(uint64_t wanted);
 
   DeviceRef device_;
   std::map<Id, Entry> entries_;
+  /// Those whose copy home is under way, the oldest first; some are it no more.
+  std::deque<Id> leaving_;
+  std::function<void(const std::string &)> warn_;
   Counts counts_;
+  DeviceMemory::RoomMakerHandle roomMaker_;
 };
 
 /// A copy of `tensor` in page-locked memory of the host, or in other memory of it

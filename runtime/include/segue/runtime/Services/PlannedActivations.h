@@ -10,8 +10,9 @@
 // d2h queue and gives its bytes back in the order of submits; it is fetched at
 // the event that the plan names, or when it is needed if the step is not the
 // one planned. Parameters, gradients and optimizer states do the same between the
-// blocks that touch them, if their home is the host. Nothing here waits: the
-// compute queue waits on the copies' fences.
+// blocks that touch them, if their home is the host. The compute queue waits on
+// the copies' fences; the host waits for room that a copy home still holds, and in
+// an optimizer for what it is brought (see ResidentTensors).
 //
 //   PlannedActivations activations(device, planner.profile(), planner.plan(budget));
 //   Session session(device, modules, {.events = &activations});
@@ -124,7 +125,7 @@ private:
   ResidentPlan plan_;
   ResidentTensors residents_;
   BlockCursor cursor_;
-  bool inStep_ = false, bringsResidents_ = true, fetchesLater_ = false;
+  bool inStep_ = false, isOptimizing_ = false, bringsResidents_ = true, fetchesLater_ = false;
   /// Of the program that runs, by input.
   std::map<uint32_t, ResidentTensors::Id> brought_;
   PlanFollower::Decisions now_;

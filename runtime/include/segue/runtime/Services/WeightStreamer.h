@@ -156,6 +156,9 @@ public:
   /// Somebody has written this tensor of the host, after flush(): what the
   /// device has of it is not used again.
   void hostChanged(const Tensor &host);
+  /// True while a weight is copied back to `host`: whether that failed is not
+  /// known yet, and the device has its value.
+  bool isSavingBack(const Tensor &host) const;
   /// Throws SourceChanged if a file is not the one that was opened.
   void checkFiles() const;
   /// Blocks until what programs have queued is done.
