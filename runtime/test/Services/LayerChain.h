@@ -23,6 +23,8 @@ namespace segue::test {
 struct ChainSize {
   int64_t layers = 6, rows = 2, width = 64;
   bool isTrained = false;
+  /// That the first block holds; each other one is a block.
+  int64_t firstLayers = 1;
 };
 
 class ChainWriter {
@@ -52,14 +54,21 @@ private:
   }
   schema::Role weightRole() const { return size_.isTrained ? schema::Role::parameter : schema::Role::frozen; }
 
-  void begin(Program &program, int64_t i) {
+  std::string blockOf(int64_t i) { return layer("h.", std::max<int64_t>(i - size_.firstLayers + 1, 0)); }
+  /// Before layer `i` is run, of layers from `before` on; and after it, up to
+  /// `after`.
+  void begin(Program &program, int64_t i, int64_t before) {
+    if (before >= 0 && before < size_.layers && blockOf(before) == blockOf(i))
+      return;
     schema::BlockBeginT block;
-    block.name = layer("h.", i);
+    block.name = blockOf(i);
     addCommand(program, std::move(block));
   }
-  void end(Program &program, int64_t i) {
+  void end(Program &program, int64_t i, int64_t after) {
+    if (after >= 0 && after < size_.layers && blockOf(after) == blockOf(i))
+      return;
     schema::BlockEndT block;
-    block.name = layer("h.", i);
+    block.name = blockOf(i);
     addCommand(program, std::move(block));
   }
 
@@ -84,9 +93,9 @@ private:
     for (int64_t i = 0; i < size_.layers; ++i) {
       bool isLast = i + 1 == size_.layers;
       uint32_t after = output(program, isLast ? "y" : layer("s", i + 1), rows, width);
-      begin(program, i);
+      begin(program, i, i - 1);
       matmul(program, before, false, weights[size_t(i)], false, after, rows, width, width);
-      end(program, i);
+      end(program, i, i + 1);
       before = after;
     }
   }
@@ -103,13 +112,13 @@ private:
       weights.push_back(input(program, layer("w", i), width, width, weightRole()));
     for (int64_t i = size_.layers; i-- > 0;) {
       uint32_t before = output(program, i ? layer("g", i) : "gx", rows, width);
-      begin(program, i);
+      begin(program, i, i + 1);
       if (size_.isTrained) {
         uint32_t result = output(program, layer("dw", i), width, width);
         matmul(program, saved[size_t(i)], true, gradient, false, result, width, rows, width);
       }
       matmul(program, gradient, false, weights[size_t(i)], true, before, rows, width, width);
-      end(program, i);
+      end(program, i, i - 1);
       gradient = before;
     }
   }
@@ -133,9 +142,9 @@ private:
       alias->output = out;
       alias->required = true;
       program.aliases.push_back(std::move(alias));
-      begin(program, i);
+      begin(program, i, i - 1);
       matmul(program, rate, false, gradients[size_t(i)], false, buffer, width, width, width, /*accumulate=*/true);
-      end(program, i);
+      end(program, i, i + 1);
     }
   }
 

@@ -200,20 +200,70 @@ TEST(WeightMatching, ListsAllThatDoesNotMatchOnBothSides) {
 
 TEST(WeightPlan, HidesWhatComputeCovers) {
   std::vector<uint32_t> order{0, 1, 2, 3, 4, 4, 3, 2, 1, 0};
-  std::vector<PlannedWeight> even(5, {.bytes = mib, .computeMs = 2, .loadMs = 2});
+  std::vector<PlannedWeight> even(5, {.size = mib, .computeMs = 2, .loadMs = 2});
   // A load ahead suffices; nothing need stay.
-  WeightPlan plan = planWeights(order, even, 2 * mib, 1);
+  WeightPlan plan = planWeights(order, even, {.cap = 2 * mib}, 1);
   EXPECT_EQ(plan.window, 1);
   EXPECT_TRUE(plan.resident.empty());
   EXPECT_NEAR(plan.exposedMs, 0, 1e-6);
   // Loads of three times the compute: whatever fits stays, and more helps.
-  std::vector<PlannedWeight> slow(5, {.bytes = mib, .computeMs = 2, .loadMs = 6});
-  WeightPlan small = planWeights(order, slow, 3 * mib, 1), large = planWeights(order, slow, 4 * mib, 1);
+  std::vector<PlannedWeight> slow(5, {.size = mib, .computeMs = 2, .loadMs = 6});
+  WeightPlan small = planWeights(order, slow, {.cap = 3 * mib}, 1),
+             large = planWeights(order, slow, {.cap = 4 * mib}, 1);
   EXPECT_LT(large.exposedMs, small.exposedMs);
-  EXPECT_LT(small.exposedMs, exposedLoadMs(order, slow, 0, std::vector<bool>(5)));
-  EXPECT_EQ(planWeights(order, slow, 6 * mib, 1).exposedMs, 0);
+  EXPECT_LT(small.exposedMs, exposedLoadMs(order, slow, 0, std::vector<bool>(5), {.cap = mib}));
+  EXPECT_EQ(planWeights(order, slow, {.cap = 6 * mib}, 1).exposedMs, 0);
   // Nothing fits: the least window, at its cost.
-  EXPECT_EQ(planWeights(order, slow, 0, 1).window, 1);
+  EXPECT_EQ(planWeights(order, slow, {}, 1).window, 1);
+}
+
+// Residents leave slots for what runs, for what else is open and for the window.
+// A long load that little computes beside is what stays.
+TEST(WeightPlan, ResidentsLeaveRoomInARing) {
+  std::vector<uint32_t> order{0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0};
+  std::vector<PlannedWeight> weights(6, {.size = 1, .computeMs = 2, .loadMs = 1.5});
+  weights[3].loadMs = 9;
+  for (int64_t slots = 1; slots <= 7; ++slots)
+    for (int64_t beside : {0, 1}) {
+      WeightRoom room{.cap = slots, .openBeside = beside};
+      WeightPlan plan = planWeights(order, weights, room, 0);
+      EXPECT_LE(int64_t(plan.resident.size()), std::max<int64_t>(slots - beside - 1 - plan.window, 0));
+      if (slots - beside == 3) {
+        EXPECT_EQ(plan.resident, std::vector<uint32_t>{3});
+        EXPECT_LT(plan.exposedMs, exposedLoadMs(order, weights, plan.window, std::vector<bool>(6), room));
+      }
+      if (slots - beside >= 6) {
+        EXPECT_EQ(plan.exposedMs, 0) << "all are there";
+      }
+    }
+}
+
+// What somebody writes between steps is loaded in every step, wherever it lies:
+// all of them fit, and the window hides their loads.
+TEST(WeightPlan, WhatIsReadAnewIsLoadedAhead) {
+  std::vector<uint32_t> order{0, 1, 2, 3, 3, 2, 1, 0};
+  std::vector<PlannedWeight> weights(4, {.size = 1, .computeMs = 3, .loadMs = 2});
+  EXPECT_EQ(planWeights(order, weights, {.cap = 4}, 0).exposedMs, 0);
+  for (PlannedWeight &each : weights)
+    each.isReadAnew = true;
+  WeightPlan plan = planWeights(order, weights, {.cap = 4}, 0);
+  EXPECT_GE(plan.window, 1);
+  EXPECT_EQ(plan.exposedMs, 2) << "the first one's";
+}
+
+// Two blocks whose loads differ by less than a tenth: whichever is there stays. One
+// that takes four times as long is kept in its place.
+TEST(WeightPlan, ResidentsStayForATenth) {
+  std::vector<uint32_t> order{0, 1, 2, 3, 3, 2, 1, 0};
+  std::vector<PlannedWeight> weights(4, {.size = 1, .computeMs = 0.1, .loadMs = 4});
+  weights[1].loadMs = 10;
+  WeightPlan plan = planWeights(order, weights, {.cap = 2}, 0);
+  ASSERT_EQ(plan.resident, std::vector<uint32_t>{1});
+  weights[2].loadMs = 10.1;
+  EXPECT_NE(planWeights(order, weights, {.cap = 2}, 0).resident, std::vector<uint32_t>{1});
+  EXPECT_EQ(planWeights(order, weights, {.cap = 2}, 0, &plan).resident, std::vector<uint32_t>{1});
+  weights[2].loadMs = 40;
+  EXPECT_EQ(planWeights(order, weights, {.cap = 2}, 0, &plan).resident, std::vector<uint32_t>{2});
 }
 
 TEST(WeightPlan, DriftsByATenth) {
@@ -229,23 +279,27 @@ static void runBlock(WeightStagehand &stagehand, const std::string &id, double c
     for (const WeightAction &action : actions)
       if (action.kind == WeightAction::Kind::Evict)
         self(self, stagehand.evicted(action.block));
-      else
+      else if (action.kind == WeightAction::Kind::Load)
         self(self, stagehand.loaded(action.block, {.copyMs = loadMs}));
   };
   carryOut(carryOut, stagehand.beforeBlock(id).actions);
   carryOut(carryOut, stagehand.afterBlock(id, {.computeMs = computeMs}));
 }
 
-static Json runStep(WeightStagehand &stagehand, int64_t step, const Ids &ids, double computeMs, double loadMs) {
+/// `longMs`: how long the loads of "c" and "d" take, if not as the others do.
+static Json runStep(WeightStagehand &stagehand, int64_t step, const Ids &ids, double computeMs, double loadMs,
+                    double longMs = 0) {
+  auto loadMsOf = [&](const std::string &id) { return longMs > 0 && (id == "c" || id == "d") ? longMs : loadMs; };
   stagehand.beginStep(step);
   stagehand.enterPhase(StepPhase::Forward);
   for (const std::string &id : ids)
-    runBlock(stagehand, id, computeMs, loadMs);
+    runBlock(stagehand, id, computeMs, loadMsOf(id));
   stagehand.enterPhase(StepPhase::Backward);
   for (auto id = ids.rbegin(); id != ids.rend(); ++id)
-    runBlock(stagehand, *id, computeMs, loadMs);
+    runBlock(stagehand, *id, computeMs, loadMsOf(*id));
   for (const WeightAction &action : stagehand.endStep())
-    stagehand.evicted(action.block);
+    if (action.kind == WeightAction::Kind::Evict)
+      stagehand.evicted(action.block);
   return stagehand.telemetry();
 }
 
@@ -276,6 +330,201 @@ TEST(WeightPolicy, PlannedFollowsTheMeasurements) {
   int64_t streamed = int64_t(six.size() - stagehand.plan()->resident.size());
   Json settled = runStep(stagehand, 4, six, 2, 9);
   EXPECT_LE(settled["loads"].get<int64_t>(), 2 * streamed);
+}
+
+// A block takes a slot whatever its size: one that is large, seven that are small.
+TEST(WeightPolicy, PlannedKeepsToTheSlots) {
+  std::vector<std::pair<std::string, int64_t>> blocks{{"large", 8 * mib}};
+  Ids ids{"large"};
+  for (int i = 0; i < 7; ++i) {
+    ids.push_back("h." + std::to_string(i));
+    blocks.push_back({ids.back(), mib / 8});
+  }
+  for (double loadMs : {0.5, 3.0, 9.0}) {
+    WeightStagehand stagehand = make(R"({"policy": "planned", "prefetch_window_blocks": 2})", blocks, 3);
+    for (int64_t step = 0; step < 6; ++step)
+      runStep(stagehand, step, ids, 2, step > 3 ? 5 * loadMs : loadMs);
+    ASSERT_TRUE(stagehand.plan());
+    EXPECT_LE(int64_t(stagehand.plan()->resident.size()), 2 - stagehand.window());
+  }
+}
+
+static const WeightRing fourSlots{.slots = 4, .most = 4, .slotBytes = mib};
+
+/// Six blocks of 1 MiB, and the loads of two take long, after two steps.
+static WeightStagehand plannedInARing() {
+  WeightStagehand stagehand = make(R"({"policy": "planned", "prefetch_window_blocks": 0})", sized(six));
+  stagehand.setRing(fourSlots);
+  for (int64_t step = 0; step < 2; ++step)
+    runStep(stagehand, step, six, 2, 4, 30);
+  EXPECT_TRUE(stagehand.plan() && !stagehand.plan()->resident.empty());
+  return stagehand;
+}
+
+// Fewer slots than the plan was made for: what it keeps leaves where nothing else
+// can, and the next step has another plan.
+TEST(WeightPolicy, APlanGivesWayToARingThatShrinks) {
+  WeightStagehand stagehand = plannedInARing();
+  stagehand.beginStep(2);
+  stagehand.enterPhase(StepPhase::Forward);
+  runBlock(stagehand, "a", 2, 9);
+  size_t given = 0;
+  for (const WeightAction &action : stagehand.makeRoom(100 * mib))
+    if (action.kind == WeightAction::Kind::GiveSlot)
+      ++given;
+    else
+      stagehand.evicted(action.block);
+  EXPECT_EQ(given, 3u) << "one stays for what runs";
+  EXPECT_EQ(stagehand.ring().slots, 1);
+  EXPECT_FALSE(stagehand.wantsSlot()) << "for good";
+  for (const char *id : {"b", "c", "d", "e", "f"})
+    runBlock(stagehand, id, 2, 9);
+  stagehand.enterPhase(StepPhase::Backward);
+  for (const char *id : {"f", "e", "d", "c", "b", "a"})
+    runBlock(stagehand, id, 2, 9);
+  stagehand.endStep();
+  EXPECT_EQ(stagehand.plan()->cap, 1);
+  EXPECT_TRUE(stagehand.plan()->resident.empty());
+  // And a ring that others shrank between steps.
+  WeightStagehand other = plannedInARing();
+  other.setRing({.slots = 2, .most = 2, .slotBytes = mib});
+  EXPECT_LE(other.plan()->resident.size(), 1u);
+  runStep(other, 2, six, 2, 9);
+}
+
+// Blocks that a scope keeps take slots that no plan has.
+TEST(WeightPolicy, APlanCountsWhatScopesKeep) {
+  WeightStagehand stagehand = plannedInARing();
+  auto scope = stagehand.keepResident(Ids{"a", "b"});
+  for (int64_t step = 2; step < 5; ++step)
+    runStep(stagehand, step, six, 2, 9);
+  EXPECT_LE(stagehand.plan()->resident.size(), 1u);
+  EXPECT_EQ(stagehand.plan()->cap, 2);
+}
+
+//===----------------------------------------------------------------------===//
+// A ring that owns its memory
+//===----------------------------------------------------------------------===//
+
+/// high 8 MiB, low 6 MiB, four slots of 1 MiB that hold a to d of six.
+static WeightStagehand underPressure(const char *window) {
+  std::string config = R"({"vram_high_watermark_mb": 8, "vram_low_watermark_mb": 6, "prefetch_window_blocks": )";
+  WeightStagehand stagehand = make((config + window + "}").c_str(), sized(six));
+  stagehand.setRing(fourSlots);
+  stagehand.beginStep(0);
+  stagehand.enterPhase(StepPhase::Forward);
+  for (const char *id : {"a", "b", "c", "d"})
+    runBlock(stagehand, id, 1, 1);
+  return stagehand;
+}
+
+static Ids written(const WeightActions &actions) {
+  static constexpr const char *kinds[] = {"load ", "evict ", "give"};
+  Ids texts;
+  for (const WeightAction &action : actions)
+    texts.push_back(kinds[size_t(action.kind)] + action.block);
+  return texts;
+}
+
+// Slots without a block go first, then blocks with their slots, as many as bring
+// memory below the low mark; the next block has a slot to be loaded into.
+TEST(WeightPressure, AnEvictionGivesItsSlotBack) {
+  WeightStagehand stagehand = underPressure("0");
+  stagehand.measure(8 * mib + mib / 2); // the ring's four among them
+  stagehand.changed("b", mib);
+  WeightActions actions = stagehand.beforeBlock("e").actions;
+  // Without a window: a is farthest from its next use in backward, then b.
+  EXPECT_EQ(written(actions), (Ids{"evict a", "load e", "evict b", "evict c", "give", "evict d", "give"}));
+  EXPECT_EQ(stagehand.ring().slots, 1);
+  EXPECT_EQ(written(stagehand.evicted("b")), Ids{"give"}) << "when it is on the host";
+  for (const char *id : {"a", "c", "d"})
+    stagehand.evicted(id);
+  stagehand.loaded("e");
+  EXPECT_EQ(stagehand.headroomBytes(), 2 * mib + mib / 2) << "three slots less, below low";
+  EXPECT_EQ(written(stagehand.afterBlock("e")), Ids{});
+  EXPECT_EQ(stagehand.resident(), Ids{"e"});
+}
+
+TEST(WeightPressure, NothingLeavesThatFreesNothing) {
+  WeightStagehand stagehand = underPressure("2");
+  int64_t others = 100 * mib; // of gradients, say
+  auto relieve = [&](const WeightActions &actions) {
+    for (const WeightAction &action : actions)
+      if (action.kind == WeightAction::Kind::Evict)
+        stagehand.evicted(action.block);
+      else if (action.kind == WeightAction::Kind::Load)
+        stagehand.loaded(action.block);
+  };
+  stagehand.enterPhase(StepPhase::Backward);
+  for (const char *id : {"f", "e", "d", "c", "b", "a"}) {
+    stagehand.measure(others + stagehand.ring().slots * mib);
+    relieve(stagehand.beforeBlock(id).actions);
+    stagehand.measure(others + stagehand.ring().slots * mib);
+    relieve(stagehand.afterBlock(id));
+  }
+  EXPECT_EQ(stagehand.ring().slots, 2) << "one for what runs, one for what comes next";
+  stagehand.endStep();
+  Json record = stagehand.telemetry();
+  EXPECT_LE(record["evictions"], 10) << record;
+  EXPECT_GE(record["prefetch_hits"], 5) << "it goes on loading ahead: " << record;
+}
+
+TEST(WeightPressure, SlotsAreTakenAgainBelowLow) {
+  WeightStagehand stagehand = underPressure("1");
+  stagehand.measure(9 * mib);
+  for (const WeightAction &action : stagehand.beforeBlock("e").actions)
+    if (action.kind != WeightAction::Kind::GiveSlot)
+      action.kind == WeightAction::Kind::Load ? stagehand.loaded(action.block) : stagehand.evicted(action.block);
+  int64_t slots = stagehand.ring().slots;
+  ASSERT_LT(slots, 4);
+  stagehand.measure(6 * mib);
+  EXPECT_FALSE(stagehand.wantsSlot()) << "low is not below low";
+  stagehand.measure(6 * mib - 1);
+  EXPECT_TRUE(stagehand.wantsSlot());
+  WeightRing ring = stagehand.ring();
+  ring.slots = 4;
+  stagehand.setRing(ring);
+  EXPECT_FALSE(stagehand.wantsSlot()) << "no more than there were";
+  EXPECT_EQ(stagehand.headroomBytes(), 2 * mib + 1 - (4 - slots) * mib);
+}
+
+// What is in the slots may not leave, for a guest say: rather a slot above the
+// watermark than a step that fails.
+TEST(WeightPressure, ASlotIsTakenWhereNothingElseHelps) {
+  WeightStagehand stagehand = underPressure("0");
+  stagehand.makeRoom(0); // nothing
+  stagehand.measure(9 * mib);
+  for (const WeightAction &action : stagehand.beforeBlock("e").actions)
+    if (action.kind != WeightAction::Kind::GiveSlot)
+      action.kind == WeightAction::Kind::Load ? stagehand.loaded(action.block) : stagehand.evicted(action.block);
+  stagehand.afterBlock("e");
+  ASSERT_EQ(stagehand.ring().slots, 1);
+  stagehand.measure(9 * mib);
+  EXPECT_FALSE(stagehand.wantsSlot("f")) << "e may leave";
+  auto scope = stagehand.keepResident(Ids{"e"});
+  EXPECT_FALSE(stagehand.wantsSlot());
+  EXPECT_TRUE(stagehand.wantsSlot("f"));
+  WeightRing ring = stagehand.ring();
+  ++ring.slots;
+  stagehand.setRing(ring);
+  EXPECT_FALSE(stagehand.wantsSlot("f"));
+  EXPECT_EQ(written(stagehand.beforeBlock("f").actions), Ids{"load f"});
+}
+
+TEST(WeightPressure, ASlotStaysWhereItsBlockCannotBeSavedBack) {
+  WeightStagehand stagehand = underPressure("0");
+  stagehand.changed("a", mib);
+  size_t leaving = 0;
+  for (const WeightAction &action : stagehand.makeRoom(4 * mib))
+    if (action.kind == WeightAction::Kind::Evict && !action.saveBack)
+      stagehand.evicted(action.block);
+    else
+      leaving += action.kind == WeightAction::Kind::Evict;
+  ASSERT_EQ(leaving, 1u);
+  int64_t slots = stagehand.ring().slots;
+  EXPECT_EQ(written(stagehand.saveBackFailed("a")), Ids{});
+  EXPECT_EQ(stagehand.ring().slots, slots + 1);
+  EXPECT_EQ(stagehand.state("a"), BlockState::GpuReady);
 }
 
 //===----------------------------------------------------------------------===//
@@ -446,9 +695,12 @@ TEST(WeightPolicy, BlocksChangeTheirForm) {
 // What holds after any events
 //===----------------------------------------------------------------------===//
 
+/// `slots`: whose memory is there, those that are still to be given back among
+/// them.
 static void expectSound(const WeightStagehand &stagehand, const Ids &ids, const std::map<std::string, int64_t> &bytes,
-                        int64_t ring) {
-  int64_t slabs = 0, onDevice = 0;
+                        int64_t slots) {
+  int64_t slabs = 0, onDevice = 0, ring = slots;
+  EXPECT_LE(stagehand.ring().slots, slots);
   for (const std::string &id : ids) {
     BlockState state = stagehand.state(id);
     // Slabs are held by loads alone.
@@ -486,17 +738,27 @@ TEST(WeightProperty, HoldsAfterAnyEvents) {
       bytes[ids.back()] = int64_t(1 + random() % 4) * mib;
       stagehand.registerBlock({.id = ids.back(), .bytes = bytes[ids.back()], .staged = random() % 4 > 0});
     }
-    stagehand.setRing(ring);
+    bool ownsMemory = ring > 0 && random() % 2;
+    if (ownsMemory)
+      stagehand.setRing({.slots = ring, .most = ring, .slotBytes = 4 * mib});
+    else
+      stagehand.setRing(ring);
 
     std::vector<WeightAction> underWay;
     auto queue = [&](const WeightActions &actions) {
-      underWay.insert(underWay.end(), actions.begin(), actions.end());
+      for (const WeightAction &action : actions)
+        if (action.kind == WeightAction::Kind::GiveSlot)
+          --ring;
+        else
+          underWay.push_back(action);
       // Memory that is given up without a copy is free at once.
       for (size_t i = 0; i < underWay.size(); ++i)
         if (underWay[i].kind == WeightAction::Kind::Evict && !underWay[i].saveBack) {
           WeightActions more = stagehand.evicted(underWay[i].block);
           underWay.erase(underWay.begin() + int64_t(i--));
-          underWay.insert(underWay.end(), more.begin(), more.end());
+          for (const WeightAction &action : more)
+            if (action.kind != WeightAction::Kind::GiveSlot)
+              underWay.push_back(action);
         }
     };
     auto finishOne = [&] {
@@ -525,6 +787,15 @@ TEST(WeightProperty, HoldsAfterAnyEvents) {
           for (size_t i = 0; i < ids.size(); ++i) {
             const std::string &id = phase == StepPhase::Forward ? ids[i] : ids[ids.size() - 1 - i];
             stagehand.setHints({.suppressSpeculative = random() % 4 == 0});
+            if (ownsMemory)
+              stagehand.measure(int64_t(random() % 3 ? 0 : random() % 10) * mib + stagehand.ring().slots * 4 * mib);
+            while (stagehand.wantsSlot()) {
+              WeightRing more = stagehand.ring();
+              ++more.slots, ++ring;
+              stagehand.setRing(more);
+            }
+            if (random() % 16 == 0)
+              queue(stagehand.makeRoom(int64_t(random() % 6) * mib));
             queue(stagehand.beforeBlock(id).actions);
             expectSound(stagehand, ids, bytes, ring);
             while (stagehand.state(id) != BlockState::GpuReady) {

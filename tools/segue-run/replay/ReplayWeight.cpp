@@ -49,12 +49,15 @@ private:
 /// order in which they are to start.
 static Json answerOf(const WeightActions &actions) {
   Json issued = Json::array(), evict = Json::array();
+  int64_t given = 0;
   for (const WeightAction &action : actions)
     if (action.kind == WeightAction::Kind::Load)
       issued.push_back({action.block, nameOf(action.priority)});
-    else
+    else if (action.kind == WeightAction::Kind::Evict)
       evict.push_back({action.block, action.saveBack});
-  return {{"issued", issued}, {"evict", evict}};
+    else
+      ++given;
+  return {{"issued", issued}, {"evict", evict}, {"given_slots", given}};
 }
 
 static Json answerOf(const WeightStagehand &stagehand, const WeightActions &actions) {
@@ -127,8 +130,13 @@ Json WeightReplayer::registerBlocks(EventReader &event) {
     stagehand_ = std::make_unique<WeightStagehand>(config_, config_.limits(sizes));
   for (WeightBlock &block : read)
     stagehand_->registerBlock(std::move(block));
-  if (event.has("ring"))
-    stagehand_->setRing(event.integer("ring"));
+  if (event.has("ring")) {
+    int64_t slots = event.integer("ring");
+    stagehand_->setRing({.slots = slots,
+                         .most = slots,
+                         .slotBytes = event.has("slot_mb") ? event.bytesOfMiB("slot_mb") : 0,
+                         .openAtOnce = event.integer("open", 1)});
+  }
   return Json::object();
 }
 
@@ -137,7 +145,8 @@ Json WeightReplayer::pool() const {
   return {{"free", slabs.free()},
           {"in_use", slabs.inUse()},
           {"peak_in_use", slabs.peakInUse()},
-          {"wait_count", slabs.waitCount()}};
+          {"wait_count", slabs.waitCount()},
+          {"total_wait_ms", slabs.totalWaitMs()}};
 }
 
 Json WeightReplayer::before(EventReader &event) {
@@ -191,7 +200,12 @@ Json WeightReplayer::apply(EventReader &event) {
   if (op == "register")
     return registerBlocks(event);
   if (op == "ring") {
-    stagehand().setRing(event.integer("slots"));
+    WeightRing ring = stagehand().ring();
+    ring.slots = event.integer("slots");
+    ring.most = event.integer("most", ring.most);
+    ring.slotBytes = event.integer("slot_bytes", ring.slotBytes);
+    ring.openAtOnce = event.integer("open", ring.openAtOnce);
+    stagehand().setRing(ring);
     return Json::object();
   }
   if (op == "restate") {
@@ -248,8 +262,11 @@ Json WeightReplayer::apply(EventReader &event) {
     return {{"window", stagehand().window()}};
   }
   if (op == "measure") {
-    stagehand().measure(event.bytesOfMiB("vram_allocated_mb"));
-    return Json::object();
+    std::optional<int64_t> reserved;
+    if (event.has("vram_reserved_mb"))
+      reserved = event.bytesOfMiB("vram_reserved_mb");
+    stagehand().measure(event.bytesOfMiB("vram_allocated_mb"), reserved);
+    return {{"wants_slot", stagehand().wantsSlot()}};
   }
   if (op == "before_block")
     return before(event);
@@ -288,6 +305,8 @@ Json WeightReplayer::apply(EventReader &event) {
     scopes_[event.text("id")].release();
     return {{"headroom_mb", double(stagehand().headroomBytes()) / (1 << 20)}};
   }
+  if (op == "pool_wait")
+    return {{"warning", stagehand().addPoolWait(event.text("id"), event.number("ms"))}};
   if (op == "pool") {
     stagehand();
     return pool();
@@ -309,8 +328,8 @@ Json WeightReplayer::apply(EventReader &event) {
        "restate",    "begin_step",       "phase",   "hints",       "measure",     "before_block", "after_block",
        "observe",    "promotion",        "loaded",  "load_failed", "load_denied", "evicted",      "drop",
        "saved_back", "save_back_failed", "changed", "make_room",   "next_use",    "stall",        "state",
-       "keep",       "reserve",          "guest",   "release",     "pool",        "abandon_uses", "abort_step",
-       "end_step"});
+       "keep",       "reserve",          "guest",   "release",     "pool",        "pool_wait",    "abandon_uses",
+       "abort_step", "end_step"});
 }
 
 std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) { return std::make_unique<WeightReplayer>(log); }

@@ -21,6 +21,10 @@ struct WeightStagehand::Block : WeightBlock {
   bool isPlannedResident = false;
   int64_t changedBytes = 0;
   bool failedOnce = false, saveBackFailed = false;
+  /// Its slot is given back when it has been saved back.
+  bool givesSlot = false;
+  /// It is dropped between steps: somebody else writes its bytes.
+  bool isReadAnew = false;
   /// In pending_.
   bool isPending = false;
   bool usedInStep = false;

@@ -22,25 +22,31 @@ namespace segue::inline runtime {
 // Leaving
 //===----------------------------------------------------------------------===//
 
-bool WeightStagehand::canLeave(const Block &block, bool evenFromWindow) const {
-  if (block.state != BlockState::GpuReady || block.uses > 0 || block.kept > 0 || block.isPlannedResident ||
-      block.saveBackFailed)
-    return false;
-  if (inStep_ ? !evenFromWindow && distance(block) <= window()
-              : block.lastUsedStep > step_ - config_.evictionCooldownSteps)
+/// Nobody holds it, whatever is planned.
+bool WeightStagehand::mayLeave(const Block &block) const {
+  if (block.uses > 0 || block.kept > 0 || block.saveBackFailed)
     return false;
   return !guest_ || block.model == *guest_ || std::ranges::none_of(reservations_, [&](const Reservation *each) {
     return each->rank == ResidencyRank::Primary && each->model == block.model;
   });
 }
 
+bool WeightStagehand::canLeave(const Block &block, Reach reach) const {
+  if (block.state != BlockState::GpuReady || (reach != Reach::Plan && block.isPlannedResident))
+    return false;
+  if (inStep_ ? reach == Reach::Usual && distance(block) <= window()
+              : block.lastUsedStep > step_ - config_.evictionCooldownSteps)
+    return false;
+  return mayLeave(block);
+}
+
 /// Of those needed no sooner than `minDistance`, the one whose next use is
 /// farthest for its bytes.
-WeightStagehand::Block *WeightStagehand::bestToLeave(int64_t minDistance, bool evenFromWindow) {
+WeightStagehand::Block *WeightStagehand::bestToLeave(int64_t minDistance, Reach reach) {
   Block *best = nullptr;
   int64_t bestScore = 0;
   for (Block &block : blocks_) {
-    if (!canLeave(block, evenFromWindow) || distance(block) < minDistance)
+    if (!canLeave(block, reach) || distance(block) < minDistance)
       continue;
     int64_t score = distance(block) * block.bytes;
     if (!best || score > bestScore) {
@@ -51,23 +57,61 @@ WeightStagehand::Block *WeightStagehand::bestToLeave(int64_t minDistance, bool e
   return best;
 }
 
-void WeightStagehand::startEviction(Block &block, WeightActions &actions) {
-  bool saveBack = block.changedBytes > 0;
-  move(block, saveBack ? BlockState::Evicting : BlockState::GpuFreeing);
-  vramBytes_ -= block.bytes;
-  occupied_ -= !saveBack;
-  ++counts_->evictions;
-  actions.push_back({.kind = WeightAction::Kind::Evict, .block = block.id, .saveBack = saveBack});
+WeightStagehand::Block *WeightStagehand::bestToLeave(int64_t minDistance, std::initializer_list<Reach> order) {
+  for (Reach reach : order)
+    if (Block *block = bestToLeave(minDistance, reach))
+      return block;
+  return nullptr;
 }
 
-/// Inclusive above, strict below.
-void WeightStagehand::relievePressure(WeightActions &actions) {
-  int64_t high = highBytes(), low = limits_.lowBytes - (limits_.highBytes - high);
-  if (vramBytes_ < high)
+void WeightStagehand::giveSlot(WeightActions &actions) {
+  leastSlots_ = std::min(leastSlots_, --ring_.slots);
+  vramBytes_ -= ring_.slotBytes;
+  actions.push_back({.kind = WeightAction::Kind::GiveSlot, .block = {}});
+}
+
+/// `givesSlot`: its slot leaves the ring with it, in the books at once.
+void WeightStagehand::startEviction(Block &block, WeightActions &actions, bool givesSlot) {
+  bool saveBack = block.changedBytes > 0;
+  move(block, saveBack ? BlockState::Evicting : BlockState::GpuFreeing);
+  if (!ownsMemory())
+    vramBytes_ -= block.bytes;
+  occupied_ -= !saveBack || givesSlot;
+  ++counts_->evictions;
+  actions.push_back({.kind = WeightAction::Kind::Evict, .block = block.id, .saveBack = saveBack});
+  if (!givesSlot)
     return;
-  while (vramBytes_ >= low)
-    if (Block *block = bestToLeave(0, /*evenFromWindow=*/false))
-      startEviction(*block, actions);
+  giveSlot(actions);
+  if (saveBack) {
+    block.givesSlot = true;
+    actions.pop_back(); // when it has been saved back
+  }
+}
+
+/// What programs need at once, beside what does not leave, or may not: a copy back
+/// may fail.
+int64_t WeightStagehand::leastSlots(Reach reach) const {
+  return ring_.openAtOnce + std::ranges::count_if(blocks_, [&](const Block &block) {
+           if (block.state == BlockState::Evicting)
+             return !block.givesSlot;
+           if ((block.state != BlockState::GpuReady && block.state != BlockState::Prefetching) || block.uses > 0)
+             return false;
+           return !mayLeave(block) || (block.isPlannedResident && reach != Reach::Plan);
+         });
+}
+
+/// Inclusive above, strict below. In a ring that owns its memory nothing leaves
+/// that does not give its slot back, and a slot stays for what comes next: what
+/// is loaded there takes no memory.
+void WeightStagehand::relievePressure(WeightActions &actions) {
+  if (vramBytes_ < highBytes())
+    return;
+  int64_t low = lowBytes(), least = leastSlots(Reach::Usual) + (window() > 0);
+  while (vramBytes_ >= low && (!ownsMemory() || ring_.slots > least))
+    if (ownsMemory() && occupied_ < ring_.slots)
+      giveSlot(actions);
+    else if (Block *block = bestToLeave(0, Reach::Usual))
+      startEviction(*block, actions, /*givesSlot=*/ownsMemory());
     else
       return;
 }
@@ -76,15 +120,43 @@ WeightActions WeightStagehand::makeRoom(int64_t bytes) {
   buildOrder();
   WeightActions actions;
   while (bytes > 0) {
-    Block *block = bestToLeave(0, /*evenFromWindow=*/false);
-    if (!block)
-      block = bestToLeave(0, /*evenFromWindow=*/true);
+    if (ownsMemory() && ring_.slots <= leastSlots(Reach::Plan))
+      break;
+    if (ownsMemory() && occupied_ < ring_.slots) {
+      giveSlot(actions);
+      bytes -= ring_.slotBytes;
+      continue;
+    }
+    Block *block = bestToLeave(0, {Reach::Usual, Reach::Window, Reach::Plan});
     if (!block)
       break;
-    bytes -= block->bytes;
-    startEviction(*block, actions);
+    bytes -= ownsMemory() ? ring_.slotBytes : block->bytes;
+    startEviction(*block, actions, /*givesSlot=*/ownsMemory());
   }
+  if (ownsMemory() && !actions.empty())
+    ring_.most = ring_.slots;
   return actions;
+}
+
+void WeightStagehand::setRing(const WeightRing &ring) {
+  if (ring.slotBytes)
+    vramBytes_ += (ring.slots - ring_.slots) * ring.slotBytes;
+  ring_ = ring;
+  ring_.most = std::max(ring.most, ring.slots);
+  leastSlots_ = inStep_ ? std::min(leastSlots_, ring_.slots) : ring_.slots;
+  if (!inStep_ && plan_)
+    replan();
+}
+
+bool WeightStagehand::wantsSlot(std::string_view next) const {
+  if (!ownsMemory() || ring_.slots >= ring_.most)
+    return false;
+  if (ring_.slots - occupied_ <= window() && vramBytes_ < lowBytes() && vramBytes_ + ring_.slotBytes < highBytes())
+    return true;
+  return !next.empty() && find(next).state == BlockState::Unloaded && occupied_ >= ring_.slots &&
+         !isAnythingUnderWay() && std::ranges::none_of(blocks_, [this](const Block &block) {
+           return block.state == BlockState::GpuReady && mayLeave(block);
+         });
 }
 
 WeightActions WeightStagehand::drop(std::string_view id) {
@@ -97,6 +169,7 @@ WeightActions WeightStagehand::drop(std::string_view id) {
     block.changedBytes = changed;
     throw;
   }
+  block.isReadAnew |= !inStep_;
   return actions;
 }
 
@@ -104,13 +177,20 @@ WeightActions WeightStagehand::evicted(std::string_view id) {
   Block &block = find(id);
   bool savedBack = block.state == BlockState::Evicting;
   move(block, BlockState::Unloaded);
+  WeightActions actions;
   if (savedBack) {
-    --occupied_;
     counts_->saveBackBytes += block.changedBytes;
     counts_->d2hBytes += block.changedBytes;
     block.changedBytes = 0;
+    if (!std::exchange(block.givesSlot, false)) {
+      --occupied_;
+    } else if (pending_.empty() || occupied_ < ring_.slots) {
+      actions.push_back({.kind = WeightAction::Kind::GiveSlot, .block = {}});
+    } else { // somebody waits for room, and what he waited for has failed
+      ring_.most = std::max(ring_.most, ++ring_.slots);
+      vramBytes_ += ring_.slotBytes;
+    }
   }
-  WeightActions actions;
   goOn(actions);
   return actions;
 }
@@ -123,8 +203,14 @@ WeightActions WeightStagehand::saveBackFailed(std::string_view id) {
                                                 ": no copy back is under way that could fail");
   move(block, BlockState::GpuReady);
   block.saveBackFailed = true;
-  vramBytes_ += block.bytes;
   --counts_->evictions;
+  if (!ownsMemory())
+    vramBytes_ += block.bytes;
+  if (std::exchange(block.givesSlot, false)) {
+    ++occupied_;
+    ring_.most = std::max(ring_.most, ++ring_.slots);
+    vramBytes_ += ring_.slotBytes;
+  }
   WeightActions actions;
   goOn(actions);
   if (!pending_.empty() && !isAnythingUnderWay() && actions.empty())
@@ -161,7 +247,7 @@ std::string WeightStagehand::describe() const {
 
 void WeightStagehand::failForRoom(const Block &block) const {
   throw Error(ErrorCode::DeviceOom, "weight stagehand: no room for block \"" + block.id + "\" (" +
-                                        std::to_string(block.bytes) + " bytes): " + std::to_string(ringSlots_) +
+                                        std::to_string(block.bytes) + " bytes): " + std::to_string(ring_.slots) +
                                         " slots, held by " + describe());
 }
 
@@ -184,14 +270,12 @@ bool WeightStagehand::tryLoad(Block &block, Priority priority, bool isNeeded, We
     if (slabs_.waits(block.id) || !slabs_.acquire(block.id, block.bytes, /*mayWait=*/isNeeded))
       return false;
   }
-  if (ringSlots_ > 0 && occupied_ >= ringSlots_) {
-    int64_t minDistance = isNeeded ? 0 : distance(block) + 1;
-    Block *leaving = bestToLeave(minDistance, /*evenFromWindow=*/false);
-    if (!leaving && isNeeded)
-      leaving = bestToLeave(minDistance, /*evenFromWindow=*/true);
+  if (ring_.slots > 0 && occupied_ >= ring_.slots) {
+    Block *leaving = isNeeded ? bestToLeave(0, {Reach::Usual, Reach::Window, Reach::Plan})
+                              : bestToLeave(distance(block) + 1, Reach::Usual);
     if (leaving)
       startEviction(*leaving, actions);
-    if (occupied_ >= ringSlots_) {
+    if (occupied_ >= ring_.slots) {
       if (!isNeeded || !isAnythingUnderWay())
         releaseSlabs(block);
       return false;
@@ -201,7 +285,8 @@ bool WeightStagehand::tryLoad(Block &block, Priority priority, bool isNeeded, We
   move(block, BlockState::Prefetching);
   ++occupied_;
   ++inflight_;
-  vramBytes_ += block.bytes;
+  if (!ownsMemory())
+    vramBytes_ += block.bytes;
   ++counts_->loads;
   actions.push_back({.kind = WeightAction::Kind::Load, .block = block.id, .priority = priority});
   return true;
@@ -227,7 +312,7 @@ void WeightStagehand::prefetch(WeightActions &actions) {
     Block &block = *cycle_[size_t(cursor_ + d) % cycle_.size()];
     if (block.state != BlockState::Unloaded || block.isPending)
       continue;
-    if (vramBytes_ >= highBytes() || inflight_ >= limit || !pending_.empty() ||
+    if ((vramBytes_ >= highBytes() && !ownsMemory()) || inflight_ >= limit || !pending_.empty() ||
         !tryLoad(block, priorityOfLoad(d), /*isNeeded=*/false, actions))
       return;
   }
@@ -248,7 +333,7 @@ WeightActions WeightStagehand::loaded(std::string_view id, const LoadTimes &time
   counts_->copyMs += times.copyMs;
   counts_->fileReadMs += times.fileReadMs;
   if (times.copyMs > 0)
-    block.loadMs = times.copyMs;
+    block.loadMs = times.copyMs + times.fileReadMs;
   releaseSlabs(block);
   WeightActions actions;
   goOn(actions);
@@ -284,7 +369,8 @@ void WeightStagehand::dropLoad(Block &block, WeightActions &actions) {
   --occupied_;
   --counts_->loads;
   block.failedOnce = false;
-  vramBytes_ -= block.bytes;
+  if (!ownsMemory())
+    vramBytes_ -= block.bytes;
   releaseSlabs(block);
   servePending(actions);
 }
@@ -293,27 +379,37 @@ void WeightStagehand::dropLoad(Block &block, WeightActions &actions) {
 // Planned
 //===----------------------------------------------------------------------===//
 
-/// Between steps: a new plan where times have changed by more than a tenth.
+/// Between steps: a new plan where times have changed by more than a tenth, or
+/// where there are more slots or fewer. What is planned is slots that were there
+/// all through the step.
 void WeightStagehand::replan() {
-  if (config_.policy != WeightStagehandConfig::Policy::Planned || cycle_.empty())
+  if (config_.policy != WeightStagehandConfig::Policy::Planned || cycle_.empty() || !isTraining_)
     return;
   std::vector<PlannedWeight> weights;
-  int64_t slot = 0, streamed = 0;
+  int64_t streamed = 0, kept = 0;
   for (const Block &block : blocks_) {
-    if (!block.positions.empty() && block.computeMs <= 0 && block.loadMs <= 0)
+    if (!block.positions.empty() && (block.computeMs <= 0 || block.loadMs <= 0))
       return; // not all are known yet
-    weights.push_back({block.bytes, block.computeMs, block.loadMs});
-    slot = std::max(slot, block.bytes);
+    PlannedWeight &weight = weights.emplace_back();
+    weight = {ring_.slots > 0 ? 1 : block.bytes, block.computeMs, block.loadMs, block.isReadAnew};
     streamed += block.state == BlockState::GpuReady ? block.bytes : 0;
+    if (block.kept) { // it is there, whatever is planned
+      kept += std::exchange(weight.size, 0);
+      weight.loadMs = 0;
+    }
   }
-  if (plan_ && !hasDrifted(*plan_, weights))
-    return;
   // What others have allocated is not ours to plan with.
-  int64_t cap = ringSlots_ > 0 ? ringSlots_ * slot : limits_.highBytes - (vramBytes_ - streamed);
+  WeightRoom room{.cap = limits_.highBytes - (vramBytes_ - streamed) - kept};
+  if (ring_.slots > 0)
+    room = {.cap = leastSlots_ - kept, .openBeside = ring_.openAtOnce - 1};
+  bool isOfThisRoom = plan_ && (ring_.slots == 0 || plan_->cap == room.cap);
+  if (isOfThisRoom && !hasDrifted(*plan_, weights))
+    return;
   std::vector<uint32_t> order;
   for (const Block *block : cycle_)
     order.push_back(block->index);
-  plan_ = planWeights(order, std::move(weights), cap, std::min<int64_t>(config_.prefetchWindowBlocks, 1));
+  plan_ = planWeights(order, std::move(weights), room, std::min<int64_t>(config_.prefetchWindowBlocks, 1),
+                      isOfThisRoom ? &*plan_ : nullptr);
   for (Block &block : blocks_)
     block.isPlannedResident = std::ranges::binary_search(plan_->resident, block.index);
 }

@@ -19,7 +19,10 @@ static constexpr size_t rollingSteps = 100;
 static constexpr double trendMiB = 50;
 
 void WeightStagehand::addStall(double milliseconds) { counts_->stallMs += milliseconds; }
-void WeightStagehand::addFileRead(double milliseconds) { counts_->fileReadMs += milliseconds; }
+
+std::string WeightStagehand::addPoolWait(std::string_view id, double milliseconds) {
+  return slabs_.addWait(find(id).id, milliseconds);
+}
 
 Json WeightStagehand::makeRecord(bool aborted) const {
   const Counts &counts = *counts_;

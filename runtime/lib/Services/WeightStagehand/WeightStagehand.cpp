@@ -68,7 +68,7 @@ void WeightStagehand::restate(std::string_view id, int64_t bytes, bool staged) {
     throw Error(ErrorCode::StateTransition, text(block.id) + " is " + std::string(nameOf(block.state)) +
                                                 ": it cannot be stored in another form now");
   checkBytes(block.id, bytes, staged);
-  if (block.state == BlockState::Prefetching)
+  if (block.state == BlockState::Prefetching && !ownsMemory())
     vramBytes_ += bytes - block.bytes;
   block.bytes = bytes;
   block.staged = staged;
@@ -193,8 +193,11 @@ void WeightStagehand::beginStep(int64_t step, bool isTraining) {
   step_ = step;
   inStep_ = true;
   *counts_ = {};
-  for (Block &block : blocks_)
+  leastSlots_ = ring_.slots;
+  for (Block &block : blocks_) {
     block.usedInStep = block.saveBackFailed = false;
+    block.isReadAnew &= block.state != BlockState::GpuReady;
+  }
 }
 
 void WeightStagehand::enterPhase(StepPhase phase) {

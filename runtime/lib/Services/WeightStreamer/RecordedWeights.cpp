@@ -20,12 +20,15 @@ static double toMiB(int64_t bytes) { return double(bytes) / 1048576; }
 
 static Json answerOf(const WeightActions &actions) {
   Json issued = Json::array(), evict = Json::array();
+  int64_t given = 0;
   for (const WeightAction &action : actions)
     if (action.kind == WeightAction::Kind::Load)
       issued.push_back({action.block, nameOf(action.priority)});
-    else
+    else if (action.kind == WeightAction::Kind::Evict)
       evict.push_back({action.block, action.saveBack});
-  return {{"issued", issued}, {"evict", evict}};
+    else
+      ++given;
+  return {{"issued", issued}, {"evict", evict}, {"given_slots", given}};
 }
 
 static Json answerOf(const BeforeBlock &before) {
@@ -89,8 +92,25 @@ void RecordedWeights::setOrder(StepPhase phase, std::span<const std::string> ids
        });
 }
 
-void RecordedWeights::setRing(int64_t slots) {
-  tell([&] { policy_.setRing(slots); }, [&] { return Json{{"op", "ring"}, {"slots", slots}}; });
+void RecordedWeights::setRing(const WeightRing &ring) {
+  tell([&] { policy_.setRing(ring); },
+       [&] {
+         return Json{{"op", "ring"},
+                     {"slots", ring.slots},
+                     {"most", ring.most},
+                     {"slot_bytes", ring.slotBytes},
+                     {"open", ring.openAtOnce}};
+       });
+}
+
+void RecordedWeights::measure(int64_t allocatedBytes, std::optional<int64_t> reservedBytes) {
+  tell([&] { policy_.measure(allocatedBytes, reservedBytes); },
+       [&] {
+         Json event = {{"op", "measure"}, {"vram_allocated_mb", toMiB(allocatedBytes)}};
+         if (reservedBytes)
+           event["vram_reserved_mb"] = toMiB(*reservedBytes);
+         return event;
+       });
 }
 
 void RecordedWeights::restate(std::string_view id, int64_t bytes, bool staged) {
@@ -191,6 +211,13 @@ WeightActions RecordedWeights::makeRoom(int64_t bytes) {
 
 void RecordedWeights::addStall(double milliseconds) {
   tell([&] { policy_.addStall(milliseconds); }, [&] { return Json{{"op", "stall"}, {"ms", milliseconds}}; });
+}
+
+std::string RecordedWeights::addPoolWait(std::string_view id, double milliseconds) {
+  std::string warning = policy_.addPoolWait(id, milliseconds);
+  if (log_)
+    add(Json{{"op", "pool_wait"}, {"id", id}, {"ms", milliseconds}}, {{"warning", warning}});
+  return warning;
 }
 
 void RecordedWeights::abortStep() {

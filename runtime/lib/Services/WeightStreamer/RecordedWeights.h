@@ -37,7 +37,8 @@ public:
 
   void registerBlock(const WeightBlock &block);
   void setOrder(StepPhase phase, std::span<const std::string> ids);
-  void setRing(int64_t slots);
+  void setRing(const WeightRing &ring);
+  void measure(int64_t allocatedBytes, std::optional<int64_t> reservedBytes = {});
   void restate(std::string_view id, int64_t bytes, bool staged);
 
   void beginStep(int64_t step, bool isTraining = true);
@@ -57,6 +58,7 @@ public:
   WeightActions drop(std::string_view id);
   WeightActions makeRoom(int64_t bytes);
   void addStall(double milliseconds);
+  std::string addPoolWait(std::string_view id, double milliseconds);
   void abortStep();
   void abandonUses();
   WeightActions endStep();

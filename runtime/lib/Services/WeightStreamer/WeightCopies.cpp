@@ -24,20 +24,24 @@ void WeightStreamer::Impl::mark(Queue queue, const std::shared_ptr<Stopwatch> &w
   device->enqueue(queue, after, std::move(work));
 }
 
-/// What the policy sees is the memory of others and the blocks that it knows,
-/// not the ring, which is always there.
-int64_t WeightStreamer::Impl::usedBytes() const {
-  int64_t used = int64_t(device->memory().liveBytes(Space::DeviceDram));
-  for (const auto &slot : ring)
-    used -= int64_t(slot->bytes());
-  for (const auto &block : blocks)
-    used += block->slot ? int64_t(block->storedBytes) : 0;
-  return used;
+/// All that is allocated, the ring included.
+int64_t WeightStreamer::Impl::usedBytes() const { return int64_t(device->memory().liveBytes(Space::DeviceDram)); }
+
+/// What cannot be given out in one piece: what is allocated and the holes between.
+int64_t WeightStreamer::Impl::reservedBytes() const {
+  for (const SpaceInfo &info : device->spaces())
+    if (info.space == Space::DeviceDram)
+      return int64_t(info.capacityBytes - std::min(info.capacityBytes, device->freeMemory(info.space).largestRange));
+  return usedBytes();
 }
 
 void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
   promised += size_t(std::ranges::count(actions, WeightAction::Kind::Load, &WeightAction::kind));
   for (const WeightAction &action : actions) {
+    if (action.kind == WeightAction::Kind::GiveSlot) {
+      giveSlot();
+      continue;
+    }
     Block &block = *byId.at(action.block);
     if (action.kind == WeightAction::Kind::Load) {
       --promised;
@@ -69,8 +73,7 @@ bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
     return false;
   block.error.reset();
   block.slot->forgetOutcome();
-  block.copyWatch = std::make_shared<Stopwatch>();
-  mark(Queue::HostToDevice, block.copyWatch, /*isEnd=*/false, {});
+  block.copyWatch = std::make_shared<LoadWatch>();
   TransferOptions how;
   how.priority = priority == Priority::Speculative ? TransferPriority::Speculative : TransferPriority::Required;
   try {
@@ -79,19 +82,33 @@ bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
   } catch (const Error &error) {
     block.error = error;
   }
+  device->enqueue(Queue::HostToDevice, {},
+                  Work{[watch = block.copyWatch, clock = device.get()] { watch->end = clock->seconds(); }, {}, {}});
   block.copied = block.slot->uses();
   block.copied.join(Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)));
-  mark(Queue::HostToDevice, block.copyWatch, /*isEnd=*/true, {});
   return true;
+}
+
+/// Of the copies of a load; `after`: when the first of them could begin.
+void WeightStreamer::Impl::startClock(Block &block, const Fence &after) {
+  if (std::exchange(block.copyWatch->isStarted, true))
+    return;
+  device->enqueue(Queue::HostToDevice, after,
+                  Work{[watch = block.copyWatch, clock = device.get()] { watch->begin = clock->seconds(); }, {}, {}});
 }
 
 /// A weight that its slab does not give is followed by all of the block again,
 /// with its unit in the source's form.
 void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset) {
+  Fence free = block.slot->uses();
+  for (const Weight *weight : block.weights)
+    if (!weight->file && weight->source.host)
+      free.join(weight->source.host.storage()->writes());
   for (const Weight *weight : block.weights) {
     Tensor target = Tensor::in(block.slot, weight->desc);
     how.consumer = weight->consumer;
     if (weight->slab) {
+      startClock(block, {}); // its codes lie elsewhere first
       try {
         weight->slab->serveInto(weight->value.name, target, how);
       } catch (const Error &error) {
@@ -99,10 +116,14 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
         return queueWeights(block, how, slabOffset);
       }
     } else if (weight->source.inSlab) {
+      startClock(block, {});
       options.slab->serveInto(weight->source.name, target, how);
     } else if (weight->file) {
-      engine.copyInto(stage(block, *weight, slabOffset), target, how);
+      Tensor staged = stage(block, *weight, slabOffset);
+      startClock(block, free);
+      engine.copyInto(staged, target, how);
     } else {
+      startClock(block, free);
       engine.copyInto(weight->source.host, target, how);
     }
   }
@@ -131,13 +152,15 @@ Tensor WeightStreamer::Impl::stage(Block &block, const Weight &weight, uint64_t 
     tensor = Tensor::onHost(device, weight.entry->shape, *weight.entry->element);
     block.unpinned.push_back(tensor);
   }
-  readInto(weight, tensor);
+  readInto(block, weight, tensor);
   return tensor;
 }
 
-void WeightStreamer::Impl::readInto(const Weight &weight, const Tensor &target) {
+void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, const Tensor &target) {
   Storage &storage = *target.storage();
-  auto read = [file = weight.file, entry = weight.entry, data = target.bytes(), outcome = storage.outcome()] {
+  auto read = [file = weight.file, entry = weight.entry, data = target.bytes(), outcome = storage.outcome(),
+               watch = block.copyWatch, clock = device.get()] {
+    double begin = clock->seconds();
     try {
       file->checkUnchanged();
       file->read(*entry, 0, {data, entry->bytes});
@@ -145,6 +168,7 @@ void WeightStreamer::Impl::readInto(const Weight &weight, const Tensor &target) 
     } catch (const Error &error) {
       outcome->fail(error);
     }
+    watch->addRead(clock->seconds() - begin);
   };
   uint64_t entry = device->enqueue(Queue::HostToDevice, storage.uses(), Work{std::move(read), {}, "read weights"});
   storage.addWrite(Fence(Queue::HostToDevice, entry));
@@ -166,7 +190,7 @@ void WeightStreamer::Impl::finishLoad(Block &block, bool isNeeded) {
   std::erase(loading, &block);
   if (!error) {
     countServed(block);
-    carryOut(policy->loaded(block.id, {.copyMs = block.copyWatch->milliseconds()}));
+    carryOut(policy->loaded(block.id, block.copyWatch->times()));
     return;
   }
   LoadFailure failure = policy->loadFailed(block.id);
@@ -188,6 +212,10 @@ void WeightStreamer::Impl::release(Block &block) {
   block.slot->forgetOutcome();
   freeSlots.push_back(std::move(block.slot));
   block.slot = nullptr;
+  if (owedSlots && freeSlots.size() > promised) {
+    --owedSlots;
+    giveSlot();
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -292,33 +320,72 @@ void WeightStreamer::Impl::endSaves() {
   }
 }
 
-/// One slot less, of a block that leaves by score; false if none can.
-bool WeightStreamer::Impl::tryShrink() {
-  policy->setRing(int64_t(ring.size()) - 1);
-  if (freeSlots.size() <= promised) {
-    carryOut(policy->makeRoom(1));
-    endSaves();
-  }
-  if (freeSlots.size() <= promised) {
-    policy->setRing(int64_t(ring.size()));
+//===----------------------------------------------------------------------===//
+// The ring
+//===----------------------------------------------------------------------===//
+
+/// One slot more; false if there is no memory for it. Nobody makes room for it but
+/// for what programs need at once.
+bool WeightStreamer::Impl::takeSlot() {
+  bool isNeeded = ring.size() < leastSlots;
+  DeviceMemory &memory = device->memory();
+  if (!isNeeded && (memory.liveBytes(Space::DeviceDram) + slotBytes > memory.budget(Space::DeviceDram) ||
+                    device->freeMemory(Space::DeviceDram).largestRange < slotBytes))
     return false;
+  if (options.reserve && !options.reserve(Space::DeviceDram, slotBytes))
+    return false;
+  OwnerId owner =
+      memory.intern({.program = {}, .value = "(weights)", .role = "parameter", .block = {}, .location = {}});
+  try {
+    ring.push_back(Storage::allocate(device, Space::DeviceDram, slotBytes, slotAlignment, owner));
+  } catch (const Error &error) {
+    if (options.release)
+      options.release(Space::DeviceDram, slotBytes);
+    if (error.code() != ErrorCode::DeviceOom || isNeeded)
+      throw;
+    return false;
+  }
+  freeSlots.push_back(ring.back());
+  return true;
+}
+
+/// What used it last may still run: the memory is given out after that.
+void WeightStreamer::Impl::giveSlot() {
+  if (freeSlots.size() <= promised) {
+    ++owedSlots;
+    return;
   }
   std::erase(ring, freeSlots.back());
   if (options.release)
-    options.release(Space::DeviceDram, freeSlots.back()->bytes());
+    options.release(Space::DeviceDram, slotBytes);
   freeSlots.pop_back();
-  return true;
+}
+
+void WeightStreamer::Impl::growRing(const Block &next) {
+  const WeightStagehand &stagehand = policy->policy();
+  if (stagehand.ring().slots == stagehand.ring().most)
+    return;
+  policy->measure(usedBytes());
+  while (stagehand.wantsSlot(next.id) && takeSlot()) {
+    WeightRing more = stagehand.ring();
+    ++more.slots;
+    policy->setRing(more);
+  }
 }
 
 uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
   Impl &s = *impl_;
-  if (!s.policy || std::exchange(s.isMakingRoom, true))
+  if (!s.policy || s.isMakingRoom)
     return 0;
-  uint64_t freed = 0, slotBytes = s.ring.empty() ? 0 : s.ring.front()->bytes();
-  while (freed < bytes && s.ring.size() > s.leastSlots && s.tryShrink())
-    freed += slotBytes;
-  s.isMakingRoom = false;
-  return freed;
+  struct Scope {
+    bool &is;
+    explicit Scope(bool &is) : is(is) { is = true; }
+    ~Scope() { is = false; }
+  } scope(s.isMakingRoom);
+  uint64_t before = ringBytes();
+  s.carryOut(s.policy->makeRoom(int64_t(std::min<uint64_t>(bytes, INT64_MAX))));
+  s.endSaves();
+  return before - ringBytes();
 }
 
 void WeightStreamer::flush() {
@@ -402,7 +469,14 @@ void WeightStreamer::Impl::poll() {
 
 /// Until the block is there, one copy after another.
 void WeightStreamer::Impl::awaitLoad(Block &block) {
+  bool waitsForSlabs = policy->policy().slabs().waits(block.id);
+  double from = device->seconds();
   while (policy->state(block.id) != BlockState::GpuReady) {
+    if (waitsForSlabs && !policy->policy().slabs().waits(block.id)) {
+      waitsForSlabs = false;
+      if (std::string text = policy->addPoolWait(block.id, 1000 * (device->seconds() - from)); !text.empty())
+        options.warn(text);
+    }
     auto own = std::ranges::find(loading, &block);
     if (own != loading.end()) {
       device->wait(block.copied);

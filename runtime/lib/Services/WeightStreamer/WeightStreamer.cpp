@@ -21,16 +21,21 @@
 
 namespace segue::inline runtime {
 
-/// Where a parameter begins in its slot: what device_dram asks for.
-static constexpr uint64_t slotAlignment = 512;
+/// As CUDA counts.
+static constexpr int64_t mostUrgentCopy = -5, leastUrgentCopy = 0;
 
-static uint64_t alignUp(uint64_t value) { return (value + slotAlignment - 1) / slotAlignment * slotAlignment; }
+static uint64_t alignUp(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 WeightStreamer::Impl::Impl(DeviceRef device, WeightStagehandConfig config, WeightStreamerOptions options)
     : device(std::move(device)), config(std::move(config)), options(std::move(options)),
       engine(this->device->transfer()) {
   if (!this->options.warn)
     this->options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
+  // No driver has streams of several priorities: the range is that of the key.
+  std::string warning;
+  this->config.copyStreamPriority = this->config.copyPriority(mostUrgentCopy, leastUrgentCopy, &warning);
+  if (!warning.empty())
+    this->options.warn(warning);
 }
 
 WeightStreamer::WeightStreamer(DeviceRef device, WeightStagehandConfig config, WeightStreamerOptions options)
@@ -158,6 +163,7 @@ void WeightStreamer::Impl::stop() {
     claim->scope.release();
   looks.clear();
   runs.clear();
+  earlierMost = policy ? policy->policy().ring().most : earlierMost;
   policy.reset();
   freeSlots.clear();
   loading.clear();
@@ -181,7 +187,7 @@ void WeightStreamer::Impl::stop() {
       options.release(Space::HostPinned, poolBytes);
   }
   poolBytes = 0;
-  promised = 0;
+  promised = owedSlots = 0;
   leastSlots = 1;
   if (!ring.empty())
     earlierRingBytes = int64_t(ring.size() * ring.front()->bytes());
@@ -275,7 +281,7 @@ void WeightStreamer::Impl::makeBlocks() {
     TensorDesc placed = *weight->desc;
     placed.layout.offset = block->slotBytes;
     placed.layout.alignment = slotAlignment;
-    block->slotBytes = alignUp(block->slotBytes + placed.spanBytes());
+    block->slotBytes = alignUp(block->slotBytes + placed.spanBytes(), slotAlignment);
     weight->desc = std::make_shared<const TensorDesc>(std::move(placed));
     weight->block = block;
     block->storedBytes += weight->storedBytes;
@@ -379,7 +385,7 @@ void WeightStreamer::Impl::takePool(const WeightLimits &limits) {
 
 void WeightStreamer::Impl::takeMemory() {
   WeightSizes sizes;
-  uint64_t slotBytes = 0;
+  slotBytes = 0;
   std::string largest;
   for (const auto &block : blocks) {
     sizes.largestBlockBytes = std::max(sizes.largestBlockBytes, int64_t(block->storedBytes));
@@ -411,30 +417,20 @@ void WeightStreamer::Impl::takeMemory() {
   if (slots < int64_t(leastSlots) && !blocks.empty())
     refuse(std::to_string(left) + " are left below the high watermark of " + std::to_string(limits.highBytes) +
            " bytes");
-  OwnerId owner =
-      memory.intern({.program = {}, .value = "(weights)", .role = "parameter", .block = {}, .location = {}});
-  for (int64_t i = 0; i < slots; ++i) {
-    if (options.reserve && !options.reserve(Space::DeviceDram, slotBytes))
-      break;
-    try {
-      ring.push_back(Storage::allocate(device, Space::DeviceDram, slotBytes, slotAlignment, owner));
-    } catch (const Error &error) {
-      if (options.release)
-        options.release(Space::DeviceDram, slotBytes);
-      if (error.code() != ErrorCode::DeviceOom || ring.size() < leastSlots)
-        throw;
+  while (int64_t(ring.size()) < slots)
+    if (!takeSlot())
       break; // fewer are slower, never wrong
-    }
-  }
   if (ring.size() < leastSlots && !blocks.empty())
     refuse("Conductor grants " + std::to_string(ring.size()) + " below vram_soft_cap_mb");
   if (std::ranges::any_of(blocks, [](const auto &block) { return block->isStaged; }))
     takePool(limits);
   if (config.telemetry.enabled && !telemetry)
     telemetry.emplace(config.telemetry.file, options.warn);
-  freeSlots.assign(ring.begin(), ring.end());
   policy.emplace(config, limits, options.events);
-  policy->setRing(int64_t(ring.size()));
+  policy->setRing({.slots = int64_t(ring.size()),
+                   .most = std::min(std::max(slots, earlierMost), int64_t(blocks.size())),
+                   .slotBytes = int64_t(slotBytes),
+                   .openAtOnce = int64_t(leastSlots)});
   policy->setHints(hints);
 }
 
@@ -485,6 +481,7 @@ void WeightStreamer::Impl::endStep(bool aborted) {
   if (!looks.empty())
     device->wait(looks.back().done);
   takeObservations(/*all=*/true);
+  policy->measure(usedBytes(), reservedBytes());
   if (aborted)
     policy->abortStep();
   else
@@ -594,6 +591,7 @@ void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
     s.device->wait(s.computed);
     s.poll();
   }
+  s.growRing(*block);
   BeforeBlock before = s.policy->beforeBlock(block->id, s.usedBytes());
   s.carryOut(before.actions);
   if (before.use != BeforeBlock::Use::Hit) {
@@ -676,9 +674,7 @@ int64_t WeightStreamer::headroomBytes() const { return policy().headroomBytes();
 
 int64_t WeightStreamer::slots() const { return int64_t(impl_->ring.size()); }
 
-uint64_t WeightStreamer::ringBytes() const {
-  return impl_->ring.empty() ? 0 : impl_->ring.size() * impl_->ring.front()->bytes();
-}
+uint64_t WeightStreamer::ringBytes() const { return impl_->ring.size() * impl_->slotBytes; }
 
 Json WeightStreamer::record() const { return impl_->lastRecord; }
 

@@ -26,7 +26,30 @@ struct Stopwatch {
   double milliseconds() const { return std::max(0.0, 1000 * (end.load() - begin.load())); }
 };
 
+/// What a load takes on the queue of the link, which sets it: from when its slot
+/// is free on, less the reads of files between its copies.
+struct LoadWatch {
+  /// Before the copies began: -1.
+  std::atomic<double> begin{-1}, end{0};
+  std::atomic<double> readSeconds{0}, readBetween{0};
+  /// That is queued. Of the thread that submits.
+  bool isStarted = false;
+
+  void addRead(double seconds) {
+    readSeconds = readSeconds + seconds;
+    if (begin >= 0)
+      readBetween = readBetween + seconds;
+  }
+  LoadTimes times() const {
+    double copySeconds = begin >= 0 ? end - begin - readBetween : 0;
+    return {.copyMs = 1000 * std::max(0.0, copySeconds), .fileReadMs = 1000 * readSeconds};
+  }
+};
+
 struct WeightStreamer::Impl {
+  /// Where a parameter begins in its slot: what device_dram asks for.
+  static constexpr uint64_t slotAlignment = 512;
+
   struct Block;
   struct ProgramPlan;
   struct Weight {
@@ -65,7 +88,8 @@ struct WeightStreamer::Impl {
     std::shared_ptr<Storage> slot;
     /// Of the copies that load it, or save it back.
     Fence copied;
-    std::shared_ptr<Stopwatch> copyWatch, computeWatch;
+    std::shared_ptr<LoadWatch> copyWatch;
+    std::shared_ptr<Stopwatch> computeWatch;
     std::vector<PinnedSlab> slabs;
     /// What had no place in a slab.
     std::vector<Tensor> unpinned;
@@ -159,7 +183,8 @@ struct WeightStreamer::Impl {
   bool queueLoad(Block &block, Priority priority);
   void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
   Tensor stage(Block &block, const Weight &weight, uint64_t &slabOffset);
-  void readInto(const Weight &weight, const Tensor &target);
+  void readInto(const Block &block, const Weight &weight, const Tensor &target);
+  void startClock(Block &block, const Fence &after);
   void finishLoad(Block &block, bool isNeeded);
   void evict(Block &block, bool saveBack);
   bool queueSaveBack(Block &block);
@@ -170,12 +195,16 @@ struct WeightStreamer::Impl {
   /// What the device has of a block is not used again.
   void drop(Block &block);
   void endSaves();
-  bool tryShrink();
+  bool takeSlot();
+  void giveSlot();
+  /// Takes slots again that were given back under pressure, before a block.
+  void growRing(const Block &next);
   bool isSeenOutside(const Weight &weight) const;
   void poll();
   void awaitLoad(Block &block);
   void mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after);
   int64_t usedBytes() const;
+  int64_t reservedBytes() const;
 
   void beginStep();
   void endStep(bool aborted);
@@ -209,13 +238,16 @@ struct WeightStreamer::Impl {
   std::shared_ptr<std::vector<std::shared_ptr<Claim>>> claims = std::make_shared<std::vector<std::shared_ptr<Claim>>>();
   std::vector<std::shared_ptr<Storage>> ring;
   std::deque<std::shared_ptr<Storage>> freeSlots;
+  uint64_t slotBytes = 0;
+  /// To be given back when there is a block less in them.
+  size_t owedSlots = 0;
   /// Loads that were decided and are not queued yet: their slots are spoken for.
   size_t promised = 0;
   /// Of the ring: as many as programs have open at once.
   size_t leastSlots = 1;
   /// Of the ring before, if this is another start: what programs have taken since
   /// the first fits beside it.
-  int64_t earlierRingBytes = 0;
+  int64_t earlierRingBytes = 0, earlierMost = 0;
   WeightHints hints;
   std::optional<PinnedPool> pool;
   uint64_t poolBytes = 0;

@@ -21,8 +21,11 @@
 namespace segue::inline runtime {
 
 struct PlannedWeight {
-  int64_t bytes = 0;
+  /// What it holds of the cap: bytes, or, in a ring, one slot.
+  int64_t size = 0;
   double computeMs = 0, loadMs = 0;
+  /// Its bytes are read anew in every step, wherever it lies.
+  bool isReadAnew = false;
   bool operator==(const PlannedWeight &) const = default;
 };
 
@@ -34,21 +37,34 @@ struct WeightPlan {
   double exposedMs = 0;
   /// What it was made from.
   std::vector<PlannedWeight> weights;
+  int64_t cap = 0;
+};
+
+/// What the memory for weights holds, in the unit of PlannedWeight::size.
+struct WeightRoom {
+  int64_t cap = 0;
+  /// Of the cap, for blocks that programs have open beside the one that runs.
+  int64_t openBeside = 0;
 };
 
 /// Compute waiting for loads in one step that repeats: one link, loads in order
-/// and no earlier than `window` uses ahead, into window + 1 slots whose last
-/// contents are reused. `order`: indices of blocks as the step uses them.
+/// and no earlier than `window` uses ahead, into what residents leave of the
+/// room. Where it is full the block leaves whose next use is farthest for its
+/// size, and for a load ahead only one that is needed later.
 double exposedLoadMs(std::span<const uint32_t> order, std::span<const PlannedWeight> weights, int64_t window,
-                     const std::vector<bool> &resident);
+                     const std::vector<bool> &resident, const WeightRoom &room);
 
-/// The best plan whose window and resident blocks fit in `capBytes`; among
-/// equals the smallest window, then the fewest resident blocks. `leastWindow`
-/// is used where not even that fits.
-WeightPlan planWeights(std::span<const uint32_t> order, std::vector<PlannedWeight> weights, int64_t capBytes,
-                       int64_t leastWindow);
+/// The best plan whose resident blocks leave room for what runs and for the
+/// window; among equals the one that is best if loads take a tenth longer and
+/// blocks run a tenth shorter than measured, which is as far as times may drift;
+/// then the smallest window, then the fewest resident blocks. `leastWindow` is
+/// used where not even that fits. What the plan `before` keeps stays unless
+/// others would save a tenth: to change them costs their loads.
+WeightPlan planWeights(std::span<const uint32_t> order, std::vector<PlannedWeight> weights, const WeightRoom &room,
+                       int64_t leastWindow, const WeightPlan *before = nullptr);
 
-/// True if a time differs from the plan's by more than 10 %.
+/// True if a time differs from the plan's by more than 10 %, or what it was made
+/// for is not so any more.
 bool hasDrifted(const WeightPlan &plan, std::span<const PlannedWeight> now);
 
 } // namespace segue::inline runtime

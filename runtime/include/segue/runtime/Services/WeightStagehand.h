@@ -63,8 +63,20 @@ struct WeightBlock {
   std::string model, source;
 };
 
+/// Slots on the device that loads go to, each for any block.
+struct WeightRing {
+  /// There now, and how many there may be; 0: no limit but the watermarks.
+  int64_t slots = 0, most = 0;
+  /// Of each. 0: their memory is nobody's to give back, and what counts against
+  /// the watermarks is the bytes of the blocks in them.
+  int64_t slotBytes = 0;
+  /// Blocks that programs use at once.
+  int64_t openAtOnce = 1;
+};
+
 struct WeightAction {
-  enum class Kind : uint8_t { Load, Evict };
+  /// GiveSlot: the memory of a slot with no block in it is given back.
+  enum class Kind : uint8_t { Load, Evict, GiveSlot };
   Kind kind = Kind::Load;
   std::string block;
   /// Of a Load.
@@ -131,9 +143,16 @@ public:
   /// The compiled order of a phase: forward, backward, optimizer. A block may
   /// occur several times or not at all. Throws NameUnknown.
   void setOrder(StepPhase phase, std::span<const std::string> ids);
-  /// Loads go to so many slots on the device, each for any block; 0: no limit
-  /// but the watermarks.
-  void setRing(int64_t slots) { ringSlots_ = slots; }
+  /// Slots were taken, or given back by somebody else. A plan is made anew for
+  /// the next step.
+  void setRing(const WeightRing &ring);
+  /// The same for slots whose memory stays.
+  void setRing(int64_t slots) { setRing({.slots = slots, .most = slots}); }
+  const WeightRing &ring() const { return ring_; }
+  /// True if one more slot would be used and memory is below the low watermark, or
+  /// if `next`, which runs next, has no other way to a place: what is in the slots
+  /// cannot leave. To be asked before a block, after measure().
+  bool wantsSlot(std::string_view next = {}) const;
   /// The block is stored in another form from its next load on, or from the one
   /// under way. Throws StateTransition while it is on the device, InvalidArgument
   /// as registerBlock does.
@@ -197,11 +216,14 @@ public:
   WeightActions drop(std::string_view id);
 
   /// Somebody needs `bytes` of the device: what leaves, by score, whatever the
-  /// watermarks say.
+  /// watermarks and the plan say. Slots are given back for good, until as few are
+  /// left as programs need at once.
   WeightActions makeRoom(int64_t bytes);
 
   void addStall(double milliseconds);
-  void addFileRead(double milliseconds);
+  /// A block that was needed has waited so long for slabs of the pool. Returns a
+  /// warning if that was 100 ms or more, or nothing.
+  std::string addPoolWait(std::string_view id, double milliseconds);
 
   /// Use counts are 0 afterwards: compute has drained.
   void abortStep();
@@ -292,9 +314,18 @@ private:
   void buildOrder();
   int64_t distance(const Block &block) const;
   int64_t highBytes() const;
-  bool canLeave(const Block &block, bool evenFromWindow = false) const;
-  Block *bestToLeave(int64_t minDistance, bool evenFromWindow);
-  void startEviction(Block &block, WeightActions &actions);
+  int64_t lowBytes() const { return limits_.lowBytes - (limits_.highBytes - highBytes()); }
+  /// Who may leave: by the rules of a step; blocks of the window, too; and those
+  /// that the plan keeps.
+  enum class Reach : uint8_t { Usual, Window, Plan };
+  bool mayLeave(const Block &block) const;
+  bool canLeave(const Block &block, Reach reach) const;
+  Block *bestToLeave(int64_t minDistance, Reach reach);
+  Block *bestToLeave(int64_t minDistance, std::initializer_list<Reach> order);
+  void startEviction(Block &block, WeightActions &actions, bool givesSlot = false);
+  void giveSlot(WeightActions &actions);
+  int64_t leastSlots(Reach reach) const;
+  bool ownsMemory() const { return ring_.slotBytes > 0; }
   void relievePressure(WeightActions &actions);
   bool tryLoad(Block &block, Priority priority, bool isNeeded, WeightActions &actions);
   void servePending(WeightActions &actions);
@@ -313,7 +344,9 @@ private:
   WeightLimits limits_;
   HostSlabQueue slabs_;
   WeightHints hints_;
-  int64_t ringSlots_ = 0;
+  WeightRing ring_;
+  /// Slots at the lowest in the step.
+  int64_t leastSlots_ = 0;
   std::deque<Block> blocks_;
   std::unordered_map<std::string, Block *> byId_;
 

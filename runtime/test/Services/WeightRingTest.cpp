@@ -1,0 +1,352 @@
+//===- WeightRingTest.cpp - slots that weights stream through -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What a ring of slots does at work: plans for it, memory that it gives back
+// under pressure and takes again, and the times that are measured of it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ErrorOf.h"
+#include "StreamedChains.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/ForwardEvents.h"
+#include "segue/runtime/Session/Safetensors.h"
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <unistd.h>
+
+using namespace segue;
+using namespace segue::test;
+
+/// h.0 of four layers, then seven of one each.
+static constexpr ChainSize uneven{.layers = 11, .isTrained = false, .firstLayers = 4};
+
+static std::vector<std::pair<std::vector<float>, std::vector<float>>> courseWithout(const char *spec, ChainSize first,
+                                                                                    ChainSize second, int steps) {
+  Model model(Device::open(spec), first, second);
+  model.placeAll();
+  std::vector<std::pair<std::vector<float>, std::vector<float>>> course;
+  for (int i = 0; i < steps; ++i)
+    course.push_back(model.step(nullptr));
+  return course;
+}
+
+class WeightRingTest : public testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(All, WeightRingTest,
+                         testing::Values("cpu", "sim:dram=4MiB,link=1GB/s", "sim:dram=4MiB,adversarial=1",
+                                         "sim:dram=4MiB,adversarial=2"));
+
+//===----------------------------------------------------------------------===//
+// Plans
+//===----------------------------------------------------------------------===//
+
+// A large block and small ones: each takes a slot, and a plan leaves slots for
+// what runs.
+TEST_P(WeightRingTest, PlannedTrainsBlocksOfUnequalSize) {
+  constexpr int steps = 6;
+  auto expected = courseWithout(GetParam(), uneven, trained, steps);
+  for (int64_t slots : {1, 2, 3, 5}) {
+    SCOPED_TRACE(std::to_string(slots) + " slots");
+    DeviceRef device = Device::open(GetParam());
+    Model model(device, uneven, trained);
+    WeightStreamer streamer(device, quiet(R"(, "policy": "planned", "prefetch_window_blocks": 2)"), {.slots = slots});
+    model.stream(streamer);
+    for (int i = 0; i < steps; ++i)
+      ASSERT_EQ(model.step(&streamer), expected[size_t(i)]) << "step " << i;
+    ASSERT_TRUE(streamer.policy().plan());
+    EXPECT_LE(int64_t(streamer.policy().plan()->resident.size()), std::max<int64_t>(slots - 1, 0));
+  }
+}
+
+// The record of the last of some steps. `seenOutside`: somebody else has handles of
+// the weights, so that each is read anew in every step.
+static Json settled(const std::string &policy, ChainSize first, int64_t slots, bool seenOutside, int64_t window = 2) {
+  DeviceRef device = Device::open("sim:dram=4MiB,link=50MB/s");
+  Model model(device, first, {.layers = 1, .isTrained = true});
+  std::vector<Tensor> handles;
+  for (size_t i = 0; seenOutside && i < model.layers(0); ++i)
+    handles.push_back(model.weightTensor(0, i));
+  WeightStreamer streamer(
+      device, quiet(", \"prefetch_window_blocks\": " + std::to_string(window) + ", \"policy\": \"" + policy + "\""),
+      {.slots = slots});
+  model.stream(streamer);
+  for (int i = 0; i < 5; ++i)
+    model.step(&streamer);
+  return streamer.record();
+}
+
+// All fit, and are read anew: one miss, at the beginning, as by the window of the
+// file.
+TEST(WeightRingPlans, PlannedLoadsAheadAsStaticDoes) {
+  ChainSize equal{.layers = 7, .isTrained = false};
+  Json fixed = settled("static", equal, 8, true), planned = settled("planned", equal, 8, true);
+  EXPECT_GE(fixed["loads"], 7) << fixed;
+  EXPECT_LE(planned["prefetch_misses"], fixed["prefetch_misses"]) << planned;
+  EXPECT_LE(planned["loads"], fixed["loads"]) << planned;
+  fixed = settled("static", equal, 8, false), planned = settled("planned", equal, 8, false);
+  EXPECT_EQ(fixed["loads"], 0);
+  EXPECT_EQ(planned["loads"], 0) << "all are there";
+}
+
+// The scores of the static policy drive out the large block, whose bytes are most;
+// a plan keeps it, and less crosses the link.
+TEST(WeightRingPlans, PlannedKeepsWhatTakesLongest) {
+  Json fixed = settled("static", uneven, 4, false), planned = settled("planned", uneven, 4, false);
+  EXPECT_LT(planned["h2d_bytes"], fixed["h2d_bytes"]) << planned << fixed;
+  EXPECT_LT(planned["copy_time_ms"], fixed["copy_time_ms"]) << planned << fixed;
+}
+
+//===----------------------------------------------------------------------===//
+// Pressure
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// What is allocated when the step ends.
+struct AtTheEnd : ForwardEvents<> {
+  DeviceRef device;
+  uint64_t liveBytes = 0;
+  void onPhase(Phase phase) override {
+    if (phase == Phase::StepEnd)
+      liveBytes = device->memory().liveBytes(Space::DeviceDram);
+    ForwardEvents::onPhase(phase);
+  }
+};
+
+/// Takes memory when backward begins, as gradients and activations do, and gives it
+/// back before the next step.
+struct Pressure : ForwardEvents<> {
+  DeviceRef device;
+  int64_t floats = 0;
+  Tensor taken;
+  int64_t slotsInForward = 0, slotsInBackward = 0;
+  uint64_t bytesInBackward = 0;
+  const WeightStreamer *streamer = nullptr;
+
+  void onPhase(Phase phase) override {
+    if (phase == Phase::StepEnd)
+      taken = {};
+    if (phase == Phase::Backward) {
+      slotsInForward = streamer->slots();
+      taken = Tensor::empty(device, TensorDesc({floats}, ElementType::f32));
+    }
+    ForwardEvents::onPhase(phase);
+  }
+  void onBlockEnd(const Program &program) override {
+    ForwardEvents::onBlockEnd(program);
+    if (taken) {
+      slotsInBackward = streamer->slots();
+      bytesInBackward = device->memory().liveBytes(Space::DeviceDram);
+    }
+  }
+};
+} // namespace
+
+// Above the high watermark slots are given back with what is evicted, and
+// Conductor's reservations with them; below the low one they are taken again.
+TEST_P(WeightRingTest, SlotsComeAndGoWithThePressure) {
+  constexpr int steps = 4;
+  auto expected = courseWithout(GetParam(), frozen, trained, steps);
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  uint64_t reserved = 0;
+  WeightStreamerOptions options;
+  options.slots = 8;
+  options.reserve = [&](Space space, uint64_t bytes) {
+    reserved += space == Space::DeviceDram ? bytes : 0;
+    return true;
+  };
+  options.release = [&](Space space, uint64_t bytes) { reserved -= space == Space::DeviceDram ? bytes : 0; };
+  // 8 slots of 16 KiB and what the model has: 0.15 MiB. Gradients take 0.25 more.
+  WeightStreamer streamer(
+      device, quiet(R"(, "prefetch_window_blocks": 2, "vram_high_watermark_mb": 0.35, "vram_low_watermark_mb": 0.3)"),
+      std::move(options));
+  model.stream(streamer);
+  Pressure pressure;
+  pressure.target = &streamer;
+  pressure.streamer = &streamer;
+  pressure.device = device;
+  pressure.floats = 65536;
+  for (int i = 0; i < steps; ++i) {
+    ASSERT_EQ(model.step(&pressure), expected[size_t(i)]) << "step " << i;
+    EXPECT_EQ(pressure.slotsInForward, 8) << "step " << i;
+    EXPECT_LT(pressure.slotsInBackward, 8);
+    EXPECT_EQ(reserved, streamer.ringBytes());
+    Json record = streamer.record();
+    EXPECT_GT(record["evictions"], 0);
+    EXPECT_GT(record["prefetch_hits"].get<int>() + record["prefetch_late"].get<int>(), 0);
+  }
+}
+
+// Others hold more than all of the ring could make up for: it shrinks once to what
+// runs and what comes next, and goes on loading ahead.
+TEST(WeightRingPressure, NothingLeavesThatFreesNothing) {
+  DeviceRef device = Device::open("sim:dram=8MiB");
+  Model model(device, frozen, trained);
+  std::string keys = R"(, "prefetch_window_blocks": 2, "vram_high_watermark_mb": 0.4, "vram_low_watermark_mb": 0.3)";
+  WeightStreamer streamer(device, quiet(keys), {.slots = 8});
+  model.stream(streamer);
+  EXPECT_EQ(streamer.slots(), 8);
+  uint64_t before = device->memory().liveBytes(Space::DeviceDram);
+  Tensor others = Tensor::empty(device, TensorDesc({1 << 18}, ElementType::f32));
+  AtTheEnd end;
+  end.target = &streamer;
+  end.device = device;
+  for (int i = 0; i < 3; ++i)
+    model.step(&end);
+  EXPECT_EQ(streamer.slots(), 2);
+  EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram), before - 6 * weightBytes + (1 << 20));
+  Json record = streamer.record();
+  // 18 uses of 8 blocks in two slots. Two are there at each turn, and whatever
+  // follows was asked for while the block before ran.
+  EXPECT_LE(record["loads"], 16) << record;
+  EXPECT_LE(record["prefetch_misses"], 2) << record;
+  EXPECT_EQ(record["vram_used_mb"], double(end.liveBytes) / 1048576);
+}
+
+//===----------------------------------------------------------------------===//
+// Times
+//===----------------------------------------------------------------------===//
+
+namespace {
+class WeightTimesTest : public testing::Test {
+protected:
+  void SetUp() override {
+    folder = std::filesystem::temp_directory_path() / ("segue-ring-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    path = folder / "weights.safetensors";
+    DeviceRef host = Device::open("cpu");
+    TensorMap tensors;
+    for (uint64_t i = 0; i < 6; ++i)
+      tensors["w" + std::to_string(i)] = random(host, {64, 64}, 100 + i, 0.2f);
+    saveSafetensors(path, tensors);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  void stream(Model &model, WeightStreamer &streamer) {
+    model.stream(streamer, [&](size_t chain, size_t layer) {
+      WeightSource source;
+      if (chain == 1) {
+        source.host = model.weightTensor(1, layer);
+      } else {
+        source.file = path;
+        source.name = "w" + std::to_string(layer);
+      }
+      return source;
+    });
+  }
+
+  std::filesystem::path folder, path;
+};
+} // namespace
+
+// The link takes 1.6 ms for a block at least; files are read, blocks compute.
+TEST_F(WeightTimesTest, EachIsCountedForItself) {
+  DeviceRef device = Device::open("sim:dram=4MiB,link=10MB/s");
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(), {.slots = 2});
+  stream(model, streamer);
+  AtTheEnd end;
+  end.target = &streamer;
+  end.device = device;
+  for (int i = 0; i < 2; ++i)
+    model.step(&end);
+  Json record = streamer.record();
+  double least = record["h2d_bytes"].get<double>() / 10e6 * 1000;
+  EXPECT_GE(record["copy_time_ms"].get<double>(), least) << record;
+  EXPECT_GT(record["file_read_ms"].get<double>(), 0) << record;
+  EXPECT_GT(record["compute_time_ms"].get<double>(), 0) << record;
+  EXPECT_GE(record["vram_reserved_mb"], record["vram_used_mb"]) << record;
+  EXPECT_EQ(record["vram_used_mb"], double(end.liveBytes) / 1048576) << record;
+}
+
+// What was left of the link's time for a copy that waits for its slot is not the
+// copy's: with one slot each load waits for the block before.
+TEST_F(WeightTimesTest, WaitingForASlotIsNoCopying) {
+  DeviceRef device = Device::open("sim:dram=4MiB");
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 0)"), {.slots = 1});
+  stream(model, streamer);
+  model.step(&streamer);
+  // The slot is in use until this ends, half a second from now.
+  std::atomic<bool> goOn{false};
+  double begin = device->seconds();
+  device->enqueue(Queue::Compute, {},
+                  Work{[&] {
+                         while (device->seconds() < begin + 0.5)
+                           std::this_thread::yield();
+                         goOn = true;
+                       },
+                       {},
+                       {}});
+  model.step(&streamer);
+  EXPECT_TRUE(goOn);
+  EXPECT_LT(streamer.record()["copy_time_ms"].get<double>(), 400) << streamer.record();
+}
+
+// One slab, and a copy that is under way holds it: who needs another block waits
+// for the slab, is counted and, from a tenth of a second on, told of.
+TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
+  DeviceRef device = Device::open("sim:dram=4MiB,link=100KB/s"); // 164 ms a block
+  Binary binary = ChainWriter(frozen).binary();
+  std::vector<std::string> warnings;
+  WeightStreamerOptions options;
+  options.slots = 4;
+  options.warn = [&](const std::string &text) { warnings.push_back(text); };
+  WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 1, "pinned_pool_mb": 1, "pinned_slab_mb": 1)"),
+                          std::move(options));
+  auto source = [&](const Value &value) {
+    WeightSource found;
+    found.file = path;
+    found.name = value.name;
+    return std::optional(found);
+  };
+  streamer.add(StepPhase::Forward, "a", binary.program("forward"), source);
+  streamer.add(StepPhase::Backward, "a", binary.program("backward"), source);
+  streamer.start();
+  struct StopAfterTwo : ForwardEvents<> {
+    int blocks = 0;
+    void onBlockEnd(const Program &program) override {
+      ForwardEvents::onBlockEnd(program);
+      if (++blocks == 2)
+        throw Error(ErrorCode::StepAborted, "enough");
+    }
+  } stop;
+  stop.target = &streamer;
+  std::vector<Tensor> rows, weights;
+  for (uint64_t i = 0; i < 7; ++i)
+    rows.push_back(random(device, {2, 64}, i, 1));
+  for (uint64_t i = 0; i < 6; ++i)
+    weights.push_back(Tensor::onHost(device, {64, 64}, ElementType::f32));
+  std::vector<Tensor> inputs{rows[0]};
+  inputs.insert(inputs.end(), weights.begin(), weights.end());
+  streamer.enter(Phase::StepBegin);
+  streamer.enter(Phase::Forward);
+  EXPECT_EQ(errorOf([&] { submit(device, binary.program("forward"), inputs, &stop); }).first, ErrorCode::StepAborted);
+  EXPECT_EQ(streamer.policy().state("a/h.2"), BlockState::Prefetching);
+  // The caller goes to where nobody expected him.
+  streamer.enter(Phase::Backward);
+  inputs = rows;
+  inputs.insert(inputs.end(), weights.begin(), weights.end());
+  submit(device, binary.program("backward"), inputs, &streamer);
+  streamer.enter(Phase::StepEnd);
+  EXPECT_EQ(streamer.policy().slabs().waitCount(), 1);
+  EXPECT_GT(streamer.policy().slabs().totalWaitMs(), 100);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("pinned pool: \"a/h.5\" waited ")) << warnings[0];
+}
+
+TEST(WeightStreamerConfig, SaysThatAPriorityIsClamped) {
+  std::vector<std::string> warnings;
+  WeightStreamerOptions options;
+  options.warn = [&](const std::string &text) { warnings.push_back(text); };
+  WeightStreamer streamer(Device::open("cpu"), quiet(R"(, "copy_stream_priority": 3)"), std::move(options));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0],
+            "memory.stagehand.copy_stream_priority: 3 is outside of the device's range, -5 to 0; 0 is used");
+}
