@@ -73,6 +73,52 @@ static int stepsWithFailures(Session &session, int steps) {
   return failures;
 }
 
+class RecordedWeightsTest : public testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(All, RecordedWeightsTest,
+                         testing::Values("cpu:threads=2", "sim:dram=4MiB,pinned=8MiB,link=4GB/s",
+                                         "sim:dram=4MiB,adversarial=1", "sim:dram=4MiB,pinned=8MiB,adversarial=2"));
+
+// Steps, micro-batches, evaluations between steps and in the midst of one, a step
+// that is given up, one whose loss is NaN, parameters that are set between. Under
+// the low watermark blocks leave, under the high one what changed stays.
+TEST_P(RecordedWeightsTest, StepsOfAllKinds) {
+  std::map<std::string, int> all;
+  for (double highMiB : {0.2, 2.0}) {
+    SCOPED_TRACE(highMiB);
+    Recorded recorded;
+    DeviceRef device = Device::open(GetParam());
+    {
+      Session session = recorded.make(device, streamingConfig(highMiB, 2));
+      session.step(batchOf(device, 1), 1e-2);
+      session.evaluate(batchOf(device, 50));
+      TensorMap batches[] = {batchOf(device, 2), batchOf(device, 3)};
+      session.step(batches, 1e-2);
+      session.forwardBackward(batchOf(device, 4));
+      session.evaluate(batchOf(device, 51));
+      session.clearGradients();
+      Tensor bad = randomTensor(device, {modelRows, modelWidth}, 1);
+      bad.data<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_EQ(errorOf([&] { session.step({{"x", bad}}, 1e-2); }).first, ErrorCode::NanLoss);
+      EXPECT_GT(session.services()->weightRecord()["nan_count"], 0) << "an aborted step has its counts";
+      session.step(batchOf(device, 5), 1e-2);
+      session.checkpoint();
+      for (const char *key : {"w0", "w1", "w2", "w3"})
+        session.setParameter(key, randomTensor(device, {modelWidth, modelWidth}, 3));
+      session.step(batchOf(device, 6), 1e-2);
+      EXPECT_EQ(recorded.replay(), 0) << "of a session that goes on";
+    }
+    auto events = recorded.events();
+    EXPECT_EQ(events["abort_step"], 2);
+    EXPECT_EQ(events["end_step"], 4 + 1) << "four steps, an evaluation; the one within a step is a part of it";
+    EXPECT_EQ(recorded.replay(), 0);
+    for (const auto &[op, count] : events)
+      all[op] += count;
+  }
+  for (const char *op : {"start", "register", "order", "ring", "before_block", "after_block", "observe", "loaded",
+                         "changed", "evicted", "saved_back", "drop"})
+    EXPECT_GT(all[op], 0) << op;
+}
+
 // An answer that is another than the log's is noticed.
 TEST(RecordedWeights, ReplayComparesAnswers) {
   Recorded recorded;
@@ -170,6 +216,43 @@ TEST(RecordedWeights, FilesAndStartsAnew) {
   auto events = recorded.events();
   EXPECT_GE(events["start"], 2);
   EXPECT_GT(events["load_failed"], 0);
+  EXPECT_EQ(recorded.replay(), 0);
+}
+
+// A plan is made of measured times, which the log has.
+TEST_P(RecordedWeightsTest, Plans) {
+  Recorded recorded;
+  {
+    Session session = recorded.make(Device::open(GetParam()), streamingConfig(0.25, 2, R"(, "policy": "planned")"));
+    for (int step = 0; step < 6; ++step)
+      session.step(batchOf(session.device(), step), 1e-2);
+    EXPECT_TRUE(session.services()->weights()->policy().plan());
+    EXPECT_GT(session.services()->weightRecord()["compute_time_ms"].get<double>(), 0);
+  }
+  EXPECT_EQ(recorded.replay(), 0);
+}
+
+// What a session claims is an event, too.
+TEST_P(RecordedWeightsTest, Claims) {
+  Recorded recorded;
+  {
+    Session session = recorded.make(Device::open(GetParam()), streamingConfig(0.25, 2));
+    session.step(batchOf(session.device(), 0), 1e-2);
+    WeightStreamer &weights = *session.services()->weights();
+    auto kept = weights.keepResident({"front/h.1"});
+    auto reserved = weights.reserve("back", ResidencyRank::Primary, 4096);
+    session.step(batchOf(session.device(), 1), 1e-2);
+    {
+      auto guest = weights.asGuest("front");
+      session.evaluate(batchOf(session.device(), 2));
+    }
+    session.step(batchOf(session.device(), 3), 1e-2);
+    auto there = weights.policy().resident();
+    EXPECT_NE(std::ranges::find(there, "front/h.1"), there.end());
+  }
+  auto events = recorded.events();
+  EXPECT_EQ(events["keep"] + events["reserve"] + events["guest"], 3);
+  EXPECT_EQ(events["release"], 3);
   EXPECT_EQ(recorded.replay(), 0);
 }
 

@@ -12,23 +12,57 @@
 //===----------------------------------------------------------------------===//
 
 #include "RecordedWeights.h"
-#include "segue/runtime/Error.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
 static double toMiB(int64_t bytes) { return double(bytes) / 1048576; }
 
+namespace {
+/// An event in the making. Its functions are calls: lists of pairs, as Json takes
+/// them, are ten times the code.
+class Line {
+public:
+  explicit Line(std::string_view op) { with("op", op); }
+  [[gnu::noinline]] Line &withJson(const char *key, Json value) {
+    json_[key] = std::move(value);
+    return *this;
+  }
+  [[gnu::noinline]] Line &with(const char *key, std::string_view value) { return withJson(key, Json(value)); }
+  [[gnu::noinline]] Line &with(const char *key, double value) { return withJson(key, Json(value)); }
+  [[gnu::noinline]] Line &with(const char *key, int64_t value) { return withJson(key, Json(value)); }
+  [[gnu::noinline]] Line &with(const char *key, bool value) { return withJson(key, Json(value)); }
+  [[gnu::noinline]] Line &with(const char *key, std::span<const std::string> values) {
+    Json list = Json::array();
+    for (const std::string &value : values)
+      list.push_back(value);
+    return withJson(key, std::move(list));
+  }
+  Json take() { return std::move(json_); }
+
+private:
+  Json json_ = Json::object();
+};
+} // namespace
+
+static Json pairOf(const std::string &block, Json what) {
+  Json pair = Json::array();
+  pair.push_back(block);
+  pair.push_back(std::move(what));
+  return pair;
+}
+
 static Json answerOf(const WeightActions &actions) {
-  Json issued = Json::array(), evict = Json::array();
-  int64_t given = 0;
+  Json answer = Json::object(), &issued = answer["issued"] = Json::array();
   for (const WeightAction &action : actions)
     if (action.kind == WeightAction::Kind::Load)
-      issued.push_back({action.block, nameOf(action.priority)});
-    else if (action.kind == WeightAction::Kind::Evict)
-      evict.push_back({action.block, action.saveBack});
-    else
-      ++given;
-  return {{"issued", issued}, {"evict", evict}, {"given_slots", given}};
+      issued.push_back(pairOf(action.block, nameOf(action.priority)));
+  Json &evict = answer["evict"] = Json::array();
+  for (const WeightAction &action : actions)
+    if (action.kind == WeightAction::Kind::Evict)
+      evict.push_back(pairOf(action.block, action.saveBack));
+  answer["given_slots"] = std::ranges::count(actions, WeightAction::Kind::GiveSlot, &WeightAction::kind);
+  return answer;
 }
 
 static Json answerOf(const BeforeBlock &before) {
@@ -44,78 +78,88 @@ static Json answerOf(const LoadFailure &failure) {
   return answer;
 }
 
-/// Calls the policy; `event` makes the line, if one is wanted.
-template <typename Call, typename Event> auto RecordedWeights::tell(Call call, Event event) {
+/// Calls the policy; `line` makes the event, if one is wanted.
+template <typename Call, typename Event> auto RecordedWeights::tell(Call call, Event line) {
   try {
     if constexpr (std::is_void_v<decltype(call())>) {
       call();
       if (log_)
-        add(event(), Json());
+        add(line().take(), Json());
     } else {
       auto answer = call();
       if (log_)
-        add(event(), answerOf(answer));
+        add(line().take(), answerOf(answer));
       return answer;
     }
   } catch (const Error &error) {
     if (log_)
-      add(event(), {{"error", errorCodeName(error.code())}});
+      addError(line().take(), error);
     throw;
   }
+}
+
+void RecordedWeights::add(Json event, Json answer) { log_->add(std::move(event), std::move(answer)); }
+
+void RecordedWeights::addError(Json event, const Error &error) {
+  Json answer = Json::object();
+  answer["error"] = errorCodeName(error.code());
+  add(std::move(event), std::move(answer));
 }
 
 RecordedWeights::RecordedWeights(WeightStagehandConfig config, const WeightLimits &limits,
                                  std::shared_ptr<EventLog> log)
     : policy_(std::move(config), limits), log_(std::move(log)) {
   if (log_)
-    add({{"op", "start"},
-         {"slab_bytes", limits.slabBytes},
-         {"slabs", limits.slabs},
-         {"high_bytes", limits.highBytes},
-         {"low_bytes", limits.lowBytes}},
+    add(Line("start")
+            .with("slab_bytes", limits.slabBytes)
+            .with("slabs", limits.slabs)
+            .with("high_bytes", limits.highBytes)
+            .with("low_bytes", limits.lowBytes)
+            .take(),
         Json());
 }
 
 void RecordedWeights::registerBlock(const WeightBlock &block) {
   tell([&] { policy_.registerBlock(block); },
        [&] {
-         Json entry = {block.id, toMiB(block.bytes), nameOf(block.backing), block.staged};
-         return Json{{"op", "register"}, {"model", block.model}, {"blocks", Json::array({std::move(entry)})}};
+         Json entry = pairOf(block.id, toMiB(block.bytes)), blocks = Json::array();
+         entry.push_back(nameOf(block.backing));
+         entry.push_back(block.staged);
+         blocks.push_back(std::move(entry));
+         return Line("register").with("model", block.model).withJson("blocks", std::move(blocks));
        });
 }
 
 void RecordedWeights::setOrder(StepPhase phase, std::span<const std::string> ids) {
   tell([&] { policy_.setOrder(phase, ids); },
-       [&] {
-         return Json{
-             {"op", "order"}, {"phase", nameOf(phase)}, {"ids", std::vector<std::string>(ids.begin(), ids.end())}};
-       });
+       [&] { return Line("order").with("phase", nameOf(phase)).with("ids", ids); });
 }
 
 void RecordedWeights::setRing(const WeightRing &ring) {
   tell([&] { policy_.setRing(ring); },
        [&] {
-         return Json{{"op", "ring"},
-                     {"slots", ring.slots},
-                     {"most", ring.most},
-                     {"slot_bytes", ring.slotBytes},
-                     {"open", ring.openAtOnce}};
+         return Line("ring")
+             .with("slots", ring.slots)
+             .with("most", ring.most)
+             .with("slot_bytes", ring.slotBytes)
+             .with("open", ring.openAtOnce);
        });
 }
 
 void RecordedWeights::measure(int64_t allocatedBytes, std::optional<int64_t> reservedBytes) {
   tell([&] { policy_.measure(allocatedBytes, reservedBytes); },
        [&] {
-         Json event = {{"op", "measure"}, {"vram_allocated_mb", toMiB(allocatedBytes)}};
+         Line line("measure");
+         line.with("vram_allocated_mb", toMiB(allocatedBytes));
          if (reservedBytes)
-           event["vram_reserved_mb"] = toMiB(*reservedBytes);
-         return event;
+           line.with("vram_reserved_mb", toMiB(*reservedBytes));
+         return line;
        });
 }
 
 void RecordedWeights::restate(std::string_view id, int64_t bytes, bool staged) {
   tell([&] { policy_.restate(id, bytes, staged); },
-       [&] { return Json{{"op", "restate"}, {"id", id}, {"bytes", bytes}, {"staged", staged}}; });
+       [&] { return Line("restate").with("id", id).with("bytes", bytes).with("staged", staged); });
 }
 
 //===----------------------------------------------------------------------===//
@@ -124,20 +168,20 @@ void RecordedWeights::restate(std::string_view id, int64_t bytes, bool staged) {
 
 void RecordedWeights::beginStep(int64_t step, bool isTraining) {
   tell([&] { policy_.beginStep(step, isTraining); },
-       [&] { return Json{{"op", "begin_step"}, {"step", step}, {"training", isTraining}}; });
+       [&] { return Line("begin_step").with("step", step).with("training", isTraining); });
 }
 
 void RecordedWeights::enterPhase(StepPhase phase) {
-  tell([&] { policy_.enterPhase(phase); }, [&] { return Json{{"op", "phase"}, {"phase", nameOf(phase)}}; });
+  tell([&] { policy_.enterPhase(phase); }, [&] { return Line("phase").with("phase", nameOf(phase)); });
 }
 
 void RecordedWeights::setHints(const WeightHints &hints) {
   tell([&] { policy_.setHints(hints); },
        [&] {
-         return Json{{"op", "hints"},
-                     {"h2d", hints.maxInflightH2d},
-                     {"window", hints.windowCap},
-                     {"suppress", hints.suppressSpeculative}};
+         return Line("hints")
+             .with("h2d", hints.maxInflightH2d)
+             .with("window", hints.windowCap)
+             .with("suppress", hints.suppressSpeculative);
        });
 }
 
@@ -147,7 +191,7 @@ BeforeBlock RecordedWeights::beforeBlock(std::string_view id, int64_t allocatedB
         policy_.measure(allocatedBytes);
         return policy_.beforeBlock(id);
       },
-      [&] { return Json{{"op", "before_block"}, {"id", id}, {"used_mb", toMiB(allocatedBytes)}}; });
+      [&] { return Line("before_block").with("id", id).with("used_mb", toMiB(allocatedBytes)); });
 }
 
 WeightActions RecordedWeights::afterBlock(std::string_view id, int64_t allocatedBytes) {
@@ -156,67 +200,71 @@ WeightActions RecordedWeights::afterBlock(std::string_view id, int64_t allocated
         policy_.measure(allocatedBytes);
         return policy_.afterBlock(id);
       },
-      [&] { return Json{{"op", "after_block"}, {"id", id}, {"used_mb", toMiB(allocatedBytes)}}; });
+      [&] { return Line("after_block").with("id", id).with("used_mb", toMiB(allocatedBytes)); });
 }
 
 void RecordedWeights::observe(std::string_view id, const BlockOutput &output) {
   tell([&] { policy_.observe(id, output); },
        [&] {
-         Json event = {{"op", "observe"}, {"id", id}, {"nans", output.nans}, {"infs", output.infs}};
+         Line line("observe");
+         line.with("id", id).with("nans", output.nans).with("infs", output.infs);
          if (output.computeMs)
-           event["compute_ms"] = *output.computeMs;
-         return event;
+           line.with("compute_ms", *output.computeMs);
+         return line;
        });
 }
 
 void RecordedWeights::changed(std::string_view id, int64_t bytes) {
-  tell([&] { policy_.changed(id, bytes); }, [&] { return Json{{"op", "changed"}, {"id", id}, {"bytes", bytes}}; });
+  tell([&] { policy_.changed(id, bytes); }, [&] { return Line("changed").with("id", id).with("bytes", bytes); });
 }
 
 WeightActions RecordedWeights::loaded(std::string_view id, const LoadTimes &times) {
-  return tell([&] { return policy_.loaded(id, times); },
-              [&] {
-                return Json{
-                    {"op", "loaded"}, {"id", id}, {"copy_ms", times.copyMs}, {"file_read_ms", times.fileReadMs}};
-              });
+  return tell(
+      [&] { return policy_.loaded(id, times); },
+      [&] {
+        return Line("loaded").with("id", id).with("copy_ms", times.copyMs).with("file_read_ms", times.fileReadMs);
+      });
 }
 
 LoadFailure RecordedWeights::loadFailed(std::string_view id) {
-  return tell([&] { return policy_.loadFailed(id); }, [&] { return Json{{"op", "load_failed"}, {"id", id}}; });
+  return tell([&] { return policy_.loadFailed(id); }, [&] { return Line("load_failed").with("id", id); });
 }
 
 WeightActions RecordedWeights::loadDenied(std::string_view id) {
-  return tell([&] { return policy_.loadDenied(id); }, [&] { return Json{{"op", "load_denied"}, {"id", id}}; });
+  return tell([&] { return policy_.loadDenied(id); }, [&] { return Line("load_denied").with("id", id); });
 }
 
 WeightActions RecordedWeights::evicted(std::string_view id) {
-  return tell([&] { return policy_.evicted(id); }, [&] { return Json{{"op", "evicted"}, {"id", id}}; });
+  return tell([&] { return policy_.evicted(id); }, [&] { return Line("evicted").with("id", id); });
 }
 
 WeightActions RecordedWeights::saveBackFailed(std::string_view id) {
-  return tell([&] { return policy_.saveBackFailed(id); }, [&] { return Json{{"op", "save_back_failed"}, {"id", id}}; });
+  return tell([&] { return policy_.saveBackFailed(id); }, [&] { return Line("save_back_failed").with("id", id); });
 }
 
 void RecordedWeights::savedBack(std::string_view id) {
-  tell([&] { policy_.savedBack(id); }, [&] { return Json{{"op", "saved_back"}, {"id", id}}; });
+  tell([&] { policy_.savedBack(id); }, [&] { return Line("saved_back").with("id", id); });
 }
 
 WeightActions RecordedWeights::drop(std::string_view id) {
-  return tell([&] { return policy_.drop(id); }, [&] { return Json{{"op", "drop"}, {"id", id}}; });
+  return tell([&] { return policy_.drop(id); }, [&] { return Line("drop").with("id", id); });
 }
 
 WeightActions RecordedWeights::makeRoom(int64_t bytes) {
-  return tell([&] { return policy_.makeRoom(bytes); }, [&] { return Json{{"op", "make_room"}, {"bytes", bytes}}; });
+  return tell([&] { return policy_.makeRoom(bytes); }, [&] { return Line("make_room").with("bytes", bytes); });
 }
 
 void RecordedWeights::addStall(double milliseconds) {
-  tell([&] { policy_.addStall(milliseconds); }, [&] { return Json{{"op", "stall"}, {"ms", milliseconds}}; });
+  tell([&] { policy_.addStall(milliseconds); }, [&] { return Line("stall").with("ms", milliseconds); });
 }
 
 std::string RecordedWeights::addPoolWait(std::string_view id, double milliseconds) {
   std::string warning = policy_.addPoolWait(id, milliseconds);
-  if (log_)
-    add(Json{{"op", "pool_wait"}, {"id", id}, {"ms", milliseconds}}, {{"warning", warning}});
+  if (log_) {
+    Json answer = Json::object();
+    answer["warning"] = warning;
+    add(Line("pool_wait").with("id", id).with("ms", milliseconds).take(), std::move(answer));
+  }
   return warning;
 }
 
@@ -224,29 +272,28 @@ void RecordedWeights::abortStep() {
   policy_.abortStep();
   if (!log_)
     return;
-  add(Json{{"op", "abort_step"}}, policy_.telemetry());
+  add(Line("abort_step").take(), policy_.telemetry());
   log_->flush();
 }
 
 void RecordedWeights::abandonUses() {
-  tell([&] { policy_.abandonUses(); }, [&] { return Json{{"op", "abandon_uses"}}; });
+  tell([&] { policy_.abandonUses(); }, [&] { return Line("abandon_uses"); });
 }
 
 WeightActions RecordedWeights::endStep() {
-  auto event = [] { return Json{{"op", "end_step"}}; };
   WeightActions actions;
   try {
     actions = policy_.endStep();
   } catch (const Error &error) {
     if (log_)
-      add(event(), {{"error", errorCodeName(error.code())}});
+      addError(Line("end_step").take(), error);
     throw;
   }
   if (log_) {
     Json answer = answerOf(actions);
     answer.update(policy_.telemetry());
     answer["window"] = policy_.window();
-    add(event(), std::move(answer));
+    add(Line("end_step").take(), std::move(answer));
     log_->flush();
   }
   return actions;
@@ -258,7 +305,7 @@ WeightActions RecordedWeights::endStep() {
 
 void RecordedWeights::checkPromotion(std::string_view block, std::string_view input, std::string_view output) {
   tell([&] { policy_.checkPromotion(block, input, output); },
-       [&] { return Json{{"op", "promotion"}, {"id", block}, {"takes", input}, {"gives", output}}; });
+       [&] { return Line("promotion").with("id", block).with("takes", input).with("gives", output); });
 }
 
 RecordedWeights::Scope RecordedWeights::note(Scope scope, Json event) {
@@ -268,28 +315,26 @@ RecordedWeights::Scope RecordedWeights::note(Scope scope, Json event) {
   auto held = std::make_shared<Scope>(std::move(scope));
   return Scope([held, id, log = log_] {
     held->release();
-    log->add(Json{{"op", "release"}, {"id", id}});
+    log->add(Line("release").with("id", id).take());
   });
 }
 
 RecordedWeights::Scope RecordedWeights::keepResident(std::span<const std::string> ids) {
   Scope scope = policy_.keepResident(ids);
-  return log_ ? note(std::move(scope), {{"op", "keep"}, {"ids", std::vector<std::string>(ids.begin(), ids.end())}})
-              : std::move(scope);
+  return log_ ? note(std::move(scope), Line("keep").with("ids", ids).take()) : std::move(scope);
 }
 
 RecordedWeights::Scope RecordedWeights::reserve(const std::string &model, ResidencyRank rank, int64_t bytes) {
   Scope scope = policy_.reserve(model, rank, bytes);
-  return log_ ? note(std::move(scope), {{"op", "reserve"},
-                                        {"model", model},
-                                        {"rank", rank == ResidencyRank::Primary ? "PRIMARY" : "SECONDARY"},
-                                        {"bytes", bytes}})
-              : std::move(scope);
+  if (!log_)
+    return scope;
+  std::string_view name = rank == ResidencyRank::Primary ? "PRIMARY" : "SECONDARY";
+  return note(std::move(scope), Line("reserve").with("model", model).with("rank", name).with("bytes", bytes).take());
 }
 
 RecordedWeights::Scope RecordedWeights::asGuest(const std::string &model) {
   Scope scope = policy_.asGuest(model);
-  return log_ ? note(std::move(scope), {{"op", "guest"}, {"model", model}}) : std::move(scope);
+  return log_ ? note(std::move(scope), Line("guest").with("model", model).take()) : std::move(scope);
 }
 
 } // namespace segue::inline runtime

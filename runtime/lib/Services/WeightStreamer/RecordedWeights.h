@@ -15,6 +15,7 @@
 #define SEGUE_LIB_SERVICES_WEIGHTSTREAMER_RECORDEDWEIGHTS_H
 
 #include "../Memory/EventLog.h"
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Services/WeightStagehand.h"
 #include <nlohmann/json.hpp>
 
@@ -69,8 +70,9 @@ public:
   Scope asGuest(const std::string &model);
 
 private:
-  template <typename Call, typename Event> auto tell(Call call, Event event);
-  void add(Json event, Json answer) { log_->add(std::move(event), std::move(answer)); }
+  template <typename Call, typename Event> auto tell(Call call, Event line);
+  void add(Json event, Json answer);
+  void addError(Json event, const Error &error);
   Scope note(Scope scope, Json event);
 
   WeightStagehand policy_;
