@@ -566,7 +566,12 @@ StepResult Session::optimize(double lr) {
   double count = double(s.waiting);
   result.step = s.step + 1;
   result.loss = s.lossSum / count;
-  s.enter(Phase::Optimizer);
+  try {
+    s.enter(Phase::Optimizer);
+  } catch (...) { // what backward has left in the queues failed
+    s.abort();
+    throw;
+  }
   // Everything that can be refused is refused before the first write.
   for (const OptimizerPlan &plan : s.plans)
     if (plan.ownsParameters)

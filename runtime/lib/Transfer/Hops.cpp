@@ -139,6 +139,7 @@ struct TransferEngine::Impl::Chain {
   std::shared_ptr<Outcome> target;
   std::shared_ptr<const TransferConsumer> consumer;
   std::shared_ptr<TransferChecksum> checksum;
+  std::shared_ptr<TransferRetries> retries;
   Staging staging; // addresses alone
 
   std::string what() const { return whatFor(consumer, *plan); }
@@ -167,19 +168,33 @@ struct TransferEngine::Impl::Chain {
   }
 };
 
-void TransferEngine::Impl::copyTwice(Queue direction, void *target, const void *source, uint64_t bytes) {
+void TransferEngine::Impl::copyTwice(Queue direction, void *target, const void *source, uint64_t bytes,
+                                     TransferRetries *more) {
   TransferCounters &counters = engine.counters();
   TransferCounters::Sum &copies = direction == Queue::HostToDevice ? counters.h2dCopies : counters.d2hCopies;
-  ++copies;
-  try {
-    device.copy(target, source, bytes);
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::TransferFailed) // only a link that stumbled is worth a second try
-      throw;
-    ++counters.retries;
+  for (bool again = false;;) {
     ++copies;
-    device.copy(target, source, bytes);
+    try {
+      return device.copy(target, source, bytes);
+    } catch (const Error &error) {
+      if (error.code() != ErrorCode::TransferFailed) // only a link that stumbled is worth a second try
+        throw;
+      if (again) {
+        if (!more || more->used >= more->allowed)
+          throw;
+        ++more->used;
+      }
+      again = !again;
+      ++counters.retries;
+    }
   }
+}
+
+void TransferEngine::Impl::countCarried(Queue queue, uint64_t bytes, double seconds) {
+  TransferCounters &counters = engine.counters();
+  bool down = queue == Queue::HostToDevice;
+  (down ? counters.h2dCarriedBytes : counters.d2hCarriedBytes) += bytes;
+  (down ? counters.h2dCarriedNanoseconds : counters.d2hCarriedNanoseconds) += uint64_t(seconds * 1e9);
 }
 
 void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain, std::byte *to, const std::byte *from) {
@@ -191,11 +206,11 @@ void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain,
                                                    std::to_string(found) + ", not " +
                                                    std::to_string(checksum->value()) + "); they were not used");
   if (chain.staging.addresses.empty() || !step.staged) {
-    copyTwice(step.queue, to, from, step.bytes);
+    copyTwice(step.queue, to, from, step.bytes, chain.retries.get());
   } else {
     StagingBuffers staging{chain.staging.addresses, chain.staging.chunkBytes};
-    LinkCopy link = [this, &step](void *target, const void *source, uint64_t bytes) {
-      copyTwice(step.queue, target, source, bytes);
+    LinkCopy link = [this, &step, more = chain.retries.get()](void *target, const void *source, uint64_t bytes) {
+      copyTwice(step.queue, target, source, bytes, more);
     };
     if (down)
       stagedToDevice(to, from, step.bytes, staging, toDeviceCopier, link);
@@ -329,6 +344,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
                                              .target = into.outcome(),
                                              .consumer = options.consumer,
                                              .checksum = options.checksum,
+                                             .retries = options.retries,
                                              .staging = {{}, staging.addresses, staging.chunkBytes}});
   std::shared_ptr<double> linkSeconds = gated ? std::make_shared<double>(0) : nullptr;
   std::string now = engine.options().traceCopies ? source.desc().str() : std::string();
@@ -364,7 +380,9 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
       double seconds = device.seconds() - begin;
       if (!isLink)
         engine.counters().alignNanoseconds += uint64_t(seconds * 1e9);
-      else if (linkSeconds)
+      else if (!chain->target->error())
+        countCarried(step.queue, step.bytes, seconds);
+      if (isLink && linkSeconds)
         *linkSeconds = seconds;
       if (record)
         record->begin = begin, record->seconds = seconds;

@@ -92,6 +92,7 @@ void ActivationStagehand::dropHostCopy(Record &record) {
 /// The copy out is known complete: the device's buffer can go.
 void ActivationStagehand::finalizeSpill(Record &record) {
   record.inFlight = false;
+  record.attempts = 0;
   if (record.state == State::Spilling)
     record.state = State::Spilled;
   else // rescued or released meanwhile: nobody wants the host's copy
@@ -239,12 +240,14 @@ TransferDecision ActivationStagehand::transferFailed(std::string_view id, std::o
   Record &record = find(id);
   bool spilling = std::find(spills_.begin(), spills_.end(), &record) != spills_.end();
   bool restoring = record.state == State::Restoring || record.state == State::Restored;
-  if (!spilling && !restoring && record.state != State::Spilled)
+  // Its readers were queued behind the copy, and it has been freed for good since.
+  bool released = record.state == State::Released && record.needed;
+  if (!spilling && !restoring && !released && record.state != State::Spilled)
     throw Error(ErrorCode::StateTransition,
                 "activation stagehand: no copy of \"" + std::string(id) + "\" is under way that could fail");
   see(usedBytes);
   TransferDecision decision;
-  bool wanted = record.state != State::Released && !(spilling && record.state == State::Kept);
+  bool wanted = released ? !spilling : record.state != State::Released && !(spilling && record.state == State::Kept);
   if (wanted && record.attempts < config_.transferRetries) {
     ++record.attempts;
     ++counts_->retries;
@@ -256,6 +259,10 @@ TransferDecision ActivationStagehand::transferFailed(std::string_view id, std::o
   takeOut(spills_, record);
   takeOut(restores_, record);
   takeOut(ahead_, record);
+  if (released && !spilling) {
+    decision.kind = Kind::Abort;
+    return decision;
+  }
   if (spilling || record.state == State::Spilled) {
     // The device's bytes are whole: nothing is lost. (A blocking copy out
     // reports its failure within the save.)
@@ -322,6 +329,7 @@ std::vector<std::string> ActivationStagehand::planRestores() {
         used + record.bytes >= highBytes_ || (hints_.suppressSpeculative && !ahead_.empty()))
       break;
     record.state = State::Restoring;
+    record.attempts = 0;
     record.inFlight = true;
     restores_.push_back(&record);
     used += record.bytes;
@@ -360,6 +368,7 @@ NeedDecision ActivationStagehand::need(std::string_view id, int64_t usedBytes) {
       decision.finalized.push_back(oldest.id);
     }
     record.state = State::Restored;
+    record.attempts = 0;
     ++counts_->restored;
     counts_->restoreBytes += record.bytes;
     ++counts_->stalls;

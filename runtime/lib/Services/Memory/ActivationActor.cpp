@@ -92,13 +92,15 @@ ActivationActor::~ActivationActor() {
 
 void ActivationActor::beginStep(int64_t step) {
   policy_.stepBegin(step);
-  figures_.beginStep(now());
-  stalledSeconds_ = 0;
+  figures_.beginStep();
+  stepBegan_ = now();
 }
 
 void ActivationActor::onPhase(Phase phase) {
   if (phase == Phase::StepEnd)
     return endStep();
+  if (phase == Phase::Optimizer) // what was computed from a copy that failed is not used
+    settleQueued(/*all=*/true);
   if (phase != Phase::Backward)
     return;
   int64_t away = 0;
@@ -127,10 +129,12 @@ void ActivationActor::onPhase(Phase phase) {
 void ActivationActor::endStep() {
   while (!spills_.empty())
     settleSpill(*spills_.front());
+  settleQueued(/*all=*/true);
   while (!restores_.empty())
     context_.device->wait(restores_.front()->fence), restores_.pop_front();
+  double computed = now() - stepBegan_ - settleStalls();
   toRecompute_ =
-      figures_.toRecompute(now(), stalledSeconds_, int64_t(policy_.config().highWatermarkMiB * double(1 << 20)));
+      figures_.toRecompute(computed, linkRates(), int64_t(policy_.config().highWatermarkMiB * double(1 << 20)));
   for (const HostBufferBook::Growth &growth : policy_.stepEnd()) {
     uint32_t added = 0;
     int64_t bytes = growth.slabs * int64_t(pool_->classBytes(growth.poolClass));
@@ -144,6 +148,7 @@ void ActivationActor::endStep() {
 }
 
 void ActivationActor::abortStep() {
+  settleStalls();
   policy_.abortStep();
   writeRecord();
   forgetStep();
@@ -170,6 +175,8 @@ void ActivationActor::forgetStep() {
   recomputer_.forget();
   spills_.clear();
   restores_.clear();
+  queued_.clear();
+  stalls_.clear();
   putOff_.clear();
   order_.clear();
 }
@@ -269,19 +276,16 @@ void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &
 
 Tensor ActivationActor::bring(Held &held) {
   using Kind = NeedDecision::Kind;
-  double begin = now();
   NeedDecision decision = policy_.need(held.id, used());
   for (const std::string &id : decision.finalized)
     settleRestore(find(id));
   held.needed = true;
   while (!order_.empty() && order_.front()->needed)
     order_.pop_front();
-  if (decision.kind == Kind::Wait || decision.kind == Kind::Restore) {
+  if (decision.kind == Kind::Wait || decision.kind == Kind::Restore)
     settleRestore(held);
-    double stall = now() - begin;
-    stalledSeconds_ += stall;
-    policy_.addStall(stall * 1e3);
-  }
+  if (held.device && decision.kind != Kind::Rescue && !context_.device->isDone(held.device.storage()->writes()))
+    noteStall(watchCopy(*context_.device, held.device, lastStall_));
   if (held.recompute && !held.device)
     recompute(held);
   if (held.device)

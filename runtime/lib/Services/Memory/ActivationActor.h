@@ -10,7 +10,11 @@
 // until the copy is known to be good, so that a need that comes first, or a copy
 // that failed, finds them whole. One that returns is copied to new memory on the
 // H2D queue, ahead of its need where the policy says so; a copy ahead that finds
-// no token or no memory is put off and tried again at the next event.
+// no token or no memory is put off and tried again at the next event. Who needs it
+// waits in the compute queue, and the copy is tried again in its own queue; what
+// became of it is heard later, at the latest before the optimizer runs. The host
+// waits for one that can be computed again, since its failure must be known before
+// its reader is queued; and for copies out, as what leaves is free only then.
 //
 // One that is to be computed again is dropped at once, and a placeholder stands
 // for it in the program's hands; at its need, what it is made from is brought as
@@ -28,6 +32,7 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
 
+#include "BlockClock.h"
 #include "RecordedActivation.h"
 #include "ServiceActor.h"
 #include "StepFigures.h"
@@ -97,10 +102,18 @@ private:
     enum class Copy : uint8_t { None, Out, In } copy = Copy::None;
     Fence fence;
     std::shared_ptr<Outcome> outcome;
+    std::shared_ptr<TransferRetries> retries; // of a copy in
     /// The policy wants it back, and no copy could be started yet.
     bool putOff = false;
     /// Conductor's reservation for the returned bytes; 0: none.
     uint64_t reservation = 0;
+  };
+  /// A copy back whose readers are queued behind it.
+  struct Queued {
+    std::string id, block;
+    Fence fence;
+    std::shared_ptr<Outcome> outcome;
+    std::shared_ptr<TransferRetries> retries;
   };
   class Hints;
 
@@ -148,10 +161,21 @@ private:
   bool reserve(Held &held, Urgency urgency, Priority priority);
   /// False: it was lost, and is to be made again. Throws if it cannot.
   bool verifyHost(Held &held);
-  /// Blocks until the bytes are back.
+  /// The bytes are back, or their copy is queued, or they are to be made again.
   void settleRestore(Held &held);
+  void leaveToQueue(Held &held);
+  /// What has become of those; `all`: blocks until it is known of every one.
+  void settleQueued(bool all);
+  /// The policy hears of each try of a copy back, and of its end if it failed.
+  TransferDecision tellRestore(const std::string &id, const TransferRetries &retries, bool failed);
   /// Throws if the policy gives up.
   void noteFailedRestore(Held &held);
+  /// Blocks; what compute stands still meanwhile is a stall.
+  void waitFor(const Fence &copy);
+  void noteStall(std::shared_ptr<const CopyWait> wait);
+  /// Adds up the stalls of the step, and returns their seconds.
+  double settleStalls();
+  LinkRates linkRates() const;
   void dropDevice(Held &held);
   static bool takeOut(std::deque<Held *> &queue, Held &held);
 
@@ -174,12 +198,16 @@ private:
   StepFigures figures_;
   /// What the figures of the last step have chosen to compute again in this one.
   std::vector<bool> toRecompute_;
-  double stalledSeconds_ = 0;
+  double stepBegan_ = 0;
+  std::vector<std::shared_ptr<const CopyWait>> stalls_;
+  /// Where the last of them ends in the compute queue.
+  uint64_t lastStall_ = 0;
   /// By the output that backward gets, until it is released.
   std::vector<std::pair<SavedPlace, Held *>> byPlace_;
   /// Copies under way, oldest first; restores that were put off; the needs to
   /// come.
   std::deque<Held *> spills_, restores_, putOff_, order_;
+  std::deque<Queued> queued_;
   /// Slabs that somebody still holds a tensor in.
   std::vector<PinnedSlab> lent_;
   bool makingRoom_ = false;

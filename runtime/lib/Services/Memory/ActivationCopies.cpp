@@ -32,6 +32,15 @@ static std::string inHex(uint32_t value) {
   return text;
 }
 
+static std::string nameOf(const std::string &id, const std::string &block) {
+  return "activation \"" + id + "\"" + (block.empty() ? "" : " of block \"" + block + "\"");
+}
+
+static Error notBack(const std::string &id, const std::string &block, const std::string &cause) {
+  return Error(ErrorCode::TransferFailed,
+               nameOf(id, block) + " could not be copied back to the device; the step is aborted (" + cause + ")");
+}
+
 //===----------------------------------------------------------------------===//
 // Copies that end
 //===----------------------------------------------------------------------===//
@@ -40,19 +49,19 @@ void ActivationActor::poll() {
   Device &device = *context_.device;
   while (!spills_.empty() && device.isDone(spills_.front()->fence)) {
     Held &held = *spills_.front();
-    figures_.d2h.end(now());
     if (!isGood(held) && retrySpill(held))
       continue;
     std::string id = held.id;
     finishSpill(held);
     issue(policy_.transferDone(id, used()).issued);
   }
+  settleQueued(/*all=*/false);
   while (!restores_.empty() && device.isDone(restores_.front()->fence)) {
     Held &held = *restores_.front();
     restores_.pop_front();
-    figures_.h2d.end(now());
     held.copy = Held::Copy::None;
     if (!held.outcome || !held.outcome->error()) {
+      tellRestore(held.id, *held.retries, /*failed=*/false);
       issue(policy_.transferDone(held.id, used()).issued);
       continue;
     }
@@ -72,8 +81,7 @@ void ActivationActor::makeRoom(uint64_t wanted) {
   int64_t goal = used() - int64_t(wanted);
   try {
     while (!spills_.empty() && used() > goal) {
-      context_.device->wait(spills_.front()->fence);
-      figures_.d2h.end(now());
+      waitFor(spills_.front()->fence);
       Held &held = *spills_.front();
       if (!isGood(held) && retrySpill(held))
         continue;
@@ -82,8 +90,10 @@ void ActivationActor::makeRoom(uint64_t wanted) {
       issue(policy_.transferDone(id, used()).issued);
     }
     if (used() > goal)
-      for (const std::string &id : policy_.dropRestored(used() - goal))
+      for (const std::string &id : policy_.dropRestored(used() - goal)) {
+        std::erase_if(queued_, [&](const Queued &queued) { return queued.id == id; });
         dropDevice(find(id));
+      }
   } catch (...) {
     makingRoom_ = false;
     throw;
@@ -151,7 +161,6 @@ bool ActivationActor::startSpill(Held &held) {
   Device &device = *context_.device;
   if (policy_.config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
     held.checksum = checksumOf(held.device);
-  double begin = now();
   try {
     held.host.storage()->forgetOutcome();
     context_.engine().copyInto(held.device, held.host, {.owner = owner_});
@@ -164,7 +173,6 @@ bool ActivationActor::startSpill(Held &held) {
   held.fence = held.host.storage()->writes();
   held.outcome = held.host.storage()->outcomeIfAny();
   spills_.push_back(&held);
-  figures_.d2h.start(held.bytes, begin);
   return true;
 }
 
@@ -187,8 +195,7 @@ bool ActivationActor::retrySpill(Held &held) {
   while (policy_.transferFailed(held.id, used()).kind == TransferDecision::Kind::Retry)
     if (startSpill(held))
       return true;
-  context_.warn("activation \"" + held.id + "\"" + (held.block.empty() ? "" : " of block \"" + held.block + "\"") +
-                " could not be copied to the host and stays on the device");
+  context_.warn(nameOf(held.id, held.block) + " could not be copied to the host and stays on the device");
   giveHost(held);
   return false;
 }
@@ -209,8 +216,7 @@ void ActivationActor::finishSpill(Held &held) {
 
 void ActivationActor::settleSpill(Held &held) {
   do {
-    context_.device->wait(held.fence);
-    figures_.d2h.end(now());
+    waitFor(held.fence);
   } while (!isGood(held) && retrySpill(held));
   finishSpill(held);
 }
@@ -268,8 +274,7 @@ bool ActivationActor::verifyHost(Held &held) {
     return false;
   }
   throw Error(ErrorCode::ChecksumMismatch,
-              "activation \"" + held.id + "\"" + (held.block.empty() ? "" : " of block \"" + held.block + "\"") +
-                  ": CRC-32 " + inHex(found) + " on the host, " + inHex(*held.checksum) +
+              nameOf(held.id, held.block) + ": CRC-32 " + inHex(found) + " on the host, " + inHex(*held.checksum) +
                   " when it left the device; the bytes were not used, the step is aborted");
 }
 
@@ -302,14 +307,18 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   if (!verifyHost(held))
     return true; // at its need
   bool next = !order_.empty() && order_.front() == &held;
-  TransferOptions options{.owner = owner_};
+  held.retries = std::make_shared<TransferRetries>(uint32_t(policy_.config().transferRetries));
+  TransferOptions options{.retries = held.retries, .owner = owner_};
   options.priority = ahead && !next ? TransferPriority::Speculative : TransferPriority::Required;
+  // What is needed next is next in its queue: for a slot the host would have to
+  // wait, and compute for the host.
+  options.isPlanned = options.priority == TransferPriority::Required;
+  options.consumer = std::make_shared<const TransferConsumer>(TransferConsumer{{}, nameOf(held.id, held.block), {}});
   if (!reserve(held, urgency, ahead && !next ? Priority::Speculative : Priority::Required))
     return false;
   ConductorGate::As as(context_.gate, service_);
   // To make room for what is only ahead would take it from what is nearer.
   bool before = std::exchange(makingRoom_, makingRoom_ || ahead);
-  double begin = now();
   try {
     held.device = context_.engine().toLayout(context_.device, held.host, held.deviceDesc, options);
     makingRoom_ = before;
@@ -333,23 +342,20 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   held.fence = held.device.storage()->writes();
   held.outcome = held.device.storage()->outcomeIfAny();
   restores_.push_back(&held);
-  figures_.h2d.start(held.bytes, begin);
   return true;
 }
 
 void ActivationActor::noteFailedRestore(Held &held) {
   std::string cause = held.outcome->error()->what();
   dropDevice(held);
-  TransferDecision decision = policy_.transferFailed(held.id, used());
+  TransferDecision decision = tellRestore(held.id, *held.retries, /*failed=*/true);
   if (decision.kind == TransferDecision::Kind::Recompute) {
     loseHost(held);
     issue(decision.issued);
     return;
   }
   if (decision.kind != TransferDecision::Kind::Retry)
-    throw Error(ErrorCode::TransferFailed,
-                "activation \"" + held.id + "\"" + (held.block.empty() ? "" : " of block \"" + held.block + "\"") +
-                    " could not be copied back to the device; the step is aborted (" + cause + ")");
+    throw notBack(held.id, held.block, cause);
 }
 
 void ActivationActor::settleRestore(Held &held) {
@@ -360,16 +366,74 @@ void ActivationActor::settleRestore(Held &held) {
       startRestore(held, Urgency::Needed);
     if (held.recompute) // whoever waits for it makes it
       return;
-    context_.device->wait(held.fence);
-    figures_.h2d.end(now());
+    if (!held.depth) // nothing else could make it
+      return leaveToQueue(held);
+    waitFor(held.fence);
     takeOut(restores_, held);
     held.copy = Held::Copy::None;
-    if (!held.outcome || !held.outcome->error())
+    if (!held.outcome || !held.outcome->error()) {
+      tellRestore(held.id, *held.retries, /*failed=*/false);
       return;
+    }
     noteFailedRestore(held);
     if (held.recompute)
       return;
   }
+}
+
+/// Its readers wait in the compute queue; if it fails, so do they, and nothing of
+/// theirs is used.
+void ActivationActor::leaveToQueue(Held &held) {
+  takeOut(restores_, held);
+  held.copy = Held::Copy::None;
+  queued_.push_back({held.id, held.block, held.fence, held.outcome, held.retries});
+}
+
+void ActivationActor::settleQueued(bool all) {
+  while (!queued_.empty() && (all || context_.device->isDone(queued_.front().fence))) {
+    Queued copy = std::move(queued_.front());
+    queued_.pop_front();
+    context_.device->wait(copy.fence);
+    const Error *error = copy.outcome ? copy.outcome->error() : nullptr;
+    tellRestore(copy.id, *copy.retries, error != nullptr);
+    if (error)
+      throw notBack(copy.id, copy.block, error->what());
+  }
+}
+
+TransferDecision ActivationActor::tellRestore(const std::string &id, const TransferRetries &retries, bool failed) {
+  for (uint32_t i = 0; i < retries.used; ++i)
+    policy_.transferFailed(id, used());
+  return failed ? policy_.transferFailed(id, used()) : TransferDecision();
+}
+
+void ActivationActor::noteStall(std::shared_ptr<const CopyWait> wait) {
+  if (wait)
+    stalls_.push_back(std::move(wait));
+}
+
+void ActivationActor::waitFor(const Fence &copy) { noteStall(waitForCopy(*context_.device, copy, lastStall_)); }
+
+double ActivationActor::settleStalls() {
+  if (stalls_.empty())
+    return 0;
+  context_.device->wait(Fence(Queue::Compute, lastStall_));
+  double seconds = 0;
+  for (const auto &wait : stalls_)
+    seconds += wait->seconds();
+  stalls_.clear();
+  policy_.addStall(seconds * 1e3);
+  return seconds;
+}
+
+/// As the link has carried what it carried so far.
+LinkRates ActivationActor::linkRates() const {
+  const TransferCounters &counters = context_.device->transfer().counters();
+  auto rate = [](uint64_t bytes, uint64_t nanoseconds) {
+    return nanoseconds ? double(bytes) / (double(nanoseconds) * 1e-9) : 0;
+  };
+  return {rate(counters.d2hCarriedBytes, counters.d2hCarriedNanoseconds),
+          rate(counters.h2dCarriedBytes, counters.h2dCarriedNanoseconds)};
 }
 
 void ActivationActor::dropDevice(Held &held) {

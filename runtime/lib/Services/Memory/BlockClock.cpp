@@ -30,6 +30,21 @@ std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64
   return wait;
 }
 
+std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_t &mark) {
+  if (!hasClock(device) || device.isDone(copy)) {
+    device.wait(copy);
+    return nullptr;
+  }
+  auto wait = std::make_shared<CopyWait>();
+  wait->isLate = true;
+  device.enqueue(Queue::Compute, Fence(),
+                 Work{[wait, device = &device] { wait->begin = device->seconds(); }, {}, "need"});
+  device.wait(copy);
+  mark = device.enqueue(Queue::Compute, Fence(),
+                        Work{[wait, device = &device] { wait->end = device->seconds(); }, {}, "needed"});
+  return wait;
+}
+
 void BlockClock::beginStep() {
   isOn_ = (steps_ == next_ || steps_ == next_ + 1) && hasClock(device_);
   if (steps_ == next_ || !isOn_)

@@ -35,6 +35,10 @@ struct CopyWait {
 /// seen. `mark`: the position of the last entry.
 std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64_t &mark);
 
+/// Blocks until `copy` is done. What compute has to do may come to its end
+/// meanwhile; returns for how long. `mark` and null as above.
+std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_t &mark);
+
 class BlockClock {
 public:
   explicit BlockClock(Device &device) : device_(device) {}

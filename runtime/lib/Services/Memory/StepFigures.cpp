@@ -10,20 +10,7 @@
 
 namespace segue::inline runtime {
 
-void LinkMeter::end(double now) {
-  if (underWay_.empty())
-    return;
-  Copy copy = underWay_.front();
-  underWay_.pop_front();
-  seconds_ += std::max(0.0, now - std::max(copy.since, lastEnd_));
-  bytes_ += copy.bytes;
-  lastEnd_ = now;
-}
-
-void StepFigures::beginStep(double now) {
-  d2h.forget();
-  h2d.forget();
-  began_ = now;
+void StepFigures::beginStep() {
   before_ = current_ = 0;
   past_ = parts_ = 0;
   peakHeld_ = 0;
@@ -65,11 +52,10 @@ void StepFigures::onNeed(size_t record) {
     saved_[record].neededAt = within();
 }
 
-std::vector<bool> StepFigures::toRecompute(double now, double stalled, int64_t limitBytes) {
-  double total = before_ + current_, seconds = now - began_ - stalled;
+std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link, int64_t limitBytes) {
+  double total = before_ + current_;
   if (total > 0 && seconds > 0)
     scale_ = scale_ > 0 ? std::min(scale_, seconds / total) : seconds / total;
-  LinkRates link{d2h.bytesPerSecond(), h2d.bytesPerSecond()};
   if (scale_ <= 0 || link.d2hBytesPerSecond <= 0 || link.h2dBytesPerSecond <= 0 || peakHeld_ <= limitBytes)
     return {};
   for (SavedCost &saved : saved_) {

@@ -6,11 +6,11 @@
 //===----------------------------------------------------------------------===//
 //
 // The figures that recompute or spill is decided by between steps: when each
-// tensor is saved and needed, what the link carries in a second, what computing
-// again takes. The thread that submits runs ahead of a device with queues, so
-// that its clock does not tell when a command runs: times are the costs of the
-// commands before it, as the programs state them, and the clock of the whole
-// step tells what they are in seconds.
+// tensor is saved and needed, and what computing again takes. The thread that
+// submits runs ahead of a device with queues, so that its clock does not tell
+// when a command runs: times are the costs of the commands before it, as the
+// programs state them, and the clock of the whole step tells what they are in
+// seconds.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,35 +19,13 @@
 
 #include "segue/runtime/Program/Recomputation.h"
 #include "segue/runtime/Services/RecomputeChoice.h"
-#include <deque>
+#include <vector>
 
 namespace segue::inline runtime {
 
-/// Bytes per second of one direction of the link, of copies that end in the
-/// order in which they start.
-class LinkMeter {
-public:
-  void start(uint64_t bytes, double now) { underWay_.push_back({bytes, now}); }
-  void end(double now);
-  /// 0 until a copy has ended.
-  double bytesPerSecond() const { return seconds_ > 0 ? double(bytes_) / seconds_ : 0; }
-  void forget() { underWay_.clear(); }
-
-private:
-  struct Copy {
-    uint64_t bytes;
-    double since;
-  };
-  std::deque<Copy> underWay_;
-  double lastEnd_ = 0, seconds_ = 0;
-  uint64_t bytes_ = 0;
-};
-
 class StepFigures {
 public:
-  LinkMeter d2h, h2d;
-
-  void beginStep(double now);
+  void beginStep();
   /// `cost`: relativeCost of it.
   void onSubmit(const Program &program, double cost);
   /// Backward begins with `heldBytes` of device_dram in use, were nothing away.
@@ -57,16 +35,15 @@ public:
   size_t onSave(int64_t bytes, std::optional<double> cost);
   void onNeed(size_t record);
 
-  /// The records to compute again in steps like the one that ends `now`, of
-  /// whose time `stalled` was spent waiting, so that it fits `limitBytes`. The
-  /// fastest step so far says what a unit of cost takes: others waited for the
-  /// link where no stall shows it. None where the link has carried nothing yet.
-  std::vector<bool> toRecompute(double now, double stalled, int64_t limitBytes);
+  /// The records to compute again in steps like the one that ends, which computed
+  /// for `seconds`, so that it fits `limitBytes`. The fastest step so far says
+  /// what a unit of cost takes: others were disturbed. None where the link has
+  /// carried nothing yet.
+  std::vector<bool> toRecompute(double seconds, const LinkRates &link, int64_t limitBytes);
 
 private:
   double within() const;
 
-  double began_ = 0;
   /// Seconds of a unit of cost, the least that was seen; 0: none yet.
   double scale_ = 0;
   /// Costs of the programs before the current one, its own, and how many of the

@@ -32,6 +32,7 @@
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include "segue/runtime/Transfer/TransferCounters.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -73,6 +74,14 @@ private:
   std::atomic<bool> set_{false};
 };
 
+/// Tries of a hop over the link after those that the engine makes by itself, in
+/// the queue of the hop: whoever reads the target may be queued at once. `used` of
+/// the `allowed` have failed copies before them. Written by the work.
+struct TransferRetries {
+  uint32_t allowed = 0;
+  std::atomic<uint32_t> used{0};
+};
+
 struct TransferOptions {
   /// False: the given tensor is not needed any more. Its storage is freed once
   /// the transfer has read it, whoever holds a handle.
@@ -81,13 +90,14 @@ struct TransferOptions {
   /// while the tensor is not written.
   bool isParameter = false;
   TransferPriority priority = TransferPriority::Required;
-  /// When it runs was decided before the step. It waits for no token: its queue,
-  /// which carries one hop at a time, brings it in turn, and the gate hears of it
-  /// once it has passed.
+  /// When it runs is decided, by a plan before the step or by the program that
+  /// reads it next. It waits for no token: its queue, which carries one hop at a
+  /// time, brings it in turn, and the gate hears of it once it has passed.
   bool isPlanned = false;
   /// May be null.
   std::shared_ptr<const TransferConsumer> consumer;
   std::shared_ptr<TransferChecksum> checksum;
+  std::shared_ptr<TransferRetries> retries;
   /// In whose name memory is taken.
   OwnerId owner = 0;
 };
