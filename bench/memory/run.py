@@ -34,6 +34,7 @@ def commands(caps: list[float]) -> dict[str, list[str]]:
     for mode in ("planned", "watermark"):
         for cap in caps:
             peers[f"segue-{mode}-{cap:g}"] = [*segue, "--mode", mode, "--cap", str(cap)]
+    peers["segue-watermark-streamed-60"] = [*segue, "--mode", "watermark-streamed", "--cap", "60"]
     peers["segue-streamed"] = [*segue, "--mode", "streamed"]
     return peers | {"torch-save_on_cpu": [*torch, "--offload"], "torch-checkpoint": [*torch, "--checkpoint"]}
 

@@ -61,9 +61,9 @@ def refuse(args, error, extra):
     print(json.dumps({"peer": name(args), "refused": str(error).splitlines()[0], **extra}), flush=True)
 
 
-def capped(memory, cap, mode, telemetry):
+def capped(memory, cap, mode, telemetry, weights=None):
     """The config of a run within `cap` bytes. Watermarks lie where a save that begins below still fits; the pool has a slab for
-    each tensor that can leave."""
+    each tensor that can leave. With `weights`, a telemetry file, those of blocks come by a ring of three blocks."""
     mib = cap / 2**20
     activation = {"enabled": True, "mode": mode, "telemetry_file": telemetry}
     if mode == "watermark":
@@ -74,9 +74,12 @@ def capped(memory, cap, mode, telemetry):
             slabs[fits[0] if fits else -1] += 1
         activation |= {"vram_high_watermark_mb": 0.74 * mib, "vram_low_watermark_mb": 0.66 * mib,
                        "pinned_pool_classes_mb": classes, "slabs_per_class": slabs, "pool_growth": False}
-    return {"memory": {"stagehand": {
-        "conductor_config": {"enabled": True, "vram_hard_cap_mb": mib, "vram_soft_cap_mb": mib, "telemetry_enabled": False},
-        "activation_stagehand": activation}}}
+    stagehand = {"conductor_config": {"enabled": True, "vram_hard_cap_mb": mib, "vram_soft_cap_mb": mib, "telemetry_enabled": False},
+                 "activation_stagehand": activation}
+    if weights:
+        stagehand |= {"stagehand_enabled": True, "prefetch_window_blocks": 1, "pinned_pool_mb": 64, "pinned_slab_mb": 16,
+                      "vram_high_watermark_mb": 0.74 * mib, "vram_low_watermark_mb": 0.66 * mib, "telemetry_file": weights}
+    return {"memory": {"stagehand": stagehand}}
 
 
 def streamed(telemetry):
@@ -95,7 +98,7 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--modules", type=int, choices=[1, 2], default=1)
     parser.add_argument("--device", help="default: cpu with --threads")
-    parser.add_argument("--mode", choices=["free", "planned", "watermark", "streamed"], default="free")
+    parser.add_argument("--mode", choices=["free", "planned", "watermark", "watermark-streamed", "streamed"], default="free")
     parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
@@ -129,7 +132,9 @@ def main():
             if args.mode == "planned":
                 trainer.memory(cap)
             trainer = None  # it holds parameters and states on the device
-            trainer = segue.Trainer(modules, optimizer=optimizer, config=capped(memory, cap, args.mode, telemetry))
+            mode, _, weights = args.mode.partition("-")
+            trainer = segue.Trainer(modules, optimizer=optimizer,
+                                    config=capped(memory, cap, mode, telemetry, weights and os.devnull))
         except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
             return refuse(args, error, extra)
     elif args.device:
