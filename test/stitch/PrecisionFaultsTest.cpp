@@ -166,14 +166,15 @@ TEST_F(PrecisionFaultsTest, ADamagedSlabIsMetByCalibration) {
   EXPECT_FALSE(std::filesystem::exists(folder.path / "int8.calibration.json")) << "not of all units";
 }
 
-/// Leaves so little memory while blocks are loaded for forward that the stored
+/// Leaves so little memory while blocks are loaded for a phase that the stored
 /// form of one, which lies beside its slot until it is dequantised, finds no room.
 namespace {
 class NoRoom final : public EventSink {
 public:
-  explicit NoRoom(DeviceRef device) : device_(std::move(device)), budget_(memory().budget(Space::DeviceDram)) {}
+  explicit NoRoom(DeviceRef device, Phase phase = Phase::Forward)
+      : device_(std::move(device)), phase_(phase), budget_(memory().budget(Space::DeviceDram)) {}
   void onPhase(Phase phase) override {
-    isForward_ = phase == Phase::Forward;
+    isNow_ = phase == phase_;
     memory().setBudget(Space::DeviceDram, budget_);
     squeeze();
   }
@@ -187,7 +188,7 @@ private:
 
   DeviceMemory &memory() { return device_->memory(); }
   void squeeze() {
-    if (!isOn || !isForward_)
+    if (!isOn || !isNow_)
       return;
     // What would be room when it is asked for: copies and arenas that are kept.
     device_->drain();
@@ -196,8 +197,9 @@ private:
   }
 
   DeviceRef device_;
+  Phase phase_;
   uint64_t budget_;
-  bool isForward_ = false;
+  bool isNow_ = false;
 };
 } // namespace
 
@@ -221,6 +223,85 @@ TEST_F(PrecisionFaultsTest, WithoutMemoryTheSwitchIsPostponed) {
   train(session, 10, 12);
   EXPECT_EQ(session.services()->precisionRecord()["block_details"]["h.0"]["reason"], "first") << "tried again";
   EXPECT_EQ(precisionOf(session, "h.0"), "int8");
+}
+
+// What forward has read as the slab has it, backward reads so too: where the
+// device has no room for what is stored beside its slot, the host dequantises.
+TEST_F(PrecisionFaultsTest, WithoutMemoryInBackwardTheFormStays) {
+  NoRoom noRoom(device, Phase::Backward);
+  std::string all =
+      R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.0", "h.1", "h.2", "h.3", "h.4", "h.5"]})";
+  Session session = make(all, "", &noRoom);
+  LoraFolder other;
+  Session expected = loraSession(Device::open(simDevice), precisionConfig(other, all));
+  std::vector<double> losses = train(expected, 0, 6);
+  EXPECT_EQ(train(session, 0, 2), std::vector(losses.begin(), losses.begin() + 2));
+  noRoom.isOn = true;
+  EXPECT_EQ(train(session, 2, 6), std::vector(losses.begin() + 2, losses.end()));
+  EXPECT_EQ(session.services()->weights()->slots(), 1) << "blocks leave between forward and backward";
+  for (const ParameterInfo &info : session.parameters())
+    EXPECT_EQ(values(session.parameter(info.key)), values(expected.parameter(info.key))) << info.key;
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(precisionOf(session, "h." + std::to_string(i)), "int8");
+  EXPECT_TRUE(warnings.empty()) << warnings.front();
+}
+
+/// Touches a slab when backward begins.
+namespace {
+class ChangesTheSlab final : public EventSink {
+public:
+  explicit ChangesTheSlab(std::filesystem::path slab) : slab_(std::move(slab)) {}
+  void onPhase(Phase phase) override {
+    if (isOn && phase == Phase::Backward)
+      std::filesystem::last_write_time(slab_, std::filesystem::last_write_time(slab_) + std::chrono::seconds(1));
+  }
+  bool isOn = false;
+
+private:
+  std::filesystem::path slab_;
+};
+} // namespace
+
+// A slab that is lost between forward and backward: gradients of other weights
+// than those that gave the loss are none. The step is aborted, and the session
+// goes on from the source.
+TEST_F(PrecisionFaultsTest, ASlabThatIsLostInBackwardAbortsTheStep) {
+  ChangesTheSlab change(folder.path / "int8.safetensors");
+  SessionOptions options;
+  options.warn = [this](const std::string &text) { warnings.push_back(text); };
+  options.events = &change;
+  auto config = [](const LoraFolder &folder, const char *units) {
+    return precisionConfig(folder,
+                           R"({"enabled": true, "mode": "static", "force_int8_blocks": [)" + std::string(units) + "]}",
+                           "", 0.09, /*window=*/0);
+  };
+  Session session = loraSession(device, config(folder, R"("h.0", "h.1", "h.2")"), options);
+  train(session, 0, 2);
+  ASSERT_LT(session.services()->weights()->slots(), 6);
+  Checkpoint before = session.checkpoint();
+  change.isOn = true;
+  try {
+    train(session, 2, 3);
+    FAIL() << "the step was finished";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::SourceChanged);
+    expectPart(error.what(), "block \"lora/h.");
+    expectPart(error.what(), "\" was used in this step as its slab has it, and cannot be read from there again; the "
+                             "next step has it from its source");
+  }
+  change.isOn = false;
+  EXPECT_EQ(session.stepCount(), 2);
+  for (const auto &[key, value] : before.parameters)
+    EXPECT_EQ(values(session.parameter(key)), values(value)) << key;
+  std::vector<double> losses = train(session, 2, 6);
+  for (const char *unit : {"h.0", "h.1", "h.2"})
+    EXPECT_EQ(precisionOf(session, unit), "bf16");
+  EXPECT_EQ(warnings.size(), 3u);
+  // As from its source in the first place.
+  LoraFolder other;
+  Session bf16 = loraSession(Device::open(simDevice), config(other, ""));
+  bf16.restore(before);
+  EXPECT_EQ(train(bf16, 2, 6), losses);
 }
 
 // Row "calibration interrupted": nothing is kept; the next start begins it anew.

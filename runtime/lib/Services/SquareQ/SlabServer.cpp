@@ -102,8 +102,18 @@ Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Stor
   return Tensor::in(there.storage(), std::make_shared<const TensorDesc>(std::move(desc)));
 }
 
+/// Where a layer that is damaged comes from; null if nowhere.
+Tensor SlabServer::original(std::string_view name) const {
+  if (auto original = originals_.find(slab_->layer(name).canonicalName); original != originals_.end())
+    return original->second;
+  return options_.fallback ? options_.fallback(device_, name) : Tensor();
+}
+
 SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element, const TransferOptions &options) {
   const SlabLayer &layer = slab_->layer(name);
+  // Whatever its bytes are now: forward and backward of a step read the same.
+  if (damaged_.contains(layer.canonicalName))
+    return {.tensor = original(name)};
   Reader::Result result = reader_->take(layer.canonicalName);
   ++(result.wasReadAhead ? hits_ : misses_);
   Brought brought;
@@ -128,12 +138,10 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
     if (!isDamaged)
       throw;
     ++telemetry_.crcFailures;
-    if (auto original = originals_.find(layer.canonicalName); original != originals_.end())
-      brought.tensor = original->second;
-    else if (options_.fallback)
-      brought.tensor = options_.fallback(device_, name);
+    brought.tensor = original(name);
     if (!brought.tensor)
       throw error.within("weight \"" + std::string(name) + "\" is damaged and there is no checkpoint to serve it from");
+    damaged_.insert(layer.canonicalName);
     return brought;
   }
   if (!brought.tensor)

@@ -72,6 +72,7 @@ bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
   if (options.admit && !(leave = options.admit(Queue::HostToDevice, priority, block.storedBytes)))
     return false;
   block.error.reset();
+  block.lost = nullptr;
   block.slot->forgetOutcome();
   block.copyWatch = std::make_shared<LoadWatch>();
   TransferOptions how;
@@ -98,7 +99,8 @@ void WeightStreamer::Impl::startClock(Block &block, const Fence &after) {
 }
 
 /// A weight that its slab does not give is followed by all of the block again,
-/// with its unit in the source's form.
+/// with its unit in the source's form. Not where the step has used the block: what
+/// forward has read, backward reads too, or the step is aborted.
 void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset) {
   Fence free = block.slot->uses();
   for (const Weight *weight : block.weights)
@@ -110,14 +112,20 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
     if (weight->slab) {
       startClock(block, {}); // its codes lie elsewhere first
       try {
-        weight->slab->serveInto(weight->value.name, target, how);
+        serve(*weight->slab, weight->value.name, target, how, block.isUsed);
       } catch (const Error &error) {
+        if (block.isUsed) {
+          block.lost = weight;
+          throw error.within("\"" + weight->unit +
+                             "\" was used in this step as its slab has it, and cannot be read "
+                             "from there again; the next step has it from its source");
+        }
         giveUpForm(*weight, error);
         return queueWeights(block, how, slabOffset);
       }
     } else if (weight->source.inSlab) {
       startClock(block, {});
-      options.slab->serveInto(weight->source.name, target, how);
+      serve(*options.slab, weight->source.name, target, how, /*isNeeded=*/true);
     } else if (weight->file) {
       Tensor staged = stage(block, *weight, slabOffset);
       startClock(block, free);

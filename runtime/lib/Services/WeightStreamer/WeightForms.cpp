@@ -8,7 +8,8 @@
 // A weight may come from a slab in the place of its source. Which it is changes
 // between steps, while no block of it is on the device, so that forward and
 // backward of a step read the same values. A weight that cannot be read from
-// its slab is read from its source in that very load, with its whole unit.
+// its slab before the step has used it is read from its source in that very load,
+// with its whole unit; later the step is aborted, and the next one does so.
 //
 //===----------------------------------------------------------------------===//
 
@@ -84,6 +85,31 @@ void WeightStreamer::Impl::giveUpForm(const Weight &failed, const Error &error) 
   restate(*failed.block);
   if (formFailed)
     formFailed(unit, error);
+}
+
+/// Aborted steps alone: a load that failed and was made good by a later one is
+/// forgotten with the next.
+void WeightStreamer::Impl::giveUpLost() {
+  for (const auto &block : blocks)
+    if (const Weight *lost = std::exchange(block->lost, nullptr))
+      giveUpForm(*lost, *block->error);
+}
+
+/// On its way a weight lies on the device as stored, beside its slot. Where there is
+/// no room for that, also after others have made some, and the slab's is the only
+/// form that will do, the host makes the same floats of it.
+void WeightStreamer::Impl::serve(SlabSource &slab, std::string_view name, const Tensor &target,
+                                 const TransferOptions &how, bool isNeeded) const {
+  try {
+    slab.serveInto(name, target, how);
+  } catch (const Error &error) {
+    if (!isNeeded || error.code() != ErrorCode::DeviceOom || isQuantized(target.desc().layout.storage))
+      throw;
+    Tensor host = Tensor::onHost(device, target.shape(), target.element());
+    if (device->hasBytes())
+      slab.copyDequantized(name, target.element(), {host.bytes(), size_t(host.desc().spanBytes())});
+    engine.copyInto(host, target, how);
+  }
 }
 
 /// That of the options, and those that forms come from.

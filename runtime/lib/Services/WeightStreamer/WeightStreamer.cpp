@@ -473,6 +473,8 @@ void WeightStreamer::Impl::beginStep() {
   dropSeenOutside();
   inStep = true;
   hasReported = false;
+  for (const auto &block : blocks)
+    block->isUsed = false;
   policy->beginStep(++step);
   readSlabsAhead(phases[0]);
 }
@@ -487,6 +489,8 @@ void WeightStreamer::Impl::endStep(bool aborted) {
   else
     carryOut(policy->endStep());
   inStep = false;
+  for (const auto &block : blocks)
+    block->isUsed = false; // an evaluation may have it in another form
   lastRecord = policy->telemetry();
   if (options.slab || !formSlabs.empty())
     lastRecord.update(takeSlabTelemetry().json());
@@ -536,6 +540,7 @@ void WeightStreamer::Impl::abortStep() {
   device->drain();
   endStep(/*aborted=*/true);
   endCopies();
+  giveUpLost();
 }
 
 void WeightStreamer::abortStep() {
@@ -600,6 +605,7 @@ void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
     s.awaitLoad(*block);
     s.policy->addStall(1000 * (s.device->seconds() - from));
   }
+  block->isUsed = s.inStep;
   block->computeWatch = std::make_shared<Stopwatch>();
   s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/false, block->copied);
 }

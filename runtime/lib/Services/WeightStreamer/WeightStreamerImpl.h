@@ -95,6 +95,11 @@ struct WeightStreamer::Impl {
     std::vector<Tensor> unpinned;
     /// What was thrown when its load was queued.
     std::optional<Error> error;
+    /// Programs of the step have read it: what they read next of it is the same.
+    bool isUsed = false;
+    /// Of that load: the weight that its unit's form could not be had of, though
+    /// the step has used it.
+    const Weight *lost = nullptr;
   };
   /// A block of the model gives activations of a higher precision than it takes.
   struct Promotion {
@@ -171,6 +176,9 @@ struct WeightStreamer::Impl {
   // Forms.
   void restate(Block &block);
   void giveUpForm(const Weight &failed, const Error &error);
+  void giveUpLost();
+  void serve(SlabSource &slab, std::string_view name, const Tensor &target, const TransferOptions &how,
+             bool isNeeded) const;
   std::vector<SlabSource *> slabs() const;
   std::pair<SlabSource *, std::string_view> slabOf(const Weight &weight) const;
   void readSlabsAhead(const Order &order);

@@ -32,6 +32,7 @@
 #include "segue/runtime/Services/SlabSource.h"
 #include "segue/runtime/Services/SquareQ/FusedLinear.h"
 #include "segue/runtime/Services/SquareQ/Slab.h"
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -126,6 +127,7 @@ private:
     /// serves again when this is gone.
     std::shared_ptr<void> buffer;
   };
+  Tensor original(std::string_view name) const;
   Brought bring(std::string_view name, ElementType element, const TransferOptions &options);
   Tensor bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
                      const TransferOptions &options);
@@ -138,6 +140,8 @@ private:
   std::shared_ptr<const Slab> slab_;
   SlabServerOptions options_;
   std::map<std::string, Tensor, std::less<>> originals_;
+  /// Layers that come from elsewhere from now on.
+  std::set<std::string, std::less<>> damaged_;
   SlabTelemetry telemetry_;
   uint64_t hits_ = 0, misses_ = 0, fusedBefore_ = 0;
   std::shared_ptr<Clock> clock_;
