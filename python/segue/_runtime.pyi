@@ -186,7 +186,8 @@ class Session:
     def __init__(self, device: Device, modules: Sequence[tuple[str, Binary]], max_grad_norm: float = 0.0, seed: int = 0,
                  tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
                  config: str | os.PathLike[str] | None = None, config_text: str | None = None,
-                 record_events: str | os.PathLike[str] | None = None, events: EventSink | None = None) -> None: ...
+                 record_events: str | os.PathLike[str] | None = None, events: EventSink | None = None,
+                 aliases: Sequence[tuple[str, str]] = ()) -> None: ...
     @property
     def parameters(self) -> list[ParameterInfo]: ...
     def set_parameter(self, key: str, tensor: Tensor) -> None: ...
@@ -242,6 +243,10 @@ class Slab:
     def open(path: str | os.PathLike[str], signature: str | None = None,
              wants: Sequence[tuple[str, Sequence[int]]] | None = None, aliases: Sequence[tuple[str, str]] = (),
              verify: str = "open") -> Slab: ...
+    @staticmethod
+    def open_for(session: Session, path: str | os.PathLike[str], aliases: Sequence[tuple[str, str]] = (),
+                 verify: str = "open") -> Slab:
+        """Checked against the parameters of a session."""
     @property
     def layers(self) -> list[str]: ...
     @property

@@ -116,11 +116,16 @@ class Trainer:
     report : path, optional
         A file for a page of the run (HTML that needs no network): memory by phase and by service against the cap, transfers
         against the link's limit, precision per block, stalls, losses, copies elided. Written when the trace is.
+    aliases : sequence of pairs
+        What the slab of the config and files of weights may call parameters: runs of names that mean the same, as
+        ``("fc.base", "fc")`` for an adapter around ``fc``. The component ``orig`` of an adapter may always be missing.
 
     Raises
     ------
     ConfigError
-        The config has an unknown key or a value that is not allowed.
+        The config has an unknown key or a value that is not allowed; ``serve: fused`` for modules that read floats.
+    Error
+        With code ``SLAB_INVALID``, listing what differs: the slab of the config is not one of these modules' weights.
     FileError
         The config cannot be read, or there is no such folder for the logs.
     InvalidArgumentError
@@ -136,7 +141,7 @@ class Trainer:
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
                  device: str | None = None, config: str | os.PathLike | Mapping[str, Any] | None = None,
                  record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
-                 report: str | os.PathLike | None = None):
+                 report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
         if isinstance(modules, Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
@@ -164,7 +169,8 @@ class Trainer:
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
         self._session = _runtime.Session(
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
-            record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer)
+            record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
+            aliases=list(aliases))
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, [(tracer, trace), (self._report, report)])
         self._apart: list[tuple[str, torch.Tensor]] = []  # parameters that do not lie where the runtime can use them
@@ -324,12 +330,13 @@ class Trainer:
         Raises
         ------
         Error
-            With code ``SLAB_INVALID``, ``CHECKSUM_MISMATCH`` for damaged bytes, ``UNSUPPORTED`` for a weight that is
+            With code ``SLAB_INVALID``, listing what differs, where a frozen linear layer is neither in the slab nor was
+            kept in bf16, the slab is of another model, or it holds what is trained; ``CHECKSUM_MISMATCH`` for damaged bytes, ``UNSUPPORTED`` for a weight that is
             rotated or has a low-rank product, whose codes alone are not the weight.
         LayoutMismatchError
             A weight has another shape in the slab.
         """
-        opened = _runtime.Slab.open(path_of(slab), None, None, list(aliases), verify)
+        opened = _runtime.Slab.open_for(self._session, path_of(slab), list(aliases), verify)
         taken = []
         for info in self._session.parameters:
             name = next((n for _, n in info.members if n.endswith("weight") and opened.holds(n)), None)

@@ -306,7 +306,7 @@ static void bindSession(nb::module_ &m) {
           [](Session *self, const DeviceRef &device, const python::NamedBinaries &modules, double maxGradNorm,
              int64_t seed, const python::Ties &tied, const python::Wires &wires,
              const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
-             const std::optional<std::filesystem::path> &recordEvents, EventSink *events) {
+             const std::optional<std::filesystem::path> &recordEvents, EventSink *events, const NameAliases &aliases) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             options.seed = seed;
             options.events = events;
@@ -314,6 +314,7 @@ static void bindSession(nb::module_ &m) {
             options.recordEvents = recordEvents.value_or("");
             options.makePrecision = precisionService();
             options.openSlab = openSlab;
+            options.aliases = aliases;
             options.warn = [](const std::string &text) {
               nb::gil_scoped_acquire gil;
               nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
@@ -322,7 +323,7 @@ static void bindSession(nb::module_ &m) {
           },
           "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
-          "record_events"_a = nb::none(), "events"_a = nb::none(), nb::keep_alive<1, 11>())
+          "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(), nb::keep_alive<1, 11>())
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())

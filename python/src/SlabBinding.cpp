@@ -10,6 +10,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include "segue/runtime/Session/Session.h"
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -60,12 +61,23 @@ static std::shared_ptr<Slab> openSlab(const std::filesystem::path &path, std::op
   return slab;
 }
 
+/// Checked against the parameters of a session.
+static std::shared_ptr<Slab> openSlabFor(const Session &session, const std::filesystem::path &path,
+                                         const NameAliases &aliases, std::string_view verify) {
+  SlabVerify how = parseVerify(verify);
+  auto slab = std::make_shared<Slab>(path);
+  nb::gil_scoped_release release;
+  slab->open({.aliases = aliases, .program = programWeights(session.parameters())}, how);
+  return slab;
+}
+
 void bindSlab(nb::module_ &m) {
   m.def("model_signature", signatureOf, "tensors"_a);
 
   nb::class_<Slab>(m, "Slab")
       .def_static("open", openSlab, "path"_a, "signature"_a = nb::none(), "wants"_a = nb::none(),
                   "aliases"_a = NameAliases(), "verify"_a = "open")
+      .def_static("open_for", openSlabFor, "session"_a, "path"_a, "aliases"_a = NameAliases(), "verify"_a = "open")
       .def_prop_ro("layers",
                    [](const Slab &slab) {
                      std::vector<std::string> names;

@@ -188,6 +188,47 @@ def test_lora_trains_on_other_codes(made, tmp_path, scheme, storage):
     assert len(taken) == 9 and fused.fused_calls - before == 8 * 17
 
 
+def streamed(folder, records, storage="int8_row", aliases=True, **squareq):
+    adamw, batch = segue.AdamW(lr=1e-2), next(batches(1))
+    compiled = segue.compile(lora(folder), (batch["tokens"], batch["targets"]), optimizer=adamw, frozen_storage=storage)
+    stagehand = {"squareq_slab_path": str(folder / "slab.safetensors"), "squareq_manifest_path": str(folder / "slab.manifest.json"),
+                 "prefetch_window_blocks": 1, "telemetry_file": str(records), "squareq": squareq}
+    return segue.Trainer([compiled], optimizer=adamw, device="sim:dram=64MiB,pinned=64MiB,link=16GB/s",
+                         config={"memory": {"stagehand": stagehand}},
+                         aliases=[(f"{name}.base", name) for name in ADAPTED] if aliases else [])
+
+
+def test_codes_are_streamed_from_the_slab_of_a_config(made, tmp_path):
+    folder, _ = made
+    resident, _ = trainer_of(lora(folder), folder / "slab", "int8_row")
+    expected = resident.fit(batches(4))
+    run = streamed(folder, tmp_path / "weights.jsonl", serve="fused")
+    assert len(run._session.slab_parameters) == 9
+    assert run.fit(batches(4)) == expected
+    lines = [json.loads(line) for line in (tmp_path / "weights.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 and all(line["fused_calls"] > 0 for line in lines)
+    # A block's codes, with a scale per row; the first step brings both blocks.
+    codes = sum(rows * (columns + 4) for rows, columns in ((384, 128), (128, 128), (512, 128), (128, 512)))
+    assert lines[0]["squareq_blocks_served"] == lines[0]["loads"] >= 2
+    assert sum(line["squareq_bytes_h2d"] for line in lines[1:]) == codes * sum(line["loads"] for line in lines[1:])
+
+
+def test_a_slab_that_does_not_fit_is_refused(made, tmp_path):
+    folder, _ = made
+    with pytest.raises(segue.Error, match='the program wants "first.h.0.fc.base.weight", which the slab does not hold') as caught:
+        streamed(folder, tmp_path / "weights.jsonl", aliases=False)
+    assert caught.value.code == "SLAB_INVALID"
+    with pytest.raises(segue.ConfigError, match="serve: fused needs programs whose products read codes"):
+        streamed(folder, tmp_path / "weights.jsonl", storage=None, serve="fused")
+    # The same for one that is loaded.
+    trainer, _ = trainer_of(lora(folder))
+    before = trainer.parameters()["first.h.0.fc.base.weight"].clone()
+    with pytest.raises(segue.Error, match='the slab holds "first.h.0.fc", which the program does not want') as caught:
+        trainer.load_slab(folder / "slab")
+    assert caught.value.code == "SLAB_INVALID"
+    assert torch.equal(trainer.parameters()["first.h.0.fc.base.weight"], before)
+
+
 def test_codes_are_for_a_trainer(made):
     folder, _ = made
     batch = next(batches(1))

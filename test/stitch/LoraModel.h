@@ -20,6 +20,7 @@
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Session/Session.h"
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,6 +38,10 @@ struct LoraOptions {
   std::vector<double> scales{0.02, 0.05, 1, 0.03, 2, 0.04};
   /// The base weights of the last block are trained too.
   bool trainsLastBase = false;
+  /// "orig." where the base weights are those of wrapped layers.
+  std::string wrapper = {};
+  /// What frozen weights are compiled to be read as, "int8_row"; empty: floats.
+  std::string frozenStorage = {};
   /// "block", "layer", or empty for none.
   std::string statistics = "block";
   bool blockPrograms = true;
@@ -51,10 +56,10 @@ inline std::string loraText(const LoraOptions &options) {
   for (size_t i = 0; i < options.scales.size(); ++i) {
     bool isTrained = options.trainsLastBase && i + 1 == options.scales.size();
     std::string name = "h." + std::to_string(i) + ".fc.";
-    out << ",\n  %w" << i << ": " << square << " {segue.name = \"" << name << "weight\", segue.role = #segue.role<"
-        << (isTrained ? "parameter" : "frozen") << ">},\n  %a" << i << ": tensor<4x64xf32> {segue.name = \"" << name
-        << "a\", segue.role = #segue.role<parameter>},\n  %b" << i << ": tensor<64x4xf32> {segue.name = \"" << name
-        << "b\", segue.role = #segue.role<parameter>}";
+    out << ",\n  %w" << i << ": " << square << " {segue.name = \"" << name << options.wrapper
+        << "weight\", segue.role = #segue.role<" << (isTrained ? "parameter" : "frozen") << ">},\n  %a" << i
+        << ": tensor<4x64xf32> {segue.name = \"" << name << "a\", segue.role = #segue.role<parameter>},\n  %b" << i
+        << ": tensor<64x4xf32> {segue.name = \"" << name << "b\", segue.role = #segue.role<parameter>}";
   }
   out << ")\n  -> (tensor<f32> {segue.name = \"loss\", segue.role = #segue.role<output>}) {\n";
   for (size_t i = 0; i < options.scales.size(); ++i) {
@@ -87,7 +92,8 @@ inline std::filesystem::path newFolder() {
 inline Binary loraBinary(const LoraOptions &lora = {}) {
   static std::map<std::string, Binary> made;
   std::string flags = (lora.statistics.empty() ? "" : "--gradient-statistics=" + lora.statistics) +
-                      (lora.blockPrograms ? " --block-programs" : "");
+                      (lora.blockPrograms ? " --block-programs" : "") +
+                      (lora.frozenStorage.empty() ? "" : " --frozen-storage=" + lora.frozenStorage);
   std::string text = loraText(lora);
   auto found = made.find(flags + text);
   if (found == made.end()) {
@@ -128,20 +134,24 @@ public:
     return value;
   }
 
-  /// A slab of a file of weights in the folder.
-  void build(const char *name, SlabScheme scheme, const char *source = "base.safetensors") {
+  /// A slab of a file of weights in the folder; `kept` stay in bf16.
+  void build(const char *name, SlabScheme scheme, const char *source = "base.safetensors",
+             std::vector<std::string> kept = SquareQConfig::defaultKeepBf16(), int64_t rank = 0) {
     BuildOptions options;
     options.source = path / source;
     options.slab = path / (std::string(name) + ".safetensors");
     options.config.scheme = scheme;
+    options.config.keepBf16 = std::move(kept);
+    options.config.rank = rank;
     SlabBuilder(options).finish();
   }
 
   std::filesystem::path path;
 };
 
-/// Weight Stagehand with a ring of `slots`, and Selective Precision by `precision`:
-/// its keys, in braces. Nothing but what they say is written.
+/// Weight Stagehand with a slab, and Selective Precision by `precision`: its keys, in
+/// braces; empty: the slab is where weights come from. Nothing but what they say is
+/// written.
 inline std::string precisionConfig(const LoraFolder &folder, const std::string &precision, const std::string &more = "",
                                    double highMiB = 2, int window = 1) {
   std::ostringstream text;
@@ -149,8 +159,8 @@ inline std::string precisionConfig(const LoraFolder &folder, const std::string &
   text << R"({"memory": {"stagehand": {"telemetry_enabled": false, "prefetch_window_blocks": )" << window
        << R"(, "vram_high_watermark_mb": )" << highMiB << R"(, "vram_low_watermark_mb": )" << highMiB * 0.75
        << R"(, "squareq_slab_path": ")" << slab << R"(", "squareq_manifest_path": ")"
-       << (folder.path / "int8.manifest.json").string() << '"' << more << R"(, "selective_precision": )" << precision
-       << "}}}";
+       << (folder.path / "int8.manifest.json").string() << '"' << more
+       << (precision.empty() ? "" : R"(, "selective_precision": )" + precision) << "}}}";
   return text.str();
 }
 
@@ -179,8 +189,10 @@ inline Tensor loraValue(const DeviceRef &device, const std::string &key, const T
 }
 
 inline void setLoraValues(Session &session) {
+  std::vector<std::string> served = session.slabParameters();
   for (const ParameterInfo &info : session.parameters())
-    session.setParameter(info.key, loraValue(session.device(), info.key, info.desc));
+    if (std::ranges::find(served, info.key) == served.end())
+      session.setParameter(info.key, loraValue(session.device(), info.key, info.desc));
 }
 
 inline Session loraSession(const DeviceRef &device, const std::string &config = "", SessionOptions options = {},

@@ -176,7 +176,8 @@ public:
   void onPhase(Phase phase) override {
     isNow_ = phase == phase_;
     memory().setBudget(Space::DeviceDram, budget_);
-    squeeze();
+    if (phase == Phase::Forward) // backward takes its arena first
+      squeeze();
   }
   void onBlockBegin(const Program &, std::string_view) override { squeeze(); }
   void onBlockEnd(const Program &) override { squeeze(); }
@@ -273,12 +274,14 @@ TEST_F(PrecisionFaultsTest, ASlabThatIsLostInBackwardAbortsTheStep) {
   auto config = [](const LoraFolder &folder, const char *units) {
     return precisionConfig(folder,
                            R"({"enabled": true, "mode": "static", "force_int8_blocks": [)" + std::string(units) + "]}",
-                           "", 0.09, /*window=*/0);
+                           "", 0.06, /*window=*/0);
   };
   Session session = loraSession(device, config(folder, R"("h.0", "h.1", "h.2")"), options);
   train(session, 0, 2);
-  ASSERT_LT(session.services()->weights()->slots(), 6);
-  Checkpoint before = session.checkpoint();
+  ASSERT_LT(session.services()->weights()->slots(), 4) << "no form outlives a step on the device";
+  std::map<std::string, std::vector<float>> before;
+  for (const ParameterInfo &info : session.parameters())
+    before[info.key] = values(session.parameter(info.key));
   change.isOn = true;
   try {
     train(session, 2, 3);
@@ -291,16 +294,18 @@ TEST_F(PrecisionFaultsTest, ASlabThatIsLostInBackwardAbortsTheStep) {
   }
   change.isOn = false;
   EXPECT_EQ(session.stepCount(), 2);
-  for (const auto &[key, value] : before.parameters)
-    EXPECT_EQ(values(session.parameter(key)), values(value)) << key;
+  for (const auto &[key, value] : before)
+    EXPECT_EQ(values(session.parameter(key)), value) << key;
+  LoraFolder other;
+  Session bf16 = loraSession(Device::open(simDevice), config(other, ""));
+  Checkpoint finished = session.checkpoint();
+  finished.precision.clear(); // two units have not met the lost slab yet
+  bf16.restore(finished);
   std::vector<double> losses = train(session, 2, 6);
   for (const char *unit : {"h.0", "h.1", "h.2"})
     EXPECT_EQ(precisionOf(session, unit), "bf16");
   EXPECT_EQ(warnings.size(), 3u);
   // As from its source in the first place.
-  LoraFolder other;
-  Session bf16 = loraSession(Device::open(simDevice), config(other, ""));
-  bf16.restore(before);
   EXPECT_EQ(train(bf16, 2, 6), losses);
 }
 

@@ -86,9 +86,13 @@ TEST_F(PrecisionMessagesTest, NoMemoryToCalibrate) {
 }
 
 TEST_F(PrecisionMessagesTest, NothingToChoose) {
-  make(dynamicPrecision(folder), {.scales = {1}, .trainsLastBase = true});
-  ASSERT_EQ(warnings.size(), 1u);
-  expectPart(warnings[0], "no unit can change its form: \"h.0\": its base weights are trained");
+  LoraFolder one(1);
+  SessionOptions options;
+  options.warn = [this](const std::string &text) { warnings.push_back(text); };
+  loraSession(device, precisionConfig(one, dynamicPrecision(one)), options, {.scales = {1}, .trainsLastBase = true});
+  ASSERT_EQ(warnings.size(), 2u);
+  expectPart(warnings[0], "int8.safetensors: the program does not want h.0.fc");
+  expectPart(warnings[1], "no unit can change its form: \"h.0\": its base weights are trained");
 }
 
 TEST_F(PrecisionMessagesTest, ProgramsWithoutStatistics) {
@@ -101,7 +105,8 @@ TEST_F(PrecisionMessagesTest, ProgramsWithoutStatistics) {
   EXPECT_EQ(precisionOf(session, "h.0"), "bf16");
 }
 
-// What a slab has of a weight decides whether its unit can change.
+// A slab of another model is refused; what a right one has of a weight decides
+// whether its unit can change.
 TEST_F(PrecisionMessagesTest, SlabsThatDoNotFit) {
   TensorMap tensors;
   for (size_t i = 0; i < 4; ++i)
@@ -109,9 +114,13 @@ TEST_F(PrecisionMessagesTest, SlabsThatDoNotFit) {
         i == 0 ? randomTensor(device, {2 * loraWidth, loraWidth}, 1) : LoraFolder::baseWeight(device, i);
   saveSafetensors(folder.path / "other.safetensors", tensors);
   folder.build("int8", SlabScheme::PerRowSymmetric, "other.safetensors");
+  std::string message = messageOf([&] { make(R"({"enabled": true, "mode": "static"})"); });
+  expectPart(message, "SLAB_INVALID");
+  expectPart(message, "\"h.0.fc.weight\" of shape [64,64], the slab holds [128,64]");
+  expectPart(message, "\"h.4.fc.weight\", which the slab does not hold");
+  folder.build("int8", SlabScheme::PerRowSymmetric, "base.safetensors", {"h.4.fc"});
   Session session = make(R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.1"]})");
-  EXPECT_EQ(reasonOf(session, "lora.h.0.fc.weight"), "its slab has it in another shape");
-  EXPECT_EQ(reasonOf(session, "lora.h.4.fc.weight"), "no slab has it");
+  EXPECT_EQ(reasonOf(session, "lora.h.4.fc.weight"), "keep_bf16 \"h.4.fc\"");
   EXPECT_EQ(reasonOf(session, "lora.h.1.fc.weight"), "nothing is said of it");
   expectPart(messageOf([&] { make(R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.4"]})"); }),
              "\"h.4\" cannot be int8: no slab has a weight of it");

@@ -100,6 +100,8 @@ void Session::State::configure(const Config &config) {
                                      .next = options.events,
                                      .recordEvents = options.recordEvents,
                                      .openSlab = options.openSlab,
+                                     .program = programWeights(table.infos()),
+                                     .aliases = options.aliases,
                                      .warn = options.warn,
                                      .log = options.log});
   if (services)

@@ -35,7 +35,7 @@ void giveBack(const Tensor &tensor) {
     waitForUses(tensor);
 }
 
-Tensor Session::State::placed(size_t slot, const Tensor &source) const {
+Tensor Session::State::placed(size_t slot, const Tensor &source) {
   if (!streamed->has(slot))
     return copyTo(device, source, table.infos()[slot].desc);
   Tensor value = streamed->allocate(device, slot);
@@ -192,10 +192,14 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
   std::vector<State::FileEntry> files(state_->table.size());
   for (size_t slot = 0; slot < state_->table.size(); ++slot) {
     const ParameterInfo &info = state_->table.infos()[slot];
-    const SafetensorsEntry *entry = file.find(info.key);
+    const SafetensorsEntry *entry = nullptr;
+    auto look = [&](const std::string &name) {
+      for (const std::string &alias : sourceNames(name, state_->options.aliases))
+        entry = entry ? entry : file.find(alias);
+    };
+    look(info.key);
     for (const ParameterRef &member : info.members) // also by its full name
-      if (!entry)
-        entry = file.find(member.module + "." + member.name);
+      look(member.module + "." + member.name);
     bool isOfSlab = state_->streamed->isInSlab(slot) || state_->streamed->wasServed(slot);
     if (!entry && isOfSlab) {
       sources.emplace_back();

@@ -31,7 +31,7 @@ struct Session::State {
   void assign(size_t slot, const Tensor &tensor);
   bool canBeStreamedFrom(size_t slot, const Tensor &tensor) const;
   /// A copy of `source` where the parameter lies between two uses.
-  Tensor placed(size_t slot, const Tensor &source) const;
+  Tensor placed(size_t slot, const Tensor &source);
   struct FileEntry {
     std::filesystem::path path;
     std::string name;

@@ -97,10 +97,12 @@ bool StreamedParameters::comesByBlock(const Program &program, size_t input) cons
   return found != byBlock_.end() && found->second[input];
 }
 
-template <typename Make> static Tensor onHost(const DeviceRef &device, TensorDesc desc, Make &&make) {
+template <typename Make>
+static Tensor onHost(const DeviceRef &device, TensorDesc desc, Make &&make, bool isPinned = true) {
   desc.layout.space = Space::HostPinned;
   try {
-    return make(device, desc);
+    if (isPinned)
+      return make(device, desc);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
       throw;
@@ -109,9 +111,22 @@ template <typename Make> static Tensor onHost(const DeviceRef &device, TensorDes
   return make(device, std::move(desc));
 }
 
-Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) const {
-  return onHost(device, table_.infos()[slot].desc,
-                [](const DeviceRef &device, TensorDesc desc) { return Tensor::empty(device, std::move(desc)); });
+Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) {
+  const TensorDesc &desc = table_.infos()[slot].desc;
+  bool isNew = streamer_ && !homes_.contains(slot);
+  bool isGranted = !isNew || streamer_->reservePinned(desc.spanBytes());
+  if (isNew && isGranted)
+    homes_.insert(slot);
+  auto make = [](const DeviceRef &device, TensorDesc desc) { return Tensor::empty(device, std::move(desc)); };
+  Tensor home = onHost(device, desc, make, isGranted);
+  if (home.desc().layout.space != Space::HostPinned)
+    giveHomeBack(slot);
+  return home;
+}
+
+void StreamedParameters::giveHomeBack(size_t slot) {
+  if (homes_.erase(slot))
+    streamer_->releasePinned(table_.infos()[slot].desc.spanBytes());
 }
 
 Tensor StreamedParameters::zerosOnHost(const DeviceRef &device, TensorDesc desc) {
@@ -119,16 +134,30 @@ Tensor StreamedParameters::zerosOnHost(const DeviceRef &device, TensorDesc desc)
                 [](const DeviceRef &device, TensorDesc desc) { return Tensor::zeros(device, std::move(desc)); });
 }
 
+std::vector<ProgramWeight> programWeights(std::span<const ParameterInfo> parameters) {
+  std::map<std::string_view, size_t> holders; // a name that several have is nobody's
+  for (size_t slot = 0; slot < parameters.size(); ++slot)
+    for (const ParameterRef &member : parameters[slot].members)
+      if (auto [it, isNew] = holders.emplace(member.name, slot); !isNew && it->second != slot)
+        it->second = SIZE_MAX;
+  std::vector<ProgramWeight> weights;
+  for (size_t slot = 0; slot < parameters.size(); ++slot)
+    for (const ParameterRef &member : parameters[slot].members) {
+      ProgramWeight weight{.names = {}, .desc = parameters[slot].desc, .isTrained = parameters[slot].trained};
+      if (holders[member.name] == slot)
+        weight.names.push_back(member.name);
+      weight.names.push_back(member.module + "." + member.name);
+      weights.push_back(std::move(weight));
+    }
+  return weights;
+}
+
 /// A layer of the slab by the names that the parameter goes by, or empty.
-static std::string nameIn(const SlabSource &slab, const ParameterInfo &info) {
-  std::vector<std::string> names{info.key};
-  for (const ParameterRef &member : info.members) {
-    names.push_back(member.module + "." + member.name);
-    names.push_back(member.name);
-  }
-  for (const std::string &name : names)
-    if (slab.holds(name) && slab.shape(name) == info.desc.shape)
-      return name;
+static std::string nameIn(const SlabSource &slab, std::span<const ProgramWeight> members) {
+  for (const ProgramWeight &member : members)
+    for (const std::string &name : member.names)
+      if (slab.holds(name) && slab.shape(name) == member.desc.shape)
+        return name;
   return "";
 }
 
@@ -136,14 +165,22 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
   std::shared_ptr<SlabSource> slab = streamer_ ? streamer_->slab() : nullptr;
   if (!slab)
     return;
-  for (size_t slot = 0; slot < table_.size(); ++slot) {
+  std::vector<ProgramWeight> weights = programWeights(table_.infos());
+  for (size_t slot = 0, next = 0; slot < table_.size(); ++slot) {
     const ParameterInfo &info = table_.infos()[slot];
-    std::string name = info.trained ? "" : nameIn(*slab, info);
+    std::span members =
+        std::span(weights).subspan(std::exchange(next, next + info.members.size()), info.members.size());
+    std::string name = info.trained ? "" : nameIn(*slab, members);
     if (name.empty())
       continue;
     backings_[slot] = {{}, name};
-    if (!has(slot)) { // it is served once, and stays
-      values[slot] = copyTo(device, dequantized(device, slot), info.desc);
+    if (!has(slot)) {                              // it is served once, and stays
+      if (isQuantized(info.desc.layout.storage)) { // as stored, not quantised again
+        values[slot] = Tensor::empty(device, info.desc);
+        slab->serveInto(name, values[slot]);
+      } else {
+        values[slot] = copyTo(device, dequantized(device, slot), info.desc);
+      }
       ::segue::wait(values[slot]);
       backings_.erase(slot);
       dequantized_.clear();
@@ -151,9 +188,10 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
       continue;
     }
     alignas(64) static std::byte nowhere[64];
-    values[slot] = Tensor::wrap(
-        device, TensorDesc(info.desc.shape, info.desc.element), nowhere, [] {},
-        /*writable=*/false);
+    TensorDesc desc(info.desc.shape, info.desc.element);
+    desc.layout.storage = info.desc.layout.storage; // floats, or codes that products read
+    desc.layout.zeroPoints = info.desc.layout.zeroPoints;
+    values[slot] = Tensor::wrap(device, std::move(desc), nowhere, [] {}, /*writable=*/false);
     values[slot].storage()->outcome()->fail(
         Error(ErrorCode::InvalidArgument, "parameter \"" + info.key + "\" lives in " + slab->path().string() +
                                               " and comes with its block; ask Session::parameter for its value"));
@@ -182,6 +220,7 @@ const Tensor &StreamedParameters::dequantized(const DeviceRef &device, size_t sl
 }
 
 void StreamedParameters::setFile(size_t slot, std::filesystem::path path, std::string name) {
+  giveHomeBack(slot);
   backings_[slot] = {std::move(path), std::move(name)};
   isStale_ = true;
 }
@@ -190,6 +229,9 @@ void StreamedParameters::replaced(size_t slot) {
   backings_.erase(slot);
   dequantized_.erase(slot);
   served_.erase(slot);
+  const Tensor &value = values_[slot];
+  if (value.desc().layout.space != Space::HostPinned || value.storage()->isExternal())
+    giveHomeBack(slot);
   isStale_ |= has(slot);
 }
 

@@ -44,8 +44,8 @@ public:
   /// `input` is one.
   bool comesByBlock(const Program &program, size_t input) const;
   /// Memory of the host for a streamed parameter, page-locked where there is any
-  /// left. Not initialised.
-  Tensor allocate(const DeviceRef &device, size_t slot) const;
+  /// left and Conductor grants it. Not initialised.
+  Tensor allocate(const DeviceRef &device, size_t slot);
   /// The same for any tensor, all bytes 0.
   static Tensor zerosOnHost(const DeviceRef &device, TensorDesc desc);
 
@@ -93,6 +93,7 @@ public:
 private:
   std::optional<WeightSource> sourceOf(size_t slot) const;
 
+  void giveHomeBack(size_t slot);
   void findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans);
 
   WeightStreamer *streamer_;
@@ -109,6 +110,8 @@ private:
   };
   std::map<size_t, Tensor> dequantized_;
   std::set<size_t> served_;
+  /// Slots whose page-locked memory is reserved.
+  std::set<size_t> homes_;
   std::map<size_t, Backing> backings_;
   /// The streamer knows other sources.
   bool isStale_ = false;

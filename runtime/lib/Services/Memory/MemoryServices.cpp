@@ -165,13 +165,20 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
       weightReader.fail("squareq_slab_path", "this program reads no slabs; link SegueSquareQ and set "
                                              "SessionOptions::openSlab to segue::openSlab");
     ConfigReader squareq = config.section(SquareQConfig::section);
-    slab = options.openSlab(device, *weights.squareqSlab, *weights.squareqManifest, SquareQConfig::read(squareq));
+    slab = options.openSlab(device,
+                            {.slab = *weights.squareqSlab,
+                             .manifest = *weights.squareqManifest,
+                             .program = options.program,
+                             .aliases = options.aliases},
+                            SquareQConfig::read(squareq));
   }
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   impl->context.device = std::move(device);
   impl->context.warn = impl->options.warn;
   impl->context.recordEvents = impl->options.recordEvents;
+  impl->context.program = impl->options.program;
+  impl->context.aliases = impl->options.aliases;
   // First, since a slab that cannot be opened is refused before anything is made.
   std::unique_ptr<PrecisionActor> precisionActor;
   if (!precision.isOff())
@@ -198,6 +205,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     if (slab)
       std::ranges::for_each(slab->notes(), impl->options.warn);
     streaming.slab = std::move(slab);
+    streaming.aliases = impl->options.aliases;
     std::filesystem::path log;
     if (!impl->options.recordEvents.empty())
       log = impl->options.recordEvents / "weight.json";

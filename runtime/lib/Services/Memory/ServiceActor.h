@@ -20,6 +20,7 @@
 #include "EventLog.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Services/Conductor.h"
+#include "segue/runtime/Services/WeightMatching.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
@@ -33,6 +34,9 @@ struct ServiceContext {
   ConductorGate gate{conductor};
   std::function<void(const std::string &)> warn;
   std::filesystem::path recordEvents;
+  /// For the checks of slabs.
+  std::vector<ProgramWeight> program;
+  NameAliases aliases;
 
   TransferEngine &engine() { return device->transfer(); }
   uint64_t usedBytes() const { return device->memory().liveBytes(Space::DeviceDram); }

@@ -54,6 +54,10 @@ WeightActor::WeightActor(ServiceContext &context, WeightStagehandConfig config, 
 
 WeightActor::~WeightActor() {
   streamer_->stop();
+  // What is held beyond a run, homes of weights and buffers of slabs, goes with its
+  // owners, and nobody is told of that any more.
+  for (const Reservation &each : reservations_)
+    context_.conductor.release(each.id);
   if (hints_)
     context_.conductor.detach(service_);
 }

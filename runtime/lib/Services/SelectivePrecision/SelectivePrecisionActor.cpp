@@ -66,6 +66,8 @@ void SelectivePrecisionActor::warnOnce(const std::string &text) {
 void SelectivePrecisionActor::start(PrecisionHost &host) {
   host_ = &host;
   streamer_ = &host.weights();
+  for (const auto &slab : slabs_)
+    streamer_->addSlab(slab);
   if (context_.conductor.isEnabled()) {
     hints_ = std::make_unique<Hints>(*this);
     hints_->handle = context_.conductor.attach(*hints_);
@@ -311,7 +313,7 @@ void SelectivePrecisionActor::restoreState(const std::string &text) {
 //===----------------------------------------------------------------------===//
 
 /// What units may come from beside their source.
-static std::vector<std::shared_ptr<SlabServer>> openSlabs(const DeviceRef &device, const Config &config,
+static std::vector<std::shared_ptr<SlabServer>> openSlabs(const ServiceContext &context, const Config &config,
                                                           const SelectivePrecisionConfig &precision) {
   ConfigReader weightReader = config.section(WeightStagehandConfig::section),
                slabReader = config.section(SquareQConfig::section);
@@ -319,12 +321,26 @@ static std::vector<std::shared_ptr<SlabServer>> openSlabs(const DeviceRef &devic
   if (!(weights.enabled && weights.isGiven && weights.squareqSlab))
     throw ConfigError(std::string(WeightStagehandConfig::section), "squareq_slab_path",
                       "Selective Precision needs a slab, and Weight Stagehand to stream it", "squareq_slab_path");
-  SlabVerify verify = SquareQConfig::read(slabReader).verify;
+  SquareQConfig squareq = SquareQConfig::read(slabReader);
+  // A form is chosen between floats and codes: products of codes have no choice.
+  auto codes = std::ranges::find_if(context.program, [](const ProgramWeight &weight) {
+    return !weight.isTrained && isQuantized(weight.desc.layout.storage);
+  });
+  if (codes != context.program.end() || squareq.serve == SlabServe::Fused)
+    throw ConfigError(precisionSection, "enabled",
+                      codes == context.program.end()
+                          ? "Selective Precision serves floats; set " + std::string(SquareQConfig::section) +
+                                ".serve to dequant"
+                          : "the programs read \"" + codes->names.front() +
+                                "\" as codes, so that there is no form to choose; compile them without frozen_storage",
+                      "true");
   std::vector<std::shared_ptr<SlabServer>> servers;
   auto open = [&](const std::filesystem::path &path, const std::filesystem::path &manifest) {
     auto slab = std::make_shared<Slab>(path, manifest);
-    slab->open({}, verify);
-    servers.push_back(std::make_shared<SlabServer>(device, std::move(slab)));
+    slab->open({.aliases = context.aliases, .program = context.program, .mayTrain = true}, squareq.verify);
+    std::ranges::for_each(slab->notes(), context.warn);
+    servers.push_back(
+        std::make_shared<SlabServer>(context.device, std::move(slab), SlabServerOptions{.readAheadBytes = 0}));
   };
   open(*weights.squareqSlab, *weights.squareqManifest);
   if (precision.fp8SlabPath)
@@ -335,7 +351,7 @@ static std::vector<std::shared_ptr<SlabServer>> openSlabs(const DeviceRef &devic
 static std::unique_ptr<PrecisionActor> make(ServiceContext &context, const Config &config) {
   ConfigReader reader = config.section(precisionSection);
   SelectivePrecisionConfig precision = SelectivePrecisionConfig::read(reader);
-  auto slabs = openSlabs(context.device, config, precision);
+  auto slabs = openSlabs(context, config, precision);
   return std::make_unique<SelectivePrecisionActor>(context, std::move(precision), config.json(precisionSection),
                                                    std::move(slabs));
 }

@@ -10,6 +10,7 @@
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -46,14 +47,30 @@ std::optional<SlabMatch> SlabNames::find(std::string_view name, const NameAliase
   return std::nullopt;
 }
 
+std::optional<SlabMatch> findLayer(const SlabNames &names, const ProgramWeight &weight, const NameAliases &aliases) {
+  for (const std::string &name : weight.names)
+    if (std::optional<SlabMatch> match = names.find(name, aliases); match && !match->isBias)
+      return match;
+  return std::nullopt;
+}
+
 namespace {
+
+/// A linear layer of the program, called as the slab calls it.
+struct ProgramLinear {
+  LinearLayer layer;
+  const ProgramWeight *weight;
+  bool isKnown = false, isKept = false;
+};
 
 /// One method per check; each adds what it finds.
 class Checker {
 public:
   Checker(const SlabManifest &manifest, const TensorTable &tensors, const TensorValues &values,
           const SlabExpectation &expected)
-      : manifest_(manifest), tensors_(tensors), values_(values), expected_(expected) {}
+      : manifest_(manifest), tensors_(tensors), values_(values), expected_(expected), names_(manifest) {
+    findLinears();
+  }
 
   void abiVersion() {
     if (manifest_.kernelAbiVersion > supportedKernelAbi)
@@ -122,18 +139,31 @@ public:
     if (expected_.signature && *expected_.signature != manifest_.modelSignature)
       add("model_signature",
           "model signature is \"" + manifest_.modelSignature + "\", the program's is \"" + *expected_.signature + "\"");
+    if (expected_.program.empty())
+      return;
+    std::string own = signatureOf([](const ProgramLinear &each) { return each.isKnown || !each.weight->isTrained; });
+    if (own == manifest_.modelSignature ||
+        signatureOf([](const ProgramLinear &) { return true; }) == manifest_.modelSignature)
+      return;
+    add("model_signature", "model signature is \"" + manifest_.modelSignature + "\", the program's is \"" + own +
+                               "\": the slab is of another model, or of one whose layers are called otherwise (declare "
+                               "aliases)");
+    // Two hashes tell nobody where to look.
+    std::vector<std::string> unused;
+    programWants(unused);
+    for (const std::string &name : unused)
+      add(name, "the slab holds \"" + name + "\", which the program does not want");
   }
 
   void wants(std::vector<std::string> &unused) {
+    if (!expected_.program.empty())
+      return programWants(unused);
     if (!expected_.wants)
       return;
-    SlabNames names(manifest_);
     std::vector<bool> used(manifest_.layers.size());
-    std::vector<std::string_view> known;
-    for (const SlabLayer &layer : manifest_.layers)
-      known.push_back(layer.canonicalName);
+    std::vector<std::string_view> known = knownNames();
     for (const WantedWeight &want : *expected_.wants) {
-      std::optional<SlabMatch> match = names.find(want.name, expected_.aliases);
+      std::optional<SlabMatch> match = names_.find(want.name, expected_.aliases);
       if (!match) {
         std::string_view layer = layerOfWeight(want.name);
         auto kept = manifest_.keptBf16.find(std::string(layer.empty() ? std::string_view(want.name) : layer));
@@ -149,14 +179,98 @@ public:
         add(want.name,
             "the program wants \"" + want.name + "\" of shape " + str(want.shape) + ", the slab holds " + str(shape));
     }
-    for (size_t i = 0; i < used.size(); ++i)
-      if (!used[i])
-        unused.push_back(manifest_.layers[i].canonicalName);
+    addUnused(used, unused);
   }
 
   std::vector<SlabProblem> problems;
 
 private:
+  std::vector<std::string_view> knownNames() const {
+    std::vector<std::string_view> known;
+    for (const SlabLayer &layer : manifest_.layers)
+      known.push_back(layer.canonicalName);
+    return known;
+  }
+
+  void addUnused(const std::vector<bool> &used, std::vector<std::string> &unused) const {
+    for (size_t i = 0; i < used.size(); ++i)
+      if (!used[i])
+        unused.push_back(manifest_.layers[i].canonicalName);
+  }
+
+  /// Both sides ask collectLinearLayers; here by full names, which are all different.
+  void findLinears() {
+    std::vector<NamedShape> shapes;
+    std::map<std::string_view, const ProgramWeight *> byName;
+    for (const ProgramWeight &weight : expected_.program) {
+      shapes.push_back({weight.names.back(), weight.desc.shape, weight.desc.element});
+      byName.emplace(weight.names.back(), &weight);
+    }
+    std::set<std::string> seen; // ties
+    for (LinearLayer &layer : collectLinearLayers(shapes)) {
+      const ProgramWeight *weight = byName.at(layer.name + ".weight");
+      ProgramLinear linear{std::move(layer), weight};
+      linear.layer.name = layerOfWeight(linear.weight->names.front());
+      if (std::optional<SlabMatch> match = findLayer(names_, *linear.weight, expected_.aliases)) {
+        linear.isKnown = true;
+        linear.layer.name = manifest_.layers[match->layer].canonicalName;
+      } else if (std::string kept = keptName(*linear.weight); !kept.empty()) {
+        linear.isKnown = linear.isKept = true;
+        linear.layer.name = std::move(kept);
+      }
+      if (seen.insert(linear.layer.name).second)
+        linears_.push_back(std::move(linear));
+    }
+  }
+
+  /// Among the layers that stayed in bf16, or empty.
+  std::string keptName(const ProgramWeight &weight) const {
+    for (const std::string &name : weight.names)
+      for (const std::string &candidate : sourceNames(name, expected_.aliases))
+        if (auto kept = manifest_.keptBf16.find(std::string(layerOfWeight(candidate)));
+            kept != manifest_.keptBf16.end())
+          return kept->first;
+    return {};
+  }
+
+  template <typename Chosen> std::string signatureOf(Chosen &&isChosen) const {
+    std::vector<LinearLayer> layers;
+    for (const ProgramLinear &linear : linears_)
+      if (isChosen(linear))
+        layers.push_back(linear.layer);
+    return modelSignature(layers);
+  }
+
+  void programWants(std::vector<std::string> &unused) {
+    std::vector<bool> used(manifest_.layers.size());
+    std::vector<std::string_view> known = knownNames();
+    for (const ProgramWeight &weight : expected_.program) {
+      const std::string &name = weight.names.front();
+      std::optional<SlabMatch> match = findLayer(names_, weight, expected_.aliases);
+      if (!match)
+        continue;
+      const SlabLayer &layer = manifest_.layers[match->layer];
+      if (weight.isTrained) {
+        if (!expected_.mayTrain)
+          add(name, "the program trains \"" + name +
+                        "\", which the slab holds: it serves frozen weights alone; freeze it, or build the slab with "
+                        "--keep-bf16 \"" +
+                        layer.canonicalName + "\"");
+        continue;
+      }
+      used[match->layer] = true;
+      if (weight.desc.shape != layer.origShape)
+        add(name, "the program wants \"" + name + "\" of shape " + str(weight.desc.shape) + ", the slab holds " +
+                      str(layer.origShape));
+    }
+    for (const ProgramLinear &linear : linears_)
+      if (!linear.isKnown && !linear.weight->isTrained)
+        add(linear.weight->names.front(), "the program wants \"" + linear.weight->names.front() +
+                                              "\", which the slab does not hold" +
+                                              nearestHint(linear.layer.name, known));
+    addUnused(used, unused);
+  }
+
   void add(std::string subject, std::string sentence) { problems.push_back({std::move(subject), std::move(sentence)}); }
 
   /// What else makes a form, where it is said.
@@ -226,6 +340,8 @@ private:
   const TensorTable &tensors_;
   const TensorValues &values_;
   const SlabExpectation &expected_;
+  SlabNames names_;
+  std::vector<ProgramLinear> linears_;
 };
 
 } // namespace

@@ -14,12 +14,14 @@ namespace segue::inline runtime {
 
 /// As transfers want memory that the link reads.
 static constexpr uint32_t bufferAlignment = 512;
+/// Where no page-locked memory is granted: one is read while another is copied.
+static constexpr size_t unpinnedBuffers = 2;
 
 /// Page-locked memory, or other memory of the host where there is none, that the
 /// host may write at once: memory comes with the fence of who had it before.
-static std::shared_ptr<Storage> allocateStaging(const DeviceRef &device, uint64_t bytes) {
+static std::shared_ptr<Storage> allocateStaging(const DeviceRef &device, uint64_t bytes, bool isPinned = true) {
   std::shared_ptr<Storage> storage;
-  if (device->hasSpace(Space::HostPinned))
+  if (isPinned && device->hasSpace(Space::HostPinned))
     try {
       storage = Storage::allocate(device, Space::HostPinned, bytes, bufferAlignment);
     } catch (const Error &error) {
@@ -33,8 +35,10 @@ static std::shared_ptr<Storage> allocateStaging(const DeviceRef &device, uint64_
   return storage;
 }
 
-SlabServer::Reader::Reader(DeviceRef device, std::shared_ptr<const Slab> slab, uint64_t bytes)
-    : device_(std::move(device)), slab_(std::move(slab)) {
+void SlabServer::Reader::takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve) {
+  if (bufferCount_)
+    return;
+  isReserved_ = reserve != nullptr;
   uint64_t largest = 0;
   for (const SlabLayer &layer : slab_->manifest().layers)
     largest = std::max(largest, slab_->layerBytes(layer.canonicalName));
@@ -43,8 +47,11 @@ SlabServer::Reader::Reader(DeviceRef device, std::shared_ptr<const Slab> slab, u
     return;
   uint64_t count = std::min<uint64_t>(bytes / largest, slab_->manifest().layers.size());
   try {
-    for (; bufferCount_ < count; ++bufferCount_)
+    for (; bufferCount_ < count && (!reserve || reserve(largest)); ++bufferCount_)
       free_.push_back({allocateStaging(device_, largest), {}});
+    if (!bufferCount_)
+      for (; bufferCount_ < std::min<uint64_t>(count, unpinnedBuffers); ++bufferCount_)
+        free_.push_back({allocateStaging(device_, largest, /*isPinned=*/false), {}});
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw; // short of memory: less is read ahead
@@ -168,7 +175,7 @@ SlabServer::Reader::Result SlabServer::Reader::stagingFor(const std::string &lay
     return result;
   }
   try {
-    result.storage = allocateStaging(device_, slab_->layerBytes(layer));
+    result.storage = allocateStaging(device_, slab_->layerBytes(layer), !isReserved_);
     result.isBuffer = false;
   } catch (const Error &error) {
     std::unique_lock lock(mutex_);

@@ -38,8 +38,10 @@ public:
     bool isBuffer = false;
   };
 
-  Reader(DeviceRef device, std::shared_ptr<const Slab> slab, uint64_t bytes);
+  Reader(DeviceRef device, std::shared_ptr<const Slab> slab) : device_(std::move(device)), slab_(std::move(slab)) {}
   ~Reader();
+
+  void takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve);
 
   size_t buffers() const { return bufferCount_; }
   void readAhead(std::vector<std::string> layers);
@@ -60,6 +62,9 @@ private:
   DeviceRef device_;
   std::shared_ptr<const Slab> slab_;
   size_t bufferCount_ = 0;
+  /// Somebody keeps the books of page-locked memory: none is taken beside the
+  /// buffers.
+  bool isReserved_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -44,15 +44,57 @@ SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAli
 SlabServer::SlabServer(DeviceRef device, std::shared_ptr<const Slab> slab, SlabServerOptions options)
     : device_(std::move(device)), slab_(std::move(slab)), options_(std::move(options)),
       fusedBefore_(device_->engine().fusedCalls()), clock_(std::make_shared<Clock>()),
-      reader_(std::make_unique<Reader>(device_, slab_, options_.readAheadBytes)) {}
+      reader_(std::make_unique<Reader>(device_, slab_)) {
+  takeBuffers(options_.readAheadBytes, {});
+}
 
 SlabServer::~SlabServer() = default;
 
-std::shared_ptr<SlabSource> openSlab(const DeviceRef &device, const std::filesystem::path &slab,
-                                     const std::filesystem::path &manifest, const SquareQConfig &config) {
-  auto opened = std::make_shared<Slab>(slab, manifest);
-  opened->open({}, config.verify);
-  return std::make_shared<SlabServer>(device, std::move(opened));
+void SlabServer::takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve) {
+  reader_->takeBuffers(bytes, reserve);
+}
+
+/// What programs read of the slab's layers is what the slab can give them.
+static void checkStorages(const Slab &slab, const SlabRequest &request, const SquareQConfig &config) {
+  SlabNames names(slab.manifest());
+  std::string asFloats, problems;
+  bool readsCodes = false;
+  for (const ProgramWeight &weight : request.program) {
+    std::optional<SlabMatch> match = findLayer(names, weight, request.aliases);
+    if (!match || weight.isTrained)
+      continue;
+    const std::string &layer = slab.manifest().layers[match->layer].canonicalName;
+    StorageType wanted = weight.desc.layout.storage;
+    if (!isQuantized(wanted)) {
+      asFloats = weight.names.front();
+      continue;
+    }
+    readsCodes = true;
+    Layout stored = slab.desc(layer).layout;
+    if (slab.isRestored(layer))
+      problems += "\n  \"" + weight.names.front() + "\" is rotated or has a low-rank product, which is more than codes";
+    else if (stored.storage != wanted || (stored.zeroPoints && !weight.desc.layout.zeroPoints))
+      problems += "\n  \"" + weight.names.front() + "\" is read as " + std::string(name(wanted)) + ", the slab has " +
+                  std::string(name(stored.storage)) + (stored.zeroPoints ? " with zero points" : "");
+  }
+  if (!problems.empty())
+    throw Error(ErrorCode::SlabInvalid, slab.path().string() + ": the programs read other codes than the slab holds; " +
+                                            "compile them with its frozen_storage, or quantise with another scheme" +
+                                            problems);
+  if (config.serve == SlabServe::Fused && !readsCodes && !asFloats.empty())
+    throw ConfigError(std::string(SquareQConfig::section), "serve",
+                      "fused needs programs whose products read codes, and these read \"" + asFloats +
+                          "\" as floats; compile them with frozen_storage (segue-compile --frozen-storage), or "
+                          "choose dequant",
+                      "fused");
+}
+
+std::shared_ptr<SlabSource> openSlab(const DeviceRef &device, const SlabRequest &request, const SquareQConfig &config) {
+  auto opened = std::make_shared<Slab>(request.slab, request.manifest);
+  opened->open({.aliases = request.aliases, .program = {request.program.begin(), request.program.end()}},
+               config.verify);
+  checkStorages(*opened, request, config);
+  return std::make_shared<SlabServer>(device, std::move(opened), SlabServerOptions{.readAheadBytes = 0});
 }
 
 bool SlabServer::holds(std::string_view name) const { return slab_->holds(name) && layerOfBias(name).empty(); }
@@ -83,8 +125,19 @@ static std::shared_ptr<const TensorDesc> bytesOf(uint64_t bytes, Space space) {
   return std::make_shared<const TensorDesc>(TensorDesc({int64_t(bytes)}, ElementType::i8, {.space = space}));
 }
 
+/// True if a tensor of `desc` has the bytes of the layer as they are stored.
+bool SlabServer::holdsStored(std::string_view name, const TensorDesc &desc) const {
+  const Layout &wanted = desc.layout;
+  if (!isQuantized(wanted.storage) || slab_->isRestored(name) || device_->hasUnifiedMemory())
+    return false;
+  const TensorDesc stored = slab_->desc(name, desc.element);
+  return stored.shape == desc.shape && stored.layout.storage == wanted.storage && wanted.tile.empty() &&
+         stored.layout.zeroPoints == wanted.zeroPoints && desc.spanBytes() == slab_->layerBytes(name) &&
+         stored.layout.strides == (wanted.strides.empty() ? denseStrides(desc.shape) : wanted.strides);
+}
+
 Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
-                               const TransferOptions &options) {
+                               const TransferOptions &options, const Tensor &slot) {
   desc.layout.space = staged->space();
   if (device_->hasUnifiedMemory())
     return Tensor::in(staged, std::make_shared<const TensorDesc>(std::move(desc)));
@@ -92,12 +145,22 @@ Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Stor
   uint64_t size = slab_->layerBytes(name);
   Tensor bytes = Tensor::in(staged, bytesOf(size, staged->space()));
   uint64_t before = engine.counters().h2dBytes;
-  Tensor there = engine.toLayout(device_, bytes, bytesOf(size, Space::DeviceDram), options);
+  Tensor there;
+  if (slot) {
+    TensorDesc place = *bytesOf(size, Space::DeviceDram);
+    place.layout.offset = slot.desc().layout.offset;
+    there = Tensor::in(slot.storage(), std::make_shared<const TensorDesc>(std::move(place)));
+    engine.copyInto(bytes, there, options);
+  } else {
+    there = engine.toLayout(device_, bytes, bytesOf(size, Space::DeviceDram), options);
+  }
   if (!there)
     return there;
   uint64_t sent = engine.counters().h2dBytes - before;
   telemetry_.bytesH2d += sent;
   telemetry_.bytesSaved += int64_t(slab_->size(name).bf16) - int64_t(sent);
+  if (slot)
+    return slot;
   desc.layout.space = Space::DeviceDram;
   return Tensor::in(there.storage(), std::make_shared<const TensorDesc>(std::move(desc)));
 }
@@ -109,7 +172,8 @@ Tensor SlabServer::original(std::string_view name) const {
   return options_.fallback ? options_.fallback(device_, name) : Tensor();
 }
 
-SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element, const TransferOptions &options) {
+SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element, const TransferOptions &options,
+                                      const Tensor &slot) {
   const SlabLayer &layer = slab_->layer(name);
   // Whatever its bytes are now: forward and backward of a step read the same.
   if (damaged_.contains(layer.canonicalName))
@@ -120,7 +184,7 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
   try {
     if (result.failure)
       std::rethrow_exception(result.failure);
-    brought.tensor = bringStored(name, result.storage, slab_->desc(name, element), options);
+    brought.tensor = bringStored(name, result.storage, slab_->desc(name, element), options, slot);
     brought.isStored = true;
     if (Slab::LowRankPlaces places = slab_->lowRank(name); places.rank && brought.tensor) {
       SlabSize size = slab_->size(name);
@@ -306,9 +370,12 @@ FusedWeight SlabServer::serveFused(std::string_view name, const TransferOptions 
 }
 
 bool SlabServer::serveInto(std::string_view name, const Tensor &target, const TransferOptions &options) {
-  Brought brought = bring(name, target.element(), options);
+  bool isDirect = holdsStored(name, target.desc());
+  Brought brought = bring(name, target.element(), options, isDirect ? target : Tensor());
   if (!brought.tensor)
     return false;
+  if (isDirect && brought.isStored)
+    return true;
   finish(name, std::move(brought), target.desc(),
          [&](const Tensor &tensor) { device_->transfer().copyInto(tensor, target, options); });
   return true;

@@ -77,6 +77,17 @@ void WeightStreamer::Impl::restate(Block &block) {
   policy->restate(block.id, int64_t(block.storedBytes), block.isStaged);
 }
 
+/// A slab reads as far ahead as the pool would, in memory of its own.
+void WeightStreamer::Impl::giveSlabsBuffers(const WeightLimits &limits) {
+  static constexpr uint64_t mostBytes = uint64_t(512) << 20; // of the default pool, 8 GiB
+  std::function<bool(uint64_t)> reserve;
+  if (options.reserve)
+    reserve = [this](uint64_t bytes) { return options.reserve(Space::HostPinned, bytes); };
+  uint64_t bytes = uint64_t(limits.slabBytes) * uint64_t(limits.slabs);
+  for (SlabSource *slab : slabs())
+    slab->takeBuffers(config.pinnedPoolMiB ? bytes : std::min(bytes, mostBytes), reserve);
+}
+
 void WeightStreamer::Impl::giveUpForm(const Weight &failed, const Error &error) {
   std::string unit = failed.unit;
   for (Weight *weight : weightOrder)

@@ -117,6 +117,16 @@ std::string WeightStreamer::blockOf(const std::string &module, std::string_view 
 }
 
 const std::shared_ptr<SlabSource> &WeightStreamer::slab() const { return impl_->options.slab; }
+void WeightStreamer::addSlab(std::shared_ptr<SlabSource> slab) { impl_->formSlabs.push_back(std::move(slab)); }
+
+bool WeightStreamer::reservePinned(uint64_t bytes) {
+  return !impl_->options.reserve || impl_->options.reserve(Space::HostPinned, bytes);
+}
+
+void WeightStreamer::releasePinned(uint64_t bytes) {
+  if (impl_->options.release)
+    impl_->options.release(Space::HostPinned, bytes);
+}
 
 bool WeightStreamer::hasProgram(const Program &program) const {
   return impl_->byProgram.contains({program.image().get(), program.index()});
@@ -243,7 +253,7 @@ void WeightStreamer::Impl::openFiles() {
         there.push_back({entry.name, entry.shape, *entry.element});
         entries.push_back(&entry);
       }
-    WeightMatch match = matchWeights(names, there, {}, config.strictBf16);
+    WeightMatch match = matchWeights(names, there, options.aliases, config.strictBf16);
     for (size_t i = 0; i < list.size(); ++i) {
       list[i]->file = file;
       list[i]->entry = entries[match.sources[i]];
@@ -424,6 +434,7 @@ void WeightStreamer::Impl::takeMemory() {
     refuse("Conductor grants " + std::to_string(ring.size()) + " below vram_soft_cap_mb");
   if (std::ranges::any_of(blocks, [](const auto &block) { return block->isStaged; }))
     takePool(limits);
+  giveSlabsBuffers(limits);
   if (config.telemetry.enabled && !telemetry)
     telemetry.emplace(config.telemetry.file, options.warn);
   policy.emplace(config, limits, options.events);

@@ -162,6 +162,7 @@ struct WeightStreamer::Impl {
   void setOrders(bool isTraining);
   void takeMemory();
   void takePool(const WeightLimits &limits);
+  void giveSlabsBuffers(const WeightLimits &limits);
   bool isCurrent(const Program &program) const;
 
   // Numeric guards.

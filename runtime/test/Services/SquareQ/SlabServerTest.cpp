@@ -245,6 +245,34 @@ TEST_F(SlabServerTest, ServesDamagedWeightsFromTheCheckpoint) {
     }
 }
 
+// Somebody keeps the books of page-locked memory: as many buffers as are granted;
+// where none is, two of other memory.
+TEST_F(SlabServerTest, TakesTheBuffersThatAreGranted) {
+  auto slab = open();
+  DeviceRef device = Device::open(allDevices[1]);
+  for (size_t granted : {0, 1, 3}) {
+    SlabServer server(device, slab, {.readAheadBytes = 0});
+    EXPECT_EQ(server.buffers(), 0u);
+    uint64_t before = device->memory().liveBytes(Space::HostPinned), reserved = 0;
+    size_t left = granted;
+    server.takeBuffers(uint64_t(1) << 20, [&](uint64_t bytes) {
+      reserved += left ? bytes : 0;
+      return left && left--;
+    });
+    EXPECT_EQ(server.buffers(), granted ? granted : 2);
+    EXPECT_EQ(device->memory().liveBytes(Space::HostPinned) - before, reserved);
+    server.takeBuffers(uint64_t(1) << 20, {}); // once
+    EXPECT_EQ(server.buffers(), granted ? granted : 2);
+    server.readAhead(blockOrder);
+    server.waitForReadAhead();
+    for (const std::string &name : blockOrder) // also those that no buffer is left for
+      EXPECT_EQ(bytesOf(server.serve(name, denseOf(*slab, name, ElementType::f32))),
+                reference(*slab, name, ElementType::f32));
+    EXPECT_EQ(device->memory().liveBytes(Space::HostPinned) - before, reserved);
+    EXPECT_GT(server.readAheadHits(), 0u);
+  }
+}
+
 // The file was replaced while in use: size, time or inode tell.
 TEST_F(SlabServerTest, NoticesAChangedFile) {
   auto slab = open();

@@ -57,6 +57,9 @@ struct MemoryServicesOptions {
   std::filesystem::path recordEvents;
   /// Opens the slab of squareq_slab_path; empty: no config may name one.
   SlabOpener openSlab;
+  /// What the programs hold, for the checks of a slab, and what files may call it.
+  std::vector<ProgramWeight> program;
+  NameAliases aliases;
   /// Get warnings, by default stderr does; and what a service says every so many
   /// steps, by default nobody.
   std::function<void(const std::string &)> warn, log;

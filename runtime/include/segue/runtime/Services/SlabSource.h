@@ -20,6 +20,7 @@
 #define SEGUE_RUNTIME_SERVICES_SLABSOURCE_H
 
 #include "segue/runtime/Json.h"
+#include "segue/runtime/Services/WeightMatching.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <filesystem>
 
@@ -69,6 +70,10 @@ public:
   /// The weight before it was quantised, in the host's memory: serves where the
   /// slab's bytes are damaged.
   virtual void setOriginal(std::string_view name, Tensor tensor) = 0;
+  /// Takes `bytes` of memory, or what there is, for weights that are read before
+  /// they are asked for; page-locked as far as `reserve`, if given, allows it, else
+  /// a little that is not. Once; later calls do nothing.
+  virtual void takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve) = 0;
   /// Counts that all weights of a block were served.
   virtual void blockServed() = 0;
   /// The weights that will be asked for, in this order, in the place of what was
@@ -79,10 +84,19 @@ public:
   virtual SlabTelemetry takeTelemetry() = 0;
 };
 
-/// Opens a slab with its checks. Throws SlabInvalid, IoFailed, DeviceOom.
-using SlabOpener =
-    std::function<std::shared_ptr<SlabSource>(const DeviceRef &device, const std::filesystem::path &slab,
-                                              const std::filesystem::path &manifest, const SquareQConfig &config)>;
+/// Which slab, and for whom.
+struct SlabRequest {
+  std::filesystem::path slab, manifest;
+  /// All parameters of the programs; empty: whatever the slab holds will do.
+  std::span<const ProgramWeight> program;
+  NameAliases aliases = {};
+};
+
+/// Opens a slab with its checks, and takes no memory for reading ahead yet. Throws
+/// SlabInvalid, ConfigError where programs do not read what the config serves,
+/// IoFailed.
+using SlabOpener = std::function<std::shared_ptr<SlabSource>(const DeviceRef &device, const SlabRequest &request,
+                                                             const SquareQConfig &config)>;
 
 } // namespace segue::inline runtime
 

@@ -27,6 +27,16 @@ struct FrozenWeight {
   ElementType element = ElementType::bf16;
 };
 
+/// A parameter of a session, for a source that stands for the whole model: a slab.
+struct ProgramWeight {
+  /// What a source may call it, before aliases: the program's name where only one
+  /// parameter has it, then "module.name".
+  std::vector<std::string> names;
+  /// As programs read it.
+  TensorDesc desc;
+  bool isTrained = false;
+};
+
 /// What a source holds under a name; `element` is the type that it stands for.
 struct SourceWeight {
   std::string name;

@@ -80,6 +80,8 @@ struct WeightStreamerOptions {
   /// is allocated when `start` is called, at most one per block.
   int64_t slots = 0;
   std::shared_ptr<SlabSource> slab;
+  /// Of names in files.
+  NameAliases aliases;
   /// Asked before the copies of a block are queued, which go while the answer
   /// lives; null: the load is forgotten, which is no answer to Required. Without
   /// it all go at once.
@@ -114,6 +116,12 @@ public:
   void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
   /// Of the options.
   const std::shared_ptr<SlabSource> &slab() const;
+  /// Another that forms come from: start() gives it its buffers.
+  void addSlab(std::shared_ptr<SlabSource> slab);
+  /// As the options say, for memory of the host that weights live in: false if
+  /// page-locked memory is not granted.
+  bool reservePinned(uint64_t bytes);
+  void releasePinned(uint64_t bytes);
 
   /// The block that all programs added so far touch the parameter in, so that it
   /// can come with it; empty: there is none.

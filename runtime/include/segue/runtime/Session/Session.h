@@ -87,6 +87,10 @@ struct SessionOptions {
   /// Opens the slab that the config names for Weight Stagehand: openSlab of the
   /// library SegueSquareQ. Without it such a config is an error.
   SlabOpener openSlab;
+  /// What files and slabs may call parameters: pairs of runs of components that
+  /// mean the same, {"fc.base", "fc"} for an adapter around "fc". The component
+  /// `orig` of an adapter may always be left out.
+  NameAliases aliases;
   /// Where it is not null, and not the config's services decide: parameters and
   /// states of optimizers that all programs touch within blocks alone live in the
   /// host's memory, and come to the device through this. `events` brings them
@@ -121,6 +125,9 @@ struct ParameterInfo {
   /// Every module and name it goes by; more than one if it is tied.
   std::vector<ParameterRef> members;
 };
+
+/// What a slab is checked against: each name of each parameter.
+std::vector<ProgramWeight> programWeights(std::span<const ParameterInfo> parameters);
 
 class Session {
 public:

@@ -22,7 +22,7 @@
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABCHECKS_H
 
 #include "segue/runtime/Services/SquareQ/SlabManifest.h"
-#include "segue/runtime/Services/WeightNames.h"
+#include "segue/runtime/Services/WeightMatching.h"
 #include <functional>
 
 namespace segue::inline runtime {
@@ -45,11 +45,20 @@ struct WantedWeight {
 };
 
 /// What the program expects. Without a signature, check 7 passes; without
-/// `wants`, check 8 does.
+/// `wants`, check 8 does. Both follow from the parameters of a program, if given:
+///
+/// The signature is that of its linear layers (LinearLayers.h), by the names that
+/// the slab has for them, without trained ones that the slab does not know:
+/// adapters, which the model had not when the slab was made. (Where no list of
+/// those that were kept in bf16 tells, that of all its layers is right as well.)
+/// It wants each that is frozen and was not kept in bf16. One that it trains is a
+/// mismatch if the slab holds it, unless `mayTrain`.
 struct SlabExpectation {
   std::optional<std::string> signature;
   std::optional<std::vector<WantedWeight>> wants;
   NameAliases aliases;
+  std::vector<ProgramWeight> program = {};
+  bool mayTrain = false;
 };
 
 /// Values of a stored F32 or BF16 tensor, for check 6.
@@ -81,6 +90,9 @@ private:
   /// Layer → index, and whether it has a bias.
   std::map<std::string, std::pair<size_t, bool>, std::less<>> layers_;
 };
+
+/// The layer of a slab that a parameter is served from; nothing if there is none.
+std::optional<SlabMatch> findLayer(const SlabNames &names, const ProgramWeight &weight, const NameAliases &aliases);
 
 /// Runs checks 2 to 8; 1 failed already if `problems` is not empty. Without
 /// `values`, check 6 passes.

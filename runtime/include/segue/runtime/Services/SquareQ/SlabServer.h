@@ -45,7 +45,8 @@ using SlabFallback = std::function<Tensor(const DeviceRef &device, std::string_v
 SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAliases aliases = {});
 
 struct SlabServerOptions {
-  /// Host memory for weights that were read and not yet asked for.
+  /// Host memory for weights that were read and not yet asked for; 0: none, or
+  /// takeBuffers() is called later.
   uint64_t readAheadBytes = uint64_t(512) << 20;
   /// May be null.
   SlabFallback fallback;
@@ -102,6 +103,7 @@ public:
   /// Before the fallback of the options.
   void setOriginal(std::string_view name, Tensor tensor) override;
 
+  void takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve) override;
   void blockServed() override { ++telemetry_.blocksServed; }
   /// Reads of serve() that found the weight read already, and that did not.
   uint64_t readAheadHits() const { return hits_; }
@@ -128,9 +130,12 @@ private:
     std::shared_ptr<void> buffer;
   };
   Tensor original(std::string_view name) const;
-  Brought bring(std::string_view name, ElementType element, const TransferOptions &options);
+  /// Into new memory of the device, or, where `slot` is one for just these bytes,
+  /// there.
+  Brought bring(std::string_view name, ElementType element, const TransferOptions &options, const Tensor &slot = {});
   Tensor bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
-                     const TransferOptions &options);
+                     const TransferOptions &options, const Tensor &slot);
+  bool holdsStored(std::string_view name, const TensorDesc &desc) const;
   Tensor restore(std::string_view name, const Brought &brought);
   /// The last step: `convert` takes the tensor to what is wanted.
   template <typename Convert>
@@ -148,9 +153,10 @@ private:
   std::unique_ptr<Reader> reader_;
 };
 
-/// A SlabOpener: checks the slab as `config.verify` says, and serves it.
-std::shared_ptr<SlabSource> openSlab(const DeviceRef &device, const std::filesystem::path &slab,
-                                     const std::filesystem::path &manifest, const SquareQConfig &config);
+/// A SlabOpener: checks the slab as `config.verify` says and against the program,
+/// and serves it. Throws ConfigError for `serve: fused` where the programs read
+/// floats, SlabInvalid where they read other codes than the slab holds.
+std::shared_ptr<SlabSource> openSlab(const DeviceRef &device, const SlabRequest &request, const SquareQConfig &config);
 
 } // namespace segue::inline runtime
 
