@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CompiledModule.h"
+#include "segue/runtime/Config/ConfigError.h"
 #include "segue/runtime/Plan/StepTwin.h"
 #include "segue/runtime/Services/ActivationRecord.h"
 #include <algorithm>
@@ -152,6 +153,136 @@ TEST_P(PlannedModeTest, ACapIsKeptAndChangesNoBit) {
     EXPECT_LE(run.peak, cap);
   }
   EXPECT_GT(free.peak, least);
+}
+
+// Page-locked memory is Conductor's to grant, for a plan too; copies are checked
+// where the config says so, and keys that a plan has no use for are named once.
+TEST_P(PlannedModeTest, KeysOfTheConfigHoldForAPlan) {
+  Run free = train(0);
+  ResidencyPlanner plans = planner();
+  uint64_t cap = (plans.smallestBudget() + plans.unconstrained().peakBytes) / 2;
+  std::vector<std::string> warnings;
+  auto play = [&](const Json &conductor, const Json &activation, Json *record) {
+    DeviceRef device = Device::open(GetParam());
+    SessionOptions options;
+    options.warn = [&](const std::string &text) { warnings.push_back(text); };
+    Json stagehand = {{"conductor_config",
+                       {{"enabled", true},
+                        {"telemetry_enabled", false},
+                        {"vram_hard_cap_mb", double(cap) / 1048576},
+                        {"vram_soft_cap_mb", double(cap) / 1048576}}},
+                      {"activation_stagehand", {{"enabled", true}, {"mode", "planned"}, {"telemetry_enabled", false}}}};
+    stagehand["conductor_config"].update(conductor);
+    stagehand["activation_stagehand"].update(activation);
+    options.config = Config::parse(Json{{"memory", {{"stagehand", stagehand}}}}.dump(), "test");
+    Session session(device, {{"deep", binary()}}, options);
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    std::vector<float> losses;
+    for (int step = 0; step < 4; ++step) {
+      TensorMap batch;
+      batch["x"] = randomTensor(device, {rows, width}, uint32_t(100 * step));
+      losses.push_back(float(session.step(batch, 1e-3).loss));
+    }
+    *record = session.services()->conductorRecord();
+    record->push_back({"host_pinned_peak", device->memory().peakBytes(Space::HostPinned)});
+    return losses;
+  };
+  std::vector<float> expected(free.bits.begin(), free.bits.begin() + 4);
+  Json record;
+  const Json none = Json::object();
+  EXPECT_EQ(play(none, none, &record), expected);
+  EXPECT_TRUE(warnings.empty());
+  EXPECT_GE(record["pinned_granted_mb"].get<double>() * 1048576, record["host_pinned_peak"].get<double>())
+      << "what is page-locked was granted";
+  EXPECT_EQ(play({{"pinned_cap_mb", 8}}, {{"debug_checksums", true}, {"max_inflight_d2h", 2}, {"unpinned_max_mb", 1}},
+                 &record),
+            expected);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0], "memory.stagehand.activation_stagehand: mode \"planned\" does not look at max_inflight_d2h, "
+                         "unpinned_max_mb; a plan says what leaves, when, and where to");
+  try {
+    play({{"pinned_cap_mb", 0.01}}, none, &record);
+    ADD_FAILURE() << "more than pinned_cap_mb was taken";
+  } catch (const ConfigError &error) {
+    EXPECT_NE(std::string(error.what()).find("pinned_cap_mb"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("MiB that a plan keeps in page-locked memory"), std::string::npos)
+        << error.what();
+  }
+}
+
+// Where watermarks decide, a cap below what is left if every saved tensor is away
+// is refused before the first step; no cap is that such a step would have kept.
+TEST_P(PlannedModeTest, WatermarksAreRefusedACapThatNoStepKeeps) {
+  // Whether a step runs under the cap; Conductor's, or else the device's own.
+  auto attempt = [&](uint64_t capBytes, bool hasConductor, uint64_t *rest = nullptr) -> std::pair<bool, std::string> {
+    DeviceRef device = Device::open(GetParam());
+    Json stagehand = {{"activation_stagehand",
+                       {{"enabled", true},
+                        {"telemetry_enabled", false},
+                        {"pinned_pool_classes_mb", {1}},
+                        {"slabs_per_class", 6},
+                        {"min_spill_bytes", 0},
+                        {"vram_high_watermark_mb", 0.001},
+                        {"vram_low_watermark_mb", 0}}}};
+    double mib = double(capBytes) / 1048576;
+    if (hasConductor)
+      stagehand["conductor_config"] = {
+          {"enabled", true}, {"telemetry_enabled", false}, {"vram_hard_cap_mb", mib}, {"vram_soft_cap_mb", mib}};
+    SessionOptions options;
+    options.config = Config::parse(Json{{"memory", {{"stagehand", stagehand}}}}.dump(), "test");
+    Session session(device, {{"deep", binary()}}, options);
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    if (rest)
+      *rest = device->memory().liveBytes(Space::DeviceDram);
+    if (!hasConductor)
+      device->memory().setBudget(Space::DeviceDram, capBytes);
+    TensorMap batch;
+    batch["x"] = randomTensor(device, {rows, width}, 1);
+    try {
+      session.step(batch, 1e-3);
+      return {true, ""};
+    } catch (const Error &error) {
+      if (error.code() == ErrorCode::BudgetInfeasible) {
+        EXPECT_TRUE(session.services()->activationRecord().is_null()) << "a step had begun";
+      }
+      return {false, error.what()};
+    }
+  };
+  uint64_t rest = 0;
+  ASSERT_TRUE(attempt(16 << 20, false, &rest).first);
+  auto [ran, what] = attempt(rest + 4096, true);
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(what.find("BUDGET_INFEASIBLE: no step keeps to " + std::to_string(rest + 4096) + " bytes"), 0u) << what;
+  EXPECT_NE(what.find("no saved tensor is left that could leave"), std::string::npos) << what;
+  EXPECT_NE(what.find("most of that is"), std::string::npos) << what;
+  static constexpr std::string_view before = "the smallest budget is ";
+  uint64_t named = std::stoull(what.substr(what.find(before) + before.size()));
+  EXPECT_GT(named, rest + 4096);
+  EXPECT_NE(attempt(named - 256, true).second.find(std::string(before) + std::to_string(named) + " bytes"),
+            std::string::npos);
+  uint64_t fails = rest, runs = 16 << 20;
+  while (runs - fails > 1024) {
+    uint64_t middle = (fails + runs) / 2;
+    (attempt(middle, false).first ? runs : fails) = middle;
+  }
+  EXPECT_LE(named, runs + 256) << "what would have run is refused";
+  EXPECT_TRUE(attempt(runs, true).first);
+  EXPECT_LE(runs, named + 3 * rows * width * 4) << "most that cannot run is found out before";
+}
+
+// What the twin plans may be more than its device has room for at once.
+TEST_P(PlannedModeTest, ADeviceTooSmallForTheFreeStepIsPlanned) {
+  Run free = train(0);
+  ResidencyPlanner plans = planner();
+  uint64_t cap = (plans.smallestBudget() + plans.unconstrained().peakBytes) / 2;
+  std::string spec = GetParam();
+  spec.replace(spec.find("dram=16MiB"), 10, "dram=" + std::to_string(cap));
+  StepTwin twin(virtualTwin(*Device::open(spec)), {{"deep", binary()}}, {});
+  EXPECT_EQ(twin.record().events.size(), plans.profile().events.size());
+  EXPECT_NE(twin.spec().find("dram=" + std::to_string(cap)), std::string::npos);
+  EXPECT_GT(free.peak, cap);
 }
 
 TEST_P(PlannedModeTest, MicroBatchesAreOfThePlan) {

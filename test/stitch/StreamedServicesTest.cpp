@@ -29,7 +29,7 @@ static constexpr const char *plainSim = "sim:dram=4MiB,pinned=8MiB";
 /// Sections beside Weight Stagehand's keys; Conductor's caps are `capMiB`.
 static std::string servicesConfig(double highMiB, double capMiB, int64_t window = 2, const std::string &conductor = "",
                                   const std::string &more = "") {
-  std::string cap = std::to_string(capMiB);
+  std::string cap = Json(capMiB).dump(); // to the byte
   return streamingConfig(highMiB, window,
                          R"(, "conductor_config": {"enabled": true, "telemetry_enabled": false, "vram_hard_cap_mb": )" +
                              cap + R"(, "vram_soft_cap_mb": )" + cap + conductor + "}" + more);
@@ -200,6 +200,131 @@ TEST(StreamedServices, SpillsAndStreamsTogether) {
       EXPECT_GT(session.services()->activationRecord()["activations_spilled"], 0);
     }
   }
+}
+
+// Without a plan of residency Conductor still knows the step: peaks by block, what
+// the ring brings for each, and what blocks take.
+TEST(StreamedServices, ConductorExpectsTheBlocksOfAStepByWatermarks) {
+  TemporaryFolder folder;
+  SessionOptions options;
+  options.recordEvents = folder.path;
+  std::string activation = R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false,
+    "min_spill_bytes": 0, "pinned_pool_classes_mb": [1], "slabs_per_class": 2,
+    "vram_high_watermark_mb": 0.1, "vram_low_watermark_mb": 0})";
+  {
+    Session session = makeSession(Device::open("sim:dram=4MiB,pinned=8MiB,link=8GB/s"),
+                                  servicesConfig(0.22, 2, 2, R"(, "slots": "auto")", activation), options);
+    EXPECT_EQ(courseOf(session, 3), expectedCourse(3));
+  }
+  std::ifstream file(folder.path / "conductor.json");
+  Json log = Json::parse(file), plan;
+  for (const Json &event : log["events"])
+    if (event["op"] == "plan") {
+      EXPECT_TRUE(plan.is_null()) << "made once";
+      plan = event["blocks"];
+    }
+  ASSERT_FALSE(plan.is_null());
+  std::set<std::string> phases;
+  double loads = 0, spills = 0;
+  for (const Json &block : plan) {
+    phases.insert(block["phase"]);
+    EXPECT_GT(block["peak_mb"], 0);
+    EXPECT_LE(block["peak_mb"], 2);
+    loads += block["h2d_mb"].get<double>();
+    spills += block["d2h_mb"].get<double>();
+  }
+  EXPECT_TRUE(phases.contains("FORWARD") && phases.contains("BACKWARD"));
+  // Every streamed weight comes twice.
+  EXPECT_GE(loads, 2 * 2 * modelLayers * modelWidth * modelWidth * 4 / 1048576.);
+  EXPECT_GT(spills, 0);
+}
+
+//===----------------------------------------------------------------------===//
+// A plan beside a ring
+//===----------------------------------------------------------------------===//
+
+static std::string plannedConfig(uint64_t capBytes, double highMiB = 0.2, const std::string &more = "") {
+  return servicesConfig(highMiB, double(capBytes) / 1048576, 2, "",
+                        R"(, "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false)" +
+                            more + "}");
+}
+
+/// What the refusal of a cap names as the smallest.
+static uint64_t smallestNamed(const std::string &what) {
+  static constexpr std::string_view before = "the smallest budget is ";
+  size_t at = what.find(before);
+  return at == std::string::npos ? 0 : std::stoull(what.substr(at + before.size()));
+}
+
+// Parameters come through the ring, saved tensors, gradients and states by the
+// plan: the cap is kept to the byte, and where none can be kept, that is said
+// before the first step with the one that can.
+TEST(StreamedServices, PlansBesideARing) {
+  for (const char *spec : {"sim:dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us",
+                           "sim:dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us,adversarial=7"}) {
+    SCOPED_TRACE(spec);
+    DeviceRef device = Device::open(spec);
+    Session refused = makeSession(device, plannedConfig(80000));
+    auto [code, what] = errorOf([&] { refused.step(batchOf(device, 0), 1e-2); });
+    ASSERT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+    EXPECT_EQ(what.find("BUDGET_INFEASIBLE: no plan keeps to 80000 bytes of device_dram"), 0u) << what;
+    EXPECT_NE(what.find("most of that is"), std::string::npos) << what;
+    EXPECT_EQ(refused.stepCount(), 0);
+    uint64_t least = smallestNamed(what);
+    ASSERT_GT(least, 80000u) << what;
+    const Course expected = expectedCourse(5);
+    for (uint64_t cap : {least, least + 10000, least * 3 / 2, 2 * least}) {
+      SCOPED_TRACE("cap " + std::to_string(cap));
+      device = Device::open(spec);
+      Session session = makeSession(device, plannedConfig(cap, 1));
+      device->memory().resetPeak();
+      EXPECT_EQ(courseOf(session, 5), expected);
+      EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
+      Json record = session.services()->activationRecord();
+      EXPECT_GT(record["activations_saved"], 0);
+      EXPECT_EQ(record["kept_reasons"].value("not_as_planned", 0), 0) << "the step left its plan";
+      if (cap == least) { // the ring has given slots back, and blocks come again
+        EXPECT_GT(session.services()->weightRecord()["loads"], 0);
+        EXPECT_LT(session.services()->weights()->slots(), 2 * modelLayers);
+      }
+    }
+    device = Device::open(spec);
+    Session below = makeSession(device, plannedConfig(least - 1));
+    auto [again, text] = errorOf([&] { below.step(batchOf(device, 0), 1e-2); });
+    EXPECT_EQ(again, ErrorCode::BudgetInfeasible);
+    EXPECT_EQ(smallestNamed(text), least) << text;
+  }
+}
+
+// Micro-batches, evaluations, checkpoints and new values between steps.
+TEST(StreamedServices, APlanBesideARingGoesOnAfterOtherThings) {
+  auto play = [](const std::string &config) {
+    DeviceRef device = Device::open(plainSim);
+    Session session = makeSession(device, config);
+    std::vector<float> bits;
+    auto micro = [&](int step) {
+      std::vector<TensorMap> batches{batchOf(device, step), batchOf(device, step + 50)};
+      bits.push_back(float(session.step(batches, 1e-2).loss));
+    };
+    micro(0);
+    bits.push_back(session.evaluate(batchOf(device, 9)).begin()->second.item());
+    Checkpoint saved = session.checkpoint();
+    TemporaryFolder folder;
+    session.save(folder.path / "checkpoint");
+    micro(1);
+    session.load(folder.path / "checkpoint");
+    micro(2);
+    session.setParameter("w1", randomTensor(device, {modelWidth, modelWidth}, 77));
+    micro(3);
+    for (int step = 4; step < 8; ++step)
+      bits.push_back(float(session.step(batchOf(device, step), 1e-2).loss));
+    for (const ParameterInfo &info : session.parameters())
+      for (float value : values(session.parameter(info.key)))
+        bits.push_back(value);
+    return bits;
+  };
+  EXPECT_EQ(play(plannedConfig(220000, 0.1)), play(""));
+  EXPECT_EQ(play(plannedConfig(1 << 20, 1)), play(""));
 }
 
 //===----------------------------------------------------------------------===//

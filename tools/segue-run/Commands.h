@@ -111,6 +111,8 @@ struct PlanOptions : CommonOptions {
   /// Bytes of device_dram.
   std::vector<uint64_t> budgets;
   int64_t accumulate = 1;
+  /// Of a run, whose services are to be told of; empty: none.
+  std::string config;
 };
 
 struct ReportOptions {

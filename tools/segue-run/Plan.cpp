@@ -16,6 +16,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/MemoryForecast.h"
+#include "segue/runtime/Plan/ServiceForecast.h"
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -50,7 +51,7 @@ static void printText(const MemoryForecast &forecast, const std::vector<StepFore
       residentBytes += gap.bytes;
     }
   std::printf("%s\n%llu saved tensors of %.2f MiB can leave, and %zu parameters, gradients and states of %.2f MiB\n\n",
-              forecast.twin().device()->name().c_str(), (unsigned long long)saved, mib(savedBytes), residents.size(),
+              forecast.twin().spec().c_str(), (unsigned long long)saved, mib(savedBytes), residents.size(),
               mib(residentBytes));
   printSteps(steps);
   std::printf("\nThe smallest budget is set after %s, where these are held:\n", forecast.setBy().c_str());
@@ -63,25 +64,39 @@ int plan(const PlanOptions &options) {
   SessionOptions session;
   std::vector<SessionModule> modules = loadModules(options.files, options);
   addTiesAndWires(session, modules, options.tied, options.wires);
-  MemoryForecast forecast(*Device::open(options.device), std::move(modules), std::move(session),
-                          size_t(options.accumulate));
-
-  std::vector<StepForecast> steps{forecast.unconstrained()};
+  DeviceRef device = Device::open(options.device);
   std::string infeasible;
-  for (uint64_t budget : options.budgets)
+  auto orNote = [&](auto &&tell) {
     try {
-      steps.push_back(forecast.forBudget(budget));
+      tell();
     } catch (const Error &error) {
       if (error.code() != ErrorCode::BudgetInfeasible)
         throw;
       infeasible += std::string("segue-run: ") + error.what() + "\n";
     }
+  };
+  Json services;
+  if (!options.config.empty())
+    orNote([&] {
+      services = forecastServices(*device, modules, session, size_t(options.accumulate), Config::load(options.config));
+    });
+  MemoryForecast forecast(*device, std::move(modules), std::move(session), size_t(options.accumulate));
+
+  std::vector<StepForecast> steps{forecast.unconstrained()};
+  for (uint64_t budget : options.budgets)
+    orNote([&] { steps.push_back(forecast.forBudget(budget)); });
   steps.push_back(forecast.smallest());
 
-  if (options.json)
-    std::printf("%s\n", forecast.json(steps).dump(2).c_str());
-  else
+  if (options.json) {
+    Json json = forecast.json(steps);
+    if (!services.is_null())
+      json["config"] = services;
+    std::printf("%s\n", json.dump(2).c_str());
+  } else {
     printText(forecast, steps);
+    if (!services.is_null())
+      std::printf("\n%s", textOfServices(services).c_str());
+  }
   std::fputs(infeasible.c_str(), stderr);
   return infeasible.empty() ? Done : Failed;
 }

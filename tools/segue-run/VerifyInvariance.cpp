@@ -148,7 +148,8 @@ static std::vector<Combination> combinations(uint64_t pinnedBytes) {
           {"recompute", recompute, conductor},
           {"stream", {{"enabled", false}}, conductor, /*streamsWeights=*/true},
           {"all", all, conductor, /*streamsWeights=*/true},
-          {"planned", planned, conductor}};
+          {"planned", planned, conductor},
+          {"planned, streamed", planned, conductor, /*streamsWeights=*/true}};
 }
 
 /// `highMiB`: spilling begins there, and does not end.

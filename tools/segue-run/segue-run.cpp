@@ -172,6 +172,8 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
       ->transform(CLI::AsSizeValue(false))
       ->allow_extra_args(false);
   command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
+  command->add_option("--config", options.config, "JSON file of a run: what each of its services would do")
+      ->check(CLI::ExistingFile);
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
   command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
   addCommon(command, options);

@@ -8,23 +8,14 @@
 #include "segue/runtime/Plan/MemoryForecast.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/InfeasibleBudget.h"
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 namespace segue::inline runtime {
-
-static std::string sizeText(uint64_t bytes) {
-  char text[32];
-  if (bytes < 1 << 20)
-    std::snprintf(text, sizeof(text), "%llu bytes", (unsigned long long)bytes);
-  else
-    std::snprintf(text, sizeof(text), "%.2f MiB", double(bytes) / 1048576);
-  return text;
-}
 
 uint64_t StepForecast::peakIn(Phase phase, Space space) const {
   for (const PhasePeak &peak : played.peaks)
@@ -51,22 +42,15 @@ StepForecast MemoryForecast::forBudget(uint64_t bytes) {
   } catch (const Error &error) {
     if (error.code() != ErrorCode::BudgetInfeasible)
       throw;
-    std::string held;
-    std::vector<MemoryHolder> holders = heldAtSmallest();
-    for (const MemoryHolder &holder : std::span(holders).first(std::min<size_t>(holders.size(), 3)))
-      held += (held.empty() ? "" : ", ") + holder.owner.str() + " " + sizeText(holder.bytesAtPeak);
-    std::string_view reason = error.what();
-    reason.remove_prefix(errorCodeName(error.code()).size() + 2);
-    throw Error(error.code(), std::string(reason) + "; most of that is " + held);
+    throw errorOf({.askedBytes = bytes,
+                   .smallestBytes = planner_.smallestBudget(),
+                   .setBy = planner_.profile().events[planner_.tightestEvent()],
+                   .held = smallest_.played.holders});
   }
   return forecast("budget " + sizeText(bytes), *plan);
 }
 
-std::string MemoryForecast::setBy() const {
-  const StepEvent &event = planner_.profile().events[planner_.tightestEvent()];
-  return std::string(name(event.kind)) + (event.label.empty() ? "" : " \"" + event.label + "\"") + " in " +
-         std::string(name(event.phase));
-}
+std::string MemoryForecast::setBy() const { return text(planner_.profile().events[planner_.tightestEvent()]); }
 
 std::vector<MemoryHolder> MemoryForecast::heldAtSmallest() const {
   std::vector<MemoryHolder> held = smallest_.played.holders;
@@ -116,12 +100,9 @@ Json MemoryForecast::json(const StepForecast &step) const {
 }
 
 Json MemoryForecast::json(std::span<const StepForecast> steps) const {
-  Json json{{"device", twin_.device()->name()},
-            {"smallest_budget_bytes", planner_.smallestBudget()},
-            {"set_by", setBy()},
-            {"held_at_smallest", Json::array()},
-            {"plans", Json::array()},
-            {"can_leave", Json::array()}};
+  Json json{{"device", twin_.spec()}, {"smallest_budget_bytes", planner_.smallestBudget()},
+            {"set_by", setBy()},      {"held_at_smallest", Json::array()},
+            {"plans", Json::array()}, {"can_leave", Json::array()}};
   for (const MemoryHolder &holder : heldAtSmallest())
     json["held_at_smallest"].push_back({{"owner", holder.owner.str()}, {"bytes", holder.bytesAtPeak}});
   for (const StepForecast &step : steps)

@@ -7,7 +7,7 @@
 
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "LinkTimes.h"
-#include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/InfeasibleBudget.h"
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -266,11 +266,7 @@ const ResidencyPlan &ResidencyPlanner::plan(uint64_t budgetBytes) const {
       best = &plan;
   if (best)
     return *best;
-  const StepEvent &event = profile_.events[tightest_];
-  throw Error(ErrorCode::BudgetInfeasible,
-              "no plan keeps to " + std::to_string(budgetBytes) + " bytes of device_dram: the smallest budget is " +
-                  std::to_string(smallestBudget()) + " bytes, set after " + std::string(name(event.kind)) + " \"" +
-                  event.label + "\" in " + std::string(name(event.phase)) + ", where nothing more can leave");
+  throw errorOf({.askedBytes = budgetBytes, .smallestBytes = smallestBudget(), .setBy = profile_.events[tightest_]});
 }
 
 } // namespace segue::inline runtime

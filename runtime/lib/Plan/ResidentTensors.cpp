@@ -17,11 +17,15 @@ namespace segue::inline runtime {
 /// engine: to give up would leave a step half done.
 static constexpr int mostFetches = 8;
 
-Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpinned) {
+Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpinned,
+                  std::shared_ptr<TransferChecksum> checksum) {
+  TransferOptions how;
+  how.isPlanned = true;
+  how.checksum = std::move(checksum);
   auto there = std::make_shared<TensorDesc>(tensor.desc());
   there->layout.space = Space::HostPinned;
   try {
-    return device->transfer().toLayout(device, tensor, there, {.isPlanned = true});
+    return device->transfer().toLayout(device, tensor, there, how);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw;
@@ -29,7 +33,7 @@ Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpin
   ++unpinned;
   there = std::make_shared<TensorDesc>(*there);
   there->layout.space = Space::Host;
-  return device->transfer().toLayout(device, tensor, there, {.isPlanned = true});
+  return device->transfer().toLayout(device, tensor, there, how);
 }
 
 ResidentTensors::ResidentTensors(DeviceRef device) : device_(std::move(device)) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/StepProfile.h"
+#include <algorithm>
 #include <utility>
 
 namespace segue::inline runtime {
@@ -14,6 +15,22 @@ std::string_view name(StepEvent::Kind kind) {
   static constexpr std::string_view names[] = {"phase",   "block_begin", "block_end",  "save",
                                                "restore", "output",      "accumulate", "accumulated"};
   return names[size_t(kind)];
+}
+
+std::vector<uint64_t> leastWithSavedAway(const StepProfile &profile) {
+  std::vector<uint64_t> least;
+  for (const StepEvent &event : profile.events)
+    least.push_back(event.peakBytes);
+  auto leave = [&](uint64_t bytes, uint32_t from, uint32_t to) {
+    for (uint32_t event = from; event < to; ++event)
+      least[event] -= std::min(bytes, least[event]);
+  };
+  for (const ResidencyGap &gap : profile.gaps)
+    if (gap.resident == noIndex)
+      leave(gap.bytes, gap.leaves, gap.needed);
+  for (const SharedSave &shared : profile.sharedSaves)
+    leave(shared.bytes, shared.saved, shared.needed);
+  return least;
 }
 
 void removeGaps(StepProfile &profile, std::vector<uint32_t> indices) {

@@ -40,6 +40,7 @@ void StepRecorder::onPhase(Phase phase) {
   if (phase == Phase::StepBegin) {
     profile_ = {};
     open_.clear();
+    shared_.clear();
     blocks_.clear();
     cursor_.reset();
     tracks_.clear();
@@ -85,7 +86,12 @@ void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved
   // A storage that is saved twice stays: the first handle of it is given out.
   auto [entry, isNew] = open_.try_emplace(storage.id(), profile_.gaps.size());
   if (!isNew) {
-    profile_.gaps[entry->second].leaves = never;
+    ResidencyGap &gap = profile_.gaps[entry->second];
+    if (gap.leaves != never) {
+      shared_[storage.id()] = profile_.sharedSaves.size();
+      profile_.sharedSaves.push_back({.bytes = gap.bytes, .saved = gap.leaves});
+    }
+    gap.leaves = never;
     return ForwardEvents::onSave(program, output, saved);
   }
   uint64_t bytes = device_.takenBytes(storage.space(), storage.bytes(), saved.desc().layout.alignment);
@@ -101,6 +107,8 @@ void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved
 
 void StepRecorder::onRestore(const Program &program, uint32_t input, Tensor &saved) {
   uint32_t event = record(StepEvent::Kind::Restore, program.inputs()[input].name);
+  if (auto shared = shared_.find(saved.storage()->id()); shared != shared_.end())
+    profile_.sharedSaves[shared->second].needed = event;
   auto entry = open_.find(saved.storage()->id());
   if (entry != open_.end()) { // otherwise it is read a second time
     profile_.gaps[entry->second].needed = event;
@@ -241,6 +249,7 @@ StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
       none.push_back(i);
   removeGaps(profile_, none);
   open_.clear();
+  shared_.clear();
   return std::exchange(profile_, {});
 }
 

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <ranges>
 #include <set>
+#include <tuple>
 
 namespace segue::inline runtime {
 
@@ -95,23 +96,87 @@ private:
 };
 } // namespace
 
+/// Parameters come with their block, whatever `target` does with the others.
+class StepTwin::WithWeights final : public ForwardEvents<> {
+public:
+  WithWeights(const DeviceRef &device, TwinWeights weights)
+      : streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
+
+  WeightStreamer &streamer() { return streamer_; }
+
+  void onPhase(Phase phase) override {
+    ForwardEvents::onPhase(phase);
+    streamer_.onPhase(phase);
+  }
+  void onBlockBegin(const Program &program, std::string_view block) override {
+    ForwardEvents::onBlockBegin(program, block);
+    streamer_.onBlockBegin(program, block);
+  }
+  void onBlockEnd(const Program &program) override {
+    ForwardEvents::onBlockEnd(program);
+    streamer_.onBlockEnd(program);
+  }
+  /// Who records wants to see all of them.
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override {
+    bool isTheirs = ForwardEvents::defersInput(program, input, value);
+    bool isMine = streamer_.defersInput(program, input, value);
+    if (isMine)
+      mine_.insert({program.image().get(), program.index(), input});
+    else
+      mine_.erase({program.image().get(), program.index(), input});
+    return isMine || isTheirs;
+  }
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override {
+    if (mine_.contains({program.image().get(), program.index(), input}))
+      return streamer_.onBlockInput(program, input, value);
+    ForwardEvents::onBlockInput(program, input, value);
+  }
+
+private:
+  static WeightStagehandConfig quiet(WeightStagehandConfig config) {
+    config.telemetry.enabled = config.debugTrace = false;
+    return config;
+  }
+
+  WeightStreamer streamer_;
+  /// Inputs by program that it brings.
+  std::set<std::tuple<const void *, size_t, uint32_t>> mine_;
+};
+
 struct StepTwin::State {
   /// A session has one sink for its life; the twin's steps have each their own.
   ForwardEvents<> sink;
+  std::string spec;
   DeviceRef device;
   /// Brings what lives on the host; the session refers to it.
   std::optional<PlannedActivations> activations;
+  std::optional<WithWeights> weights;
   std::optional<Session> session;
   std::vector<TensorMap> batches;
   LinkSpeed link;
 
   void step(EventSink *now) {
     sink.target = now;
+    if (weights) {
+      weights->target = now;
+      sink.target = &*weights;
+    }
     session->step(batches, 1e-3);
     sink.target = nullptr;
     device->drain();
   }
 };
+
+/// `spec` with as much device_dram as any step may want.
+static std::string withRoom(std::string_view spec) {
+  size_t colon = std::min(spec.find(':'), spec.size());
+  std::string roomy(spec.substr(0, colon));
+  roomy += ":dram=1024TiB";
+  for (std::string_view option : splitOptions(spec.substr(std::min(colon + 1, spec.size()))))
+    if (keyOf(option) != "dram")
+      (roomy += ",") += option;
+  return roomy;
+}
 
 static LinkSpeed linkOf(std::string_view spec) {
   size_t colon = std::min(spec.find(':'), spec.size() - 1);
@@ -149,17 +214,23 @@ static TensorMap makeBatch(const DeviceRef &device, std::span<const Module> modu
 }
 
 StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
-                   size_t microBatches)
+                   size_t microBatches, std::optional<TwinWeights> weights)
     : state_(std::make_unique<State>()) {
   State &state = *state_;
-  state.device = Device::open(spec);
+  state.device = Device::open(withRoom(spec));
+  state.spec = spec;
   if (state.device->hasBytes())
     throw Error(ErrorCode::InvalidArgument,
-                "device \"" + state.device->name() + "\" runs programs; a step is planned on sim:virtual");
+                "device \"" + state.spec + "\" runs programs; a step is planned on sim:virtual");
   state.link = linkOf(state.device->name());
   options.events = &state.sink;
   state.activations.emplace(state.device);
   options.residents = &state.activations->residents();
+  if (weights) {
+    state.weights.emplace(state.device, std::move(*weights));
+    state.activations->leaveParametersToOthers();
+    options.weights = &state.weights->streamer();
+  }
   std::vector<Wire> wires = options.wires;
   state.session.emplace(state.device, std::move(modules), std::move(options));
   state.session->allocateParameters();
@@ -169,7 +240,9 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
 StepTwin::~StepTwin() = default;
 
 const DeviceRef &StepTwin::device() const { return state_->device; }
+const std::string &StepTwin::spec() const { return state_->spec; }
 const Session &StepTwin::session() const { return *state_->session; }
+const WeightStreamer *StepTwin::weights() const { return state_->weights ? &state_->weights->streamer() : nullptr; }
 
 StepProfile StepTwin::record() {
   State &state = *state_;
@@ -212,6 +285,54 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
           .fetchedLate = counts.fetchedLate - before.fetchedLate,
           .unpinned = counts.unpinned - before.unpinned,
           .heldElsewhere = activations.heldElsewhere()};
+}
+
+void dropCaches(Device &device) {
+  try {
+    uint64_t tooMuch = device.memory().budget(Space::DeviceDram) + 1;
+    MemoryBlock block = device.memory().allocate(Space::DeviceDram, tooMuch, 1);
+    device.memory().free(Space::DeviceDram, block.data, tooMuch, 1, block.account, {});
+  } catch (const OutOfMemory &) { // all were asked
+  }
+}
+
+uint64_t StepTwin::restBytes() {
+  State &state = *state_;
+  Device &device = *state.device;
+  state.activations->residents().leaveAll();
+  state.activations->residents().settle();
+  device.drain();
+  dropCaches(device);
+  uint64_t bytes = device.memory().liveBytes(Space::DeviceDram);
+  std::set<std::string> inRing;
+  if (state.weights) {
+    bytes -= state.weights->streamer().ringBytes();
+    for (const StreamedParameter &parameter : state.weights->streamer().parameters())
+      inRing.insert(parameter.key);
+  }
+  auto add = [&](const Tensor &tensor) {
+    if (state.activations->residents().isHome(tensor))
+      bytes +=
+          device.takenBytes(Space::DeviceDram, tensor.desc().spanBytes(), std::max(1u, tensor.desc().layout.alignment));
+  };
+  for (const ParameterInfo &info : state.session->parameters())
+    if (!inRing.contains(info.members.front().module + "." + info.members.front().name))
+      add(state.session->parameter(info.key));
+  for (const auto &[key, tensor] : state.session->state())
+    add(tensor);
+  return bytes;
+}
+
+bool StepTwin::runsWithin(const StepProfile &profile, const ResidencyPlan &plan, uint64_t bytes) {
+  try {
+    state_->device->memory().setBudget(Space::DeviceDram, bytes);
+    play(profile, plan);
+    return true;
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::StateTorn)
+      throw;
+    return false;
+  }
 }
 
 } // namespace segue::inline runtime

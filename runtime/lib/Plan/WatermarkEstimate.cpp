@@ -162,7 +162,8 @@ WatermarkOutcome WatermarkRun::run() {
     for (size_t gap = 0; gap < gaps.size(); ++gap)
       if (isOf(gap, gaps[gap].leaves))
         save(gap);
-    peak = std::max(peak, int64_t(event.peakBytes) - away_);
+    outcome.curve.push_back(uint64_t(std::max<int64_t>(int64_t(event.peakBytes) - away_, 0)));
+    peak = std::max(peak, int64_t(outcome.curve.back()));
     now_ += event.seconds;
     computed += event.seconds;
   }

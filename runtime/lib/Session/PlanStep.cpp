@@ -4,45 +4,138 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+//
+// The twin holds what the session will: with Weight Stagehand, a ring of as many
+// slots, through which parameters come. What the device holds besides is the
+// budget's, and not the plan's.
+//
+//===----------------------------------------------------------------------===//
 
 #include "PlanStep.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Plan/InfeasibleBudget.h"
 #include "segue/runtime/Plan/StepTwin.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
 
-void planStep(MemoryServices &services, const DeviceRef &device, const std::vector<Module> &modules,
-              const SessionOptions &options, size_t microBatches, const MeasuredStep *measured) {
-  std::vector<SessionModule> twins;
-  for (const Module &module : modules)
-    twins.push_back({module.name(), module.binary()});
+/// `slots`: of the ring, where there is one.
+static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots) {
+  std::vector<SessionModule> modules;
+  for (const Module &module : step.modules)
+    modules.push_back({module.name(), module.binary()});
   SessionOptions same;
-  same.maxGradNorm = options.maxGradNorm;
-  same.tied = options.tied;
-  same.wires = options.wires;
-  StepTwin twin(virtualTwin(*device), std::move(twins), std::move(same), microBatches);
+  same.maxGradNorm = step.options.maxGradNorm;
+  same.tied = step.options.tied;
+  same.wires = step.options.wires;
+  std::optional<TwinWeights> ring;
+  if (weights)
+    ring = TwinWeights{weights->config(), slots};
+  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(same), step.microBatches, std::move(ring));
+}
+
+static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Space::DeviceDram); }
+
+void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
+  WeightStreamer *weights = services.weights();
+  for (;;) {
+    StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0);
+    StepProfile profile = twin.record();
+    if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
+      profile = std::move(*timed);
+    ResidencyPlanner planner(std::move(profile));
+    services.residents()->leaveAll(); // the plan says what of them is there
+    services.residents()->settle();
+    uint64_t live = liveBytes(*step.device), twinLive = liveBytes(*twin.device());
+    uint64_t others = live > twinLive ? live - twinLive : 0;
+    if (weights)
+      others += weights->stagingBytes(/*anyForm=*/services.precision() != nullptr);
+    uint64_t budget = step.device->memory().budget(Space::DeviceDram), left = budget > others ? budget - others : 0;
+    // Certified: what was planned is played, and what it takes counts.
+    for (uint64_t target = left; target >= planner.smallestBudget();) {
+      const ResidencyPlan &plan = planner.plan(target);
+      uint64_t peak = twin.play(planner.profile(), plan).peakBytes;
+      if (peak <= left)
+        return services.follow(planner.profile(), plan);
+      target = plan.peakBytes - std::min(plan.peakBytes, peak - left);
+    }
+    const ResidencyPlan &least = planner.plan(planner.smallestBudget());
+    StepTwin::Played played = twin.play(planner.profile(), least);
+    if (played.peakBytes <= left)
+      return services.follow(planner.profile(), least);
+    uint64_t smallest = std::max(planner.smallestBudget(), played.peakBytes) + others;
+    // The ring took what there was; with fewer slots it is slower.
+    if (weights && weights->makeRoom(smallest - budget))
+      continue;
+    throw errorOf({.askedBytes = budget,
+                   .smallestBytes = smallest,
+                   .setBy = planner.profile().events[planner.tightestEvent()],
+                   .held = played.holders,
+                   .othersBytes = others});
+  }
+}
+
+/// The smallest budget that is named is less than so much above the bound.
+static constexpr int64_t grainBytes = 256;
+
+void checkStep(MemoryServices &services, const StepToPlan &step) {
+  const WeightStreamer *weights = services.weights();
+  int64_t slots = weights ? weights->leastSlots() : 0;
+  StepTwin twin = twinOf(step, weights, slots);
   StepProfile profile = twin.record();
-  if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
-    profile = std::move(*timed);
-  ResidencyPlanner planner(std::move(profile));
-  if (ResidentTensors *residents = services.residents()) {
-    residents->leaveAll(); // the plan says what of them is there
-    residents->settle();
+  int64_t rest = int64_t(twin.restBytes()), twinRing = twin.weights() ? int64_t(twin.weights()->ringBytes()) : 0;
+  // Slots of the ring can be given back, and a batch that the caller has put there
+  // is in the twin's books.
+  auto others = [&] {
+    return int64_t(liveBytes(*step.device)) - int64_t(weights ? weights->ringBytes() : 0) - int64_t(step.placedBytes) -
+           rest;
+  };
+  ResidencyPlan savedAway;
+  for (uint32_t gap = 0; gap < profile.gaps.size() && services.spills(); ++gap)
+    if (profile.gaps[gap].resident == noIndex)
+      savedAway.away.push_back({gap, profile.gaps[gap].needed});
+  std::ranges::stable_sort(savedAway.away, {}, &Departure::returns);
+  // A plan cannot move what was saved twice; who shares records may.
+  int64_t shared = 0;
+  for (const SharedSave &save : profile.sharedSaves)
+    shared += services.spills() ? int64_t(save.bytes) : 0;
+  int64_t budget = int64_t(std::min<uint64_t>(step.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60));
+  auto fits = [&](StepTwin &twin, int64_t bytes) {
+    return bytes > 0 && twin.runsWithin(profile, savedAway, uint64_t(bytes));
+  };
+  auto expect = [&] { services.expect(profile, int64_t(liveBytes(*step.device)) - rest - twinRing); };
+  if (fits(twin, budget - others() + shared))
+    return expect();
+  dropCaches(*step.device); // sessions before this one may have left some
+  uint64_t most = 0;
+  for (const StepEvent &event : profile.events)
+    most = std::max(most, event.peakBytes);
+  // In grains: what does not fit, and what does.
+  int64_t low = std::max<int64_t>(budget - others() + shared, 0) / grainBytes;
+  int64_t high = std::max(low, int64_t(most) / grainBytes) + 1;
+  while (high - low > 1) {
+    int64_t middle = low + (high - low) / 2;
+    StepTwin again = twinOf(step, weights, slots);
+    again.record();
+    (fits(again, middle * grainBytes) ? high : low) = middle;
   }
-  // What the device holds besides the session is not in the twin's books.
-  DeviceMemory &memory = device->memory();
-  uint64_t live = memory.liveBytes(Space::DeviceDram), twinLive = twin.device()->memory().liveBytes(Space::DeviceDram);
-  uint64_t others = live > twinLive ? live - twinLive : 0, budget = memory.budget(Space::DeviceDram);
-  budget = budget > others ? budget - others : 0;
-  // Certified: what was planned is played, and what it takes counts.
-  for (uint64_t target = budget;;) {
-    const ResidencyPlan &plan = planner.plan(target);
-    uint64_t peak = twin.play(planner.profile(), plan).peakBytes;
-    if (peak <= budget)
-      return services.follow(planner.profile(), plan);
-    target = plan.peakBytes - std::min(plan.peakBytes, peak - budget);
-  }
+  int64_t smallest = high * grainBytes + others() - shared;
+  if (smallest <= budget)
+    return expect();
+  std::vector<uint64_t> least = leastWithSavedAway(profile);
+  size_t tightest = size_t(std::ranges::max_element(least) - least.begin());
+  StepTwin last = twinOf(step, weights, slots);
+  last.record();
+  StepTwin::Played played = last.play(profile, savedAway);
+  throw errorOf({.who = "no step keeps",
+                 .askedBytes = uint64_t(budget),
+                 .smallestBytes = uint64_t(smallest),
+                 .setBy = profile.events[tightest],
+                 .why = services.spills() ? "no saved tensor is left that could leave; a plan moves gradients and "
+                                            "optimizer states, too (\"mode\": \"planned\")"
+                                          : "nothing leaves; turn Activation Stagehand on",
+                 .held = played.holders,
+                 .othersBytes = uint64_t(std::max<int64_t>(others(), 0))});
 }
 
 } // namespace segue::inline runtime

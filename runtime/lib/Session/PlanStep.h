@@ -13,13 +13,28 @@
 
 namespace segue::inline runtime {
 
-/// Makes a twin of a session of these modules and options on `sim:virtual`, plans
-/// a step of so many micro-batches for what the device's budget leaves to the
-/// session, and has `services` follow the plan; with the times that were
-/// `measured`, where they are of such a step. Throws BudgetInfeasible, and
+/// The next steps of a session.
+struct StepToPlan {
+  const DeviceRef &device;
+  const std::vector<Module> &modules;
+  const SessionOptions &options;
+  size_t microBatches = 1;
+  /// What batches hold of the device already.
+  uint64_t placedBytes = 0;
+};
+
+/// Makes a twin of the session on `sim:virtual`, plans a step for what the device's
+/// budget leaves to the session, and has `services` follow the plan; with the times
+/// that were `measured`, where they are of such a step. Slots of Weight Stagehand's
+/// ring that no plan fits beside are given back. Throws BudgetInfeasible, and
 /// Unsupported for a device that nothing can leave; the plan in force stays then.
-void planStep(MemoryServices &services, const DeviceRef &device, const std::vector<Module> &modules,
-              const SessionOptions &options, size_t microBatches, const MeasuredStep *measured = nullptr);
+void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
+
+/// Where no plan is wanted: throws BudgetInfeasible for a budget below what such a
+/// step takes even if every saved tensor leaves at once and the ring is at its
+/// least; a budget that is let pass may still be too small for the watermarks.
+/// Tells `services` what to expect of each block.
+void checkStep(MemoryServices &services, const StepToPlan &step);
 
 } // namespace segue::inline runtime
 

@@ -11,7 +11,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Services/Memory/PrecisionActor.h"
-#include "PlanStep.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -81,7 +80,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
         stateDescs.push_back({m, i});
   }
   residents = services ? services->residents() : options.residents;
-  streamed.emplace(services ? services->weights() : nullptr, residents, modules, plans, table, values);
+  streamed.emplace(services ? services->weights() : options.weights, residents, modules, plans, table, values);
   for (auto [m, i] : stateDescs) {
     const OptimizerPlan &plan = plans[m];
     TensorDesc desc = plan.optimizer->input(i).desc();
@@ -117,14 +116,37 @@ void Session::State::configure(const Config &config) {
   device->transfer().configure(std::move(stitch));
 }
 
-void Session::State::planFor(size_t microBatches) {
-  if (!services || !services->wantsPlan())
+/// Of the tensors, those that lie on the device.
+static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches) {
+  uint64_t bytes = 0;
+  for (const TensorMap &batch : batches)
+    for (const auto &[name, tensor] : batch)
+      if (tensor && tensor.device().get() == &device && tensor.storage()->space() == Space::DeviceDram)
+        bytes += device.takenBytes(Space::DeviceDram, tensor.storage()->bytes(), tensor.desc().layout.alignment);
+  return bytes;
+}
+
+void Session::State::planFor(size_t microBatches, std::span<const TensorMap> batches) {
+  if (!services || !(services->wantsPlan() || services->checksBudget()))
     return;
+  requireWhole();
+  requireValues();
+  streamed->prepare(); // the ring is in the way of a plan
+  int64_t slots = services->weights() ? services->weights()->slots() : 0;
+  bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
+  StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
+  if (!services->wantsPlan()) {
+    if (!plannedFor) // before the first step: later ones keep memory for reuse
+      tryCheck(next);
+    plannedFor = microBatches;
+    plannedSlots = slots;
+    return;
+  }
   std::optional<MeasuredStep> measured = services->takeMeasured();
-  if (plannedFor == microBatches && !measured)
+  if (isPlanned && !measured)
     return;
   try {
-    planStep(*services, device, modules, options, microBatches, measured ? &*measured : nullptr);
+    planStep(*services, next, measured ? &*measured : nullptr);
   } catch (const Error &error) {
     // Somebody else took of the device since: the plan in force may still fit.
     if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != microBatches)
@@ -134,6 +156,17 @@ void Session::State::planFor(size_t microBatches) {
   if (measured && options.log)
     options.log("step " + std::to_string(step + 1) + ": planned again, with the times that the last steps took");
   plannedFor = microBatches;
+  plannedSlots = services->weights() ? services->weights()->slots() : 0;
+}
+
+/// What cannot be known of a device, or of modules, is no reason not to run.
+void Session::State::tryCheck(const StepToPlan &next) {
+  try {
+    checkStep(*services, next);
+  } catch (const Error &error) {
+    if (error.code() == ErrorCode::BudgetInfeasible)
+      throw;
+  }
 }
 
 void Session::State::endStep() {
@@ -312,7 +345,7 @@ double Session::forwardBackward(const TensorMap &batch) {
       if (calibrationSamples())
         s.precision->calibrate(std::span(&batch, 1));
       s.streamed->prepare();
-      s.planFor(s.plannedFor ? s.plannedFor : 1);
+      s.planFor(s.plannedFor ? s.plannedFor : 1, std::span(&batch, 1));
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -646,7 +679,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
     state_->requireValues();
     state_->precision->calibrate(microBatches);
   }
-  state_->planFor(microBatches.size());
+  state_->planFor(microBatches.size(), microBatches);
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);
   return optimize(lr);

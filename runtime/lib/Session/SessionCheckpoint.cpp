@@ -71,6 +71,8 @@ void Session::restore(const Checkpoint &checkpoint) {
     s.precision->restoreState(checkpoint.precision);
   s.assignAll(sources);
   s.torn = loadTorn; // until the state is there too
+  if (s.residents)
+    s.residents->dropCopies(); // of the state before
   for (auto &[key, tensor] : s.optimizerState)
     copyInto(checkpoint.state.find(key)->second, tensor);
   for (const auto &[key, tensor] : s.optimizerState)

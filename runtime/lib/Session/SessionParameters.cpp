@@ -269,7 +269,7 @@ void Session::State::flush() {
 /// plan brings home is written while the next step runs already: not where the
 /// caller reads.
 bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const {
-  if (residents && table.infos()[slot].trained && tensor.storage()->isExternal())
+  if (streamed->arePlanned() && table.infos()[slot].trained && tensor.storage()->isExternal())
     return false;
   if (!isHostSpace(tensor.desc().layout.space) && !device->hasUnifiedMemory())
     return false;

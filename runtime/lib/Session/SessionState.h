@@ -15,6 +15,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 
 #include "GradientTape.h"
+#include "PlanStep.h"
 #include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <set>
@@ -108,11 +109,14 @@ struct Session::State {
   int64_t waiting = 0;
   double lossSum = 0;
 
-  /// A plan for a step of so many micro-batches, in `mode: planned`. Throws
-  /// BudgetInfeasible before anything of the step has begun.
-  void planFor(size_t microBatches);
-  /// Of the plan in force; 0: there is none.
+  /// A plan for a step of so many micro-batches, in `mode: planned`; otherwise,
+  /// whether Conductor's cap leaves room for one. `batches`: those that are known.
+  /// Throws BudgetInfeasible before anything of the step has begun.
+  void planFor(size_t microBatches, std::span<const TensorMap> batches);
+  void tryCheck(const StepToPlan &next);
+  /// Of the plan in force, and the ring's slots beside it; 0: there is none.
   size_t plannedFor = 0;
+  int64_t plannedSlots = 0;
   /// Null unless the config enables some; `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;
   /// Among the services, or null, and what the session does for it.

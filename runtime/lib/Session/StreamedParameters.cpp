@@ -39,7 +39,7 @@ static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, 
 StreamedParameters::StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents,
                                        const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans,
                                        const ParameterTable &table, const std::vector<Tensor> &values)
-    : streamer_(streamer), residents_(streamer ? nullptr : residents), table_(table), values_(values) {
+    : streamer_(streamer), residents_(residents), table_(table), values_(values) {
   if (residents_)
     findResidents(modules, plans);
   if (!streamer_)
@@ -67,11 +67,12 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, ResidentTensors
 
 /// Those that every program touches within blocks alone, or not at all.
 void StreamedParameters::findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
-  for (const ParameterInfo &info : table_.infos())
-    streamed_.push_back(info.members.size() == 1);
+  if (arePlanned())
+    for (const ParameterInfo &info : table_.infos())
+      streamed_.push_back(info.members.size() == 1);
   auto note = [&](size_t module, const Program &program) {
     BlockUses uses = blockUses(program);
-    for (size_t i = 0; i < program.inputs().size(); ++i) {
+    for (size_t i = 0; arePlanned() && i < program.inputs().size(); ++i) {
       const Value &value = program.inputs()[i];
       if ((value.role == Role::Parameter || value.role == Role::Frozen) && !uses.streamable[i] && uses.touched[i])
         streamed_[table_.slotOf(module, value.name)] = false;
@@ -89,7 +90,7 @@ void StreamedParameters::findResidents(const std::vector<Module> &modules, const
 }
 
 bool StreamedParameters::comesByBlock(const Program &program) const {
-  return residents_ || (streamer_ && !isStale_ && streamer_->hasProgram(program));
+  return arePlanned() || (streamer_ && !isStale_ && streamer_->hasProgram(program));
 }
 
 bool StreamedParameters::comesByBlock(const Program &program, size_t input) const {
@@ -236,8 +237,9 @@ void StreamedParameters::replaced(size_t slot) {
 }
 
 void StreamedParameters::replacedAll() {
-  if (residents_)
-    residents_->dropCopies();
+  for (size_t slot = 0; arePlanned() && slot < values_.size(); ++slot)
+    if (has(slot) && values_[slot])
+      residents_->dropCopy(ResidentTensors::idOf(values_[slot]));
   if (streamer_)
     streamer_->stop();
   isStale_ = true;
@@ -298,7 +300,7 @@ void StreamedParameters::wait() {
 
 void StreamedParameters::written(size_t slot) {
   served_.erase(slot);
-  if (residents_ && has(slot))
+  if (arePlanned() && has(slot))
     return residents_->dropCopy(ResidentTensors::idOf(values_[slot]));
   if (has(slot) && streamer_->isStarted())
     streamer_->hostChanged(values_[slot]);

@@ -15,7 +15,8 @@
 // stay: the session brings what it updates, and saves it back.
 //
 // Weight Stagehand brings them (WeightStreamer), or a plan for all of the step
-// (ResidentTensors), which takes states of optimizers along.
+// (ResidentTensors). States of optimizers and gradients come by the plan, whoever
+// brings parameters.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,7 +30,7 @@ namespace segue::inline runtime {
 
 class StreamedParameters {
 public:
-  /// `streamer` and `residents` may be null; of both, the streamer is asked. They,
+  /// `streamer` and `residents` may be null; of both, the streamer has parameters. They,
   /// and what is referred to, outlive this; `values` are the session's, by slot.
   StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
@@ -37,6 +38,8 @@ public:
   StreamedParameters(const StreamedParameters &) = delete;
   StreamedParameters &operator=(const StreamedParameters &) = delete;
 
+  /// True if parameters come by a plan.
+  bool arePlanned() const { return residents_ && !streamer_; }
   bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
   /// True if the program gets a streamed parameter by block.
   bool comesByBlock(const Program &program) const;

@@ -99,6 +99,7 @@ Tensor PlannedActivations::fetch(uint32_t gap, Away &away) {
     heldElsewhere_.push_back(gap);
   TransferOptions options;
   options.owner = away.owner;
+  options.checksum = away.checksum;
   options.isPlanned = true;
   return device_->transfer().toLayout(device_, away.host, away.there, options);
 }
@@ -106,7 +107,8 @@ Tensor PlannedActivations::fetch(uint32_t gap, Away &away) {
 void PlannedActivations::onSave(const Program &program, uint32_t output, Tensor &saved) {
   advance(StepEvent::Kind::Save, program.outputs()[output].name);
   for (uint32_t gap : now_.leaves) {
-    Tensor host = copyToHost(device_, saved, counts_.unpinned);
+    std::shared_ptr<TransferChecksum> checksum = checksCopies_ ? std::make_shared<TransferChecksum>() : nullptr;
+    Tensor host = copyToHost(device_, saved, counts_.unpinned, checksum);
     if (host.storage() == saved.storage())
       continue; // the host's memory is the device's
     counts_.left += 1;
@@ -116,7 +118,7 @@ void PlannedActivations::onSave(const Program &program, uint32_t output, Tensor 
                                               .value = value.name,
                                               .role = std::string(name(value.role)),
                                               .location = value.location});
-    away_[gap] = {host, Tensor(), saved.sharedDesc(), saved.storage(), owner};
+    away_[gap] = {host, Tensor(), saved.sharedDesc(), saved.storage(), checksum, owner};
     gapOfHost_[host.storage()->id()] = gap;
     saved = std::move(host);
   }
@@ -158,13 +160,18 @@ void PlannedActivations::onBlockBegin(const Program &program, std::string_view b
   next(StepEvent::Kind::BlockBegin, block);
 }
 
-bool PlannedActivations::defersInput(const Program &, uint32_t, const Tensor &value) {
+bool PlannedActivations::brings(const Program &program, uint32_t input, const Tensor &value) const {
+  Role role = program.inputs()[input].role;
+  return residents_.isHome(value) && (bringsParameters_ || role == Role::Gradient || role == Role::State);
+}
+
+bool PlannedActivations::defersInput(const Program &program, uint32_t input, const Tensor &value) {
   brought_.clear();
-  return bringsResidents_ && residents_.isHome(value);
+  return brings(program, input, value);
 }
 
 void PlannedActivations::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
-  if (!bringsResidents_ || !residents_.isHome(value))
+  if (!brings(program, input, value))
     return;
   ResidentTensors::Id home = ResidentTensors::idOf(value);
   if (auto resident = residentAt(input))
@@ -196,8 +203,6 @@ void PlannedActivations::onBlockEnd(const Program &program) {
 }
 
 void PlannedActivations::onOutput(const Program &program, uint32_t output, Tensor &value) {
-  if (!bringsResidents_)
-    return;
   advance(StepEvent::Kind::Output, program.outputs()[output].name);
   sendHome(value);
   fetchesLater_ = true;
@@ -212,8 +217,6 @@ void PlannedActivations::sendHome(Tensor &value) {
 }
 
 void PlannedActivations::onAccumulate(Tensor &sum, Tensor &gradient) {
-  if (!bringsResidents_)
-    return;
   next(StepEvent::Kind::Accumulate, "");
   for (Tensor *tensor : {&sum, &gradient})
     if (residents_.isHome(*tensor))
@@ -221,8 +224,6 @@ void PlannedActivations::onAccumulate(Tensor &sum, Tensor &gradient) {
 }
 
 void PlannedActivations::onAccumulated(Tensor &sum) {
-  if (!bringsResidents_)
-    return;
   advance(StepEvent::Kind::Accumulated, "");
   sendHome(sum);
   fetchReturns();

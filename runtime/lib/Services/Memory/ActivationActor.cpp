@@ -12,8 +12,6 @@
 
 namespace segue::inline runtime {
 
-static constexpr const char *conductorSection = "memory.stagehand.conductor_config";
-
 /// What Conductor pushes reaches the policy here.
 class ActivationActor::Hints final : public ActivationAdapter {
 public:

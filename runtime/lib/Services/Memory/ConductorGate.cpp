@@ -110,8 +110,18 @@ void ConductorGate::passed(Queue direction, uint64_t bytes, double seconds, bool
   // tell the link's speed.
   if (!succeeded || conductor_.inflight(directionOf(direction)) > 0)
     return;
-  Grant grant = acquire(direction, TransferPriority::Required, bytes);
-  complete(grant.token, bytes, seconds, succeeded);
+  // By itself: it is no part of a batch, and somebody may wait for the other
+  // direction meanwhile.
+  uint64_t token = newId();
+  TokenAnswer answer = conductor_.tryAcquire({.id = token,
+                                              .owner = owner_,
+                                              .direction = directionOf(direction),
+                                              .priority = Priority::Required,
+                                              .bytes = int64_t(bytes)});
+  if (answer.status != TokenStatus::Acquired)
+    return;
+  conductor_.complete(token, int64_t(bytes), seconds * 1e3);
+  conductor_.releaseToken(token);
 }
 
 void ConductorGate::complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) {

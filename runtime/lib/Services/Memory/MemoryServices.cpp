@@ -23,11 +23,10 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace segue::inline runtime {
 
-static constexpr const char *conductorSection = "memory.stagehand.conductor_config";
-static constexpr const char *activationSection = "memory.stagehand.activation_stagehand";
 static constexpr const char *precisionSection = "memory.stagehand.selective_precision";
 
 struct MemoryServices::Impl {
@@ -60,6 +59,8 @@ struct MemoryServices::Impl {
   std::vector<std::unique_ptr<ServiceActor>> actors;
   /// Among the actors, or null.
   ActivationActor *activation = nullptr;
+  /// Its high watermark.
+  uint64_t spillsFromBytes = 0;
   PlannedActor *planned = nullptr;
   WeightActor *weights = nullptr;
   PrecisionActor *precision = nullptr;
@@ -189,12 +190,13 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   if (streamsWeights && activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
     impl->compareWatermarks(weights, activation);
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned) {
-    auto actor = std::make_unique<PlannedActor>(impl->context, activation.telemetry);
+    auto actor = std::make_unique<PlannedActor>(impl->context, activation, config.json(activationSection));
     impl->planned = actor.get();
     impl->addActor(std::move(actor));
   } else if (activation.enabled) {
     auto actor = std::make_unique<ActivationActor>(impl->context, activation, config.json(activationSection));
     impl->activation = actor.get();
+    impl->spillsFromBytes = uint64_t(activation.highWatermarkMiB * 1048576);
     impl->addActor(std::move(actor));
   }
   // After activations, which make room first.
@@ -220,7 +222,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
     if (impl->planned)
-      impl->planned->activations().leaveResidentsToOthers();
+      impl->planned->activations().leaveParametersToOthers();
     impl->addActor(std::move(actor));
   }
   if (precisionActor) {
@@ -331,7 +333,47 @@ void MemoryServices::Impl::enter(Phase phase) {
 bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
 
 ResidentTensors *MemoryServices::residents() {
-  return impl_->planned && !impl_->weights ? &impl_->planned->activations().residents() : nullptr;
+  return impl_->planned ? &impl_->planned->activations().residents() : nullptr;
+}
+
+bool MemoryServices::checksBudget() const { return impl_->context.conductor.isEnabled() && !impl_->planned; }
+bool MemoryServices::spills() const { return impl_->activation || impl_->planned || impl_->options.next; }
+
+/// What the ring brings for each block, by its label; where modules call their
+/// blocks the same, the mean of theirs.
+static std::map<std::string, int64_t> loadsOf(const WeightStreamer &streamer) {
+  std::map<std::string, int64_t> bytes;
+  std::map<std::string, std::set<std::string>> modules;
+  for (const StreamedParameter &parameter : streamer.parameters()) {
+    bytes[parameter.block] += int64_t(parameter.desc.spanBytes());
+    modules[parameter.block].insert(parameter.module);
+  }
+  for (auto &[block, sum] : bytes)
+    sum /= int64_t(modules[block].size());
+  return bytes;
+}
+
+void MemoryServices::expect(const StepProfile &profile, int64_t others) {
+  std::vector<uint64_t> peaks, least = leastWithSavedAway(profile);
+  int64_t highBytes = std::max<int64_t>(int64_t(impl_->spillsFromBytes) - others, 0);
+  for (size_t event = 0; event < profile.events.size(); ++event) {
+    uint64_t peak = profile.events[event].peakBytes;
+    // Watermarks hold it there, as far as they can.
+    if (impl_->activation)
+      peak = std::min(peak, std::max(least[event], uint64_t(highBytes)));
+    peaks.push_back(uint64_t(std::max<int64_t>(int64_t(peak) + others, 0)));
+  }
+  std::vector<Departure> away;
+  for (uint32_t gap = 0; gap < profile.gaps.size() && impl_->activation; ++gap)
+    if (profile.gaps[gap].resident == noIndex)
+      away.push_back({gap, profile.gaps[gap].needed});
+  std::vector<PlannedBlock> blocks = plannedBlocks(profile, peaks, away);
+  if (impl_->weights)
+    for (const auto &[label, bytes] : loadsOf(impl_->weights->streamer()))
+      for (PlannedBlock &block : blocks)
+        if (block.block == label && block.phase != StepPhase::Optimizer)
+          block.h2dBytes += bytes;
+  impl_->context.conductor.setPlan(std::move(blocks));
 }
 
 void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan) {

@@ -6,21 +6,76 @@
 //===----------------------------------------------------------------------===//
 
 #include "PlannedActor.h"
+#include "segue/runtime/Config/ConfigError.h"
+#include <cmath>
+#include <cstdio>
 
 namespace segue::inline runtime {
 
 /// A plan is made again where a part of a step differs by more of its time.
 static constexpr double greatestDrift = 0.1;
 
-PlannedActor::PlannedActor(ServiceContext &context, const TelemetryConfig &telemetry)
+/// What the watermarks go by. The engine tries a copy twice, whoever asked for it.
+static constexpr std::string_view keysOfWatermarks[] = {"vram_high_watermark_mb",
+                                                        "vram_low_watermark_mb",
+                                                        "pinned_pool_classes_mb",
+                                                        "slabs_per_class",
+                                                        "pool_growth",
+                                                        "pinned_pool_max_mb",
+                                                        "max_inflight_d2h",
+                                                        "max_inflight_h2d",
+                                                        "min_spill_bytes",
+                                                        "unpinned_max_mb",
+                                                        "recompute_threshold_bytes",
+                                                        "predictive_restore",
+                                                        "restore_window",
+                                                        "transfer_retries"};
+
+PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandConfig &config, const Json &section)
     : context_(context), activations_(context.device), meter_(*context.device), clock_(*context.device) {
   target = &activations_;
   activations_.residents().setWarn(context.warn);
-  if (telemetry.enabled)
-    telemetry_.emplace(telemetry.file, context.warn);
+  activations_.checkCopies(config.debugChecksums);
+  if (config.telemetry.enabled)
+    telemetry_.emplace(config.telemetry.file, context.warn);
+  if (context.conductor.isEnabled())
+    service_ = context.conductor.registerOwner("activation_stagehand");
+  std::string unused;
+  for (std::string_view key : keysOfWatermarks)
+    if (section.contains(key))
+      unused += (unused.empty() ? "" : ", ") + std::string(key);
+  if (!unused.empty())
+    context.warn(std::string(activationSection) + ": mode \"planned\" does not look at " + unused +
+                 "; a plan says what leaves, when, and where to");
 }
 
-std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const ResidencyPlan &plan) {
+PlannedActor::~PlannedActor() {
+  if (!context_.conductor.isEnabled())
+    return;
+  for (uint64_t id : reservations_)
+    context_.conductor.release(id);
+  context_.conductor.detach(service_);
+}
+
+/// Conductor's leave to hold so much page-locked memory from here on.
+bool PlannedActor::reservePinned(uint64_t bytes) {
+  if (!context_.conductor.isEnabled() || bytes <= reservedBytes_)
+    return true;
+  uint64_t id = context_.newId();
+  Grant grant = context_.conductor.reserve({.id = id,
+                                            .owner = service_,
+                                            .bytes = int64_t(bytes - reservedBytes_),
+                                            .mode = BudgetMode::Hard,
+                                            .resource = BudgetResource::Pinned});
+  if (grant.status == GrantStatus::Denied)
+    return false;
+  reservations_.push_back(id);
+  reservedBytes_ = bytes;
+  return true;
+}
+
+std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<const uint64_t> peaks,
+                                        std::span<const Departure> away) {
   std::vector<PlannedBlock> blocks;
   // The block that each event lies in; blocks.size() and above: none.
   std::vector<size_t> blockOf;
@@ -39,10 +94,10 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const Reside
     if (open.empty())
       continue;
     PlannedBlock &block = blocks[open.back()];
-    block.peakBytes = std::max(block.peakBytes, int64_t(plan.curve[event]));
+    block.peakBytes = std::max(block.peakBytes, int64_t(peaks[event]));
     block.computeSeconds += now.seconds;
   }
-  for (const Departure &departure : plan.away) {
+  for (const Departure &departure : away) {
     const ResidencyGap &gap = profile.gaps[departure.gap];
     if (size_t block = blockOf[gap.leaves]; block < blocks.size())
       blocks[block].d2hBytes += int64_t(gap.outBytes);
@@ -53,9 +108,22 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const Reside
 }
 
 void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+  // Saved tensors while they are away, and the homes of all that comes by block.
+  uint64_t pinned = plan.hostPeakBytes;
+  for (const Resident &resident : profile.residents)
+    pinned += resident.bytes;
+  if (!reservePinned(pinned)) {
+    if (!reservations_.empty())
+      return;
+    char least[32];
+    std::snprintf(least, sizeof least, "%.2f", std::ceil(double(pinned) / 1048576 * 100) / 100);
+    std::string rule = "at least the " + std::string(least) +
+                       " MiB that a plan keeps in page-locked memory for this cap (activation_stagehand, mode planned)";
+    throw ConfigError(conductorSection, "pinned_cap_mb", rule, rule);
+  }
   activations_.follow(profile, plan);
   profile_ = profile;
-  context_.conductor.setPlan(plannedBlocks(profile, plan));
+  context_.conductor.setPlan(plannedBlocks(profile, plan.curve, plan.away));
 }
 
 std::optional<MeasuredStep> PlannedActor::takeMeasured() {

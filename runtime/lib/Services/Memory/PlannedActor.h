@@ -18,6 +18,7 @@
 #include "PlannedMeter.h"
 #include "ServiceActor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
+#include "segue/runtime/Services/ActivationStagehandConfig.h"
 #include "segue/runtime/Services/PlannedActivations.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include "segue/runtime/Telemetry/TelemetryConfig.h"
@@ -28,10 +29,15 @@ namespace segue::inline runtime {
 
 class PlannedActor final : public ForwardEvents<ServiceActor> {
 public:
-  PlannedActor(ServiceContext &context, const TelemetryConfig &telemetry);
+  /// `section` is the config's as it was written: of its keys, a plan has no use
+  /// for some, which is said.
+  PlannedActor(ServiceContext &context, const ActivationStagehandConfig &config, const Json &section);
+  ~PlannedActor() override;
 
   /// From the next step on. Conductor gets the peaks that the plan leaves to
-  /// each block.
+  /// each block, and is asked for the page-locked memory: throws ConfigError where
+  /// pinned_cap_mb is less. A plan that wants more than the one in force, and does
+  /// not get it, is not followed.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
   PlannedActivations &activations() { return activations_; }
   /// What blocks really take, once, where it differs from the profile of the plan
@@ -51,6 +57,7 @@ public:
   void abortStep() override;
 
 private:
+  bool reservePinned(uint64_t bytes);
   void write(bool aborted);
 
   ServiceContext &context_;
@@ -59,13 +66,19 @@ private:
   BlockClock clock_;
   /// What the plan in force was made of.
   StepProfile profile_;
+  /// Of Conductor, with what is reserved.
+  ServiceId service_{};
+  std::vector<uint64_t> reservations_;
+  uint64_t reservedBytes_ = 0;
   std::optional<JsonlWriter> telemetry_;
   Json lastRecord_;
 };
 
-/// The blocks of a step in their order, as Conductor wants to know them: what
-/// the plan leaves on the device at the worst moment of each, and its transfers.
-std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, const ResidencyPlan &plan);
+/// The blocks of a step in their order, as Conductor wants to know them: what is
+/// on the device at the worst moment of each, by the most bytes after each event,
+/// and the transfers of those that are away.
+std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<const uint64_t> peaks,
+                                        std::span<const Departure> away);
 
 } // namespace segue::inline runtime
 

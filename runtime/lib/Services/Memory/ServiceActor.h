@@ -25,6 +25,10 @@
 
 namespace segue::inline runtime {
 
+/// Sections of the config.
+inline constexpr const char *conductorSection = "memory.stagehand.conductor_config";
+inline constexpr const char *activationSection = "memory.stagehand.activation_stagehand";
+
 /// What the actors of one device share. Outlives them.
 struct ServiceContext {
   DeviceRef device;

@@ -691,6 +691,25 @@ int64_t WeightStreamer::headroomBytes() const { return policy().headroomBytes();
 
 int64_t WeightStreamer::slots() const { return int64_t(impl_->ring.size()); }
 
+int64_t WeightStreamer::leastSlots() const { return int64_t(impl_->leastSlots); }
+
+const WeightStagehandConfig &WeightStreamer::config() const { return impl_->config; }
+
+uint64_t WeightStreamer::stagingBytes(bool anyForm) const {
+  uint64_t most = 0;
+  for (const Impl::Weight *weight : impl_->weightOrder) {
+    if (!weight->block)
+      continue;
+    ElementType element = weight->desc->element;
+    bool isConverted = anyForm || weight->slab || weight->source.inSlab ||
+                       (weight->entry ? weight->entry->element != element
+                                      : weight->source.host && weight->source.host.element() != element);
+    if (isConverted)
+      most = std::max({most, weight->storedBytes, weight->value.desc().spanBytes()});
+  }
+  return most;
+}
+
 uint64_t WeightStreamer::ringBytes() const { return impl_->ring.size() * impl_->slotBytes; }
 
 Json WeightStreamer::record() const { return impl_->lastRecord; }

@@ -32,6 +32,8 @@
 
 namespace segue::inline runtime {
 
+class TransferChecksum;
+
 class ResidentTensors {
 public:
   explicit ResidentTensors(DeviceRef device);
@@ -131,8 +133,10 @@ private:
 };
 
 /// A copy of `tensor` in page-locked memory of the host, or in other memory of it
-/// where there is none left, which counts in `unpinned`. Queued.
-Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpinned);
+/// where there is none left, which counts in `unpinned`. Queued. `checksum`: is set
+/// by the copy.
+Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpinned,
+                  std::shared_ptr<TransferChecksum> checksum = nullptr);
 
 } // namespace segue::inline runtime
 

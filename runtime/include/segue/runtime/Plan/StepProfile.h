@@ -88,6 +88,14 @@ struct ResidencyGap {
   }
 };
 
+/// A storage that was saved more than once: no plan has it leave, as handles of
+/// it are given out; who shares records, as watermarks do, may.
+struct SharedSave {
+  uint64_t bytes = 0;
+  /// Events: saved first, and read last.
+  uint32_t saved = 0, needed = 0;
+};
+
 /// The link between host and device.
 struct LinkSpeed {
   double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
@@ -99,8 +107,13 @@ struct StepProfile {
   std::vector<Resident> residents;
   /// Ascending events.
   std::vector<ResidentUse> uses;
+  std::vector<SharedSave> sharedSaves;
   LinkSpeed link;
 };
+
+/// Per event, the least that can be live until the next if saved tensors alone
+/// leave, each as soon as it is saved and until it is read.
+std::vector<uint64_t> leastWithSavedAway(const StepProfile &profile);
 
 /// Takes the gaps of these indices, ascending, away, and those that cannot be
 /// without them.

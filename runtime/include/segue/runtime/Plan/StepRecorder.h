@@ -83,6 +83,8 @@ private:
   StepProfile profile_;
   /// Gaps of saved tensors that are open, by the id of the storage.
   std::map<uint64_t, size_t> open_;
+  /// Index into StepProfile::sharedSaves, by the same.
+  std::map<uint64_t, size_t> shared_;
   /// Residents, by index; and the index by the id of the storage.
   std::vector<Track> tracks_;
   std::map<uint64_t, uint32_t> residents_;

@@ -22,6 +22,7 @@
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Session/Session.h"
 #include <memory>
+#include <optional>
 
 namespace segue::inline runtime {
 
@@ -38,16 +39,34 @@ struct PhasePeak {
   uint64_t bytes = 0;
 };
 
+/// Weight Stagehand in a session that is planned.
+struct TwinWeights {
+  WeightStagehandConfig config;
+  /// Of the ring; 0: as many as fit under the high watermark.
+  int64_t slots = 0;
+};
+
+/// Has everybody who keeps memory of device_dram for later give it back.
+void dropCaches(Device &device);
+
 class StepTwin {
 public:
   /// `spec`: a device of `sim:virtual`. Parameters have no values and batches are
   /// what no module gives another by position; event sinks of `options` are not
-  /// told. Throws what Session throws, and InvalidArgument for another device.
-  StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches = 1);
+  /// told. With `weights`, parameters of blocks come through a ring that is the
+  /// twin's own. Throws what Session throws, and InvalidArgument for another device.
+  StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches = 1,
+           std::optional<TwinWeights> weights = std::nullopt);
   ~StepTwin();
 
+  /// The capacity of its device_dram is not that of the spec: a step in which
+  /// nothing leaves may be what the device has no room for.
   const DeviceRef &device() const;
+  /// As given.
+  const std::string &spec() const;
   const Session &session() const;
+  /// Null without Weight Stagehand.
+  const WeightStreamer *weights() const;
 
   /// One step in which nothing leaves. Gaps whose tensor somebody else holds,
   /// so that leaving would free nothing, are left out.
@@ -69,7 +88,16 @@ public:
   /// One step by the plan.
   Played play(const StepProfile &profile, const ResidencyPlan &plan);
 
+  /// What the session holds of device_dram between two steps, beside the ring:
+  /// parameters and states of optimizers, also those that the twin has on the host,
+  /// and nothing that is kept to be used again.
+  uint64_t restBytes();
+  /// Whether steps by the plan do with so many bytes of device_dram, where what is
+  /// kept to be used again is given up first. If not, the twin is of no more use.
+  bool runsWithin(const StepProfile &profile, const ResidencyPlan &plan, uint64_t bytes);
+
 private:
+  class WithWeights;
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -27,6 +27,8 @@ namespace segue::inline runtime {
 struct WatermarkOutcome {
   /// The most bytes of device_dram live at once.
   uint64_t peakBytes = 0;
+  /// Per event: the most until the next.
+  std::vector<uint64_t> curve;
   /// The whole step, and what of it the compute queue waits.
   double seconds = 0, stallSeconds = 0;
   /// The line that the policy would write.

@@ -82,9 +82,17 @@ public:
   /// True where the config asks for `mode: planned`: activations leave by a plan
   /// for the step, and stay until there is one.
   bool wantsPlan() const;
-  /// Null unless a plan is wanted that takes parameters, gradients and optimizer
-  /// states along: where Weight Stagehand is off.
+  /// Null unless a plan is wanted: it takes gradients and optimizer states along,
+  /// and parameters where Weight Stagehand is off.
   ResidentTensors *residents();
+  /// True where Conductor has a hard cap and no plan keeps it: whether a step can
+  /// at all is to be found out before the first.
+  bool checksBudget() const;
+  /// True where saved tensors leave.
+  bool spills() const;
+  /// Without a plan: what Conductor is to expect of each block, in a step of this
+  /// profile; `others` bytes of the device are not in it.
+  void expect(const StepProfile &profile, int64_t others);
   /// The next steps go by this plan.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
   /// Between two steps: what the blocks of the last ones took, once, where it

@@ -48,6 +48,10 @@ public:
   /// The next step goes by none.
   void stayAll();
 
+  /// Saved tensors that leave get a checksum, compared before their bytes are used
+  /// again: ChecksumMismatch.
+  void checkCopies(bool check) { checksCopies_ = check; }
+
   void onPhase(Phase phase) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
   void onBlockEnd(const Program &program) override;
@@ -64,8 +68,9 @@ public:
 
   /// What lives on the host and comes by block.
   ResidentTensors &residents() { return residents_; }
-  /// Somebody else brings them.
-  void leaveResidentsToOthers() { bringsResidents_ = false; }
+  /// Somebody else brings parameters; gradients and states of optimizers come and
+  /// go by the plan as before.
+  void leaveParametersToOthers() { bringsParameters_ = false; }
 
   /// True in a step that has gone by the plan so far.
   bool isPlanned() const { return follower_ && inStep_ && !follower_->hasDiverged(); }
@@ -89,6 +94,8 @@ private:
     Tensor host, device;
     std::shared_ptr<const TensorDesc> there;
     std::weak_ptr<Storage> left;
+    /// Null unless copies are checked.
+    std::shared_ptr<TransferChecksum> checksum;
     /// In whose name it comes back.
     OwnerId owner = 0;
   };
@@ -115,6 +122,8 @@ private:
   }
   Tensor fetch(uint32_t gap, Away &away);
   std::optional<uint32_t> residentAt(uint32_t index) const;
+  /// Whether it lives on the host and comes by the plan.
+  bool brings(const Program &program, uint32_t input, const Tensor &value) const;
   /// If the plan wants what the last event made to leave.
   void sendHome(Tensor &value);
   /// Of the gaps that begin now, whether one is that of the resident.
@@ -125,7 +134,7 @@ private:
   ResidentPlan plan_;
   ResidentTensors residents_;
   BlockCursor cursor_;
-  bool inStep_ = false, isOptimizing_ = false, bringsResidents_ = true, fetchesLater_ = false;
+  bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, checksCopies_ = false, fetchesLater_ = false;
   /// Of the program that runs, by input.
   std::map<uint32_t, ResidentTensors::Id> brought_;
   PlanFollower::Decisions now_;

@@ -215,6 +215,12 @@ public:
 
   const WeightStagehand &policy() const;
   int64_t slots() const;
+  /// Fewer slots programs cannot do with.
+  int64_t leastSlots() const;
+  const WeightStagehandConfig &config() const;
+  /// The most that a load takes of the device beside its slot, for bytes that are
+  /// not stored as programs want them; `anyForm`: those of any weight may be so.
+  uint64_t stagingBytes(bool anyForm) const;
   /// Bytes of the ring.
   uint64_t ringBytes() const;
   /// The record of the last step, as in the telemetry file: that of the policy

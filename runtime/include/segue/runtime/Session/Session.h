@@ -96,6 +96,8 @@ struct SessionOptions {
   /// host's memory, and come to the device through this. `events` brings them
   /// (see PlannedActivations). Not owned.
   ResidentTensors *residents = nullptr;
+  /// The same for parameters alone, in blocks; both may be given. Not owned.
+  WeightStreamer *weights = nullptr;
   /// Gets each sentence once; by default stderr does.
   std::function<void(const std::string &)> warn;
   /// Gets what services say every so many steps; by default nobody does.

@@ -1,0 +1,47 @@
+//===- InfeasibleBudget.h - a budget that cannot be kept --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// BUDGET_INFEASIBLE in the same words, whoever finds it: the planner, a
+// session before its first step, `segue-run plan`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PLAN_INFEASIBLEBUDGET_H
+#define SEGUE_RUNTIME_PLAN_INFEASIBLEBUDGET_H
+
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Memory/DeviceMemory.h"
+#include "segue/runtime/Plan/StepProfile.h"
+#include <span>
+
+namespace segue::inline runtime {
+
+struct InfeasibleBudget {
+  /// What does not keep to it.
+  std::string_view who = "no plan keeps";
+  uint64_t askedBytes = 0, smallestBytes = 0;
+  /// The event that sets it, and why it is no less there.
+  const StepEvent &setBy;
+  std::string_view why = "nothing more can leave";
+  /// Who holds device_dram then; the greatest are named.
+  std::span<const MemoryHolder> held;
+  /// What of it the device holds besides the session.
+  uint64_t othersBytes = 0;
+};
+
+/// `save "h" in FORWARD`.
+std::string text(const StepEvent &event);
+/// "12 bytes", "1.50 MiB".
+std::string sizeText(uint64_t bytes);
+
+/// "no plan keeps to 64 bytes of device_dram: the smallest budget is 4096 bytes,
+/// set after ..., where nothing more can leave; most of that is ...".
+Error errorOf(const InfeasibleBudget &budget);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PLAN_INFEASIBLEBUDGET_H
