@@ -213,6 +213,8 @@ WeightActions WeightStagehand::saveBackFailed(std::string_view id) {
   }
   WeightActions actions;
   goOn(actions);
+  if (!pending_.empty() && !isAnythingUnderWay() && actions.empty() && retrySaveBacks())
+    goOn(actions);
   if (!pending_.empty() && !isAnythingUnderWay() && actions.empty())
     failForRoom(*pending_.front());
   return actions;
@@ -243,6 +245,17 @@ std::string WeightStagehand::describe() const {
                                                         : "") +
                  ")";
   return holders.empty() ? "nobody" : holders;
+}
+
+/// Nothing else can leave: copies back that have failed are tried once more for a
+/// block that needs the room. False: there are none, or they have been.
+bool WeightStagehand::retrySaveBacks() {
+  if (std::exchange(retriedSaveBacks_, true))
+    return false;
+  bool any = false;
+  for (Block &block : blocks_)
+    any |= std::exchange(block.saveBackFailed, false);
+  return any;
 }
 
 void WeightStagehand::failForRoom(const Block &block) const {

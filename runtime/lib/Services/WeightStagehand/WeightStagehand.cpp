@@ -227,7 +227,9 @@ BeforeBlock WeightStagehand::beforeBlock(std::string_view id) {
     before.use = BeforeBlock::Use::Late;
   } else {
     before.use = BeforeBlock::Use::Miss;
-    if (!block.isPending && !tryLoad(block, Priority::Required, /*isNeeded=*/true, before.actions)) {
+    retriedSaveBacks_ = false;
+    auto load = [&] { return tryLoad(block, Priority::Required, /*isNeeded=*/true, before.actions); };
+    if (!block.isPending && !load() && (isAnythingUnderWay() || !retrySaveBacks() || !load())) {
       if (!isAnythingUnderWay()) {
         cursor_ = cursorBefore;
         failForRoom(block);

@@ -335,6 +335,7 @@ private:
   void dropLoad(Block &block, WeightActions &actions);
   bool isAnythingUnderWay() const;
   [[noreturn]] void failForRoom(const Block &block) const;
+  bool retrySaveBacks();
   void replan();
   Json makeRecord(bool aborted) const;
   void closeStep(bool aborted);
@@ -362,6 +363,7 @@ private:
   bool inStep_ = false, isTraining_ = true;
   int64_t vramBytes_ = 0, reservedBytes_ = 0;
   /// Slots of the ring that are taken, loads under way.
+  bool retriedSaveBacks_ = false;
   int64_t occupied_ = 0, inflight_ = 0;
   /// Needed now, and waiting for slabs or room.
   std::deque<Block *> pending_;
