@@ -14,21 +14,17 @@
 #define SEGUE_TEST_SERVICES_STREAMEDCHAINS_H
 
 #include "LayerChain.h"
+#include "WeightRig.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cstring>
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <random>
 
 namespace segue::test {
-
-inline WeightStagehandConfig parse(const std::string &text) {
-  Json object = Json::parse(text);
-  ConfigReader reader(object, "memory.stagehand", ConfigReader::Files::Ignore);
-  return WeightStagehandConfig::read(reader);
-}
 
 inline WeightStagehandConfig quiet(const std::string &rest = "") {
   return parse(R"({"telemetry_enabled": false)" + rest + "}");
@@ -162,6 +158,34 @@ private:
 
 inline constexpr ChainSize frozen{.layers = 6, .isTrained = false}, trained{.layers = 2, .isTrained = true};
 inline constexpr uint64_t weightBytes = 64 * 64 * 4;
+
+/// What some steps give where all weights are on the device.
+struct Course {
+  /// Of each step: y and the gradient of x.
+  std::vector<std::pair<std::vector<float>, std::vector<float>>> steps;
+  /// Of the second chain, after the last.
+  std::vector<std::vector<float>> weights;
+};
+
+inline Course courseWithout(const char *spec, ChainSize first, ChainSize second, int steps) {
+  Model model(Device::open(spec), first, second);
+  model.placeAll();
+  Course course;
+  for (int i = 0; i < steps; ++i)
+    course.steps.push_back(model.step(nullptr));
+  for (size_t i = 0; i < model.layers(1); ++i)
+    course.weights.push_back(model.weight(1, i));
+  return course;
+}
+
+/// Tests that hold on every kind of device.
+class OnDevices : public testing::TestWithParam<const char *> {
+public:
+  static auto all() {
+    return testing::Values("cpu", "sim:dram=4MiB,link=1GB/s", "sim:dram=4MiB,adversarial=1",
+                           "sim:dram=4MiB,adversarial=2");
+  }
+};
 
 } // namespace segue::test
 

@@ -27,20 +27,8 @@ using namespace segue::test;
 /// h.0 of four layers, then seven of one each.
 static constexpr ChainSize uneven{.layers = 11, .isTrained = false, .firstLayers = 4};
 
-static std::vector<std::pair<std::vector<float>, std::vector<float>>> courseWithout(const char *spec, ChainSize first,
-                                                                                    ChainSize second, int steps) {
-  Model model(Device::open(spec), first, second);
-  model.placeAll();
-  std::vector<std::pair<std::vector<float>, std::vector<float>>> course;
-  for (int i = 0; i < steps; ++i)
-    course.push_back(model.step(nullptr));
-  return course;
-}
-
-class WeightRingTest : public testing::TestWithParam<const char *> {};
-INSTANTIATE_TEST_SUITE_P(All, WeightRingTest,
-                         testing::Values("cpu", "sim:dram=4MiB,link=1GB/s", "sim:dram=4MiB,adversarial=1",
-                                         "sim:dram=4MiB,adversarial=2"));
+class WeightRingTest : public OnDevices {};
+INSTANTIATE_TEST_SUITE_P(All, WeightRingTest, OnDevices::all());
 
 //===----------------------------------------------------------------------===//
 // Plans
@@ -58,7 +46,7 @@ TEST_P(WeightRingTest, PlannedTrainsBlocksOfUnequalSize) {
     WeightStreamer streamer(device, quiet(R"(, "policy": "planned", "prefetch_window_blocks": 2)"), {.slots = slots});
     model.stream(streamer);
     for (int i = 0; i < steps; ++i)
-      ASSERT_EQ(model.step(&streamer), expected[size_t(i)]) << "step " << i;
+      ASSERT_EQ(model.step(&streamer), expected.steps[size_t(i)]) << "step " << i;
     ASSERT_TRUE(streamer.policy().plan());
     EXPECT_LE(int64_t(streamer.policy().plan()->resident.size()), std::max<int64_t>(slots - 1, 0));
   }
@@ -173,7 +161,7 @@ TEST_P(WeightRingTest, SlotsComeAndGoWithThePressure) {
   pressure.device = device;
   pressure.floats = 65536;
   for (int i = 0; i < steps; ++i) {
-    ASSERT_EQ(model.step(&pressure), expected[size_t(i)]) << "step " << i;
+    ASSERT_EQ(model.step(&pressure), expected.steps[size_t(i)]) << "step " << i;
     EXPECT_EQ(pressure.slotsInForward, 8) << "step " << i;
     EXPECT_LT(pressure.slotsInBackward, 8);
     EXPECT_EQ(reserved, streamer.ringBytes());

@@ -11,8 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Services/WeightStagehand.h"
 #include "ErrorOf.h"
+#include "WeightRig.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/WeightMatching.h"
 #include <algorithm>
@@ -22,28 +22,7 @@
 #include <random>
 
 using namespace segue;
-using Ids = std::vector<std::string>;
-
-static constexpr int64_t mib = 1 << 20;
-
-static WeightStagehandConfig parse(const char *text) {
-  Json object = Json::parse(text);
-  ConfigReader reader(object, "memory.stagehand", ConfigReader::Files::Ignore);
-  return WeightStagehandConfig::read(reader);
-}
-
-static WeightStagehand make(const char *config, const std::vector<std::pair<std::string, int64_t>> &blocks,
-                            int64_t ring = 0) {
-  WeightStagehandConfig read = parse(config);
-  WeightSizes sizes;
-  for (const auto &[id, bytes] : blocks)
-    sizes.largestBlockBytes = std::max(sizes.largestBlockBytes, bytes);
-  WeightStagehand stagehand(read, read.limits(sizes));
-  for (const auto &[id, bytes] : blocks)
-    stagehand.registerBlock({.id = id, .bytes = bytes});
-  stagehand.setRing(ring);
-  return stagehand;
-}
+using namespace segue::test;
 
 static bool has(const std::string &text, std::string_view part) { return text.find(part) != std::string::npos; }
 
@@ -273,19 +252,6 @@ TEST(WeightPlan, DriftsByATenth) {
   EXPECT_TRUE(hasDrifted(plan, std::vector<PlannedWeight>{{mib, 10, 17.9}}));
 }
 
-/// Runs a block, whose loads end at once.
-static void runBlock(WeightStagehand &stagehand, const std::string &id, double computeMs, double loadMs) {
-  auto carryOut = [&](auto &&self, const WeightActions &actions) -> void {
-    for (const WeightAction &action : actions)
-      if (action.kind == WeightAction::Kind::Evict)
-        self(self, stagehand.evicted(action.block));
-      else if (action.kind == WeightAction::Kind::Load)
-        self(self, stagehand.loaded(action.block, {.copyMs = loadMs}));
-  };
-  carryOut(carryOut, stagehand.beforeBlock(id).actions);
-  carryOut(carryOut, stagehand.afterBlock(id, {.computeMs = computeMs}));
-}
-
 /// `longMs`: how long the loads of "c" and "d" take, if not as the others do.
 static Json runStep(WeightStagehand &stagehand, int64_t step, const Ids &ids, double computeMs, double loadMs,
                     double longMs = 0) {
@@ -301,15 +267,6 @@ static Json runStep(WeightStagehand &stagehand, int64_t step, const Ids &ids, do
     if (action.kind == WeightAction::Kind::Evict)
       stagehand.evicted(action.block);
   return stagehand.telemetry();
-}
-
-static const Ids six{"a", "b", "c", "d", "e", "f"};
-
-static std::vector<std::pair<std::string, int64_t>> sized(const Ids &ids) {
-  std::vector<std::pair<std::string, int64_t>> blocks;
-  for (const std::string &id : ids)
-    blocks.push_back({id, mib});
-  return blocks;
 }
 
 // The plan is made when all times are known, and again when they drift.
@@ -348,8 +305,6 @@ TEST(WeightPolicy, PlannedKeepsToTheSlots) {
     EXPECT_LE(int64_t(stagehand.plan()->resident.size()), 2 - stagehand.window());
   }
 }
-
-static const WeightRing fourSlots{.slots = 4, .most = 4, .slotBytes = mib};
 
 /// Six blocks of 1 MiB, and the loads of two take long, after two steps.
 static WeightStagehand plannedInARing() {
@@ -400,131 +355,6 @@ TEST(WeightPolicy, APlanCountsWhatScopesKeep) {
     runStep(stagehand, step, six, 2, 9);
   EXPECT_LE(stagehand.plan()->resident.size(), 1u);
   EXPECT_EQ(stagehand.plan()->cap, 2);
-}
-
-//===----------------------------------------------------------------------===//
-// A ring that owns its memory
-//===----------------------------------------------------------------------===//
-
-/// high 8 MiB, low 6 MiB, four slots of 1 MiB that hold a to d of six.
-static WeightStagehand underPressure(const char *window) {
-  std::string config = R"({"vram_high_watermark_mb": 8, "vram_low_watermark_mb": 6, "prefetch_window_blocks": )";
-  WeightStagehand stagehand = make((config + window + "}").c_str(), sized(six));
-  stagehand.setRing(fourSlots);
-  stagehand.beginStep(0);
-  stagehand.enterPhase(StepPhase::Forward);
-  for (const char *id : {"a", "b", "c", "d"})
-    runBlock(stagehand, id, 1, 1);
-  return stagehand;
-}
-
-static Ids written(const WeightActions &actions) {
-  static constexpr const char *kinds[] = {"load ", "evict ", "give"};
-  Ids texts;
-  for (const WeightAction &action : actions)
-    texts.push_back(kinds[size_t(action.kind)] + action.block);
-  return texts;
-}
-
-// Slots without a block go first, then blocks with their slots, as many as bring
-// memory below the low mark; the next block has a slot to be loaded into.
-TEST(WeightPressure, AnEvictionGivesItsSlotBack) {
-  WeightStagehand stagehand = underPressure("0");
-  stagehand.measure(8 * mib + mib / 2); // the ring's four among them
-  stagehand.changed("b", mib);
-  WeightActions actions = stagehand.beforeBlock("e").actions;
-  // Without a window: a is farthest from its next use in backward, then b.
-  EXPECT_EQ(written(actions), (Ids{"evict a", "load e", "evict b", "evict c", "give", "evict d", "give"}));
-  EXPECT_EQ(stagehand.ring().slots, 1);
-  EXPECT_EQ(written(stagehand.evicted("b")), Ids{"give"}) << "when it is on the host";
-  for (const char *id : {"a", "c", "d"})
-    stagehand.evicted(id);
-  stagehand.loaded("e");
-  EXPECT_EQ(stagehand.headroomBytes(), 2 * mib + mib / 2) << "three slots less, below low";
-  EXPECT_EQ(written(stagehand.afterBlock("e")), Ids{});
-  EXPECT_EQ(stagehand.resident(), Ids{"e"});
-}
-
-TEST(WeightPressure, NothingLeavesThatFreesNothing) {
-  WeightStagehand stagehand = underPressure("2");
-  int64_t others = 100 * mib; // of gradients, say
-  auto relieve = [&](const WeightActions &actions) {
-    for (const WeightAction &action : actions)
-      if (action.kind == WeightAction::Kind::Evict)
-        stagehand.evicted(action.block);
-      else if (action.kind == WeightAction::Kind::Load)
-        stagehand.loaded(action.block);
-  };
-  stagehand.enterPhase(StepPhase::Backward);
-  for (const char *id : {"f", "e", "d", "c", "b", "a"}) {
-    stagehand.measure(others + stagehand.ring().slots * mib);
-    relieve(stagehand.beforeBlock(id).actions);
-    stagehand.measure(others + stagehand.ring().slots * mib);
-    relieve(stagehand.afterBlock(id));
-  }
-  EXPECT_EQ(stagehand.ring().slots, 2) << "one for what runs, one for what comes next";
-  stagehand.endStep();
-  Json record = stagehand.telemetry();
-  EXPECT_LE(record["evictions"], 10) << record;
-  EXPECT_GE(record["prefetch_hits"], 5) << "it goes on loading ahead: " << record;
-}
-
-TEST(WeightPressure, SlotsAreTakenAgainBelowLow) {
-  WeightStagehand stagehand = underPressure("1");
-  stagehand.measure(9 * mib);
-  for (const WeightAction &action : stagehand.beforeBlock("e").actions)
-    if (action.kind != WeightAction::Kind::GiveSlot)
-      action.kind == WeightAction::Kind::Load ? stagehand.loaded(action.block) : stagehand.evicted(action.block);
-  int64_t slots = stagehand.ring().slots;
-  ASSERT_LT(slots, 4);
-  stagehand.measure(6 * mib);
-  EXPECT_FALSE(stagehand.wantsSlot()) << "low is not below low";
-  stagehand.measure(6 * mib - 1);
-  EXPECT_TRUE(stagehand.wantsSlot());
-  WeightRing ring = stagehand.ring();
-  ring.slots = 4;
-  stagehand.setRing(ring);
-  EXPECT_FALSE(stagehand.wantsSlot()) << "no more than there were";
-  EXPECT_EQ(stagehand.headroomBytes(), 2 * mib + 1 - (4 - slots) * mib);
-}
-
-// What is in the slots may not leave, for a guest say: rather a slot above the
-// watermark than a step that fails.
-TEST(WeightPressure, ASlotIsTakenWhereNothingElseHelps) {
-  WeightStagehand stagehand = underPressure("0");
-  stagehand.makeRoom(0); // nothing
-  stagehand.measure(9 * mib);
-  for (const WeightAction &action : stagehand.beforeBlock("e").actions)
-    if (action.kind != WeightAction::Kind::GiveSlot)
-      action.kind == WeightAction::Kind::Load ? stagehand.loaded(action.block) : stagehand.evicted(action.block);
-  stagehand.afterBlock("e");
-  ASSERT_EQ(stagehand.ring().slots, 1);
-  stagehand.measure(9 * mib);
-  EXPECT_FALSE(stagehand.wantsSlot("f")) << "e may leave";
-  auto scope = stagehand.keepResident(Ids{"e"});
-  EXPECT_FALSE(stagehand.wantsSlot());
-  EXPECT_TRUE(stagehand.wantsSlot("f"));
-  WeightRing ring = stagehand.ring();
-  ++ring.slots;
-  stagehand.setRing(ring);
-  EXPECT_FALSE(stagehand.wantsSlot("f"));
-  EXPECT_EQ(written(stagehand.beforeBlock("f").actions), Ids{"load f"});
-}
-
-TEST(WeightPressure, ASlotStaysWhereItsBlockCannotBeSavedBack) {
-  WeightStagehand stagehand = underPressure("0");
-  stagehand.changed("a", mib);
-  size_t leaving = 0;
-  for (const WeightAction &action : stagehand.makeRoom(4 * mib))
-    if (action.kind == WeightAction::Kind::Evict && !action.saveBack)
-      stagehand.evicted(action.block);
-    else
-      leaving += action.kind == WeightAction::Kind::Evict;
-  ASSERT_EQ(leaving, 1u);
-  int64_t slots = stagehand.ring().slots;
-  EXPECT_EQ(written(stagehand.saveBackFailed("a")), Ids{});
-  EXPECT_EQ(stagehand.ring().slots, slots + 1);
-  EXPECT_EQ(stagehand.state("a"), BlockState::GpuReady);
 }
 
 //===----------------------------------------------------------------------===//

@@ -21,26 +21,14 @@ using namespace segue;
 using namespace segue::test;
 namespace fs = std::filesystem;
 
-class WeightStreamerTest : public testing::TestWithParam<const char *> {};
-INSTANTIATE_TEST_SUITE_P(All, WeightStreamerTest,
-                         testing::Values("cpu", "sim:dram=4MiB", "sim:dram=4MiB,adversarial=1",
-                                         "sim:dram=4MiB,adversarial=2"));
+class WeightStreamerTest : public OnDevices {};
+INSTANTIATE_TEST_SUITE_P(All, WeightStreamerTest, OnDevices::all());
 
 // The device has no room for all weights: a plain run says so, and a streamed
 // one trains to the same bits.
 TEST_P(WeightStreamerTest, TrainsWhatDoesNotFitToTheSameBits) {
   constexpr int steps = 20;
-  std::vector<std::pair<std::vector<float>, std::vector<float>>> expected;
-  std::vector<std::vector<float>> expectedWeights;
-  {
-    DeviceRef device = Device::open(GetParam());
-    Model model(device, frozen, trained);
-    model.placeAll();
-    for (int i = 0; i < steps; ++i)
-      expected.push_back(model.step(nullptr));
-    for (size_t i = 0; i < model.layers(1); ++i)
-      expectedWeights.push_back(model.weight(1, i));
-  }
+  Course expected = courseWithout(GetParam(), frozen, trained, steps);
   for (int64_t slots : {1, 2, 3, 8}) {
     SCOPED_TRACE(std::to_string(slots) + " slots");
     DeviceRef device = Device::open(GetParam());
@@ -58,14 +46,12 @@ TEST_P(WeightStreamerTest, TrainsWhatDoesNotFitToTheSameBits) {
     model.stream(streamer);
     EXPECT_EQ(streamer.slots(), slots);
     for (int i = 0; i < steps; ++i) {
-      auto [y, gradient] = model.step(&streamer);
-      ASSERT_EQ(y, expected[size_t(i)].first) << "step " << i;
-      ASSERT_EQ(gradient, expected[size_t(i)].second) << "step " << i;
+      ASSERT_EQ(model.step(&streamer), expected.steps[size_t(i)]) << "step " << i;
       EXPECT_EQ(streamer.record()["step"], i + 1);
     }
     streamer.flush();
     for (size_t i = 0; i < model.layers(1); ++i)
-      EXPECT_EQ(model.weight(1, i), expectedWeights[i]);
+      EXPECT_EQ(model.weight(1, i), expected.weights[i]);
     Json record = streamer.record();
     if (slots == 8) {
       EXPECT_EQ(record["loads"], 0); // all are there
