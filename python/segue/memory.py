@@ -57,7 +57,7 @@ class Step:
 
     def __str__(self) -> str:
         phases = ", ".join(f"{phase} {size_text(size)}" for phase, size in self.peaks.get("device_dram", {}).items())
-        lines = [f"{self.what}: {size_text(self.peak_bytes)} at most, {self.seconds * 1e3:.3f} ms ({self.added:+.1%})",
+        lines = [f"{self.what}: {size_text(self.peak_bytes)} at most, {self.seconds * 1e3:.3f} ms ({round(self.added, 3) + 0.0:+.1%})",
                  f"  by phase: {phases}"]
         lines += [f"  {space}: {size_text(max(sizes.values()))}" for space, sizes in self.peaks.items()
                   if space != "device_dram"]

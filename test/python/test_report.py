@@ -117,6 +117,9 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
         assert len(memory["ms"]) == len(memory["total"]) and 0 < max(memory["total"]) <= cap
         assert [sum(parts) for parts in zip(*memory["by"].values())] == memory["total"]
         assert max(memory["by"]["activations"]) > 0
+        # A session's own tensors have their names, but a few numbers for the device.
+        assert max(memory["by"]["weights"]) > 0 and max(memory["by"]["optimizer"]) > 0
+        assert max(memory["by"].get("other", [0])) <= 64
         # What left and came back went over the link, with the batch and the loss.
         link = timeline["link"]
         assert link["d2h_bytes"] >= line["spill_bytes"] > 0 and link["h2d_bytes"] >= line["restore_bytes"] > 0

@@ -18,6 +18,7 @@
 #include "segue/runtime/Plan/MemoryForecast.h"
 #include "segue/runtime/Plan/ServiceForecast.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -26,6 +27,8 @@
 namespace segue::tool {
 
 static double mib(uint64_t bytes) { return double(bytes) / 1048576; }
+/// To a tenth of a percent; never -0.0.
+static double percent(double part) { return std::round(part * 1000) / 10 + 0.0; }
 
 static void printSteps(const std::vector<StepForecast> &steps) {
   std::printf("%-22s %10s %10s %10s %10s %10s %8s %7s %9s\n", "", "peak MiB", "forward", "backward", "optimizer",
@@ -35,7 +38,7 @@ static void printSteps(const std::vector<StepForecast> &steps) {
     std::printf("%-22s %10.2f %10.2f %10.2f %10.2f %10.3f %+7.1f%% %7llu %9.2f\n", step.what.c_str(),
                 mib(step.played.peakBytes), mib(step.peakIn(Phase::Forward)), mib(step.peakIn(Phase::Backward)),
                 mib(step.peakIn(Phase::Optimizer)), step.played.seconds * 1e3,
-                (step.played.seconds / unconstrained - 1) * 100, (unsigned long long)step.plan->away.size(),
+                percent(step.played.seconds / unconstrained - 1), (unsigned long long)step.plan->away.size(),
                 mib(step.plan->outBytes));
 }
 

@@ -86,7 +86,8 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
     TensorDesc desc = plan.optimizer->input(i).desc();
     Tensor &state = optimizerState[plan.optimizerInputs[i].state];
     bool comes = streamed->comesByBlock(*plan.optimizer, i);
-    state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc)) : Tensor::zeros(device, std::move(desc));
+    state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc))
+                  : zerosNamed(device, desc, plan.optimizerInputs[i].state, name(Role::State));
   }
   streamed->takeFromSlab(device, values);
   startPrecision();
@@ -217,11 +218,15 @@ TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batc
     for (size_t i = 0; i < modules[m].inputs().size(); ++i) {
       if (wiring[m][i])
         continue;
-      const TensorDesc &wanted = modules[m].inputs()[i].desc();
-      Tensor &tensor = placed.find(modules[m].inputs()[i].name)->second;
+      const Value &input = modules[m].inputs()[i];
+      const TensorDesc &wanted = input.desc();
+      Tensor &tensor = placed.find(input.name)->second;
       bool leavesHost = isHostSpace(tensor.desc().layout.space) && !isHostSpace(wanted.layout.space);
-      if (leavesHost && isLossless(tensor.desc(), wanted))
-        tensor = toLayout(device, tensor, wanted);
+      if (!leavesHost || !isLossless(tensor.desc(), wanted))
+        continue;
+      TransferOptions options;
+      options.owner = device->memory().intern({.value = input.name, .role = std::string(name(input.role))});
+      tensor = device->transfer().toLayout(device, tensor, input.sharedDesc, options);
     }
   return placed;
 }

@@ -35,10 +35,28 @@ void giveBack(const Tensor &tensor) {
     waitForUses(tensor);
 }
 
+Tensor emptyNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role) {
+  OwnerId owner = device->memory().intern({.value = std::move(name), .role = std::string(role)});
+  auto desc = std::make_shared<TensorDesc>(wanted);
+  auto storage = Storage::allocate(device, desc->layout.space, desc->spanBytes(), desc->layout.alignment, owner);
+  return Tensor::in(std::move(storage), std::move(desc));
+}
+
+Tensor zerosNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role) {
+  Tensor tensor = emptyNamed(device, wanted, std::move(name), role);
+  device->transfer().fillZero(tensor);
+  return tensor;
+}
+
+Tensor Session::State::emptyParameter(size_t slot) {
+  if (streamed->has(slot))
+    return streamed->allocate(device, slot);
+  const ParameterInfo &info = table.infos()[slot];
+  return emptyNamed(device, info.desc, info.key, name(info.trained ? Role::Parameter : Role::Frozen));
+}
+
 Tensor Session::State::placed(size_t slot, const Tensor &source) {
-  if (!streamed->has(slot))
-    return copyTo(device, source, table.infos()[slot].desc);
-  Tensor value = streamed->allocate(device, slot);
+  Tensor value = emptyParameter(slot);
   copyInto(source, value);
   return value;
 }
@@ -136,20 +154,10 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   return true;
 }
 
-/// In its own name, for tables of who holds memory.
-static Tensor emptyParameter(const DeviceRef &device, const ParameterInfo &info) {
-  OwnerId owner = device->memory().intern({.value = info.key, .role = info.trained ? "parameter" : "frozen"});
-  auto desc = std::make_shared<TensorDesc>(info.desc);
-  const Layout &layout = desc->layout;
-  auto storage = Storage::allocate(device, layout.space, desc->spanBytes(), layout.alignment, owner);
-  return Tensor::in(std::move(storage), std::move(desc));
-}
-
 void Session::allocateParameters() {
   for (size_t slot = 0; slot < state_->values.size(); ++slot)
     if (!state_->values[slot])
-      state_->values[slot] = state_->streamed->has(slot) ? state_->streamed->allocate(state_->device, slot)
-                                                         : emptyParameter(state_->device, state_->table.infos()[slot]);
+      state_->values[slot] = state_->emptyParameter(slot);
 }
 
 std::vector<std::string> Session::slabParameters() const {

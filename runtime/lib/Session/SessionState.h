@@ -31,7 +31,8 @@ struct Session::State {
   void checkFits(size_t slot, const Tensor &tensor) const;
   void assign(size_t slot, const Tensor &tensor);
   bool canBeStreamedFrom(size_t slot, const Tensor &tensor) const;
-  /// A copy of `source` where the parameter lies between two uses.
+  /// Where the parameter lies between two uses, and a copy of `source` there.
+  Tensor emptyParameter(size_t slot);
   Tensor placed(size_t slot, const Tensor &source);
   struct FileEntry {
     std::filesystem::path path;
@@ -132,6 +133,10 @@ inline constexpr const char *loadTorn = "a load of parameters failed midway";
 
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.
 void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted);
+
+/// A new tensor under its own name in the books of memory.
+Tensor emptyNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role);
+Tensor zerosNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role);
 
 /// Memory of the caller is the caller's again when a call returns.
 void giveBack(const Tensor &tensor);
