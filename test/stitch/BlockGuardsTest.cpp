@@ -146,6 +146,34 @@ TEST_P(BlockGuardsTest, NamesTheBlockWhereNanBegins) {
   EXPECT_EQ(warnings.size(), 1u);
 }
 
+// A step that is given up while its kernels wait: temporaries that were not
+// written are not looked at.
+TEST(BlockGuards, NothingIsCountedThatNeverRan) {
+  struct Stop : EventSink {
+    int left = INT_MAX;
+    void onBlockBegin(const Program &, std::string_view) override {
+      if (--left == 0)
+        throw Error(ErrorCode::DeviceOom, "no room for what follows");
+    }
+  };
+  for (int seed = 1; seed <= 4; ++seed)
+    for (int block = 2; block <= 10; block += 2) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", block " + std::to_string(block));
+      Stop stop;
+      stop.left = block;
+      std::vector<std::string> warnings;
+      SessionOptions options;
+      options.events = &stop;
+      options.warn = [&](const std::string &text) { warnings.push_back(text); };
+      Session session = makeSession(Device::open("sim:dram=4MiB,pinned=8MiB,adversarial=" + std::to_string(seed)),
+                                    streamingConfig(1, 2), options);
+      EXPECT_EQ(errorOf([&] { session.step(batchOf(session.device(), 1), 1e-2); }).first, ErrorCode::DeviceOom);
+      EXPECT_EQ(session.services()->weightRecord()["aborted"], true);
+      EXPECT_EQ(session.services()->weightRecord()["nan_count"], 0);
+      EXPECT_EQ(warnings, std::vector<std::string>{});
+    }
+}
+
 // The counts take their time on a device that has no bytes, and find nothing.
 TEST(BlockGuards, CountTakesTimeWithoutBytes) {
   double seconds[2];

@@ -114,11 +114,15 @@ Error PreparedProgram::failureOf(size_t output, const Error &error) const {
 
 void PreparedProgram::fail(Run &run, const Error &error, bool asItIs) noexcept {
   std::lock_guard lock(run.lateMutex);
-  if (!run.failed.exchange(true))
+  if (!run.failure)
     run.failure.emplace(error);
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (const auto &outcome = run.outcomes[outputSlot(i)])
       outcome->fail(asItIs ? error : failureOf(i, error));
+  for (size_t i = 0; run.tellsResults && i < arenas_.size(); ++i)
+    if (const auto &outcome = run.outcomes[arenaSlot(i)])
+      outcome->fail(error);
+  run.failed.store(true); // from here on nothing is written: all of it is said to be
 }
 
 } // namespace segue::inline runtime

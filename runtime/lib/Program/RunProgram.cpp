@@ -532,8 +532,14 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
   for (const Alias &alias : info_.aliases)
     if (inputs_[alias.input].deferred)
       run.slots[outputSlot(alias.output)] = {};
-  for (size_t i = 0; i < arenas_.size(); ++i)
+  for (size_t i = 0; i < arenas_.size(); ++i) {
     run.slots[arenaSlot(i)] = {run.arenas[i].get(), 0, nullptr};
+    if (!tellsResults)
+      continue;
+    // Whoever looks at temporaries is to know whether they were written.
+    run.arenas[i]->forgetOutcome();
+    run.outcomes[arenaSlot(i)] = run.arenas[i]->outcome();
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!run.held[i])
       continue;

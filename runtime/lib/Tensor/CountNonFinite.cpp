@@ -94,7 +94,10 @@ std::shared_ptr<const NonFiniteCount> countNonFinite(const Tensor &value, Fence 
   Storage &storage = *value.storage();
   Device &device = *storage.device();
   int threads = span < parallelBytes ? 1 : device.threads();
-  auto run = [&device, rows = std::move(rows), count, data = value.bytes(), units, threads] {
+  auto run = [&device, rows = std::move(rows), count, data = value.bytes(), units, threads,
+              outcome = storage.outcomeIfAny()] {
+    if (outcome && outcome->error())
+      return;
     void *args[] = {data, const_cast<Rows *>(&rows)};
     device.launch(countUnits, args, units, 1, threads);
   };

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -193,6 +194,51 @@ TEST_P(WeightStreamerTest, LooksAtNothingUnlessAsked) {
   EXPECT_EQ(watched.programs, 0);
   EXPECT_EQ(watched.results, 0);
   EXPECT_EQ(streamer.record()["nan_count"], 0);
+}
+
+// A program that cannot go on while its kernels wait in the queue: they are not
+// run any more, and what lies in their outputs is no value of a block.
+TEST(WeightStreamerGuards, CountNothingThatNeverRan) {
+  struct Stop : ForwardEvents<> {
+    DeviceRef device;
+    std::promise<void> goOn;
+    int blocks = 0, results = 0;
+    void onBlockBegin(const Program &program, std::string_view block) override {
+      if (++blocks == 1 && device)
+        device->enqueue(Queue::Compute, {}, Work{[held = goOn.get_future().share()] { held.wait(); }, {}, "held"});
+      if (blocks == 4)
+        throw Error(ErrorCode::DeviceOom, "no room for what follows");
+      ForwardEvents::onBlockBegin(program, block);
+    }
+    void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
+      ++results;
+      ForwardEvents::onBlockResult(program, result, value);
+    }
+  };
+  // An adversary runs what it likes when it likes; a thread of its own can be held.
+  for (int seed = 0; seed < 25; ++seed) {
+    SCOPED_TRACE(seed);
+    DeviceRef device = Device::open("sim:dram=4MiB" + (seed ? ",adversarial=" + std::to_string(seed) : ""));
+    Model model(device, frozen, trained);
+    std::vector<std::string> warnings;
+    WeightStreamerOptions options;
+    options.slots = 8; // all stay, so that nobody waits for a load
+    options.warn = [&](const std::string &text) { warnings.push_back(text); };
+    WeightStreamer streamer(device, quiet(), std::move(options));
+    model.stream(streamer);
+    model.step(&streamer);
+    Stop stop;
+    stop.target = &streamer;
+    stop.device = seed ? nullptr : device;
+    EXPECT_EQ(errorOf([&] { model.step(&stop); }).first, ErrorCode::DeviceOom);
+    EXPECT_EQ(stop.results, 3);
+    stop.goOn.set_value();
+    streamer.abortStep();
+    EXPECT_EQ(streamer.record()["aborted"], true);
+    EXPECT_EQ(streamer.record()["nan_count"], 0);
+    EXPECT_EQ(streamer.record()["inf_count"], 0);
+    EXPECT_EQ(warnings, std::vector<std::string>{});
+  }
 }
 
 // A step that is given up has what was counted by then.
