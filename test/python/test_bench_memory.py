@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "memory" / "run.py"
-PEERS = "segue,torch,segue-planned-85,segue-planned-20,segue-watermark-90,torch-save_on_cpu,torch-checkpoint"
+PEERS = "segue,torch,segue-planned-85,segue-planned-20,segue-watermark-85,torch-save_on_cpu,torch-checkpoint"
 
 
 def test_a_small_run(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, "--config", "T", "--caps", "90,85,20", "--rounds", "1", "--steps", "21", "--peers", PEERS,
+    done = subprocess.run([sys.executable, SCRIPT, "--config", "T", "--caps", "85,20", "--rounds", "1", "--steps", "21", "--peers", PEERS,
                            "--work", tmp_path, "--json", tmp_path / "all.json", "--table", tmp_path / "table.md"],
                           capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     results = {name: runs[0] for name, runs in json.loads((tmp_path / "all.json").read_text()).items()}
     assert set(results) == set(PEERS.split(","))
     free = results["segue"]
-    for name in ("segue-planned-85", "segue-watermark-90"):
+    for name in ("segue-planned-85", "segue-watermark-85"):
         row = results[name]
         assert row["loss_after_20"] == free["loss_after_20"] and row["loss0"] == free["loss0"]
         assert row["peak_device_mb"] <= row["cap_mb"] < free["peak_device_mb"]

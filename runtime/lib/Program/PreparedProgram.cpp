@@ -305,6 +305,17 @@ std::vector<CommandProfile> PreparedProgram::profile() const {
   return profile;
 }
 
+uint64_t PreparedProgram::droppableBytes(Space space) const {
+  uint64_t bytes = 0;
+  for (const OutputPlan &output : outputs_)
+    if (output.kept && output.desc->layout.space == space && output.kept.storage().use_count() == 1)
+      bytes += output.kept.storage()->bytes();
+  for (const ArenaPlan &arena : arenas_)
+    if (arena.kept && arena.space == space && arena.kept.use_count() == 1)
+      bytes += arena.bytes;
+  return bytes;
+}
+
 uint64_t PreparedProgram::dropKept(Space space) {
   uint64_t freed = 0;
   for (OutputPlan &output : outputs_)

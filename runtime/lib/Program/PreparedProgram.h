@@ -60,7 +60,9 @@ public:
   void setProfiling(bool on) { profiling_.store(on, std::memory_order_relaxed); }
   std::vector<CommandProfile> profile() const;
 
-  /// Gives up storages kept for the next run; returns the bytes freed.
+  /// Of storages kept for the next run, which nobody uses now.
+  uint64_t droppableBytes(Space space) const;
+  /// Gives those up; returns the bytes freed.
   uint64_t dropKept(Space space);
 
 private:

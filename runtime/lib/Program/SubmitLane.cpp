@@ -72,6 +72,19 @@ uint64_t SubmitLane::makeRoom(Space space, uint64_t wanted) {
   return freed;
 }
 
+uint64_t SubmitLane::droppableBytes(Space space) {
+  if (!tryEnter())
+    return 0;
+  uint64_t bytes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (const PreparedProgram *program : programs_)
+      bytes += program->droppableBytes(space);
+  }
+  leave();
+  return bytes;
+}
+
 StitchReport &stitchReport(Device &device) { return device.lane().report(); }
 
 } // namespace segue::inline runtime

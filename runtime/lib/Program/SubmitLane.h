@@ -60,6 +60,8 @@ public:
   /// They give up what they keep in a space until so many bytes are free;
   /// returns how many. Nothing while another thread holds the lane.
   uint64_t makeRoom(Space space, uint64_t wanted);
+  /// What they could give up.
+  uint64_t droppableBytes(Space space);
 
 private:
   void enter() {

@@ -68,3 +68,73 @@ TEST(RecomputeChoiceTest, TheLinkIsShared) {
   LinkRates fast{24e9, 24e9};
   EXPECT_GT(std::ranges::count(chooseResidence(saved, fast, 16 * 64 * mib), Residence::Spill), spilled);
 }
+
+namespace {
+/// Four tensors of 64 MiB, needed last first, with 256 MiB in use at each need; a
+/// link so slow that computing any of them again gains.
+struct RoomTest : testing::Test {
+  RoomTest() {
+    for (int i = 0; i < 4; ++i)
+      saved.push_back({.bytes = 64 * mib,
+                       .savedAt = i * ms,
+                       .turn = 4 * ms,
+                       .neededAt = (8 - i) * ms,
+                       .recomputeSeconds = ms,
+                       .runBytes = 64 * mib,
+                       .heldAtNeed = 256 * mib,
+                       .heldAfter = 320 * mib});
+  }
+  /// As letters, in the order of saves.
+  std::string choose(int64_t budgetMiB) {
+    std::string letters;
+    for (Residence residence : chooseResidence(saved, {1e9, 1e9}, 256 * mib, budgetMiB * mib))
+      letters += "KSR"[int(residence)];
+    return letters;
+  }
+  std::vector<SavedCost> saved;
+};
+} // namespace
+
+// A run's scratch is memory that a copy back does not take.
+TEST_F(RoomTest, ARunTakesScratch) {
+  EXPECT_EQ(choose(320), "RRRR");
+  saved[2].runBytes = 80 * mib;
+  EXPECT_EQ(choose(336), "RRRR");
+  EXPECT_EQ(choose(335), "RRSR") << "the others take no more than a copy back does";
+  saved[2].heldAtNeed = 240 * mib; // less is in use then
+  EXPECT_EQ(choose(320), "RRRR");
+}
+
+// What it is made from comes with it, whether it is copied back or made first
+// itself, and stays until its own need.
+TEST_F(RoomTest, SourcesComeEarly) {
+  saved[0].recomputeSeconds.reset();
+  saved[3].sources = {0};
+  EXPECT_EQ(choose(384), "SRRR");
+  EXPECT_EQ(choose(383), "SRRS") << "the source would lie there from the need of 3 on";
+  saved[2].heldAfter = 330 * mib;
+  EXPECT_EQ(choose(393), "SRRS") << "and after that of 2 there is more in use";
+  EXPECT_EQ(choose(394), "SRRR");
+  saved[0].stayed = true; // it is there anyway
+  EXPECT_EQ(choose(330), "SRRR");
+}
+
+// A source that is made again takes what its own run does.
+TEST_F(RoomTest, ChainsAddUp) {
+  saved[3].sources = {2};
+  saved[2].sources = {1};
+  saved[2].recomputeSeconds = 0.5 * ms; // chosen before those that hang on it
+  saved[1].recomputeSeconds = 0.4 * ms;
+  EXPECT_EQ(choose(448), "RRRR");
+  EXPECT_EQ(choose(447), "RRRS");
+  EXPECT_EQ(choose(383), "RRSS") << "1 comes with 2, 64 MiB more at the need of 2";
+}
+
+// What comes from the same run is not made twice: it lies there until its need.
+TEST_F(RoomTest, OneRunMakesTwo) {
+  saved[3].together = saved[1].together = {1, 3};
+  saved[3].runBytes = saved[1].runBytes = 128 * mib;
+  EXPECT_EQ(choose(384), "RRRR");
+  std::string narrow = choose(383);
+  EXPECT_TRUE(narrow == "RSRS") << narrow << ": either's run makes both";
+}

@@ -160,6 +160,48 @@ TEST_F(RecomputeTest, TheCheaperIsChosenBetweenSteps) {
   EXPECT_NE(text.find("\"RECOMPUTE\""), std::string::npos);
 }
 
+// Computing again takes memory, too: a source, beside what it makes. Where the
+// cap leaves room for a copy back alone nothing is chosen, whatever the link costs.
+TEST_F(RecomputeTest, OnlyWhatTheCapHasRoomFor) {
+  setUp("sim:dram=8MiB,pinned=32MiB,link=50MB/s,latency=1us,threads=1");
+  std::vector<int64_t> recomputed;
+  for (double cap : {1.55, 4.0}) {
+    SCOPED_TRACE(cap);
+    Json capped = conductor();
+    capped["vram_hard_cap_mb"] = capped["vram_soft_cap_mb"] = cap;
+    start(config(activation(), capped));
+    recomputed.push_back(0);
+    for (int i = 0; i < 6; ++i) {
+      ASSERT_EQ(step(), reference);
+      Json record = services->activationRecord();
+      expectWhole(record);
+      EXPECT_LE(double(record["vram_peak_mb"]), cap);
+      recomputed.back() += int64_t(record["activations_recomputed"]);
+    }
+    services.reset();
+  }
+  EXPECT_LT(recomputed[0], recomputed[1]);
+}
+
+// Chains that rule 8 drops are made at once, 1 to 4 at the need of 4. Where the
+// device has no room for all of them, those before the last are given up, and made
+// once more at their needs.
+TEST_F(RecomputeTest, WhatWasMadeEarlyMakesRoom) {
+  setUp(plainSim);
+  Json stagehand = activation(), capped = conductor();
+  stagehand["recompute_threshold_bytes"] = int64_t(bytes) + 1;
+  capped["vram_hard_cap_mb"] = capped["vram_soft_cap_mb"] = 2.05; // 2.5 with the whole chain
+  start(config(stagehand, capped));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(step(), reference);
+    Json record = services->activationRecord();
+    expectWhole(record);
+    EXPECT_EQ(record["activations_recomputed"], 6);
+    EXPECT_LE(double(record["vram_peak_mb"]), 2.05);
+    expectNothingLeft();
+  }
+}
+
 // What is to be computed again holds nothing: at the end of forward the device
 // has two tensors of the eight, and no host memory is taken for the others.
 TEST_F(RecomputeTest, HoldsNothing) {

@@ -52,7 +52,58 @@ static std::vector<double> spillCosts(std::span<const SavedCost> saved, const Li
   return costs;
 }
 
-std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes) {
+namespace {
+/// The needs of a step, one after the other: what is on the device when.
+class Course {
+public:
+  Course(std::span<const SavedCost> saved, std::span<const Residence> residence, int64_t budgetBytes)
+      : saved_(saved), residence_(residence), budgetBytes_(budgetBytes), isThere_(saved.size()) {}
+
+  bool fits(std::span<const size_t> byNeed) {
+    for (size_t i : byNeed) {
+      held_ = saved_[i].heldAtNeed;
+      bring(i);
+      aheadBytes_ -= isThere_[i] ? saved_[i].bytes : 0; // among what is held from here on
+      see(saved_[i].heldAfter, 0);
+    }
+    return fits_;
+  }
+
+private:
+  void see(int64_t held, int64_t more) { fits_ &= held + aheadBytes_ + more <= budgetBytes_; }
+
+  void arrive(size_t i) {
+    isThere_[i] = true;
+    aheadBytes_ += saved_[i].bytes;
+  }
+
+  void bring(size_t i) {
+    bool again = residence_[i] == Residence::Recompute;
+    if (isThere_[i] || (saved_[i].stayed && !again))
+      return;
+    if (!again) {
+      see(held_, saved_[i].bytes);
+      return arrive(i);
+    }
+    for (size_t source : saved_[i].sources)
+      bring(source);
+    see(held_, saved_[i].runBytes);
+    arrive(i);
+    for (size_t other : saved_[i].together)
+      if (residence_[other] == Residence::Recompute && !isThere_[other])
+        arrive(other);
+  }
+
+  std::span<const SavedCost> saved_;
+  std::span<const Residence> residence_;
+  int64_t budgetBytes_, held_ = 0, aheadBytes_ = 0;
+  bool fits_ = true;
+  std::vector<bool> isThere_;
+};
+} // namespace
+
+std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes,
+                                       int64_t budgetBytes) {
   std::vector<Residence> residence(saved.size(), Residence::Spill);
   std::vector<double> needs;
   for (const SavedCost &each : saved)
@@ -60,12 +111,13 @@ std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const L
   std::vector<size_t> order = inOrder(needs);
 
   std::vector<double> costs;
+  std::vector<bool> hasNoRoom(saved.size()); // and will have none: each that is chosen takes more
   while (true) {
     costs = spillCosts(saved, link, residence, order);
     size_t best = saved.size();
     double gain = 0;
     for (size_t i = 0; i < saved.size(); ++i)
-      if (residence[i] == Residence::Spill && saved[i].recomputeSeconds &&
+      if (residence[i] == Residence::Spill && saved[i].recomputeSeconds && !hasNoRoom[i] &&
           costs[i] - *saved[i].recomputeSeconds > gain) {
         best = i;
         gain = costs[i] - *saved[i].recomputeSeconds;
@@ -73,6 +125,10 @@ std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const L
     if (best == saved.size())
       break;
     residence[best] = Residence::Recompute;
+    if (Course(saved, residence, budgetBytes).fits(order))
+      continue;
+    hasNoRoom[best] = true;
+    residence[best] = Residence::Spill;
   }
   for (size_t i = 0; i < saved.size(); ++i) {
     if (residence[i] == Residence::Recompute)

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ActivationActor.h"
+#include "../../Program/SubmitLane.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -131,8 +132,9 @@ void ActivationActor::endStep() {
   while (!restores_.empty())
     context_.device->wait(restores_.front()->fence), restores_.pop_front();
   double computed = now() - stepBegan_ - settleStalls();
-  toRecompute_ =
-      figures_.toRecompute(computed, linkRates(), int64_t(policy_.config().highWatermarkMiB * double(1 << 20)));
+  uint64_t budget = std::min<uint64_t>(context_.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);
+  toRecompute_ = figures_.toRecompute(computed, linkRates(),
+                                      int64_t(policy_.config().highWatermarkMiB * double(1 << 20)), int64_t(budget));
   for (const HostBufferBook::Growth &growth : policy_.stepEnd()) {
     uint32_t added = 0;
     int64_t bytes = growth.slabs * int64_t(pool_->classBytes(growth.poolClass));
@@ -215,14 +217,17 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
   event.notOwned = saved.storage()->isExternal();
   int depth = depthOf(place);
   event.recomputable = depth > 0;
-  const Recomputation *again = recomputer_.find(place);
-  size_t number = figures_.onSave(event.bytes, again ? std::optional(again->cost) : std::nullopt);
+  size_t number = figures_.count();
   event.planRecompute = depth > 0 && number < toRecompute_.size() && toRecompute_[number];
   Held *sharing = event.notOwned ? nullptr : findStorage(saved);
   if (sharing && *sharing->deviceDesc == saved.desc())
     event.storage = sharing->id;
   else
     sharing = nullptr;
+  if (sharing || event.notOwned)
+    figures_.onSaveOfNothing();
+  else
+    figures_.onSave(place, takenBytes(saved.desc()), madeAgain(place));
   SaveDecision decision = policy_.save(event);
   for (const std::string &id : decision.finalized)
     settleSpill(find(id));
@@ -259,14 +264,17 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
     spill(held, decision.buffer, saved);
   else if (decision.kind == SaveDecision::Kind::Recompute)
     dropToRecompute(held, saved);
+  else
+    figures_.onStay();
 }
 
 void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
   Held *held = findStorage(saved);
   if (!held)
     return;
-  figures_.onNeed(held->number);
+  figures_.onNeed(held->number, occupied());
   Tensor device = bring(*held);
+  setIdle(*held, false);
   inUse_[{program.image().get(), program.index(), input}] = held;
   if (held->device)
     saved = std::move(device);
@@ -313,6 +321,34 @@ int ActivationActor::depthOf(SavedPlace place) const {
   return depth <= deepestChain ? depth : 0;
 }
 
+/// What it counts for in the books of device_dram.
+int64_t ActivationActor::takenBytes(const TensorDesc &desc) const {
+  return int64_t(context_.device->takenBytes(Space::DeviceDram, desc.spanBytes(), desc.layout.alignment));
+}
+
+std::optional<MadeAgain> ActivationActor::madeAgain(SavedPlace place) const {
+  const Recomputation *again = recomputer_.find(place);
+  if (!again)
+    return std::nullopt;
+  MadeAgain made{.cost = again->cost, .runBytes = int64_t(again->program.arenaBytes())};
+  for (const Value &output : again->program.outputs())
+    made.runBytes += takenBytes(output.desc());
+  made.sources = recomputer_.sourcesOf(place);
+  for (const auto &[other, output] : recomputer_.madeWith(place))
+    made.together.push_back(other);
+  return made;
+}
+
+/// In use, without what anybody gives up who is asked.
+int64_t ActivationActor::occupied() const {
+  return used() - idleBytes_ - int64_t(context_.device->lane().droppableBytes(Space::DeviceDram));
+}
+
+void ActivationActor::setIdle(Held &held, bool isIdle) {
+  if (std::exchange(held.isIdle, isIdle) != isIdle)
+    idleBytes_ += (isIdle ? 1 : -1) * takenBytes(*held.deviceDesc);
+}
+
 void ActivationActor::dropToRecompute(Held &held, Tensor &saved) {
   held.recompute = true;
   saved = Recomputer::placeholder(saved, held.id);
@@ -337,8 +373,10 @@ void ActivationActor::recompute(Held &held) {
   std::vector<Tensor> outputs = recomputer_.run(held.place, std::move(sources));
   // What comes with it is not made a second time.
   for (const auto &[place, output] : recomputer_.madeWith(held.place))
-    if (Held *other = findPlace(place); other && other->recompute && !other->device)
+    if (Held *other = findPlace(place); other && other->recompute && !other->device) {
       other->device = outputs[output];
+      setIdle(*other, true);
+    }
 }
 
 ActivationActor::Held *ActivationActor::findPlace(SavedPlace place) const {

@@ -86,6 +86,8 @@ private:
     /// Saves that share it and are not freed.
     int uses = 1;
     bool needed = false;
+    /// It is in `device`, and backward has not asked for it yet.
+    bool isIdle = false;
     /// The storages that stand for it in programs' hands.
     std::set<uint64_t> storages;
     std::shared_ptr<const TensorDesc> deviceDesc;
@@ -125,6 +127,10 @@ private:
   Held *findStorage(const Tensor &tensor);
   void know(Held &held, const Tensor &tensor);
   void release(Held &held);
+  int64_t takenBytes(const TensorDesc &desc) const;
+  std::optional<MadeAgain> madeAgain(SavedPlace place) const;
+  int64_t occupied() const;
+  void setIdle(Held &held, bool isIdle);
   /// How deep a chain of values to be made again it would be the end of.
   int depthOf(SavedPlace place) const;
   void dropToRecompute(Held &held, Tensor &saved);
@@ -142,6 +148,7 @@ private:
   void forgetStep();
 
   // ActivationCopies.cpp, out
+  void dropMade(int64_t goal);
   void spill(Held &held, const HostBuffer &buffer, Tensor &saved);
   bool takeHost(Held &held, const HostBuffer &buffer);
   bool startSpill(Held &held);
@@ -198,6 +205,8 @@ private:
   StepFigures figures_;
   /// What the figures of the last step have chosen to compute again in this one.
   std::vector<bool> toRecompute_;
+  /// Of all that are idle.
+  int64_t idleBytes_ = 0;
   double stepBegan_ = 0;
   std::vector<std::shared_ptr<const CopyWait>> stalls_;
   /// Where the last of them ends in the compute queue.

@@ -47,6 +47,8 @@ static Error notBack(const std::string &id, const std::string &block, const std:
 
 void ActivationActor::poll() {
   Device &device = *context_.device;
+  if (figures_.isBetweenNeeds())
+    figures_.see(occupied());
   while (!spills_.empty() && device.isDone(spills_.front()->fence)) {
     Held &held = *spills_.front();
     if (!isGood(held) && retrySpill(held))
@@ -94,11 +96,26 @@ void ActivationActor::makeRoom(uint64_t wanted) {
         std::erase_if(queued_, [&](const Queued &queued) { return queued.id == id; });
         dropDevice(find(id));
       }
+    if (used() > goal)
+      dropMade(goal);
   } catch (...) {
     makingRoom_ = false;
     throw;
   }
   makingRoom_ = false;
+}
+
+/// What was made again before its need, to make another from or along with it,
+/// and can be once more; the one needed last first.
+void ActivationActor::dropMade(int64_t goal) {
+  std::vector<Held *> made;
+  for (const auto &[id, held] : held_)
+    if (held->recompute && held->isIdle && held->device.storage().use_count() == 1)
+      made.push_back(held.get());
+  std::ranges::sort(made, {}, [](const Held *held) { return std::pair(held->place.submit, ~held->order); });
+  for (Held *held : made)
+    if (used() > goal)
+      dropDevice(*held);
 }
 
 //===----------------------------------------------------------------------===//
@@ -137,6 +154,7 @@ bool ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
 
 void ActivationActor::spill(Held &held, const HostBuffer &buffer, Tensor &saved) {
   held.device = saved;
+  setIdle(held, true);
   bool started = takeHost(held, buffer) && startSpill(held);
   while (!started) {
     if (policy_.transferFailed(held.id, used()).kind != TransferDecision::Kind::Retry) {
@@ -336,6 +354,7 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
     dropDevice(held);
     return false;
   }
+  setIdle(held, true);
   if (held.reservation)
     context_.conductor.commit(held.reservation, int64_t(held.bytes));
   held.copy = Held::Copy::In;
@@ -438,6 +457,7 @@ LinkRates ActivationActor::linkRates() const {
 
 void ActivationActor::dropDevice(Held &held) {
   held.device = Tensor();
+  setIdle(held, false);
   if (uint64_t id = std::exchange(held.reservation, 0))
     context_.conductor.release(id);
 }

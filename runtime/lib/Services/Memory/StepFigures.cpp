@@ -15,6 +15,9 @@ void StepFigures::beginStep() {
   past_ = parts_ = 0;
   peakHeld_ = 0;
   saved_.clear();
+  again_.clear();
+  byPlace_.clear();
+  last_.reset();
 }
 
 void StepFigures::onSubmit(const Program &program, double cost) {
@@ -40,25 +43,53 @@ void StepFigures::onTurn(int64_t heldBytes) {
       saved.turn = before_;
 }
 
-size_t StepFigures::onSave(int64_t bytes, std::optional<double> cost) {
+void StepFigures::onSave(SavedPlace place, int64_t bytes, std::optional<MadeAgain> again) {
   ++past_;
-  saved_.push_back({.bytes = bytes, .savedAt = within(), .turn = 0, .neededAt = 0, .recomputeSeconds = cost});
-  return saved_.size() - 1;
+  last_.reset();
+  SavedCost &saved = saved_.emplace_back();
+  saved.bytes = bytes;
+  saved.savedAt = within();
+  if (bytes)
+    byPlace_[place] = saved_.size() - 1;
+  if (again) {
+    saved.recomputeSeconds = again->cost;
+    saved.runBytes = again->runBytes;
+  }
+  again_.push_back(again ? std::move(*again) : MadeAgain());
 }
 
-void StepFigures::onNeed(size_t record) {
+void StepFigures::onNeed(size_t record, int64_t heldBytes) {
   ++past_;
-  if (saved_[record].neededAt == 0)
-    saved_[record].neededAt = within();
+  last_ = record;
+  if (saved_[record].neededAt != 0)
+    return see(heldBytes);
+  saved_[record].neededAt = within();
+  saved_[record].heldAtNeed = heldBytes;
 }
 
-std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link, int64_t limitBytes) {
+void StepFigures::see(int64_t heldBytes) {
+  if (last_)
+    saved_[*last_].heldAfter = std::max(saved_[*last_].heldAfter, heldBytes);
+}
+
+std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link, int64_t limitBytes,
+                                           int64_t budgetBytes) {
   double total = before_ + current_;
   if (total > 0 && seconds > 0)
     scale_ = scale_ > 0 ? std::min(scale_, seconds / total) : seconds / total;
   if (scale_ <= 0 || link.d2hBytesPerSecond <= 0 || link.h2dBytesPerSecond <= 0 || peakHeld_ <= limitBytes)
     return {};
-  for (SavedCost &saved : saved_) {
+  auto numbersOf = [&](const std::vector<SavedPlace> &places) {
+    std::vector<size_t> numbers;
+    for (SavedPlace place : places)
+      if (auto it = byPlace_.find(place); it != byPlace_.end())
+        numbers.push_back(it->second);
+    return numbers;
+  };
+  for (size_t i = 0; i < saved_.size(); ++i) {
+    SavedCost &saved = saved_[i];
+    saved.sources = numbersOf(again_[i].sources);
+    saved.together = numbersOf(again_[i].together);
     saved.savedAt *= scale_;
     saved.turn *= scale_;
     saved.neededAt *= scale_;
@@ -66,9 +97,9 @@ std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link
       *saved.recomputeSeconds *= scale_;
   }
   std::vector<bool> chosen;
-  for (Residence residence : chooseResidence(saved_, link, peakHeld_ - limitBytes))
+  for (Residence residence : chooseResidence(saved_, link, peakHeld_ - limitBytes, budgetBytes))
     chosen.push_back(residence == Residence::Recompute);
-  saved_.clear();
+  beginStep();
   return chosen;
 }
 

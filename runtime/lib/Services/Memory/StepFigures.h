@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // The figures that recompute or spill is decided by between steps: when each
-// tensor is saved and needed, and what computing again takes. The thread that
+// tensor is saved and needed, what is in use then, and what computing again
+// takes. The thread that
 // submits runs ahead of a device with queues, so that its clock does not tell
 // when a command runs: times are the costs of the commands before it, as the
 // programs state them, and the clock of the whole step tells what they are in
@@ -17,11 +18,21 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_STEPFIGURES_H
 #define SEGUE_LIB_SERVICES_MEMORY_STEPFIGURES_H
 
-#include "segue/runtime/Program/Recomputation.h"
 #include "segue/runtime/Services/RecomputeChoice.h"
+#include "segue/runtime/Services/Recomputer.h"
+#include <map>
 #include <vector>
 
 namespace segue::inline runtime {
+
+/// How a saved tensor is made again.
+struct MadeAgain {
+  /// relativeCost of the program, and what it takes of the device.
+  double cost = 0;
+  int64_t runBytes = 0;
+  /// What it is made from, and what comes with it.
+  std::vector<SavedPlace> sources, together;
+};
 
 class StepFigures {
 public:
@@ -30,16 +41,25 @@ public:
   void onSubmit(const Program &program, double cost);
   /// Backward begins with `heldBytes` of device_dram in use, were nothing away.
   void onTurn(int64_t heldBytes);
-  /// Returns the number of the record. `cost`: of the program that makes it again;
-  /// absent where there is none.
-  size_t onSave(int64_t bytes, std::optional<double> cost);
-  void onNeed(size_t record);
+  /// The number of the next save.
+  size_t count() const { return saved_.size(); }
+  /// `again`: absent where nothing makes it again.
+  void onSave(SavedPlace place, int64_t bytes, std::optional<MadeAgain> again);
+  /// One whose bytes are those of another, or somebody else's.
+  void onSaveOfNothing() { onSave({}, 0, std::nullopt); }
+  /// The last save has not left the device.
+  void onStay() { saved_.back().stayed = true; }
+  /// `heldBytes` of device_dram are in use, without what is there for needs to come.
+  void onNeed(size_t record, int64_t heldBytes);
+  bool isBetweenNeeds() const { return last_.has_value(); }
+  /// The same between needs.
+  void see(int64_t heldBytes);
 
   /// The records to compute again in steps like the one that ends, which computed
-  /// for `seconds`, so that it fits `limitBytes`. The fastest step so far says
-  /// what a unit of cost takes: others were disturbed. None where the link has
-  /// carried nothing yet.
-  std::vector<bool> toRecompute(double seconds, const LinkRates &link, int64_t limitBytes);
+  /// for `seconds`, so that it fits `limitBytes` at the end of forward and
+  /// `budgetBytes` ever. The fastest step so far says what a unit of cost takes:
+  /// others were disturbed. None where the link has carried nothing yet.
+  std::vector<bool> toRecompute(double seconds, const LinkRates &link, int64_t limitBytes, int64_t budgetBytes);
 
 private:
   double within() const;
@@ -53,6 +73,10 @@ private:
   int64_t peakHeld_ = 0;
   /// In units of cost.
   std::vector<SavedCost> saved_;
+  std::vector<MadeAgain> again_;
+  std::map<SavedPlace, size_t> byPlace_;
+  /// The record that was needed last; none where forward has come since.
+  std::optional<size_t> last_;
 };
 
 } // namespace segue::inline runtime

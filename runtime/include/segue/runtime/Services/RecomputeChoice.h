@@ -16,6 +16,10 @@
 // gain by it, the one that gains most is taken off the link first, and the rest
 // looked at anew. What costs least per byte leaves first, until the rest fits.
 //
+// Computing again takes memory, too: scratch, what comes from the same run, and
+// what it is made from, which is there from then until its own need. It is chosen
+// only where all needs of the step still find room.
+//
 // Pure: figures in, a choice out.
 //
 //===----------------------------------------------------------------------===//
@@ -24,6 +28,7 @@
 #define SEGUE_RUNTIME_SERVICES_RECOMPUTECHOICE_H
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -37,6 +42,15 @@ struct SavedCost {
   double savedAt = 0, turn = 0, neededAt = 0;
   /// What a run that makes it again takes; absent: nothing makes it again.
   std::optional<double> recomputeSeconds;
+  /// What that run takes of the device: all outputs, and scratch.
+  int64_t runBytes = 0;
+  /// Entries that it is made from, and that come from the same run.
+  std::vector<size_t> sources, together;
+  /// In use, without what is there for a need to come: when it is needed, and at
+  /// most from then to the next need.
+  int64_t heldAtNeed = 0, heldAfter = 0;
+  /// It was on the device all the time.
+  bool stayed = false;
 };
 
 struct LinkRates {
@@ -49,8 +63,9 @@ enum class Residence : uint8_t { Keep, Spill, Recompute };
 double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, double idleAfter);
 
 /// One per entry of `saved`, which come in the order of saves. `excessBytes` of
-/// them have to leave.
-std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes);
+/// them have to leave; the device has `budgetBytes` in all.
+std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes,
+                                       int64_t budgetBytes = std::numeric_limits<int64_t>::max());
 
 } // namespace segue::inline runtime
 
