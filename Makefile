@@ -35,7 +35,6 @@ check-sanitizers: build
 	@$(PYTHON) tools/sanitized.py fuzz --seconds 300 --build $(BUILD)
 
 bench: build
-	@cmake -B $(BUILD) -DSEGUE_BUILD_BENCHMARKS=ON >/dev/null && cmake --build $(BUILD) -j $(JOBS)
 	@$(PYTHON) bench/run.py $(BENCH_ARGS)
 
 format:

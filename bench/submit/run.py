@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a submit costs, beside the peers, one after the other in one sitting.
 
-    run.py --build build [--python PYTHON ...]
+    run.py --build build [--peers torch,iree] [--python PYTHON ...]
 
 Each --python is asked for every peer (torch, jax, onnxruntime, iree); the first that has one measures it. Prints a table.
 """
@@ -52,9 +52,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=HERE.parent.parent / "build")
     parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--peers", default=",".join(PEERS), help="some of them, by name; empty: none")
     options = parser.parse_args()
+    peers = [peer for peer in options.peers.split(",") if peer]
+    if unknown := set(peers) - set(PEERS):
+        parser.error(f"no peer is called {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     rows = segue(options.build.resolve())
-    for peer in PEERS:
+    for peer in peers:
         rows += peer_rows(peer, [*options.python, sys.executable] if options.python else [sys.executable])
     print("| peer | call | us |\n| --- | --- | --: |")
     for row in rows:

@@ -1,0 +1,60 @@
+# ===- test_benchmarks.py - the benchmarks of single parts, for a moment -----------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Every program of bench/ runs and prints its figures; what they are is for an idle machine (bench/RESULTS.md)."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+
+
+def output(*command, status=(0,)) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode in status, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("program, chosen", [
+    ("engine", ["matmul/f32/threads:1/fc.*", "attention_grad/f32/threads:1.*"]),
+    ("services", ["conductor.*"]),
+])
+def test_google_benchmarks(program, chosen):
+    for pattern in chosen:
+        text = output(BUILD / "bin" / f"segue-bench-{program}", f"--benchmark_filter={pattern}", "--benchmark_min_time=0.001", "--benchmark_format=json")
+        rows = json.loads(text)["benchmarks"]
+        assert rows and all(row["real_time"] > 0 and "error_occurred" not in row for row in rows)
+
+
+def test_a_submit_with_and_without_services():
+    # Status 1 says that disabled services cost more than the noise: no finding of three rounds beside other work.
+    text = output(BUILD / "bin" / "segue-bench-hook", 3, status=(0, 1))
+    rows = re.findall(r"^(.+?) {2,}([\d.]+) +([+-][\d.]+) +([+-][\d.]+)$", text, re.M)
+    assert [row[0] for row in rows] == ["no sink", "services disabled", "a sink that does nothing", "Conductor", "no sink, again"]
+    assert all(float(row[1]) > 0 for row in rows)
+
+
+def test_to_layout():
+    text = output(BUILD / "bin" / "segue-bench-transfer", 1, 1, "768x3072")
+    assert len(re.findall(r"^\| (?:de)?quantize int8 768x3072 +\|(?: +[\d.]+ \|){6} 0\.\d(?: MISSED)? \|$", text, re.M)) == 2
+
+
+def test_looking_for_nan():
+    text = output(BUILD / "bin" / "segue-bench-nonfinite", 1)
+    assert {row[0] for row in re.findall(r"(f32|bf16|f16) +\d+ KiB +([\d.]+) us +[\d.]+ GB/s", text)} == {"f32", "bf16", "f16"}
+
+
+def test_submit():
+    text = output(sys.executable, ROOT / "bench" / "submit" / "run.py", "--build", BUILD, "--peers", "")
+    assert len(re.findall(r"^\| segue \| .* \| [\d.]+ \|$", text, re.M)) == 4
+    output(sys.executable, ROOT / "bench" / "submit" / "run.py", "--build", BUILD, "--peers", "jaxx", status=(2,))
