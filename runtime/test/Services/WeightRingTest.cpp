@@ -316,9 +316,11 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   streamer.enter(Phase::StepBegin);
   streamer.enter(Phase::Forward);
   EXPECT_EQ(errorOf([&] { submit(device, binary.program("forward"), inputs, &stop); }).first, ErrorCode::StepAborted);
-  EXPECT_EQ(streamer.policy().state("a/h.2"), BlockState::Prefetching);
-  // The caller goes to where nobody expected him.
+  EXPECT_EQ(streamer.policy().state("a/h.1"), BlockState::Prefetching) << "its readers wait in the compute queue";
+  device->drain();
   streamer.enter(Phase::Backward);
+  EXPECT_EQ(streamer.policy().state("a/h.2"), BlockState::Prefetching) << "in the slab of h.1";
+  // The caller goes to where nobody expected him.
   inputs = rows;
   inputs.insert(inputs.end(), weights.begin(), weights.end());
   submit(device, binary.program("backward"), inputs, &streamer);

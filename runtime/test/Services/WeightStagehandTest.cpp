@@ -361,6 +361,42 @@ TEST(WeightPolicy, APlanCountsWhatScopesKeep) {
 // Steps
 //===----------------------------------------------------------------------===//
 
+// What reads a block may be queued behind its load: it has run, as far as the policy
+// knows, and does not leave before the load is told of. What had arrived when the
+// device came to it was a hit.
+TEST(WeightPolicy, ReadersMayWaitInTheirQueue) {
+  WeightStagehand stagehand = make(R"({"prefetch_window_blocks": 1})", sized({"a", "b"}), 2);
+  stagehand.beginStep(1);
+  stagehand.enterPhase(StepPhase::Forward);
+  EXPECT_EQ(stagehand.beforeBlock("a").use, BeforeBlock::Use::Miss);
+  stagehand.afterBlock("a");
+  EXPECT_EQ(stagehand.beforeBlock("b").use, BeforeBlock::Use::Late);
+  stagehand.afterBlock("b");
+  EXPECT_TRUE(stagehand.makeRoom(mib).empty()) << "both are on their way";
+  stagehand.inTime("b");
+  auto [code, what] = errorOf([&] { stagehand.inTime("b"); });
+  EXPECT_EQ(code, ErrorCode::StateTransition);
+  EXPECT_TRUE(has(what, "block \"b\" was in time, and none of the step was late")) << what;
+  stagehand.loaded("a");
+  EXPECT_TRUE(stagehand.loadFailed("b").retry);
+  EXPECT_FALSE(stagehand.loadFailed("b").retry);
+  EXPECT_EQ(stagehand.state("b"), BlockState::Unloaded);
+  stagehand.endStep();
+  Json record = stagehand.telemetry();
+  EXPECT_EQ(record["prefetch_hits"], 1);
+  EXPECT_EQ(record["prefetch_late"], 0);
+  EXPECT_EQ(record["prefetch_misses"], 1);
+  EXPECT_EQ(record["stall_count"], 1);
+  WeightStagehand none = make("{}", sized({"a"}), 1);
+  none.beginStep(1);
+  none.enterPhase(StepPhase::Forward);
+  none.beforeBlock("a");
+  none.loadFailed("a"), none.loadFailed("a");
+  std::tie(code, what) = errorOf([&] { none.afterBlock("a"); });
+  EXPECT_EQ(code, ErrorCode::StateTransition);
+  EXPECT_TRUE(has(what, "\"a\" has run, and it is UNLOADED: report its load first")) << what;
+}
+
 TEST(WeightPolicy, RecordHasTheKeysOfTheSpecification) {
   WeightStagehand stagehand = make("{}", sized(six), 3);
   Json record = runStep(stagehand, 7, six, 1, 0.5);

@@ -285,6 +285,10 @@ Json WeightReplayer::apply(EventReader &event) {
     stagehand().addStall(event.number("ms"));
     return Json::object();
   }
+  if (op == "in_time") {
+    stagehand().inTime(event.text("id"));
+    return Json::object();
+  }
   if (op == "state")
     return {{"state", nameOf(stagehand().state(event.text("id")))}, {"uses", stagehand().useCount(event.text("id"))}};
   if (op == "keep") {
@@ -323,13 +327,14 @@ Json WeightReplayer::apply(EventReader &event) {
     answer["window"] = stagehand_->window();
     return answer;
   }
-  event.unknownOp(
-      {"start",      "register",         "limits",  "config_case", "score_v0",    "order",        "ring",
-       "restate",    "begin_step",       "phase",   "hints",       "measure",     "before_block", "after_block",
-       "observe",    "promotion",        "loaded",  "load_failed", "load_denied", "evicted",      "drop",
-       "saved_back", "save_back_failed", "changed", "make_room",   "next_use",    "stall",        "state",
-       "keep",       "reserve",          "guest",   "release",     "pool",        "pool_wait",    "abandon_uses",
-       "abort_step", "end_step"});
+  event.unknownOp({"start",        "register",   "limits",           "config_case", "score_v0",
+                   "order",        "ring",       "restate",          "begin_step",  "phase",
+                   "hints",        "measure",    "before_block",     "after_block", "observe",
+                   "promotion",    "loaded",     "load_failed",      "load_denied", "evicted",
+                   "drop",         "saved_back", "save_back_failed", "changed",     "make_room",
+                   "next_use",     "stall",      "in_time",          "state",       "keep",
+                   "reserve",      "guest",      "release",          "pool",        "pool_wait",
+                   "abandon_uses", "abort_step", "end_step"});
 }
 
 std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) { return std::make_unique<WeightReplayer>(log); }

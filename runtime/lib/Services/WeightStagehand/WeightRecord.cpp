@@ -20,6 +20,15 @@ static constexpr double trendMiB = 50;
 
 void WeightStagehand::addStall(double milliseconds) { counts_->stallMs += milliseconds; }
 
+void WeightStagehand::inTime(std::string_view id) {
+  if (find(id); counts_->late == 0)
+    throw Error(ErrorCode::StateTransition,
+                "weight stagehand: block \"" + std::string(id) + "\" was in time, and none of the step was late");
+  --counts_->late;
+  --counts_->stalls;
+  ++counts_->hits;
+}
+
 std::string WeightStagehand::addPoolWait(std::string_view id, double milliseconds) {
   return slabs_.addWait(find(id).id, milliseconds);
 }

@@ -257,7 +257,7 @@ WeightActions WeightStagehand::afterBlock(std::string_view id, const BlockOutput
   Block &block = find(id);
   if (block.uses == 0)
     throw Error(ErrorCode::StateTransition, text(id) + " is released more often than it was used");
-  if (block.state != BlockState::GpuReady)
+  if (block.state != BlockState::GpuReady && block.state != BlockState::Prefetching)
     throw Error(ErrorCode::StateTransition,
                 text(id) + " has run, and it is " + std::string(nameOf(block.state)) + ": report its load first");
   --block.uses;

@@ -127,6 +127,13 @@ void WeightStreamer::Impl::takeObservations(bool all) {
     looks.pop_front();
     take(look);
   }
+  while (!waits.empty() && (all || device->isDone(waits.front().done))) {
+    Wait wait = std::move(waits.front());
+    waits.pop_front();
+    if (wait.isLate && !wait.watch->isLate)
+      policy->inTime(wait.block->id);
+    policy->addStall(1000 * wait.watch->seconds());
+  }
   while (!runs.empty() && device->isDone(runs.front().done)) {
     Run run = std::move(runs.front());
     runs.pop_front();

@@ -254,6 +254,10 @@ WeightActions RecordedWeights::makeRoom(int64_t bytes) {
   return tell([&] { return policy_.makeRoom(bytes); }, [&] { return Line("make_room").with("bytes", bytes); });
 }
 
+void RecordedWeights::inTime(std::string_view id) {
+  tell([&] { policy_.inTime(id); }, [&] { return Line("in_time").with("id", id); });
+}
+
 void RecordedWeights::addStall(double milliseconds) {
   tell([&] { policy_.addStall(milliseconds); }, [&] { return Line("stall").with("ms", milliseconds); });
 }

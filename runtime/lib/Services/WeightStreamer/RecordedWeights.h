@@ -59,6 +59,7 @@ public:
   WeightActions drop(std::string_view id);
   WeightActions makeRoom(int64_t bytes);
   void addStall(double milliseconds);
+  void inTime(std::string_view id);
   std::string addPoolWait(std::string_view id, double milliseconds);
   void abortStep();
   void abandonUses();

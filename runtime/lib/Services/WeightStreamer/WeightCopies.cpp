@@ -7,8 +7,9 @@
 //
 // A load is queued whole: reads of files run on the queue of the link, so that
 // no page fault stops the thread that submits, then copies into the slot, which
-// wait there for whoever used it last. It is known to have ended at the next
-// event; only then is its block used.
+// wait there for whoever used it last, and are tried once more there. What reads
+// the block waits in the compute queue, and fails there if the load has; that the
+// load has ended, and how, is heard at a later event, and before the optimizer.
 //
 //===----------------------------------------------------------------------===//
 
@@ -59,6 +60,7 @@ void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
 void WeightStreamer::Impl::load(Block &block, Priority priority) {
   block.slot = std::move(freeSlots.front());
   freeSlots.pop_front();
+  block.isRetry = false;
   if (!queueLoad(block, priority)) {
     release(block);
     return carryOut(policy->loadDenied(block.id));
@@ -73,6 +75,7 @@ bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
     return false;
   block.error.reset();
   block.lost = nullptr;
+  block.retries.clear();
   block.slot->forgetOutcome();
   block.copyWatch = std::make_shared<LoadWatch>();
   TransferOptions how;
@@ -109,6 +112,7 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
   for (const Weight *weight : block.weights) {
     Tensor target = Tensor::in(block.slot, weight->desc);
     how.consumer = weight->consumer;
+    how.retries = block.retries.emplace_back(std::make_shared<TransferRetries>(block.isRetry ? 0 : 1));
     if (weight->slab) {
       startClock(block, {}); // its codes lie elsewhere first
       try {
@@ -164,26 +168,31 @@ Tensor WeightStreamer::Impl::stage(Block &block, const Weight &weight, uint64_t 
   return tensor;
 }
 
+static bool isWorthRetrying(ErrorCode code) {
+  return code != ErrorCode::SourceChanged && code != ErrorCode::ChecksumMismatch && code != ErrorCode::FileCorrupt;
+}
+
 void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, const Tensor &target) {
   Storage &storage = *target.storage();
   auto read = [file = weight.file, entry = weight.entry, data = target.bytes(), outcome = storage.outcome(),
-               watch = block.copyWatch, clock = device.get()] {
+               watch = block.copyWatch, retries = block.retries.back(), clock = device.get()] {
     double begin = clock->seconds();
-    try {
-      file->checkUnchanged();
-      file->read(*entry, 0, {data, entry->bytes});
-      file->checkUnchanged();
-    } catch (const Error &error) {
-      outcome->fail(error);
-    }
+    for (bool again = true; std::exchange(again, false);)
+      try {
+        file->checkUnchanged();
+        file->read(*entry, 0, {data, entry->bytes});
+        file->checkUnchanged();
+      } catch (const Error &error) {
+        again = isWorthRetrying(error.code()) && retries->used < retries->allowed;
+        if (again)
+          ++retries->used;
+        else
+          outcome->fail(error);
+      }
     watch->addRead(clock->seconds() - begin);
   };
   uint64_t entry = device->enqueue(Queue::HostToDevice, storage.uses(), Work{std::move(read), {}, "read weights"});
   storage.addWrite(Fence(Queue::HostToDevice, entry));
-}
-
-static bool isWorthRetrying(ErrorCode code) {
-  return code != ErrorCode::SourceChanged && code != ErrorCode::ChecksumMismatch && code != ErrorCode::FileCorrupt;
 }
 
 /// The copies of a load have ended, well or not.
@@ -196,13 +205,17 @@ void WeightStreamer::Impl::finishLoad(Block &block, bool isNeeded) {
   block.slabs.clear();
   block.unpinned.clear();
   std::erase(loading, &block);
+  bool isAwaited = std::exchange(block.isAwaited, false);
+  if (std::ranges::any_of(block.retries, [](const auto &each) { return each->used > 0; }))
+    policy->loadFailed(block.id); // and tried again at once
   if (!error) {
     countServed(block);
     carryOut(policy->loaded(block.id, block.copyWatch->times()));
     return;
   }
   LoadFailure failure = policy->loadFailed(block.id);
-  if (failure.retry && isWorthRetrying(error->code())) {
+  if (failure.retry && !isAwaited && isWorthRetrying(error->code())) {
+    block.isRetry = true;
     queueLoad(block, Priority::Required);
     loading.push_back(&block);
     return;
@@ -211,7 +224,7 @@ void WeightStreamer::Impl::finishLoad(Block &block, bool isNeeded) {
     failure = policy->loadFailed(block.id);
   release(block);
   carryOut(failure.actions);
-  if (!isNeeded)
+  if (!isNeeded && !isAwaited)
     return; // it is loaded again when its turn comes, and fails then
   throw error->within("block \"" + block.id + "\"");
 }
@@ -391,6 +404,13 @@ uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
     ~Scope() { is = false; }
   } scope(s.isMakingRoom);
   uint64_t before = ringBytes();
+  // What has run, as far as the policy knows, may leave once it is there.
+  for (const auto &block : s.blocks)
+    if (block->isAwaited && s.policy->useCount(block->id) == 0) {
+      s.device->wait(block->copied);
+      if (!block->slot->failure()) // else the next event says so
+        s.finishLoad(*block, /*isNeeded=*/true);
+    }
   s.carryOut(s.policy->makeRoom(int64_t(std::min<uint64_t>(bytes, INT64_MAX))));
   s.endSaves();
   return before - ringBytes();
@@ -475,16 +495,73 @@ void WeightStreamer::Impl::poll() {
   }
 }
 
-/// Until the block is there, one copy after another.
-void WeightStreamer::Impl::awaitLoad(Block &block) {
+/// Of the program that runs.
+bool WeightStreamer::Impl::isWritten(const Block &block) const {
+  for (size_t i = 0; i < current->inputs.size(); ++i)
+    if (const Weight *weight = current->inputs[i]; weight && weight->block == &block && current->uses.written[i])
+      return true;
+  return false;
+}
+
+/// A block that begins: its program may be queued when this returns. What reads it
+/// waits in the compute queue. The thread waits until the block before has its
+/// weights and runs, so that what it decides is decided by what is on the device then.
+/// What is written in place is there before: a step that is given up must not have
+/// begun to write.
+void WeightStreamer::Impl::bring(Block &block) {
+  bool isQueued = device->hasBytes() && !device->runsInline() && !isWritten(block);
+  poll();
+  BlockState state = policy->state(block.id);
+  if (isQueued ? state != BlockState::GpuReady : state == BlockState::Prefetching) {
+    // Compute has something to do meanwhile, and the load may end.
+    device->wait(isQueued ? started : computed);
+    poll();
+  }
+  growRing(block);
+  BeforeBlock before = policy->beforeBlock(block.id, usedBytes());
+  carryOut(before.actions);
+  if (before.use == BeforeBlock::Use::Hit)
+    return;
+  if (!isQueued) {
+    device->wait(computed);
+    double from = device->seconds();
+    awaitLoad(block, /*isQueued=*/false);
+    return policy->addStall(1000 * (device->seconds() - from));
+  }
+  auto watch = std::make_shared<CopyWait>();
+  bool isLate = before.use == BeforeBlock::Use::Late;
+  device->enqueue(Queue::Compute, {},
+                  Work{[watch, isLate, copied = block.copied, clock = device.get()] {
+                         watch->isLate = !isLate || !clock->isDone(copied);
+                         watch->begin = clock->seconds();
+                       },
+                       {},
+                       "need"});
+  awaitLoad(block, /*isQueued=*/true);
+  block.isAwaited = policy->state(block.id) == BlockState::Prefetching;
+  Fence done(Queue::Compute,
+             device->enqueue(Queue::Compute, block.copied,
+                             Work{[watch, clock = device.get()] { watch->end = clock->seconds(); }, {}, "needed"}));
+  waits.push_back({&block, isLate, watch, done});
+}
+
+/// Until the block is there, or its load is queued if `isQueued`, one copy after
+/// another.
+void WeightStreamer::Impl::awaitLoad(Block &block, bool isQueued) {
+  auto isThere = [&] {
+    BlockState state = policy->state(block.id);
+    return state == BlockState::GpuReady || (isQueued && state == BlockState::Prefetching && !block.error);
+  };
   bool waitsForSlabs = policy->policy().slabs().waits(block.id);
   double from = device->seconds();
-  while (policy->state(block.id) != BlockState::GpuReady) {
+  auto noteSlabs = [&] {
     if (waitsForSlabs && !policy->policy().slabs().waits(block.id)) {
       waitsForSlabs = false;
       if (std::string text = policy->addPoolWait(block.id, 1000 * (device->seconds() - from)); !text.empty())
         options.warn(text);
     }
+  };
+  for (; !isThere(); noteSlabs()) {
     auto own = std::ranges::find(loading, &block);
     if (own != loading.end()) {
       device->wait(block.copied);
@@ -501,6 +578,16 @@ void WeightStreamer::Impl::awaitLoad(Block &block) {
       throw Error(ErrorCode::DeviceOom, "weight streamer: block \"" + block.id +
                                             "\" waits for room that nobody gives: " + policy->describe());
     }
+  }
+}
+
+/// Loads that queued work waits for have ended. Throws if one has failed.
+void WeightStreamer::Impl::settleAwaited() {
+  auto next = [this] { return std::ranges::find_if(loading, [](const Block *block) { return block->isAwaited; }); };
+  for (auto it = next(); it != loading.end(); it = next()) {
+    Block &block = **it;
+    device->wait(block.copied);
+    finishLoad(block, /*isNeeded=*/true);
   }
 }
 

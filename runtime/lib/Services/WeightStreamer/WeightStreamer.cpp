@@ -173,6 +173,7 @@ void WeightStreamer::Impl::stop() {
     claim->scope.release();
   looks.clear();
   runs.clear();
+  waits.clear();
   earlierMost = policy ? policy->policy().ring().most : earlierMost;
   policy.reset();
   freeSlots.clear();
@@ -465,6 +466,8 @@ void WeightStreamer::onPhase(Phase phase) {
   if (phase == Phase::StepEnd)
     return s.endStep(/*aborted=*/false);
   s.poll();
+  if (phase == Phase::Optimizer) // what was computed from a load that failed is not used
+    s.settleAwaited();
   if (phase == Phase::Backward)
     s.readSlabsAhead(s.phases[1]);
   s.policy->enterPhase(stepPhase(phase));
@@ -491,8 +494,12 @@ void WeightStreamer::Impl::beginStep() {
 }
 
 void WeightStreamer::Impl::endStep(bool aborted) {
+  if (!aborted)
+    settleAwaited();
   if (!looks.empty())
     device->wait(looks.back().done);
+  if (!waits.empty())
+    device->wait(waits.back().done);
   takeObservations(/*all=*/true);
   policy->measure(usedBytes(), reservedBytes());
   if (aborted)
@@ -528,8 +535,10 @@ void WeightStreamer::endEvaluation() {
   Impl &s = *impl_;
   if (!s.isEvaluating)
     return;
+  s.settleAwaited();
   s.isEvaluating = false;
   s.runs.clear(); // nothing is recorded
+  s.waits.clear();
   s.carryOut(s.policy->endStep());
   s.setOrders(/*isTraining=*/true);
 }
@@ -539,6 +548,8 @@ void WeightStreamer::endEvaluation() {
 void WeightStreamer::Impl::endCopies() {
   open.clear();
   current = nullptr;
+  for (const auto &block : blocks)
+    block->isAwaited = false;
   while (!saving.empty())
     finishSaveBack(*saving.front());
   while (!loading.empty()) {
@@ -565,6 +576,7 @@ void WeightStreamer::abortEvaluation() {
     return;
   s.device->drain();
   if (std::exchange(s.isEvaluating, false)) {
+    s.waits.clear();
     s.policy->abortStep();
     s.setOrders(/*isTraining=*/true);
   } else {
@@ -600,25 +612,11 @@ void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
   Impl::Block *block = s.current->blocks[index].begins;
   if (!block)
     return;
-  s.poll();
-  if (s.policy->state(block->id) == BlockState::Prefetching && !s.device->isDone(s.computed)) {
-    // Nothing is lost by waiting for the block before: its load may end
-    // meanwhile.
-    s.device->wait(s.computed);
-    s.poll();
-  }
-  s.growRing(*block);
-  BeforeBlock before = s.policy->beforeBlock(block->id, s.usedBytes());
-  s.carryOut(before.actions);
-  if (before.use != BeforeBlock::Use::Hit) {
-    s.device->wait(s.computed);
-    double from = s.device->seconds();
-    s.awaitLoad(*block);
-    s.policy->addStall(1000 * (s.device->seconds() - from));
-  }
+  s.bring(*block);
   block->isUsed = s.inStep;
   block->computeWatch = std::make_shared<Stopwatch>();
   s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/false, block->copied);
+  s.started = Fence(Queue::Compute, s.device->position(Queue::Compute));
 }
 
 void WeightStreamer::onBlockInput(const Program &program, uint32_t input, Tensor &value) {

@@ -9,6 +9,7 @@
 #define SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
 
 #include "../../Tensor/CountNonFinite.h"
+#include "../Memory/BlockClock.h"
 #include "../SquareQ/StoredFile.h"
 #include "RecordedWeights.h"
 #include "segue/runtime/Device/Device.h"
@@ -16,6 +17,7 @@
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -95,6 +97,12 @@ struct WeightStreamer::Impl {
     std::vector<Tensor> unpinned;
     /// What was thrown when its load was queued.
     std::optional<Error> error;
+    /// Of that load, by weight: its second try is made in the queue, so that readers
+    /// may be queued behind it. `isRetry`: it is the second itself.
+    std::vector<std::shared_ptr<TransferRetries>> retries;
+    bool isRetry = false;
+    /// What reads it is queued behind it: if it fails, so do they.
+    bool isAwaited = false;
     /// Programs of the step have read it: what they read next of it is the same.
     bool isUsed = false;
     /// Of that load: the weight that its unit's form could not be had of, though
@@ -125,6 +133,14 @@ struct WeightStreamer::Impl {
   struct Run {
     Block *block;
     std::shared_ptr<const Stopwatch> watch;
+    Fence done;
+  };
+  /// A block that was not there when its use was queued: how long the compute queue
+  /// has waited for it. Late: it may have come in time.
+  struct Wait {
+    Block *block;
+    bool isLate;
+    std::shared_ptr<const CopyWait> watch;
     Fence done;
   };
   /// Somebody's claim on what stays on the device, while his scope lives.
@@ -210,7 +226,10 @@ struct WeightStreamer::Impl {
   void growRing(const Block &next);
   bool isSeenOutside(const Weight &weight) const;
   void poll();
-  void awaitLoad(Block &block);
+  void bring(Block &block);
+  bool isWritten(const Block &block) const;
+  void awaitLoad(Block &block, bool isQueued);
+  void settleAwaited();
   void mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after);
   int64_t usedBytes() const;
   int64_t reservedBytes() const;
@@ -268,11 +287,12 @@ struct WeightStreamer::Impl {
   ProgramPlan *current = nullptr;
   size_t nextBlock = 0;
   std::vector<size_t> open;
-  /// The end of the block that ran last.
-  Fence computed;
+  /// Of the block that ran or runs last: when it had all its weights, and its end.
+  Fence started, computed;
   /// In the order of the compute queue.
   std::deque<Look> looks;
   std::deque<Run> runs;
+  std::deque<Wait> waits;
   /// A block of this step has been reported for NaN or Inf.
   bool hasReported = false;
   int64_t step = 0;

@@ -188,7 +188,9 @@ public:
   /// Throws NameUnknown, InvalidArgument for a block that is in no order, and
   /// DeviceOom with the holders where nothing can leave for it.
   BeforeBlock beforeBlock(std::string_view id);
-  /// Throws StateTransition if it is not in use or has not been loaded.
+  /// Its load may be under way still, if what has run waits for it in a queue: what
+  /// becomes of it is told later. Throws StateTransition if it is not in use or no
+  /// load of it has begun.
   WeightActions afterBlock(std::string_view id, const BlockOutput &output = {});
   /// What a run of the block left behind, where it is known later: the device has
   /// come by. Counts in the step that is current.
@@ -221,6 +223,9 @@ public:
   WeightActions makeRoom(int64_t bytes);
 
   void addStall(double milliseconds);
+  /// The block, whose copy was under way when its use was queued, was there when
+  /// the device came to it: that was a hit.
+  void inTime(std::string_view id);
   /// A block that was needed has waited so long for slabs of the pool. Returns a
   /// warning if that was 100 ms or more, or nothing.
   std::string addPoolWait(std::string_view id, double milliseconds);

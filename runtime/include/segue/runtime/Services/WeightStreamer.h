@@ -33,9 +33,11 @@
 // and Inf in the queue that computes it; STEP_END waits for the last of these.
 //
 // Everything is queued: a load waits for what used its slot before, a block for
-// its load, in the queues of the device. The thread waits where a block begins
-// whose load has not ended when the block before has. That thread is the one
-// that submits.
+// its load, in the queues of the device. A load that has failed, both times, fails
+// what is queued behind it, and is thrown at a later event: at the latest when the
+// optimizer begins, or the step ends. The thread, which is the one that submits,
+// stays a block ahead of compute where loads are under way; before a block that is
+// written in place it waits for the load.
 //
 //===----------------------------------------------------------------------===//
 
