@@ -55,7 +55,8 @@ TEST_P(WeightRingTest, PlannedTrainsBlocksOfUnequalSize) {
 // The record of the last of some steps. `seenOutside`: somebody else has handles of
 // the weights, so that each is read anew in every step.
 static Json settled(const std::string &policy, ChainSize first, int64_t slots, bool seenOutside, int64_t window = 2) {
-  DeviceRef device = Device::open("sim:dram=4MiB,link=50MB/s");
+  // 3.3 ms for 16 KiB: what a busy machine adds now and then is little beside it.
+  DeviceRef device = Device::open("sim:dram=4MiB,link=5MB/s");
   Model model(device, first, {.layers = 1, .isTrained = true});
   std::vector<Tensor> handles;
   for (size_t i = 0; seenOutside && i < model.layers(0); ++i)
@@ -83,9 +84,11 @@ TEST(WeightRingPlans, PlannedLoadsAheadAsStaticDoes) {
 }
 
 // The scores of the static policy drive out the large block, whose bytes are most;
-// a plan keeps it, and less crosses the link.
+// a plan keeps it, and less crosses the link: the others, as compute is short beside
+// their loads, 12 or 13 times, with and without a window.
 TEST(WeightRingPlans, PlannedKeepsWhatTakesLongest) {
-  Json fixed = settled("static", uneven, 4, false), planned = settled("planned", uneven, 4, false);
+  static constexpr ChainSize large{.layers = 15, .isTrained = false, .firstLayers = 8};
+  Json fixed = settled("static", large, 4, false), planned = settled("planned", large, 4, false);
   EXPECT_LT(planned["h2d_bytes"], fixed["h2d_bytes"]) << planned << fixed;
   EXPECT_LT(planned["copy_time_ms"], fixed["copy_time_ms"]) << planned << fixed;
 }
