@@ -380,8 +380,7 @@ protected:
   fs::path folder, path;
 };
 
-// Through slabs of the pool, and, where a slab is too small for a weight,
-// through other memory.
+// Through slabs of the pool.
 TEST_F(WeightFileTest, StreamsFromSafetensors) {
   Model resident(device, frozen, trained), model(device, frozen, trained);
   resident.placeAll();

@@ -131,9 +131,7 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
       startClock(block, {});
       serve(*options.slab, weight->source.name, target, how, /*isNeeded=*/true);
     } else if (weight->file) {
-      Tensor staged = stage(block, *weight, slabOffset);
-      startClock(block, free);
-      engine.copyInto(staged, target, how);
+      queueFile(block, *weight, how, slabOffset, free);
     } else {
       startClock(block, free);
       engine.copyInto(weight->source.host, target, how);
@@ -141,46 +139,99 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
   }
 }
 
-/// Queues the read of a weight into page-locked memory, or, where that has no
-/// room for it in one piece, into other memory of the host.
-Tensor WeightStreamer::Impl::stage(Block &block, const Weight &weight, uint64_t &slabOffset) {
-  TensorDesc desc(weight.entry->shape, *weight.entry->element, Layout{.space = Space::HostPinned});
-  uint64_t bytes = desc.spanBytes(), slabBytes = pool ? pool->classBytes(0) : 0;
-  Tensor tensor;
-  bool fits = !block.slabs.empty() && slabOffset + bytes <= slabBytes;
-  if (!fits && bytes <= slabBytes)
-    if (auto slab = pool->tryTake(0)) {
-      slab->storage->forgetOutcome();
-      block.slabs.push_back(std::move(*slab));
-      slabOffset = 0;
-      fits = true;
-    }
-  if (fits) {
-    desc.layout.offset = slabOffset;
-    desc.layout.alignment = 64;
-    slabOffset = (slabOffset + bytes + 511) / 512 * 512;
-    tensor = Tensor::in(block.slabs.back().storage, std::make_shared<const TensorDesc>(std::move(desc)));
-  } else {
-    tensor = Tensor::onHost(device, weight.entry->shape, *weight.entry->element);
-    block.unpinned.push_back(tensor);
+/// True if the bytes of the file are those of the device.
+static bool isStoredAsWanted(const SafetensorsEntry &entry, const TensorDesc &wanted) {
+  const Layout &layout = wanted.layout;
+  return *entry.element == wanted.element && !isQuantized(layout.storage) && layout.tile.empty() &&
+         (layout.strides.empty() || layout.strides == denseStrides(wanted.shape));
+}
+
+/// Bytes of the file that are copied together: what is not converted is cut
+/// anywhere, what is converted between rows, and what lies in another order not at all.
+static uint64_t unitOf(const SafetensorsEntry &entry, const TensorDesc &wanted) {
+  if (isStoredAsWanted(entry, wanted))
+    return 1;
+  bool hasRows = !isQuantized(wanted.layout.storage) && wanted.layout.tile.empty() && !entry.shape.empty() &&
+                 entry.shape.front() > 0;
+  return hasRows ? std::max<uint64_t>(entry.bytes / uint64_t(entry.shape.front()), 1) : entry.bytes;
+}
+
+/// Bytes [from, from + bytes) of a weight, as they are in the file and as they are
+/// in the slot.
+static std::pair<TensorDesc, TensorDesc> partOf(const SafetensorsEntry &entry, const TensorDesc &wanted, uint64_t from,
+                                                uint64_t bytes) {
+  TensorDesc stored(entry.shape, *entry.element), placed = wanted;
+  if (bytes == entry.bytes)
+    return {stored, placed};
+  if (isStoredAsWanted(entry, wanted)) {
+    stored = placed = TensorDesc({int64_t(bytes)}, ElementType::i8);
+    placed.layout.space = wanted.layout.space;
+    placed.layout.offset = wanted.layout.offset + from;
+    placed.layout.alignment = 1;
+    return {stored, placed};
   }
-  readInto(block, weight, tensor);
-  return tensor;
+  uint64_t row = entry.bytes / uint64_t(entry.shape.front());
+  stored.shape.front() = placed.shape.front() = int64_t(bytes / row);
+  placed.layout.strides = wanted.strides();
+  placed.layout.offset += from / row * uint64_t(wanted.strides().front()) * byteSize(wanted.element);
+  placed.layout.alignment = 1;
+  return {stored, placed};
+}
+
+/// Queues the reads of a weight into page-locked memory and their copies, one after
+/// the other: what does not fit into a slab goes through several. What has no place in
+/// any, as there is no pool or one row is more than a slab, goes through other memory
+/// of the host.
+void WeightStreamer::Impl::queueFile(Block &block, const Weight &weight, const TransferOptions &how,
+                                     uint64_t &slabOffset, const Fence &free) {
+  static constexpr uint64_t alignment = 64; // of what is converted
+  const SafetensorsEntry &entry = *weight.entry;
+  uint64_t unit = unitOf(entry, *weight.desc), slabBytes = pool ? pool->classBytes(0) : 0;
+  if (unit > 1)
+    slabOffset = (slabOffset + alignment - 1) / alignment * alignment;
+  for (uint64_t from = 0, bytes = 0; from < entry.bytes; from += bytes) {
+    uint64_t left = block.slabs.empty() || slabOffset >= slabBytes ? 0 : slabBytes - slabOffset;
+    if (left < unit && unit <= slabBytes)
+      if (auto slab = pool->tryTake(0)) {
+        slab->storage->forgetOutcome();
+        block.slabs.push_back(std::move(*slab));
+        slabOffset = 0;
+        left = slabBytes;
+      }
+    bool fits = left >= unit;
+    bytes = std::min(fits ? left / unit * unit : UINT64_MAX, entry.bytes - from);
+    auto [stored, placed] = partOf(entry, *weight.desc, from, bytes);
+    Tensor staged;
+    if (fits) {
+      stored.layout.space = Space::HostPinned;
+      stored.layout.offset = slabOffset;
+      stored.layout.alignment = 1;
+      slabOffset += bytes;
+      staged = Tensor::in(block.slabs.back().storage, std::make_shared<const TensorDesc>(std::move(stored)));
+    } else {
+      staged = Tensor::onHost(device, stored.shape, stored.element);
+      block.unpinned.push_back(staged);
+    }
+    readInto(block, weight, from, staged);
+    startClock(block, free);
+    engine.copyInto(staged, Tensor::in(block.slot, std::make_shared<const TensorDesc>(std::move(placed))), how);
+  }
 }
 
 static bool isWorthRetrying(ErrorCode code) {
   return code != ErrorCode::SourceChanged && code != ErrorCode::ChecksumMismatch && code != ErrorCode::FileCorrupt;
 }
 
-void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, const Tensor &target) {
+void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, uint64_t from, const Tensor &target) {
   Storage &storage = *target.storage();
-  auto read = [file = weight.file, entry = weight.entry, data = target.bytes(), outcome = storage.outcome(),
-               watch = block.copyWatch, retries = block.retries.back(), clock = device.get()] {
+  auto read = [file = weight.file, entry = weight.entry, from, data = target.bytes(), bytes = target.desc().spanBytes(),
+               outcome = storage.outcome(), watch = block.copyWatch, retries = block.retries.back(),
+               clock = device.get()] {
     double begin = clock->seconds();
     for (bool again = true; std::exchange(again, false);)
       try {
         file->checkUnchanged();
-        file->read(*entry, 0, {data, entry->bytes});
+        file->read(*entry, from, {data, size_t(bytes)});
         file->checkUnchanged();
       } catch (const Error &error) {
         again = isWorthRetrying(error.code()) && retries->used < retries->allowed;

@@ -207,8 +207,9 @@ struct WeightStreamer::Impl {
   void load(Block &block, Priority priority);
   bool queueLoad(Block &block, Priority priority);
   void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
-  Tensor stage(Block &block, const Weight &weight, uint64_t &slabOffset);
-  void readInto(const Block &block, const Weight &weight, const Tensor &target);
+  void queueFile(Block &block, const Weight &weight, const TransferOptions &how, uint64_t &slabOffset,
+                 const Fence &free);
+  void readInto(const Block &block, const Weight &weight, uint64_t from, const Tensor &target);
   void startClock(Block &block, const Fence &after);
   void finishLoad(Block &block, bool isNeeded);
   void evict(Block &block, bool saveBack);
