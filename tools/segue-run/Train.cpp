@@ -52,6 +52,35 @@ static void printStep(const StepResult &result, double seconds, bool json) {
   std::fflush(stdout);
 }
 
+namespace {
+/// The time of the machine, or of a device that has its own.
+class Clock {
+public:
+  explicit Clock(const Device &device) : device_(device), begin_(now()) {}
+  double seconds() const { return now() - begin_; }
+
+private:
+  double now() const {
+    std::chrono::duration<double> real = std::chrono::steady_clock::now().time_since_epoch();
+    return device_.hasBytes() ? real.count() : device_.seconds();
+  }
+
+  const Device &device_;
+  double begin_;
+};
+} // namespace
+
+/// Of a step on a device without bytes: there is no loss, and time is its own.
+static void printVirtualStep(int64_t step, double seconds, uint64_t peakBytes, bool json) {
+  if (json)
+    std::printf("%s\n",
+                nlohmann::ordered_json{{"step", step}, {"seconds", seconds}, {"peak_bytes", peakBytes}}.dump().c_str());
+  else
+    std::printf("step %lld simulated: %.3f ms, peak %.2f MiB\n", (long long)step, seconds * 1e3,
+                double(peakBytes) / 1048576);
+  std::fflush(stdout);
+}
+
 /// What Selective Precision chooses for, and what it leaves as it is.
 static void printUnits(const Session &session) {
   const Json report = session.services() ? session.services()->precisionReport() : Json();
@@ -64,10 +93,23 @@ static void printUnits(const Session &session) {
     std::fprintf(stderr, "  stays  %-30s %s\n", name.c_str(), reason.get<std::string>().c_str());
 }
 
+static void refuseValues(const TrainOptions &options) {
+  if (!options.data.empty() || !options.inputs.empty() || !options.parameters.empty() || !options.weights.empty() ||
+      !options.resume.empty() || !options.save.empty() || options.verifyInvariance)
+    throw Error(ErrorCode::InvalidArgument,
+                "device \"" + options.device +
+                    "\" computes nothing: there are no values to give it or to compare; leave out --data, --input, "
+                    "--parameter, --weights, --resume, --save and --verify-invariance");
+}
+
 int train(const TrainOptions &options) {
-  if (options.verifyInvariance)
-    return verifyInvariance(options);
   DeviceRef device = Device::open(options.device);
+  if (!device->hasBytes())
+    refuseValues(options);
+  if (options.verifyInvariance) {
+    device = nullptr;
+    return verifyInvariance(options);
+  }
   std::optional<StepTrace> trace;
   if (!options.trace.empty())
     trace.emplace(device, options.report.empty() ? StepTrace::Memory::Totals : StepTrace::Memory::ByRole);
@@ -94,7 +136,9 @@ int train(const TrainOptions &options) {
     // The first step plans and warms up: it counts only if it is the only one.
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
       setProfiling(session, true);
-    auto begin = std::chrono::steady_clock::now();
+    if (!device->hasBytes())
+      device->memory().resetPeak();
+    Clock clock(*device);
     StepResult result;
     try {
       result = session.step(batches, options.lr);
@@ -103,11 +147,16 @@ int train(const TrainOptions &options) {
         report->write(options.report); // of what came before the failure
       throw;
     }
-    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    total += i ? seconds.count() : 0;
+    if (!device->hasBytes())
+      device->drain();
+    double seconds = clock.seconds();
+    total += i ? seconds : 0;
     if (report)
-      report->addStep(result, seconds.count());
-    printStep(result, seconds.count(), options.json);
+      report->addStep(result, seconds);
+    if (device->hasBytes())
+      printStep(result, seconds, options.json);
+    else
+      printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
     if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps)
       session.save(options.save);
   }

@@ -9,6 +9,7 @@
 #include "Binaries.h"
 #include "TensorText.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/StepTwin.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include <cstdio>
@@ -26,6 +27,8 @@ static Session makeSession(const DeviceRef &device, const TrainOptions &options,
 }
 
 static void setValues(Session &session, const TrainOptions &options) {
+  if (!session.device()->hasBytes())
+    session.allocateParameters();
   if (!options.weights.empty())
     for (const std::string &unused : session.loadWeights(options.weights))
       std::fprintf(stderr, "segue-run: %s: no module has a parameter \"%s\"\n", options.weights.c_str(),
@@ -36,6 +39,15 @@ static void setValues(Session &session, const TrainOptions &options) {
   }
   if (!options.resume.empty())
     session.load(options.resume);
+}
+
+static std::vector<Wire> wiresOf(const Session &session, const TrainOptions &options) {
+  std::vector<SessionModule> modules;
+  for (const Module &module : session.modules())
+    modules.push_back({.name = module.name(), .binary = module.binary()});
+  SessionOptions given;
+  addTiesAndWires(given, modules, {}, options.wires);
+  return given.wires;
 }
 
 std::optional<std::string> readTrainingData(const TrainOptions &options) {
@@ -52,6 +64,8 @@ TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &option
       throw Error(ErrorCode::InvalidArgument, "--input " + argument + ": training binds by name; write name=tensor");
     fixed_[named.name] = parseTensor(device, named.text);
   }
+  if (!device->hasBytes())
+    fixed_ = batchWithoutValues(device, session.modules(), wiresOf(session, options));
   if (text)
     windows_.emplace(session, *text, options.tokens, options.targets);
 }

@@ -161,7 +161,9 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
                     "train with and without memory services under several caps; status 1 if a bit differs");
   addCommon(command, options);
   command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
-                  "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors");
+                  "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors\n"
+                  "On a device of virtual time, sim:virtual,..., the run is rehearsed without weights and\n"
+                  "batches: seconds and peak of each step.");
 }
 
 static void addPlan(CLI::App &app, PlanOptions &options) {

@@ -10,6 +10,7 @@
 #include "segue/runtime/Plan/InfeasibleBudget.h"
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <queue>
@@ -69,12 +70,29 @@ static void checkProfile(const StepProfile &profile) {
              " bytes may be away, but only " + std::to_string(profile.events[event].peakBytes) + " are live");
 }
 
+void ResidencyPlanner::followLink() {
+  double linkFree = 0, bytes = 0, busy = 0, now = 0;
+  double rate = profile_.link.h2dBytesPerSecond;
+  for (const StepEvent &event : profile_.events) {
+    begins_.push_back(now);
+    free_.push_back(now - busy + std::max(0.0, linkFree - now));
+    if (event.h2dBytes) {
+      linkFree = std::max(now, linkFree) + double(event.h2dBytes) / rate;
+      bytes += double(event.h2dBytes);
+      busy += double(event.h2dBytes) / rate;
+    }
+    double waited = now + event.linkWaitSeconds;
+    awaited_.push_back(event.linkWaitSeconds > 0 ? bytes - std::max(0.0, linkFree - waited) * rate : 0);
+    now += event.seconds;
+  }
+  begins_.push_back(now);
+  free_.push_back(now - busy + std::max(0.0, linkFree - now));
+}
+
 ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(profile)) {
   checkProfile(profile_);
   const auto &events = profile_.events;
-  begins_.push_back(0);
-  for (const StepEvent &event : events)
-    begins_.push_back(begins_.back() + event.seconds);
+  followLink();
 
   // Those first that free most for the least use of the link; one that is needed
   // again within the link's round trip leaves last of all. Saved tensors use the
@@ -162,12 +180,13 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target, const std::vector<uint3
   // and before it what the link has to bring by then.
   std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(gaps[gap].needed, gap); });
   plan.away.resize(chosen.size());
-  double linkFree = begins_.back();
+  // Of the link's time what weights leave of it counts.
+  double linkFree = free_.back();
   for (size_t i = chosen.size(); i-- > 0;) {
     const ResidencyGap &gap = gaps[chosen[i]];
-    linkFree = std::min(linkFree, begins_[gap.needed]) - returnMargin * inSeconds(gap, profile_.link);
-    auto after = std::upper_bound(begins_.begin(), begins_.end(), linkFree);
-    uint32_t event = after == begins_.begin() ? 0 : uint32_t(after - begins_.begin() - 1);
+    linkFree = std::min(linkFree, free_[gap.needed]) - returnMargin * inSeconds(gap, profile_.link);
+    auto after = std::upper_bound(free_.begin(), free_.end(), linkFree);
+    uint32_t event = after == free_.begin() ? 0 : uint32_t(after - free_.begin() - 1);
     plan.away[i] = {chosen[i], std::clamp(event, gap.passesEnd() ? 0 : gap.leaves + 1, gap.needed)};
   }
   // The earliest need is first to get memory; the link brings in this order.
@@ -225,6 +244,12 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, ui
   uint64_t leavingBytes = 0;
   std::vector<double> gone(count), back(count);
   double now = 0, outFree = 0, inFree = 0;
+  // Of what comes besides: how much has come when.
+  struct Arrival {
+    double bytes, done;
+  };
+  std::deque<Arrival> arrivals;
+  double besides = 0;
   size_t nextLeave = 0, nextReturn = 0, nextNeed = 0;
   for (uint32_t event = 0; event < profile_.events.size(); ++event) {
     for (; nextLeave < count && gapOf(byLeave[nextLeave]).leaves == event; ++nextLeave) {
@@ -243,13 +268,26 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, ui
     }
     for (; nextNeed < count && gapOf(byNeed[nextNeed]).needed == event; ++nextNeed)
       now = std::max(now, back[byNeed[nextNeed]]);
+    const StepEvent &step = profile_.events[event];
+    if (step.h2dBytes) {
+      inFree = std::max(now, inFree) + double(step.h2dBytes) / link.h2dBytesPerSecond;
+      arrivals.push_back({besides += double(step.h2dBytes), inFree});
+    }
+    if (step.linkWaitSeconds > 0) {
+      while (arrivals.size() > 1 && arrivals.front().bytes < awaited_[event])
+        arrivals.pop_front();
+      if (!arrivals.empty()) {
+        double later = std::max(0.0, arrivals.front().bytes - awaited_[event]) / link.h2dBytesPerSecond;
+        now = std::max(now, arrivals.front().done - later);
+      }
+    }
     // What is taken now may be what is still being copied out.
     while (!leaving.empty() && (leaving.top().done <= now || plan.curve[event] + leavingBytes > target)) {
       now = std::max(now, leaving.top().done);
       leavingBytes -= leaving.top().bytes;
       leaving.pop();
     }
-    now += profile_.events[event].seconds;
+    now += step.seconds - step.linkWaitSeconds;
   }
   return {now, std::max({now, outFree, inFree})};
 }

@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Plan/StepRecorder.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <utility>
 
 namespace segue::inline runtime {
@@ -19,11 +20,14 @@ void StepRecorder::closeEvent() {
   // that of the work submitted since.
   device_.wait(Fence(Queue::Compute, device_.position(Queue::Compute)));
   double now = device_.seconds();
+  uint64_t queued = device_.transfer().counters().h2dBytes;
   if (!profile_.events.empty()) {
     profile_.events.back().peakBytes = device_.memory().peakBytes(Space::DeviceDram);
     profile_.events.back().seconds = now - eventBegan_;
+    profile_.events.back().h2dBytes = queued - h2dBegan_;
   }
   eventBegan_ = now;
+  h2dBegan_ = queued;
   device_.memory().resetPeak();
 }
 

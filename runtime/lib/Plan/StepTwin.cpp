@@ -100,7 +100,10 @@ private:
 class StepTwin::WithWeights final : public ForwardEvents<> {
 public:
   WithWeights(const DeviceRef &device, TwinWeights weights)
-      : streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
+      : device_(device), streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
+
+  /// Told how long blocks wait; may be null.
+  StepRecorder *recorder = nullptr;
 
   WeightStreamer &streamer() { return streamer_; }
 
@@ -110,7 +113,10 @@ public:
   }
   void onBlockBegin(const Program &program, std::string_view block) override {
     ForwardEvents::onBlockBegin(program, block);
+    double begin = device_->seconds();
     streamer_.onBlockBegin(program, block);
+    if (recorder)
+      recorder->waitedForLink(device_->seconds() - begin);
   }
   void onBlockEnd(const Program &program) override {
     ForwardEvents::onBlockEnd(program);
@@ -138,6 +144,7 @@ private:
     return config;
   }
 
+  DeviceRef device_;
   WeightStreamer streamer_;
   /// Inputs by program that it brings.
   std::set<std::tuple<const void *, size_t, uint32_t>> mine_;
@@ -184,9 +191,7 @@ static LinkSpeed linkOf(std::string_view spec) {
   return {profile.h2dBytesPerSecond, profile.d2hBytesPerSecond, profile.latencySeconds};
 }
 
-/// What the modules do not give each other by rule 3 of Wiring.h, as far as
-/// shapes tell.
-static TensorMap makeBatch(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
+TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
   TensorMap batch;
   for (size_t m = 0; m < modules.size(); ++m) {
     const Module *previous = m ? &modules[m - 1] : nullptr;
@@ -234,7 +239,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
   std::vector<Wire> wires = options.wires;
   state.session.emplace(state.device, std::move(modules), std::move(options));
   state.session->allocateParameters();
-  state.batches.assign(microBatches, makeBatch(state.device, state.session->modules(), wires));
+  state.batches.assign(microBatches, batchWithoutValues(state.device, state.session->modules(), wires));
 }
 
 StepTwin::~StepTwin() = default;
@@ -251,7 +256,11 @@ StepProfile StepTwin::record() {
   state.step(&*state.activations);
   StepRecorder recorder(*state.device);
   recorder.target = &*state.activations;
+  if (state.weights)
+    state.weights->recorder = &recorder;
   state.step(&recorder);
+  if (state.weights)
+    state.weights->recorder = nullptr;
   StepProfile profile = recorder.takeProfile(state.link);
   // Everything leaves once: what frees nothing then never does.
   ResidencyPlan everything;

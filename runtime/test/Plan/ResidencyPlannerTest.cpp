@@ -67,6 +67,14 @@ void addResident(StepProfile &profile, const std::string &name, std::vector<uint
       add(touched[i] + 1, touched[i + 1], 0);
 }
 
+/// Weights of `bytes` are queued at `event`; the work of `waits` has to wait for
+/// them that long.
+void addWeights(StepProfile &profile, uint32_t event, uint64_t bytes, uint32_t waits, double seconds) {
+  profile.events[event].h2dBytes += bytes;
+  profile.events[waits].linkWaitSeconds = seconds;
+  profile.events[waits].seconds += seconds;
+}
+
 /// A step whose saves, restores, weights and times are random.
 StepProfile makeRandom(std::mt19937 &random) {
   auto pick = [&](uint64_t low, uint64_t high) { return std::uniform_int_distribution<uint64_t>(low, high)(random); };
@@ -327,3 +335,41 @@ TEST(ResidencyPlanner, TheSmallestBudgetIsTheSmallestOfAllSubsets) {
 }
 
 } // namespace
+
+// Events 0 to 5 save and 6 to 11 need, a second each; the link brings a tensor in
+// one. It has no time from 8 to 11 where weights come.
+TEST(ResidencyPlanner, WhatReturnsTakesTheTimeThatWeightsLeaveOfTheLink) {
+  StepProfile profile = makeStack(6, 10, 0, 1, 10);
+  auto returnOf = [](const StepProfile &profile) {
+    ResidencyPlanner planner(profile);
+    const ResidencyPlan &plan = planner.plan(50);
+    EXPECT_EQ(plan.away.size(), 1u);
+    EXPECT_EQ(profile.gaps[plan.away[0].gap].tensor, "b0");
+    EXPECT_DOUBLE_EQ(plan.stallSeconds, 0);
+    return plan.away[0].returns;
+  };
+  EXPECT_EQ(returnOf(profile), 9u); // just in time for 11, with a margin
+  addWeights(profile, 8, 30, 10, 0);
+  EXPECT_EQ(returnOf(profile), 7u); // as soon as there is room, before the weights
+}
+
+// The link brings weights all the time, a second's in each second, and the last
+// of them are awaited: whatever returns before makes them later by as much.
+TEST(ResidencyPlanner, WhatReturnsHoldsUpWeightsThatAreAwaited) {
+  StepProfile idle = makeStack(6, 5, 0, 1, 10);
+  idle.events[11].seconds += 1;
+  StepProfile busy = idle;
+  for (StepEvent &event : busy.events)
+    event.h2dBytes = 10;
+  busy.events[11].linkWaitSeconds = 1;
+  auto stallOf = [](const StepProfile &profile) {
+    ResidencyPlanner planner(profile);
+    EXPECT_DOUBLE_EQ(planner.unconstrained().stallSeconds, 0);
+    const ResidencyPlan &plan = planner.plan(20);
+    EXPECT_EQ(plan.away.size(), 2u);
+    return plan.stallSeconds;
+  };
+  // Two returns of half a second each.
+  EXPECT_DOUBLE_EQ(stallOf(idle), 0);
+  EXPECT_DOUBLE_EQ(stallOf(busy), 1);
+}

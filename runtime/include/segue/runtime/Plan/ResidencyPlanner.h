@@ -79,6 +79,7 @@ public:
   const ResidencyPlan &plan(uint64_t budgetBytes) const;
 
 private:
+  void followLink();
   ResidencyPlan planFor(uint64_t target, const std::vector<uint32_t> &preferred) const;
   /// When the compute queue, and all queues, have done the step.
   struct Times {
@@ -89,6 +90,11 @@ private:
   StepProfile profile_;
   /// When each event happens if nothing leaves; one more for the end.
   std::vector<double> begins_;
+  /// How long the way to the device has been free until then, where nothing leaves.
+  std::vector<double> free_;
+  /// What must have come of StepEvent::h2dBytes, all events together, before the
+  /// work of an event begins; 0 where nothing was waited for.
+  std::vector<double> awaited_;
   uint32_t tightest_ = 0;
   /// Ascending targets, each by several preferences; the last is without any
   /// departure.

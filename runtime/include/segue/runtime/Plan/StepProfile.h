@@ -42,6 +42,11 @@ struct StepEvent {
   uint64_t liveBytes = 0, peakBytes = 0;
   /// What the work submitted until the next event takes on the device.
   double seconds = 0;
+  /// Of it, before the work: how long it waits for weights that come over the link.
+  double linkWaitSeconds = 0;
+  /// What is queued to the device until the next event, and is none of a gap: such
+  /// weights.
+  uint64_t h2dBytes = 0;
 };
 
 /// "phase", "block_begin", ...

@@ -52,6 +52,9 @@ public:
   void onAccumulate(Tensor &sum, Tensor &gradient) override;
   void onAccumulated(Tensor &sum) override;
 
+  /// After the event that was told last, who submits has waited for the link.
+  void waitedForLink(double seconds) { profile_.events.back().linkWaitSeconds += seconds; }
+
   /// The events since the last STEP_BEGIN, up to now. The recorder begins anew.
   StepProfile takeProfile(const LinkSpeed &link);
 
@@ -95,6 +98,8 @@ private:
   /// What a sum is that is being added to.
   std::optional<uint32_t> summed_;
   double eventBegan_ = 0;
+  /// Queued to the device when the event was told.
+  uint64_t h2dBegan_ = 0;
 };
 
 } // namespace segue::inline runtime

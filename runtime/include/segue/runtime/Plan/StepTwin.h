@@ -32,6 +32,10 @@ namespace segue::inline runtime {
 /// own: nothing can leave it.
 std::string virtualTwin(const Device &device, std::string_view speed = {});
 
+/// Inputs without values: what the modules do not give each other by rule 3 of
+/// Wiring.h, as far as shapes tell.
+TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires);
+
 /// The most bytes live at once in a space during a phase.
 struct PhasePeak {
   Phase phase = Phase::StepBegin;
