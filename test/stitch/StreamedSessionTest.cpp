@@ -101,6 +101,39 @@ TEST_P(StreamedSessionTest, TrainsToTheSameBits) {
   EXPECT_GE(rings.size(), 3u);
 }
 
+// A gradient whose block has left is where the optimizer's program declares its
+// input, in the step's sums, too; with a plan it is brought there for each.
+TEST_P(StreamedSessionTest, GradientsAreWhereTheOptimizerWantsThem) {
+  auto accumulate = [](Session &session) {
+    for (int batch = 0; batch < 3; ++batch)
+      session.forwardBackward(batchOf(session.device(), batch));
+  };
+  std::map<std::string, std::vector<float>> expected;
+  {
+    Session resident = make();
+    accumulate(resident);
+    for (const ParameterInfo &info : resident.parameters())
+      if (info.trained)
+        expected[info.key] = values(resident.gradient(info.key));
+  }
+  Session session = make(streamingConfig(0.38, 1));
+  accumulate(session);
+  const WeightStreamer &weights = *session.services()->weights();
+  int away = 0;
+  for (const SessionModule &module : modelModules())
+    if (module.name == "back")
+      for (const Value &input : module.binary.program("optimizer").inputs()) {
+        if (input.role != Role::Gradient)
+          continue;
+        const Tensor &gradient = session.gradient(input.of);
+        EXPECT_EQ(gradient.desc().layout.space, input.desc().layout.space) << input.of;
+        EXPECT_EQ(values(gradient), expected.at(input.of)) << input.of;
+        std::string block = weights.blockOf("back", input.of);
+        away += !block.empty() && weights.policy().state("back/" + block) == BlockState::Unloaded;
+      }
+  EXPECT_GE(away, 1) << weights.policy().describe();
+}
+
 // Frozen parameters stay in the file, and take no memory of the host.
 TEST_P(StreamedSessionTest, FrozenParametersStayInTheFile) {
   TemporaryFolder folder;

@@ -9,6 +9,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferPlan.h"
 
 namespace segue::inline runtime {
 
@@ -31,6 +32,9 @@ void addGradient(Tensor &sum, Tensor gradient) {
   }
   const DeviceRef device = sum.device();
   TensorDesc desc(sum.shape(), ElementType::f32);
+  bool isOnHost = isHostSpace(sum.desc().layout.space) && !device->hasUnifiedMemory();
+  if (isOnHost)
+    desc.layout.space = sum.desc().layout.space;
   // What somebody else may still read is not written to.
   if (sum.element() != ElementType::f32 || !sum.desc().isDense())
     sum = toLayout(device, sum, desc);
@@ -40,6 +44,13 @@ void addGradient(Tensor &sum, Tensor gradient) {
   Storage &into = *sum.storage(), &from = *addend.storage();
   void *args[] = {sum.bytes(), addend.bytes()};
   int64_t count = int64_t(sum.elementCount());
+  if (isOnHost) { // no queue computes there
+    wait(sum);
+    wait(addend);
+    if (device->hasBytes())
+      addKernel(args, 0, count);
+    return;
+  }
   if (device->runsInline()) {
     device->launch(addKernel, args, count, addGrain, device->threads());
     return;
