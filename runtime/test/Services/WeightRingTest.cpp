@@ -334,12 +334,23 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   EXPECT_TRUE(warnings[0].starts_with("pinned pool: \"a/h.5\" waited ")) << warnings[0];
 }
 
+// And that devices whose copies have one priority do nothing with it.
 TEST(WeightStreamerConfig, SaysThatAPriorityIsClamped) {
-  std::vector<std::string> warnings;
-  WeightStreamerOptions options;
-  options.warn = [&](const std::string &text) { warnings.push_back(text); };
-  WeightStreamer streamer(Device::open("cpu"), quiet(R"(, "copy_stream_priority": 3)"), std::move(options));
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_EQ(warnings[0],
-            "memory.stagehand.copy_stream_priority: 3 is outside of the device's range, -5 to 0; 0 is used");
+  for (auto [priority, expected] : {std::pair(3, 2u), std::pair(-2, 1u), std::pair(-1, 0u)}) {
+    std::vector<std::string> warnings;
+    WeightStreamerOptions options;
+    options.warn = [&](const std::string &text) { warnings.push_back(text); };
+    WeightStreamer streamer(Device::open("sim:dram=4MiB"),
+                            quiet(R"(, "copy_stream_priority": )" + std::to_string(priority)), std::move(options));
+    ASSERT_EQ(warnings.size(), expected);
+    if (expected == 2) {
+      EXPECT_EQ(warnings[0],
+                "memory.stagehand.copy_stream_priority: 3 is outside of the device's range, -5 to 0; 0 is used");
+    }
+    if (expected) {
+      EXPECT_EQ(warnings.back(),
+                "memory.stagehand.copy_stream_priority: device \"sim:dram=4MiB\" has copy queues of one "
+                "priority, so that the key has no effect there; leave it out");
+    }
+  }
 }

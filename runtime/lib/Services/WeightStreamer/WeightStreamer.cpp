@@ -31,11 +31,16 @@ WeightStreamer::Impl::Impl(DeviceRef device, WeightStagehandConfig config, Weigh
       engine(this->device->transfer()) {
   if (!this->options.warn)
     this->options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
-  // No driver has streams of several priorities: the range is that of the key.
+  // No driver has streams of several priorities: the range is that of the key, and
+  // who chose one is told that it changes nothing.
   std::string warning;
+  bool isChosen = this->config.copyStreamPriority != WeightStagehandConfig().copyStreamPriority;
   this->config.copyStreamPriority = this->config.copyPriority(mostUrgentCopy, leastUrgentCopy, &warning);
   if (!warning.empty())
     this->options.warn(warning);
+  if (isChosen)
+    this->options.warn("memory.stagehand.copy_stream_priority: device \"" + this->device->name() +
+                       "\" has copy queues of one priority, so that the key has no effect there; leave it out");
 }
 
 WeightStreamer::WeightStreamer(DeviceRef device, WeightStagehandConfig config, WeightStreamerOptions options)
