@@ -219,7 +219,7 @@ TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> mo
 }
 
 StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
-                   size_t microBatches, std::optional<TwinWeights> weights)
+                   size_t microBatches, std::optional<TwinWeights> weights, Homes homes)
     : state_(std::make_unique<State>()) {
   State &state = *state_;
   state.device = Device::open(withRoom(spec));
@@ -230,7 +230,8 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
   state.link = linkOf(state.device->name());
   options.events = &state.sink;
   state.activations.emplace(state.device);
-  options.residents = &state.activations->residents();
+  if (homes == Homes::Host)
+    options.residents = &state.activations->residents();
   if (weights) {
     state.weights.emplace(state.device, std::move(*weights));
     state.activations->leaveParametersToOthers();
@@ -249,11 +250,20 @@ const std::string &StepTwin::spec() const { return state_->spec; }
 const Session &StepTwin::session() const { return *state_->session; }
 const WeightStreamer *StepTwin::weights() const { return state_->weights ? &state_->weights->streamer() : nullptr; }
 
+LinkSpeed StepTwin::link() const { return state_->link; }
+EventSink &StepTwin::events() { return *state_->activations; }
+
+double StepTwin::run(EventSink *sink) {
+  State &state = *state_;
+  double begin = state.device->seconds();
+  state.activations->stayAll();
+  state.step(sink ? sink : &*state.activations);
+  return state.device->seconds() - begin;
+}
+
 StepProfile StepTwin::record() {
   State &state = *state_;
-  // The first step prepares programs and brings what then stays.
-  state.activations->stayAll();
-  state.step(&*state.activations);
+  run(); // prepares programs and brings what then stays
   StepRecorder recorder(*state.device);
   recorder.target = &*state.activations;
   if (state.weights)

@@ -20,7 +20,8 @@
 namespace segue::inline runtime {
 
 /// `slots`: of the ring, where there is one.
-static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots) {
+static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots,
+                       StepTwin::Homes homes = StepTwin::Homes::Host) {
   std::vector<SessionModule> modules;
   for (const Module &module : step.modules)
     modules.push_back({module.name(), module.binary()});
@@ -31,7 +32,8 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
   std::optional<TwinWeights> ring;
   if (weights)
     ring = TwinWeights{weights->config(), slots};
-  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(same), step.microBatches, std::move(ring));
+  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(same), step.microBatches, std::move(ring),
+                  homes);
 }
 
 static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Space::DeviceDram); }
@@ -136,6 +138,25 @@ void checkStep(MemoryServices &services, const StepToPlan &step) {
                                           : "nothing leaves; turn Activation Stagehand on",
                  .held = played.holders,
                  .othersBytes = uint64_t(std::max<int64_t>(others(), 0))});
+}
+
+void rehearseStep(MemoryServices &services, const StepToPlan &step) {
+  const WeightStreamer *weights = services.weights();
+  StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0, StepTwin::Homes::Device);
+  twin.run(); // prepares programs
+  dropCaches(*twin.device());
+  int64_t others = int64_t(liveBytes(*step.device) - step.placedBytes) - int64_t(liveBytes(*twin.device()));
+  others = std::max<int64_t>(others, 0);
+  double seconds = twin.run(); // and keeps for reuse what all but the first step find
+  uint64_t budget = step.device->memory().budget(Space::DeviceDram);
+  MemoryServicesOptions options;
+  options.twin = {
+      .computeSeconds = seconds, .link = twin.link(), .budgetBytes = budget - std::min(budget, uint64_t(others))};
+  options.next = &twin.events();
+  options.warn = [](const std::string &) {}; // the step itself says it
+  auto played = MemoryServices::create(twin.device(), services.rehearsal(uint64_t(others)), std::move(options));
+  twin.run(played.get());
+  services.prepare(played->rehearsed());
 }
 
 } // namespace segue::inline runtime

@@ -36,6 +36,11 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
 /// Tells `services` what to expect of each block.
 void checkStep(MemoryServices &services, const StepToPlan &step);
 
+/// Before the first step by watermarks: plays it on such a twin, and has `services`
+/// begin with the slabs and the choices that this has shown. Throws Unsupported for
+/// a device that can have no twin.
+void rehearseStep(MemoryServices &services, const StepToPlan &step);
+
 } // namespace segue::inline runtime
 
 #endif // SEGUE_LIB_SESSION_PLANSTEP_H

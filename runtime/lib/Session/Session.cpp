@@ -128,7 +128,7 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
 }
 
 void Session::State::planFor(size_t microBatches, std::span<const TensorMap> batches) {
-  if (!services || !(services->wantsPlan() || services->checksBudget()))
+  if (!services || !(services->wantsPlan() || services->checksBudget() || services->wantsRehearsal()))
     return;
   requireWhole();
   requireValues();
@@ -137,8 +137,11 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
   StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
   if (!services->wantsPlan()) {
-    if (!plannedFor) // before the first step: later ones keep memory for reuse
-      tryCheck(next);
+    // Before the first step: later ones keep memory for reuse.
+    if (!plannedFor && services->checksBudget())
+      tryOnTwin(checkStep, *services, next);
+    if (!plannedFor && services->wantsRehearsal())
+      tryOnTwin(rehearseStep, *services, next);
     plannedFor = microBatches;
     plannedSlots = slots;
     return;
@@ -161,9 +164,10 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
 }
 
 /// What cannot be known of a device, or of modules, is no reason not to run.
-void Session::State::tryCheck(const StepToPlan &next) {
+void Session::State::tryOnTwin(void (*play)(MemoryServices &, const StepToPlan &), MemoryServices &services,
+                               const StepToPlan &next) {
   try {
-    checkStep(*services, next);
+    play(services, next);
   } catch (const Error &error) {
     if (error.code() == ErrorCode::BudgetInfeasible)
       throw;

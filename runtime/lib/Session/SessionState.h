@@ -114,7 +114,8 @@ struct Session::State {
   /// whether Conductor's cap leaves room for one. `batches`: those that are known.
   /// Throws BudgetInfeasible before anything of the step has begun.
   void planFor(size_t microBatches, std::span<const TensorMap> batches);
-  void tryCheck(const StepToPlan &next);
+  static void tryOnTwin(void (*play)(MemoryServices &, const StepToPlan &), MemoryServices &services,
+                        const StepToPlan &next);
   /// Of the plan in force, and the ring's slots beside it; 0: there is none.
   size_t plannedFor = 0;
   int64_t plannedSlots = 0;

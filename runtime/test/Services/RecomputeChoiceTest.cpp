@@ -87,11 +87,13 @@ struct RoomTest : testing::Test {
   /// As letters, in the order of saves.
   std::string choose(int64_t budgetMiB) {
     std::string letters;
-    for (Residence residence : chooseResidence(saved, {1e9, 1e9}, 256 * mib, budgetMiB * mib))
+    for (Residence residence :
+         chooseResidence(saved, {1e9, 1e9}, 256 * mib, {budgetMiB * mib, highMiB * mib, highMiB * mib}))
       letters += "KSR"[int(residence)];
     return letters;
   }
   std::vector<SavedCost> saved;
+  int64_t highMiB = 0;
 };
 } // namespace
 
@@ -115,8 +117,19 @@ TEST_F(RoomTest, SourcesComeEarly) {
   saved[2].heldAfter = 330 * mib;
   EXPECT_EQ(choose(393), "SRRS") << "and after that of 2 there is more in use";
   EXPECT_EQ(choose(394), "SRRR");
-  saved[0].stayed = true; // it is there anyway
-  EXPECT_EQ(choose(330), "SRRR");
+}
+
+// What the watermarks let stay is on the device at the needs of all that is saved
+// after it, and no source that would have to come early.
+TEST_F(RoomTest, WhatStaysTakesRoom) {
+  saved[0].recomputeSeconds.reset();
+  saved[3].sources = {0};
+  highMiB = 1;
+  EXPECT_EQ(choose(384), "SRRR");
+  EXPECT_EQ(choose(383), "SSSS") << "0 is there at the need of 3, which lacks room for a copy back as well";
+  saved[3].runBytes = saved[3].bytes = 1 * mib;
+  saved[3].heldAfter = 257 * mib;
+  EXPECT_EQ(choose(384), "SRRR");
 }
 
 // A source that is made again takes what its own run does.

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Beside the events of the spec there are those that a recorded run has more:
-// drop_restored, checksum_failed and growth_failed.
+// drop_restored, checksum_failed, pool_grown and growth_failed.
 //
 //===----------------------------------------------------------------------===//
 
@@ -115,6 +115,13 @@ Json ActivationReplayer::apply(EventReader &event) {
     return {{"dropped", stagehand_.dropRestored(event.integer("bytes"))}};
   if (op == "checksum_failed")
     return {{"recovered", stagehand_.checksumFailed(event.text("id"))}};
+  if (op == "pool_grown") {
+    int64_t poolClass = event.integer("class");
+    if (poolClass < 0 || size_t(poolClass) >= stagehand_.hostBuffers().classes())
+      event.refuse("class", "index of a class of the pool");
+    stagehand_.poolGrown(uint32_t(poolClass), event.integer("slabs"));
+    return Json::object();
+  }
   if (op == "growth_failed") {
     stagehand_.growthFailed(uint32_t(event.integer("class")), event.integer("slabs"));
     return Json::object();
@@ -136,8 +143,8 @@ Json ActivationReplayer::apply(EventReader &event) {
   if (op == "config_case")
     return answerConfigCase(log_, event, [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); });
   event.unknownOp({"step_begin", "hints", "save", "transfer_done", "transfer_failed", "backward_begin", "need",
-                   "release", "drop_restored", "checksum_failed", "growth_failed", "pool", "abort_step", "step_end",
-                   "config_case"});
+                   "release", "drop_restored", "checksum_failed", "pool_grown", "growth_failed", "pool", "abort_step",
+                   "step_end", "config_case"});
 }
 
 std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log) {

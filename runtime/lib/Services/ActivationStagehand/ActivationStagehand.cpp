@@ -474,7 +474,17 @@ std::vector<HostBufferBook::Growth> ActivationStagehand::stepEnd() {
 
 Json ActivationStagehand::telemetry() const { return lastRecord_ ? *lastRecord_ : Json::object(); }
 
-void ActivationStagehand::growthFailed(uint32_t poolClass, int64_t count) { buffers_.shrink(poolClass, count); }
+void ActivationStagehand::poolGrown(uint32_t poolClass, int64_t count) { buffers_.add(poolClass, count); }
+void ActivationStagehand::growthFailed(uint32_t poolClass, int64_t count) {
+  buffers_.shrink(poolClass, count);
+  poolGrownSlabs_ -= count;
+  if (!lastRecord_)
+    return;
+  Json record = *lastRecord_;
+  record["pool_bytes"] = buffers_.poolBytes();
+  record["pool_grown_slabs"] = poolGrownSlabs_;
+  lastRecord_ = std::make_shared<const Json>(std::move(record));
+}
 
 Json ActivationStagehand::saveState() const {
   Json slabs = Json::array();

@@ -65,12 +65,16 @@ std::vector<HostBufferBook::Growth> HostBufferBook::grow(int64_t maxBytes) {
     int64_t count = std::min(each.peakHeld - each.slabs, std::max<int64_t>(maxBytes - total, 0) / each.bytes);
     if (count <= 0)
       continue;
-    each.slabs += count;
-    each.free += count;
+    add(i, count);
     total += count * each.bytes;
     growth.push_back({i, count});
   }
   return growth;
+}
+
+void HostBufferBook::add(uint32_t poolClass, int64_t slabs) {
+  classes_[poolClass].slabs += slabs;
+  classes_[poolClass].free += slabs;
 }
 
 void HostBufferBook::startPeaks() {
@@ -79,9 +83,6 @@ void HostBufferBook::startPeaks() {
   unpinnedPeak_ = unpinned_;
 }
 
-void HostBufferBook::shrink(uint32_t poolClass, int64_t count) {
-  classes_[poolClass].slabs -= count;
-  classes_[poolClass].free -= count;
-}
+void HostBufferBook::shrink(uint32_t poolClass, int64_t count) { add(poolClass, -count); }
 
 } // namespace segue::inline runtime

@@ -53,24 +53,53 @@ static std::vector<double> spillCosts(std::span<const SavedCost> saved, const Li
 }
 
 namespace {
-/// The needs of a step, one after the other: what is on the device when.
+/// A step of such a choice: what is on the device when.
 class Course {
 public:
-  Course(std::span<const SavedCost> saved, std::span<const Residence> residence, int64_t budgetBytes)
-      : saved_(saved), residence_(residence), budgetBytes_(budgetBytes), isThere_(saved.size()) {}
+  Course(std::span<const SavedCost> saved, std::span<const Residence> residence, const DeviceRoom &room)
+      : saved_(saved), residence_(residence), room_(room), isThere_(saved.size()) {}
 
   bool fits(std::span<const size_t> byNeed) {
-    for (size_t i : byNeed) {
+    findStaying();
+    for (size_t k = 0; k < byNeed.size(); ++k) {
+      size_t i = byNeed[k];
+      if (k == 0 || saved_[i].turn != saved_[byNeed[k - 1]].turn)
+        turn(saved_[i].turn);
       held_ = saved_[i].heldAtNeed;
       bring(i);
-      aheadBytes_ -= isThere_[i] ? saved_[i].bytes : 0; // among what is held from here on
+      aheadBytes_ -= saved_[i].bytes; // among what is held from here on
       see(saved_[i].heldAfter, 0);
     }
     return fits_;
   }
 
 private:
-  void see(int64_t held, int64_t more) { fits_ &= held + aheadBytes_ + more <= budgetBytes_; }
+  /// What no watermark makes leave.
+  void findStaying() {
+    bool isPressured = false;
+    int64_t stay = 0;
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      if (i > 0 && saved_[i].turn != saved_[i - 1].turn)
+        isPressured = false, stay = 0;
+      if (residence_[i] == Residence::Recompute)
+        continue;
+      int64_t used = saved_[i].heldAtSave + stay;
+      isPressured = isPressured ? used >= room_.lowBytes : used >= room_.highBytes;
+      if (!isPressured) {
+        isThere_[i] = true;
+        stay += saved_[i].bytes;
+      }
+    }
+  }
+
+  /// Backward begins with what has stayed of its forward.
+  void turn(double when) {
+    for (size_t i = 0; i < saved_.size(); ++i)
+      if (saved_[i].turn == when && isThere_[i])
+        aheadBytes_ += saved_[i].bytes;
+  }
+
+  void see(int64_t held, int64_t more) { fits_ &= held + aheadBytes_ + more <= room_.budgetBytes; }
 
   void arrive(size_t i) {
     isThere_[i] = true;
@@ -78,10 +107,9 @@ private:
   }
 
   void bring(size_t i) {
-    bool again = residence_[i] == Residence::Recompute;
-    if (isThere_[i] || (saved_[i].stayed && !again))
+    if (isThere_[i])
       return;
-    if (!again) {
+    if (residence_[i] != Residence::Recompute) {
       see(held_, saved_[i].bytes);
       return arrive(i);
     }
@@ -96,14 +124,15 @@ private:
 
   std::span<const SavedCost> saved_;
   std::span<const Residence> residence_;
-  int64_t budgetBytes_, held_ = 0, aheadBytes_ = 0;
+  const DeviceRoom &room_;
+  int64_t held_ = 0, aheadBytes_ = 0;
   bool fits_ = true;
   std::vector<bool> isThere_;
 };
 } // namespace
 
 std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes,
-                                       int64_t budgetBytes) {
+                                       const DeviceRoom &room) {
   std::vector<Residence> residence(saved.size(), Residence::Spill);
   std::vector<double> needs;
   for (const SavedCost &each : saved)
@@ -111,7 +140,7 @@ std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const L
   std::vector<size_t> order = inOrder(needs);
 
   std::vector<double> costs;
-  std::vector<bool> hasNoRoom(saved.size()); // and will have none: each that is chosen takes more
+  std::vector<bool> hasNoRoom(saved.size());
   while (true) {
     costs = spillCosts(saved, link, residence, order);
     size_t best = saved.size();
@@ -125,7 +154,7 @@ std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const L
     if (best == saved.size())
       break;
     residence[best] = Residence::Recompute;
-    if (Course(saved, residence, budgetBytes).fits(order))
+    if (Course(saved, residence, room).fits(order))
       continue;
     hasNoRoom[best] = true;
     residence[best] = Residence::Spill;
@@ -137,12 +166,13 @@ std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const L
   }
 
   // Of equals the one that is saved first: it frees memory for longest.
+  std::vector<Residence> all = residence;
   for (size_t i : inOrder(costs)) {
     if (excessBytes <= 0)
       residence[i] = Residence::Keep;
     excessBytes -= saved[i].bytes;
   }
-  return residence;
+  return Course(saved, residence, room).fits(order) ? residence : all;
 }
 
 } // namespace segue::inline runtime

@@ -131,20 +131,37 @@ void ActivationActor::endStep() {
   settleQueued(/*all=*/true);
   while (!restores_.empty())
     context_.device->wait(restores_.front()->fence), restores_.pop_front();
-  double computed = now() - stepBegan_ - settleStalls();
+  double stalled = settleStalls(), computed = now() - stepBegan_ - stalled;
   uint64_t budget = std::min<uint64_t>(context_.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);
-  toRecompute_ = figures_.toRecompute(computed, linkRates(),
-                                      int64_t(policy_.config().highWatermarkMiB * double(1 << 20)), int64_t(budget));
-  for (const HostBufferBook::Growth &growth : policy_.stepEnd()) {
-    uint32_t added = 0;
-    int64_t bytes = growth.slabs * int64_t(pool_->classBytes(growth.poolClass));
-    if (reservePinned(bytes))
-      added = pool_->grow(growth.poolClass, uint32_t(growth.slabs));
-    if (added < growth.slabs)
-      policy_.growthFailed(growth.poolClass, growth.slabs - added);
+  if (context_.twin) {
+    computed = context_.twin->computeSeconds;
+    budget = context_.twin->budgetBytes;
   }
+  auto toBytes = [](double mib) { return int64_t(mib * double(1 << 20)); };
+  const ActivationStagehandConfig &config = policy_.config();
+  toRecompute_ = figures_.toRecompute(
+      computed, linkRates(), {int64_t(budget), toBytes(config.highWatermarkMiB), toBytes(config.lowWatermarkMiB)});
+  grown_ = policy_.stepEnd();
+  for (const HostBufferBook::Growth &growth : grown_)
+    if (uint32_t added = grow(growth); added < growth.slabs)
+      policy_.growthFailed(growth.poolClass, growth.slabs - added);
   writeRecord();
   forgetStep();
+}
+
+uint32_t ActivationActor::grow(const HostBufferBook::Growth &growth) {
+  if (context_.twin) // its host memory is not the one that counts
+    return uint32_t(growth.slabs);
+  if (!reservePinned(growth.slabs * int64_t(pool_->classBytes(growth.poolClass))))
+    return 0;
+  return pool_->grow(growth.poolClass, uint32_t(growth.slabs));
+}
+
+void ActivationActor::prepare(const RehearsedStep &step) {
+  toRecompute_ = step.toRecompute;
+  for (const HostBufferBook::Growth &growth : step.growth)
+    if (uint32_t added = grow(growth))
+      policy_.poolGrown(growth.poolClass, added);
 }
 
 void ActivationActor::abortStep() {
@@ -227,7 +244,7 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
   if (sharing || event.notOwned)
     figures_.onSaveOfNothing();
   else
-    figures_.onSave(place, takenBytes(saved.desc()), madeAgain(place));
+    figures_.onSave(place, takenBytes(saved.desc()), occupied(), madeAgain(place));
   SaveDecision decision = policy_.save(event);
   for (const std::string &id : decision.finalized)
     settleSpill(find(id));
@@ -265,7 +282,7 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
   else if (decision.kind == SaveDecision::Kind::Recompute)
     dropToRecompute(held, saved);
   else
-    figures_.onStay();
+    setIdle(held, true);
 }
 
 void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {

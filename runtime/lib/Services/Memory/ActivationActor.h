@@ -54,6 +54,8 @@ public:
   ~ActivationActor() override;
 
   Json record() const { return lastRecord_; }
+  RehearsedStep rehearsed() const { return {grown_, toRecompute_}; }
+  void prepare(const RehearsedStep &step);
 
   void onPhase(Phase phase) override;
   void onSubmit(const Program &program, std::span<const Tensor> inputs) override;
@@ -86,7 +88,7 @@ private:
     /// Saves that share it and are not freed.
     int uses = 1;
     bool needed = false;
-    /// It is in `device`, and backward has not asked for it yet.
+    /// It is on the device, and backward has not asked for it yet.
     bool isIdle = false;
     /// The storages that stand for it in programs' hands.
     std::set<uint64_t> storages;
@@ -144,6 +146,8 @@ private:
   void addNeeds(Held &held);
   void endStep();
   bool reservePinned(int64_t bytes);
+  /// Returns how many there was memory and leave for.
+  uint32_t grow(const HostBufferBook::Growth &growth);
   void writeRecord();
   void forgetStep();
 
@@ -203,8 +207,11 @@ private:
   std::map<std::string, int> names_;
   Recomputer recomputer_;
   StepFigures figures_;
-  /// What the figures of the last step have chosen to compute again in this one.
+  /// What the figures of the last step have chosen to compute again in this one; in
+  /// the first, those of its rehearsal.
   std::vector<bool> toRecompute_;
+  /// What the pool got or lacked after the last step.
+  std::vector<HostBufferBook::Growth> grown_;
   /// Of all that are idle.
   int64_t idleBytes_ = 0;
   double stepBegan_ = 0;

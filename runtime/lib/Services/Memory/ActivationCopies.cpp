@@ -160,6 +160,7 @@ void ActivationActor::spill(Held &held, const HostBuffer &buffer, Tensor &saved)
     if (policy_.transferFailed(held.id, used()).kind != TransferDecision::Kind::Retry) {
       giveHost(held);
       dropDevice(held); // the program's handle is enough
+      setIdle(held, true);
       return;
     }
     started = (held.host || takeHost(held, buffer)) && startSpill(held);
@@ -447,6 +448,8 @@ double ActivationActor::settleStalls() {
 
 /// As the link has carried what it carried so far.
 LinkRates ActivationActor::linkRates() const {
+  if (context_.twin)
+    return {context_.twin->link.d2hBytesPerSecond, context_.twin->link.h2dBytesPerSecond};
   const TransferCounters &counters = context_.device->transfer().counters();
   auto rate = [](uint64_t bytes, uint64_t nanoseconds) {
     return nanoseconds ? double(bytes) / (double(nanoseconds) * 1e-9) : 0;

@@ -59,6 +59,8 @@ struct MemoryServices::Impl {
   std::vector<std::unique_ptr<ServiceActor>> actors;
   /// Among the actors, or null.
   ActivationActor *activation = nullptr;
+  /// Its section, until the first step was rehearsed; null then.
+  Json toRehearse;
   /// Its high watermark.
   uint64_t spillsFromBytes = 0;
   PlannedActor *planned = nullptr;
@@ -180,6 +182,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   impl->context.recordEvents = impl->options.recordEvents;
   impl->context.program = impl->options.program;
   impl->context.aliases = impl->options.aliases;
+  impl->context.twin = impl->options.twin;
   // First, since a slab that cannot be opened is refused before anything is made.
   std::unique_ptr<PrecisionActor> precisionActor;
   if (!precision.isOff())
@@ -197,6 +200,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     auto actor = std::make_unique<ActivationActor>(impl->context, activation, config.json(activationSection));
     impl->activation = actor.get();
     impl->spillsFromBytes = uint64_t(activation.highWatermarkMiB * 1048576);
+    impl->toRehearse = config.json(activationSection);
     impl->addActor(std::move(actor));
   }
   // After activations, which make room first.
@@ -374,6 +378,29 @@ void MemoryServices::expect(const StepProfile &profile, int64_t others) {
         if (block.block == label && block.phase != StepPhase::Optimizer)
           block.h2dBytes += bytes;
   impl_->context.conductor.setPlan(std::move(blocks));
+}
+
+bool MemoryServices::wantsRehearsal() const { return !impl_->toRehearse.is_null(); }
+
+Config MemoryServices::rehearsal(uint64_t others) const {
+  Json section = impl_->toRehearse;
+  uint64_t high = impl_->spillsFromBytes - std::min(impl_->spillsFromBytes, others);
+  section["vram_high_watermark_mb"] = std::max(double(high) / 1048576, 1e-6);
+  section["vram_low_watermark_mb"] = 0;
+  section["unpinned_max_mb"] = 1e9;
+  section["telemetry_enabled"] = section["debug_checksums"] = false;
+  Json stagehand = {{"activation_stagehand", std::move(section)}};
+  return Config::parse(Json{{"memory", {{"stagehand", std::move(stagehand)}}}}.dump(), "(rehearsal)");
+}
+
+RehearsedStep MemoryServices::rehearsed() const {
+  return impl_->activation ? impl_->activation->rehearsed() : RehearsedStep();
+}
+
+void MemoryServices::prepare(const RehearsedStep &step) {
+  impl_->toRehearse = Json();
+  if (impl_->activation)
+    impl_->activation->prepare(step);
 }
 
 void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan) {

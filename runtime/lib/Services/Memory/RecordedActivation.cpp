@@ -7,8 +7,8 @@
 //
 // Fields and answers are those of specs/replay.md, which ReplayActivation.cpp
 // reads back. A call that throws has changed nothing, and is no event. Beside
-// the spec's events there are drop_restored, checksum_failed and growth_failed,
-// without which the later decisions of such a run could not be replayed.
+// the spec's events there are drop_restored, checksum_failed, pool_grown and
+// growth_failed, without which the later decisions of such a run could not be replayed.
 //
 //===----------------------------------------------------------------------===//
 
@@ -131,6 +131,12 @@ std::vector<HostBufferBook::Growth> RecordedActivation::stepEnd() {
     log_->flush();
   }
   return growth;
+}
+
+void RecordedActivation::poolGrown(uint32_t poolClass, int64_t count) {
+  policy_.poolGrown(poolClass, count);
+  if (log_)
+    log_->add(Json{{"op", "pool_grown"}, {"class", poolClass}, {"slabs", count}});
 }
 
 void RecordedActivation::growthFailed(uint32_t poolClass, int64_t count) {

@@ -43,6 +43,7 @@ public:
   std::vector<std::string> dropRestored(int64_t bytes);
   void abortStep();
   std::vector<HostBufferBook::Growth> stepEnd();
+  void poolGrown(uint32_t poolClass, int64_t count);
   void growthFailed(uint32_t poolClass, int64_t count);
 
 private:

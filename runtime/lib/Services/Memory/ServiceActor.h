@@ -20,6 +20,7 @@
 #include "EventLog.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Services/Conductor.h"
+#include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Services/WeightMatching.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 
@@ -41,6 +42,8 @@ struct ServiceContext {
   /// For the checks of slabs.
   std::vector<ProgramWeight> program;
   NameAliases aliases;
+  /// Where the device is a twin, on which a step is rehearsed.
+  std::optional<TwinFigures> twin;
 
   TransferEngine &engine() { return device->transfer(); }
   uint64_t usedBytes() const { return device->memory().liveBytes(Space::DeviceDram); }

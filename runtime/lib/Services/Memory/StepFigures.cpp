@@ -43,11 +43,12 @@ void StepFigures::onTurn(int64_t heldBytes) {
       saved.turn = before_;
 }
 
-void StepFigures::onSave(SavedPlace place, int64_t bytes, std::optional<MadeAgain> again) {
+void StepFigures::onSave(SavedPlace place, int64_t bytes, int64_t heldBytes, std::optional<MadeAgain> again) {
   ++past_;
   last_.reset();
   SavedCost &saved = saved_.emplace_back();
   saved.bytes = bytes;
+  saved.heldAtSave = heldBytes;
   saved.savedAt = within();
   if (bytes)
     byPlace_[place] = saved_.size() - 1;
@@ -72,12 +73,11 @@ void StepFigures::see(int64_t heldBytes) {
     saved_[*last_].heldAfter = std::max(saved_[*last_].heldAfter, heldBytes);
 }
 
-std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link, int64_t limitBytes,
-                                           int64_t budgetBytes) {
+std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link, const DeviceRoom &room) {
   double total = before_ + current_;
   if (total > 0 && seconds > 0)
     scale_ = scale_ > 0 ? std::min(scale_, seconds / total) : seconds / total;
-  if (scale_ <= 0 || link.d2hBytesPerSecond <= 0 || link.h2dBytesPerSecond <= 0 || peakHeld_ <= limitBytes)
+  if (scale_ <= 0 || link.d2hBytesPerSecond <= 0 || link.h2dBytesPerSecond <= 0 || peakHeld_ <= room.highBytes)
     return {};
   auto numbersOf = [&](const std::vector<SavedPlace> &places) {
     std::vector<size_t> numbers;
@@ -97,7 +97,7 @@ std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link
       *saved.recomputeSeconds *= scale_;
   }
   std::vector<bool> chosen;
-  for (Residence residence : chooseResidence(saved_, link, peakHeld_ - limitBytes, budgetBytes))
+  for (Residence residence : chooseResidence(saved_, link, peakHeld_ - room.highBytes, room))
     chosen.push_back(residence == Residence::Recompute);
   beginStep();
   return chosen;

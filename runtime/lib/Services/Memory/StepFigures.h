@@ -43,23 +43,22 @@ public:
   void onTurn(int64_t heldBytes);
   /// The number of the next save.
   size_t count() const { return saved_.size(); }
-  /// `again`: absent where nothing makes it again.
-  void onSave(SavedPlace place, int64_t bytes, std::optional<MadeAgain> again);
+  /// `heldBytes` of device_dram are in use, without other saved tensors that wait for
+  /// their need, and what anybody gives up who is asked. `again`: absent where nothing makes it again.
+  void onSave(SavedPlace place, int64_t bytes, int64_t heldBytes, std::optional<MadeAgain> again);
   /// One whose bytes are those of another, or somebody else's.
-  void onSaveOfNothing() { onSave({}, 0, std::nullopt); }
-  /// The last save has not left the device.
-  void onStay() { saved_.back().stayed = true; }
-  /// `heldBytes` of device_dram are in use, without what is there for needs to come.
+  void onSaveOfNothing() { onSave({}, 0, 0, std::nullopt); }
+  /// The same of what is in use.
   void onNeed(size_t record, int64_t heldBytes);
   bool isBetweenNeeds() const { return last_.has_value(); }
   /// The same between needs.
   void see(int64_t heldBytes);
 
   /// The records to compute again in steps like the one that ends, which computed
-  /// for `seconds`, so that it fits `limitBytes` at the end of forward and
-  /// `budgetBytes` ever. The fastest step so far says what a unit of cost takes:
-  /// others were disturbed. None where the link has carried nothing yet.
-  std::vector<bool> toRecompute(double seconds, const LinkRates &link, int64_t limitBytes, int64_t budgetBytes);
+  /// for `seconds`, so that it fits below the high watermark at the end of forward
+  /// and into the budget ever. The fastest step so far says what a unit of cost
+  /// takes: others were disturbed. None where the link has carried nothing yet.
+  std::vector<bool> toRecompute(double seconds, const LinkRates &link, const DeviceRoom &room);
 
 private:
   double within() const;

@@ -55,12 +55,16 @@ void dropCaches(Device &device);
 
 class StepTwin {
 public:
+  /// Where parameters, gradients and states of optimizers live that no ring brings:
+  /// on the host, from where a plan brings them, or on the device for good.
+  enum class Homes : uint8_t { Host, Device };
+
   /// `spec`: a device of `sim:virtual`. Parameters have no values and batches are
   /// what no module gives another by position; event sinks of `options` are not
   /// told. With `weights`, parameters of blocks come through a ring that is the
   /// twin's own. Throws what Session throws, and InvalidArgument for another device.
   StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches = 1,
-           std::optional<TwinWeights> weights = std::nullopt);
+           std::optional<TwinWeights> weights = std::nullopt, Homes homes = Homes::Host);
   ~StepTwin();
 
   /// The capacity of its device_dram is not that of the spec: a step in which
@@ -75,6 +79,14 @@ public:
   /// One step in which nothing leaves. Gaps whose tensor somebody else holds,
   /// so that leaving would free nothing, are left out.
   StepProfile record();
+
+  LinkSpeed link() const;
+  /// Who brings what lives on the host: a sink that run() is given hands its
+  /// events on to this one.
+  EventSink &events();
+  /// One step before any plan, told to `sink`; null: to events() alone. Seconds
+  /// until all queues are empty.
+  double run(EventSink *sink = nullptr);
 
   struct Played {
     /// The most bytes of device_dram live at once.

@@ -134,7 +134,10 @@ public:
   std::vector<HostBufferBook::Growth> stepEnd();
   /// The record of the step that ended or was aborted last.
   Json telemetry() const;
-  /// There was no memory for `count` of the slabs of a growth.
+  /// The pool has `count` more slabs of a class: before the first step, from what
+  /// its rehearsal has shown.
+  void poolGrown(uint32_t poolClass, int64_t count);
+  /// There was no memory for `count` of the slabs of a growth; the record says so.
   void growthFailed(uint32_t poolClass, int64_t count);
 
   /// What outlives a step: the size of the pool.

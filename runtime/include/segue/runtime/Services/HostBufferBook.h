@@ -54,6 +54,7 @@ public:
   /// in ascending order, as long as the pool stays within `maxBytes`. Adds
   /// them.
   std::vector<Growth> grow(int64_t maxBytes);
+  void add(uint32_t poolClass, int64_t slabs);
   /// The peaks are those since this call.
   void startPeaks();
   /// There was no memory for `count` of the slabs that were added.

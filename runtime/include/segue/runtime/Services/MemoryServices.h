@@ -33,10 +33,12 @@
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Plan/ResidentTensors.h"
 #include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Services/HostBufferBook.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace segue::inline runtime {
@@ -45,6 +47,23 @@ class PrecisionActor;
 struct ServiceContext;
 /// Makes the actor of Selective Precision: see PrecisionService.h.
 using MakePrecision = std::unique_ptr<PrecisionActor> (*)(ServiceContext &context, const Config &config);
+
+/// What a step by watermarks on a twin of the device has shown of those to come:
+/// slabs that the pool lacks, and, by number of the save, what costs less to
+/// compute again than to move.
+struct RehearsedStep {
+  std::vector<HostBufferBook::Growth> growth;
+  std::vector<bool> toRecompute;
+};
+
+/// Of a twin, whose own clock and memory say nothing of it.
+struct TwinFigures {
+  /// Of a step in which nothing leaves.
+  double computeSeconds = 0;
+  LinkSpeed link;
+  /// Of device_dram that the step may take.
+  uint64_t budgetBytes = 0;
+};
 
 struct MemoryServicesOptions {
   /// Null: a config that asks for Selective Precision is refused.
@@ -63,6 +82,8 @@ struct MemoryServicesOptions {
   /// Get warnings, by default stderr does; and what a service says every so many
   /// steps, by default nobody.
   std::function<void(const std::string &)> warn, log;
+  /// The device is a twin.
+  std::optional<TwinFigures> twin;
 };
 
 class MemoryServices final : public EventSink {
@@ -93,6 +114,17 @@ public:
   /// Without a plan: what Conductor is to expect of each block, in a step of this
   /// profile; `others` bytes of the device are not in it.
   void expect(const StepProfile &profile, int64_t others);
+  /// By watermarks: true until prepare().
+  bool wantsRehearsal() const;
+  /// For the services of a twin, on which the first step is rehearsed: watermarks
+  /// without the `others` bytes in use, which the twin has not. Once pressure is
+  /// on it stays on, as how fast copies are is not known to the last of them; and
+  /// host memory is no limit.
+  Config rehearsal(uint64_t others) const;
+  /// Of the last step on the twin.
+  RehearsedStep rehearsed() const;
+  /// Between two steps: the next is like this one.
+  void prepare(const RehearsedStep &step);
   /// The next steps go by this plan.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
   /// Between two steps: what the blocks of the last ones took, once, where it

@@ -46,11 +46,14 @@ struct SavedCost {
   int64_t runBytes = 0;
   /// Entries that it is made from, and that come from the same run.
   std::vector<size_t> sources, together;
-  /// In use, without what is there for a need to come: when it is needed, and at
-  /// most from then to the next need.
-  int64_t heldAtNeed = 0, heldAfter = 0;
-  /// It was on the device all the time.
-  bool stayed = false;
+  /// In use, without other saved tensors that wait for their need: when it is saved,
+  /// when it is needed, and at most from then to the next need.
+  int64_t heldAtSave = 0, heldAtNeed = 0, heldAfter = 0;
+};
+
+/// What a step may hold. Between the watermarks saved tensors stay.
+struct DeviceRoom {
+  int64_t budgetBytes = std::numeric_limits<int64_t>::max(), highBytes = 0, lowBytes = 0;
 };
 
 struct LinkRates {
@@ -63,9 +66,9 @@ enum class Residence : uint8_t { Keep, Spill, Recompute };
 double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, double idleAfter);
 
 /// One per entry of `saved`, which come in the order of saves. `excessBytes` of
-/// them have to leave; the device has `budgetBytes` in all.
+/// them have to leave.
 std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes,
-                                       int64_t budgetBytes = std::numeric_limits<int64_t>::max());
+                                       const DeviceRoom &room = {});
 
 } // namespace segue::inline runtime
 
