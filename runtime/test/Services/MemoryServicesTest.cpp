@@ -262,6 +262,9 @@ TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
       EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
       continue;
     }
+    // An event of backward hears of it, or its reader does, whichever comes first.
+    static constexpr std::string_view ended = "could not be copied back to the device; the step is aborted";
+    bool wasHeard = false;
     try {
       backward(std::move(saved));
       FAIL() << "nothing was thrown";
@@ -269,17 +272,16 @@ TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
       EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
       EXPECT_NE(std::string(error.what()).find("activation \"saved.7\" of block \"b.7\""), std::string::npos)
           << error.what();
+      wasHeard = std::string_view(error.what()).find(ended) != std::string_view::npos;
     }
-    try { // before an optimizer could use what was computed from it
+    try { // before an optimizer could use what was computed from it, or from the one before
       enter(Phase::Optimizer);
       FAIL() << "nothing was thrown";
     } catch (const Error &error) {
       EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
-      EXPECT_NE(std::string(error.what())
-                    .find("activation \"saved.7\" of block \"b.7\" could not be copied back to the "
-                          "device; the step is aborted"),
-                std::string::npos)
-          << error.what();
+      std::string name = wasHeard ? "activation \"saved." : "activation \"saved.7\" of block \"b.7\" ";
+      EXPECT_NE(std::string_view(error.what()).find(name), std::string_view::npos) << error.what();
+      EXPECT_NE(std::string_view(error.what()).find(ended), std::string_view::npos) << error.what();
     }
     services->abortStep();
     scripted->copiesToFail = 0;
