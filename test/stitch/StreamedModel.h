@@ -59,21 +59,26 @@ inline std::string layersText(bool isFront) {
   return out.str();
 }
 
+/// `edit` changes the text of a module before it is compiled.
+template <typename Edit> std::vector<SessionModule> compileModel(Edit edit) {
+  std::vector<SessionModule> made;
+  for (bool isFront : {true, false}) {
+    CompileOptions options;
+    options.name = isFront ? "front" : "back";
+    options.training = true;
+    options.optimizer = "adamw";
+    std::string text = layersText(isFront);
+    edit(text);
+    CompiledModule module(text, options);
+    if (!module.binary)
+      throw std::runtime_error(module.diagnostics);
+    made.push_back({options.name, *module.binary});
+  }
+  return made;
+}
+
 inline std::vector<SessionModule> modelModules() {
-  static const std::vector<SessionModule> modules = [] {
-    std::vector<SessionModule> made;
-    for (bool isFront : {true, false}) {
-      CompileOptions options;
-      options.name = isFront ? "front" : "back";
-      options.training = true;
-      options.optimizer = "adamw";
-      CompiledModule module(layersText(isFront), options);
-      if (!module.binary)
-        throw std::runtime_error(module.diagnostics);
-      made.push_back({options.name, *module.binary});
-    }
-    return made;
-  }();
+  static const std::vector<SessionModule> modules = compileModel([](std::string &) {});
   return modules;
 }
 

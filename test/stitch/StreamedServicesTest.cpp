@@ -130,24 +130,11 @@ TEST(StreamedServices, WeightsMakeRoom) {
 // Blocks of unequal size under a plan: each takes a slot, whatever its size, and
 // what the plan keeps leaves the others the slots that they need.
 TEST(StreamedServices, PlannedKeepsToTheSlots) {
-  std::vector<SessionModule> modules = [] {
-    std::vector<SessionModule> made;
-    for (bool isFront : {true, false}) {
-      CompileOptions options;
-      options.name = isFront ? "front" : "back";
-      options.training = true;
-      options.optimizer = "adamw";
-      std::string text = layersText(isFront);
-      if (isFront) // h.0 and h.1 are one block
-        for (size_t at; (at = text.find("\"h.1\"")) != std::string::npos;)
-          text.replace(at, 5, "\"h.0\"");
-      CompiledModule module(text, options);
-      if (!module.binary)
-        throw std::runtime_error(module.diagnostics);
-      made.push_back({options.name, *module.binary});
-    }
-    return made;
-  }();
+  std::vector<SessionModule> modules = compileModel([isFront = true](std::string &text) mutable {
+    if (std::exchange(isFront, false)) // h.0 and h.1 are one block
+      for (size_t at; (at = text.find("\"h.1\"")) != std::string::npos;)
+        text.replace(at, 5, "\"h.0\"");
+  });
   auto make = [&](const char *spec, const std::string &config) {
     SessionOptions options;
     if (!config.empty())
