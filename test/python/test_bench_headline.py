@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 SCRIPT = ROOT / "bench" / "memory" / "headline.py"
 MODEL = ["--layers", "12", "--heads", "4", "--video-head", "64", "--audio-head", "32", "--rank", "4", "--video-tokens", "192",
          "--text-tokens", "32"]
@@ -39,6 +40,11 @@ def test_a_small_case(tmp_path):
     # Fewer blocks come over the link where saved tensors make room for them.
     assert planned["loads"] < less["loads"] and free["seconds"] < less["seconds"]
     assert wide["seconds"] <= planned["seconds"]
+    # What is said before the run keeps to the cap, too: the config is that of the last.
+    said = subprocess.run([BUILD / "bin" / "segue-run", "plan", tmp_path / "model.segue", "--device", f"sim:virtual,dram=50000000,{CASE[-1]}",
+                           "--config", tmp_path / "config.json", "--json"], capture_output=True, text=True, timeout=120)
+    forecast = json.loads(said.stdout)["config"]
+    assert 0 < forecast["peak_bytes"] <= forecast["cap_bytes"] == 50000000
     table = (tmp_path / "table.md").read_text()
     assert table == done.stdout and table.count("\n| Segue, ") == len(rows) and "simulated" in table
     assert "| published, watermarks 16000/12000 | 16.90 | 10.00 | +7.5% | 422 | 376 |" in table

@@ -36,18 +36,13 @@ StepForecast MemoryForecast::forecast(std::string what, const ResidencyPlan &pla
 }
 
 StepForecast MemoryForecast::forBudget(uint64_t bytes) {
-  const ResidencyPlan *plan;
-  try {
-    plan = &planner_.plan(bytes);
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::BudgetInfeasible)
-      throw;
+  CertifiedPlan found = certify(twin_, planner_, bytes);
+  if (found.played.peakBytes > bytes)
     throw errorOf({.askedBytes = bytes,
-                   .smallestBytes = planner_.smallestBudget(),
+                   .smallestBytes = std::max(planner_.smallestBudget(), found.played.peakBytes),
                    .setBy = planner_.profile().events[planner_.tightestEvent()],
-                   .held = smallest_.played.holders});
-  }
-  return forecast("budget " + sizeText(bytes), *plan);
+                   .held = found.played.holders});
+  return {"budget " + sizeText(bytes), found.plan, std::move(found.played)};
 }
 
 std::string MemoryForecast::setBy() const { return text(planner_.profile().events[planner_.tightestEvent()]); }

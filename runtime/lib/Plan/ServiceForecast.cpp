@@ -133,12 +133,17 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
     const StepProfile &profile = planner.profile();
     std::vector<uint64_t> peaks;
     if (isPlanned) {
-      if (planner.smallestBudget() > cap && ring && ring->slots > twin.weights()->leastSlots()) {
+      auto [found, played] = certify(twin, planner, cap);
+      if (played.peakBytes > cap && ring && ring->slots > twin.weights()->leastSlots()) {
         --ring->slots; // as a session does
         continue;
       }
-      const ResidencyPlan &plan = planner.plan(cap);
-      StepTwin::Played played = twin.play(profile, plan);
+      if (played.peakBytes > cap)
+        throw errorOf({.askedBytes = cap,
+                       .smallestBytes = std::max(planner.smallestBudget(), played.peakBytes),
+                       .setBy = profile.events[planner.tightestEvent()],
+                       .held = played.holders});
+      const ResidencyPlan &plan = *found;
       peaks = plan.curve;
       result["peak_bytes"] = played.peakBytes;
       result["seconds"] = played.seconds;

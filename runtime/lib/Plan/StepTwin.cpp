@@ -354,4 +354,16 @@ bool StepTwin::runsWithin(const StepProfile &profile, const ResidencyPlan &plan,
   }
 }
 
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes) {
+  for (uint64_t target = bytes; target >= planner.smallestBudget();) {
+    const ResidencyPlan &plan = planner.plan(target);
+    StepTwin::Played played = twin.play(planner.profile(), plan);
+    if (played.peakBytes <= bytes)
+      return {&plan, std::move(played)};
+    target = plan.peakBytes - std::min(plan.peakBytes, played.peakBytes - bytes);
+  }
+  const ResidencyPlan &least = planner.plan(planner.smallestBudget());
+  return {&least, twin.play(planner.profile(), least)};
+}
+
 } // namespace segue::inline runtime

@@ -53,26 +53,17 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
     if (weights)
       others += weights->stagingBytes(/*anyForm=*/services.precision() != nullptr);
     uint64_t budget = step.device->memory().budget(Space::DeviceDram), left = budget > others ? budget - others : 0;
-    // Certified: what was planned is played, and what it takes counts.
-    for (uint64_t target = left; target >= planner.smallestBudget();) {
-      const ResidencyPlan &plan = planner.plan(target);
-      uint64_t peak = twin.play(planner.profile(), plan).peakBytes;
-      if (peak <= left)
-        return services.follow(planner.profile(), plan);
-      target = plan.peakBytes - std::min(plan.peakBytes, peak - left);
-    }
-    const ResidencyPlan &least = planner.plan(planner.smallestBudget());
-    StepTwin::Played played = twin.play(planner.profile(), least);
-    if (played.peakBytes <= left)
-      return services.follow(planner.profile(), least);
-    uint64_t smallest = std::max(planner.smallestBudget(), played.peakBytes) + others;
+    CertifiedPlan found = certify(twin, planner, left);
+    if (found.played.peakBytes <= left)
+      return services.follow(planner.profile(), *found.plan);
+    uint64_t smallest = std::max(planner.smallestBudget(), found.played.peakBytes) + others;
     // The ring took what there was; with fewer slots it is slower.
     if (weights && weights->makeRoom(smallest - budget))
       continue;
     throw errorOf({.askedBytes = budget,
                    .smallestBytes = smallest,
                    .setBy = planner.profile().events[planner.tightestEvent()],
-                   .held = played.holders,
+                   .held = found.played.holders,
                    .othersBytes = others});
   }
 }

@@ -118,6 +118,16 @@ private:
   std::unique_ptr<State> state_;
 };
 
+struct CertifiedPlan {
+  const ResidencyPlan *plan = nullptr;
+  StepTwin::Played played;
+};
+
+/// A plan for `bytes` that the twin was seen to play within them. What is played
+/// may take more than was reckoned: then less is planned for, down to the smallest
+/// budget; where not even that keeps to them, `played` says what it takes.
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes);
+
 } // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_PLAN_STEPTWIN_H
