@@ -54,7 +54,8 @@ function(segue_unity target)
   endif()
   cmake_parse_arguments(ARG "" "" "ALONE" ${ARGN})
   set_target_properties(${target} PROPERTIES
-    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_CODE_AFTER_INCLUDE "#undef DEBUG_TYPE")
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_CODE_AFTER_INCLUDE "#undef DEBUG_TYPE"
+    UNITY_BUILD_RELOCATABLE ON) # ccache then serves another clone as well (CMake 4)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage) # what is "included" here is no header
   endif()
