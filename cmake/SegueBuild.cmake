@@ -90,6 +90,8 @@ function(segue_add_unittest name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} GTest::gtest_main)
   if(NOT ARG_NO_DISCOVERY)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-      PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1)
+      PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1
+      # A filter that matches nothing is no success.
+      FAIL_REGULAR_EXPRESSION "Running 0 tests")
   endif()
 endfunction()

@@ -144,11 +144,20 @@ def fuzz(args, report: Report) -> None:
             report.add(*result)
 
 
+def matching_nothing(program: Path, cases: str) -> list:
+    """The patterns of a filter that choose no test."""
+    return [pattern for pattern in cases.split(":")
+            if "\n  " not in run([program, "--gtest_list_tests", f"--gtest_filter={pattern}"], 60, {})[1]]
+
+
 def run_tests(report: Report, programs: dict, folder: Path, environment: dict) -> None:
     for program, cases in programs.items():
         path = folder / f"{program}.xml"
         path.unlink(missing_ok=True)
         begin = time.monotonic()
+        if nothing := matching_nothing(folder / "bin" / program, cases):
+            report.add(program, time.monotonic() - begin, f"{program} has no test that is called {' or '.join(nothing)}")
+            continue
         ended, output = run([folder / "bin" / program, f"--gtest_filter={cases}", f"--gtest_output=xml:{path}"], 1800, environment)
         found = re.findall(r"(?:WARNING|ERROR): \w+Sanitizer.*|runtime error:.*", output)
         failure = ""

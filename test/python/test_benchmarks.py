@@ -44,9 +44,11 @@ def test_a_submit_with_and_without_services():
     assert all(float(row[1]) > 0 for row in rows)
 
 
-def test_to_layout():
+def test_to_layout(record_property):
     text = output(BUILD / "bin" / "segue-bench-transfer", 1, 1, "768x3072")
     assert len(re.findall(r"^\| (?:de)?quantize int8 768x3072 +\|(?: +[\d.]+ \|){6} 0\.\d(?: MISSED)? \|$", text, re.M)) == 2
+    for row in re.findall(r"^\| (.* MISSED) \|$", text, re.M):
+        record_property("missed", row)
 
 
 def test_looking_for_nan():

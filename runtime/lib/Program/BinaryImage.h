@@ -16,6 +16,7 @@
 
 #include "binary_generated.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Binary.h"
 #include <map>
 #include <mutex>
@@ -91,6 +92,13 @@ private:
     std::shared_ptr<PreparedProgram> program;
   };
   mutable std::multimap<size_t, PreparedEntry> prepared_;
+};
+
+/// What verification throws. `line` is that of the check, by which
+/// BinaryRulesTest.cpp knows whether each check has a file that breaks it.
+struct BrokenRule : Error {
+  BrokenRule(ErrorCode code, const std::string &what, int line = __builtin_LINE()) : Error(code, what), line(line) {}
+  int line;
 };
 
 struct BlockUses;

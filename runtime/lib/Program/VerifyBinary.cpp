@@ -35,7 +35,9 @@ struct Trailer {
 static_assert(sizeof(Trailer) == 32);
 
 const schema::Binary *verifyFile(std::span<const std::byte> file, const std::string &name) {
-  auto corrupt = [&](const std::string &what) { return Error(ErrorCode::FileCorrupt, name + ": " + what); };
+  auto corrupt = [&](const std::string &what, int line = __builtin_LINE()) {
+    return BrokenRule(ErrorCode::FileCorrupt, name + ": " + what, line);
+  };
   Trailer trailer;
   if (file.size() < sizeof(Trailer))
     throw corrupt("only " + std::to_string(file.size()) + " bytes long; not a .segue file, or cut off");
@@ -63,18 +65,18 @@ const schema::Binary *verifyFile(std::span<const std::byte> file, const std::str
 
   const schema::Binary *root = schema::GetSizePrefixedBinary(data);
   if (root->version_major() != Binary::versionMajor)
-    throw Error(ErrorCode::VersionUnsupported, name + ": version " + std::to_string(root->version_major()) + "." +
+    throw BrokenRule(ErrorCode::VersionUnsupported, name + ": version " + std::to_string(root->version_major()) + "." +
                                                    std::to_string(root->version_minor()) + "; this runtime reads " +
                                                    std::to_string(Binary::versionMajor) +
                                                    ".x; compile it again with this release");
   if (root->version_minor() > Binary::versionMinor)
-    throw Error(ErrorCode::VersionUnsupported,
+    throw BrokenRule(ErrorCode::VersionUnsupported,
                 name + ": version " + std::to_string(root->version_major()) + "." +
                     std::to_string(root->version_minor()) + "; this runtime reads up to " +
                     std::to_string(Binary::versionMajor) + "." + std::to_string(Binary::versionMinor) +
                     "; update the runtime, or compile the file with the older release");
   if (root->layout_vocabulary() > Binary::layoutVocabulary)
-    throw Error(ErrorCode::VersionUnsupported,
+    throw BrokenRule(ErrorCode::VersionUnsupported,
                 name + ": layout vocabulary " + std::to_string(root->layout_vocabulary()) +
                     "; this runtime knows up to " + std::to_string(Binary::layoutVocabulary) + "; update the runtime");
   return root;
@@ -111,12 +113,12 @@ public:
   }
 
 private:
-  [[noreturn]] void fail(const std::string &what) const {
-    throw Error(ErrorCode::FileCorrupt, where_ + command_ + ": " + what);
+  [[noreturn]] void fail(const std::string &what, int line = __builtin_LINE()) const {
+    throw BrokenRule(ErrorCode::FileCorrupt, where_ + command_ + ": " + what, line);
   }
-  void check(bool holds, const std::string &what) const {
+  void check(bool holds, const std::string &what, int line = __builtin_LINE()) const {
     if (!holds)
-      fail(what);
+      fail(what, line);
   }
   static std::string num(uint64_t number) { return std::to_string(number); }
 
@@ -431,7 +433,7 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
   currentCommand_ = &command;
   if (uint8_t(command.body_type()) < uint8_t(schema::CommandBody::MIN) ||
       uint8_t(command.body_type()) > uint8_t(schema::CommandBody::MAX))
-    throw Error(ErrorCode::VersionUnsupported, where_ + command_ + ": kind " + num(uint8_t(command.body_type())) +
+    throw BrokenRule(ErrorCode::VersionUnsupported, where_ + command_ + ": kind " + num(uint8_t(command.body_type())) +
                                                    " is not known to this runtime; update it");
   if (command.body_type() == schema::CommandBody::NONE)
     fail("it has no body");
@@ -642,8 +644,8 @@ static void verifySegments(const schema::Binary &root, std::span<const std::byte
   uint64_t end = file.size() - sizeof(Trailer);
   for (uint32_t i = 0; i < countOf(root.segments()); ++i) {
     const schema::Segment &segment = *root.segments()->Get(i);
-    auto fail = [&](const std::string &what) {
-      throw Error(ErrorCode::FileCorrupt, name + ": segment " + std::to_string(i) + ": " + what);
+    auto fail = [&](const std::string &what, int line = __builtin_LINE()) {
+      throw BrokenRule(ErrorCode::FileCorrupt, name + ": segment " + std::to_string(i) + ": " + what, line);
     };
     if (uint8_t(segment.kind()) > uint8_t(schema::SegmentKind::ptx))
       fail("kind " + std::to_string(uint8_t(segment.kind())));
@@ -661,8 +663,8 @@ static void verifyKernels(const schema::Binary &root, const std::string &name) {
   std::set<std::string_view> names;
   for (uint32_t i = 0; i < countOf(root.kernels()); ++i) {
     const schema::Kernel &kernel = *root.kernels()->Get(i);
-    auto fail = [&](const std::string &what) {
-      throw Error(ErrorCode::FileCorrupt, name + ": kernel \"" + kernel.name()->str() + "\": " + what);
+    auto fail = [&](const std::string &what, int line = __builtin_LINE()) {
+      throw BrokenRule(ErrorCode::FileCorrupt, name + ": kernel \"" + kernel.name()->str() + "\": " + what, line);
     };
     if (!names.insert(kernel.name()->string_view()).second)
       fail("its name is taken");
@@ -690,7 +692,7 @@ void verifyTables(const schema::Binary &root, std::span<const std::byte> file, c
   for (uint32_t i = 0; i < countOf(root.locations()); ++i) {
     int32_t parent = root.locations()->Get(i)->parent();
     if (parent < -1 || parent >= int64_t(countOf(root.locations())))
-      throw Error(ErrorCode::FileCorrupt, name + ": location " + std::to_string(i) + " has parent " +
+      throw BrokenRule(ErrorCode::FileCorrupt, name + ": location " + std::to_string(i) + " has parent " +
                                               std::to_string(parent) + " of " +
                                               std::to_string(countOf(root.locations())));
   }
@@ -698,7 +700,7 @@ void verifyTables(const schema::Binary &root, std::span<const std::byte> file, c
   for (uint32_t i = 0; i < countOf(root.programs()); ++i) {
     const schema::Program &program = *root.programs()->Get(i);
     if (!names.insert(program.name()->string_view()).second)
-      throw Error(ErrorCode::FileCorrupt, name + ": two programs are called \"" + program.name()->str() + "\"");
+      throw BrokenRule(ErrorCode::FileCorrupt, name + ": two programs are called \"" + program.name()->str() + "\"");
     ProgramVerifier(root, program, name).verify();
   }
 }

@@ -1,0 +1,98 @@
+# ===- test_check.py - what the summary of all tests calls a success ------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""A suite that tested nothing is no success: skipped as a whole, or chosen by a filter that matches nothing."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+sys.path.insert(0, str(ROOT / "tools"))
+
+import check  # noqa: E402
+import sanitized  # noqa: E402
+
+
+def reported(tmp_path, cases: str) -> check.Suite:
+    suite = check.Suite("unit", [], tmp_path / "unit.xml", 1)
+    suite.report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    check.read_report(suite)
+    return suite
+
+
+PASSED, SKIPPED = '<testcase classname="{0}" name="{1}"/>', '<testcase classname="{0}" name="{1}"><skipped/></testcase>'
+
+
+@pytest.mark.parametrize("group, one, other", [
+    ("test.python.test_a", "test_one", "test_other"),  # pytest
+    ("threads.Sims/RingTest", "One/0", "Other/1"),  # a GoogleTest report
+    ("", "Sims/RingTest.One/0", "Sims/RingTest.Other/1"),  # ctest gives the name twice
+    ("", "RingTest.One", "RingTest.Other"),
+    ("", "Sizes/RingTest/0.One", "Sizes/RingTest/1.One"),  # a test of types
+])
+def test_a_group_that_is_skipped_has_failed(tmp_path, group, one, other):
+    names = [(group or name, name) for name in (one, other)]
+    whole = reported(tmp_path, "".join(SKIPPED.format(*name) for name in names) + PASSED.format("test.python.test_b", "test"))
+    assert whole.skipped == 2 and whole.passed == 1
+    assert len(whole.failures) == 1 and re.fullmatch(r"\(every test of (test\.python\.test_a|.*RingTest) was skipped\)", whole.failures[0])
+    part = reported(tmp_path, SKIPPED.format(*names[0]) + PASSED.format(*names[1]))
+    assert part.failures == [] and part.skipped == 1
+
+
+def test_what_a_benchmark_missed_is_shown(tmp_path, capsys, monkeypatch):
+    row = "copy 2x2 | 0.5 | 0.9 MISSED"
+    suite = reported(tmp_path, f'<testcase classname="test_bench" name="test"><properties><property name="missed" value="{row}"/></properties></testcase>')
+    assert suite.failures == [] and suite.missed == [f"test_bench::test: {row}"]
+    monkeypatch.setattr(check, "suites", lambda build: [suite])
+    monkeypatch.setattr(check, "run", lambda suite: None)
+    monkeypatch.setattr(sys, "argv", ["check.py", "--build", str(tmp_path)])
+    assert check.main() == 0
+    assert f"  missed test_bench::test: {row}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text, options, failure", [
+    ("import pytest\ndef test_a(): pytest.skip('no hardware')\n", [], "(every test of test_it was skipped)"),
+    ("import pytest\npytest.skip('no hardware', allow_module_level=True)\n", [], "(every test of test_it was skipped)"),
+    ("def test_a(): pass\n", ["-k", "renamed"], "(the suite ran no test)"),
+    ("def test_a(): pass\n", [], None),
+])
+def test_runs_that_tested_nothing(tmp_path, text, options, failure):
+    (tmp_path / "test_it.py").write_text(text)
+    report = tmp_path / "python.xml"
+    suite = check.Suite("python", [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path, *options], report, 60)
+    check.run(suite)
+    assert suite.failures == ([failure] if failure else [])
+
+
+def test_filters_of_the_sanitized_builds():
+    program = BUILD / "bin" / "SegueDeviceTests"
+    assert sanitized.matching_nothing(program, "*Arena*:*NoSuchTest*:*") == ["*NoSuchTest*"]
+
+
+# ctest runs each case by a filter; that the name is found is no matter of course to GoogleTest.
+def test_ctest_fails_where_a_name_matches_nothing():
+    done = subprocess.run([BUILD / "bin" / "SegueDeviceTests", "--gtest_filter=No.Such"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "Running 0 tests" in done.stdout
+    shown = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, text=True, timeout=60)
+    tests = [test for test in json.loads(shown.stdout)["tests"] if any("--gtest_filter=" in word for word in test.get("command", []))]
+    assert len(tests) > 500
+    for test in tests:
+        assert {"name": "FAIL_REGULAR_EXPRESSION", "value": ["Running 0 tests"]} in test["properties"], test["name"]
+
+
+def test_filters_that_the_documents_name():
+    texts = [ROOT / "docs" / "guides" / "testing.md", ROOT / "bench" / "RESULTS.md", ROOT / "README.md"]
+    found = [pair for text in texts for pair in re.findall(r"(Segue\w+) --gtest_filter='([^']+)'", text.read_text())]
+    assert len(found) > 2
+    for program, cases in found:
+        assert sanitized.matching_nothing(BUILD / "bin" / program, cases) == [], program
