@@ -13,6 +13,7 @@
 #include "StreamedModel.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -99,6 +100,23 @@ TEST_P(StreamedSessionTest, TrainsToTheSameBits) {
     }
   EXPECT_TRUE(rings.contains(modelLayers * 2)) << "all are there";
   EXPECT_GE(rings.size(), 3u);
+}
+
+// Homes take page-locked memory first, but not the last of it: what lies in
+// pageable memory is staged, and the host waits for no copy.
+TEST(StreamedHomesTest, LeaveRoomToStage) {
+  DeviceRef device = Device::open("sim:dram=4MiB,pinned=1MiB");
+  uint64_t budget = device->memory().budget(Space::HostPinned), matrix = modelWidth * modelWidth * sizeof(float);
+  TensorDesc others({int64_t(budget - budget / 16 - 3 * matrix)}, ElementType::i8, {.space = Space::HostPinned});
+  Tensor held = Tensor::empty(device, others);
+  Session session = makeSession(device, streamingConfig(0.38, 1), {});
+  const TransferCounters &counters = device->transfer().counters();
+  for (int step = 0; step < 2; ++step)
+    lossOf(session, step);
+  device->drain();
+  EXPECT_GE(device->memory().liveBytes(Space::HostPinned), held.desc().spanBytes() + 2 * matrix) << "page-locked homes";
+  EXPECT_GT(counters.hostBytes, 0u) << "pageable ones";
+  EXPECT_EQ(counters.pageableCopies, 0u);
 }
 
 // A gradient whose block has left is where the optimizer's program declares its

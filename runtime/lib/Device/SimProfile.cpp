@@ -16,11 +16,11 @@
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view figureKeys[] = {"d2h",     "dram",   "flops", "h2d",   "host",   "l1",
-                                                  "latency", "launch", "link",  "membw", "pinned", "threads"};
+static constexpr std::string_view figureKeys[] = {"d2h",     "dram",    "flops",  "h2d",  "host",  "hostmem", "l1",
+                                                  "latency", "launch",  "link",   "membw", "pinned", "threads"};
 static constexpr std::string_view specKeys[] = {
-    "adversarial", "d2h",    "dram", "fail-alloc", "fail-copy", "fail-d2h", "fail-h2d", "flops", "h2d",    "host", "l1",
-    "latency",     "launch", "link", "membw",      "pinned",    "profile",  "shrink",   "stall", "threads"};
+    "adversarial", "d2h", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-h2d", "flops",  "h2d",   "host",   "hostmem",
+    "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "virtual"};
 
 /// The options in a profile file: an object of texts, or of numbers for what
@@ -75,7 +75,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   for (std::string_view key : {"fail-d2h", "fail-h2d"})
     if (options.has(key) && profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" does not go with virtual, where nothing is copied");
-  for (std::string_view key : {"flops", "membw", "launch"})
+  for (std::string_view key : {"flops", "membw", "hostmem", "launch"})
     if (options.has(key) && !profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere kernels take the time they take");
   if (adversarial && options.text("adversarial", "").empty())
@@ -105,6 +105,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.threads = int(from("threads").integer("threads", 0, 1, 1024));
   profile.flopsPerSecond = from("flops").flopsPerSecond("flops", 100e12);
   profile.memoryBytesPerSecond = from("membw").bytesPerSecond("membw", 1000e9);
+  profile.hostBytesPerSecond = from("hostmem").bytesPerSecond("hostmem", 8e9);
   profile.launchSeconds = from("launch").seconds("launch", 5e-6);
   if (adversarial)
     profile.adversary = options.integer("adversarial", 0, 0, UINT64_MAX);

@@ -20,7 +20,8 @@
 //                           of dram that is left at times), stall=0.1 (the
 //                           chance that a wait with a limit runs out of time)
 //   virtual                 no bytes and no kernels, virtual time; with it,
-//                           flops=100TFLOP/s, membw=1000GB/s, launch=5us
+//                           flops=100TFLOP/s, membw=1000GB/s, launch=5us,
+//                           hostmem=8GB/s (memcpy of the host, on one thread)
 //
 //===----------------------------------------------------------------------===//
 
@@ -52,7 +53,7 @@ struct SimProfile {
   bool hasFaults() const { return adversary || failToDevice.count || failToHost.count; }
 
   bool isVirtual = false;
-  double flopsPerSecond = 0, memoryBytesPerSecond = 0, launchSeconds = 0;
+  double flopsPerSecond = 0, memoryBytesPerSecond = 0, hostBytesPerSecond = 0, launchSeconds = 0;
 
   /// Opens the device again, seed included.
   std::string name;

@@ -11,8 +11,27 @@
 
 namespace segue::inline runtime {
 
+/// Chunks pass two stages, the host and the link, in the order of the direction;
+/// with two buffers each stage works on a chunk of its own (rule R5 of runtime
+/// stitching). Where all chunks are equal the order makes no difference, and the
+/// last one only ends sooner.
+double VirtualQueues::stagedSeconds(const WorkCost &cost, double linkRate) const {
+  auto host = [&](uint64_t bytes) { return double(bytes) / profile_.hostBytesPerSecond; };
+  auto link = [&](uint64_t bytes) { return profile_.latencySeconds + double(bytes) / linkRate; };
+  if (!cost.linkBytes)
+    return host(cost.hostBytes);
+  uint64_t chunk = cost.chunkBytes ? std::min(cost.chunkBytes, cost.linkBytes) : cost.linkBytes;
+  uint64_t before = (cost.linkBytes - 1) / chunk, last = cost.linkBytes - before * chunk;
+  if (before == 0)
+    return host(last) + link(last);
+  double middle = double(before - 1) * std::max(host(chunk), link(chunk));
+  return host(chunk) + middle + std::max(host(last), link(chunk)) + link(last);
+}
+
 double VirtualQueues::duration(Queue queue, const WorkCost &cost) const {
   double linkRate = queue == Queue::DeviceToHost ? profile_.d2hBytesPerSecond : profile_.h2dBytesPerSecond;
+  if (cost.hostBytes)
+    return stagedSeconds(cost, linkRate);
   double link = double(cost.linkBytes) / linkRate;
   double memory = double(cost.memoryBytes) / profile_.memoryBytesPerSecond;
   double compute = double(cost.flops) / profile_.flopsPerSecond;

@@ -12,6 +12,9 @@
 //   latency, if it uses the link, else the time of a launch, plus the longest
 //   of link bytes / bandwidth, memory bytes / bandwidth, flops / rate
 //
+// What the host copies for a transfer takes host bytes / bandwidth: before or
+// after the link, or chunk by chunk beside it (WorkCost::chunkBytes).
+//
 // The host's clock stands still but for waiting. The times of a step therefore
 // depend on nothing but the profile and the calls.
 //
@@ -56,6 +59,7 @@ private:
   };
 
   double duration(Queue queue, const WorkCost &cost) const;
+  double stagedSeconds(const WorkCost &cost, double linkRate) const;
   double endOf(const Fence &fence) const;
   void advanceTo(double time);
 

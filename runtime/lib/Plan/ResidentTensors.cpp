@@ -25,7 +25,8 @@ Tensor copyToHost(const DeviceRef &device, const Tensor &tensor, uint64_t &unpin
   auto there = std::make_shared<TensorDesc>(tensor.desc());
   there->layout.space = Space::HostPinned;
   try {
-    return device->transfer().toLayout(device, tensor, there, how);
+    if (device->transfer().leavesRoomToStage(there->spanBytes()))
+      return device->transfer().toLayout(device, tensor, there, how);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw;

@@ -10,6 +10,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
 
@@ -102,7 +103,7 @@ template <typename Make>
 static Tensor onHost(const DeviceRef &device, TensorDesc desc, Make &&make, bool isPinned = true) {
   desc.layout.space = Space::HostPinned;
   try {
-    if (isPinned)
+    if (isPinned && device->transfer().leavesRoomToStage(desc.spanBytes()))
       return make(device, desc);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)

@@ -50,21 +50,37 @@ PassingMemory PassingMemory::tryTake(Device &device, Space space, uint64_t bytes
   return {device, space, bytes, device.memory().tryAllocate(space, bytes, alignment, owner, Lifetime::Short)};
 }
 
+/// The least that a chunk is worth its latency on the link.
+static constexpr uint64_t leastChunkBytes = 64 << 10;
+
 /// As many staging buffers as the options say and the memory has, but no more
-/// than there are chunks. None if not even two were to be had.
+/// than there are chunks. Where there is no room for two, chunks are smaller; none
+/// if that does not help either.
 TransferEngine::Impl::Staging TransferEngine::Impl::takeStaging(const TransferStep &step) {
   const StitchOptions &options = engine.options();
   Staging staging;
   staging.chunkBytes = std::min(options.stagingChunkBytes, step.bytes);
-  uint64_t chunks = (step.bytes + staging.chunkBytes - 1) / staging.chunkBytes;
-  for (uint64_t i = 0; i < std::min<uint64_t>(chunks, options.stagingBuffers); ++i) {
-    PassingMemory buffer = PassingMemory::tryTake(device, Space::HostPinned, staging.chunkBytes, stagingOwner);
-    if (!buffer.data())
-      break;
-    staging.addresses.push_back(buffer.data());
-    staging.memory.push_back(std::move(buffer));
+  for (;; staging.chunkBytes = staging.chunkBytes / 2) {
+    uint64_t chunks = (step.bytes + staging.chunkBytes - 1) / staging.chunkBytes;
+    uint64_t wanted = std::min<uint64_t>(chunks, options.stagingBuffers);
+    for (uint64_t i = 0; i < wanted; ++i) {
+      PassingMemory buffer = PassingMemory::tryTake(device, Space::HostPinned, staging.chunkBytes, stagingOwner);
+      if (!buffer.data())
+        break;
+      staging.addresses.push_back(buffer.data());
+      staging.memory.push_back(std::move(buffer));
+    }
+    if (staging.addresses.size() >= std::min<uint64_t>(wanted, 2) || staging.chunkBytes / 2 < leastChunkBytes)
+      return staging;
+    staging = {{}, {}, staging.chunkBytes};
   }
-  return staging;
+}
+
+bool TransferEngine::leavesRoomToStage(uint64_t bytes) const {
+  DeviceMemory &memory = device_.memory();
+  uint64_t budget = memory.budget(Space::HostPinned), live = memory.liveBytes(Space::HostPinned);
+  uint64_t staging = std::min(2 * options_.stagingBuffers * options_.stagingChunkBytes, budget / 16);
+  return live + bytes + staging <= budget;
 }
 
 //===----------------------------------------------------------------------===//
@@ -364,10 +380,21 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
 
     Work work;
     work.label = labelOf(step);
-    if (isLink)
+    switch (step.kind) {
+    case TransferStep::Kind::Link:
       work.cost.linkBytes = step.bytes;
-    else if (step.kind == TransferStep::Kind::DeviceRelayout)
+      if (step.staged) {
+        work.cost.hostBytes = step.bytes;
+        work.cost.chunkBytes = staging.addresses.size() < 2 ? 0 : staging.chunkBytes;
+      }
+      break;
+    case TransferStep::Kind::HostRelayout:
+      work.cost.hostBytes = step.bytes;
+      break;
+    case TransferStep::Kind::DeviceRelayout:
       work.cost.memoryBytes = 2 * step.bytes; // as many are read, about
+      break;
+    }
     work.run = [this, chain, i, read, written, record, linkSeconds, isLink] {
       const TransferStep &step = chain->plan->steps[i];
       double begin = device.seconds();

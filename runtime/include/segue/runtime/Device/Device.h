@@ -65,6 +65,12 @@ struct SpaceInfo {
 struct WorkCost {
   /// Over the link between host and device.
   uint64_t linkBytes = 0;
+  /// Copied or converted by the host within its own memory, before they are on
+  /// the link or after.
+  uint64_t hostBytes = 0;
+  /// Of an entry with both: the host works a chunk of so many bytes ahead of
+  /// the link or behind it. 0: all of one comes before the other.
+  uint64_t chunkBytes = 0;
   /// Read and written in the device's own memory.
   uint64_t memoryBytes = 0;
   uint64_t flops = 0;

@@ -162,6 +162,12 @@ public:
   /// Takes effect for the next transfer; plans and cached copies are dropped.
   void configure(StitchOptions options);
   const StitchOptions &options() const { return options_; }
+  /// False if `bytes` more of page-locked memory, kept for longer than a transfer,
+  /// would take what copies from and to pageable memory are staged in: both
+  /// directions at once, but no more than a sixteenth of that memory. Whoever
+  /// could do with pageable memory asks this first, as without staging the host
+  /// waits for each copy.
+  bool leavesRoomToStage(uint64_t bytes) const;
   /// Not owned; null: every hop may go at once.
   void setGate(TransferGate *gate);
   /// Tells the gate of the hops that are done by now; with `all`, blocks until

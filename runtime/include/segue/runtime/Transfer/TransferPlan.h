@@ -14,7 +14,6 @@
 //
 //   TransferPlan plan = planTransfer(given, wanted, device, options);
 //   plan.h2dBytes;                       // what crosses
-//   plan.seconds(LinkFigures{});         // what it costs
 //
 // A plan is a value without tensors: any thread may make and read one.
 //
@@ -36,20 +35,6 @@ class Device;
 
 /// host and host_pinned.
 constexpr bool isHostSpace(Space space) { return space == Space::Host || space == Space::HostPinned; }
-
-/// What one direction of copying costs: latency + bytes / bandwidth.
-struct HopFigures {
-  double latencySeconds = 0;
-  double bytesPerSecond = 1;
-  double seconds(uint64_t bytes) const { return latencySeconds + double(bytes) / bytesPerSecond; }
-};
-
-/// Figures of a machine, for planning. GB/s are 10^9.
-struct LinkFigures {
-  HopFigures h2d{10e-6, 16e9}, d2h{10e-6, 16e9};
-  /// memcpy on the host, and copies within the device's memory.
-  HopFigures host{0, 8e9}, d2d{0, 400e9};
-};
 
 struct TransferStep {
   enum class Kind : uint8_t {
@@ -91,11 +76,6 @@ struct TransferPlan {
   /// Row storages whose zero points are worth a look before they cross the
   /// link: the same transfer without them, for zero points that are all zero.
   std::shared_ptr<const TransferPlan> withoutZeroPoints;
-
-  /// Sum over the hops of latency + bytes / bandwidth. In a staged hop the
-  /// memcpy of a chunk overlaps the transfer of the one before, as far as
-  /// there are buffers.
-  double seconds(const LinkFigures &figures, const StitchOptions &options = {}) const;
 };
 
 /// `forced`: a copy is wanted even if the given tensor would serve. Throws
