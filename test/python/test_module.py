@@ -104,6 +104,35 @@ def test_gradients_reach_parameters_and_inputs_and_accumulate():
         assert_close(p.grad, 2 * actual)
 
 
+@pytest.mark.parametrize("slices", [19, 23])
+def test_gradients_of_slices_written_one_by_one(slices):
+    """Backward makes one kernel with a result per slice; each is zero but for its own, and may lie over an operand."""
+
+    class Recurrent(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)) / 8)
+
+        def forward(self, x, a):
+            out = torch.zeros_like(x)
+            for i in range(x.shape[1]):
+                out[:, i] = x[:, i].exp()
+            return (torch.tanh(a) * out) @ self.w
+
+    net, generator = Recurrent(), torch.Generator().manual_seed(1)
+    given = [torch.randn(2, slices, 64, generator=generator) for _ in range(2)]
+    weight = torch.randn(2, slices, 64, generator=generator)
+    gradients = []
+    for module in (net, segue.compile(net, tuple(given))):
+        leaves = [x.clone().requires_grad_() for x in given]
+        (module(*leaves) * weight).sum().backward()
+        gradients.append([*(x.grad for x in leaves), net.w.grad.clone()])
+        net.w.grad = None
+    for expected, actual, what in zip(*gradients, ("x", "a", "w")):
+        assert_close(actual, expected, what=f"gradient of {what}")
+
+
 def test_parameters_are_shared_not_copied():
     net, x = Net(), torch.randn(5, 4)
     compiled = segue.compile(net, x)

@@ -169,7 +169,24 @@ Kernels::Function Kernels::symbol(StringRef kernel, StringRef isa) {
   return nullptr;
 }
 
-SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef isa, bool pieces) {
+size_t Kernels::places() {
+  size_t most = 0;
+  for (LaunchOp launch : function(*lowered).getOps<LaunchOp>())
+    most = std::max(most, launch.getInPlace().size() / 2);
+  return most;
+}
+
+/// True if operand `operand` and result `result` of `launch` may be one buffer.
+static bool isListed(LaunchOp launch, int64_t operand, int64_t result) {
+  ArrayRef<int64_t> pairs = launch.getInPlace();
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    if (pairs[i] == operand && pairs[i + 1] == result)
+      return true;
+  return false;
+}
+
+SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef isa, bool pieces,
+                                     std::optional<size_t> place) {
   func::FuncOp f = function(*lowered);
   llvm::DenseMap<Value, Bytes> buffers;
   for (auto [argument, tensor] : llvm::zip_equal(f.getArguments(), arguments))
@@ -192,6 +209,22 @@ SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef i
         pointers.push_back(buffers.find(input)->second.data());
       for (Value result : launch.getResults())
         pointers.push_back(buffers.find(result)->second.data());
+      if (place && 2 * *place < launch.getInPlace().size()) {
+        int64_t operand = launch.getInPlace()[2 * *place], result = launch.getInPlace()[2 * *place + 1];
+        Value value = launch.getInputs()[operand], target = launch.getResult(result);
+        auto sees = [&](int64_t at) { return launch.getInputs()[at] == value; };
+        auto all = llvm::seq<int64_t>(0, launch.getInputs().size());
+        // A value that is passed twice is in place for all its readers or for none.
+        if (llvm::all_of(all, [&](int64_t at) { return !sees(at) || isListed(launch, at, result); })) {
+          // Later launches read the operand as it was: the result starts as a copy of it.
+          buffers[target] = Bytes(buffers.lookup(value));
+          void *shared = buffers.find(target)->second.data();
+          for (int64_t at : all)
+            if (sees(at))
+              pointers[at] = shared;
+          pointers[launch.getInputs().size() + result] = shared;
+        }
+      }
       Function kernel = symbol(launch.getKernel(), isa);
       int64_t range = launch.getRange(), grain = launch.getGrain(), width = 0;
       for (int64_t begin = 0; begin < range && lastStatus == 0;) {

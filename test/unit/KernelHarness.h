@@ -20,6 +20,7 @@
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Interpreter/Interpreter.h"
 #include "segue/Target/CPU/CPUTarget.h"
+#include <optional>
 
 namespace segue::test {
 
@@ -35,14 +36,19 @@ public:
   /// What the reference interpreter says.
   mlir::FailureOr<llvm::SmallVector<HostTensor>> interpret(llvm::ArrayRef<HostTensor> arguments);
   /// Plays the launches with the `isa` variants ("v3", "v4"); `pieces` splits
-  /// ranges unevenly. A status that is not 0 ends the run and is kept.
-  llvm::SmallVector<HostTensor> run(llvm::ArrayRef<HostTensor> arguments, llvm::StringRef isa, bool pieces);
+  /// ranges unevenly. With `place`, every launch that has more than `place` pairs
+  /// in `inPlace` works in place by that pair. A status that is not 0 ends the
+  /// run and is kept.
+  llvm::SmallVector<HostTensor> run(llvm::ArrayRef<HostTensor> arguments, llvm::StringRef isa, bool pieces,
+                                    std::optional<size_t> place = std::nullopt);
   int64_t status() const { return lastStatus; }
   /// Microseconds of all launches of one run, the least of `repetitions`.
   double time(llvm::ArrayRef<HostTensor> arguments, llvm::StringRef isa, int repetitions);
 
   llvm::SmallVector<mlir::RankedTensorType> argumentTypes();
   size_t launches();
+  /// The most pairs that a launch may work in place by.
+  size_t places();
   size_t distinctKernels();
   const std::string &elf() const { return compiled.elf; }
 

@@ -7,7 +7,8 @@
 //
 // Each case is a function of segue ops; its kernels must give what the
 // interpreter gives, for both instruction sets, and the same bits however the
-// range is split. A new op or a new shape of loop gets a case here.
+// range is split and whichever result takes the place of an operand, of those
+// that may. A new op or a new shape of loop gets a case here.
 //
 //===----------------------------------------------------------------------===//
 
@@ -33,6 +34,10 @@ static std::vector<HostTensor> randomArguments(Kernels &kernels, uint64_t seed =
   return arguments;
 }
 
+/// About how many pairs of a case are tried in place: those of optimizers and of
+/// gradients that are cut in slices are dozens.
+constexpr size_t kPlaces = 8;
+
 static void expectParity(Kernels &kernels, const std::vector<HostTensor> &arguments, Tolerance tolerance = {}) {
   ASSERT_TRUE(kernels.ok());
   auto expected = kernels.interpret(arguments);
@@ -45,6 +50,16 @@ static void expectParity(Kernels &kernels, const std::vector<HostTensor> &argume
       EXPECT_EQ(findDifference(whole[at], (*expected)[at], tolerance.absolute, tolerance.relative), "")
           << isa.str() << ", result " << at;
       EXPECT_EQ(findDifference(split[at], whole[at], 0, 0), "") << isa.str() << ", split, result " << at;
+    }
+    if (isa != instructionSets().back())
+      continue;
+    size_t places = kernels.places(), step = std::max<size_t>(1, places / kPlaces);
+    for (size_t place = 0; place < places; place += step) {
+      auto shared = kernels.run(arguments, isa, /*pieces=*/true, place);
+      ASSERT_EQ(shared.size(), whole.size());
+      for (size_t at = 0; at < whole.size(); ++at)
+        EXPECT_EQ(findDifference(shared[at], whole[at], 0, 0), "")
+            << isa.str() << ", in place by pair " << place << ", result " << at;
     }
   }
 }
@@ -455,6 +470,49 @@ TEST(Kernel, OneOptimizerKernelForParametersOfAllSizes) {
   EXPECT_EQ(kernels.launches(), 2u);
   EXPECT_EQ(kernels.distinctKernels(), 1u);
   expectParity(kernels, randomArguments(kernels));
+}
+
+//===----------------------------------------------------------------------===//
+// In place
+//===----------------------------------------------------------------------===//
+
+/// What autodiff makes of slices that are written one by one: the gradient is
+/// cut at the edge of every slice, and each result is zero outside of its own.
+/// Any of them may lie over an operand that another one is computed from.
+TEST(Kernel, ResultsThatAreZeroAlmostEverywhere) {
+  for (int slices : {3, 19}) {
+    std::string shape = fill("2x$0x64", slices), results, types, body;
+    for (int slice = 0; slice < slices; ++slice) {
+      body += fill(R"(
+        %s$0 = segue.slice %g [0, $0, 0] to [2, $3, 64] by [1, 1, 1] : tensor<$1xf32> -> tensor<2x1x64xf32>
+        %x$0 = segue.slice %x [0, $0, 0] to [2, $3, 64] by [1, 1, 1] : tensor<$1xf32> -> tensor<2x1x64xf32>
+        %m$0 = segue.mul %s$0, %x$0 : tensor<2x1x64xf32>
+        %p$0 = segue.pad %m$0 low [0, $0, 0] high [0, $2, 0] interior [0, 0, 0] value 0.0 : f32 : tensor<2x1x64xf32> -> tensor<$1xf32>)",
+                   slice, shape, slices - 1 - slice, slice + 1);
+      results += fill("$1%p$0", slice, slice ? ", " : "");
+      types += fill("$1tensor<$0xf32>", shape, slice ? ", " : "");
+    }
+    expectParity(fill(R"(func.func @f(%g: tensor<$0xf32>, %x: tensor<$0xf32>) -> (tensor<$0xf32>, $2) {$1
+      %t = segue.tanh %x : tensor<$0xf32>
+      %d = segue.mul %t, %g : tensor<$0xf32>
+      return %d, $3 : tensor<$0xf32>, $2
+    })", shape, body, types, results));
+  }
+}
+
+/// A result that does not depend on the operand that it may lie over: it is
+/// stored after that operand was read all the same.
+TEST(Kernel, ResultsOverOperandsOfOthers) {
+  expectParity(R"(func.func @f(%x: tensor<4x300xf32>, %g: tensor<4x300xf32>, %r: tensor<4xf32>)
+      -> (tensor<4x300xf32>, tensor<4x300xf32>, tensor<4x300xf32>, tensor<4xf32>) {
+    %e = segue.exp %x : tensor<4x300xf32>
+    %p = segue.mul %x, %g : tensor<4x300xf32>
+    %s = segue.reduce sum %p dims [1] : tensor<4x300xf32> -> tensor<4xf32>
+    %t = segue.mul %s, %r : tensor<4xf32>
+    %b = segue.broadcast %t dims [0] : tensor<4xf32> -> tensor<4x300xf32>
+    %y = segue.sub %g, %b : tensor<4x300xf32>
+    return %e, %p, %y, %s : tensor<4x300xf32>, tensor<4x300xf32>, tensor<4x300xf32>, tensor<4xf32>
+  })");
 }
 
 //===----------------------------------------------------------------------===//

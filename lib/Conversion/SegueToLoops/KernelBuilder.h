@@ -57,10 +57,11 @@ private:
 
   //===--- LoopBuilder.cpp ---===//
   Scope &top() { return *scopes.back(); }
-  /// Writes a loop in the innermost scope and its body in a new one.
+  /// Writes a loop in the innermost scope and its body in a new one. `parallel`
+  /// marks it with `kParallelAttr`.
   llvm::SmallVector<mlir::Value>
   loop(mlir::Value low, mlir::Value high, int64_t step, mlir::ValueRange initial,
-       llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> write);
+       llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> write, bool parallel = false);
   llvm::SmallVector<mlir::Value> columnLoop(size_t at, mlir::ValueRange initial,
                                             llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
   void define(unsigned variable, mlir::Value value);

@@ -9,7 +9,9 @@
 // what depends on the reductions of the levels before it, stores results as
 // soon as they are known, and accumulates its own reductions. In a loop body all
 // elements are computed before the first one is stored, so that a result may
-// take the place of an operand.
+// take the place of an operand; which ones may is written on the function, and
+// the loops over elements are marked as parallel, so that whoever compiles them
+// keeps that order in an iteration and is free across iterations.
 //
 //===----------------------------------------------------------------------===//
 
@@ -62,10 +64,12 @@ Value KernelBuilder::combine(ReduceKind kind, Value sum, Value value, OpBuilder 
 //===----------------------------------------------------------------------===//
 
 SmallVector<Value> KernelBuilder::loop(Value low, Value high, int64_t step, ValueRange initial,
-                                       function_ref<SmallVector<Value>(Value, ValueRange)> write) {
+                                       function_ref<SmallVector<Value>(Value, ValueRange)> write, bool parallel) {
   Value by = constantIndex(step);
   OpBuilder &outer = top().builder;
   auto loop = scf::ForOp::create(outer, loc, low, high, by, initial);
+  if (parallel)
+    loop->setAttr(kParallelAttr, outer.getUnitAttr());
   outer.setInsertionPoint(loop);
   Scope inner(initial.empty() ? OpBuilder(loop.getBody()->getTerminator()) : OpBuilder::atBlockEnd(loop.getBody()));
   scopes.push_back(&inner);
@@ -86,10 +90,12 @@ SmallVector<Value> KernelBuilder::columnLoop(size_t at, ValueRange initial,
   for (size_t segment = 0; segment + 1 < columns.bounds.size(); ++segment) {
     int64_t low = columns.bounds[segment], high = columns.bounds[segment + 1];
     plan.space.restrict(columns.variable, low, high);
-    values = loop(constantIndex(low), constantIndex(high), 1, values, [&](Value column, ValueRange carried) {
+    auto body = [&](Value column, ValueRange carried) {
       define(columns.variable, column);
       return columnLoop(at + 1, carried, write);
-    });
+    };
+    bool isInnermost = at + 1 == plan.columnLoops.size();
+    values = loop(constantIndex(low), constantIndex(high), 1, values, body, /*parallel=*/isInnermost);
   }
   plan.space.restrict(columns.variable, 0, columns.extent);
   return values;
@@ -121,7 +127,7 @@ void KernelBuilder::defineRow(Value row) {
 //===----------------------------------------------------------------------===//
 
 void KernelBuilder::buildFlat() {
-  loop(begin, end, 1, {}, [&](Value at, ValueRange) -> SmallVector<Value> {
+  auto writeElement = [&](Value at, ValueRange) -> SmallVector<Value> {
     for (const LoopPlan::Loop &columns : plan.columnLoops)
       define(columns.variable, at);
     SmallVector<Value> values;
@@ -131,7 +137,8 @@ void KernelBuilder::buildFlat() {
       for (auto [result, value] : llvm::enumerate(values))
         store(value, resultArgument(result), at, top().builder);
     return {};
-  });
+  };
+  loop(begin, end, 1, {}, writeElement, /*parallel=*/true);
 }
 
 //===----------------------------------------------------------------------===//
@@ -395,21 +402,8 @@ static int64_t bytesOf(RankedTensorType type) {
   return type.getNumElements() * ((type.getElementTypeBitWidth() + 7) / 8);
 }
 
-/// Range, grain, and how many bytes of each buffer a range touches.
-/// True if `value` is computed from `argument`, by ops of one body.
-static bool dependsOn(Value value, BlockArgument argument) {
-  SmallVector<Value> work = {value};
-  llvm::SmallDenseSet<Value> seen;
-  while (!work.empty()) {
-    Value next = work.pop_back_val();
-    if (next == argument)
-      return true;
-    if (Operation *op = next.getDefiningOp(); op && seen.insert(next).second)
-      work.append(op->operand_begin(), op->operand_end());
-  }
-  return false;
-}
-
+/// Range, grain, how many bytes of each buffer a range touches, and which
+/// buffers may be one.
 void KernelBuilder::describe(LoopKernel &kernel) {
   const KernelShape &shape = plan.shape;
   int64_t rowsOfUnit = 1;
@@ -461,10 +455,8 @@ void KernelBuilder::describe(LoopKernel &kernel) {
   function->setAttr("segue.fixed_bytes", b.getDenseI64ArrayAttr(fixed));
   function->setAttr("segue.bytes_per_unit", b.getDenseI64ArrayAttr(perUnit));
 
-  // A result may take the place of an operand that is read at the same element,
-  // and not after the result is stored. Buffers are noalias to LLVM, so that
-  // only a result that is computed from the operand is sure to be stored after
-  // the operand was loaded.
+  // A result may take the place of an operand that is read at the same element
+  // alone, and in no level after the one that stores the result.
   if (!grows)
     return;
   for (BlockArgument argument : body.getArguments())
@@ -472,10 +464,12 @@ void KernelBuilder::describe(LoopKernel &kernel) {
       auto access = plan.accesses.find(argument);
       if (kind == LoopPlan::ResultKind::Element && access != plan.accesses.end() &&
           access->second.indices.size() == 1 && *access->second.indices.begin() == plan.element &&
-          access->second.lastLevel <= plan.level.lookup(value) && dependsOn(value, argument) &&
+          access->second.lastLevel <= plan.level.lookup(value) &&
           tensorType(argument).getNumElements() == shape.elements() && elementOf(argument) == elementOf(value))
         kernel.inPlace.append({static_cast<int64_t>(argument.getArgNumber()), static_cast<int64_t>(at)});
     }
+  if (!kernel.inPlace.empty())
+    function->setAttr(kInPlaceAttr, b.getDenseI64ArrayAttr(kernel.inPlace));
 }
 
 /// Fast math, except for what it would break: NaN and infinity keep their

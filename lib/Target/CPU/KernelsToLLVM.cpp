@@ -9,6 +9,13 @@
 // become bare pointers here and no memref descriptor is ever made. A kernel
 // that allocates or copies is refused.
 //
+// LLVM is told which buffers may be one, and no more than that. A buffer that is
+// in no pair of `segue.in_place` is `noalias`. One that is in a pair is not:
+// alias scopes tell it apart from the buffers that it is not paired with, and
+// what reads or writes the two of a pair stays in order. The loops vectorise
+// without overlap checks all the same, as their accesses are in a group that has
+// no dependence across iterations.
+//
 //===----------------------------------------------------------------------===//
 
 #include "KernelsToLLVM.h"
@@ -19,8 +26,10 @@
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/IR/Matchers.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 
 using namespace mlir;
 using namespace segue;
@@ -31,8 +40,79 @@ static Value toI64(OpBuilder &b, Location loc, Value index) {
   return arith::IndexCastOp::create(b, loc, b.getI64Type(), index);
 }
 
+namespace {
+/// What an access of a buffer that may be in place says to LLVM.
+class BufferScopes {
+public:
+  explicit BufferScopes(func::FuncOp function) {
+    auto attribute = function->getAttrOfType<DenseI64ArrayAttr>(kInPlaceAttr);
+    auto outputs = function->getAttrOfType<IntegerAttr>("segue.outputs");
+    if (!attribute || !outputs)
+      return;
+    unsigned buffers = function.getNumArguments() - 2, firstOutput = buffers - outputs.getInt();
+    paired.resize(buffers);
+    ArrayRef<int64_t> pairs = attribute.asArrayRef();
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      paired[pairs[i]].insert(firstOutput + pairs[i + 1]);
+      paired[firstOutput + pairs[i + 1]].insert(pairs[i]);
+    }
+    auto domain = LLVM::AliasScopeDomainAttr::get(function.getContext(), StringAttr());
+    for (unsigned at = 0; at < buffers; ++at)
+      scopes.push_back(isPaired(at) ? LLVM::AliasScopeAttr::get(domain, StringAttr()) : LLVM::AliasScopeAttr());
+  }
+
+  bool isPaired(unsigned argument) const { return argument < paired.size() && !paired[argument].empty(); }
+
+  void annotate(LLVM::AliasAnalysisOpInterface access, Value buffer) const {
+    auto argument = dyn_cast<BlockArgument>(buffer);
+    if (!argument || !isPaired(argument.getArgNumber()))
+      return;
+    unsigned own = argument.getArgNumber();
+    SmallVector<Attribute> others;
+    for (auto [other, scope] : llvm::enumerate(scopes))
+      if (scope && other != own && !paired[own].contains(other))
+        others.push_back(scope);
+    MLIRContext *context = access->getContext();
+    access.setAliasScopes(ArrayAttr::get(context, {scopes[own]}));
+    if (!others.empty())
+      access.setNoAliasScopes(ArrayAttr::get(context, others));
+  }
+
+private:
+  SmallVector<llvm::SmallDenseSet<unsigned>> paired;
+  SmallVector<LLVM::AliasScopeAttr> scopes;
+};
+} // namespace
+
+/// The loop around `op` that is marked as parallel and that `op` has a part in:
+/// one that stores to the same place in every iteration has none.
+static scf::ForOp parallelLoopOf(Operation *op) {
+  auto loop = op->getParentOfType<scf::ForOp>();
+  if (!loop || !loop->hasAttr(kParallelAttr))
+    return {};
+  auto store = dyn_cast<memref::StoreOp>(op);
+  return store && matchPattern(store.getIndices().front(), m_Constant()) ? scf::ForOp() : loop;
+}
+
+/// Gives every parallel loop an access group. Such loops are innermost, so
+/// `keepRowsAlike` has annotated none of them.
+static llvm::DenseMap<Operation *, LLVM::AccessGroupAttr> addAccessGroups(func::FuncOp function) {
+  llvm::DenseMap<Operation *, LLVM::AccessGroupAttr> groups;
+  MLIRContext *context = function.getContext();
+  function.walk([&](scf::ForOp loop) {
+    if (!loop->hasAttr(kParallelAttr))
+      return;
+    auto group = groups[loop] = LLVM::AccessGroupAttr::get(context);
+    loop->setAttr(kLoopAnnotation, LLVM::LoopAnnotationAttr::get(context, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
+                                                                 {}, {}, {}, {group}));
+  });
+  return groups;
+}
+
 /// Replaces memrefs by pointers.
 static LogicalResult lowerMemory(func::FuncOp function) {
+  BufferScopes scopes(function);
+  auto groups = addAccessGroups(function);
   auto pointer = LLVM::LLVMPointerType::get(function.getContext());
   llvm::DenseMap<Value, Value> pointers;
   SmallVector<Type> types;
@@ -40,7 +120,8 @@ static LogicalResult lowerMemory(func::FuncOp function) {
     if (auto type = dyn_cast<MemRefType>(argument.getType())) {
       if (type.getRank() != 1)
         return function.emitOpError("argument ") << at << " must be a memref of rank 1";
-      function.setArgAttr(at, LLVM::LLVMDialect::getNoAliasAttrName(), UnitAttr::get(function.getContext()));
+      if (!scopes.isPaired(at))
+        function.setArgAttr(at, LLVM::LLVMDialect::getNoAliasAttrName(), UnitAttr::get(function.getContext()));
       types.push_back(pointer);
     } else {
       types.push_back(argument.getType());
@@ -62,12 +143,19 @@ static LogicalResult lowerMemory(func::FuncOp function) {
       return LLVM::GEPOp::create(b, loc, pointer, element, base, ArrayRef<LLVM::GEPArg>{at},
                                  LLVM::GEPNoWrapFlags::inbounds);
     };
+    auto annotate = [&](auto access, Value buffer) {
+      scopes.annotate(access, buffer);
+      if (scf::ForOp loop = parallelLoopOf(op))
+        access.setAccessGroups(b.getArrayAttr({groups.lookup(loop)}));
+    };
     if (auto load = dyn_cast<memref::LoadOp>(op)) {
       Value at = address(load.getMemref(), load.getIndices().front());
-      load.replaceAllUsesWith(LLVM::LoadOp::create(b, loc, load.getType(), at).getResult());
+      auto lowered = LLVM::LoadOp::create(b, loc, load.getType(), at);
+      annotate(lowered, load.getMemref());
+      load.replaceAllUsesWith(lowered.getResult());
     } else if (auto store = dyn_cast<memref::StoreOp>(op)) {
       Value at = address(store.getMemref(), store.getIndices().front());
-      LLVM::StoreOp::create(b, loc, store.getValueToStore(), at);
+      annotate(LLVM::StoreOp::create(b, loc, store.getValueToStore(), at), store.getMemref());
     } else if (auto allocation = dyn_cast<memref::AllocaOp>(op)) {
       Value count = LLVM::ConstantOp::create(b, loc, b.getI64IntegerAttr(allocation.getType().getNumElements()));
       pointers[allocation.getResult()] =

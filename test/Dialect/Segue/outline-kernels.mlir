@@ -20,11 +20,10 @@ func.func @rows(%x: tensor<4x5x16xf32>, %y: tensor<6x16xf32>) -> (tensor<4x5x16x
   return %a, %b : tensor<4x5x16xf32>, tensor<6x16xf32>
 }
 
-// A result takes the place of an operand only if it is computed from it:
-// otherwise it could be stored before that operand was read. So exp(%x) may
-// lie over %x but not over %g, and the product over either.
+// A result may take the place of any operand that is read at the same element,
+// whether it is computed from it or not: all are read before one is stored.
 // CHECK-LABEL: func.func @places
-// CHECK: segue.launch @k{{[0-9a-z_]+}}(%arg0, %arg1) {{.*}}inPlace = array<i64: 0, 0, 0, 1, 1, 1>
+// CHECK: segue.launch @k{{[0-9a-z_]+}}(%arg0, %arg1) {{.*}}inPlace = array<i64: 0, 0, 0, 1, 1, 0, 1, 1>
 func.func @places(%x: tensor<300xf32>, %g: tensor<300xf32>) -> (tensor<300xf32>, tensor<300xf32>) {
   %e = segue.exp %x : tensor<300xf32>
   %p = segue.mul %x, %g : tensor<300xf32>
@@ -33,7 +32,7 @@ func.func @places(%x: tensor<300xf32>, %g: tensor<300xf32>) -> (tensor<300xf32>,
 
 // CHECK-LABEL: module @kernels
 // CHECK: func.func @[[$K]](%{{.*}}: memref<?xf32>, %{{.*}}: memref<?xf32>, %{{.*}}: index, %{{.*}}: index) -> i64
-// CHECK-SAME: segue.bytes_per_unit = array<i64: 4, 4>, segue.fixed_bytes = array<i64: 0, 0>, segue.flops_per_unit = {{[1-9][0-9]*}} : i64, segue.outputs = 1
+// CHECK-SAME: segue.bytes_per_unit = array<i64: 4, 4>, segue.fixed_bytes = array<i64: 0, 0>, segue.flops_per_unit = {{[1-9][0-9]*}} : i64, segue.in_place = array<i64: 0, 0>, segue.outputs = 1
 // CHECK: func.func @[[$S]]
 // CHECK-SAME: segue.bytes_per_unit = array<i64: 64, 64>
 // CHECK-NOT: memref.alloc(

@@ -5,10 +5,10 @@
 // Every kernel is there for both instruction sets, vectorised at their width,
 // and calls nothing but its own body: no libm, no memset, no runtime library of
 // a compiler, not even for bf16.
-// LLVM: define internal {{.*}} @k0_exp.body.v3(ptr noalias
+// LLVM: define internal {{.*}} @k0_exp.body.v3(ptr 
 // LLVM: <8 x float>
 // LLVM: define {{.*}} i64 @k0_exp.v3(ptr
-// LLVM: define internal {{.*}} @k0_exp.body.v4(ptr noalias
+// LLVM: define internal {{.*}} @k0_exp.body.v4(ptr 
 // LLVM: <16 x float>
 // LLVM-NOT: declare {{.*}}@{{exp|mem|__}}
 // ASM: k0_exp.body.v3:

@@ -49,6 +49,14 @@ struct ReduceExtents {
   static mlir::FailureOr<ReduceExtents> of(ReduceOp op);
 };
 
+/// On a kernel function: the pairs of its operands and results that a launch may
+/// give one buffer, as `inPlace` of the launch lists them. What the attribute
+/// leaves out never overlaps, and nothing that is listed overlaps in part.
+inline constexpr llvm::StringLiteral kInPlaceAttr = "segue.in_place";
+/// On an innermost loop: no iteration touches what another one writes, whichever
+/// of the listed pairs share a buffer.
+inline constexpr llvm::StringLiteral kParallelAttr = "segue.parallel";
+
 /// A kernel function with what its launch must say.
 struct LoopKernel {
   mlir::func::FuncOp function;
@@ -60,8 +68,8 @@ struct LoopKernel {
 /// Builds the function of a kernel at the insertion point of `builder`:
 /// `(memref<?xT>..., index begin, index end) -> i64` with one memref per operand
 /// and result of `fused`, and the attributes `segue.outputs`, `segue.fixed_bytes`
-/// and `segue.bytes_per_unit` (schemas/binary.fbs, Kernel). An i1 is stored as
-/// an i8 that is 0 or 1.
+/// and `segue.bytes_per_unit` (schemas/binary.fbs, Kernel) and `segue.in_place`
+/// where there are such pairs. An i1 is stored as an i8 that is 0 or 1.
 mlir::FailureOr<LoopKernel> buildLoops(FusedOp fused, llvm::StringRef name, mlir::OpBuilder &builder);
 
 } // namespace segue
