@@ -6,16 +6,18 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Checkpoint.h"
+#include "CheckpointHashes.h"
 #include "segue/runtime/Error.h"
 #include <charconv>
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view statePrefix = "segue.state.";
 static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed",
                                   precisionKey = "segue.precision";
 /// Raised when a reader of the version before would misunderstand the file.
-static constexpr std::string_view version = "1";
+static constexpr std::string_view version = "2";
+/// Before tensors had hashes.
+static constexpr std::string_view versionWithoutHashes = "1";
 
 void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint) {
   TensorMap tensors = checkpoint.parameters;
@@ -25,12 +27,12 @@ void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpo
                                                   std::string(statePrefix) + "\" are kept for optimizer state");
   for (const auto &[key, tensor] : checkpoint.state)
     tensors[std::string(statePrefix) + key] = tensor;
-  auto metadata =
-      std::map<std::string, std::string, std::less<>>{{std::string(versionKey), std::string(version)},
-                                                      {std::string(stepKey), std::to_string(checkpoint.step)},
-                                                      {std::string(seedKey), std::to_string(checkpoint.seed)}};
+  Metadata metadata = {{std::string(versionKey), std::string(version)},
+                       {std::string(stepKey), std::to_string(checkpoint.step)},
+                       {std::string(seedKey), std::to_string(checkpoint.seed)}};
   if (!checkpoint.precision.empty())
     metadata[std::string(precisionKey)] = checkpoint.precision;
+  addHashes(metadata, tensors);
   saveSafetensors(path, tensors, metadata);
 }
 
@@ -45,16 +47,33 @@ static int64_t readNumber(const SafetensorsFile &file, std::string_view key) {
   return number;
 }
 
-Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path) {
-  SafetensorsFile file = SafetensorsFile::open(path);
+/// Throws unless the file is a checkpoint of a known version, as it was written.
+static void checkWhole(const SafetensorsFile &file, const std::function<void(const std::string &)> &warn) {
+  const std::string path = file.path().string();
   auto found = file.metadata().find(versionKey);
-  if (found == file.metadata().end())
+  bool isVersioned = found != file.metadata().end();
+  if (!isVersioned && !hasHashes(file))
     throw Error(ErrorCode::InvalidArgument,
-                path.string() +
-                    ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
-  if (found->second != version)
-    throw Error(ErrorCode::VersionUnsupported, path.string() + ": checkpoint of version " + found->second +
-                                                   ", this runtime reads version " + std::string(version));
+                path + ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
+  if (isVersioned && found->second != version && found->second != versionWithoutHashes)
+    throw Error(ErrorCode::VersionUnsupported, path + ": metadata \"" + std::string(versionKey) + "\": version " +
+                                                   found->second + ", this runtime reads up to version " +
+                                                   std::string(version));
+  if (isVersioned && found->second == versionWithoutHashes && !hasHashes(file)) {
+    if (warn)
+      warn(path + ": a checkpoint of version " + std::string(versionWithoutHashes) +
+           " has no hashes, so that damage to it cannot be seen; save it again");
+    return;
+  }
+  checkMetadataHashes(file);
+  for (const SafetensorsEntry &entry : file.entries())
+    checkTensorHash(file, entry);
+}
+
+Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
+                          const std::function<void(const std::string &)> &warn) {
+  SafetensorsFile file = SafetensorsFile::open(path);
+  checkWhole(file, warn);
   Checkpoint checkpoint;
   checkpoint.step = readNumber(file, stepKey);
   checkpoint.seed = readNumber(file, seedKey);

@@ -79,6 +79,9 @@ public:
       : path_(path), dataBegin_(dataBegin), dataBytes_(dataBytes) {}
 
   void read(std::string_view header) {
+    // To the parser it is the end of the text, whatever follows.
+    if (header.find('\0') != std::string_view::npos)
+      throw corrupt("the header has a byte of value 0");
     auto json = nlohmann::json::parse(header.begin(), header.end(), nullptr, /*allow_exceptions=*/false);
     if (!json.is_object())
       throw corrupt("the header is not a JSON object");

@@ -84,6 +84,8 @@ void Session::restore(const Checkpoint &checkpoint) {
 }
 
 void Session::save(const std::filesystem::path &path) const { saveCheckpoint(path, checkpoint()); }
-void Session::load(const std::filesystem::path &path) { restore(loadCheckpoint(state_->device, path)); }
+void Session::load(const std::filesystem::path &path) {
+  restore(loadCheckpoint(state_->device, path, state_->options.warn));
+}
 
 } // namespace segue::inline runtime

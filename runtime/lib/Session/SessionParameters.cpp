@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CheckpointHashes.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -217,6 +218,8 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
       throw Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + path.string() +
                                                 " has no tensor \"" + info.key + "\"" + nearestHint(info.key, known));
     unused.erase(entry->name);
+    if (hasHashes(file)) // a checkpoint
+      checkTensorHash(file, *entry);
     sources.push_back(file.tensor(state_->device, entry->name));
     checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
     if (state_->streamed->isInSlab(slot))

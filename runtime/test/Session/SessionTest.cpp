@@ -495,6 +495,16 @@ TEST_P(SessionTest, AWrongCheckpointChangesNothing) {
   std::string bytes = readText(folder / "good");
   writeText(folder / "cut", bytes.substr(0, bytes.size() - 1));
   EXPECT_ERROR(session.load(folder / "cut"), FileCorrupt, "truncated");
+  auto damage = [&](size_t at, const char *part) {
+    std::string damaged = bytes;
+    damaged[at] = char(damaged[at] ^ 1);
+    writeText(folder / "damaged", damaged);
+    EXPECT_ERROR(session.load(folder / "damaged"), FileCorrupt, part);
+    EXPECT_EQ(session.stepCount(), 1);
+  };
+  damage(bytes.size() - 1, "\"w\" does not match its hash");
+  EXPECT_ERROR(session.loadWeights(folder / "damaged"), FileCorrupt, "\"w\" does not match its hash");
+  damage(bytes.find("\"segue.step\":\"") + 14, "metadata \"segue.step\" does not match its hash");
   for (int step = 0; step < 3; ++step)
     EXPECT_EQ(session.step(batch(), 0.01).loss, plain.step(batch(), 0.01).loss);
 }

@@ -7,7 +7,7 @@
 //
 // A checkpoint is one safetensors file: parameters under their session keys,
 // optimizer state under "segue.state.<name>", step, seed and what services
-// remember in the metadata.
+// remember in the metadata, with a hash of each tensor and of each of these.
 // Other tools read it as a file of weights.
 //
 //===----------------------------------------------------------------------===//
@@ -16,6 +16,7 @@
 #define SEGUE_RUNTIME_SESSION_CHECKPOINT_H
 
 #include "segue/runtime/Session/Safetensors.h"
+#include <functional>
 
 namespace segue::inline runtime {
 
@@ -31,13 +32,18 @@ struct Checkpoint {
   std::string precision;
 };
 
-/// Writes atomically and durably; see OutputFile. Throws IoFailed.
+/// Writes atomically and durably; see OutputFile. Reads each tensor twice, for its
+/// hash and for its bytes. Throws IoFailed.
 void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint);
 
-/// Reads a checkpoint; its tensors are read-only views of the mapped file.
-/// Throws IoFailed, FileCorrupt, and InvalidArgument for a safetensors file
-/// that is not a checkpoint of ours.
-Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path);
+/// Reads a checkpoint; its tensors are read-only views of the mapped file. All of
+/// it is compared with its hashes first: FileCorrupt names the tensor or the key
+/// of the metadata that is not as it was written. Checkpoints of version 1 have no
+/// hashes: `warn`, if it is given, gets a sentence about it. Throws IoFailed,
+/// FileCorrupt, VersionUnsupported, and InvalidArgument for a safetensors file that
+/// is not a checkpoint of ours.
+Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
+                          const std::function<void(const std::string &)> &warn = {});
 
 } // namespace segue::inline runtime
 
