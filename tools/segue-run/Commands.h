@@ -143,11 +143,14 @@ struct QuantizeOptions {
   std::optional<double> maxRatio;
   std::string architectureId = "unknown";
   bool keepNonfiniteBf16 = false;
+  /// `source` is a slab: compare its bytes with its hashes, and make nothing.
+  bool check = false;
   int64_t threads = 0;
   bool json = false;
 };
 
 int bench(const BenchOptions &options);
+int checkSlab(const QuantizeOptions &options);
 int inspect(const InspectOptions &options);
 int plan(const PlanOptions &options);
 int quantize(const QuantizeOptions &options);

@@ -53,9 +53,9 @@ static void addRun(CLI::App &app, RunOptions &options) {
 
 static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   CLI::App *command = app.add_subcommand("quantize", "Makes a SquareQ slab of the linear layers of a checkpoint");
-  command->add_option("source", options.source, "safetensors file")->required();
-  command->add_option("-o,--output", options.slab, "slab: <slab>.safetensors, .manifest.json and .report.json")
-      ->required();
+  command->add_option("source", options.source, "safetensors file; with --check, a slab")->required();
+  command->add_option("-o,--output", options.slab, "slab: <slab>.safetensors, .manifest.json and .report.json");
+  command->add_flag("--check", options.check, "compare every byte of a slab with the hashes of its manifest, make nothing");
   command->add_option("--config", options.config, "config file; flags go over its memory.stagehand.squareq");
   command->add_option("--pad-k,--pad_k", options.padK, "columns are padded to a multiple; 64");
   command->add_option("--scheme", options.scheme, "per_row_symmetric, fp8_e4m3_row or int4_group");
@@ -76,7 +76,12 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->add_flag("--keep-nonfinite-bf16", options.keepNonfiniteBf16, "leave out layers with NaN or infinity");
   command->add_option("--threads", options.threads, "0: as many as the machine has")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options.json, "machine-readable results");
-  command->footer("Example: segue-run quantize model.safetensors -o slab --keep-bf16 default --keep-bf16 'rmse>0.02'");
+  command->callback([&options] {
+    if (options.check != options.slab.empty())
+      throw CLI::ValidationError(options.check ? "--check makes no slab: leave out -o" : "-o names the slab to make");
+  });
+  command->footer("Example: segue-run quantize model.safetensors -o slab --keep-bf16 default --keep-bf16 'rmse>0.02'\n"
+                  "         segue-run quantize slab --check");
 }
 
 static void addBench(CLI::App &app, BenchOptions &options) {
@@ -249,7 +254,7 @@ int main(int argc, char **argv) {
     if (app.got_subcommand("report"))
       return report(reportOptions);
     if (app.got_subcommand("quantize"))
-      return quantize(quantizeOptions);
+      return quantizeOptions.check ? checkSlab(quantizeOptions) : quantize(quantizeOptions);
     if (app.got_subcommand("bench"))
       return bench(benchOptions);
     if (app.got_subcommand("recompute"))
