@@ -114,7 +114,12 @@ static std::string text(const flatbuffers::String *string) { return string ? str
 BinaryImage::BinaryImage(FileBytes bytes, std::string name, const LoadOptions &options)
     : bytes_(std::move(bytes)), name_(std::move(name)), options_(options) {
   root_ = verifyFile(bytes_.span(), name_);
-  verifyTables(*root_, bytes_.span(), name_);
+  try {
+    verifyTables(*root_, bytes_.span(), name_);
+    verifyNames(*root_, name_);
+  } catch (const Misaligned &) {
+    throw Error(ErrorCode::FileCorrupt, name_ + ": its FlatBuffer has numbers that are not aligned to their size");
+  }
 
   auto readValues = [&](const auto *tables) {
     std::vector<Value> values;

@@ -112,16 +112,26 @@ const schema::Binary *verifyFile(std::span<const std::byte> file, const std::str
 /// naming the program and the command.
 void verifyTables(const schema::Binary &root, std::span<const std::byte> file, const std::string &name);
 
+/// Checks names and roles across programs, after verifyTables. Throws FileCorrupt,
+/// naming the program and the value.
+void verifyNames(const schema::Binary &root, const std::string &name);
+
 /// The layout in the runtime's own type, not checked.
 Layout readLayout(const schema::Layout &table);
 
 /// The description in the runtime's own type. Throws InvalidArgument.
 TensorDesc readTensorDesc(const schema::TensorDesc &table);
 
+/// Thrown by `numbers` while a file is verified; never after that. FlatBuffers
+/// verifies where the count of a vector lies, but not where its numbers do.
+struct Misaligned {};
+
 /// The vector, or an empty span where the field is absent.
 template <typename T> std::span<const T> numbers(const flatbuffers::Vector<T> *vector) {
   if (!vector)
     return {};
+  if (reinterpret_cast<uintptr_t>(vector->data()) % alignof(T) != 0)
+    throw Misaligned();
   return {vector->data(), vector->size()};
 }
 

@@ -370,14 +370,21 @@ void ProgramVerifier::verifyLaunch(const schema::Launch &launch) {
   check(offsets.empty() || offsets.size() == args.size(), num(offsets.size()) + " offsets for its arguments");
   check(launch.range() <= uint64_t(INT64_MAX), "range " + num(launch.range()));
   check(launch.grain() >= 1 && launch.grain() <= uint64_t(INT64_MAX), "grain " + num(launch.grain()));
+  uint64_t written = 1; // of the largest output
   for (size_t i = 0; i < args.size(); ++i) {
-    const schema::Buffer &buffer = verifyAccess(args[i], i >= args.size() - kernel.outputs());
+    bool isOutput = i >= args.size() - kernel.outputs();
+    const schema::Buffer &buffer = verifyAccess(args[i], isOutput);
+    written = std::max(written, isOutput ? buffer.bytes() : 0);
     auto perRange = checkedMultiply(launch.range(), kernel.bytes_per_unit()->Get(uint32_t(i)));
     auto sum = perRange ? checkedAdd(*perRange, kernel.fixed_bytes()->Get(uint32_t(i))) : std::nullopt;
     uint64_t needed = sum.value_or(UINT64_MAX); // fits in no buffer
     check(rangeFits(offsets.empty() ? 0 : offsets[i], needed, buffer.bytes()),
           "argument " + num(i) + " needs " + num(needed) + " bytes of a buffer of " + num(buffer.bytes()));
   }
+  // Units of the range run at the same time: each writes a byte of its own. Without
+  // that, a kernel whose arguments do not grow with the range would have no end.
+  check(launch.range() <= written,
+        "range " + num(launch.range()) + " of a kernel that writes " + num(written) + " bytes at most");
 }
 
 void ProgramVerifier::verifyMatmul(const schema::Matmul &matmul) {

@@ -65,7 +65,7 @@ OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterT
   if (plan.optimizer) {
     for (const Value &value : plan.optimizer->inputs())
       plan.optimizerInputs.push_back(resolve(module, index, table, value));
-    for (const Value &value : plan.optimizer->outputs())
+    for (const Value &value : plan.optimizer->outputs()) // each is an input, too: verified when the file was loaded
       plan.optimizerOutputs.push_back(resolve(module, index, table, value));
   }
   if (plan.gradNorm)

@@ -31,6 +31,7 @@ void ParameterTable::appear(std::span<const Module> modules, std::span<const std
   std::vector<size_t> slotOfGroup(tied.size(), nobody);
   std::vector<std::string> fullNames;
   for (size_t m = 0; m < modules.size(); ++m) {
+    moduleNames_.push_back(modules[m].name());
     auto &slots = slots_.emplace_back();
     auto add = [&](const Value &value, bool trained) {
       ParameterRef ref{modules[m].name(), value.name};
@@ -87,6 +88,14 @@ void ParameterTable::nameSlots() {
   for (size_t slot = 0; slot < infos_.size(); ++slot)
     for (const ParameterRef &ref : infos_[slot].members)
       keys_.emplace(fullName(ref), slot); // a key of that form wins
+}
+
+size_t ParameterTable::slotOf(size_t module, std::string_view name) const {
+  auto it = slots_[module].find(name);
+  if (it == slots_[module].end())
+    throw Error(ErrorCode::FileCorrupt, "module \"" + moduleNames_[module] + "\": a program names the parameter \"" +
+                                            std::string(name) + "\", which forward does not have; compile it again");
+  return it->second;
 }
 
 size_t ParameterTable::require(std::string_view key) const {

@@ -29,8 +29,9 @@ public:
   const std::vector<ParameterInfo> &infos() const { return infos_; }
   size_t size() const { return infos_.size(); }
 
-  /// The slot of a value of module `module`, which has it.
-  size_t slotOf(size_t module, std::string_view name) const { return slots_[module].find(name)->second; }
+  /// The slot of a value of module `module`. Throws FileCorrupt for a name that
+  /// forward does not have; a file's are verified when it is loaded.
+  size_t slotOf(size_t module, std::string_view name) const;
 
   /// The module that runs the optimizer for a trained slot: the first that
   /// trains it.
@@ -46,6 +47,7 @@ private:
 
   std::vector<ParameterInfo> infos_;
   std::vector<size_t> owners_;
+  std::vector<std::string> moduleNames_;
   /// Per module: name → slot.
   std::vector<std::map<std::string, size_t, std::less<>>> slots_;
   /// Key and full names → slot.

@@ -84,7 +84,11 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   for (auto [m, i] : stateDescs) {
     const OptimizerPlan &plan = plans[m];
     TensorDesc desc = plan.optimizer->input(i).desc();
-    Tensor &state = optimizerState[plan.optimizerInputs[i].state];
+    auto [entry, isNew] = optimizerState.try_emplace(plan.optimizerInputs[i].state);
+    if (!isNew) // two names of state may come to one key
+      throw Error(ErrorCode::FileCorrupt, "module \"" + modules[m].name() + "\": two optimizer states are called \"" +
+                                              entry->first + "\"; give one of their parameters another name");
+    Tensor &state = entry->second;
     bool comes = streamed->comesByBlock(*plan.optimizer, i);
     state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc))
                   : zerosNamed(device, desc, plan.optimizerInputs[i].state, name(Role::State));

@@ -140,6 +140,12 @@ static const Rule rules[] = {
      "argument 0 needs 132 bytes of a buffer of 128"},
     {"range overflow", [](TestFile &, schema::ProgramT &p) { launchOf(p, 0).range = uint64_t(INT64_MAX); },
      "of a buffer of 128"},
+    {"range of a kernel whose arguments do not grow",
+     [](TestFile &f, schema::ProgramT &p) {
+       f.root.kernels[0]->bytes_per_unit = {0, 0, 0};
+       launchOf(p, 0).range = uint64_t(1) << 40;
+     },
+     "range 1099511627776 of a kernel that writes 128 bytes at most"},
     {"grain", [](TestFile &, schema::ProgramT &p) { launchOf(p, 0).grain = 0; }, "grain 0"},
     {"launch offset", [](TestFile &, schema::ProgramT &p) { launchOf(p, 0).offsets = {0, 4, 0}; },
      "argument 1 needs 128 bytes of a buffer of 128"},

@@ -119,6 +119,21 @@ TEST(Binary, EveryOneByteChangeIsFound) {
     }
 }
 
+// FlatBuffers verifies where the count of a vector lies. Four bytes on, the first
+// extent is taken for the count, and the numbers are no longer aligned.
+TEST(Binary, NumbersThatAreNotAligned) {
+  Bytes file = smallFile();
+  const schema::Binary *root = schema::GetSizePrefixedBinary(file.data());
+  const schema::TensorDesc *desc = root->programs()->Get(0)->inputs()->Get(0)->desc();
+  auto *table = reinterpret_cast<flatbuffers::Table *>(const_cast<schema::TensorDesc *>(desc));
+  uint8_t *field = table->GetAddressOf(schema::TensorDesc::VT_SHAPE);
+  flatbuffers::WriteScalar(field, flatbuffers::ReadScalar<uint32_t>(field) + 4);
+  reseal(file);
+  ErrorCode code{};
+  EXPECT_NE(loadError(file, &code).find("numbers that are not aligned"), std::string::npos) << loadError(file);
+  EXPECT_EQ(code, ErrorCode::FileCorrupt);
+}
+
 /// Reads everything that a loaded binary shows.
 static void inspectAll(const Binary &binary) {
   size_t seen = binary.producer().size() + binary.options().size() + binary.kernels().size() + binary.segments().size();

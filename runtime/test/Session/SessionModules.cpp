@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "Session/SessionModules.h"
-#include "Program/TestFile.h"
 
 namespace segue::test {
 
@@ -132,6 +131,11 @@ Binary makeLayer(const ModuleOptions &options) {
 }
 
 Binary makeHead(const ModuleOptions &options) {
+  TestFile file = makeHeadFile(options);
+  return finish(file, "head.segue");
+}
+
+TestFile makeHeadFile(const ModuleOptions &options) {
   TestFile file;
   schema::Role role = options.frozen ? schema::Role::frozen : schema::Role::parameter;
   for (const char *name : {"inference", "forward"}) {
@@ -157,7 +161,7 @@ Binary makeHead(const ModuleOptions &options) {
   p.launch("mul", {d, v, p.output("grad.hidden", schema::Role::gradient, "hidden")});
   if (!options.frozen && options.optimizer)
     writeOptimizer(file, {options.parameter});
-  return finish(file, "head.segue");
+  return file;
 }
 
 Binary makeJoined() {

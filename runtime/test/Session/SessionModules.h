@@ -20,6 +20,7 @@
 #ifndef SEGUE_RUNTIME_TEST_SESSION_SESSIONMODULES_H
 #define SEGUE_RUNTIME_TEST_SESSION_SESSIONMODULES_H
 
+#include "Program/TestFile.h"
 #include "segue/runtime/Session/Session.h"
 
 namespace segue::test {
@@ -36,6 +37,8 @@ struct ModuleOptions {
 
 Binary makeLayer(const ModuleOptions &options = {.parameter = "w"});
 Binary makeHead(const ModuleOptions &options = {.parameter = "v"});
+/// The head before it is written, to be changed.
+TestFile makeHeadFile(const ModuleOptions &options = {.parameter = "v"});
 /// With parameters "w" and "v".
 Binary makeJoined();
 /// y = x + seed % 1000 + 100 step, without parameters; its gradient passes through.
