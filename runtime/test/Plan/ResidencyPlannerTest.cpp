@@ -301,6 +301,14 @@ TEST(ResidencyPlanner, ABudgetIsAPromise) {
         last = departure.returns;
       }
       ASSERT_GE(plan.stallSeconds, 0);
+      // On the host: copies of saved tensors, from where they leave to where they
+      // are needed. Residents are there all the time.
+      std::vector<uint64_t> host(profile.events.size());
+      for (const Departure &departure : plan.away)
+        if (const ResidencyGap &gap = profile.gaps[departure.gap]; gap.resident == noIndex)
+          for (uint32_t event = gap.leaves; event <= gap.needed; ++event)
+            host[event] += gap.outBytes;
+      ASSERT_EQ(plan.hostPeakBytes, *std::ranges::max_element(host));
       ++plans;
       away += plan.away.size();
     }

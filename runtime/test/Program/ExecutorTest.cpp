@@ -75,6 +75,15 @@ TEST_P(ExecutorTest, AlignsInputsItself) {
   Tensor wrapped = Tensor::wrap(device, TensorDesc({64}, ElementType::f32), values + 1, {});
   submit(device, binary.program("forward"), {wrapped, wrapped});
   EXPECT_EQ(Executor(device, binary.program("forward")).counters().inputsConverted, 3u);
+
+  // So is memory of the device.
+  auto storage = Storage::allocate(device, Space::DeviceDram, 65 * 4, 64);
+  Tensor shifted = Tensor::in(storage, std::make_shared<const TensorDesc>(
+                                           Shape{64}, ElementType::f32, Layout{.offset = 4, .alignment = 4}));
+  copyInto(ramp({64}), shifted);
+  outputs = submit(device, binary.program("forward"), {shifted, ramp({64})});
+  EXPECT_EQ(outputs[0].data<float>()[10], 40);
+  EXPECT_EQ(Executor(device, binary.program("forward")).counters().inputsConverted, 4u);
 }
 
 // All inputs are checked, in order, before anything happens.

@@ -207,12 +207,12 @@ TEST_F(MemoryServicesTest, ASpillThatFailsIsKept) {
   start(config(stagehand, conductor()));
   enter(Phase::StepBegin);
   enter(Phase::Forward);
-  scripted->copiesToFail = 4; // one copy: twice by the engine, once more by the service
+  scripted->failNextCopy(4); // twice by the engine, once more by the service
   std::vector<Tensor> saved = forward();
   device->drain();
-  EXPECT_EQ(scripted->copiesToFail, 0);
   enter(Phase::Backward);
   EXPECT_EQ(backward(std::move(saved)), reference);
+  EXPECT_TRUE(scripted->hasFailed());
   enter(Phase::Optimizer);
   enter(Phase::StepEnd);
   EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
@@ -231,10 +231,11 @@ TEST_F(MemoryServicesTest, ASpillIsRetried) {
   start(config(activation()));
   enter(Phase::StepBegin);
   enter(Phase::Forward);
-  scripted->copiesToFail = 2;
+  scripted->failNextCopy(2);
   std::vector<Tensor> saved = forward();
   enter(Phase::Backward);
   EXPECT_EQ(backward(std::move(saved)), reference);
+  EXPECT_TRUE(scripted->hasFailed());
   enter(Phase::StepEnd);
   expectWhole(services->activationRecord());
   EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
@@ -469,6 +470,65 @@ TEST_F(MemoryServicesTest, ChecksumsAreCompared) {
   services->abortStep();
   expectNothingLeft();
   EXPECT_EQ(step(), reference);
+}
+
+// Where the host can read what leaves, a copy that brought other bytes is made
+// again, and nobody notices.
+TEST_F(MemoryServicesTest, ACopyOutThatBringsOtherBytesIsMadeAgain) {
+  setUp("cpu:threads=1");
+  Json stagehand = activation();
+  stagehand["debug_checksums"] = true;
+  start(config(stagehand));
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  scripted->corruptsNextCopy = true;
+  std::vector<Tensor> saved = forward();
+  EXPECT_FALSE(scripted->corruptsNextCopy);
+  enter(Phase::Backward);
+  EXPECT_EQ(backward(std::move(saved)), reference);
+  enter(Phase::StepEnd);
+  EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
+  EXPECT_TRUE(warnings.empty());
+}
+
+// What is needed while its copy leaves stays on the device for all who need it,
+// also once the copy has ended.
+TEST_F(MemoryServicesTest, WhatIsRescuedStaysOnTheDevice) {
+  setUp(plainSim);
+  Json stagehand = activation();
+  stagehand["predictive_restore"] = false;
+  start(config(stagehand));
+  const Program &forward = chain.program("forward"), &backward = chain.program("backward");
+  Tensor one = ramp(3, 0.5f), other = one;
+  std::vector<float> expected(elements);
+  for (int64_t i = 0; i < elements; ++i)
+    expected[size_t(i)] = 3 + 0.5f * float(i % 97);
+  enter(Phase::StepBegin);
+  enter(Phase::Forward);
+  services->onSubmit(forward, std::vector<Tensor>{x, y});
+  scripted->pause();
+  services->onSave(forward, 0, one);
+  ASSERT_NE(one.desc().layout.space, Space::DeviceDram) << "it is on its way out";
+  services->onSave(forward, 1, other);
+  enter(Phase::Backward);
+  services->onSubmit(backward, std::vector<Tensor>{one, other});
+  services->onRestore(backward, 0, one);
+  EXPECT_EQ(one.desc().layout.space, Space::DeviceDram);
+  scripted->resume();
+  device->drain();
+  services->onBlockBegin(backward, "drained"); // the copy is known to have ended
+  one = Tensor();
+  services->onFree(backward, 0);
+  services->onRestore(backward, 1, other);
+  ASSERT_EQ(other.desc().layout.space, Space::DeviceDram);
+  Tensor host = toHost(other);
+  EXPECT_EQ(std::vector<float>(host.data<float>(), host.data<float>() + elements), expected);
+  services->onFree(backward, 1);
+  other = Tensor();
+  enter(Phase::StepEnd);
+  EXPECT_EQ(services->activationRecord()["activations_rescued"], 1);
+  EXPECT_EQ(services->activationRecord()["activations_restored"], 0);
+  expectNothingLeft();
 }
 
 // Out of memory for a tensor that is needed: what came back ahead of its need

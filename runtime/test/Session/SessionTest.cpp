@@ -9,6 +9,7 @@
 #include "Session/ExpectError.h"
 #include "Session/SessionModules.h"
 #include "Session/TemporaryFolder.h"
+#include "Transfer/ScriptedDevice.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -440,6 +441,37 @@ TEST_P(SessionTest, TornStateStopsTheSession) {
   session.load(folder / "c");
   EXPECT_EQ(values(session.parameter("w")), w);
   EXPECT_EQ(session.step(batch(), 0.01).step, 2);
+}
+
+// So is a checkpoint of which only some tensors arrived, whichever they are.
+TEST(SessionFaults, ALoadThatFailsMidwayLeavesATornState) {
+  TemporaryFolder folder;
+  auto scripted = std::make_shared<ScriptedDevice>("sim:dram=1MiB,pinned=1MiB");
+  device = scripted;
+  {
+    Session session = stitched();
+    session.step(batch(), 0.01);
+    session.save(folder / "c");
+    Vector w = values(session.parameter("w"));
+    // Two parameters and a state of each.
+    for (int arrived = 0; arrived < 4; ++arrived) {
+      SCOPED_TRACE(std::to_string(arrived) + " copies arrived");
+      session.step(batch(), 0.01);
+      session.parameter("w"); // all that was queued has run
+      scripted->copiesToPass = arrived;
+      scripted->copiesToFail = 1000;
+      EXPECT_ERROR(session.load(folder / "c"), TransferFailed, "the test cut the link");
+      scripted->copiesToFail = 0;
+      EXPECT_EQ(scripted->copiesToPass, 0);
+      EXPECT_ERROR(session.parameter("w"), StateTorn, "a load of parameters failed midway");
+      EXPECT_ERROR(session.step(batch(), 0.01), StateTorn, "a load of parameters failed midway");
+      EXPECT_ERROR(session.save(folder / "d"), StateTorn, "a load of parameters failed midway");
+      session.load(folder / "c");
+      EXPECT_EQ(values(session.parameter("w")), w);
+      EXPECT_EQ(session.stepCount(), 1);
+    }
+  }
+  device.reset();
 }
 
 //===----------------------------------------------------------------------===//

@@ -31,13 +31,30 @@ public:
 
   /// Copies to fail from now on, each counted down; of any direction.
   std::atomic<int> copiesToFail{0};
+  /// Copies that succeed before those.
+  std::atomic<int> copiesToPass{0};
+  /// The copy that is tried next fails so many times; others succeed, whenever
+  /// its tries come among theirs.
+  void failNextCopy(int tries) {
+    failingSource_ = nullptr;
+    triesToFail_ = tries;
+  }
+  /// Whether the copy that failNextCopy chose has failed as often as it was to.
+  bool hasFailed() const { return triesToFail_ == 0; }
+  /// The next copy brings one byte that is wrong, and says nothing.
+  std::atomic<bool> corruptsNextCopy{false};
+  /// From now on the clock of each thread moves by the copies that it makes, at
+  /// this speed, and by nothing else.
+  void timeCopiesAs(double bytesPerSecond) { copySpeed_ = bytesPerSecond; }
   /// Copies tried, and the greatest size of one.
   std::atomic<int> copies{0};
   std::atomic<uint64_t> largestCopy{0};
   std::atomic<bool> noPinned{false};
 
-  /// Work of all queues waits from now on until resume().
-  void pause() {
+  /// Work of all queues waits from now on until resume(), or until the host waits
+  /// if it `resumesWhenWaited`.
+  void pause(bool resumesWhenWaited = false) {
+    resumesWhenWaited_ = resumesWhenWaited;
     std::lock_guard lock(mutex_);
     paused_ = true;
   }
@@ -82,29 +99,63 @@ public:
   }
   uint64_t position(segue::Queue queue) const override { return inner_->position(queue); }
   bool isDone(const segue::Fence &fence) const override { return inner_->isDone(fence); }
-  void wait(const segue::Fence &fence) override { inner_->wait(fence); }
+  void wait(const segue::Fence &fence) override {
+    if (resumesWhenWaited_)
+      resume();
+    inner_->wait(fence);
+  }
   bool waitFor(const segue::Fence &fence, double seconds) override { return inner_->waitFor(fence, seconds); }
   void copy(void *target, const void *source, uint64_t bytes) override {
     ++copies;
     if (bytes > largestCopy)
       largestCopy = bytes;
-    if (copiesToFail > 0) {
+    if (copiesToFail > 0 && copiesToPass > 0) {
+      --copiesToPass;
+    } else if (copiesToFail > 0) {
       --copiesToFail;
-      throw segue::Error(segue::ErrorCode::TransferFailed, "the test cut the link");
+      cutLink();
+    }
+    if (const void *none = nullptr; triesToFail_ > 0) {
+      failingSource_.compare_exchange_strong(none, source);
+      if (failingSource_ == source) {
+        --triesToFail_;
+        cutLink();
+      }
     }
     inner_->copy(target, source, bytes);
+    if (copySpeed_ > 0)
+      ownSeconds() += double(bytes) / copySpeed_;
+    corrupt(target);
   }
   void relayout(const segue::CopyPlan &plan, const void *source, void *target) override {
     inner_->relayout(plan, source, target);
+    corrupt(target); // so copies are made where all memory is one
   }
   segue::Engine &engine() override { return inner_->engine(); }
   int64_t launch(segue::KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override {
     return inner_->launch(kernel, args, range, grain, threads);
   }
-  double seconds() const override { return inner_->seconds(); }
+  double seconds() const override { return copySpeed_ > 0 ? ownSeconds() : inner_->seconds(); }
 
 private:
+  static double &ownSeconds() {
+    static thread_local double seconds = 0;
+    return seconds;
+  }
+  [[noreturn]] static void cutLink() {
+    throw segue::Error(segue::ErrorCode::TransferFailed, "the test cut the link");
+  }
+
+  void corrupt(void *target) {
+    if (corruptsNextCopy.exchange(false))
+      *static_cast<unsigned char *>(target) ^= 1;
+  }
+
   segue::DeviceRef inner_;
+  std::atomic<const void *> failingSource_{nullptr};
+  std::atomic<int> triesToFail_{0};
+  std::atomic<double> copySpeed_{0};
+  std::atomic<bool> resumesWhenWaited_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool paused_ = false;

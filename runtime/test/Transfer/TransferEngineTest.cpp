@@ -136,6 +136,30 @@ TEST_F(TransferEngineTest, ReadOnlyMemoryIsNotWritten) {
   EXPECT_EQ(memory[0], 0);
 }
 
+// Whoever lent memory gets it back when no queued copy needs it any more.
+TEST_F(TransferEngineTest, LentMemoryIsGivenBackOnceNothingUsesIt) {
+  for (bool isWritten : {false, true}) {
+    SCOPED_TRACE(isWritten ? "written" : "read");
+    std::vector<float> memory = sequence(256), atTheEnd;
+    Tensor there = onDevice({256}, 1000);
+    Tensor lent = Tensor::wrap(device, TensorDesc({256}, ElementType::f32), memory.data(), [&] {
+      atTheEnd = memory;
+      std::ranges::fill(memory, -1.0f);
+    });
+    device->drain();
+    scripted->pause(/*resumesWhenWaited=*/true);
+    if (isWritten)
+      engine().copyInto(there, lent);
+    else
+      engine().copyInto(lent, there);
+    lent = Tensor();
+    scripted->resume();
+    device->drain();
+    EXPECT_EQ(values(there), sequence(256, isWritten ? 1000 : 0));
+    EXPECT_EQ(atTheEnd, sequence(256, isWritten ? 1000 : 0));
+  }
+}
+
 // Parts of one storage that overlap: as if the source had been copied away.
 TEST_F(TransferEngineTest, OverlappingRangesGoThroughOtherMemory) {
   for (Space space : {Space::DeviceDram, Space::DeviceL1, Space::Host}) {
