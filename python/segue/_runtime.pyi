@@ -224,6 +224,15 @@ class Session:
 def submit(device: Device, program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Runs a program on its inputs, by position."""
 
+def check_output(path: str) -> None:
+    """Raises FileError for what `write_file` could not write; leaves everything as it is."""
+
+def write_file(path: str, bytes: bytes) -> None:
+    """Writes a file whole or not at all, through links; a device or a pipe gets the bytes. Raises FileError."""
+
+def save_tensors(path: str, tensors: dict[str, Tensor]) -> None:
+    """Writes a safetensors file in the same way."""
+
 def counters(device: Device, program: Program) -> dict[str, int]:
     """What aligning the inputs of a program has cost so far: submits, inputs, inputs_elided, inputs_converted, cache_hits, ..."""
 

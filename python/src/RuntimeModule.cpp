@@ -18,6 +18,7 @@
 #include "SlabBinding.h"
 #include "TensorExchange.h"
 #include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
@@ -310,6 +311,10 @@ static void bindSession(nb::module_ &m) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             options.seed = seed;
             options.events = events;
+            options.log = [](const std::string &text) {
+              nb::gil_scoped_acquire gil; // a step runs without
+              nb::module_::import_("logging").attr("getLogger")("segue").attr("info")("%s", text);
+            };
             options.config = configOf(config, configText);
             options.recordEvents = recordEvents.value_or("");
             options.makePrecision = precisionService();
@@ -420,6 +425,29 @@ static void bindSession(nb::module_ &m) {
       .def("load", &Session::load, "path"_a, ReleaseGil());
 }
 
+/// How Python's part of the package writes files, too.
+static void bindFiles(nb::module_ &m) {
+  m.def("check_output", &OutputFile::check, "path"_a);
+  m.def(
+      "write_file",
+      [](const std::filesystem::path &path, const nb::bytes &bytes) {
+        std::span<const std::byte> text = bytesOf(bytes);
+        nb::gil_scoped_release release;
+        OutputFile file(path);
+        file.write(text);
+        file.commit();
+      },
+      "path"_a, "bytes"_a);
+  m.def(
+      "save_tensors",
+      [](const std::filesystem::path &path, const nb::dict &tensors) {
+        TensorMap map = tensorMap(tensors);
+        nb::gil_scoped_release release;
+        saveSafetensors(path, map);
+      },
+      "path"_a, "tensors"_a);
+}
+
 static void bindSubmit(nb::module_ &m) {
   m.def(
       "submit",
@@ -455,6 +483,7 @@ NB_MODULE(_runtime, m) {
   bindTensor(m);
   bindBinary(m);
   bindModule(m);
+  bindFiles(m);
   bindSubmit(m);
   bindSession(m);
   python::bindPlan(m);

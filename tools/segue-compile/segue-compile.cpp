@@ -11,8 +11,9 @@
 #include "mlir/Support/FileUtilities.h"
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/Registration.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/OutputFile.h"
 #include "llvm/Support/CommandLine.h"
-#include "llvm/Support/FileUtilities.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/SourceMgr.h"
@@ -104,6 +105,39 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   return success();
 }
 
+/// Before the work: a long compilation must not end where nothing can be written.
+static LogicalResult checkOutput(const std::string &output) {
+  try {
+    if (output != "-")
+      OutputFile::check(output);
+    return success();
+  } catch (const segue::Error &error) {
+    llvm::errs() << "segue-compile: " << error.what() << "\n";
+    return failure();
+  }
+}
+
+static LogicalResult writeResult(const std::string &output, const std::string &result) {
+  try {
+    if (output == "-") {
+      llvm::outs() << result;
+      llvm::outs().flush();
+      if (!llvm::outs().has_error())
+        return success();
+      llvm::errs() << "segue-compile: standard output cannot be written: " << llvm::outs().error().message() << "\n";
+      llvm::outs().clear_error(); // said already
+      return failure();
+    }
+    OutputFile file(output);
+    file.write(result);
+    file.commit();
+    return success();
+  } catch (const segue::Error &error) {
+    llvm::errs() << "segue-compile: " << error.what() << "\n";
+    return failure();
+  }
+}
+
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   registerAsmPrinterCLOptions();
@@ -120,6 +154,8 @@ int main(int argc, char **argv) {
   if (failed(readOptions(flags, options)))
     return EXIT_FAILURE;
 
+  if (failed(checkOutput(output)))
+    return EXIT_FAILURE;
   std::string error;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(flags.input, &error);
   if (!buffer) {
@@ -146,14 +182,5 @@ int main(int argc, char **argv) {
   if (failed(result))
     return EXIT_FAILURE;
 
-  // To a temporary file that is renamed: a failure leaves nothing behind.
-  llvm::Error failed = llvm::writeToOutput(output, [&](llvm::raw_ostream &os) {
-    os << *result;
-    return llvm::Error::success();
-  });
-  if (failed) {
-    llvm::errs() << "segue-compile: cannot write " << output << ": " << llvm::toString(std::move(failed)) << "\n";
-    return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
+  return succeeded(writeResult(output, *result)) ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../MlirOutput.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "segue/Compiler/Registration.h"
@@ -14,5 +15,7 @@ int main(int argc, char **argv) {
   mlir::registerAllPasses();
   segue::registerAllSegue(registry);
   segue::registerAllSeguePasses();
-  return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, "Segue optimizer driver\n", registry));
+  return segue::tool::withOutputFile(argc, argv, [&](int count, char **arguments) {
+    return succeeded(mlir::MlirOptMain(count, arguments, "Segue optimizer driver\n", registry));
+  });
 }

@@ -21,6 +21,8 @@ enum ExitStatus {
   NotFinite = 3,
   /// An output differs from what was expected.
   Unexpected = 4,
+  // 128 and the signal (130, 143): the run was told to end, and did after the
+  // step in progress; see Interruption.
 };
 
 } // namespace segue::tool

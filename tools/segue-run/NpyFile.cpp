@@ -13,7 +13,7 @@
 
 #include "NpyFile.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cerrno>
 #include <charconv>

@@ -13,7 +13,7 @@
 #ifndef SEGUE_TOOLS_SEGUERUN_NPYFILE_H
 #define SEGUE_TOOLS_SEGUERUN_NPYFILE_H
 
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include <filesystem>
 

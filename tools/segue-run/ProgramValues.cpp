@@ -76,7 +76,9 @@ std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program,
 std::filesystem::path npyPath(const std::string &text) {
   if (!text.starts_with('@') && !text.ends_with(".npy"))
     throw Error(ErrorCode::InvalidArgument, "--output " + text + ": write @file.npy or name=@file.npy");
-  return text.substr(text.starts_with('@'));
+  std::filesystem::path path = text.substr(text.starts_with('@'));
+  OutputFile::check(path);
+  return path;
 }
 
 bool matches(const std::string &name, const Tensor &given, const Tensor &expected, double tolerance) {

@@ -36,7 +36,8 @@ std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, 
 std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
                                 int64_t repeat);
 
-/// The path of `@file.npy`, whose @ may be left out. Throws InvalidArgument for anything else.
+/// The path of `@file.npy`, whose @ may be left out. Throws InvalidArgument for anything else, and IoFailed
+/// before anything runs for a file that could not be written.
 std::filesystem::path npyPath(const std::string &text);
 
 /// True if the tensors are equal as numpy.allclose has it, NaN equal to NaN.

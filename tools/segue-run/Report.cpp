@@ -14,12 +14,14 @@
 #include "Commands.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Telemetry/RunReport.h"
 #include <cstdio>
 
 namespace segue::tool {
 
 int report(const ReportOptions &options) {
+  OutputFile::check(options.output);
   RunRecords records;
   size_t unknown = 0;
   for (const std::string &path : options.telemetry)

@@ -113,6 +113,8 @@ int stitch(const StitchCommand &options) {
   std::vector<OutputText> files = findOutputs(options.outputs, parts, last);
   for (const OutputText &file : files)
     npyPath(file.text); // before anything runs
+  if (!options.hints.empty())
+    OutputFile::check(options.hints);
   std::vector<OutputText> expected = findOutputs(options.expected, parts, last);
   std::vector<Tensor> tensors;
   for (const OutputText &output : expected)

@@ -12,9 +12,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
+#include "Interruption.h"
 #include "TrainingSetup.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Telemetry/RunReport.h"
 #include <algorithm>
 #include <chrono>
@@ -102,10 +104,82 @@ static void refuseValues(const TrainOptions &options) {
                     "--parameter, --weights, --resume, --save and --verify-invariance");
 }
 
+/// Before the first step: what cannot be written, or would be written over.
+static void checkOutputs(const TrainOptions &options) {
+  const std::pair<const char *, const std::string *> outputs[] = {
+      {"--save", &options.save}, {"--trace", &options.trace}, {"--report", &options.report}};
+  for (size_t i = 0; i < std::size(outputs); ++i) {
+    const auto &[flag, path] = outputs[i];
+    if (path->empty())
+      continue;
+    try {
+      OutputFile::check(*path);
+    } catch (const Error &error) {
+      throw error.within(flag);
+    }
+    // Devices and pipes may get several.
+    auto fileOf = [](const std::string &name) {
+      return name.empty() ? std::filesystem::path() : std::filesystem::weakly_canonical(OutputFile::partialOf(name));
+    };
+    for (size_t k = 0; k < i; ++k)
+      if (std::filesystem::path file = fileOf(*path); !file.empty() && fileOf(*outputs[k].second) == file)
+        throw Error(ErrorCode::InvalidArgument, std::string(outputs[k].first) + " and " + flag + " both name " + *path +
+                                                    "; give each a file of its own");
+  }
+}
+
+namespace {
+/// What a run leaves behind. One that cannot be written does not keep the others
+/// from it; the first failure is thrown at the end.
+class Remains {
+public:
+  template <typename Write> void write(const std::string &path, Write &&write) {
+    if (path.empty())
+      return;
+    try {
+      Interruption::Writing writing(path);
+      write(path);
+    } catch (const Error &error) {
+      if (failure_)
+        std::fprintf(stderr, "segue-run: %s\n", error.what());
+      else
+        failure_ = error;
+    }
+  }
+  void rethrow() const {
+    if (failure_)
+      throw *failure_;
+  }
+  /// Where something else has failed before.
+  void print() const {
+    if (failure_)
+      std::fprintf(stderr, "segue-run: %s\n", failure_->what());
+  }
+
+private:
+  std::optional<Error> failure_;
+};
+} // namespace
+
+/// In the midst of a run: a disk that is full may have room again.
+static void saveOrGoOn(const Session &session, const std::string &path) {
+  try {
+    Interruption::Writing writing(path);
+    session.save(path);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::IoFailed)
+      throw;
+    std::fprintf(stderr, "segue-run: warning: no checkpoint of step %lld: %s; training goes on, and the checkpoint "
+                         "before it, if there is one, stays\n",
+                 (long long)session.stepCount(), error.what());
+  }
+}
+
 int train(const TrainOptions &options) {
   DeviceRef device = Device::open(options.device);
   if (!device->hasBytes())
     refuseValues(options);
+  checkOutputs(options);
   if (options.verifyInvariance) {
     device = nullptr;
     return verifyInvariance(options);
@@ -116,6 +190,7 @@ int train(const TrainOptions &options) {
   SessionOptions given;
   given.events = trace ? &*trace : nullptr;
   given.recordEvents = options.recordEvents;
+  given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
   if (!options.config.empty())
     given.config = Config::load(options.config);
   std::optional<RunReport> report;
@@ -129,9 +204,21 @@ int train(const TrainOptions &options) {
   if (int64_t samples = session.calibrationSamples())
     session.calibrate(setup.upcoming(samples));
 
+  auto leave = [&](bool isWhole) {
+    Remains remains; // the checkpoint first: nothing else is as hard to get again
+    if (isWhole)
+      remains.write(options.save, [&](const std::string &path) { session.save(path); });
+    if (trace)
+      remains.write(options.trace, [&](const std::string &path) { trace->write(path); });
+    if (report)
+      remains.write(options.report, [&](const std::string &path) { report->write(path); });
+    return remains;
+  };
+  Interruption interruption;
   double total = 0;
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
-  for (int64_t i = 0; i < steps; ++i) {
+  int64_t done = 0;
+  for (int64_t i = 0; i < steps && !interruption.signal(); ++i) {
     std::vector<TensorMap> batches = setup.batches();
     // The first step plans and warms up: it counts only if it is the only one.
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
@@ -143,10 +230,10 @@ int train(const TrainOptions &options) {
     try {
       result = session.step(batches, options.lr);
     } catch (const Error &) {
-      if (report)
-        report->write(options.report); // of what came before the failure
+      leave(/*isWhole=*/false).print(); // of what came before the failure
       throw;
     }
+    ++done;
     if (!device->hasBytes())
       device->drain();
     double seconds = clock.seconds();
@@ -157,11 +244,11 @@ int train(const TrainOptions &options) {
       printStep(result, seconds, options.json);
     else
       printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
-    if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps)
-      session.save(options.save);
+    if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps && !interruption.signal())
+      saveOrGoOn(session, options.save);
   }
-  if (steps > 1) {
-    double perStep = total / double(steps - 1);
+  if (done > 1) {
+    double perStep = total / double(done - 1);
     std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
     if (int64_t tokens = setup.tokensPerStep())
       std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);
@@ -169,13 +256,8 @@ int train(const TrainOptions &options) {
   }
   if (options.profile)
     printProfiles(session);
-  if (trace)
-    trace->write(options.trace);
-  if (report)
-    report->write(options.report);
-  if (!options.save.empty())
-    session.save(options.save);
-  return Done;
+  leave(/*isWhole=*/true).rethrow();
+  return interruption.status(Done);
 }
 
 } // namespace segue::tool

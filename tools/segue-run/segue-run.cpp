@@ -12,6 +12,7 @@
 #include "Commands.h"
 #include "segue/runtime/Error.h"
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 
 using namespace segue;
@@ -167,6 +168,8 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   addCommon(command, options);
   command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
                   "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors\n"
+                  "SIGINT or SIGTERM ends it after the step in progress, with --save, --trace and --report\n"
+                  "written and status 130 or 143; a second one ends it at once.\n"
                   "On a device of virtual time, sim:virtual,..., the run is rehearsed without weights and\n"
                   "batches: seconds and peak of each step.");
 }
@@ -216,7 +219,9 @@ static void addReport(CLI::App &app, ReportOptions &options) {
 int main(int argc, char **argv) {
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
-  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected.");
+  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected;\n"
+             "130 or 143: train was told to end by SIGINT or SIGTERM, and did after the step in progress.");
+  std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is an error of the write, with its path
   InspectOptions inspectOptions;
   RunOptions runOptions;
   ReplayOptions replayOptions;

@@ -5,11 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../MlirOutput.h"
 #include "mlir/Support/LogicalResult.h"
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
 #include "segue/Target/FlatBuffer/FlatBuffer.h"
 
 int main(int argc, char **argv) {
   segue::registerFlatBufferTranslations();
-  return failed(mlir::mlirTranslateMain(argc, argv, "Segue translation driver\n"));
+  return segue::tool::withOutputFile(argc, argv, [](int count, char **arguments) {
+    return succeeded(mlir::mlirTranslateMain(count, arguments, "Segue translation driver\n"));
+  });
 }

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Program/StitchReport.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>

@@ -14,7 +14,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <cerrno>

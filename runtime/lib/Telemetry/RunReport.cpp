@@ -18,7 +18,7 @@
 #include "segue/runtime/Services/ConductorConfig.h"
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include "segue/runtime/Services/WeightStagehandConfig.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include <algorithm>
 #include <bit>

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Telemetry/StepTrace.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <array>

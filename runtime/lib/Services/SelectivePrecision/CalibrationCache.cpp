@@ -8,7 +8,7 @@
 #include "segue/runtime/Services/CalibrationCache.h"
 #include "../SquareQ/Digest.h"
 #include "segue/runtime/Config/Config.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include <cmath>
 #include <fstream>
 #include <iterator>

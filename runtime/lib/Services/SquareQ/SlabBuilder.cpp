@@ -22,7 +22,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
 #include "segue/runtime/Services/SquareQ/LowBitForms.h"
-#include "segue/runtime/Session/OutputFile.h"
+#include "segue/runtime/OutputFile.h"
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -527,6 +527,8 @@ BuildReport SlabBuilder::Impl::finish() {
 //===----------------------------------------------------------------------===//
 
 SlabBuilder::SlabBuilder(BuildOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  for (const std::filesystem::path *path : {&impl_->paths.slab, &impl_->paths.manifest, &impl_->paths.report})
+    OutputFile::check(*path);
   impl_->plan();
   impl_->survey();
   impl_->begin();

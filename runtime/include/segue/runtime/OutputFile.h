@@ -5,8 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a run leaves behind is written beside its place, synced and renamed:
+// Whatever a run leaves behind is written through this class: beside its
+// place, synced and renamed.
 //
+//   OutputFile::check("checkpoint.safetensors"); // before the long work
+//   ...
 //   OutputFile file("checkpoint.safetensors");
 //   file.write(header);
 //   file.write(data);
@@ -15,12 +18,18 @@
 // The file beside is `<path>.partial`, locked while it is written. A process
 // that is killed may leave it there; the next OutputFile of the same path
 // takes it over: empty, or with what was written so far for work that can go
-// on where it stopped (Existing::Keep). One thread.
+// on where it stopped (Existing::Keep).
+//
+// Symbolic links are followed: the file that they lead to is replaced, in its
+// own folder and with its permissions, and the links stay. (Another hard link to
+// that file keeps the old bytes, since whoever reads it must not see half of the
+// new.) A device, a pipe or /dev/stdout cannot be replaced: bytes go there as
+// they are written, and commit only closes it. One thread.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_SESSION_OUTPUTFILE_H
-#define SEGUE_RUNTIME_SESSION_OUTPUTFILE_H
+#ifndef SEGUE_RUNTIME_OUTPUTFILE_H
+#define SEGUE_RUNTIME_OUTPUTFILE_H
 
 #include <cstddef>
 #include <cstdint>
@@ -36,13 +45,22 @@ public:
   /// that is not committed.
   enum class Existing { Discard, Keep };
 
-  /// Opens `<path>.partial`. Throws IoFailed, also while another process is
-  /// writing the same path.
+  /// Opens `<path>.partial`, or the device or pipe that `path` is (which for a
+  /// pipe waits for its reader). Throws IoFailed for a directory, for a path
+  /// that cannot be written, and while another process is writing the same
+  /// path; with Keep also for a device or a pipe, which has no places to go back to.
   explicit OutputFile(std::filesystem::path path, Existing existing = Existing::Discard);
   /// Removes what was written, unless it was committed or is to be kept.
   ~OutputFile();
   OutputFile(const OutputFile &) = delete;
   OutputFile &operator=(const OutputFile &) = delete;
+
+  /// Throws IoFailed where the constructor would, so that a long run can refuse
+  /// at its start what it could not write at its end. Leaves everything as it is.
+  static void check(const std::filesystem::path &path);
+  /// The file beside, of which a process that is about to end at once can rid
+  /// the folder; empty for a device or a pipe. Throws as `check`.
+  static std::filesystem::path partialOf(const std::filesystem::path &path);
 
   /// Appends. Throws IoFailed (disk full).
   void write(std::span<const std::byte> bytes);
@@ -64,13 +82,18 @@ public:
   void commit();
 
 private:
+  void openStream(bool isAppended);
+  void openPartial();
+  void takePermissions();
   [[noreturn]] void fail(const char *what) const;
 
-  std::filesystem::path path_, partial_;
+  /// `given_` is what the user named and errors name; `path_` what is replaced,
+  /// `partial_` the file beside it, which is empty for a device or a pipe.
+  std::filesystem::path given_, path_, partial_;
   Existing existing_;
   int descriptor_ = -1;
 };
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_SESSION_OUTPUTFILE_H
+#endif // SEGUE_RUNTIME_OUTPUTFILE_H
