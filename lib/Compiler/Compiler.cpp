@@ -16,8 +16,11 @@
 #include "segue/Compiler/Registration.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
+#include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Target/CPU/CPUTarget.h"
 #include "segue/Target/FlatBuffer/FlatBuffer.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Format.h"
 #include "llvm/Support/SourceMgr.h"
 
 using namespace mlir;
@@ -85,7 +88,7 @@ static LogicalResult attachKernels(ModuleOp module, const CPUTargetOptions &targ
 }
 
 /// Version, producer and options, as the file keeps them.
-static void sign(ModuleOp module, const CompileOptions &options) {
+static void sign(ModuleOp module, const CompileOptions &options, StringRef weightDecay) {
   Builder builder(module.getContext());
   NamedAttrList kept;
   auto keep = [&](StringRef key, StringRef value) { kept.set(key, builder.getStringAttr(value)); };
@@ -93,10 +96,26 @@ static void sign(ModuleOp module, const CompileOptions &options) {
   keep("optimizer", options.training ? options.optimizer : "none");
   keep("targets", options.v3 && options.v4 ? "x86_64_v3,x86_64_v4" : options.v3 ? "x86_64_v3" : "x86_64_v4");
   keep("training", options.training ? "true" : "false");
+  if (!weightDecay.empty())
+    keep("weight_decay", weightDecay);
   module->setAttr(prog::ProgDialect::kVersionAttr,
                   builder.getDenseI32ArrayAttr({prog::ProgDialect::kVersionMajor, prog::ProgDialect::kVersionMinor}));
   module->setAttr(prog::ProgDialect::kProducerAttr, builder.getStringAttr("segue " SEGUE_VERSION));
   module->setAttr(prog::ProgDialect::kOptionsAttr, kept.getDictionary(module.getContext()));
+}
+
+/// "name=value,..." of the parameters that have a weight decay of their own: with
+/// the optimizer's spec, all that decides what a step of the file does.
+static std::string ownWeightDecays(func::FuncOp forward) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::ListSeparator comma(",");
+  for (unsigned i = 0; i < forward.getNumArguments(); ++i) {
+    auto name = forward.getArgAttrOfType<StringAttr>(i, SegueDialect::kNameAttr);
+    if (auto decay = forward.getArgAttrOfType<FloatAttr>(i, "segue.weight_decay"); decay && name)
+      os << comma << name.getValue() << "=" << llvm::format("%.17g", decay.getValueAsDouble());
+  }
+  return text;
 }
 
 namespace {
@@ -110,8 +129,10 @@ public:
   FailureOr<std::string> run() {
     if (!options.v3 && !options.v4)
       return module.emitError() << "no instruction set to compile kernels for: ask for x86-64-v3, x86-64-v4 or both";
-    if (!module.lookupSymbol<func::FuncOp>("forward"))
+    auto forward = module.lookupSymbol<func::FuncOp>("forward");
+    if (!forward)
       return module.emitError() << "module has no function @forward to compile";
+    std::string weightDecay = options.training ? ownWeightDecays(forward) : "";
     if (options.blockPrograms &&
         failed(runPasses("blocks", [](PassManager &pm) { return buildBlockPipeline(pm, true), success(); })))
       return failure();
@@ -147,7 +168,7 @@ public:
       if (failed(attachKernels(module, target)))
         return failure();
     }
-    sign(module, options);
+    sign(module, options, weightDecay);
     TimingScope scope = timing ? timing->nest("write") : TimingScope();
     if (failed(verify(module)))
       return failure();

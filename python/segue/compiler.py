@@ -83,7 +83,9 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
                       frozen_storage=frozen_storage or "")
-    compiled._select(args, kwargs)
+    program = compiled._select(args, kwargs)[0]
+    if optimizer is not None:
+        optimizer.check_patterns(a.name for a in program.captured.named("parameter"))
     return compiled
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect as _inspect
 import logging
 import os
-import tempfile
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _runtime
-from .errors import FileError, InvalidArgumentError, LayoutMismatchError, MissingWeightError
+from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
 from .frontend.signature import positional
 from .memory import Memory, forecast
@@ -45,10 +45,23 @@ class Program:
         self.name = name
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
-        self._binaries: dict[str, _runtime.Binary] = {}
         self._bytes: dict[str, bytes] = {}
+        self._forget()
+
+    def _forget(self):
+        """What is made from the rest, and no copy has."""
+        self._binaries: dict[str, _runtime.Binary] = {}
         self._module: _runtime.Module | None = None
         self._weight_names: tuple[str, ...] | None = None
+        self._making = threading.RLock()
+
+    def __getstate__(self):
+        made = ("_binaries", "_module", "_weight_names", "_making")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._forget()
 
     def binary(self, optimizer: Optimizer | None, statistics: str = "") -> "_runtime.Binary":
         """The binary with this optimizer; made at the first call.
@@ -57,10 +70,12 @@ class Program:
         their gradients, and forward is there block by block, too.
         """
         key = _optimizer_key(optimizer) + statistics
-        if key not in self._binaries:
-            self._bytes[key] = self._make(optimizer, statistics)
-            self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
-        return self._binaries[key]
+        with self._making:
+            if key not in self._binaries:
+                if key not in self._bytes:
+                    self._bytes[key] = self._make(optimizer, statistics)
+                self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
+            return self._binaries[key]
 
     def bytes(self, optimizer: Optimizer | None) -> bytes:
         self.binary(optimizer)
@@ -68,10 +83,14 @@ class Program:
 
     def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
         """Forward, backward and inference; from a binary that is there already, if one is."""
-        if self._module is None:
-            binary = next(iter(self._binaries.values()), None) or self.binary(optimizer)
-            self._module = _runtime.Module(on, binary, self.name)
-        return self._module
+        with self._making:
+            if self._module is None:
+                if not self._binaries and self._bytes:
+                    key = next(iter(self._bytes))
+                    self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
+                binary = next(iter(self._binaries.values()), None) or self.binary(optimizer)
+                self._module = _runtime.Module(on, binary, self.name)
+            return self._module
 
     def weight_names(self, module: "_runtime.Module") -> tuple[str, ...]:
         """Parameters, then frozen values; kept, since every call asks."""
@@ -106,12 +125,21 @@ class LoadedProgram(Program):
         if optimizer is not None and "optimizer" not in has:
             raise InvalidArgumentError(
                 f"{self.name} was compiled without an optimizer; pass one to segue.compile before saving it")
+        if optimizer is not None:
+            program = next(p for p in self._loaded.programs if p.name == "optimizer")
+            optimizer.check_built(dict(self._loaded.options), [v.name for v in program.inputs if v.role == "parameter"], self.name)
         return self._loaded
 
     def module(self, on, optimizer):
         if self._module is None:
             self._module = _runtime.Module(on, self._loaded, self.name)
         return self._module
+
+
+#: Attributes that a compiled module has in common with the one that it was made of.
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+#: Attributes that no copy takes over: they are shared with the source, or made by `Module._set_up`.
+_MADE = (*_SHARED, "_device", "_selecting", "_members", "_signature", "_weights", "_variants", "_primary")
 
 
 def _optimizer_key(optimizer: Optimizer | None) -> str:
@@ -131,21 +159,26 @@ class Module(nn.Module):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
-        for shared in ("_parameters", "_buffers", "_modules"):
+        for shared in _SHARED:
             own[shared] = source.__dict__[shared]
-        own["_non_persistent_buffers_set"] = source._non_persistent_buffers_set
         self.training = source.training
         self.name = name
         self.optimizer = optimizer
         self.max_variants = max_variants
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
-        self._device = open_device(device)
-        self._members = list(source.modules())
-        self._signature = _inspect.signature(source.forward)
-        self._weights = _Weights(source, self._device)
-        self._variants: OrderedDict[Any, Program] = OrderedDict()
+        self._spec = device
         self._primary: Program | None = None
+        self._set_up()
+
+    def _set_up(self):
+        """What hangs on the rest, and a copy gets anew."""
+        self._device = open_device(self._spec)
+        self._selecting = threading.RLock()
+        self._members = list(self._source.modules())
+        self._signature = _inspect.signature(self._source.forward)
+        self._weights = _Weights(self._source, self._device)
+        self._variants: OrderedDict[Any, Program] = OrderedDict()
 
     # --- calls ----------------------------------------------------------------------
 
@@ -162,11 +195,12 @@ class Module(nn.Module):
         tensors = [x for x in flat if is_tensor(x)]
         key = (str(spec), tuple(describe(x) if is_tensor(x) else ("constant", x) for x in flat),
                tuple(m.training for m in self._members), self._weights.state())
-        program = self._variants.get(key)
-        if program is None:
-            program = self._new_variant(key, args, kwargs)
-        else:
-            self._variants.move_to_end(key)
+        with self._selecting:
+            program = self._variants.get(key)
+            if program is None:
+                program = self._new_variant(key, args, kwargs)
+            else:
+                self._variants.move_to_end(key)
         names = program.captured.structure.input_names()
         return program, dict(zip(names, tensors)), kind_of(tensors[0]) if tensors else "torch"
 
@@ -190,7 +224,7 @@ class Module(nn.Module):
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
-                call = _Call(module, self._device, names, {**weights.wrapped, **hypers})
+                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen)
                 return list(_Stitched.apply(call, *given))
         values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values)]
@@ -225,13 +259,21 @@ class Module(nn.Module):
     def save(self, path: str | os.PathLike, *, weights: bool = False) -> None:
         """Writes the binary of the example's variant; with `weights`, a safetensors file beside it.
 
-        The file at `path` is replaced whole or not at all. Weights go to `path` with the suffix ``.safetensors``.
+        The file at `path` is replaced whole or not at all; a link stays a link. Weights go to `path` with the suffix
+        ``.safetensors``.
+
+        Raises
+        ------
+        FileError
+            A path is a directory or cannot be written; nothing was compiled then.
         """
-        data = self._primary.bytes(self.optimizer)
-        write_atomically(path, lambda temporary: Path(temporary).write_bytes(data))
+        beside = Path(path).with_suffix(".safetensors")
+        for output in (path, beside) if weights else (path,):
+            _runtime.check_output(os.fspath(output))  # before the code is made
+        _runtime.write_file(os.fspath(path), self._primary.bytes(self.optimizer))
         if weights:
             tensors = self._weights.named(a.name for a in self._primary.captured.arguments if a.role in ("parameter", "frozen"))
-            save_tensors(Path(path).with_suffix(".safetensors"), tensors)
+            save_tensors(beside, tensors)
 
     def inspect(self) -> str:
         """What the binary contains, as text."""
@@ -276,6 +318,28 @@ class Module(nn.Module):
         return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device, lives_on=self._device.name,
                         micro_batches=micro_batches)
 
+    # --- copies -----------------------------------------------------------------------------------
+
+    def __getstate__(self):
+        """For `copy.deepcopy`, `pickle` and `torch.save`: the PyTorch module and the code that was made, which is not made again."""
+        programs = list(dict.fromkeys((*self._variants.values(), *([self._primary] if self._primary else []))))
+        state = {name: value for name, value in self.__dict__.items() if name not in _MADE}
+        state["_programs"] = programs
+        state["_keys"] = [(key, programs.index(program)) for key, program in self._variants.items()]
+        state["_first"] = programs.index(self._primary) if self._primary else None
+        return state
+
+    def __setstate__(self, state):
+        state = dict(state)
+        programs, keys, first = state.pop("_programs"), state.pop("_keys"), state.pop("_first")
+        super().__setstate__(state)
+        own, source = self.__dict__, self._source
+        for shared in _SHARED:
+            own[shared] = source.__dict__[shared]
+        self._set_up()
+        self._variants.update((key, programs[index]) for key, index in keys)
+        self._primary = None if first is None else programs[first]
+
     # --- as a PyTorch module --------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> "Module":
@@ -312,6 +376,13 @@ class LoadedModule(Module):
 
     def save(self, path, *, weights=False):
         raise InvalidArgumentError(f"{self.name} came from a file already; copy that file")
+
+    def __getstate__(self):
+        raise InvalidArgumentError(f"{self.name} came from a .segue file, which a pickle or a copy does not carry: save its state_dict(), "
+                                   "and segue.load the file again with it as weights")
+
+    def __setstate__(self, state):
+        raise InvalidArgumentError("a module of a .segue file is made by segue.load")
 
     @property
     def mlir(self) -> str:
@@ -369,13 +440,15 @@ class _Weights:
         return tuple((t.requires_grad, t.dtype) for t in tensors if t is not None)
 
     def values(self, names) -> "_Values":
-        wrapped, trained = {}, {}
+        wrapped, trained, frozen = {}, {}, []
         for name in names:
             tensor = self.tensor(name)
             wrapped[name] = self.wrapped(name, tensor)
             if tensor.requires_grad:
                 trained[name] = tensor
-        return _Values(wrapped, trained)
+            else:
+                frozen.append(tensor)
+        return _Values(wrapped, trained, frozen)
 
     def wrapped(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
         """Wrapped again only where the memory is another one."""
@@ -388,15 +461,16 @@ class _Weights:
 
 class _Values:
 
-    def __init__(self, wrapped, trained):
-        self.wrapped, self.trained = wrapped, trained
+    def __init__(self, wrapped, trained, frozen):
+        self.wrapped, self.trained, self.frozen = wrapped, trained, frozen
 
 
 class _Call:
     """What one call of `_Stitched` needs besides its tensors."""
 
-    def __init__(self, module, on, names, others):
+    def __init__(self, module, on, names, others, frozen):
         self.module, self.device, self.names, self.others = module, on, names, others
+        self.frozen = frozen
 
 
 class _Stitched(torch.autograd.Function):
@@ -413,8 +487,10 @@ class _Stitched(torch.autograd.Function):
         ctx.call, ctx.token = call, token
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
-        # Saved so that PyTorch notices if one is changed in place before backward; the token may refer to them all.
-        ctx.save_for_backward(*tensors, *results)
+        # Saved so that PyTorch notices if one is changed in place before backward, which may read them all again: frozen
+        # weights and buffers too. (Tensors made in inference mode have no versions.)
+        given = [t for t in (*tensors, *call.frozen) if isinstance(t, torch.Tensor) and not t.is_inference()]
+        ctx.save_for_backward(*given, *results)
         return results
 
     @staticmethod
@@ -462,32 +538,13 @@ def _holder(module: "_runtime.Module") -> nn.Module:
     return root
 
 
-def write_atomically(path: str | os.PathLike, write) -> None:
-    """Calls `write` with a temporary path beside `path`, then renames: whole or not at all."""
-    path = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            write(temporary)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise FileError(f"IO_FAILED: {path} cannot be written: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def save_tensors(path: str | os.PathLike, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes a safetensors file, whole or not at all."""
-    from safetensors.torch import save_file
+    """Writes a safetensors file, whole or not at all; a link stays a link.
 
-    plain = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda temporary: save_file(plain, temporary))
+    Raises
+    ------
+    FileError
+        The file cannot be written.
+    """
+    host = open_device("cpu")
+    _runtime.save_tensors(os.fspath(path), {name: wrap(tensor, host) for name, tensor in tensors.items()})

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Callable, Union
+from typing import Any, Callable, Iterable, Mapping, Union
 
 from .errors import InvalidArgumentError
 
@@ -52,6 +53,74 @@ class Optimizer:
     def decay_of(self, names) -> dict[str, float]:
         """Decay of the parameters that have one of their own."""
         return {n: 0.0 for n in names if any(fnmatchcase(n, pattern) for pattern in self.no_decay)}
+
+    def check_patterns(self, names: Iterable[str]) -> None:
+        """Refuses patterns of `no_decay` that match none of the names of all parameters that this optimizer trains.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A pattern matches nothing, so that what it was meant for would decay; the message has the nearest names.
+        """
+        names = list(names)
+        for pattern in self.no_decay:
+            if any(fnmatchcase(name, pattern) for name in names):
+                continue
+            tails = {name.rpartition(".")[2]: name for name in names}
+            near = get_close_matches(pattern, names, 3, 0.5)
+            near += [tails[t] for t in get_close_matches(pattern.rpartition(".")[2].strip("*"), tails, 3, 0.5) if tails[t] not in near]
+            known = f"the nearest are {', '.join(map(repr, near[:3]))}" if near else f"they are called {', '.join(map(repr, names[:3]))}"
+            raise InvalidArgumentError(f"no_decay has {pattern!r}, which matches no parameter{'; ' + known if names else ''}")
+
+    def check_built(self, options: Mapping[str, str], names: Iterable[str], where: str) -> None:
+        """Refuses a file whose optimizer program does other things than this optimizer.
+
+        Parameters
+        ----------
+        options : mapping
+            What the file was compiled with: ``optimizer`` and, where parameters have one of their own, ``weight_decay``.
+        names : iterable of str
+            Its trained parameters.
+        where : str
+            What to call the file.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Kind, constants or the decay of a parameter differ; the message has both.
+        """
+        built, given = options.get("optimizer", "none"), self.spec()
+        own = {name: float(value) for name, _, value in
+               (entry.rpartition("=") for entry in options.get("weight_decay", "").split(",") if entry)}
+        if _parsed(built) != _parsed(given):
+            raise InvalidArgumentError(f"{where} was compiled with the optimizer {built!r} in it; {given!r} was given, which it would "
+                                       "not follow. Give the trainer that optimizer, or compile the module again with this one")
+        wanted = self.decay_of(names)
+        differing = sorted(n for n in names if own.get(n, self.weight_decay) != wanted.get(n, self.weight_decay))
+        if differing:
+            name = differing[0]
+            more = f" (and of {len(differing) - 1} others)" if len(differing) > 1 else ""
+            raise InvalidArgumentError(f"{where} was compiled with a weight decay of {own.get(name, self.weight_decay)!r} for {name!r}; "
+                                       f"the optimizer given has {wanted.get(name, self.weight_decay)!r}{more}. Give the trainer the "
+                                       "no_decay that the file was compiled with, or compile the module again")
+
+
+#: What segue-optimizer takes for an option that a spec leaves out, by kind.
+_DEFAULTS = {
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0},
+    "sgd": {"momentum": 0.0, "dampening": 0.0, "decay": 0.0, "nesterov": False},
+}
+
+
+def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
+    """Kind and constants of a spec, with those that it leaves out."""
+    kind, _, text = spec.partition(":")
+    constants = dict(_DEFAULTS.get(kind, {}))
+    for option in filter(None, text.split(",")):
+        key, _, value = option.partition("=")
+        if key in constants:  # options of the other kind say nothing
+            constants[key] = value in ("true", "1", "") if isinstance(constants[key], bool) else float(value)
+    return kind, constants
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import signal
+import threading
 import time
 import weakref
 from typing import Any, Iterable, Mapping, Sequence
@@ -18,7 +21,7 @@ from typing import Any, Iterable, Mapping, Sequence
 import torch
 
 from . import _runtime
-from .errors import InvalidArgumentError, MissingWeightError
+from .errors import Error, InvalidArgumentError, MissingWeightError
 from .memory import Memory, forecast
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
@@ -159,6 +162,10 @@ class Trainer:
         self.grad_accumulation = grad_accumulation
         self._device = next(iter(named.values()))._device if device is None else open_device(device)
         self._clip_grad_norm = float(clip_grad_norm or 0.0)
+        optimizer.check_patterns(dict.fromkeys(name for module in named.values() for name in _trained_names(module)))
+        for output in (trace, report):
+            if output is not None:
+                _runtime.check_output(os.fspath(output))  # not after the last step
         files = {"config": None, "config_text": None}
         if isinstance(config, Mapping):
             files["config_text"] = json.dumps(config)
@@ -173,7 +180,7 @@ class Trainer:
             aliases=list(aliases))
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, [(tracer, trace), (self._report, report)])
-        self._apart: list[tuple[str, torch.Tensor]] = []  # parameters that do not lie where the runtime can use them
+        self._bound: list[_Bound] = []
         self._bind()
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
@@ -196,15 +203,21 @@ class Trainer:
                 continue
             module, name = info.members[0]
             tensor = self.modules[module]._weights.tensor(name)
-            if not self._session.bind_parameter(info.key, wrap(tensor, self._device, writable=True)):
-                self._apart.append((info.key, tensor))
+            is_shared = self._session.bind_parameter(info.key, wrap(tensor, self._device, writable=True))
+            self._bound.append(_Bound(info.key, self.modules[module]._weights, name, is_shared))
+
+    def _check_bound(self):
+        """Nobody trains what has been taken away: parameters must be the tensors that the trainer was made with."""
+        for bound in self._bound:
+            bound.check()
 
     # --- training ---------------------------------------------------------------------
 
     def step(self, *, lr: float | None = None, **batch: Any) -> float:
         """One training step on a batch of tensors by input name. Returns the loss.
 
-        `lr` is the rate of this step; default: the optimizer's for the steps done so far.
+        `lr` is the rate of this step; default: the optimizer's for the steps done so far. Ctrl-C (on the main thread) ends the
+        step first: KeyboardInterrupt comes when `last`, `step_count` and the report have it.
 
         Raises
         ------
@@ -212,13 +225,18 @@ class Trainer:
             The batch does not fit the modules.
         NanLossError
             The loss is not finite; parameters and state are those of the last finished step.
+        InvalidArgumentError
+            A parameter is no longer the tensor that the trainer was made with (``param.data = ...``), or its values were changed
+            in PyTorch while the trainer has them on a device of its own; both would be lost silently.
         """
+        self._check_bound()
         rate = self.optimizer.rate(self.step_count) if lr is None else float(lr)
         batches = self._micro_batches(batch)
         begin = time.perf_counter()
-        self.last = self._session.step(batches, rate)
-        if self._report is not None:
-            self._report.add_step(self.last, time.perf_counter() - begin)
+        with _WholeStep():
+            self.last = self._session.step(batches, rate)
+            if self._report is not None:
+                self._report.add_step(self.last, time.perf_counter() - begin)
         return self.last.loss
 
     def _micro_batches(self, batch) -> list[dict]:
@@ -237,7 +255,10 @@ class Trainer:
         return parts
 
     def fit(self, batches: Iterable[Mapping[str, Any]], *, steps: int | None = None, progress: bool = False) -> list[float]:
-        """Steps over batches; returns the losses. With `progress`, shows a bar on stderr."""
+        """Steps over batches; returns the losses. With `progress`, shows a bar on stderr.
+
+        However it ends, by Ctrl-C or an error too, the PyTorch modules have the values of the last finished step.
+        """
         losses: list[float] = []
         bar = None
         if progress:
@@ -256,6 +277,10 @@ class Trainer:
                 if bar is not None:
                     bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
                     bar.update()
+        except BaseException:
+            with contextlib.suppress(Error):  # what went wrong first is what is told
+                self.sync()
+            raise
         finally:
             if bar is not None:
                 bar.close()
@@ -308,11 +333,13 @@ class Trainer:
 
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name; nothing changes."""
+        self._check_bound()
         outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
         return {name: give(tensor, "torch") for name, tensor in outputs.items()}
 
     def gradients(self, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step."""
+        self._check_bound()
         loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
         found = {p.key: give(self._session.gradient(p.key), "torch").clone() for p in self._session.parameters if p.trained}
         self._session.clear_gradients()
@@ -416,8 +443,10 @@ class Trainer:
         Nothing to do in most cases on the CPU: parameters that are dense share their memory.
         """
         with torch.no_grad():
-            for key, tensor in self._apart:
-                tensor.copy_(give(self._session.parameter(key), "torch"))
+            for bound in self._bound:
+                if not bound.is_shared:
+                    bound.tensor.copy_(give(self._session.parameter(bound.key), "torch"))
+                    bound.note()
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that decides the next step: parameters, optimizer state, step, seed."""
@@ -451,3 +480,64 @@ def _write_files(writers) -> None:
     for writer, path in writers:
         if writer is not None:
             writer.write(os.fspath(path))
+
+
+def _trained_names(module: Module) -> list[str]:
+    program = module._primary
+    if program.captured is not None:
+        return [a.name for a in program.captured.named("parameter")]
+    return [v.name for v in program.module(module._device, None).parameters]
+
+
+class _Bound:
+    """A parameter of the session, and the tensor of a PyTorch module that it was given."""
+
+    def __init__(self, key: str, weights, name: str, is_shared: bool):
+        self.key, self.is_shared = key, is_shared  # shared: the runtime works in the tensor's memory
+        self._weights, self._name = weights, name
+        self.note()
+
+    def note(self) -> None:
+        self.tensor = self._weights.tensor(self._name)
+        self._memory, self._version = _memory_of(self.tensor), _version_of(self.tensor)
+
+    def check(self) -> None:
+        now = self._weights.tensor(self._name)
+        if _memory_of(now) != self._memory:
+            raise InvalidArgumentError(
+                f"parameter {self.key!r} has another memory than when the trainer was made (param.data = ..., .to(), or "
+                "load_state_dict(assign=True)), and what is there would not be trained. Write values into the parameter "
+                "(param.data.copy_(...)), or make a new Trainer")
+        if not self.is_shared and _version_of(now) != self._version:
+            raise InvalidArgumentError(
+                f"parameter {self.key!r} was changed in PyTorch, but the trainer has its own copy of it on a device, which would "
+                "overwrite that. Give it the values by load_state_dict (state_dict() shows the form), or make a new Trainer")
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # inference mode counts none
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+class _WholeStep:
+    """Keeps KeyboardInterrupt back until what is inside has ended, so that nothing of a finished step is lost."""
+
+    def __enter__(self):
+        self._came = False
+        # Python runs handlers on the main thread alone; one that somebody else has set is theirs.
+        self._holds = (threading.current_thread() is threading.main_thread()
+                       and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+        if self._holds:
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number, frame):
+        self._came = True
+
+    def __exit__(self, kind, *_):
+        if self._holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._came and kind is None:
+                raise KeyboardInterrupt

@@ -14,6 +14,7 @@ are translated by `nodes.py`.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -66,12 +67,16 @@ def _check_tensor(tensor: torch.Tensor, what: str):
         raise InvalidArgumentError(f"{what}: {error}") from None
 
 
+#: torch.export patches modules and keeps its state per process: two threads in it break each other.
+_exporting = threading.RLock()
+
+
 def _export(module, args, kwargs):
     # A tensor given twice would be one input of the exported graph; a copy of each keeps them apart.
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        with _exporting, warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             if _mutates(program.graph_module):
