@@ -39,6 +39,10 @@ std::string_view nearestName(std::string_view name, std::span<const std::string_
   return best;
 }
 
+bool isMisspelling(std::string_view name, std::string_view of) {
+  return editDistance(name, of) <= std::min<size_t>(2, of.size() / 3);
+}
+
 std::string nearestHint(std::string_view name, std::span<const std::string_view> known) {
   std::string_view nearest = nearestName(name, known);
   return nearest.empty() ? std::string() : "; the nearest is \"" + std::string(nearest) + "\"";

@@ -87,7 +87,7 @@ def test_blocks_switch_and_a_run_goes_on_from_its_state(setup):
     assert (folder / "slab.calibration.json").exists()
     assert forms(run)["h.0"] == "int8" and forms(run)["h.3"] == "bf16"
     lines = [json.loads(line) for line in (folder / "precision.jsonl").read_text().splitlines()]
-    assert [line["step_id"] for line in lines] == [4, 8]
+    assert [line["step_id"] for line in lines] == [5, 9]
     assert lines[-1]["actual_bandwidth_saving_pct"] > 10
     state = run.state_dict()
     after = [run.step(**batch(step)) for step in range(12, 18)]
@@ -126,7 +126,7 @@ def test_the_commands_of_the_guide(setup):
     assert "selective precision: 4 units, 4 of them can change their form" in done.stderr
     assert re.search(r"stays +model\.h\.0\.base\.bias +no slab has it", done.stderr), done.stderr
     lines = [json.loads(line) for line in (folder / "selective_precision_telemetry.jsonl").read_text().splitlines()]
-    assert [line["step_id"] for line in lines] == [10, 20] and lines[-1]["blocks_int8"] > 0 and lines[-1]["calibrated_units"] == 4
+    assert [line["step_id"] for line in lines] == [11, 21] and lines[-1]["blocks_int8"] > 0 and lines[-1]["calibrated_units"] == 4
     assert (folder / "base.slab.calibration.json").exists()
     assert json.loads((folder / "stagehand_telemetry.jsonl").read_text().splitlines()[-1])["h2d_bytes"] >= 0
     subprocess.run([RUN, "replay", "--check", folder / "logs" / "selective_precision.json"], check=True, timeout=60, capture_output=True)
@@ -179,7 +179,7 @@ def test_a_gpt_trains_as_well_with_less_on_the_link(tmp_path):
     section = {"enabled": True, "int8_threshold": 0.395, "min_steps_between_switches": 10, "calibration_samples": 2}
     losses, on_bytes, units = gpt_run(tmp_path, "on", section)
     lines = [json.loads(line) for line in (tmp_path / "on-precision.jsonl").read_text().splitlines()]
-    assert [line["step_id"] for line in lines] == [10, 20, 30]
+    assert [line["step_id"] for line in lines] == [11, 21, 31]
     lowered = [unit for unit in units["units"] if unit["precision"] == "int8"]
     assert 3 <= len(lowered) == lines[-1]["blocks_int8"] < 6 and lines[-1]["rollbacks"] == 0
     # Until the switch it is the run without, to the bit. Then a loss changes by 2e-6 of itself at most, as seen: outputs of the
@@ -198,6 +198,6 @@ def test_a_gpt_trains_as_well_with_less_on_the_link(tmp_path):
     # The page of the run shows these decisions.
     data = data_of(tmp_path / "on.html")
     same_columns(data["services"]["precision"], lines, "step_id")
-    assert data["precision"]["step"] == [10, 20, 30]
+    assert data["precision"]["step"] == [11, 21, 31]
     assert data["precision"]["blocks"] == {
         unit["name"]: [line["block_details"][unit["name"]]["precision"] for line in lines] for unit in units["units"]}

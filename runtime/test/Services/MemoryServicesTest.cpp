@@ -163,7 +163,7 @@ TEST_F(MemoryServicesTest, TelemetryHasTheKeysOfTheSpecs) {
   EXPECT_GE(int64_t(lines[0]["d2h_peak"]), 1);
   EXPECT_EQ(lines[0]["pinned_granted_mb"], 12);
   EXPECT_TRUE(lines[0]["runtime_snapshots"].contains("activation_stagehand"));
-  for (const char *phase : {"FORWARD", "BACKWARD", "OPTIMIZER"})
+  for (const char *phase : {"step_begin", "forward", "backward", "optimizer"})
     EXPECT_TRUE(lines[0]["phase_durations"].contains(phase)) << lines[0].dump();
 }
 

@@ -88,6 +88,17 @@ static std::vector<float> scalesOf(EventReader &event, int64_t rows) {
   return scales;
 }
 
+/// The field `zero_point`, a number per row; zeros without it.
+static std::vector<float> zerosOf(EventReader &event, int64_t rows) {
+  std::vector<float> zeros(static_cast<size_t>(rows));
+  if (const Json *given = event.optionalJson("zero_point")) {
+    if (!given->is_array() || given->size() != zeros.size())
+      event.refuse("zero_point", "one number per row is");
+    std::transform(given->begin(), given->end(), zeros.begin(), floatOf);
+  }
+  return zeros;
+}
+
 static SlabSize sizeOf(const SlabForm &form, int64_t out, int64_t in, bool bias) {
   if (std::optional<SlabSize> size = slabSize(form, out, in, bias))
     return *size;
@@ -315,12 +326,7 @@ private:
   static Json applyDequantize(EventReader &event) {
     Matrix matrix = matrixOf(event, "qweight");
     std::vector<std::byte> codes = codesOf(matrix);
-    std::vector<float> scales = scalesOf(event, matrix.rows), zeros(size_t(matrix.rows));
-    if (const Json *given = event.optionalJson("zero_point")) {
-      if (!given->is_array() || given->size() != zeros.size())
-        event.refuse("zero_point", "one number per row is");
-      std::transform(given->begin(), given->end(), zeros.begin(), floatOf);
-    }
+    std::vector<float> scales = scalesOf(event, matrix.rows), zeros = zerosOf(event, matrix.rows);
     std::string type = event.text("type", "f32");
     if (type != "f32" && type != "bf16")
       event.refuse("type", "f32 and bf16 are");
@@ -394,14 +400,21 @@ private:
             {"requantize_same", quantized(form, back, config_.scaleSearch).qweight == layer.qweight}};
   }
 
-  /// A layer is {out, in, pad_k, bias}, [name, in, out, bias], [out, in] or
-  /// [out, in, pad_k].
+  /// A layer is {out, in, pad_k, zero_point}, [name, in, out, bias], [out, in] or
+  /// [out, in, pad_k]; `zero_point` is a number per row, sent unless all are 0.
   Json applyServe(EventReader &event) const {
     uint64_t sent = 0, bf16 = 0;
     for (const Json &layer : event.json("layers")) {
       SlabForm form{.padK = config_.padK};
       int64_t out = 0, in = 0;
+      bool hasZeroPoints = false;
       if (layer.is_object()) {
+        for (const auto &[key, value] : layer.items())
+          if (!std::ranges::count(std::initializer_list<std::string_view>{"out", "in", "pad_k", "bias", "zero_point"}, key))
+            throw MalformedEvent("a layer has no \"" + key + "\"; out, in, pad_k, bias and zero_point are known");
+        if (layer.contains("zero_point"))
+          for (const Json &zero : layer["zero_point"])
+            hasZeroPoints |= floatOf(zero) != 0;
         out = layer.value("out", int64_t(0));
         in = layer.value("in", int64_t(0));
         form.padK = layer.value("pad_k", config_.padK);
@@ -414,17 +427,18 @@ private:
         form.padK = layer.size() == 3 ? layer[2].get<int64_t>() : config_.padK;
       }
       SlabSize size = sizeOf(form, out, in, false);
-      sent += size.sent(false);
+      sent += size.sent(hasZeroPoints);
       bf16 += size.bf16;
     }
     return {{"h2d_bytes", sent}, {"bf16_bytes", bf16}, {"saved_bytes", int64_t(bf16) - int64_t(sent)}};
   }
 
-  /// y = x W'ᵀ: sums in f32, the scale once behind them; columns of W beyond
-  /// `in` count as 0, so x need not have them.
+  /// y = x W'ᵀ: sums in f32, the scale once behind them, and the zero point times
+  /// the sum of x taken off before; columns of W beyond `in` count as 0, so x need
+  /// not have them.
   static Json applyMatmul(EventReader &event) {
     Matrix x = matrixOf(event, "x"), q = matrixOf(event, "qweight");
-    std::vector<float> scales = scalesOf(event, q.rows);
+    std::vector<float> scales = scalesOf(event, q.rows), zeros = zerosOf(event, q.rows);
     int64_t in = event.integer("in", x.columns);
     if (in < 0 || in > x.columns || in > q.columns)
       event.refuse("in", "no more columns than x and qweight have are");
@@ -432,9 +446,13 @@ private:
     for (int64_t i = 0; i < x.rows; ++i) {
       Json row = Json::array();
       for (int64_t o = 0; o < q.rows; ++o) {
-        float sum = 0;
-        for (int64_t k = 0; k < in; ++k)
+        float sum = 0, sumOfX = 0;
+        for (int64_t k = 0; k < in; ++k) {
           sum += x.values[size_t(i * x.columns + k)] * q.values[size_t(o * q.columns + k)];
+          sumOfX += x.values[size_t(i * x.columns + k)];
+        }
+        if (zeros[size_t(o)] != 0)
+          sum -= zeros[size_t(o)] * sumOfX;
         row.push_back(double(sum * scales[size_t(o)]));
       }
       y.push_back(row);

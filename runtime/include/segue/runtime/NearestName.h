@@ -22,6 +22,10 @@ namespace segue::inline runtime {
 /// several), or empty if none is known.
 std::string_view nearestName(std::string_view name, std::span<const std::string_view> known);
 
+/// True if `name` is the known name `of` with a slip of the pen or two: at most a
+/// third of its letters, and two.
+bool isMisspelling(std::string_view name, std::string_view of);
+
 /// "; the nearest is \"x\"", or nothing if none is known.
 std::string nearestHint(std::string_view name, std::span<const std::string_view> known);
 

@@ -20,10 +20,15 @@ static Json numberOrNull(const std::optional<double> &number) { return number ? 
 
 Json Conductor::Manager::record() {
   Json durations = Json::object(), snapshots = Json::object(), reasons = Json::object();
-  // STEP_END has no duration yet when the record is written.
-  for (StepPhase entered : {StepPhase::StepBegin, StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer})
-    if (counters.entered[size_t(entered)])
-      durations[std::string(nameOf(entered))] = counters.seconds[size_t(entered)];
+  // Spelled as in the record that was published. STEP_END has no duration yet when
+  // the record is written.
+  static constexpr std::pair<StepPhase, const char *> timed[] = {{StepPhase::StepBegin, "step_begin"},
+                                                                 {StepPhase::Forward, "forward"},
+                                                                 {StepPhase::Backward, "backward"},
+                                                                 {StepPhase::Optimizer, "optimizer"}};
+  for (const auto &[phase, key] : timed)
+    if (counters.entered[size_t(phase)])
+      durations[key] = counters.seconds[size_t(phase)];
   forEachAdapter([&](ConductorAdapter &adapter) { snapshots[adapter.owner()] = adapter.knobs(); });
   for (size_t reason = 0; reason < denyReasonCount; ++reason)
     if (counters.reasons[reason])

@@ -179,6 +179,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   impl->options = std::move(options);
   impl->context.device = std::move(device);
   impl->context.warn = impl->options.warn;
+  impl->context.log = impl->options.log;
   impl->context.recordEvents = impl->options.recordEvents;
   impl->context.program = impl->options.program;
   impl->context.aliases = impl->options.aliases;

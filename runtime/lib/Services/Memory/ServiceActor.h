@@ -37,7 +37,8 @@ struct ServiceContext {
   Conductor conductor;
   /// Takes Conductor's tokens; see ConductorGate::As.
   ConductorGate gate{conductor};
-  std::function<void(const std::string &)> warn;
+  /// `log` may be empty: nobody wants to hear.
+  std::function<void(const std::string &)> warn, log;
   std::filesystem::path recordEvents;
   /// For the checks of slabs.
   std::vector<ProgramWeight> program;

@@ -243,7 +243,7 @@ PrecisionDecision SelectivePrecision::decide(int64_t step) {
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit &unit = now_->units[i];
     if (!decision.evaluated) {
-      decision.units.push_back({.precision = unit.precision});
+      decision.units.push_back({.precision = unit.precision, .reason = unit.forced ? "forced" : "keep"});
       continue;
     }
     UnitDecision one = decideUnit(i, step);

@@ -17,7 +17,9 @@
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <chrono>
+#include <cstdio>
 #include <limits>
+#include <utility>
 
 namespace segue::inline runtime {
 
@@ -265,14 +267,37 @@ void SelectivePrecisionActor::endStep() {
   if (loss_)
     policy_->loss(step_, *loss_);
   PrecisionDecision decision = policy_->decide(step_);
-  if (decision.evaluated) {
+  bool isOfLists = config_.mode == SelectivePrecisionConfig::Mode::Static && !std::exchange(hasToldLists_, true);
+  if (decision.evaluated || isOfLists) {
     std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-    record_ = {{"step_id", step_}, {"timestamp", now.count()}};
+    record_ = {{"step_id", 0}, {"timestamp", now.count()}};
     record_.update(policy_->policy().telemetry(step_, decision));
+    // What a run writes counts steps from 1; the rules of the decision from 0.
+    record_["step_id"] = step_ + 1;
     if (telemetry_)
       telemetry_->write(record_);
   }
+  if (config_.logDecisions && context_.log)
+    logChanges(decision);
   policy_->flush();
+}
+
+/// "[PRECISION step=51] h.3 bf16 -> int8 (down, sensitivity 0.12); ..." of what the
+/// next step stores otherwise than this one.
+void SelectivePrecisionActor::logChanges(const PrecisionDecision &decision) {
+  std::string text;
+  for (size_t i = 0; i < decision.units.size(); ++i) {
+    const UnitDecision &one = decision.units[i];
+    if (one.precision == inForce_[i])
+      continue;
+    text += (text.empty() ? " " : "; ") + plan_.units[i].unit.name + " " + std::string(name(inForce_[i])) + " -> " +
+            std::string(name(one.precision)) + " (" + std::string(decision.evaluated ? one.reason : "rollback");
+    char number[32];
+    std::snprintf(number, sizeof number, ", sensitivity %.3g)", one.sensitivity.value_or(0));
+    text += one.sensitivity ? number : ")";
+  }
+  if (!text.empty())
+    context_.log("[PRECISION step=" + std::to_string(step_ + 1) + "]" + text);
 }
 
 void SelectivePrecisionActor::abortStep() {

@@ -80,6 +80,7 @@ private:
   const Slab *slabOf(Precision form) const;
   void collect(const Collection &collection);
   void endStep();
+  void logChanges(const PrecisionDecision &decision);
   void warnOnce(const std::string &text);
 
   ServiceContext &context_;
@@ -98,6 +99,8 @@ private:
   /// Low forms whose errors are not known.
   std::vector<Precision> uncalibrated_;
   std::set<std::string> warned_;
+  /// The lists of mode static are one decision, which is told at the first step's end.
+  bool hasToldLists_ = false;
 
   /// For the step that begins.
   BlockPrecisionMap chosen_;

@@ -68,7 +68,9 @@ void WeightStreamer::Impl::checkPromotions(RecordedWeights &policy) {
       continue; // states of optimizers have what precision they like
     for (const BlockResult &result : plan->uses.results) {
       Use &use = plan->blocks[result.block];
-      if (!use.part || use.promotion || !isActivation(*plan, result))
+      // What the program declares: a temporary between two kernels has the type that
+      // fusing has left it with, which nobody wrote.
+      if (!use.part || use.promotion || result.output < 0 || !isActivation(*plan, result))
         continue;
       auto takes = takenBy(plan->program, plan->uses, plan->uses.blocks[result.block]);
       if (!takes || !isAbove(result.element, *takes))

@@ -42,12 +42,19 @@ public:
   /// A file without sections: every service has its defaults.
   Config();
 
-  /// Reads a file. Throws ConfigError naming file, line and column where it
-  /// is no JSON, a key that stands twice, a key that nobody knows, or a value
-  /// that its service refuses. Throws IoFailed if it cannot be read.
+  /// Reads a file, which may be that of a whole training program: keys of the
+  /// file and of `memory` that are none of ours are left to it; see `foreign`.
+  /// Throws ConfigError naming file, line and column where it is no JSON, a key
+  /// that stands twice, a key within a section that nobody knows (or one of the
+  /// shared ones that is nearly ours, as "memry"), or a value that its service
+  /// refuses. Throws IoFailed if it cannot be read.
   static Config load(const std::filesystem::path &path);
   /// The same for text; `name` stands in for the file's name.
   static Config parse(std::string_view text, const std::string &name);
+
+  /// Paths of the keys that are none of ours ("model", "memory.strategy"), for
+  /// whoever tells the user that they say nothing here.
+  const std::vector<std::string> &foreign() const { return foreign_; }
 
   /// True if the file has this section.
   bool has(std::string_view section) const;
@@ -61,6 +68,7 @@ private:
   const Json *find(std::string_view section) const;
 
   std::shared_ptr<const Json> root_; // never null
+  std::vector<std::string> foreign_;
 };
 
 /// Parses JSON text, as Config does: a ConfigError with line and column for
