@@ -81,11 +81,22 @@ def run_rounds(names: list[str], commands: dict[str, list[str]], args: argparse.
     return results, whole
 
 
+def output(text: str) -> Path:
+    """A path for results, which an hour of measuring must not find to be none: for argparse."""
+    path = Path(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written")
+    return path
+
+
 def publish(text: str, path: Path | None, errors: list[str], whole: bool) -> int:
     """Prints the table, writes it to `path` too, says what is wrong; the exit status."""
     print(text, end="")
     if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     for error in errors:
         print(error, file=sys.stderr)
@@ -142,7 +153,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", help=f"of {', '.join(COMMANDS)}; default: all")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one run")
-    parser.add_argument("--table", type=Path, help="write the table to this file too")
+    parser.add_argument("--table", type=output, help="write the table to this file too")
     parser.add_argument("--work", type=Path, default=Path("out/bench"), help="folder of the generated weights")
     args = parser.parse_args()
     args.given = sys.argv[1:]

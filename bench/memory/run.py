@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from run import LOSS_TOLERANCE, chosen, processor, publish, run_rounds  # noqa: E402
+from run import LOSS_TOLERANCE, chosen, output, processor, publish, run_rounds  # noqa: E402
 
 DEVICE = "sim:dram=1GiB,pinned=2GiB,link=16GB/s,threads=1"
 
@@ -87,8 +87,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", help="some of them, by name; default: all")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one run")
-    parser.add_argument("--table", type=Path, help="write the table to this file too")
-    parser.add_argument("--json", type=Path, help="write all results to this file")
+    parser.add_argument("--table", type=output, help="write the table to this file too")
+    parser.add_argument("--json", type=output, help="write all results to this file")
     parser.add_argument("--work", type=Path, default=Path("out/bench"), help="folder of the generated weights")
     args = parser.parse_args()
     args.given, args.threads = sys.argv[1:], 1
@@ -97,7 +97,6 @@ def main() -> int:
     if not results:
         return 1
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(results, indent=1))
     return publish(table(results, args), args.table, errors_of(results), whole)
 

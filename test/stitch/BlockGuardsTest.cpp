@@ -22,13 +22,14 @@ using namespace segue::test;
 
 namespace {
 /// Two blocks of bf16 weights with a norm, whose statistics are f32, and an f32
-/// loss in the second. `promotes`: the first gives f32 to the second.
+/// loss in the second. `promotes`: the first gives f32 to the second, and the
+/// program returns that.
 std::string normsText(bool promotes) {
   std::string between = promotes ? "f32" : "bf16", text = R"(
 func.func @forward(%x: tensor<16x64xbf16> {segue.name = "x", segue.role = #segue.role<input>},
   %w0: tensor<64x64xbf16> {segue.name = "w0", segue.role = #segue.role<parameter>},
   %w1: tensor<64x64xTYPE> {segue.name = "w1", segue.role = #segue.role<parameter>})
-  -> (tensor<f32> {segue.name = "loss", segue.role = #segue.role<output>}) {
+  -> (tensor<f32> {segue.name = "loss", segue.role = #segue.role<output>}HIDDEN) {
   %p0 = segue.dot_general %x, %w0 batch [] x [] contract [1] x [1] {segue.block = "h.0"} : tensor<16x64xbf16>, tensor<64x64xbf16> -> tensor<16x64xbf16>
   %n0, %m0, %r0 = segue.layer_norm %p0 eps 1.0e-5 {segue.block = "h.0"} : tensor<16x64xbf16> -> tensor<16xf32>
   %h0 = segue.gelu tanh %n0 {segue.block = "h.0"} : tensor<16x64xbf16>
@@ -38,7 +39,7 @@ func.func @forward(%x: tensor<16x64xbf16> {segue.name = "x", segue.role = #segue
   %f1 = segue.cast %n1 {segue.block = "h.1"} : tensor<16x64xTYPE> -> tensor<16x64xf32>
   %s1 = segue.mul %f1, %f1 {segue.block = "h.1"} : tensor<16x64xf32>
   %loss = segue.reduce mean %s1 dims [0, 1] {segue.block = "h.1"} : tensor<16x64xf32> -> tensor<f32>
-  return %loss : tensor<f32>
+  return %loss RETURNED
 })";
   auto replace = [&](const std::string &from, const std::string &to) {
     for (size_t at; (at = text.find(from)) != std::string::npos;)
@@ -46,6 +47,9 @@ func.func @forward(%x: tensor<16x64xbf16> {segue.name = "x", segue.role = #segue
   };
   replace("CAST", promotes ? "segue.cast %h0 {segue.block = \"h.0\"} : tensor<16x64xbf16> -> tensor<16x64xf32>"
                            : "segue.neg %h0 {segue.block = \"h.0\"} : tensor<16x64xbf16>");
+  replace("HIDDEN",
+          promotes ? R"(, tensor<16x64xf32> {segue.name = "hidden", segue.role = #segue.role<output>})" : "");
+  replace("RETURNED", promotes ? ", %c0 : tensor<f32>, tensor<16x64xf32>" : ": tensor<f32>");
   replace("TYPE", between);
   if (promotes) // a cast to the same type is none
     replace("  %f1 = segue.cast %n1 {segue.block = \"h.1\"} : tensor<16x64xf32> -> tensor<16x64xf32>\n",
@@ -99,7 +103,7 @@ TEST_P(BlockGuardsTest, APromotionIsRefusedBeforeTheStep) {
   uint64_t ofBatch = device->memory().liveBytes(Space::DeviceDram) - live;
   auto [code, what] = errorOf([&] { session.step(batch, 1e-3); });
   EXPECT_EQ(code, ErrorCode::DtypeMismatch) << what;
-  EXPECT_NE(what.find("program \"forward\", "), std::string::npos) << what;
+  EXPECT_NE(what.find("program \"forward\", \"hidden\": "), std::string::npos) << what;
   EXPECT_NE(what.find("block \"m/h.0\" takes bf16 and gives f32; set fail_on_dtype_promotion to false to let it"),
             std::string::npos)
       << what;

@@ -70,6 +70,9 @@ class Captured:
     structure: "Structure"
     differentiable: bool
 
+    def __deepcopy__(self, memo) -> "Captured":
+        return self  # nothing of it ever changes
+
     def named(self, role: str) -> list[Argument]:
         return [a for a in self.arguments if a.role == role]
 
