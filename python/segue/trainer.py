@@ -75,7 +75,7 @@ def _statistics_of(config: str | os.PathLike | Mapping[str, Any] | None) -> str:
         try:
             with open(config, encoding="utf-8") as file:
                 config = json.load(file)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return ""  # the runtime says what is wrong with it
     section: Any = config
     for key in ("memory", "stagehand", "selective_precision"):

@@ -27,7 +27,9 @@ int report(const ReportOptions &options) {
   for (const std::string &path : options.telemetry)
     unknown += readTelemetry(path, records);
   if (!options.trace.empty()) {
-    records.trace = Json::parse(readAll(options.trace), nullptr, /*allow_exceptions=*/false);
+    std::optional<JsonProblem> problem = readJson(readAll(options.trace), records.trace);
+    if (problem)
+      throw Error(ErrorCode::FileCorrupt, options.trace + ": no trace of segue-run train --trace: " + problem->sentence);
     if (!records.trace.is_object() || !records.trace.contains("traceEvents"))
       throw Error(ErrorCode::FileCorrupt, options.trace + ": no trace of segue-run train --trace");
     if (records.trace.contains("otherData"))

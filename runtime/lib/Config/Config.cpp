@@ -19,47 +19,17 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 
 namespace segue::inline runtime {
 
-/// "line 3, column 14" of a byte offset.
-static std::string position(std::string_view text, size_t offset) {
-  std::string_view before = text.substr(0, std::min(offset, text.size()));
-  size_t line = 1 + size_t(std::count(before.begin(), before.end(), '\n'));
-  size_t lineBegin = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
-  return "line " + std::to_string(line) + ", column " + std::to_string(before.size() - lineBegin + 1);
-}
-
-/// What the parser says, without its tag and its own idea of the position.
-static std::string syntaxSentence(const std::string &what) {
-  for (std::string_view begin : {"syntax error while parsing", "attempting to parse"})
-    if (size_t at = what.find(begin); at != std::string::npos)
-      return what.substr(at);
-  return what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2);
-}
-
 Json parseJson(std::string_view text, const std::string &name) {
-  std::vector<std::set<std::string>> keys; // of the objects that are open
-  auto refuseTwins = [&](int, Json::parse_event_t event, Json &value) {
-    if (event == Json::parse_event_t::object_start)
-      keys.emplace_back();
-    else if (event == Json::parse_event_t::object_end)
-      keys.pop_back();
-    else if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      throw ConfigError("", value.get<std::string>(), "the key stands twice in one object", "a key stands once");
-    return true;
-  };
-  try {
-    return Json::parse(text, refuseTwins);
-  } catch (const Json::parse_error &error) {
-    throw ConfigError(
-        "", "", name + ": " + position(text, error.byte ? error.byte - 1 : 0) + ": " + syntaxSentence(error.what()));
-  } catch (const Json::exception &error) {
-    throw ConfigError("", "", name + ": " + syntaxSentence(error.what()));
-  } catch (const ConfigError &error) {
-    throw error.within(name);
-  }
+  Json value;
+  std::optional<JsonProblem> problem = readJson(text, value);
+  if (!problem)
+    return value;
+  if (problem->key.empty())
+    throw ConfigError("", "", name + ": " + problem->sentence);
+  throw ConfigError("", problem->key, "the key stands twice in one object", "a key stands once").within(name);
 }
 
 /// True if `path` is `prefix` or lies below it.

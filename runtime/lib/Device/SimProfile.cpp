@@ -7,9 +7,11 @@
 
 #include "SimProfile.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Json.h"
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <unistd.h>
@@ -29,9 +31,12 @@ static DeviceOptions readProfile(const std::string &path) {
   std::ifstream file(path);
   if (!file)
     throw Error(ErrorCode::IoFailed, "device \"sim\": cannot open the profile " + path);
-  nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    throw Error(ErrorCode::FileCorrupt, "device \"sim\": profile " + path + " is not a JSON object of options");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  Json json;
+  std::optional<JsonProblem> problem = readJson(text, json);
+  if (problem || !json.is_object())
+    throw Error(ErrorCode::FileCorrupt, "device \"sim\": profile " + path + " is not a JSON object of options" +
+                                            (problem ? ": " + problem->sentence : ""));
   DeviceOptions options("sim\", profile \"" + path, "");
   for (const auto &[key, value] : json.items()) {
     if (!value.is_string() && !value.is_number_unsigned())

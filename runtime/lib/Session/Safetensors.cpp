@@ -13,6 +13,7 @@
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Json.h"
 #include "segue/runtime/NearestName.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -82,7 +83,9 @@ public:
     // To the parser it is the end of the text, whatever follows.
     if (header.find('\0') != std::string_view::npos)
       throw corrupt("the header has a byte of value 0");
-    auto json = nlohmann::json::parse(header.begin(), header.end(), nullptr, /*allow_exceptions=*/false);
+    Json json;
+    if (std::optional<JsonProblem> problem = readJson(header, json))
+      throw corrupt("the header is not a JSON object: " + problem->sentence);
     if (!json.is_object())
       throw corrupt("the header is not a JSON object");
     for (const auto &[name, item] : json.items()) {
@@ -91,6 +94,7 @@ public:
       else
         entries.push_back(readEntry(name, item));
     }
+    std::ranges::sort(entries, {}, &SafetensorsEntry::name);
     checkCover();
   }
 
@@ -102,7 +106,7 @@ public:
   }
 
 private:
-  void readMetadata(const nlohmann::json &item) {
+  void readMetadata(const Json &item) {
     if (!item.is_object())
       throw corrupt("\"__metadata__\" is not an object");
     for (const auto &[key, value] : item.items()) {
@@ -112,7 +116,7 @@ private:
     }
   }
 
-  SafetensorsEntry readEntry(const std::string &name, const nlohmann::json &item) const {
+  SafetensorsEntry readEntry(const std::string &name, const Json &item) const {
     SafetensorsEntry entry;
     entry.name = name;
     auto wrong = [&](const std::string &what) { return corrupt("tensor \"" + name + "\" " + what); };
@@ -188,7 +192,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path &path) {
   HeaderReader reader(path, dataBegin, bytes - dataBegin);
   reader.read({reinterpret_cast<const char *>(file.mapping_.get()) + sizeof headerBytes, headerBytes});
   file.metadata_ = std::move(reader.metadata);
-  file.entries_ = std::move(reader.entries); // by name: JSON objects are sorted
+  file.entries_ = std::move(reader.entries);
   return file;
 }
 

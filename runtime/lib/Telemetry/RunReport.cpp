@@ -47,12 +47,14 @@ static size_t readLines(const std::filesystem::path &path, RunRecords &records, 
     ++number;
     if (text.empty())
       continue;
-    Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object()) {
+    Json line;
+    std::optional<JsonProblem> problem = readJson(text, line);
+    if (problem || !line.is_object()) {
       if (file.eof())
         break; // the last line of a run that was killed, or that still writes
       throw Error(ErrorCode::FileCorrupt, path.string() + ", line " + std::to_string(number) +
-                                              (from ? " of this run" : "") + ": a JSON object was expected");
+                                              (from ? " of this run" : "") + ": a JSON object was expected" +
+                                              (problem ? ": " + problem->sentence : ""));
     }
     std::string service = serviceOf(line);
     if (service.empty())

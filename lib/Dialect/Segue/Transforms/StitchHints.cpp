@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "StitchHints.h"
+#include "JsonDepth.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -24,6 +25,9 @@ public:
     auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/true);
     if (!buffer)
       return emitError(loc) << "cannot read stitch hints " << path << ": " << buffer.getError().message();
+    if (size_t depth = schema::jsonDepth((*buffer)->getBuffer()); depth > schema::greatestJsonDepth)
+      return emitError(loc) << "stitch hints " << path << ": objects and lists lie " << depth
+                            << " deep in one another; " << schema::greatestJsonDepth << " levels are read at most";
     llvm::Expected<json::Value> parsed = json::parse((*buffer)->getBuffer());
     if (!parsed)
       return emitError(loc) << "stitch hints " << path << " are no JSON: " << llvm::toString(parsed.takeError());

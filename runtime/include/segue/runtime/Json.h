@@ -5,10 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Config files, telemetry records, replay logs and saved states are values of
-// one type, whose objects keep the order in which their keys were put in: a
-// record reads as it was written, and the same events give the same bytes.
-// This header only declares it; include <nlohmann/json.hpp> to look inside.
+// Config files, telemetry records, replay logs, headers of tensor files and
+// saved states are values of one type, whose objects keep the order in which
+// their keys were put in: a record reads as it was written, and the same events
+// give the same bytes. This header only declares it; include
+// <nlohmann/json.hpp> to look inside.
+//
+// All texts are read by readJson, since all may come from elsewhere.
 //
 //===----------------------------------------------------------------------===//
 
@@ -16,10 +19,28 @@
 #define SEGUE_RUNTIME_JSON_H
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
 
 namespace segue::inline runtime {
 
 using Json = nlohmann::ordered_json;
+
+/// Why a text was not read.
+struct JsonProblem {
+  /// "line 3, column 14: syntax error ..."; names the place where it is known.
+  std::string sentence;
+  /// The key that stands twice in one object; empty for other problems.
+  std::string key;
+};
+
+/// Reads the whole of `text` into `value`, or says what is wrong with it and
+/// leaves `value` as it was: no JSON, a key that stands twice in one object, a
+/// number that no double holds, or more than 100 levels of objects and lists.
+/// Takes time and memory linear in the text, but for sorting the keys of each
+/// object. Any thread.
+std::optional<JsonProblem> readJson(std::string_view text, Json &value);
 
 } // namespace segue::inline runtime
 

@@ -18,6 +18,7 @@
 #include "segue/runtime/Services/CalibrationCache.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <fstream>
+#include <iterator>
 
 namespace segue::inline runtime {
 
@@ -47,8 +48,9 @@ void SelectivePrecisionActor::readEstimates() {
   for (const auto &slab : slabs_) {
     std::filesystem::path path = slab->slab().path();
     std::ifstream file(path.replace_extension(".report.json"), std::ios::binary);
-    Json report = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (file && report.is_object() && report.contains("per_layer") && report["per_layer"].is_array())
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    Json report;
+    if (file && !readJson(text, report) && report.is_object() && report.contains("per_layer") && report["per_layer"].is_array())
       for (const Json &layer : report["per_layer"])
         if (layer.is_object() && layer.contains("name") && layer["name"].is_string() && layer.contains("rel_rmse") &&
             layer["rel_rmse"].is_number())

@@ -326,10 +326,10 @@ void SelectivePrecisionActor::restoreState(const std::string &text) {
     policy_->restoreState(initial_);
     return;
   }
-  Json state = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (state.is_discarded())
-    throw Error(ErrorCode::FileCorrupt,
-                "the checkpoint's state of Selective Precision is no JSON; use another checkpoint");
+  Json state;
+  if (std::optional<JsonProblem> problem = readJson(text, state))
+    throw Error(ErrorCode::FileCorrupt, "the checkpoint's state of Selective Precision is no JSON: " +
+                                            problem->sentence + "; use another checkpoint");
   policy_->restoreState(state);
 }
 

@@ -7,6 +7,7 @@
 
 #include "BuildJournal.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Json.h"
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -33,9 +34,8 @@ BuildJournal::BuildJournal(std::filesystem::path path) : path_(std::move(path)) 
   }
   size_t begin = 0;
   for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    auto line = nlohmann::ordered_json::parse(text.begin() + ptrdiff_t(begin), text.begin() + ptrdiff_t(end), nullptr,
-                                              /*allow_exceptions=*/false);
-    if (!line.is_object())
+    Json line;
+    if (readJson(std::string_view(text).substr(begin, end - begin), line) || !line.is_object())
       break;
     lines_.push_back(std::move(line));
     ends_.push_back(end + 1);

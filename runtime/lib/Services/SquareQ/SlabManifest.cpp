@@ -189,10 +189,11 @@ SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems) 
 }
 
 SlabManifest parseManifest(std::string_view text, std::vector<SlabProblem> &problems) {
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_discarded())
+  Json json;
+  std::optional<JsonProblem> problem = readJson(text, json);
+  if (!problem)
     return readManifest(json, problems);
-  problems.push_back({"manifest", "manifest: not JSON; it is truncated or was changed"});
+  problems.push_back({"manifest", "manifest: not JSON; it is truncated or was changed: " + problem->sentence});
   return {};
 }
 

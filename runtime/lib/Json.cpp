@@ -1,0 +1,118 @@
+//===- Json.cpp - reading JSON from elsewhere -----------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Json.h"
+#include "JsonDepth.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace segue::inline runtime {
+
+/// "line 3, column 14: " of a byte offset.
+static std::string position(std::string_view text, size_t offset) {
+  std::string_view before = text.substr(0, std::min(offset, text.size()));
+  size_t line = 1 + size_t(std::count(before.begin(), before.end(), '\n'));
+  size_t lineBegin = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  return "line " + std::to_string(line) + ", column " + std::to_string(before.size() - lineBegin + 1) + ": ";
+}
+
+/// What the parser says, without its tag and its own idea of the position.
+static std::string syntaxSentence(std::string_view what) {
+  for (std::string_view begin : {"syntax error while parsing", "attempting to parse"})
+    if (size_t at = what.find(begin); at != what.npos)
+      return std::string(what.substr(at));
+  size_t tag = what.find("] ");
+  return std::string(what.substr(tag == what.npos ? 0 : tag + 2));
+}
+
+namespace {
+/// Builds a value from the parser's events. Unlike the library's own builder it
+/// looks for no key while it adds one, which takes quadratic time where objects
+/// keep their order; keys that stand twice are found when an object ends.
+class JsonBuilder : public nlohmann::json_sax<Json> {
+public:
+  JsonBuilder(std::string_view text, Json &root) : text_(text), root_(root) {}
+
+  JsonProblem problem;
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t &) override { return add(value); }
+  bool string(string_t &value) override { return add(std::move(value)); }
+  bool binary(binary_t &) override { return false; } // no text holds any
+
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool key(string_t &name) override {
+    place_ = &open_.back()->get_ref<Json::object_t &>().emplace_back(std::move(name), Json()).second;
+    return true;
+  }
+  bool end_array() override {
+    open_.pop_back();
+    return true;
+  }
+  bool end_object() override {
+    std::vector<const std::string *> keys;
+    for (const auto &[key, value] : open_.back()->get_ref<const Json::object_t &>())
+      keys.push_back(&key);
+    std::ranges::sort(keys, {}, [](const std::string *key) { return std::string_view(*key); });
+    auto twin = std::ranges::adjacent_find(keys, {}, [](const std::string *key) { return std::string_view(*key); });
+    if (twin != keys.end())
+      problem = {"\"" + **twin + "\": the key stands twice in one object", **twin};
+    open_.pop_back();
+    return twin == keys.end();
+  }
+
+  bool parse_error(size_t byte, const std::string &, const nlohmann::detail::exception &error) override {
+    problem.sentence = position(text_, byte ? byte - 1 : 0) + syntaxSentence(error.what());
+    return false;
+  }
+
+private:
+  template <typename Value> Json &put(Value &&value) {
+    if (open_.empty())
+      return root_ = std::forward<Value>(value);
+    if (open_.back()->is_array())
+      return open_.back()->get_ref<Json::array_t &>().emplace_back(std::forward<Value>(value));
+    return *place_ = std::forward<Value>(value);
+  }
+  template <typename Value> bool add(Value &&value) {
+    put(std::forward<Value>(value));
+    return true;
+  }
+  bool open(Json value) {
+    open_.push_back(&put(std::move(value)));
+    return true;
+  }
+
+  std::string_view text_;
+  Json &root_;
+  /// From the root to the object or list that grows; only that one grows, so
+  /// that the others stay where they are.
+  std::vector<Json *> open_;
+  /// Where the value of the last key goes.
+  Json *place_ = nullptr;
+};
+} // namespace
+
+std::optional<JsonProblem> readJson(std::string_view text, Json &value) {
+  if (size_t depth = schema::jsonDepth(text); depth > schema::greatestJsonDepth)
+    return JsonProblem{"objects and lists lie " + std::to_string(depth) + " deep in one another; " +
+                           std::to_string(schema::greatestJsonDepth) + " levels are read at most",
+                       ""};
+  Json read;
+  JsonBuilder builder(text, read);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder))
+    return std::move(builder.problem);
+  value = std::move(read);
+  return std::nullopt;
+}
+
+} // namespace segue::inline runtime
