@@ -29,6 +29,9 @@ static constexpr const char *kOverview =
   segue-compile model.mlir --emit=prog | less
 )";
 
+/// That compile kernels: more wait for one another.
+static constexpr unsigned kMostThreads = 1024;
+
 namespace {
 struct Flags {
   cl::OptionCategory category{"Compiling"};
@@ -91,6 +94,11 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.blockPrograms = flags.blockPrograms;
   options.stitchHints = flags.stitchHints;
   options.frozenStorage = flags.frozenStorage;
+  if (flags.threads < 1 || flags.threads > kMostThreads) {
+    llvm::errs() << "segue-compile: --compile-threads: " << flags.threads << " found, a whole number from 1 to "
+                 << kMostThreads << " allowed\n";
+    return failure();
+  }
   options.threads = flags.threads;
   options.emit = flags.emit;
   if (!flags.targets.empty())

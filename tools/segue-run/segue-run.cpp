@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
+#include "NumberOptions.h"
 #include "segue/runtime/Error.h"
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -17,6 +18,10 @@
 
 using namespace segue;
 using namespace segue::tool;
+
+// Ranges of numbers that several commands take.
+static constexpr int64_t mostRuns = 1'000'000'000, mostSteps = 1'000'000'000'000, mostBatches = 65536, mostThreads = 1024;
+static constexpr double greatestTolerance = 1e6;
 
 static void addCommon(CLI::App *command, CommonOptions &options) {
   command->add_option("--device", options.device, "device spec")->capture_default_str();
@@ -44,8 +49,9 @@ static void addRun(CLI::App &app, RunOptions &options) {
       ->allow_extra_args(false);
   command->add_option("--expect", options.expected, "[name=]tensor that an output must equal; status 4 if not")
       ->allow_extra_args(false);
-  command->add_option("--tolerance", options.tolerance, "allowed |x - y| / (1 + |y|)")->capture_default_str();
-  command->add_option("--repeat", options.repeat, "run so often; times on stderr")->check(CLI::PositiveNumber);
+  addReal(command, "--tolerance", options.tolerance, 0, greatestTolerance, "allowed |x - y| / (1 + |y|)")
+      ->capture_default_str();
+  addWhole(command, "--repeat", options.repeat, 1, mostRuns, "run so often; times on stderr");
   command->add_flag("--profile", options.profile, "time of each command, on stderr");
   addCommon(command, options);
   command->footer("Example: segue-run run mlp.segue --program inference --weights mlp.safetensors\n"
@@ -58,12 +64,12 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->add_option("-o,--output", options.slab, "slab: <slab>.safetensors, .manifest.json and .report.json");
   command->add_flag("--check", options.check, "compare every byte of a slab with the hashes of its manifest, make nothing");
   command->add_option("--config", options.config, "config file; flags go over its memory.stagehand.squareq");
-  command->add_option("--pad-k,--pad_k", options.padK, "columns are padded to a multiple; 64");
+  addWhole(command, "--pad-k,--pad_k", options.padK, 1, 1024, "columns are padded to a multiple; 64");
   command->add_option("--scheme", options.scheme, "per_row_symmetric, fp8_e4m3_row or int4_group");
-  command->add_option("--group", options.group, "columns per scale of int4_group: 32 or 64");
+  addWhole(command, "--group", options.group, 32, 64, "columns per scale of int4_group: 32 or 64");
   command->add_option("--rotation", options.rotation,
                       "none, or hadamard_256: int4_group layers whose columns are a multiple of 256 are rotated");
-  command->add_option("--rank", options.rank, "of a bf16 product beside the codes of int4_group; 0");
+  addWhole(command, "--rank", options.rank, 0, 1024, "of a bf16 product beside the codes of int4_group; 0");
   command->add_option("--include-prefixes,--include_prefixes", options.includePrefixes, "only layers named so")
       ->allow_extra_args(false);
   command
@@ -72,10 +78,10 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
                    "which is called default")
       ->allow_extra_args(false);
   command->add_option("--scale-search,--scale_search", options.scaleSearch, "absmax or mse");
-  command->add_option("--max-ratio,--max_ratio", options.maxRatio, "layers above this part of bf16 stay bf16; 0.9");
+  addReal(command, "--max-ratio,--max_ratio", options.maxRatio, 0, 1, "layers above this part of bf16 stay bf16; 0.9");
   command->add_option("--architecture-id", options.architectureId, "noted in the manifest")->capture_default_str();
   command->add_flag("--keep-nonfinite-bf16", options.keepNonfiniteBf16, "leave out layers with NaN or infinity");
-  command->add_option("--threads", options.threads, "0: as many as the machine has")->check(CLI::NonNegativeNumber);
+  addWhole(command, "--threads", options.threads, 0, mostThreads, "0: as many as the machine has");
   command->add_flag("--json", options.json, "machine-readable results");
   command->callback([&options] {
     if (options.check != options.slab.empty())
@@ -91,7 +97,7 @@ static void addBench(CLI::App &app, BenchOptions &options) {
   command->add_option("--program", options.program, "program to run")->capture_default_str();
   command->add_option("--input", options.inputs, "[name=]tensor; what is not given is made up")
       ->allow_extra_args(false);
-  command->add_option("--repeat", options.repeat, "submits to time")->check(CLI::PositiveNumber)->capture_default_str();
+  addWhole(command, "--repeat", options.repeat, 1, mostRuns, "submits to time")->capture_default_str();
   addCommon(command, options);
   command->footer("Example: segue-run bench gpt.segue --program inference --device cpu:threads=2 --repeat 20\n"
                   "Time per submit and the bytes of inputs and outputs over it; then time per command, on stderr.");
@@ -102,7 +108,7 @@ static void addRecompute(CLI::App &app, RecomputeOptions &options) {
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
   command->add_option("--input", options.inputs, "[name=]tensor for forward; what is not given is made up")
       ->allow_extra_args(false);
-  command->add_option("--repeat", options.repeat, "runs to time")->check(CLI::PositiveNumber)->capture_default_str();
+  addWhole(command, "--repeat", options.repeat, 1, mostRuns, "runs to time")->capture_default_str();
   addCommon(command, options);
   command->footer("Example: segue-run recompute gpt.segue --device cpu:threads=2\n"
                   "A line per saved value: what makes it again and in which time. Status 4 if a bit differs.");
@@ -116,14 +122,14 @@ static void addStitch(CLI::App &app, StitchCommand &options) {
   command->add_option("--weights", options.weights, "safetensors file for inputs that are not given, by name");
   command->add_option("--wire", options.wires, "part.input=part.output")->allow_extra_args(false);
   command->add_option("--schedule", options.schedule, "parts in the order of their submits: a,b,a");
-  command->add_option("--repeat", options.repeat, "run the schedule so often; each time is a step")
-      ->check(CLI::PositiveNumber);
+  addWhole(command, "--repeat", options.repeat, 1, mostRuns, "run the schedule so often; each time is a step");
   command->add_flag("--prepare", options.prepare, "bring inputs to their layouts before the first submit");
   command->add_option("--output", options.outputs, "[part.][name=]@file.npy; the rest of the last part goes to stdout")
       ->allow_extra_args(false);
   command->add_option("--expect", options.expected, "[part.][name=]tensor that an output must equal; status 4 if not")
       ->allow_extra_args(false);
-  command->add_option("--tolerance", options.tolerance, "allowed |x - y| / (1 + |y|)")->capture_default_str();
+  addReal(command, "--tolerance", options.tolerance, 0, greatestTolerance, "allowed |x - y| / (1 + |y|)")
+      ->capture_default_str();
   command->add_flag("--report", options.report, "what was copied between which programs, on stdout");
   command->add_option("--hints", options.hints, "stitch_hints.json for the compiler");
   addCommon(command, options);
@@ -145,19 +151,18 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--input", options.inputs, "name=tensor, the same in every step")->allow_extra_args(false);
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
   command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
-  command->add_option("--steps", options.steps, "steps to train")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--lr", options.lr, "learning rate")->capture_default_str();
-  command->add_option("--clip", options.clip, "greatest norm of the gradients; 0: any")->capture_default_str();
-  command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
-  command->add_option("--seed", options.seed, "of batches and random ops")->capture_default_str();
+  addWhole(command, "--steps", options.steps, 1, mostSteps, "steps to train")->capture_default_str();
+  addReal(command, "--lr", options.lr, 0, 1e6, "learning rate")->capture_default_str();
+  addReal(command, "--clip", options.clip, 0, 1e30, "greatest norm of the gradients; 0: any")->capture_default_str();
+  addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
+  addWhole(command, "--seed", options.seed, INT64_MIN, INT64_MAX, "of batches and random ops")->capture_default_str();
   command->add_option("--trace", options.trace, "trace of the run for ui.perfetto.dev");
   command->add_option("--report", options.report, "HTML page of the run: memory, link, stalls, losses");
-  command->add_option("--until", options.until, "train up to this step of the whole training instead of --steps")
-      ->check(CLI::PositiveNumber);
+  addWhole(command, "--until", options.until, 1, mostSteps,
+           "train up to this step of the whole training instead of --steps");
   command->add_option("--resume", options.resume, "checkpoint to go on from");
   CLI::Option *save = command->add_option("--save", options.save, "checkpoint to write at the end");
-  command->add_option("--save-every", options.saveEvery, "steps after which --save is written, too")
-      ->check(CLI::PositiveNumber)
+  addWhole(command, "--save-every", options.saveEvery, 1, mostSteps, "steps after which --save is written, too")
       ->needs(save);
   command->add_flag("--profile", options.profile, "time of each command, on stderr");
   command->add_option("--config", options.config, "JSON file that enables memory services")->check(CLI::ExistingFile);
@@ -178,10 +183,8 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   CLI::App *command = app.add_subcommand("plan", "Says what a training step needs and what a budget costs");
   options.device = "sim:virtual,dram=24GiB,link=16GB/s";
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
-  command->add_option("--budget", options.budgets, "bytes of device_dram, as 512MiB; may be given again")
-      ->transform(CLI::AsSizeValue(false))
-      ->allow_extra_args(false);
-  command->add_option("--accumulate", options.accumulate, "batches per step")->check(CLI::PositiveNumber);
+  addBytes(command, "--budget", options.budgets, "of device_dram, as 512MiB; may be given again");
+  addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
   command->add_option("--config", options.config, "JSON file of a run: what each of its services would do")
       ->check(CLI::ExistingFile);
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
@@ -210,8 +213,7 @@ static void addReport(CLI::App &app, ReportOptions &options) {
   command->add_option("-o,--output", options.output, "the page")->required();
   command->add_option("--trace", options.trace, "trace of the run, as segue-run train --trace writes it; - is stdin");
   command->add_option("--device", options.device, "where it ran, for the limit of the link");
-  command->add_option("--cap", options.cap, "bytes of device memory that it had, as 512MiB")
-      ->transform(CLI::AsSizeValue(false));
+  addBytes(command, "--cap", options.cap, "of device memory that it had, as 512MiB");
   command->footer("Lines of `segue-run train --json` in a .jsonl file bring the losses.\n"
                   "Example: segue-run report --telemetry logs --trace trace.json -o report.html");
 }

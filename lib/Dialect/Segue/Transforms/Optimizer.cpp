@@ -8,6 +8,7 @@
 #include "TrainingSignature.h"
 #include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
+#include <cmath>
 
 namespace segue {
 #define GEN_PASS_DEF_SEGUEOPTIMIZER
@@ -139,8 +140,10 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
       if (!(value >= 0 && value < 1))
         return refuse(option, value, "in [0, 1)");
     for (auto [option, value] : {std::pair<StringRef, double>("eps", eps), {"decay", decay}, {"momentum", momentum}})
-      if (!(value >= 0))
-        return refuse(option, value, "0 or more");
+      if (!(value >= 0) || !std::isfinite(value))
+        return refuse(option, value, "0 or more, and finite");
+    if (!std::isfinite(dampening))
+      return refuse("dampening", dampening, "finite");
     if (nesterov && !(momentum > 0 && dampening == 0))
       return module.emitError("`segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0");
     return success();

@@ -69,6 +69,30 @@ static int64_t flopsPerUnit(FusedOp fused, int64_t range) {
   return llvm::divideCeil(static_cast<uint64_t>(flops), static_cast<uint64_t>(std::max<int64_t>(range, 1)));
 }
 
+/// A tensor without elements has no launch: there is nothing to cut into pieces.
+static LogicalResult refuseEmptyTensors(ModuleOp module) {
+  auto isEmpty = [](Type type) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    return tensor && tensor.hasStaticShape() && tensor.getNumElements() == 0;
+  };
+  auto refuse = [&](Location loc, Type type) -> WalkResult {
+    emitError(loc) << "a value of type " << type << " has no elements; code is made for tensors of at least one";
+    return WalkResult::interrupt();
+  };
+  WalkResult result = module.walk<WalkOrder::PreOrder>([&](Operation *op) -> WalkResult {
+    for (Region &region : op->getRegions())
+      for (Block &block : region)
+        for (BlockArgument argument : block.getArguments())
+          if (isEmpty(argument.getType()))
+            return refuse(argument.getLoc(), argument.getType());
+    for (Type type : op->getResultTypes())
+      if (isEmpty(type))
+        return refuse(op->getLoc(), type);
+    return WalkResult::advance();
+  });
+  return failure(result.wasInterrupted());
+}
+
 namespace {
 
 struct KnownKernel {
@@ -80,6 +104,8 @@ struct KnownKernel {
 struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsPass> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
+    if (failed(refuseEmptyTensors(module)))
+      return signalPassFailure();
     SmallVector<FusedOp> regions;
     module.walk([&](FusedOp fused) { regions.push_back(fused); });
     auto kernels = module.lookupSymbol<ModuleOp>(SegueDialect::kKernelsModule);
