@@ -62,6 +62,9 @@ function(segue_unity target)
   set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# What tests compile is signed with a key that is made here, not with the user's.
+set(SEGUE_TEST_DATA_HOME "${CMAKE_BINARY_DIR}/check/data")
+
 if(SEGUE_BUILD_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)
@@ -75,8 +78,10 @@ endif()
 # in what they test.
 function(segue_add_unittest name)
   cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT" "LINK_LIBS" ${ARGN})
-  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS} "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/test")
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp"
+    PROPERTY COMPILE_DEFINITIONS SEGUE_TEST_DATA_HOME="${SEGUE_TEST_DATA_HOME}")
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Og>)
   if(TARGET segue-headers)
     add_dependencies(${name} segue-headers)

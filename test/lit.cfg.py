@@ -39,6 +39,8 @@ config.test_retry_attempts = 0
 config.environment["PATH"] = os.pathsep.join(
     [os.path.join(config.segue_binary_dir, "bin"), config.llvm_tools_dir, os.environ["PATH"]]
 )
+# What a test compiles is signed with a key of this build, and runs unasked.
+config.environment["XDG_DATA_HOME"] = os.path.join(config.segue_binary_dir, "check", "data")
 config.environment["FILECHECK_OPTS"] = "--enable-var-scope --allow-unused-prefixes=false"
 
 config.substitutions.append(("%python", f"timeout {CPU_LIMIT_S} {config.python_executable}"))

@@ -90,7 +90,7 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
 
 
 def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torch.Tensor] | None = None, *,
-         name: str | None = None, device: str = "cpu", allow_native_kernels: bool = True) -> LoadedModule:
+         name: str | None = None, device: str = "cpu", allow_native_kernels: bool | None = None) -> LoadedModule:
     """Load a module that `Module.save` or `segue-compile` wrote.
 
     Parameters
@@ -99,9 +99,10 @@ def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torc
         A ``.segue`` file. It holds one variant: inputs have the shapes that it was compiled for.
     weights : path of a safetensors file, or dictionary, optional
         By parameter name; may be given later by `load_state_dict`.
-    allow_native_kernels : bool
-        Kernels are machine code that runs with the rights of this process; say false for
-        files that you did not make, to look at them.
+    allow_native_kernels : bool, optional
+        Kernels are machine code that runs with the rights of this process. Default: they run if this user compiled the
+        file on this machine or has trusted it (``segue-run trust``), or if ``SEGUE_ALLOW_NATIVE=1`` is set. True: you
+        trust the file. False: they never run. A file whose kernels may not run can be inspected, and `memory` plans it.
 
     Raises
     ------
@@ -109,6 +110,8 @@ def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torc
         The file cannot be read, is damaged, or is of a later version.
     MissingWeightError
         `weights` lacks some; the report has their ``names``.
+    NativeCodeRefusedError
+        At the first call: kernels may not run.
     """
     binary = _runtime.Binary.load(Path(path), allow_native_kernels)
     module = LoadedModule(binary, name=name or Path(path).stem, device=device)

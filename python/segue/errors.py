@@ -107,7 +107,7 @@ class VersionError(Error):
 
 
 class NativeCodeRefusedError(Error, PermissionError):
-    """The file holds native code and the caller did not allow it."""
+    """The file holds machine code that this user has not signed, and the caller did not allow it (`segue.load`)."""
 
     code = "NATIVE_CODE_REFUSED"
 

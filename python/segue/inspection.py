@@ -13,6 +13,9 @@ def describe_binary(binary) -> str:
     """A few lines: programs with their signature, memory and commands, then kernels and sizes."""
     lines = [f"{binary.name}: {size_text(binary.bytes)}, {len(binary.kernels)} kernels"
              + "".join(f", {kind} {size_text(size)}" for kind, size in binary.segments)]
+    if binary.kernels:
+        may_run, reason = binary.native_code_leave
+        lines.append(f"  machine code {'is trusted' if may_run else 'does not run'}: {reason}")
     for program in binary.programs:
         if program.name.startswith("recompute."):
             continue  # parts of forward, for the runtime

@@ -74,7 +74,7 @@ class Program:
             if key not in self._binaries:
                 if key not in self._bytes:
                     self._bytes[key] = self._make(optimizer, statistics)
-                self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
+                self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name, allow_native_kernels=True)
             return self._binaries[key]
 
     def bytes(self, optimizer: Optimizer | None) -> bytes:
@@ -260,7 +260,8 @@ class Module(nn.Module):
         """Writes the binary of the example's variant; with `weights`, a safetensors file beside it.
 
         The file at `path` is replaced whole or not at all; a link stays a link. Weights go to `path` with the suffix
-        ``.safetensors``.
+        ``.safetensors``. The file is signed with the key of this user, so that `load` runs it unasked; where that fails
+        (a home folder that cannot be written), a warning is logged to ``segue``.
 
         Raises
         ------
@@ -270,7 +271,10 @@ class Module(nn.Module):
         beside = Path(path).with_suffix(".safetensors")
         for output in (path, beside) if weights else (path,):
             _runtime.check_output(os.fspath(output))  # before the code is made
-        _runtime.write_file(os.fspath(path), self._primary.bytes(self.optimizer))
+        data = self._primary.bytes(self.optimizer)
+        if problem := _runtime.sign_file(data):
+            log.warning("%s is not signed, and runs only where that is allowed (allow_native_kernels=True): %s", path, problem)
+        _runtime.write_file(os.fspath(path), data)
         if weights:
             tensors = self._weights.named(a.name for a in self._primary.captured.arguments if a.role in ("parameter", "frozen"))
             save_tensors(beside, tensors)

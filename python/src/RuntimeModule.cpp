@@ -68,6 +68,11 @@ static std::span<const std::byte> bytesOf(const nb::bytes &bytes) {
   return {reinterpret_cast<const std::byte *>(bytes.c_str()), bytes.size()};
 }
 
+/// None: as the user's signatures say.
+static NativeCode nativeCode(std::optional<bool> allowed) {
+  return !allowed ? NativeCode::IfTrusted : *allowed ? NativeCode::Allow : NativeCode::Refuse;
+}
+
 static void bindTensor(nb::module_ &m) {
   nb::class_<Device>(m, "Device")
       .def_prop_ro("peak_bytes", [](Device &device) { return device.memory().peakBytes(Space::DeviceDram); })
@@ -149,17 +154,24 @@ static void bindBinary(nb::module_ &m) {
         return counts;
       });
 
+  m.def(
+      "sign_file", [](const nb::bytes &bytes) { return Signatures::ofUser().sign(bytesOf(bytes)); }, "bytes"_a);
+
   nb::class_<Binary>(m, "Binary")
       .def_static(
           "load",
-          [](const std::filesystem::path &path, bool allowNative) {
-            return Binary::load(path, {.allowNativeKernels = allowNative});
+          [](const std::filesystem::path &path, std::optional<bool> allowNative) {
+            return Binary::load(path, {.nativeCode = nativeCode(allowNative)});
           },
-          "path"_a, "allow_native_kernels"_a = true)
+          "path"_a, "allow_native_kernels"_a = nb::none())
       .def_static(
           "from_bytes",
-          [](const nb::bytes &bytes, const std::string &name) { return Binary::fromMemory(bytesOf(bytes), {}, name); },
-          "bytes"_a, "name"_a = "memory")
+          [](const nb::bytes &bytes, const std::string &name, std::optional<bool> allowNative) {
+            return Binary::fromMemory(bytesOf(bytes), {.nativeCode = nativeCode(allowNative)}, name);
+          },
+          "bytes"_a, "name"_a = "memory", "allow_native_kernels"_a = nb::none())
+      .def_prop_ro("native_code_leave",
+                   [](const Binary &b) { return std::pair(b.nativeCodeLeave().isGiven, b.nativeCodeLeave().reason); })
       .def_prop_ro("name", &Binary::name)
       .def_prop_ro("producer", &Binary::producer)
       .def_prop_ro("options", &Binary::options)

@@ -109,7 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const DeviceRef device = Device::open("cpu:threads=1,dram=64MiB");
   std::vector<std::byte> file = mended(data, size);
   try {
-    Binary binary = Binary::fromMemory(file, {.allowNativeKernels = false}, "fuzz");
+    Binary binary = Binary::fromMemory(file, {.nativeCode = NativeCode::Refuse}, "fuzz");
     show(binary);
     for (const Program &program : binary.programs()) {
       if (!isSmall(program))

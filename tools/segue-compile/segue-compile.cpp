@@ -13,10 +13,12 @@
 #include "segue/Compiler/Registration.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
+#include "segue/runtime/Program/Signatures.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/SourceMgr.h"
+#include <span>
 
 using namespace mlir;
 using namespace segue;
@@ -27,6 +29,10 @@ static constexpr const char *kOverview =
 
   segue-compile model.mlir -o model.segue --optimizer=adamw:beta2=0.95,decay=0.1
   segue-compile model.mlir --emit=prog | less
+
+A .segue file holds machine code. It is signed with the key of this user, made
+at the first time ($XDG_DATA_HOME/segue or ~/.local/share/segue), so that it
+runs unasked for this user alone; others need segue-run trust or --allow-native.
 )";
 
 /// That compile kernels: more wait for one another.
@@ -189,6 +195,15 @@ int main(int argc, char **argv) {
       compile(*module, options, [](PassManager &pm) { return applyPassManagerCLOptions(pm); }, &root);
   if (failed(result))
     return EXIT_FAILURE;
+
+  // This user's own files run unasked on this machine (SECURITY.md). One that
+  // could not be signed is as good: whoever runs it is told.
+  if (options.emit == Emit::Binary)
+    if (std::string problem = Signatures::ofUser().sign(std::as_bytes(std::span<const char>(*result)));
+        !problem.empty())
+      llvm::errs() << "segue-compile: warning: the file is not signed, and runs only where that is allowed "
+                      "(segue-run --allow-native): "
+                   << problem << "\n";
 
   return succeeded(writeResult(output, *result)) ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -34,7 +34,9 @@ std::string readAll(const std::string &path) {
 }
 
 Binary loadBinary(const std::string &path, const CommonOptions &options) {
-  LoadOptions load{.allowNativeKernels = !options.noNative};
+  LoadOptions load{.nativeCode = options.noNative      ? NativeCode::Refuse
+                                 : options.allowNative ? NativeCode::Allow
+                                                       : NativeCode::IfTrusted};
   if (path != "-")
     return Binary::load(path, load);
   std::string bytes = readAll(path);

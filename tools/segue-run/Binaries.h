@@ -16,7 +16,8 @@ namespace segue::tool {
 /// Options that every command knows.
 struct CommonOptions {
   std::string device = "cpu";
-  bool noNative = false;
+  /// Run machine code of files that this user has not signed; run none at all.
+  bool allowNative = false, noNative = false;
   bool json = false;
 };
 

@@ -125,6 +125,10 @@ struct ReportOptions {
   uint64_t cap = 0;
 };
 
+struct TrustOptions {
+  std::vector<std::string> files;
+};
+
 struct ReplayOptions {
   /// A log of events; - is stdin.
   std::string file;
@@ -160,6 +164,7 @@ int report(const ReportOptions &options);
 int run(const RunOptions &options);
 int stitch(const StitchCommand &options);
 int train(const TrainOptions &options);
+int trust(const TrustOptions &options);
 int verifyInvariance(const TrainOptions &options);
 
 } // namespace segue::tool

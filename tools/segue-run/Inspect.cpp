@@ -149,6 +149,8 @@ static Json binaryJson(const Binary &binary) {
                                {"outputs", kernel.outputs},
                                {"isas", kernel.isas},
                                {"hash", hex(kernel.hash)}});
+  if (!binary.kernels().empty())
+    json["machine_code"] = {{"may_run", binary.nativeCodeLeave().isGiven}, {"reason", binary.nativeCodeLeave().reason}};
   json["programs"] = Json::array();
   for (const Program &program : binary.programs())
     json["programs"].push_back(programJson(program));
@@ -264,6 +266,9 @@ static void printBinary(const Binary &binary, bool all) {
   for (const std::string &isa : isas)
     isaText += (isaText.empty() ? " for " : ", ") + isa;
   std::printf("  %zu kernels%s\n", binary.kernels().size(), isaText.c_str());
+  if (!binary.kernels().empty())
+    std::printf("  machine code %s: %s\n", binary.nativeCodeLeave().isGiven ? "is trusted" : "does not run",
+                binary.nativeCodeLeave().reason.c_str());
   if (all)
     for (const KernelInfo &kernel : binary.kernels())
       std::printf("    kernel %s: %u arguments, %u outputs, %s\n", kernel.name.c_str(), kernel.arguments,

@@ -25,7 +25,9 @@ static constexpr double greatestTolerance = 1e6;
 
 static void addCommon(CLI::App *command, CommonOptions &options) {
   command->add_option("--device", options.device, "device spec")->capture_default_str();
-  command->add_flag("--no-native", options.noNative, "refuse the native kernels of the file");
+  CLI::Option *allow =
+      command->add_flag("--allow-native", options.allowNative, "run machine code of files that you have not signed");
+  command->add_flag("--no-native", options.noNative, "run no machine code of the files")->excludes(allow);
   command->add_flag("--json", options.json, "machine-readable results");
 }
 
@@ -190,10 +192,20 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
   command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
   addCommon(command, options);
-  command->footer("Runs nothing: a step is played in virtual time, by the profile of the device.\n"
+  command->footer("Runs nothing of the files: a step is played in virtual time, by the profile of the device.\n"
                   "Example: segue-run plan front.segue back.segue --budget 512MiB\n"
                   "           --device sim:virtual,dram=24GiB,link=16GB/s,flops=80TFLOP/s,membw=900GB/s\n"
                   "Status 1 if a budget is below the smallest that is feasible.");
+}
+
+static void addTrust(CLI::App &app, TrustOptions &options) {
+  CLI::App *command = app.add_subcommand("trust", "Signs .segue files whose machine code you trust");
+  command->add_option("files", options.files, ".segue files; - is stdin")->required();
+  command->footer("A .segue file holds machine code, which runs with all your rights. Files that you compile are\n"
+                  "signed with a key of yours; any other runs only after this, or with --allow-native. The\n"
+                  "signature is for the bytes of the file, wherever it lies; removing the folder of the key,\n"
+                  "$XDG_DATA_HOME/segue or ~/.local/share/segue, takes all trust back.\n"
+                  "Example: segue-run trust gpt.segue");
 }
 
 static void addReplay(CLI::App &app, ReplayOptions &options) {
@@ -221,7 +233,10 @@ static void addReport(CLI::App &app, ReportOptions &options) {
 int main(int argc, char **argv) {
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
-  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected;\n"
+  app.footer("Machine code of a .segue file runs if you compiled the file here, or trust it (segue-run trust), or say\n"
+             "--allow-native or SEGUE_ALLOW_NATIVE=1. inspect, plan, replay, report, quantize and devices of virtual\n"
+             "time (sim:virtual) run none and need no trust: SECURITY.md.\n"
+             "Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected;\n"
              "130 or 143: train was told to end by SIGINT or SIGTERM, and did after the step in progress.");
   std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is an error of the write, with its path
   InspectOptions inspectOptions;
@@ -234,6 +249,7 @@ int main(int argc, char **argv) {
   RecomputeOptions recomputeOptions;
   StitchCommand stitchOptions;
   TrainOptions trainOptions;
+  TrustOptions trustOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
   addPlan(app, planOptions);
@@ -244,6 +260,7 @@ int main(int argc, char **argv) {
   addRecompute(app, recomputeOptions);
   addStitch(app, stitchOptions);
   addTrain(app, trainOptions);
+  addTrust(app, trustOptions);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError &error) {
@@ -268,6 +285,8 @@ int main(int argc, char **argv) {
       return recompute(recomputeOptions);
     if (app.got_subcommand("stitch"))
       return stitch(stitchOptions);
+    if (app.got_subcommand("trust"))
+      return trust(trustOptions);
     return train(trainOptions);
   } catch (const Error &error) {
     std::fprintf(stderr, "segue-run: %s\n", error.what());

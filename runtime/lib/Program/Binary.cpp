@@ -92,6 +92,8 @@ std::vector<SegmentInfo> Binary::segments() const {
   return segments;
 }
 
+const NativeCodeLeave &Binary::nativeCodeLeave() const { return image_->nativeCodeLeave(); }
+
 uint64_t Binary::bytes() const { return image_->bytes().size(); }
 
 //===----------------------------------------------------------------------===//

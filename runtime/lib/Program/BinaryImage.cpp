@@ -10,6 +10,7 @@
 #include "PreparedProgram.h"
 #include "SignatureHash.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Signatures.h"
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -183,13 +184,32 @@ std::string BinaryImage::location(int32_t index) const {
   return result;
 }
 
+static NativeCodeLeave findLeave(NativeCode asked, std::span<const std::byte> file) {
+  if (asked == NativeCode::Allow)
+    return {true, "whoever loaded it allowed that"};
+  if (asked == NativeCode::Refuse)
+    return {false, "whoever loaded it refused that"};
+  const char *variable = ::secure_getenv("SEGUE_ALLOW_NATIVE");
+  if (variable && std::string_view(variable) == "1")
+    return {true, "SEGUE_ALLOW_NATIVE is 1"};
+  SignatureCheck check = Signatures::ofUser().check(file);
+  return {check.isSigned, std::move(check.reason)};
+}
+
+const NativeCodeLeave &BinaryImage::nativeCodeLeave() const {
+  std::call_once(leaveOnce_, [&] { leave_ = findLeave(options_.nativeCode, bytes_.span()); });
+  return leave_;
+}
+
 KernelLibrary &BinaryImage::kernels() const {
   std::lock_guard lock(mutex_);
   if (!kernels_) {
-    if (!options_.allowNativeKernels)
-      throw Error(ErrorCode::NativeCodeRefused, name_ +
-                                                    " holds native kernels and was loaded without leave to run them; "
-                                                    "load it with allowNativeKernels if you trust where it comes from");
+    if (!nativeCodeLeave().isGiven)
+      throw Error(ErrorCode::NativeCodeRefused,
+                  name_ + " holds machine code, which does not run: " + leave_.reason +
+                      ". If you trust where the file comes from, sign it with `segue-run trust FILE`, or allow it this "
+                      "time: --allow-native, allow_native_kernels=True in Python, NativeCode::Allow in C++, or "
+                      "SEGUE_ALLOW_NATIVE=1. It can be inspected and planned without");
     kernels_ = std::make_unique<KernelLibrary>(*this);
   }
   return *kernels_;

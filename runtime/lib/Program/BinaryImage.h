@@ -71,6 +71,9 @@ public:
   /// "model.py:12:3 (h.0.attn)" of an index into the locations, or empty.
   std::string location(int32_t index) const;
 
+  /// Whether machine code may run. Any thread.
+  const NativeCodeLeave &nativeCodeLeave() const;
+
   /// The kernels, mapped at the first call. Throws NativeCodeRefused.
   KernelLibrary &kernels() const;
 
@@ -84,6 +87,8 @@ private:
   const schema::Binary *root_ = nullptr;
   std::vector<ProgramInfo> programs_;
 
+  mutable std::once_flag leaveOnce_;
+  mutable NativeCodeLeave leave_;
   // Made when needed; the mutex guards all three.
   mutable std::mutex mutex_;
   mutable std::unique_ptr<KernelLibrary> kernels_;

@@ -48,7 +48,9 @@ void PreparedProgram::addOperand(Op &op, const schema::View *view) {
 void PreparedProgram::prepareLaunch(const schema::Launch &launch, Op &op) {
   const schema::Kernel &kernel = *image_.root().kernels()->Get(launch.kernel());
   LaunchOp body;
-  body.kernel = image_.kernels().find(launch.kernel());
+  // A device without bytes computes nothing: a file that is only planned with
+  // never has its machine code mapped, whose constructors would run.
+  body.kernel = device_.hasBytes() ? image_.kernels().find(launch.kernel()) : nullptr;
   body.range = int64_t(launch.range());
   body.grain = int64_t(launch.grain());
   auto args = numbers(launch.args());

@@ -78,6 +78,7 @@ private:
     bool absent = false;
   };
   struct LaunchOp {
+    /// Null on a device without bytes, which never calls it.
     KernelFunction kernel;
     int64_t range, grain;
     int threads;

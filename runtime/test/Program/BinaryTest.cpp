@@ -205,7 +205,7 @@ TEST(Binary, EveryOneByteChangeWithCodeThatIsNotAllowed) {
       changed[at] ^= std::byte(change);
       reseal(changed);
       try {
-        Binary binary = Binary::fromMemory(changed, {.allowNativeKernels = false});
+        Binary binary = Binary::fromMemory(changed, {.nativeCode = NativeCode::Refuse});
         inspectAll(binary);
         runFirst(device, binary);
         for (const CommandCount &command : binary.programs()[0].commandCounts())
@@ -371,7 +371,7 @@ TEST(Binary, NothingUsesASavedValue) {
 
 // The file loads and can be looked at; its code is not run.
 TEST(Binary, NativeKernelsOnlyIfAllowed) {
-  Binary binary = Binary::fromMemory(makeAddFile(8).serialize(), LoadOptions{.allowNativeKernels = false});
+  Binary binary = Binary::fromMemory(makeAddFile(8).serialize(), LoadOptions{.nativeCode = NativeCode::Refuse});
   EXPECT_EQ(binary.kernels().size(), 2u);
   try {
     Executor(Device::open("cpu"), binary.program("forward"));

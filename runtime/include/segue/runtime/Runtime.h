@@ -23,6 +23,7 @@
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Program/Program.h"
+#include "segue/runtime/Program/Signatures.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Session/Module.h"
 #include "segue/runtime/Session/Safetensors.h"

@@ -30,4 +30,5 @@ entry = '{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
 (folder / "slab.safetensors").write_bytes(safetensors("{}"))
 (folder / "slab.manifest.json").write_text('{"layers": ' + deep)
 (folder / "serve.json").write_text(json.dumps({"memory": {"stagehand": {
-    "stagehand_enabled": True, "squareq": {}, "squareq_slab_path": str(folder / "slab")}}}))
+    "stagehand_enabled": True, "squareq": {}, "squareq_slab_path": str(folder / "slab.safetensors"),
+    "squareq_manifest_path": str(folder / "slab.manifest.json")}}}))

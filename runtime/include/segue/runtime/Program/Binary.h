@@ -28,12 +28,30 @@
 
 namespace segue::inline runtime {
 
+/// Whose kernels run: they are machine code with all rights of this process.
+enum class NativeCode {
+  /// Those of files that this user has signed (Signatures.h): compiled here, or
+  /// trusted by `segue-run trust`. With SEGUE_ALLOW_NATIVE=1 in the environment,
+  /// for embedders and builds that sign nothing: those of any file.
+  IfTrusted,
+  /// The caller trusts the file: it has just compiled it, say.
+  Allow,
+  Refuse
+};
+
 struct LoadOptions {
-  /// Kernels are machine code that runs with the rights of this process. True
-  /// is right for files that the user compiled or named; say false for files
-  /// that came from elsewhere: they load and can be inspected, and a program
-  /// that launches a kernel is refused with NATIVE_CODE_REFUSED.
-  bool allowNativeKernels = true;
+  /// A file whose kernels may not run loads all the same, can be inspected, and
+  /// is planned on devices without bytes; where a device would map its machine
+  /// code, NATIVE_CODE_REFUSED says what to do. There is no slower code in place
+  /// of a kernel: programs of library calls and copies alone run.
+  NativeCode nativeCode = NativeCode::IfTrusted;
+};
+
+/// Whether the kernels of a file may run.
+struct NativeCodeLeave {
+  bool isGiven = false;
+  /// Part of a sentence: "it is signed with the key of this user".
+  std::string reason;
 };
 
 /// One compiled kernel of a binary, for inspection.
@@ -80,6 +98,9 @@ public:
   std::vector<std::pair<std::string, std::string>> options() const;
   std::vector<KernelInfo> kernels() const;
   std::vector<SegmentInfo> segments() const;
+  /// Whether its kernels may run, and why. The first call reads the whole file
+  /// where a signature decides; the answer stays.
+  const NativeCodeLeave &nativeCodeLeave() const;
   /// Of the whole file, bytes.
   uint64_t bytes() const;
 
