@@ -41,17 +41,15 @@ protected:
   }
 
   StepProfile step() {
-    recorder.onPhase(Phase::StepBegin);
-    recorder.onPhase(Phase::Forward);
+    recorder.enter(Phase::StepBegin);
     std::vector<Tensor> outputs = run("forward");
     const auto &values = binary.program("forward").outputs();
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i].role == Role::Saved)
         tensors[values[i].name] = std::move(outputs[i]);
     outputs.clear();
-    recorder.onPhase(Phase::Backward);
     run("backward");
-    recorder.onPhase(Phase::StepEnd);
+    recorder.enter(Phase::StepEnd);
     return recorder.takeProfile({.h2dBytesPerSecond = 16e9, .d2hBytesPerSecond = 16e9, .latencySeconds = 1e-5});
   }
 

@@ -106,10 +106,16 @@ std::string_view name(Role role) {
   return uint8_t(role) < std::size(names) ? names[uint8_t(role)] : "?";
 }
 
+std::string_view name(Phase phase) {
+  static constexpr std::string_view names[] = {"step_begin", "forward", "backward", "optimizer", "step_end"};
+  return uint8_t(phase) < std::size(names) ? names[uint8_t(phase)] : "?";
+}
+
 const std::string &Program::name() const { return image_->programs()[index_].name; }
 const std::vector<Value> &Program::inputs() const { return image_->programs()[index_].inputs; }
 const std::vector<Value> &Program::outputs() const { return image_->programs()[index_].outputs; }
 const std::vector<Alias> &Program::aliases() const { return image_->programs()[index_].aliases; }
+const std::vector<Phase> &Program::phases() const { return image_->programs()[index_].phases; }
 const std::vector<SavePoint> &Program::savePoints() const { return image_->programs()[index_].savePoints; }
 
 static const Value &at(const std::vector<Value> &values, size_t index, const Program &program, const char *kind) {

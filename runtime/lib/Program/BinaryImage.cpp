@@ -154,6 +154,11 @@ BinaryImage::BinaryImage(FileBytes bytes, std::string name, const LoadOptions &o
                                  point.bytes(), point.recompute_flops(), text(point.block()), point.recompute_program(),
                                  point.recompute_output()});
     }
+    for (uint32_t k = 0; k < countOf(table.commands()); ++k)
+      if (const schema::SetPhase *set = table.commands()->Get(k)->body_as_SetPhase()) {
+        info.beginsWithPhase |= k == 0;
+        info.phases.push_back(Phase(set->phase()));
+      }
     info.interfaceHash = schema::interfaceHash(table); // files of 0.1 do not have it
     info.table = &table;
     programs_.push_back(std::move(info));

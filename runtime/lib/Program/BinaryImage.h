@@ -52,6 +52,9 @@ struct ProgramInfo {
   std::vector<Value> inputs, outputs;
   std::vector<Alias> aliases;
   std::vector<SavePoint> savePoints;
+  std::vector<Phase> phases;
+  /// Its first command enters phases[0].
+  bool beginsWithPhase = false;
   uint64_t interfaceHash = 0;
   const schema::Program *table = nullptr;
 };
@@ -105,6 +108,10 @@ struct BrokenRule : Error {
   BrokenRule(ErrorCode code, const std::string &what, int line = __builtin_LINE()) : Error(code, what), line(line) {}
   int line;
 };
+
+class EventSink;
+/// As EventSink::enter, for a command of `program`, which errors name.
+void enterPhase(const ProgramInfo &program, Phase phase, EventSink &events);
 
 struct BlockUses;
 /// As blockUses(program), for one that has no handle yet.

@@ -167,8 +167,6 @@ BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program) {
   std::vector<std::vector<Touch>> touches(countOf(table.buffers()));
   for (uint32_t i = 0; i < countOf(table.commands()); ++i) {
     const schema::Command &command = *table.commands()->Get(i);
-    if (const schema::SetPhase *set = command.body_as_SetPhase())
-      uses.phases.push_back(Phase(set->phase()));
     if (const schema::BlockBegin *begin = command.body_as_BlockBegin()) {
       open.push_back(uses.blocks.size());
       uses.blocks.emplace_back().name = begin->name()->str();

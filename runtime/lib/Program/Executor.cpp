@@ -10,11 +10,6 @@
 
 namespace segue::inline runtime {
 
-std::string_view name(Phase phase) {
-  static constexpr std::string_view names[] = {"step_begin", "forward", "backward", "optimizer", "step_end"};
-  return uint8_t(phase) < std::size(names) ? names[uint8_t(phase)] : "?";
-}
-
 Executor::Executor(DeviceRef device, Program program)
     : device_(std::move(device)), program_(std::move(program)),
       prepared_(program_.image()->prepared(device_, program_.index())) {}

@@ -269,7 +269,11 @@ void PreparedProgram::prepare(const schema::Command &command) {
   case schema::CommandBody::Restore:
     inputs_[command.body_as_Restore()->input()].restored = true;
     return addEvent(command.body_type(), command.body_as_Restore()->input());
-  case schema::CommandBody::SetPhase: // the session enters phases
+  case schema::CommandBody::SetPhase:
+    // The phase that a program begins with is entered before its inputs are looked at.
+    if (!(info_.beginsWithPhase && &command == info_.table->commands()->Get(0)))
+      addEvent(command.body_type(), uint32_t(command.body_as_SetPhase()->phase()));
+    return;
   case schema::CommandBody::NONE:
     return;
   default:

@@ -130,7 +130,7 @@ private:
   };
   struct Event {
     schema::CommandBody kind;
-    /// Input, output, or the block's place in blocks_.
+    /// Input, output, phase, or the block's place in blocks_.
     uint32_t index;
     std::string_view block;
   };

@@ -408,7 +408,9 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
   }
   if (!events)
     return;
-  if (event.kind == schema::CommandBody::BlockBegin)
+  if (event.kind == schema::CommandBody::SetPhase)
+    enterPhase(info_, Phase(event.index), *events);
+  else if (event.kind == schema::CommandBody::BlockBegin)
     beginBlock(run, event, program, inputs, *events);
   else if (event.kind == schema::CommandBody::BlockEnd)
     endBlock(run, event, program, inputs, outputs, given, *events);
@@ -487,7 +489,9 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
     throw Error(ErrorCode::InvalidArgument, "program \"" + info_.name + "\": room for " +
                                                 std::to_string(outputs.size()) + " outputs given, " +
                                                 std::to_string(outputs_.size()) + " declared");
-  if (events)
+  if (events) {
+    if (info_.beginsWithPhase)
+      enterPhase(info_, info_.phases.front(), *events);
     events->onSubmit(program, inputs);
   checkInputs(program, inputs, events);
   bool tellsResults = events && !blocks_.results.empty() && events->watchesResults(program);

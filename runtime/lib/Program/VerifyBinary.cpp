@@ -13,9 +13,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "BinaryImage.h"
+#include "PhaseOrder.h"
 #include "RetargetView.h"
 #include "SignatureHash.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -340,6 +343,7 @@ private:
     bool read = false;
     /// Given away by a Save; until version 0.2 that said less.
     bool saved = false;
+  void verifyPhase(schema::Phase given);
     /// Must lie in an input's storage.
     bool aliased = false;
   };
@@ -378,13 +382,30 @@ void ProgramVerifier::verifyLaunch(const schema::Launch &launch) {
     auto perRange = checkedMultiply(launch.range(), kernel.bytes_per_unit()->Get(uint32_t(i)));
     auto sum = perRange ? checkedAdd(*perRange, kernel.fixed_bytes()->Get(uint32_t(i))) : std::nullopt;
     uint64_t needed = sum.value_or(UINT64_MAX); // fits in no buffer
+  /// What the commands entered last.
+  std::optional<Phase> phase_;
     check(rangeFits(offsets.empty() ? 0 : offsets[i], needed, buffer.bytes()),
           "argument " + num(i) + " needs " + num(needed) + " bytes of a buffer of " + num(buffer.bytes()));
   }
+<<<<<<< HEAD
   // Units of the range run at the same time: each writes a byte of its own. Without
   // that, a kernel whose arguments do not grow with the range would have no end.
   check(launch.range() <= written,
         "range " + num(launch.range()) + " of a kernel that writes " + num(written) + " bytes at most");
+=======
+void ProgramVerifier::verifyPhase(schema::Phase given) {
+  check(uint8_t(given) <= uint8_t(schema::Phase::step_end), "there is no phase " + num(uint8_t(given)));
+  Phase phase = Phase(given);
+  std::string which(name(phase));
+  check(schema::isProgramPhase(schema::StepPart(given)),
+        "enters " + which + ", but steps begin and end outside of programs");
+  check(openBlocks_ == 0, "enters " + which + " inside of a block");
+  check(!phase_ || *phase_ == phase || canFollow(*phase_, phase),
+        which + " cannot follow " + std::string(name(phase_.value_or(phase))));
+  phase_ = phase;
+}
+
+>>>>>>> df67df4 ([Program] Obey the phases that programs enter)
 }
 
 void ProgramVerifier::verifyMatmul(const schema::Matmul &matmul) {
@@ -485,8 +506,7 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
     return;
   }
   case schema::CommandBody::SetPhase:
-    check(uint8_t(command.body_as_SetPhase()->phase()) <= uint8_t(schema::Phase::step_end), "there is no such phase");
-    return;
+    return verifyPhase(command.body_as_SetPhase()->phase());
   case schema::CommandBody::BlockBegin:
     ++openBlocks_;
     return;

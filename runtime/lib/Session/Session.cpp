@@ -79,6 +79,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
       if (plan.optimizerInputs[i].feed == Feed::State)
         stateDescs.push_back({m, i});
   }
+  checkPhases();
   residents = services ? services->residents() : options.residents;
   streamed.emplace(services ? services->weights() : options.weights, residents, modules, plans, table, values);
   for (auto [m, i] : stateDescs) {
@@ -95,6 +96,36 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   }
   streamed->takeFromSlab(device, values);
   startPrecision();
+}
+
+/// Follows the phases that a step of these programs goes through, so that a file
+/// which cannot be trained with is refused before anything runs.
+void Session::State::checkPhases() const {
+  if (!std::ranges::all_of(modules, &Module::hasBackward))
+    return; // evaluations only
+  Phase now = Phase::StepBegin;
+  auto fail = [&](const Module &module, const std::string &which, Phase next) {
+    throw Error(ErrorCode::PhaseOrder, "module \"" + module.name() + "\": " + which + " " + std::string(name(next)) +
+                                           " after " + std::string(name(now)) +
+                                           ", which no step does; compile the module again");
+  };
+  auto follow = [&](const Module &module, const Program *program) {
+    for (Phase next : program ? program->phases() : std::vector<Phase>()) {
+      if (next != now && !canFollow(now, next))
+        fail(module, "program \"" + program->name() + "\" enters", next);
+      now = next;
+    }
+  };
+  for (const Module &module : modules)
+    follow(module, module.find("forward"));
+  for (size_t m = modules.size(); m-- > 0;)
+    follow(modules[m], modules[m].find("backward"));
+  for (auto program : {&OptimizerPlan::gradNorm, &OptimizerPlan::optimizer})
+    for (size_t m = 0; m < modules.size(); ++m)
+      if (plans[m].ownsParameters)
+        follow(modules[m], plans[m].*program);
+  if (!canFollow(now, Phase::StepEnd))
+    fail(modules[0], "none of its programs enters a phase, and a step would go to", Phase::StepEnd);
 }
 
 /// What a config file says of the device and of records.
@@ -286,7 +317,6 @@ static TensorMap byName(std::span<const Value> outputs, const std::vector<Tensor
 
 /// Records the forwards; the batch's tensors by name are values, too.
 std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch) {
-  enter(Phase::Forward);
   batchValues.clear();
   losses.clear();
   std::vector<std::vector<Tensor>> outputs(modules.size());
@@ -326,7 +356,6 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
 }
 
 void Session::State::runBackward() {
-  enter(Phase::Backward);
   for (const auto &[value, output] : losses)
     tape.add(value, hyperTensor(device, *output, 1));
   tape.play(GradientTape::Play::All, options.events);
@@ -432,6 +461,7 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   if (!s.waiting)
     s.streamed->prepare();
+  EventSink::PhasesApart apart(s.options.events);
   try {
     if (s.services)
       s.services->beginEvaluation();
@@ -600,6 +630,17 @@ static bool refusedAtOnce(const std::exception &error) {
                    known->code() == ErrorCode::InvalidArgument);
 }
 
+/// Before anything is made ready for the optimizer, services settle what backward
+/// has left: a failure in there is found before the first write.
+void Session::State::enterOptimizer() {
+  for (const OptimizerPlan &plan : plans) {
+    if (plan.gradNorm)
+      enterPhaseOf(*plan.gradNorm, options.events);
+    if (plan.ownsParameters)
+      enterPhaseOf(*plan.optimizer, options.events);
+  }
+}
+
 StepResult Session::optimize(double lr) {
   State &s = *state_;
   s.requireWhole();
@@ -621,7 +662,7 @@ StepResult Session::optimize(double lr) {
   result.step = s.step + 1;
   result.loss = s.lossSum / count;
   try {
-    s.enter(Phase::Optimizer);
+    s.enterOptimizer();
   } catch (...) { // what backward has left in the queues failed
     s.abort();
     throw;

@@ -58,6 +58,8 @@ struct Session::State {
     if (options.events)
       options.events->enter(phase);
   }
+  void enterOptimizer();
+  void checkPhases() const;
   void endStep();
   Wiring wiringFor(const TensorMap &batch);
   TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;

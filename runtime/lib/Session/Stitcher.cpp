@@ -99,8 +99,6 @@ std::vector<Tensor> Stitcher::forward(const Module &module, const Module::Lookup
       places.emplace_back(State::placeOf(tensor), value.role == Role::Parameter);
     return tensor;
   };
-  if (s.events)
-    s.events->enter(Phase::Forward);
   ForwardResult result;
   if (module.find("forward"))
     result = module.forward(noting, s.events);
@@ -207,8 +205,6 @@ void Stitcher::backward(std::span<const Seed> seeds) {
     ids.push_back(*found);
   }
   s.checkReach(ids);
-  if (s.events)
-    s.events->enter(Phase::Backward);
   try {
     for (size_t i = 0; i < ids.size(); ++i)
       s.tape.add(ids[i], seeds[i].gradient);

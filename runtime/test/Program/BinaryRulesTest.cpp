@@ -492,9 +492,23 @@ static const Rule rules[] = {
        addCommand(p, std::move(fill));
      },
      "the pattern does not divide the buffer"},
-    {"phase",
-     [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::SetPhaseT{}).phase = schema::Phase(5); },
-     "there is no such phase"},
+    {"phase", [](TestFile &, schema::ProgramT &p) { addPhase(p, schema::Phase(5)); }, "there is no phase 5"},
+    {"phase of a session", [](TestFile &, schema::ProgramT &p) { addPhase(p, schema::Phase::step_end); },
+     "enters step_end, but steps begin and end outside of programs"},
+    {"phase in a block",
+     [](TestFile &, schema::ProgramT &p) {
+       schema::BlockBeginT block;
+       block.name = "h.0";
+       addCommand(p, std::move(block));
+       addPhase(p, schema::Phase::forward);
+     },
+     "enters forward inside of a block"},
+    {"order of phases",
+     [](TestFile &, schema::ProgramT &p) {
+       addPhase(p, schema::Phase::forward);
+       addPhase(p, schema::Phase::optimizer);
+     },
+     "optimizer cannot follow forward"},
     {"restore of an input", [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::RestoreT{}); },
      "input 0 is no saved value"},
     {"restore after free",

@@ -177,6 +177,12 @@ std::unique_ptr<schema::ViewT> view(uint32_t buffer, std::vector<int64_t> shape,
   return view;
 }
 
+void addPhase(schema::ProgramT &program, schema::Phase phase) {
+  schema::SetPhaseT set;
+  set.phase = phase;
+  addCommand(program, std::move(set));
+}
+
 TestFile makeAddFile(int64_t n) {
   TestFile file;
   uint64_t bytes = uint64_t(n) * 4;

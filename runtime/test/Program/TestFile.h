@@ -62,6 +62,8 @@ schema::LaunchT &addLaunch(schema::ProgramT &program, uint32_t kernel, std::vect
                            uint64_t grain = 1);
 std::unique_ptr<schema::ViewT> view(uint32_t buffer, std::vector<int64_t> shape, std::vector<int64_t> strides,
                                     uint64_t offset = 0, schema::ElementType element = schema::ElementType::f32);
+/// Adds a command that enters `phase`.
+void addPhase(schema::ProgramT &program, schema::Phase phase);
 template <typename Body> Body &addCommand(schema::ProgramT &program, Body body) {
   auto command = std::make_unique<schema::CommandT>();
   command->body.Set(std::move(body));

@@ -85,6 +85,7 @@ private:
 
   void forward() {
     Program &program = file_.addProgram("forward");
+    addPhase(program, schema::Phase::forward);
     int64_t rows = size_.rows, width = size_.width;
     uint32_t before = input(program, "x", rows, width);
     std::vector<uint32_t> weights;
@@ -103,6 +104,7 @@ private:
   /// gradient of x, then those of the weights, last layer first.
   void backward() {
     Program &program = file_.addProgram("backward");
+    addPhase(program, schema::Phase::backward);
     int64_t rows = size_.rows, width = size_.width;
     uint32_t gradient = input(program, "gy", rows, width);
     std::vector<uint32_t> saved, weights;
@@ -126,6 +128,7 @@ private:
   /// w += rate dw, where `rate` is a diagonal matrix.
   void optimizer() {
     Program &program = file_.addProgram("optimizer");
+    addPhase(program, schema::Phase::optimizer);
     int64_t width = size_.width;
     uint32_t rate = input(program, "rate", width, width);
     std::vector<uint32_t> gradients;

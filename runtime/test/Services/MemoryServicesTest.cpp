@@ -194,6 +194,44 @@ TEST_F(MemoryServicesTest, TheHardCapIsTheBudget) {
   EXPECT_EQ(device->memory().budget(Space::DeviceDram), before);
 }
 
+// A program may hold forward and backward: the services see both phases, by its
+// commands, and its blocks within them.
+TEST_F(MemoryServicesTest, TwoPhasesInOneProgram) {
+  open(plainSim);
+  start(config(activation(), conductor()));
+  TestFile file;
+  uint32_t add = file.addKernel("add_f32", 1, {0, 0, 0}, {4, 4, 4});
+  schema::ProgramT &p = file.addProgram("step");
+  uint32_t before = addBuffer(p, schema::BufferKind::input, addInput(p, "x", {elements}), 0, bytes);
+  for (schema::Phase phase : {schema::Phase::forward, schema::Phase::backward}) {
+    addPhase(p, phase);
+    schema::BlockBeginT block;
+    block.name = "b";
+    addCommand(p, std::move(block));
+    std::string name = schema::EnumNamePhase(phase);
+    uint32_t after = addBuffer(p, schema::BufferKind::output, addOutput(p, name, {elements}), 0, bytes);
+    addLaunch(p, add, {before, before, after}, elements, 64);
+    schema::BlockEndT end;
+    end.name = "b";
+    addCommand(p, std::move(end));
+    before = after;
+  }
+  Binary binary = Binary::fromMemory(file.serialize(), {}, "step.segue");
+  Tensor x = ramp(1, 0);
+  for (int i = 0; i < 2; ++i) {
+    enter(Phase::StepBegin);
+    Tensor y = toHost(submit(device, binary.program("step"), {x}, services.get()).back());
+    EXPECT_EQ(y.data<float>()[elements - 1], 4);
+    enter(Phase::StepEnd);
+    Json record = services->conductorRecord();
+    EXPECT_EQ(record["step_id"], i + 1);
+    EXPECT_FALSE(record["aborted"]);
+    for (const char *phase : {"FORWARD", "BACKWARD"})
+      EXPECT_TRUE(record["phase_durations"].contains(phase)) << record.dump();
+    EXPECT_FALSE(record["phase_durations"].contains("OPTIMIZER")) << record.dump();
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // Under faults
 //===----------------------------------------------------------------------===//

@@ -40,6 +40,7 @@ inline TestFile makeChainFile(bool recomputable = false) {
   schema::Role yRole = recomputable ? schema::Role::parameter : schema::Role::input;
   {
     schema::ProgramT &p = file.addProgram("forward");
+    addPhase(p, schema::Phase::forward);
     uint32_t x = addBuffer(p, schema::BufferKind::input, addInput(p, "x", {elements}), 0, bytes);
     uint32_t y = addBuffer(p, schema::BufferKind::input, addInput(p, "y", {elements}, schema::ElementType::f32, yRole),
                            0, bytes);
@@ -75,6 +76,7 @@ inline TestFile makeChainFile(bool recomputable = false) {
     }
   }
   schema::ProgramT &p = file.addProgram("backward");
+  addPhase(p, schema::Phase::backward);
   std::vector<uint32_t> saved;
   for (uint32_t i = 0; i < count; ++i)
     saved.push_back(
@@ -104,6 +106,7 @@ inline TestFile makeChainFile(bool recomputable = false) {
   }
   for (uint32_t i = 1; recomputable && i < count; ++i) {
     schema::ProgramT &again = file.addProgram("recompute." + std::to_string(i));
+    addPhase(again, schema::Phase::backward);
     uint32_t from = addBuffer(
         again, schema::BufferKind::input,
         addInput(again, "saved." + std::to_string(i - 1), {elements}, schema::ElementType::f32, schema::Role::saved), 0,
@@ -190,13 +193,11 @@ protected:
     if (services)
       services->enter(phase);
   }
+  /// Forward and backward are entered by the programs.
   std::vector<float> step() {
     enter(Phase::StepBegin);
-    enter(Phase::Forward);
     std::vector<Tensor> saved = forward();
-    enter(Phase::Backward);
     std::vector<float> sum = backward(std::move(saved));
-    enter(Phase::Optimizer);
     enter(Phase::StepEnd);
     return sum;
   }

@@ -90,13 +90,10 @@ public:
         events->enter(phase);
     };
     enter(Phase::StepBegin);
-    enter(Phase::Forward);
     std::vector<Tensor> a = forward(0, x_, events), b = forward(1, a.back(), events);
     Tensor y = b.back();
-    enter(Phase::Backward);
     std::vector<Tensor> gradB = backward(1, a.back(), b, y, events);
     std::vector<Tensor> gradA = backward(0, x_, a, inputGradient(1, gradB), events);
-    enter(Phase::Optimizer);
     update(gradB, events);
     auto result = std::pair(valuesOf(y), valuesOf(inputGradient(0, gradA)));
     enter(Phase::StepEnd);

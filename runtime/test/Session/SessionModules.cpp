@@ -17,7 +17,18 @@ namespace {
 /// Writes one program; functions return the buffer of what they add.
 class ProgramWriter {
 public:
-  ProgramWriter(TestFile &file, const std::string &name) : file_(file), program_(file.addProgram(name)) {}
+  /// Enters the phase that a program of this name belongs to.
+  ProgramWriter(TestFile &file, const std::string &name) : file_(file), program_(file.addProgram(name)) {
+    bool optimizes = name == "optimizer" || name == "grad_norm";
+    addPhase(program_, optimizes            ? schema::Phase::optimizer
+                       : name == "backward" ? schema::Phase::backward
+                                            : schema::Phase::forward);
+  }
+
+  void setPhase(std::optional<Phase> phase) {
+    if (phase)
+      program_.commands[0]->body.AsSetPhase()->phase = schema::Phase(*phase);
+  }
 
   uint32_t input(const std::string &name, schema::Role role, const std::string &of = "", const Shape &shape = vector,
                  schema::ElementType element = schema::ElementType::f32) {
@@ -116,6 +127,7 @@ Binary makeLayer(const ModuleOptions &options) {
   schema::Role role = options.frozen ? schema::Role::frozen : schema::Role::parameter;
   for (const char *name : {"inference", "forward"}) {
     ProgramWriter p(file, name);
+    p.setPhase(options.forwardPhase);
     uint32_t w = p.input(options.parameter, role), x = p.input("x", schema::Role::input);
     p.launch("mul", {w, x, p.output("h", schema::Role::output)});
   }

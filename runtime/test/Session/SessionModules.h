@@ -33,6 +33,8 @@ struct ModuleOptions {
   /// Frozen: no gradient, no optimizer.
   bool frozen = false;
   bool optimizer = true;
+  /// What "forward" enters in place of its own phase.
+  std::optional<Phase> forwardPhase;
 };
 
 Binary makeLayer(const ModuleOptions &options = {.parameter = "w"});

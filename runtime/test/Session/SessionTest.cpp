@@ -639,6 +639,18 @@ TEST_P(SessionTest, APhaseGoesOnAcrossModulesAndSessions) {
   EXPECT_EQ(log.phases, (std::vector{Optimizer, StepEnd})) << "the optimizer's phase was current";
 }
 
+// Programs say their phases: files whose programs cannot make a step, in the order
+// in which a session runs them, are refused before anything runs.
+TEST_P(SessionTest, PhasesThatMakeNoStepAreRefused) {
+  auto layer = [](Phase phase) { return makeLayer({.parameter = "w", .forwardPhase = phase}); };
+  EXPECT_ERROR(Session(device, {{"front", layer(Phase::Optimizer)}, {"back", makeHead()}}), PhaseOrder,
+               "module \"front\": program \"forward\" enters optimizer after step_begin, which no step does");
+  EXPECT_ERROR(Session(device, {{"front", layer(Phase::Backward)}, {"back", makeHead()}}), PhaseOrder,
+               "module \"front\": program \"forward\" enters backward after step_begin");
+  EXPECT_ERROR(layer(Phase::StepEnd), FileCorrupt,
+               "program \"inference\", command 0 (SetPhase): enters step_end, but steps begin and end outside");
+}
+
 // Five phases, once each; forward and backward once per micro-batch.
 TEST_P(SessionTest, TellsThePhases) {
   PhaseLog log;

@@ -240,6 +240,29 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 
 // -----
 
+// prog.phase C2: steps begin and end outside of programs.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  // expected-error @below {{'prog.phase' op enters `step_end`, but steps begin and end outside of programs}}
+  prog.phase step_end {
+  }
+}
+
+// -----
+
+// prog.program C10: phases come in the order of a step.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  // expected-note @below {{entered here}}
+  prog.phase forward {
+  }
+  // expected-error @below {{'prog.phase' op enters `optimizer`, which cannot follow `forward`}}
+  prog.phase optimizer {
+  }
+}
+
+// -----
+
 // prog.block C1.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):

@@ -64,8 +64,8 @@ prog.program @backward
   arenas [#prog.arena<device_dram bytes = 512 lower_bound = 512 alignment = 64>] {
 ^bb0(%q: memref<1x2x4x8xf32>, %m: memref<1x2x4x4xi1>, %o: memref<1x2x4x8xf32>, %l: memref<1x2x4xf32>, %g: memref<1x2x4x8xf32>):
   %t = prog.alloc offset 0 : memref<512xi8>
-  // CHECK: prog.phase step_begin
-  prog.phase step_begin {
+  // CHECK: prog.phase forward
+  prog.phase forward {
   }
   // CHECK: prog.phase backward
   prog.phase backward {

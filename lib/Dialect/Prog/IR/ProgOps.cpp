@@ -9,6 +9,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "PhaseOrder.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
@@ -192,7 +193,8 @@ LogicalResult ProgramOp::verifySymbolUses(SymbolTableCollection &symbols) {
 }
 
 LogicalResult ProgramOp::verifyRegions() {
-  bool commands = false, phases = false;
+  bool commands = false;
+  PhaseOp last;
   for (Operation &op : getBlock()) {
     if (isBufferOp(&op)) {
       if (commands) // C5
@@ -200,9 +202,17 @@ LogicalResult ProgramOp::verifyRegions() {
       continue;
     }
     commands = true;
-    if (isa<PhaseOp>(op))
-      phases = true;
-    else if (phases) // C4
+    if (auto phase = dyn_cast<PhaseOp>(op)) {
+      auto part = [](PhaseOp op) { return static_cast<segue::schema::StepPart>(op.getPhase()); };
+      if (last && part(last) != part(phase) && !segue::schema::canFollow(part(last), part(phase))) { // C10
+        InFlightDiagnostic error = phase.emitOpError()
+                                   << "enters `" << stringifyPhase(phase.getPhase()) << "`, which cannot follow `"
+                                   << stringifyPhase(last.getPhase()) << "`";
+        error.attachNote(last.getLoc()) << "entered here";
+        return error;
+      }
+      last = phase;
+    } else if (last) // C4
       return op.emitOpError() << "comes after a `prog.phase`, but then every command must lie in one";
   }
   return verifySaves(*this);
@@ -219,6 +229,9 @@ LogicalResult BlockOp::verify() {
     return emitOpError() << "has an empty name";
   return success();
 }
+  if (!segue::schema::isProgramPhase(static_cast<segue::schema::StepPart>(getPhase()))) // C2
+    return emitOpError() << "enters `" << stringifyPhase(getPhase())
+                         << "`, but steps begin and end outside of programs";
 
 //===----------------------------------------------------------------------===//
 // prog.kernel, prog.segment

@@ -106,21 +106,12 @@ void Conductor::Manager::reportAdapterErrors() {
 //===----------------------------------------------------------------------===//
 
 static bool canFollow(StepPhase old, StepPhase next) {
-  switch (next) {
-  case StepPhase::Idle:
+  if (next == StepPhase::Idle)
     return old == StepPhase::StepEnd;
-  case StepPhase::StepBegin:
-    return old == StepPhase::Idle;
-  case StepPhase::Forward:
-    return old == StepPhase::StepBegin || old == StepPhase::Backward; // gradient accumulation
-  case StepPhase::Backward:
-    return old == StepPhase::Forward;
-  case StepPhase::Optimizer:
-    return old == StepPhase::Backward;
-  case StepPhase::StepEnd: // evaluation, accumulation only, a whole step
-    return old == StepPhase::Forward || old == StepPhase::Backward || old == StepPhase::Optimizer;
-  }
-  return false;
+  if (old == StepPhase::Idle)
+    return next == StepPhase::StepBegin;
+  auto phase = [](StepPhase part) { return Phase(int(part) - int(StepPhase::StepBegin)); };
+  return runtime::canFollow(phase(old), phase(next));
 }
 
 void Conductor::Manager::requireOutsideTransition() const {

@@ -74,8 +74,6 @@ struct MemoryServices::Impl {
   /// Who watches the results of the program that runs.
   std::vector<ServiceActor *> resultWatchers;
   bool nextWatchesResults = false;
-  /// Phases are noted and told to nobody.
-  bool quiet = false;
   double phaseBegan = 0;
 };
 
@@ -445,10 +443,7 @@ void MemoryServices::setStep(int64_t step) { impl_->nextStep = step; }
 
 void MemoryServices::abortStep() noexcept {
   impl_->abortStep();
-  // What begins next begins, also the phase that was current (rule R8).
-  impl_->quiet = true;
-  enter(Phase::StepEnd);
-  impl_->quiet = false;
+  leavePhase();
 }
 
 void MemoryServices::Impl::abortStep() noexcept {
@@ -470,8 +465,6 @@ void MemoryServices::Impl::abortStep() noexcept {
 
 void MemoryServices::onPhase(Phase phase) {
   Impl &s = *impl_;
-  if (s.quiet)
-    return;
   if (s.options.next)
     s.options.next->onPhase(phase);
   if (phase == Phase::StepBegin) {

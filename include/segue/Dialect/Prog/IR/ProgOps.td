@@ -54,7 +54,9 @@ def Prog_ProgramOp : Prog_Op<"program", [Symbol, IsolatedFromAbove, NoTerminator
     the program that a save point names for `recompute` gives the same tensor
     as its output `recompute_output`; each of its inputs has the name of a
     saved output (role saved) or of an input of this program, and is the same
-    tensor.
+    tensor. (C10) phases come in the order of a step: `backward` follows
+    `forward`, `forward` (the next micro-batch) or `optimizer` follows
+    `backward`; a phase may follow itself.
 
     Example: `prog.program @double inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] { ^bb0(%x: memref<4xf32>, %y: memref<4xf32>): prog.launch @k(%x, %y) range 4 grain 1 : memref<4xf32>, memref<4xf32> }`
   }];
@@ -89,7 +91,10 @@ class Prog_Region<string mnemonic, string what>
 
 def Prog_PhaseOp : Prog_Region<"phase", "holds the commands of one phase"> {
   let description = [{
-    (C1) a phase lies directly in a program.
+    The phase that is current goes on; another begins with the first command
+    of its region. (C1) a phase lies directly in a program. (C2) it is
+    `forward`, `backward` or `optimizer`: steps begin and end outside of
+    programs.
 
     Example: `prog.phase forward { prog.save %y : memref<4xf32> }`
   }];

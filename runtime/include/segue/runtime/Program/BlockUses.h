@@ -51,8 +51,6 @@ struct BlockResult {
 };
 
 struct BlockUses {
-  /// As the commands enter them.
-  std::vector<Phase> phases;
   /// In the order in which they are opened.
   std::vector<BlockUse> blocks;
   /// In the order in which they are final. Temporaries whose element type the file

@@ -31,23 +31,38 @@
 
 namespace segue::inline runtime {
 
-/// The values of schemas/program.fbs.
-enum class Phase : int8_t { StepBegin = 0, Forward = 1, Backward = 2, Optimizer = 3, StepEnd = 4 };
-
-std::string_view name(Phase phase);
+/// Whether `next` may come after `now` in one step (schemas/PhaseOrder.h).
+bool canFollow(Phase now, Phase next);
 
 class EventSink {
 public:
   virtual ~EventSink() = default;
 
-  /// A phase begins. Rule R8: the phase that is current goes on, so that forward
-  /// of one module, then of another, is one FORWARD, whoever submits them.
-  void enter(Phase phase) {
-    if (phase_ == phase)
-      return;
-    phase_ = phase;
-    onPhase(phase);
-  }
+  /// A phase begins: StepBegin and StepEnd by whoever runs steps, the others by
+  /// the programs, as their commands come to them. Rule R8: the phase that is
+  /// current goes on, so that forward of one module, then of another, is one
+  /// FORWARD, whoever submits them. StepBegin gives up a step that nobody ended.
+  /// Throws PhaseOrder, with nothing changed, where a step does not allow `phase`
+  /// to come now; outside of steps any phase may.
+  void enter(Phase phase);
+
+  /// As long as one lives, what is submitted is no part of the step, and its
+  /// phases are not entered: an evaluation, or saved values that are computed
+  /// again. For the submitting thread, as all calls here. `sink` may be null.
+  class PhasesApart {
+  public:
+    explicit PhasesApart(EventSink *sink) : sink_(sink) { add(1); }
+    ~PhasesApart() { add(-1); }
+    PhasesApart(const PhasesApart &) = delete;
+    PhasesApart &operator=(const PhasesApart &) = delete;
+
+  private:
+    void add(int count) {
+      if (sink_)
+        sink_->apart_ += count;
+    }
+    EventSink *sink_;
+  };
 
   /// A phase has begun; once for all modules of the phase.
   virtual void onPhase(Phase phase) {}
@@ -108,9 +123,24 @@ public:
   /// It is queued; `sum` may be put elsewhere.
   virtual void onAccumulated(Tensor &sum) {}
 
+protected:
+  /// The step was given up: whatever phase comes next begins.
+  void leavePhase() {
+    phase_.reset();
+    inStep_ = false;
+  }
+
 private:
   std::optional<Phase> phase_;
+  /// Since StepBegin; until StepEnd.
+  bool inStep_ = false;
+  int apart_ = 0;
 };
+
+/// Enters the phase that the first command of `program` enters, if one does, as a
+/// submit of it will: what the phase before left in the queues is settled then.
+/// `events` may be null. Throws PhaseOrder naming the program and the phase.
+void enterPhaseOf(const Program &program, EventSink *events);
 
 } // namespace segue::inline runtime
 

@@ -37,6 +37,11 @@ enum class Role : int8_t {
 
 std::string_view name(Role role);
 
+/// A part of a training step; the values of schemas/program.fbs.
+enum class Phase : int8_t { StepBegin = 0, Forward = 1, Backward = 2, Optimizer = 3, StepEnd = 4 };
+
+std::string_view name(Phase phase);
+
 /// One input or output of a program.
 struct Value {
   std::string name;
@@ -95,6 +100,10 @@ public:
   /// Index of the input or output called so, or -1.
   int findInput(std::string_view name) const;
   int findOutput(std::string_view name) const;
+
+  /// The phases that its commands enter, in their order: Forward, Backward or
+  /// Optimizer. Empty: it runs in whatever phase is current.
+  const std::vector<Phase> &phases() const;
 
   const std::vector<Alias> &aliases() const;
   const std::vector<SavePoint> &savePoints() const;
