@@ -59,7 +59,6 @@ static RankedTensorType withLayout(RankedTensorType type, LayoutAttr layout) {
   return RankedTensorType::get(type.getShape(), type.getElementType(), layout == usual ? LayoutAttr() : layout);
 }
 
-/// True if commands can read and write a tensor of `type` where it lies.
 static bool isStrided(RankedTensorType type) {
   auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
   return !layout || layout.isStrided();
@@ -128,8 +127,8 @@ LogicalResult FunctionLowering::buildSignature(Operation *insertAfter) {
   phase = prog::PhaseOp::create(builder, func.getLoc(), phaseOf(func.getName()));
   phase.getBody().emplaceBlock();
   for (auto [i, arg] : llvm::enumerate(func.getArguments())) {
-    if (!isStrided(program.getInput(i).getType()))
-      continue; // unpacked when it is first read
+    if (!isComputedOn(program.getInput(i).getType()))
+      continue; // brought when it is first read
     Value buffer = program.getInputBuffer(i);
     windows[arg] = {buffer, 0, typeOf(arg).getElementType(), SmallVector<int64_t>(typeOf(arg).getShape()),
                     *prog::stridesOf(cast<MemRefType>(buffer.getType()))};
@@ -213,7 +212,8 @@ std::optional<Window> FunctionLowering::windowOfCodes(Value value) {
   unsigned index = cast<BlockArgument>(value).getArgNumber();
   RankedTensorType type = program.getInput(index).getType();
   auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
-  if (!layout || !layout.isQuantized() || !layout.getTile().empty() || type.getRank() != 2 || windows.contains(value))
+  if (!layout || !layout.isQuantized() || !layout.getTile().empty() || !prog::isOnDevice(layout.getSpace()) ||
+      type.getRank() != 2 || windows.contains(value))
     return std::nullopt;
   SmallVector<int64_t> strides = layout.getStridesFor(type.getShape());
   if ((type.getDimSize(1) > 1 && strides[1] != 1) || (type.getDimSize(0) > 1 && strides[0] < type.getDimSize(1)))
@@ -237,13 +237,14 @@ Window FunctionLowering::copyToTemporary(const Window &source) {
   return target;
 }
 
-/// A dense copy of an input that lies in tiles or rows, which no other command
-/// can read.
+/// A dense copy of an input that lies in tiles or rows, or on the host: no other
+/// command can read it.
 Window FunctionLowering::unpack(BlockArgument arg) {
   Value buffer = program.getInputBuffer(arg.getArgNumber());
+  RankedTensorType type = program.getInput(arg.getArgNumber()).getType();
   Window target = temporary(typeOf(arg).getShape(), typeOf(arg).getElementType());
   prepare(Window{buffer, 0, {}, {}, {}}, target);
-  emitted(prog::ToLayoutOp::create(builder, loc, buffer, TypeAttr::get(program.getInput(arg.getArgNumber()).getType()),
+  emitted(prog::ToLayoutOp::create(builder, loc, buffer, isStrided(type) ? TypeAttr() : TypeAttr::get(type),
                                    view(target), TypeAttr()));
   ++counts.copies;
   counts.copiedBytes += target.bytes();

@@ -11,11 +11,19 @@
 #include "ConstantPool.h"
 #include "Window.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "llvm/ADT/MapVector.h"
 
 namespace segue {
 
 inline mlir::RankedTensorType typeOf(mlir::Value value) { return mlir::cast<mlir::RankedTensorType>(value.getType()); }
+
+/// True if commands can read and write a tensor of `type` where it lies: strided,
+/// in the memory of the device.
+inline bool isComputedOn(mlir::RankedTensorType type) {
+  auto layout = mlir::dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+  return !layout || (layout.isStrided() && prog::isOnDevice(layout.getSpace()));
+}
 
 struct LoweringCounts {
   uint64_t copies = 0;

@@ -72,8 +72,7 @@ void FunctionLowering::placeResults() {
   auto terminator = cast<func::ReturnOp>(func.getBody().front().getTerminator());
   for (auto [i, value] : llvm::enumerate(terminator.getOperands())) {
     auto buffer = program.getOutputBuffer(i);
-    auto layout = dyn_cast_if_present<LayoutAttr>(program.getOutput(i).getType().getEncoding());
-    if (layout && !layout.isStrided()) {
+    if (!isComputedOn(program.getOutput(i).getType())) {
       if (!isa<BlockArgument>(value) || aliasOf[i] != cast<BlockArgument>(value).getArgNumber())
         lateResults.push_back(i);
       continue;

@@ -72,6 +72,7 @@ public:
     return std::isfinite(seconds) && faults_ && faults_->timeRunsOut() ? isDone(fence) : queues_->waitFor(fence, seconds);
   }
 
+  bool computesOn(const void *address) const override { return ram_.isOnDevice(address); }
   void copy(void *target, const void *source, uint64_t bytes) override;
   void relayout(const CopyPlan &plan, const void *source, void *target) override;
   Engine &engine() override { return engine_; }

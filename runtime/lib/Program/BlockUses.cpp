@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Program/BlockUses.h"
 #include "BinaryImage.h"
+#include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -145,7 +146,9 @@ BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program) {
   BlockUses uses;
   uses.streamable.resize(program.inputs.size());
   for (size_t i = 0; i < program.inputs.size(); ++i)
-    uses.streamable[i] = canStream(program.inputs[i].role);
+    // What lies on the host comes by a command of the program.
+    uses.streamable[i] =
+        canStream(program.inputs[i].role) && !isHostSpace(program.inputs[i].desc().layout.space);
   uses.written.resize(program.inputs.size());
   uses.touched.resize(program.inputs.size());
   // An output with a required alias is its input under another name.

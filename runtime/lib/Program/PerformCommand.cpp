@@ -32,6 +32,15 @@ void PreparedProgram::failLaunch(const Op &op, int64_t code) const {
   throw Error(ErrorCode::IndexOutOfRange, message + " holds an index outside of its table");
 }
 
+/// Verification lets no such file pass; this is for what it overlooks.
+void PreparedProgram::failOnHost(const Op &op, uint32_t operand) const {
+  std::string where = image_.location(op.location);
+  throw Error(ErrorCode::InvalidArgument,
+              "program \"" + info_.name + "\", " + std::string(op.label) + (where.empty() ? "" : " at " + where) +
+                  ": operand " + std::to_string(operand) + " is not in the memory of device \"" + device_.name() +
+                  "\", where commands compute; only copies reach the host's");
+}
+
 template <typename T> static void fillWith(void *target, uint64_t bytes, uint64_t pattern) {
   T value;
   std::memcpy(&value, &pattern, sizeof(T));
@@ -93,6 +102,12 @@ void PreparedProgram::performQueued(Run &run, Op &op) noexcept {
     if (const Error *error = outcome ? outcome->error() : nullptr)
       return self.fail(run, *error, /*asItIs=*/true);
   }
+  if (std::holds_alternative<TransferOp>(op.body)) { // its copy has ended; how, its target knows
+    const auto &outcome = run.outcomes[self.operands_[op.firstOperand + op.firstWritten].slot];
+    if (const Error *error = outcome ? outcome->error() : nullptr)
+      self.fail(run, *error, /*asItIs=*/true);
+    return;
+  }
   try {
     void *const *args = run.args.data() + op.firstOperand;
     if (self.profiling_.load(std::memory_order_relaxed))
@@ -119,7 +134,7 @@ void PreparedProgram::fail(Run &run, const Error &error, bool asItIs) noexcept {
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (const auto &outcome = run.outcomes[outputSlot(i)])
       outcome->fail(asItIs ? error : failureOf(i, error));
-  for (size_t i = 0; run.tellsResults && i < arenas_.size(); ++i)
+  for (size_t i = 0; run.watchesArenas && i < arenas_.size(); ++i)
     if (const auto &outcome = run.outcomes[arenaSlot(i)])
       outcome->fail(error);
   run.failed.store(true); // from here on nothing is written: all of it is said to be

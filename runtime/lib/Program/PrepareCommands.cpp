@@ -215,12 +215,49 @@ void PreparedProgram::prepareCopy(const schema::ToLayout &copy, Op &op) {
                   .zeroPoints = view.zero_points()};
     return CopyPlan::Side{ElementType(view.element()), std::move(layout)};
   };
-  op.body = CopyOp{
-      std::make_shared<const CopyPlan>(numbers(copy.source()->shape()), side(*copy.source()), side(*copy.target()))};
   op.label = "to_layout";
+  if (const schema::Buffer &target = *info_.table->buffers()->Get(copy.target()->buffer());
+      target.kind() == schema::BufferKind::output)
+    outputs_[target.index()].origin->isPacked |=
+        countOf(copy.target()->tile()) || copy.target()->storage() != schema::Storage::element;
+  Space from = spaceOf(copy.source()->buffer()), to = spaceOf(copy.target()->buffer());
+  if (!device_.hasUnifiedMemory() && (isHostSpace(from) || isHostSpace(to))) {
+    auto shape = numbers(copy.source()->shape());
+    auto view = [&](const schema::View &of, Space space) {
+      CopyPlan::Side laid = side(of);
+      TensorDesc desc({shape.begin(), shape.end()}, laid.element, laid.layout);
+      desc.layout.space = space;
+      return desc;
+    };
+    op.body = TransferOp{view(*copy.source(), from), view(*copy.target(), to),
+                         std::make_shared<const TransferConsumer>(info_.name, "a copy between host and device",
+                                                                  image_.location(op.location))};
+    op.cost = {}; // the link's, which the engine counts
+    hasTransfers_ = true;
+  } else {
+    op.body = CopyOp{
+        std::make_shared<const CopyPlan>(numbers(copy.source()->shape()), side(*copy.source()), side(*copy.target()))};
+  }
   addOperand(op, copy.source());
   op.firstWritten = op.operandCount;
   addOperand(op, copy.target());
+}
+
+/// Where a buffer lies, as declared: an alternative of an input or output is on the
+/// same side of the link.
+Space PreparedProgram::spaceOf(uint32_t index) const {
+  const schema::Buffer &buffer = *info_.table->buffers()->Get(index);
+  switch (buffer.kind()) {
+  case schema::BufferKind::input:
+    return info_.inputs[buffer.index()].desc().layout.space;
+  case schema::BufferKind::output:
+    return info_.outputs[buffer.index()].desc().layout.space;
+  case schema::BufferKind::arena:
+    return arenas_[buffer.index()].space;
+  case schema::BufferKind::constant:
+    break;
+  }
+  return Space::DeviceDram;
 }
 
 void PreparedProgram::prepareFill(const schema::Fill &fill, Op &op) {

@@ -101,6 +101,12 @@ private:
   struct CopyOp {
     std::shared_ptr<const CopyPlan> plan;
   };
+  /// A copy with an end in the host's memory: the transfer engine's.
+  struct TransferOp {
+    /// The views, without the places of their buffers.
+    TensorDesc source, target;
+    std::shared_ptr<const TransferConsumer> consumer;
+  };
   struct FillOp {
     uint64_t bytes, pattern;
     uint32_t patternBytes;
@@ -112,7 +118,7 @@ private:
   struct Op {
     /// In the file, which outlives it.
     const schema::Command *command = nullptr;
-    std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp> body;
+    std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp, TransferOp> body;
     /// Into operands_, and into the arguments of a run.
     uint32_t firstOperand = 0, operandCount = 0;
     /// Operands from here on are written.
@@ -240,6 +246,8 @@ private:
     uint64_t elided = 0;
     /// The sink wants what blocks give.
     bool tellsResults = false;
+    /// Somebody besides the program's commands looks at temporaries.
+    bool watchesArenas = false;
   };
 
   // Preparing.
@@ -256,6 +264,7 @@ private:
   AttentionGradSpec attentionGradSpec(const schema::AttentionGrad &attention);
   void prepareAttentionGrad(const schema::AttentionGrad &attention, Op &op);
   void prepareCopy(const schema::ToLayout &copy, Op &op);
+  Space spaceOf(uint32_t buffer) const;
   void prepareFill(const schema::Fill &fill, Op &op);
   Operand operandOf(uint32_t buffer, uint64_t offset = 0) const;
   void addOperand(Op &op, const schema::View *view);
@@ -293,6 +302,8 @@ private:
   void runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given,
                 EventSink *events);
   void enqueue(Run &run, Op &op);
+  void enqueueTransfer(Run &run, Op &op, std::span<Tensor> inputs);
+  Tensor tensorAt(const Run &run, const Operand &operand, const TensorDesc &view, std::span<Tensor> inputs) const;
   void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, Given given, const Fence &fence);
   void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                    std::span<Tensor> outputs, Given given, EventSink *events);
@@ -314,6 +325,7 @@ private:
   void performTimed(Op &op, void *const *args);
   static void performQueued(Run &run, Op &op) noexcept;
   [[noreturn]] void failLaunch(const Op &op, int64_t code) const;
+  [[noreturn]] void failOnHost(const Op &op, uint32_t operand) const;
   void fail(Run &run, const Error &error, bool asItIs) noexcept;
 
   /// Stands for the segment that patterns_ is.
@@ -344,8 +356,8 @@ private:
   /// While preparing: the blocks that are open, and how many have begun.
   std::vector<uint32_t> openBlocks_;
   uint32_t blocksBegun_ = 0;
-  /// Some output can be written in several layouts.
-  bool hasAlternatives_ = false;
+  /// Some output can be written in several layouts; some command is a transfer.
+  bool hasAlternatives_ = false, hasTransfers_ = false;
 
   /// An operation that was replaced stays: it may be queued.
   std::deque<Op> ops_;

@@ -166,6 +166,11 @@ void PreparedProgram::rewrite(Op &op, size_t output, const TensorDesc &desc) {
     op.body = AttentionGradOp{device_.engine().planAttentionGrad(spec)};
   } else {
     const schema::ToLayout &copy = *op.command->body_as_ToLayout();
+    if (TransferOp *transfer = std::get_if<TransferOp>(&op.body)) {
+      bool isPlain = desc.layout.tile.empty() && !isQuantized(desc.layout.storage);
+      transfer->target.layout = isPlain ? Layout{.strides = stridesOf(*copy.target())} : desc.layout;
+      return;
+    }
     auto strides = numbers(copy.source()->strides());
     CopyPlan::Side source(ElementType(copy.source()->element()), std::vector<int64_t>(strides.begin(), strides.end()));
     bool isPlain = desc.layout.tile.empty() && !isQuantized(desc.layout.storage);

@@ -64,10 +64,21 @@ static bool isFree(const std::shared_ptr<Storage> &storage, long handles) {
 std::shared_ptr<Storage> PreparedProgram::placeArena(ArenaPlan &arena) {
   if (arena.kept && isFree(arena.kept, 1))
     return arena.kept;
-  auto storage = Storage::allocate(deviceRef_, arena.space, arena.bytes, arena.alignment, arena.owner, Lifetime::Short);
-  if (arena.keeps)
-    arena.kept = storage;
-  return storage;
+  auto place = [&](Space space) {
+    return Storage::allocate(deviceRef_, space, arena.bytes, arena.alignment, arena.owner, Lifetime::Short);
+  };
+  try {
+    auto storage = place(arena.space);
+    if (arena.keeps)
+      arena.kept = storage;
+    return storage;
+  } catch (const Error &error) {
+    // R9: what does not fit in L1 lies in DRAM, for this run.
+    if (error.code() != ErrorCode::DeviceOom || arena.space != Space::DeviceL1)
+      throw;
+    transfer_.counters().l1Fallbacks += 1;
+    return place(Space::DeviceDram);
+  }
 }
 
 /// `replaced`: what the caller has there now and will not see again. Not
@@ -424,8 +435,12 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
 void PreparedProgram::enqueue(Run &run, Op &op) {
   void **args = run.args.data() + op.firstOperand;
   const Operand *operands = operands_.data() + op.firstOperand;
-  for (uint32_t i = 0; i < op.operandCount; ++i)
-    args[i] = operands[i].absent ? nullptr : run.slots[operands[i].slot].data() + operands[i].offset;
+  for (uint32_t i = 0; i < op.operandCount; ++i) {
+    const Slot &slot = run.slots[operands[i].slot];
+    args[i] = operands[i].absent ? nullptr : slot.data() + operands[i].offset;
+    if (!inline_ && args[i] && slot.storage && slot.storage->bytes() && !device_.computesOn(args[i]))
+      failOnHost(op, i);
+  }
   if (inline_) {
     if (profiling_.load(std::memory_order_relaxed))
       performTimed(op, args);
@@ -445,6 +460,43 @@ void PreparedProgram::enqueue(Run &run, Op &op) {
   run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
 }
 
+/// A handle of what `operand` points to.
+Tensor PreparedProgram::tensorAt(const Run &run, const Operand &operand, const TensorDesc &view,
+                                 std::span<Tensor> inputs) const {
+  const Slot &slot = run.slots[operand.slot];
+  auto desc = std::make_shared<TensorDesc>(view);
+  desc->layout.space = slot.storage->space();
+  desc->layout.offset = slot.offset + operand.offset;
+  desc->layout.alignment = uint32_t(byteSize(view.element));
+  if (operand.slot >= constantSlot(0))
+    for (const auto &storage : constantStorages_)
+      if (storage.get() == slot.storage)
+        return Tensor::in(storage, std::move(desc));
+  if (operand.slot >= arenaSlot(0))
+    return Tensor::in(run.arenas[operand.slot - arenaSlot(0)], std::move(desc));
+  if (operand.slot >= outputSlot(0))
+    return Tensor::in(run.placed[operand.slot - outputSlot(0)].storage(), std::move(desc));
+  const Tensor &input = run.held[operand.slot] ? run.held[operand.slot] : inputs[operand.slot];
+  return Tensor::in(input.storage(), std::move(desc));
+}
+
+/// Bytes over the link, counted and given leave as those of any transfer. It
+/// begins after the commands before it; those after it wait behind an entry of
+/// their queue that waits for it.
+void PreparedProgram::enqueueTransfer(Run &run, Op &op, std::span<Tensor> inputs) {
+  const TransferOp &body = std::get<TransferOp>(op.body);
+  const Operand *operands = operands_.data() + op.firstOperand;
+  Tensor source = tensorAt(run, operands[0], body.source, inputs);
+  Tensor target = tensorAt(run, operands[1], body.target, inputs);
+  source.storage()->addWrite(run.done);
+  target.storage()->addRead(run.done);
+  transfer_.copyInto(source, target, {.keepsOutcome = true, .consumer = body.consumer});
+  Fence after = target.storage()->writes();
+  after.join(source.storage()->uses());
+  Work work{[runPointer = &run, opPointer = &op] { performQueued(*runPointer, *opPointer); }, op.cost, op.label};
+  run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
+}
+
 void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs,
                                Given given, EventSink *events) {
   for (const Step &step : steps_) {
@@ -454,7 +506,10 @@ void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tenso
     }
     if (events)
       placeLateOutputs(run, *step.op, outputs);
-    enqueue(run, *step.op);
+    if (std::holds_alternative<TransferOp>(step.op->body))
+      enqueueTransfer(run, *step.op, inputs);
+    else
+      enqueue(run, *step.op);
     applyAfter(*step.op, run, inputs, given, run.done);
     if (run.tellsResults)
       tellResults(run, *step.op, program, *events);
@@ -493,6 +548,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
     if (info_.beginsWithPhase)
       enterPhase(info_, info_.phases.front(), *events);
     events->onSubmit(program, inputs);
+  }
   checkInputs(program, inputs, events);
   bool tellsResults = events && !blocks_.results.empty() && events->watchesResults(program);
   if (hasAlternatives_)
@@ -504,6 +560,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
   } guard{*this, takeRun()};
   Run &run = guard.run;
   run.tellsResults = tellsResults;
+  run.watchesArenas = tellsResults || hasTransfers_;
   add(submits_, 1);
   transfer_.counters().submits += 1;
 
@@ -538,7 +595,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
       run.slots[outputSlot(alias.output)] = {};
   for (size_t i = 0; i < arenas_.size(); ++i) {
     run.slots[arenaSlot(i)] = {run.arenas[i].get(), 0, nullptr};
-    if (!tellsResults)
+    if (!run.watchesArenas)
       continue;
     // Whoever looks at temporaries is to know whether they were written.
     run.arenas[i]->forgetOutcome();

@@ -245,6 +245,20 @@ private:
     return 1;
   }
 
+  Space spaceOf(const schema::Buffer &buffer) const {
+    switch (buffer.kind()) {
+    case schema::BufferKind::input:
+      return inputs_[buffer.index()].layout.space;
+    case schema::BufferKind::output:
+      return outputs_[buffer.index()].layout.space;
+    case schema::BufferKind::arena:
+      return Space(program_.arenas()->Get(buffer.index())->space());
+    case schema::BufferKind::constant:
+      break;
+    }
+    return Space::DeviceDram; // where the runtime puts it
+  }
+
   const schema::Buffer &verifyAccess(uint32_t index, bool written) {
     check(index < countOf(program_.buffers()), "buffer " + num(index) + " of " + num(countOf(program_.buffers())));
     const schema::Buffer &buffer = *program_.buffers()->Get(index);
@@ -254,6 +268,9 @@ private:
             "writes input " + num(buffer.index()) + ", which no output is required to alias");
     }
     check(!written || buffer.kind() != schema::BufferKind::constant, "writes constant buffer " + num(index));
+    check(currentCommand_->body_type() == schema::CommandBody::ToLayout || !isHostSpace(spaceOf(buffer)),
+          "computes on buffer " + num(index) + " in " + std::string(name(spaceOf(buffer))) +
+              "; only to_layout reaches the memory of the host");
     if (buffer.kind() == schema::BufferKind::output) {
       OutputUse &use = outputUses_[buffer.index()];
       check(!use.saved, "uses output " + num(buffer.index()) + " after it was saved");
@@ -324,6 +341,7 @@ private:
   }
 
   void verifyCommand(uint32_t index, const schema::Command &command);
+  void verifyPhase(schema::Phase given);
   void verifyLaunch(const schema::Launch &launch);
   void verifyMatmul(const schema::Matmul &matmul);
   template <typename Table> void verifyAttentionOperands(const Table &attention, bool outWritten);
@@ -343,7 +361,6 @@ private:
     bool read = false;
     /// Given away by a Save; until version 0.2 that said less.
     bool saved = false;
-  void verifyPhase(schema::Phase given);
     /// Must lie in an input's storage.
     bool aliased = false;
   };
@@ -360,8 +377,22 @@ private:
   /// Per input: has a required alias; was freed by an earlier command.
   std::vector<bool> inPlace_, freed_;
   uint64_t openBlocks_ = 0;
+  /// What the commands entered last.
+  std::optional<Phase> phase_;
 };
 } // namespace
+
+void ProgramVerifier::verifyPhase(schema::Phase given) {
+  check(uint8_t(given) <= uint8_t(schema::Phase::step_end), "there is no phase " + num(uint8_t(given)));
+  Phase phase = Phase(given);
+  std::string which(name(phase));
+  check(schema::isProgramPhase(schema::StepPart(given)),
+        "enters " + which + ", but steps begin and end outside of programs");
+  check(openBlocks_ == 0, "enters " + which + " inside of a block");
+  check(!phase_ || *phase_ == phase || canFollow(*phase_, phase),
+        which + " cannot follow " + std::string(name(phase_.value_or(phase))));
+  phase_ = phase;
+}
 
 void ProgramVerifier::verifyLaunch(const schema::Launch &launch) {
   check(launch.kernel() < countOf(root_.kernels()),
@@ -382,30 +413,13 @@ void ProgramVerifier::verifyLaunch(const schema::Launch &launch) {
     auto perRange = checkedMultiply(launch.range(), kernel.bytes_per_unit()->Get(uint32_t(i)));
     auto sum = perRange ? checkedAdd(*perRange, kernel.fixed_bytes()->Get(uint32_t(i))) : std::nullopt;
     uint64_t needed = sum.value_or(UINT64_MAX); // fits in no buffer
-  /// What the commands entered last.
-  std::optional<Phase> phase_;
     check(rangeFits(offsets.empty() ? 0 : offsets[i], needed, buffer.bytes()),
           "argument " + num(i) + " needs " + num(needed) + " bytes of a buffer of " + num(buffer.bytes()));
   }
-<<<<<<< HEAD
   // Units of the range run at the same time: each writes a byte of its own. Without
   // that, a kernel whose arguments do not grow with the range would have no end.
   check(launch.range() <= written,
         "range " + num(launch.range()) + " of a kernel that writes " + num(written) + " bytes at most");
-=======
-void ProgramVerifier::verifyPhase(schema::Phase given) {
-  check(uint8_t(given) <= uint8_t(schema::Phase::step_end), "there is no phase " + num(uint8_t(given)));
-  Phase phase = Phase(given);
-  std::string which(name(phase));
-  check(schema::isProgramPhase(schema::StepPart(given)),
-        "enters " + which + ", but steps begin and end outside of programs");
-  check(openBlocks_ == 0, "enters " + which + " inside of a block");
-  check(!phase_ || *phase_ == phase || canFollow(*phase_, phase),
-        which + " cannot follow " + std::string(name(phase_.value_or(phase))));
-  phase_ = phase;
-}
-
->>>>>>> df67df4 ([Program] Obey the phases that programs enter)
 }
 
 void ProgramVerifier::verifyMatmul(const schema::Matmul &matmul) {
@@ -642,6 +656,8 @@ void ProgramVerifier::verifyAlternatives(const flatbuffers::Vector<flatbuffers::
         fail(which + ": " + error.what());
       }
       check(alternative.layout.alignment >= byteSize(alternative.element), which + ": aligned to less than an element");
+      check(isHostSpace(alternative.layout.space) == isHostSpace(descs[i].layout.space),
+            which + ": is on the other side of the link than " + descs[i].str());
       Layout moved = descs[i].layout;
       moved.space = alternative.layout.space;
       moved.alignment = alternative.layout.alignment;

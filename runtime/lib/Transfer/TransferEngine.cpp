@@ -266,7 +266,7 @@ void TransferEngine::copyInto(const Tensor &source, const Tensor &target, const 
     from = impl_->copy(device, from, std::make_shared<const TensorDesc>(std::move(aside)), options);
     plan = this->plan(from.desc(), target.desc(), /*forced=*/true);
   }
-  if (whole && !sameStorage)
+  if (whole && !sameStorage && !options.keepsOutcome)
     target.storage()->forgetOutcome();
   TransferOptions required = options; // what is to be overwritten cannot be left for later
   required.priority = std::min(options.priority, TransferPriority::Required);

@@ -509,6 +509,12 @@ static const Rule rules[] = {
        addPhase(p, schema::Phase::optimizer);
      },
      "optimizer cannot follow forward"},
+    {"operand on the host",
+     [](TestFile &, schema::ProgramT &p) { p.inputs[0]->desc->layout->space = schema::Space::host; },
+     "computes on buffer 0 in host; only to_layout reaches the memory of the host"},
+    {"alternative across the link",
+     [](TestFile &, schema::ProgramT &p) { addAlternative(*p.inputs[0]).space = schema::Space::host_pinned; },
+     "input 0 (\"x\"), alternative 0: is on the other side of the link than f32[32]"},
     {"restore of an input", [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::RestoreT{}); },
      "input 0 is no saved value"},
     {"restore after free",

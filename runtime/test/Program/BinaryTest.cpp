@@ -333,7 +333,7 @@ TEST(Binary, AlternativesOfACopy) {
     return *value.alternatives.emplace_back(std::make_unique<schema::LayoutT>());
   };
   offer(*program.inputs[0]).space = schema::Space::device_l1;
-  offer(*program.outputs[0]).space = schema::Space::host;
+  offer(*program.outputs[0]).space = schema::Space::device_l1;
   offer(*program.outputs[0]).tile = {2, 2};
   offer(*program.outputs[0]).storage = schema::Storage::int8_row;
   offer(*program.outputs[0]).strides = {1, 4};

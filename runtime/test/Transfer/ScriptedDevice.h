@@ -50,6 +50,8 @@ public:
   std::atomic<int> copies{0};
   std::atomic<uint64_t> largestCopy{0};
   std::atomic<bool> noPinned{false};
+  /// No memory is one to compute on.
+  std::atomic<bool> computesNowhere{false};
 
   /// Work of all queues waits from now on until resume(), or until the host waits
   /// if it `resumesWhenWaited`.
@@ -72,6 +74,7 @@ public:
   std::span<const segue::SpaceInfo> spaces() const override { return inner_->spaces(); }
   bool hasUnifiedMemory() const override { return inner_->hasUnifiedMemory(); }
   bool runsInline() const override { return inner_->runsInline(); }
+  bool computesOn(const void *address) const override { return !computesNowhere && inner_->computesOn(address); }
   int threads() const override { return inner_->threads(); }
   segue::MemoryBlock takeMemory(segue::Space space, uint64_t bytes, uint32_t alignment,
                                 segue::Lifetime lifetime) override {

@@ -839,3 +839,29 @@ prog.program @p inputs [#prog.value<"x" input tensor<1x4x8xf32>>, #prog.value<"w
   // expected-error @below {{'prog.matmul' op reads the transpose of `b`, which is for a weight of codes alone}}
   prog.matmul %x, %w transposed into %y : memref<1x4x8xf32>, memref<1x8x2xf32>, memref<1x4x2xf32>
 }
+
+// -----
+
+// Commands compute in the memory of the device.
+prog.program @p inputs [#prog.value<"x" input tensor<1x4x4xf32, #segue.layout<space = host>>>] outputs [#prog.value<"y" output tensor<1x4x4xf32>>] {
+^bb0(%x: memref<1x4x4xf32, #segue.space<host>>, %y: memref<1x4x4xf32>):
+  // expected-error @below {{'prog.matmul' op operand #0 must be memref with a static shape in the memory of the device, but got 'memref<1x4x4xf32, #segue.space<host>>'}}
+  prog.matmul %x, %x into %y : memref<1x4x4xf32, #segue.space<host>>, memref<1x4x4xf32, #segue.space<host>>, memref<1x4x4xf32>
+}
+
+// -----
+
+prog.kernel @k arguments 1 outputs 1 fixed_bytes [0] bytes_per_unit [4] hash 1
+prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4xf32, #segue.layout<space = host_pinned>>>] {
+^bb0(%y: memref<4xf32, #segue.space<host_pinned>>):
+  // expected-error @below {{'prog.launch' op operand #0 must be variadic of memref with a static shape in the memory of the device, but got 'memref<4xf32, #segue.space<host_pinned>>'}}
+  prog.launch @k(%y) range 4 grain 1 : memref<4xf32, #segue.space<host_pinned>>
+}
+
+// -----
+
+// prog.program C7: an alternative is on the same side of the link.
+// expected-error @below {{'prog.program' op value "x" is 'tensor<4xf32>' and has alternative #segue.layout<space = host>, but stays on the device}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32> or [<space = host>]>] outputs [] {
+^bb0(%x: memref<4xf32>):
+}

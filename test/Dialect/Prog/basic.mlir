@@ -89,30 +89,32 @@ prog.program @backward
 // CHECK-LABEL: prog.program @optimizer inputs
 // CHECK-SAME: aliases [#prog.alias<output 0 = input 0 required>, #prog.alias<output 1 = input 1>]
 prog.program @optimizer
-  inputs [#prog.value<"p" parameter tensor<4x8xf32, #segue.layout<space = host, strides = [1, 4]>>>,
+  inputs [#prog.value<"p" parameter tensor<4x8xf32, #segue.layout<space = device_l1, strides = [1, 4]>>>,
           #prog.value<"m.p" state tensor<4x8xbf16> of "p">]
-  outputs [#prog.value<"p" parameter tensor<4x8xf32, #segue.layout<space = host, strides = [1, 4]>>>,
+  outputs [#prog.value<"p" parameter tensor<4x8xf32, #segue.layout<space = device_l1, strides = [1, 4]>>>,
            #prog.value<"m.p" state tensor<4x8xbf16> of "p">]
   aliases [#prog.alias<output 0 = input 0 required>, #prog.alias<output 1 = input 1>] {
-^bb0(%0: memref<4x8xf32, strided<[1, 4]>, #segue.space<host>>, %1: memref<4x8xbf16>,
-     %2: memref<4x8xf32, strided<[1, 4]>, #segue.space<host>>, %3: memref<4x8xbf16>):
+^bb0(%0: memref<4x8xf32, strided<[1, 4]>, #segue.space<device_l1>>, %1: memref<4x8xbf16>,
+     %2: memref<4x8xf32, strided<[1, 4]>, #segue.space<device_l1>>, %3: memref<4x8xbf16>):
   // CHECK: prog.launch @scale(%{{.*}}, %{{.*}}, %{{.*}}) offsets [0, 4, 0] range 4 grain 1 :
   prog.launch @scale(%0, %1, %3) offsets [0, 4, 0] range 4 grain 1
-    : memref<4x8xf32, strided<[1, 4]>, #segue.space<host>>, memref<4x8xbf16>, memref<4x8xbf16>
+    : memref<4x8xf32, strided<[1, 4]>, #segue.space<device_l1>>, memref<4x8xbf16>, memref<4x8xbf16>
 }
 
 // Layouts that strides do not show are bytes, which only a copy reads and
 // writes; values list the layouts that the caller may choose.
 // CHECK-LABEL: prog.program @layouts inputs
 // CHECK-SAME: #prog.value<"w" frozen tensor<4x8xf32, #segue.layout<space = device_dram, storage = int8_row, zero_points = true>> or [<space = device_l1, storage = int8_row, zero_points = true>]>
-// CHECK-SAME: #prog.value<"y" output tensor<4x8xf32, #segue.layout<space = device_dram, tile = [2, 4]>> or [<space = device_dram>, <space = host, strides = [1, 4], alignment = 512>]>
+// CHECK-SAME: #prog.value<"y" output tensor<4x8xf32, #segue.layout<space = device_dram, tile = [2, 4]>> or [<space = device_dram>, <space = device_l1, strides = [1, 4], alignment = 512>]>
+// CHECK-SAME: #prog.value<"z" output tensor<4x8xf32, #segue.layout<space = host>> or [<space = host_pinned>]>
 prog.program @layouts
   inputs [#prog.value<"w" frozen tensor<4x8xf32, #segue.layout<storage = int8_row, zero_points = true>>
                       or [<space = device_l1, storage = int8_row, zero_points = true>]>]
   outputs [#prog.value<"y" output tensor<4x8xf32, #segue.layout<tile = [2, 4]>>
-                       or [<space = device_dram>, <space = host, strides = [1, 4], alignment = 512>]>]
+                       or [<space = device_dram>, <space = device_l1, strides = [1, 4], alignment = 512>]>,
+           #prog.value<"z" output tensor<4x8xf32, #segue.layout<space = host>> or [<space = host_pinned>]>]
   arenas [#prog.arena<device_dram bytes = 256 lower_bound = 256 alignment = 64>] {
-^bb0(%w: memref<96xi8>, %y: memref<128xi8>):
+^bb0(%w: memref<96xi8>, %y: memref<128xi8>, %z: memref<4x8xf32, #segue.space<host>>):
   %t = prog.alloc offset 0 : memref<256xi8>
   %v = prog.view %t offset 64 : memref<256xi8> to memref<4x8xf32>
   // CHECK: prog.to_layout %{{.*}} as tensor<4x8xf32, #segue.layout<space = device_dram, storage = int8_row, zero_points = true>> into %{{.*}} : memref<96xi8>, memref<4x8xf32>
@@ -120,6 +122,8 @@ prog.program @layouts
     : memref<96xi8>, memref<4x8xf32>
   // CHECK: prog.to_layout %{{.*}} into %{{.*}} as tensor<4x8xf32, #segue.layout<space = device_dram, tile = [2, 4]>> : memref<4x8xf32>, memref<128xi8>
   prog.to_layout %v into %y as tensor<4x8xf32, #segue.layout<tile = [2, 4]>> : memref<4x8xf32>, memref<128xi8>
+  // CHECK: prog.to_layout %{{.*}} into %{{.*}} : memref<4x8xf32>, memref<4x8xf32, #segue.space<host>>
+  prog.to_layout %v into %z : memref<4x8xf32>, memref<4x8xf32, #segue.space<host>>
 }
 
 // A product reads a weight of codes as it lies, or its transpose; the bytes may

@@ -83,10 +83,10 @@ prog.program @views inputs [#prog.value<"x" input tensor<4x4xf32>>] outputs [#pr
 
 // Each space has its own arena.
 // CHECK-LABEL: prog.program @spaces
-// CHECK-SAME: arenas [#prog.arena<host bytes = 64 {{.*}}>, #prog.arena<device_dram bytes = 128 {{.*}}>]
+// CHECK-SAME: arenas [#prog.arena<device_dram bytes = 128 {{.*}}>, #prog.arena<device_l1 bytes = 64 {{.*}}>]
 prog.program @spaces inputs [] outputs [] {
-  %a = prog.alloc : memref<64xi8, #segue.space<host>>
+  %a = prog.alloc : memref<64xi8, #segue.space<device_l1>>
   %b = prog.alloc : memref<128xi8>
-  prog.fill %a with [0] : memref<64xi8, #segue.space<host>>
+  prog.fill %a with [0] : memref<64xi8, #segue.space<device_l1>>
   prog.fill %b with [0] : memref<128xi8>
 }

@@ -25,7 +25,9 @@ def SegueToProg : Pass<"segue-to-prog", "::mlir::ModuleOp"> {
     `segue.layout`; one with tiles or codes is copied to or from a dense
     temporary, where it is first read and after all else is written. A matrix of
     codes that is the right operand of a product is not copied: the product
-    reads the codes (`prog.matmul ... as`).
+    reads the codes (`prog.matmul ... as`). What is declared on the host is
+    copied to the device where it is first read, and to the host after all else
+    is written: commands compute in the memory of the device.
 
     ```mlir
     func.func @forward(%x: tensor<4x8xf32>, %w: tensor<2x8xf32>) -> tensor<4x2xf32> {

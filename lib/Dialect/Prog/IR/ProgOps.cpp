@@ -111,6 +111,14 @@ LogicalResult ProgramOp::verify() {
         return emitOpError() << "input " << getInput(i).getName() << " is " << type << " and has alternative " << layout
                              << ", but may differ in space and alignment alone";
   }
+  for (unsigned i = 0; i < values; ++i) {
+    ValueAttr value = i < getNumInputs() ? getInput(i) : getOutput(i - getNumInputs());
+    bool onDevice = isOnDevice(cast<MemRefType>(block.getArgument(i).getType()));
+    for (LayoutAttr layout : value.getAlternatives())
+      if (isOnDevice(layout.getSpace()) != onDevice)
+        return emitOpError() << "value " << value.getName() << " is " << value.getType() << " and has alternative "
+                             << layout << ", but stays " << (onDevice ? "on the device" : "on the host");
+  }
   for (auto alias : getAliases().value_or(ArrayAttr::get(getContext(), {})).getAsRange<AliasAttr>())
     if (alias.getRequired() && !getOutput(alias.getOutput()).getAlternatives().empty())
       return emitOpError() << "output " << getOutput(alias.getOutput()).getName()
@@ -221,6 +229,9 @@ LogicalResult ProgramOp::verifyRegions() {
 LogicalResult PhaseOp::verify() {
   if (!isa<ProgramOp>((*this)->getParentOp())) // C1
     return emitOpError() << "must lie directly in a `prog.program`";
+  if (!segue::schema::isProgramPhase(static_cast<segue::schema::StepPart>(getPhase()))) // C2
+    return emitOpError() << "enters `" << stringifyPhase(getPhase())
+                         << "`, but steps begin and end outside of programs";
   return success();
 }
 
@@ -229,9 +240,6 @@ LogicalResult BlockOp::verify() {
     return emitOpError() << "has an empty name";
   return success();
 }
-  if (!segue::schema::isProgramPhase(static_cast<segue::schema::StepPart>(getPhase()))) // C2
-    return emitOpError() << "enters `" << stringifyPhase(getPhase())
-                         << "`, but steps begin and end outside of programs";
 
 //===----------------------------------------------------------------------===//
 // prog.kernel, prog.segment

@@ -27,6 +27,12 @@ using segue::elementBytes;
 /// Space of a buffer: device_dram unless its type says another.
 segue::Space spaceOf(mlir::MemRefType type);
 
+/// True for device_dram and device_l1: where commands compute.
+inline bool isOnDevice(segue::Space space) {
+  return space == segue::Space::DeviceDram || space == segue::Space::DeviceL1;
+}
+inline bool isOnDevice(mlir::MemRefType type) { return isOnDevice(spaceOf(type)); }
+
 /// The memory space attribute of `space`: null for device_dram.
 mlir::Attribute spaceAttr(mlir::MLIRContext *context, segue::Space space);
 

@@ -24,6 +24,10 @@ class Prog_Op<string mnemonic, list<Trait> traits = []> : Op<Prog_Dialect, mnemo
 /// A buffer or a view: static shape, strided layout, at most a segue space.
 def Prog_Buffer : Type<And<[MemRefOf<[AnyType]>.predicate, HasStaticShapePred]>,
                        "memref with a static shape", "::mlir::MemRefType">;
+/// One that commands compute on.
+def Prog_DeviceBuffer : Type<And<[Prog_Buffer.predicate,
+                                  CPred<"::segue::prog::isOnDevice(::llvm::cast<::mlir::MemRefType>($_self))">]>,
+                             "memref with a static shape in the memory of the device", "::mlir::MemRefType">;
 /// Untyped bytes.
 def Prog_Bytes : Type<And<[MemRefRankOf<[I8], [1]>.predicate, HasStaticShapePred]>,
                       "1-D memref of i8 with a static shape", "::mlir::MemRefType">;
@@ -50,7 +54,8 @@ def Prog_ProgramOp : Prog_Op<"program", [Symbol, IsolatedFromAbove, NoTerminator
     lies in one. (C5) buffers come before commands. (C6) each space has at
     most one arena. (C7) alternatives of an input differ from its layout in
     space and alignment alone; an output that an alias requires to lie in an
-    input has none. (C8) outputs do not hold two elements in one place. (C9)
+    input has none; one of a tensor on the device lies on the device, one of a
+    tensor on the host on the host. (C8) outputs do not hold two elements in one place. (C9)
     the program that a save point names for `recompute` gives the same tensor
     as its output `recompute_output`; each of its inputs has the name of a
     saved output (role saved) or of an input of this program, and is the same
@@ -220,6 +225,7 @@ def Prog_ViewOp : Prog_Op<"view", [Pure]> {
 
 //===----------------------------------------------------------------------===//
 // Commands run in order: what a command reads was written by those before it.
+// They compute in the memory of the device; only a copy reaches the host's.
 //===----------------------------------------------------------------------===//
 
 def Prog_LaunchOp : Prog_Op<"launch", [DeclareOpInterfaceMethods<SymbolUserOpInterface>,
@@ -238,7 +244,7 @@ def Prog_LaunchOp : Prog_Op<"launch", [DeclareOpInterfaceMethods<SymbolUserOpInt
 
     Example: `prog.launch @k(%x, %y) range 4 grain 1 : memref<4xf32>, memref<4xf32>`
   }];
-  let arguments = (ins FlatSymbolRefAttr:$kernel, Variadic<Prog_Buffer>:$args,
+  let arguments = (ins FlatSymbolRefAttr:$kernel, Variadic<Prog_DeviceBuffer>:$args,
                        OptionalAttr<DenseI64ArrayAttr>:$offsets, I64Attr:$range, I64Attr:$grain,
                        OptionalAttr<DenseI64ArrayAttr>:$inPlace);
   let assemblyFormat = [{
@@ -248,8 +254,8 @@ def Prog_LaunchOp : Prog_Op<"launch", [DeclareOpInterfaceMethods<SymbolUserOpInt
   let hasVerifier = 1;
 }
 
-class Prog_Reads<string what> : Arg<Prog_Buffer, what, [MemRead]>;
-class Prog_Writes<string what> : Arg<Prog_Buffer, what, [MemWrite]>;
+class Prog_Reads<string what, Type type = Prog_DeviceBuffer> : Arg<type, what, [MemRead]>;
+class Prog_Writes<string what, Type type = Prog_DeviceBuffer> : Arg<type, what, [MemWrite]>;
 
 def Prog_MatmulOp : Prog_Op<"matmul"> {
   let summary = "multiplies batches of matrices";
@@ -271,8 +277,8 @@ def Prog_MatmulOp : Prog_Op<"matmul"> {
   }];
   let arguments = (ins Prog_Reads<"[batch, m, k]">:$a, Prog_Reads<"[batch, k, n]">:$b,
                        OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$bType, UnitAttr:$bTransposed,
-                       Arg<Optional<Prog_Buffer>, "[n]", [MemRead]>:$bias,
-                       Arg<Prog_Buffer, "[batch, m, n]", [MemRead, MemWrite]>:$c, UnitAttr:$accumulate,
+                       Arg<Optional<Prog_DeviceBuffer>, "[n]", [MemRead]>:$bias,
+                       Arg<Prog_DeviceBuffer, "[batch, m, n]", [MemRead, MemWrite]>:$c, UnitAttr:$accumulate,
                        DefaultValuedAttr<Prog_ActivationAttr, "Activation::None">:$activation);
   let assemblyFormat = [{
     $a `,` $b (`as` $bType^)? (`transposed` $bTransposed^)? (`bias` $bias^ `:` type($bias))? `into` $c (`accumulate` $accumulate^)? (`activation` $activation^)?
@@ -292,7 +298,7 @@ def Prog_AttentionOp : Prog_Op<"attention"> {
     Example: `prog.attention %q, %k, %v into %o, %l causal scale 0.5 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>`
   }];
   let arguments = (ins Prog_Reads<"">:$q, Prog_Reads<"">:$k, Prog_Reads<"">:$v,
-                       Arg<Optional<Prog_Buffer>, "", [MemRead]>:$mask, Prog_Writes<"">:$out, Prog_Writes<"">:$lse,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$mask, Prog_Writes<"">:$out, Prog_Writes<"">:$lse,
                        UnitAttr:$causal, F32Attr:$scale);
   let assemblyFormat = [{
     $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? `into` $out `,` $lse (`causal` $causal^)? `scale` $scale
@@ -312,7 +318,7 @@ def Prog_AttentionGradOp : Prog_Op<"attention_grad"> {
     Example: `prog.attention_grad %q, %k, %v out %o lse %l grad %g into %dq, %dk, %dv scale 0.5 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>`
   }];
   let arguments = (ins Prog_Reads<"">:$q, Prog_Reads<"">:$k, Prog_Reads<"">:$v,
-                       Arg<Optional<Prog_Buffer>, "", [MemRead]>:$mask, Prog_Reads<"">:$out, Prog_Reads<"">:$lse,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$mask, Prog_Reads<"">:$out, Prog_Reads<"">:$lse,
                        Prog_Reads<"">:$gradOut, Prog_Writes<"">:$gradQ, Prog_Writes<"">:$gradK,
                        Prog_Writes<"">:$gradV, UnitAttr:$causal, F32Attr:$scale);
   let assemblyFormat = [{
@@ -328,7 +334,9 @@ def Prog_ToLayoutOp : Prog_Op<"to_layout"> {
   let summary = "copies a view into another; casts, re-lays and restores on the way";
   let description = [{
     A buffer of bytes that holds tiles or a row storage says after `as` which
-    tensor lies in it. The two may lie in different spaces.
+    tensor lies in it. The two may lie in different spaces. Where one is in
+    the host's memory, the bytes cross the link of a discrete device, and are
+    counted as those of any transfer.
 
     Constraints: (C1) one shape. (C2) a type after `as` has a `#segue.layout`
     with a tile or a row storage, in the space of the buffer; the buffer is
@@ -336,8 +344,9 @@ def Prog_ToLayoutOp : Prog_Op<"to_layout"> {
 
     Example: `prog.to_layout %w as tensor<4x8xf32, #segue.layout<storage = int8_row>> into %t : memref<80xi8>, memref<4x8xf32>`
   }];
-  let arguments = (ins Prog_Reads<"">:$source, OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$sourceType,
-                       Prog_Writes<"">:$target, OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$targetType);
+  let arguments = (ins Prog_Reads<"", Prog_Buffer>:$source,
+                       OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$sourceType,
+                       Prog_Writes<"", Prog_Buffer>:$target, OptionalAttr<TypeAttrOf<AnyStaticShapeTensor>>:$targetType);
   let assemblyFormat = [{
     $source (`as` $sourceType^)? `into` $target (`as` $targetType^)? attr-dict `:` type($source) `,` type($target)
   }];

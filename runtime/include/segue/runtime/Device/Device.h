@@ -116,6 +116,10 @@ public:
   /// only sizes and times are real.
   virtual bool hasBytes() const { return true; }
 
+  /// False for memory that no command may compute on: the host's, where a device
+  /// has its own. The executor asks before it queues a command.
+  virtual bool computesOn(const void *address) const { return true; }
+
   /// Threads that a launch is split over.
   virtual int threads() const = 0;
 

@@ -94,6 +94,8 @@ struct TransferOptions {
   /// reads it next. It waits for no token: its queue, which carries one hop at a
   /// time, brings it in turn, and the gate hears of it once it has passed.
   bool isPlanned = false;
+  /// Of copyInto: who waits for the target already is told of this copy too.
+  bool keepsOutcome = false;
   /// May be null.
   std::shared_ptr<const TransferConsumer> consumer;
   std::shared_ptr<TransferChecksum> checksum;
