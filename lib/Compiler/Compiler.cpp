@@ -161,7 +161,8 @@ public:
     if (options.emit == Emit::Assembly)
       return kernels ? kernelsToAssembly(kernels, target) : std::string();
 
-    if (failed(runPasses("programs", [](PassManager &pm) { return buildProgramPipeline(pm), success(); })))
+    if (failed(runPasses("programs",
+                         [&](PassManager &pm) { return buildProgramPipeline(pm, options.l1Bytes), success(); })))
       return failure();
     {
       TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();

@@ -84,11 +84,14 @@ void segue::buildKernelPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
   pm.addPass(createSegueOutlineKernels());
   pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
+  pm.addPass(createSegueChooseLayouts());
   pm.addPass(createSegueRecomputePrograms());
 }
 
-void segue::buildProgramPipeline(OpPassManager &pm) {
+void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes) {
   pm.addPass(createSegueToProg());
+  if (l1Bytes)
+    pm.addNestedPass<prog::ProgramOp>(prog::createProgPlaceInL1({.l1Bytes = l1Bytes}));
   pm.addNestedPass<prog::ProgramOp>(prog::createProgPlanMemory());
   pm.addNestedPass<prog::ProgramOp>(prog::createProgListAlternatives());
 }
@@ -130,5 +133,5 @@ void segue::registerSeguePipelines() {
   PassPipelineRegistration<>("segue-kernel-pipeline", "Expand composite ops and move them into kernels",
                              buildKernelPipeline);
   PassPipelineRegistration<>("segue-program-pipeline", "Make programs, plan their memory, list alternatives",
-                             buildProgramPipeline);
+                             [](OpPassManager &pm) { buildProgramPipeline(pm); });
 }

@@ -46,6 +46,7 @@ class StitchReport:
     @property
     def edges(self) -> list[dict[str, Any]]:
         """Edges with ``producer`` (none: from outside), ``consumer``, ``elided``, ``converted``, ``cache_hits``, bytes of each;
+        ``packed``: of the elided, those that the producer laid in tiles or rows by a copy of its own;
         ``from`` and ``to`` layout where something was converted. Most converted bytes first."""
         return json.loads(self._report.json())["edges"]
 

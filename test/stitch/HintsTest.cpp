@@ -48,6 +48,8 @@ struct HintsCase {
   /// Of three submits: all of them, or two where the producer lists the layout
   /// and then writes it on demand.
   uint64_t conversions;
+  /// With the hints, the producer lays what it writes by a copy.
+  bool packs = false;
 };
 
 class HintsTest : public testing::TestWithParam<HintsCase> {
@@ -59,8 +61,8 @@ protected:
   }
   void TearDown() override { std::filesystem::remove(hints); }
 
-  /// Three steps; checks nothing but gives values and what was converted in the
-  /// consumer.
+  /// Three steps; checks nothing but gives values, what was converted in the
+  /// consumer, and what the producer packed for it.
   std::vector<float> run(const Binary &first, const Binary &second, uint64_t &converted) {
     DeviceRef device = Device::open(GetParam().device);
     Tensor x = copyTo(device, randomTensor(device, {48, 32}, 1), first.program("forward").input(0).desc());
@@ -73,8 +75,13 @@ protected:
     converted = Executor(device, second.program("forward")).counters().inputsConverted +
                 Executor(device, first.program("forward")).counters().inputsConverted;
     stitchReport(*device).writeHints(hints);
+    packed = 0;
+    for (const StitchEdge &edge : stitchReport(*device).edges())
+      packed += edge.packed;
     return result;
   }
+
+  uint64_t packed = 0;
 
   std::filesystem::path hints;
 };
@@ -95,6 +102,7 @@ TEST_P(HintsTest, TheCopyIsGone) {
   EXPECT_EQ(again.program("forward").signatureHash(), second.program("forward").signatureHash());
   std::vector<float> stitched = run(told, again, after);
   EXPECT_EQ(after, 0u);
+  EXPECT_EQ(packed, GetParam().packs ? 3u : 0u) << "a conversion that moved is still told";
   EXPECT_EQ(stitched, apart);
 
   // Nothing was left to tell.
@@ -107,8 +115,8 @@ INSTANTIATE_TEST_SUITE_P(All, HintsTest,
                          testing::Values(HintsCase{"TransposedOnCpu", "cpu:threads=1", "strides = [1, 48]", 2},
                                          HintsCase{"TransposedOnSim", "sim:dram=64MiB", "strides = [1, 48]", 2},
                                          HintsCase{"PaddedOnCpu", "cpu:threads=1", "strides = [64, 1]", 3},
-                                         HintsCase{"TiledOnCpu", "cpu:threads=1", "tile = [16, 16]", 3},
-                                         HintsCase{"TiledOnSim", "sim:dram=64MiB", "tile = [32, 32]", 3},
+                                         HintsCase{"TiledOnCpu", "cpu:threads=1", "tile = [16, 16]", 3, true},
+                                         HintsCase{"TiledOnSim", "sim:dram=64MiB", "tile = [32, 32]", 3, true},
                                          HintsCase{"AlignedOnCpu", "cpu:threads=1",
                                                    "strides = [1, 48], alignment = 512", 3}),
                          [](const auto &info) { return std::string(info.param.name); });

@@ -84,6 +84,9 @@ struct Flags {
       cl::desc("How frozen matrices that only products read are stored: int8_row, fp8_e4m3_row, fp8_e5m2_row, "
                "int4_group32 or int4_group64; the products read the codes"),
       cl::value_desc("storage"), cl::cat(category)};
+  cl::opt<uint64_t> l1Bytes{"l1-bytes",
+                            cl::desc("Bytes of device_l1 that a program may take for temporaries; default: 0"),
+                            cl::value_desc("bytes"), cl::init(0), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
                                 cl::cat(category)};
@@ -105,6 +108,7 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
                  << kMostThreads << " allowed\n";
     return failure();
   }
+  options.l1Bytes = flags.l1Bytes;
   options.threads = flags.threads;
   options.emit = flags.emit;
   if (!flags.targets.empty())

@@ -67,6 +67,9 @@ struct CompileOptions {
   /// How frozen matrices that only products read are stored, so that these read
   /// the codes: "int8_row", "int4_group64", ...; empty: as elements.
   std::string frozenStorage;
+  /// Bytes of device_l1 that a program may take for temporaries; 0: none. It runs
+  /// on devices without L1, too.
+  uint64_t l1Bytes = 0;
   /// Instruction sets that kernels are compiled for.
   bool v3 = true;
   bool v4 = true;

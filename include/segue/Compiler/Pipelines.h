@@ -35,8 +35,8 @@ void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints, l
 void buildKernelPipeline(mlir::OpPassManager &pm);
 
 /// Makes programs of what is left, plans their memory, and lists what layouts
-/// their outputs could have.
-void buildProgramPipeline(mlir::OpPassManager &pm);
+/// their inputs and outputs could have. Temporaries take `l1Bytes` of device_l1.
+void buildProgramPipeline(mlir::OpPassManager &pm, uint64_t l1Bytes = 0);
 
 void registerSeguePipelines();
 

@@ -78,10 +78,14 @@ void PreparedProgram::readSignature() {
   };
   for (uint32_t i = 0; i < countOf(table.arenas()); ++i) {
     const schema::Arena &arena = *table.arenas()->Get(i);
-    if (!device_.hasSpace(Space(arena.space())))
-      refuse("arena", TensorDesc({int64_t(arena.bytes())}, ElementType::i8, Layout{.space = Space(arena.space())}));
-    arenas_.push_back({Space(arena.space()), arena.bytes(), arena.alignment(), ownerOf("(arena)", "", ""),
-                       keeps(arena.bytes()), nullptr});
+    // Temporaries of L1 lie in DRAM where there is none: commands do not mind.
+    Space space = Space(arena.space());
+    if (space == Space::DeviceL1 && !device_.hasSpace(space))
+      space = Space::DeviceDram;
+    if (!device_.hasSpace(space))
+      refuse("arena", TensorDesc({int64_t(arena.bytes())}, ElementType::i8, Layout{.space = space}));
+    arenas_.push_back(
+        {space, arena.bytes(), arena.alignment(), ownerOf("(arena)", "", ""), keeps(arena.bytes()), nullptr});
   }
   for (const Value &value : info_.inputs) {
     checkSpaces(value, "input");

@@ -77,6 +77,10 @@ std::vector<StitchEdge> StitchReport::edges() const {
       edge.elidedBytes += counters.elidedBytes.load(std::memory_order_relaxed);
       edge.convertedBytes += counters.convertedBytes.load(std::memory_order_relaxed);
       edge.cacheHitBytes += counters.cacheHitBytes.load(std::memory_order_relaxed);
+      if (counters.producer && counters.producer->isPacked) {
+        edge.packed = edge.elided;
+        edge.packedBytes = edge.elidedBytes;
+      }
       if (counters.converted.load(std::memory_order_relaxed)) {
         edge.from = counters.from;
         edge.to = counters.to;
@@ -140,6 +144,8 @@ Json StitchReport::toJson() const {
     entry["elided_bytes"] = edge.elidedBytes;
     entry["converted_bytes"] = edge.convertedBytes;
     entry["cache_hit_bytes"] = edge.cacheHitBytes;
+    entry["packed"] = edge.packed;
+    entry["packed_bytes"] = edge.packedBytes;
     if (edge.converted) {
       entry["from"] = layoutJson(edge.from);
       entry["to"] = layoutJson(edge.to);
@@ -157,6 +163,12 @@ std::string StitchReport::table() const {
   std::string text;
   uint64_t quiet = 0, quietBytes = 0;
   for (const StitchEdge &edge : edges()) {
+    if (edge.packed)
+      text += endText(edge.producer) + " -> " + endText(edge.consumer) + ": " + std::to_string(edge.packed) + " of " +
+              std::to_string(edge.submits()) + " laid by a copy of the producer, " + std::to_string(edge.packedBytes) +
+              " bytes\n";
+    if (!edge.converted && edge.packed)
+      continue;
     if (!edge.converted) {
       ++quiet;
       quietBytes += edge.elidedBytes + edge.cacheHitBytes;

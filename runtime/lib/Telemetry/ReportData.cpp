@@ -254,7 +254,8 @@ static Json timelines(const RunRecords &records, size_t points) {
 
 /// The edges between programs: sums, and those that copied most.
 static Json seams(const Json &report) {
-  Json json{{"elided", 0}, {"converted", 0}, {"cache_hits", 0}, {"elided_bytes", 0}, {"converted_bytes", 0}};
+  Json json{{"elided", 0},       {"converted", 0},       {"cache_hits", 0},  {"packed", 0},
+            {"elided_bytes", 0}, {"converted_bytes", 0}, {"packed_bytes", 0}};
   json["edges"] = Json::array();
   if (!report.is_object())
     return json;

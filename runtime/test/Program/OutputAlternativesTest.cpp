@@ -37,8 +37,9 @@ static std::unique_ptr<schema::LayoutT> layoutOf(const Strides &strides) {
   return layout;
 }
 
-/// y = a b by a matmul, or a copy of x; y may be written in `alternatives`.
-static Binary makeProducer(bool matmul, const std::vector<Strides> &alternatives) {
+/// y = a b by a matmul, or a copy of x; y is laid by `declared`, and may be written
+/// in `alternatives`.
+static Binary makeProducer(bool matmul, const std::vector<Strides> &alternatives, const Strides &declared = dense) {
   TestFile file;
   schema::ProgramT &program = file.addProgram("produce");
   uint32_t a =
@@ -47,19 +48,25 @@ static Binary makeProducer(bool matmul, const std::vector<Strides> &alternatives
       addBuffer(program, schema::BufferKind::input, addInput(program, "b", {inner, columns}), 0, inner * columns * 4);
   uint32_t x = addBuffer(program, schema::BufferKind::input, addInput(program, "x", {rows, columns}), 0, spanOf(dense));
   uint32_t y =
-      addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {rows, columns}), 0, spanOf(dense));
+      addBuffer(program, schema::BufferKind::output, addOutput(program, "y", {rows, columns}), 0, spanOf(declared));
+  program.outputs[0]->desc->layout = layoutOf(declared);
   for (const Strides &strides : alternatives)
     program.outputs[0]->alternatives.push_back(layoutOf(strides));
   if (matmul) {
     schema::MatmulT command;
     command.a = view(a, {1, rows, inner}, {rows * inner, inner, 1});
     command.b = view(b, {1, inner, columns}, {inner * columns, columns, 1});
-    command.c = view(y, {1, rows, columns}, {rows * columns, columns, 1});
+    command.c = view(y, {1, rows, columns}, {rows * columns, declared[0], declared[1]});
+    if (declared == turned) { // c' = b' a'
+      command.a = view(b, {1, columns, inner}, {inner * columns, 1, columns});
+      command.b = view(a, {1, inner, rows}, {rows * inner, 1, inner});
+      command.c = view(y, {1, columns, rows}, {rows * columns, rows, 1});
+    }
     addCommand(program, std::move(command));
   } else {
     schema::ToLayoutT command;
     command.source = view(x, {rows, columns}, dense);
-    command.target = view(y, {rows, columns}, dense);
+    command.target = view(y, {rows, columns}, declared);
     addCommand(program, std::move(command));
   }
   return Binary::fromMemory(file.serialize(), {}, "producer.segue");
@@ -135,6 +142,24 @@ TEST_P(OutputAlternativesTest, TheCopyAtARepeatedSeamGoes) {
       EXPECT_NE(stitchReport(*device).table().find("4 other edges"), std::string::npos)
           << stitchReport(*device).table();
     }
+}
+
+// An output that is declared by columns, whose reader wants rows: the same.
+TEST_P(OutputAlternativesTest, ColumnsBecomeRows) {
+  for (bool matmul : {true, false}) {
+    SCOPED_TRACE(matmul ? "matmul" : "copy");
+    Binary producer = makeProducer(matmul, {dense}, turned), reader = makeReader("read", dense);
+    stitchReport(*device).reset();
+    Vector first;
+    for (int step = 0; step < 6; ++step) {
+      Tensor y = produce(producer);
+      EXPECT_EQ(y.desc().strides(), step < 2 ? turned : dense) << "step " << step;
+      Vector z = read(reader, "read", y);
+      first = step ? first : z;
+      EXPECT_EQ(z, first) << "step " << step;
+      EXPECT_EQ(conversions("read"), uint64_t(std::min(step + 1, 2))) << "step " << step;
+    }
+  }
 }
 
 // Runs that are still queued write what they were queued to write.

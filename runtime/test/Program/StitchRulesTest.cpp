@@ -392,6 +392,25 @@ TEST_P(StitchRulesTest, R9WithoutRoomInL1) {
   EXPECT_EQ(submit(device, only.program("forward"), {x, x})[0].desc().layout.space, Space::DeviceL1);
 }
 
+// Temporaries that were compiled for L1 lie in DRAM where there is none, or no room:
+// commands do not mind.
+TEST_P(StitchRulesTest, R9TemporariesWithoutL1) {
+  constexpr int64_t n = 1024;
+  TestFile file = makeAddFile(n);
+  file.root.programs[0]->arenas[0]->space = schema::Space::device_l1;
+  Executor executor(device, fileOf(std::move(file)).program("forward"));
+  Tensor x = sequence(device, n);
+  uint64_t before = counters().l1Fallbacks;
+  EXPECT_EQ(valuesOf(executor.run({x, x})[0])[5], 20);
+  EXPECT_EQ(counters().l1Fallbacks, before);
+  if (!device->hasSpace(Space::DeviceL1))
+    return;
+  device->drain();
+  auto storage = Storage::allocate(device, Space::DeviceL1, 62 << 10, 64);
+  EXPECT_EQ(valuesOf(executor.run({x, x})[0])[5], 20);
+  EXPECT_EQ(counters().l1Fallbacks, before + 1);
+}
+
 // Holes that add up to enough: tensors are moved together, and keep their values.
 TEST_P(StitchRulesTest, R9CompactsWhatIsScattered) {
   if (!device->hasSpace(Space::DeviceL1))

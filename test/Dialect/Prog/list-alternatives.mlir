@@ -17,6 +17,35 @@ prog.program @product inputs [#prog.value<"a" input tensor<1x4x8xf32>>, #prog.va
 
 // -----
 
+// An output that is declared column-major may lie in dense rows as well.
+// CHECK-LABEL: prog.program @turned
+// CHECK-SAME: outputs [#prog.value<"y" output tensor<4x6xf32, #segue.layout<space = device_dram, strides = [1, 4]>> or [<space = device_dram>, <space = device_dram, strides = [16, 1]>, <space = device_l1, strides = [1, 4]>]>]
+prog.program @turned inputs [#prog.value<"a" input tensor<1x6x8xf32>>, #prog.value<"b" input tensor<1x8x4xf32>>] outputs [#prog.value<"y" output tensor<4x6xf32, #segue.layout<strides = [1, 4]>>>] {
+^bb0(%a: memref<1x6x8xf32>, %b: memref<1x8x4xf32>, %y: memref<4x6xf32, strided<[1, 4]>>):
+  prog.phase forward {
+    %c = prog.view %y offset 0 : memref<4x6xf32, strided<[1, 4]>> to memref<1x6x4xf32>
+    prog.matmul %a, %b into %c : memref<1x6x8xf32>, memref<1x8x4xf32>, memref<1x6x4xf32>
+  }
+}
+
+// -----
+
+// What is declared in L1 is read from, and written to, DRAM as well; what is
+// written in place stays.
+// CHECK-LABEL: prog.program @fast
+// CHECK-SAME: inputs [#prog.value<"x" input tensor<4x6xf32, #segue.layout<space = device_l1>> or [<space = device_dram>]>,
+// CHECK-SAME: #prog.value<"s" state tensor<4xf32, #segue.layout<space = device_l1>>>]
+// CHECK-SAME: outputs [#prog.value<"y" output tensor<4x6xf32, #segue.layout<space = device_l1>> or [<space = device_dram>]>,
+// CHECK-SAME: #prog.value<"s" state tensor<4xf32, #segue.layout<space = device_l1>>>]
+prog.program @fast inputs [#prog.value<"x" input tensor<4x6xf32, #segue.layout<space = device_l1>>>, #prog.value<"s" state tensor<4xf32, #segue.layout<space = device_l1>>>] outputs [#prog.value<"y" output tensor<4x6xf32, #segue.layout<space = device_l1>>>, #prog.value<"s" state tensor<4xf32, #segue.layout<space = device_l1>>>] aliases [#prog.alias<output 1 = input 1 required>] {
+^bb0(%x: memref<4x6xf32, #segue.space<device_l1>>, %s: memref<4xf32, #segue.space<device_l1>>, %y: memref<4x6xf32, #segue.space<device_l1>>, %t: memref<4xf32, #segue.space<device_l1>>):
+  prog.phase forward {
+    prog.to_layout %x into %y : memref<4x6xf32, #segue.space<device_l1>>, memref<4x6xf32, #segue.space<device_l1>>
+  }
+}
+
+// -----
+
 // With a bias along n it cannot be turned.
 // CHECK-LABEL: prog.program @biased
 // CHECK-SAME: outputs [#prog.value<"y" output tensor<4x16xf32> or [<space = device_l1>]>]

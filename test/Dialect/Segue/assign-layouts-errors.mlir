@@ -30,3 +30,13 @@ func.func @number(%x: tensor<4xf32> {segue.layout = 4 : i64}) {
 func.func @rank(%x: tensor<4xf32> {segue.layout = #segue.layout<strides = [4, 1]>}) {
   return
 }
+
+// -----
+
+// A layout that nobody outside of the function sees is not dropped in silence.
+func.func @temporary(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  // expected-error @below {{'segue.to_layout' op lays a temporary in #segue.layout<space = device_dram, storage = int8_row>, which no argument or result of @temporary has; inside of a function layouts are the compiler's to choose: give it to an argument or result, or drop the op}}
+  %0 = segue.to_layout %x : tensor<4x8xf32> -> tensor<4x8xf32, #segue.layout<storage = int8_row>>
+  %1 = segue.to_layout %0 : tensor<4x8xf32, #segue.layout<storage = int8_row>> -> tensor<4x8xf32>
+  return %1 : tensor<4x8xf32>
+}

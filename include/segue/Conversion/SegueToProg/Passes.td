@@ -10,6 +10,46 @@
 
 include "mlir/Pass/PassBase.td"
 
+def SegueChooseLayouts : Pass<"segue-choose-layouts", "::mlir::ModuleOp"> {
+  let summary = "chooses the layouts that the source leaves open";
+  let description = [{
+    A saved value passes from `@forward` to `@backward` of one binary and is seen
+    by nobody else: where neither source nor hint gives it a layout
+    (`segue-assign-layouts`), each order of its dimensions (up to 4) is priced
+    over all functions that write or read it, and the cheapest gets
+    `segue.layout`. Prices are bytes moved in the memory of the device
+    (LayoutCosts.h): a reader or writer that cannot take the order pays a
+    conversion, once for all that share the copy; a product that can pays a small
+    penalty across its rows. Shape ops on the way are followed as views. Dense
+    rows stay where nothing is gained.
+
+    Inputs, outputs, parameters, gradients and states are given, read or summed
+    by others, who take dense rows: they stay as declared. What programs that
+    were compiled apart want of each other is found while they run
+    (`prog-list-alternatives`) or given as a hint. Temporaries inside of a
+    function lie where their readers take them without a copy: see
+    `segue-to-prog`.
+
+    ```mlir
+    func.func @forward(...) -> (tensor<64x32xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>}) // of a product
+    func.func @backward(%s: tensor<64x32xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>}) ... {
+      %t = segue.transpose %s [1, 0] : tensor<64x32xf32> -> tensor<32x64xf32>
+      segue.launch @kernels::@k(%t) ...      // reads dense rows
+    ```
+    becomes
+    ```mlir
+    func.func @forward(...) -> (tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram, strides = [1, 64]>, ...})
+    func.func @backward(%s: tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram, strides = [1, 64]>, ...})
+    ```
+  }];
+  let statistics = [
+    Statistic<"considered", "considered", "Saved values whose layout is open">,
+    Statistic<"turned", "turned", "Saved values that do not lie in dense rows">,
+    Statistic<"bytesSaved", "bytes-saved", "Bytes that need not be moved for it in a step">
+  ];
+  let dependentDialects = ["::segue::SegueDialect"];
+}
+
 def SegueToProg : Pass<"segue-to-prog", "::mlir::ModuleOp"> {
   let summary = "turns functions over tensors into programs of buffers and commands";
   let description = [{

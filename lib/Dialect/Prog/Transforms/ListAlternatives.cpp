@@ -6,7 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Candidates are few and fixed; each is tried on the one command that writes
-// the output. What is listed here is verified again when the file is loaded.
+// the output. What is declared in device_l1 may lie in device_dram as well: that
+// is the variant for a device without L1, or with a full one (rule R9). What is
+// listed here is verified again when the file is loaded.
 //
 //===----------------------------------------------------------------------===//
 
@@ -106,13 +108,14 @@ static SmallVector<int64_t> stridesInOrder(ArrayRef<int64_t> shape, ArrayRef<uns
   return strides;
 }
 
-/// Other strides for a tensor of `shape`, the likeliest first: padded rows,
-/// then all orders of the dimensions that are more than 1.
+/// Strides for a tensor of `shape`, the likeliest first: dense rows, padded rows,
+/// then all other orders of the dimensions that are more than 1.
 static std::vector<SmallVector<int64_t>> candidates(ArrayRef<int64_t> shape, uint64_t elementBytes) {
   std::vector<SmallVector<int64_t>> result;
   if (shape.empty())
     return result;
   SmallVector<unsigned> order = llvm::to_vector(llvm::seq<unsigned>(0, shape.size()));
+  result.push_back(stridesInOrder(shape, order, shape.back()));
   int64_t padded = llvm::alignTo(shape.back() * elementBytes, kAlignment) / elementBytes;
   if (padded != shape.back() && shape.size() > 1)
     result.push_back(stridesInOrder(shape, order, padded));
@@ -136,10 +139,24 @@ struct ListAlternatives : segue::prog::impl::ProgListAlternativesBase<ListAltern
 
   void runOnOperation() override {
     ProgramOp program = getOperation();
-    llvm::SmallDenseSet<uint32_t> aliased;
+    llvm::SmallDenseSet<uint32_t> aliased, aliasedInputs;
     if (program.getAliases())
-      for (auto alias : program.getAliases()->getAsRange<AliasAttr>())
+      for (auto alias : program.getAliases()->getAsRange<AliasAttr>()) {
         aliased.insert(alias.getOutput());
+        aliasedInputs.insert(alias.getInput());
+      }
+    SmallVector<Attribute> inputs(program.getInputs().getValue());
+    for (auto [i, input] : llvm::enumerate(inputs)) {
+      auto value = cast<ValueAttr>(input);
+      if (aliasedInputs.contains(i) || !value.getAlternatives().empty())
+        continue;
+      if (LayoutAttr elsewhere = inDram(value.getType())) {
+        ++alternatives;
+        input = ValueAttr::get(&getContext(), value.getName(), value.getRole(), value.getType(), value.getOf(),
+                               elsewhere);
+      }
+    }
+    program.setInputsAttr(ArrayAttr::get(&getContext(), inputs));
     SmallVector<Attribute> outputs(program.getOutputs().getValue());
     for (auto [i, output] : llvm::enumerate(outputs)) {
       auto value = cast<ValueAttr>(output);
@@ -154,8 +171,21 @@ struct ListAlternatives : segue::prog::impl::ProgListAlternativesBase<ListAltern
     program.setOutputsAttr(ArrayAttr::get(&getContext(), outputs));
   }
 
+  /// The layout of a tensor that is declared in device_l1, in device_dram; null for
+  /// others.
+  LayoutAttr inDram(RankedTensorType type) {
+    auto declared = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+    if (!declared || declared.getSpace() != Space::DeviceL1)
+      return {};
+    return LayoutAttr::get(&getContext(), Space::DeviceDram, declared.getStrides(), declared.getTile(),
+                           declared.getStorage(), declared.getZeroPoints(), declared.getAlignment())
+        .getCanonical(type.getShape());
+  }
+
   SmallVector<LayoutAttr> alternativesOf(ValueAttr value, Value buffer) {
     RankedTensorType type = value.getType();
+    if (LayoutAttr elsewhere = inDram(type))
+      return {elsewhere};
     ArrayRef<int64_t> shape = type.getShape();
     auto declared = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
     SmallVector<LayoutAttr> layouts;

@@ -77,6 +77,29 @@ static void stripFunction(func::FuncOp function) {
   });
 }
 
+/// Where temporaries lie is not for the source to say: a `to_layout` to a layout
+/// that no argument or result of the function has would be lost, with what its
+/// storage does to the values.
+static LogicalResult checkTemporaries(func::FuncOp function) {
+  llvm::SmallPtrSet<Type, 8> declared;
+  for (Type type : llvm::concat<const Type>(function.getArgumentTypes(), function.getResultTypes()))
+    declared.insert(type);
+  WalkResult result = function.walk([&](ToLayoutOp op) {
+    RankedTensorType type = op.getType();
+    auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+    auto usual = LayoutAttr::get(type.getContext(), Space::DeviceDram, {}, {}, Storage::Element, /*zeroPoints=*/false,
+                                 kDefaultAlignment);
+    if (!layout || layout.getCanonical(type.getShape()) == usual.getCanonical(type.getShape()) ||
+        declared.contains(type))
+      return WalkResult::advance();
+    op.emitOpError() << "lays a temporary in " << layout << ", which no argument or result of @" << function.getName()
+                     << " has; inside of a function layouts are the compiler's to choose: give it to an argument or "
+                        "result, or drop the op";
+    return WalkResult::interrupt();
+  });
+  return failure(result.wasInterrupted());
+}
+
 //===----------------------------------------------------------------------===//
 // Places
 //===----------------------------------------------------------------------===//
@@ -332,8 +355,13 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
       return module.emitError() << "`frozen-storage` is `" << frozenStorage
                                 << "`, but must be `int8_row`, `fp8_e4m3_row`, `fp8_e5m2_row`, `int4_group32` or "
                                 << "`int4_group64`";
+    for (auto function : module.getOps<func::FuncOp>())
+      if (failed(checkTemporaries(function)))
+        return failure();
     for (auto &[leader, members] : all.values()) {
       LayoutAttr layout = decide(all.places, members, hinted, frozen);
+      if (!layout)
+        continue;
       for (unsigned i : members)
         all.places[i].set(SegueDialect::kLayoutAttr, layout.getCanonical(all.places[i].type.getShape()));
     }
@@ -352,7 +380,8 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
     return argument.use_empty() || isReadByProducts(argument);
   }
 
-  /// The layout of one tensor, which lies in the places `members`.
+  /// The layout of one tensor, which lies in the places `members`; null if it is
+  /// left to segue-choose-layouts.
   LayoutAttr decide(ArrayRef<Place> places, ArrayRef<unsigned> members, const HintedPlaces &hintedPlaces,
                     std::optional<Storage> frozen) {
     const StitchHint *hint = nullptr;
@@ -385,6 +414,8 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
     }
     if (derived)
       return derived->given;
+    if (llvm::all_of(members, [&](unsigned i) { return places[i].role == Role::Saved; }))
+      return {};
     return LayoutAttr::get(&getContext(), Space::DeviceDram, {}, {}, Storage::Element, /*zeroPoints=*/false,
                            kDefaultAlignment);
   }

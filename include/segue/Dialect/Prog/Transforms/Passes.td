@@ -46,15 +46,38 @@ def ProgPlanMemory : Pass<"prog-plan-memory", "::segue::prog::ProgramOp"> {
   ];
 }
 
+def ProgPlaceInL1 : Pass<"prog-place-in-l1", "::segue::prog::ProgramOp"> {
+  let summary = "moves the temporaries that gain most from it into device_l1";
+  let description = [{
+    Comes before `prog-plan-memory`, which packs each space. A temporary is worth
+    the bytes that commands read and write of it (LayoutCosts.h), for the bytes
+    that it takes of L1 and the commands during which it does. The best ones go,
+    as long as their arena takes no more than `l1-bytes`. On a device without L1,
+    or with a full one, the runtime places that arena in `device_dram`.
+
+    ```mlir
+    %t = prog.alloc of f32 : memref<4096xi8>
+    ```
+    becomes
+    ```mlir
+    %t = prog.alloc of f32 : memref<4096xi8, #segue.space<device_l1>>
+    ```
+  }];
+  let options = [Option<"l1Bytes", "l1-bytes", "uint64_t", "0",
+                        "Bytes of device_l1 that a program may take for temporaries; 0: none">];
+  let statistics = [Statistic<"placed", "placed", "Temporaries moved">,
+                    Statistic<"savedBytes", "saved-bytes", "Bytes that commands move in L1 instead of DRAM">];
+}
+
 def ProgListAlternatives : Pass<"prog-list-alternatives", "::segue::prog::ProgramOp"> {
-  let summary = "lists the layouts that an output can take at no cost";
+  let summary = "lists the layouts that inputs and outputs can take at no cost";
   let description = [{
     Where two programs that were compiled apart do not agree on a layout, the
     runtime may ask the first for the layout that the second wants, if the
     command that writes the output can write that as well. This pass lists such
     layouts after each output of role `output` or `gradient`, best first:
 
-    - other orders of the dimensions, for outputs of up to 4 dimensions that one
+    - other orders of the dimensions, dense rows first, for outputs of up to 4 dimensions that one
       `matmul`, `attention`, `attention_grad` or `to_layout` writes whole and no
       other command names. The command's view must be able to follow
       (schemas/RetargetStrides.h), and its innermost dimension must stay
@@ -63,8 +86,9 @@ def ProgListAlternatives : Pass<"prog-list-alternatives", "::segue::prog::Progra
       same conditions.
     - `device_l1`, as declared, for outputs of at most `l1-bytes`.
 
-    An output that lies over an input has none, and neither has one that lies in
-    another space than `device_dram`.
+    An output that lies over an input has none, and neither has one on the host.
+    What is declared in `device_l1`, be it input or output, may lie in
+    `device_dram` as well: so the program runs where L1 is full, or missing.
 
     ```mlir
     outputs [#prog.value<"y" output tensor<4x8xf32>>]

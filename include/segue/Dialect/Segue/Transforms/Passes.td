@@ -277,10 +277,12 @@ def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
        products and nothing else, in all functions that take it, is stored so.
        The products read its codes, and no copy of it in floats is made.
     4. the type of a gradient, which has that of its value.
-    5. dense in `device_dram`.
+    5. dense in `device_dram`. A saved value that nobody asked a layout for gets
+       no attribute: `segue-choose-layouts` chooses it.
 
     Inside of a function layouts are the compiler's to choose: types lose their
-    `#segue.layout`, and `segue.to_layout` its meaning.
+    `#segue.layout`, and `segue.to_layout` is gone. One to a layout that no
+    argument or result of the function has is an error.
 
     ```mlir
     func.func @forward(%x: tensor<64x32xf32, #segue.layout<strides = [1, 64]>>) -> tensor<64x32xf32> {

@@ -65,6 +65,9 @@ struct TensorOrigin {
   /// Index of the output.
   uint32_t output = 0;
   mutable OutputDemand demand = {};
+  /// Its program lays it in tiles or rows by a copy of its own: a conversion that
+  /// has moved from the seam into the producer.
+  bool isPacked = false;
 };
 
 struct StitchEdge {
@@ -72,6 +75,8 @@ struct StitchEdge {
   StitchEnd producer, consumer;
   uint64_t elided = 0, converted = 0, cacheHits = 0;
   uint64_t elidedBytes = 0, convertedBytes = 0, cacheHitBytes = 0;
+  /// Of the elided: those for which the producer made the copy (TensorOrigin).
+  uint64_t packed = 0, packedBytes = 0;
   /// Of the last conversion, if there was one.
   TensorDesc from, to;
 
@@ -91,8 +96,8 @@ public:
 
   /// {"version":1,"steps":…,"edges":[…]}.
   Json toJson() const;
-  /// The same for people: one line per edge that copied, then the sum of the
-  /// others.
+  /// The same for people: one line per edge that copied, or whose producer copies
+  /// for it, then the sum of the others.
   std::string table() const;
   /// The edges that copied, for the compiler: `{"version":1,"edges":[…]}` with
   /// the ends by interface hash, bytes per step and both layouts. Throws
