@@ -19,6 +19,13 @@ from models import GPT, GPTConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "sim:dram=256MiB,pinned=256MiB,link=16GB/s"
+
+
+def device_of(budget: int) -> str:
+    """One that has the budget and not a byte more, as a card's owner has it."""
+    return DEVICE.replace("dram=256MiB", f"dram={budget}")
+
+
 # The same with roughly the speed of two processors, for times before the first step; a run measures its own.
 SPEED = DEVICE.replace("sim:", "sim:virtual,flops=100GFLOP/s,membw=20GB/s,launch=1us,")
 MIB = 2**20
@@ -32,11 +39,11 @@ def batches(config: GPTConfig, count: int):
         yield {"tokens": torch.from_numpy(windows[:, :-1].copy()), "targets": torch.from_numpy(windows[:, 1:].copy())}
 
 
-def trainer_of(gpt: GPTConfig, **options) -> segue.Trainer:
+def trainer_of(gpt: GPTConfig, device: str = DEVICE, **options) -> segue.Trainer:
     torch.manual_seed(0)
     example = next(batches(gpt, 1))
     adamw = segue.AdamW(lr=1e-3)
-    module = segue.compile(GPT(gpt), (example["tokens"], example["targets"]), optimizer=adamw, device=DEVICE)
+    module = segue.compile(GPT(gpt), (example["tokens"], example["targets"]), optimizer=adamw, device=device)
     return segue.Trainer([module], optimizer=adamw, **options)
 
 
@@ -62,9 +69,8 @@ def main() -> None:
         budget = int(free.memory(device=SPEED).unconstrained.peak_bytes * args.percent / 100)
         print(free.memory(budget, device=SPEED))  # BudgetInfeasibleError, with the smallest budget, where no plan keeps to it
         losses = free.fit(batches(config, args.steps))
-    del free  # its weights and states lie on the same device
 
-    with trainer_of(config, config=within(budget, args.out), report=args.out / "report.html") as capped:
+    with trainer_of(config, device_of(budget), config=within(budget, args.out), report=args.out / "report.html") as capped:
         capped_losses = capped.fit(batches(config, args.steps))
     for step, (loss, other) in enumerate(zip(losses, capped_losses), 1):
         print(f"step {step}: loss {loss:.6f} freely, {other:.6f} within {budget / MIB:.1f} MiB")

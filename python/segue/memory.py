@@ -7,7 +7,7 @@
 """What a training step will hold, do and take under a budget, before anything runs.
 
 The figures are those of `segue-run plan`: a step played in virtual time by the code that will train. Bytes are
-certified: a run in `mode: planned` keeps to them. Times are estimates by the speeds of the device's spec.
+certified: a run in `mode: planned` keeps to them on a device that has not one byte more. Times are estimates by the speeds of the device's spec.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ class Step:
     what : str
         ``unconstrained``, ``budget 512.00 MiB`` or ``smallest budget``.
     peak_bytes : int
-        The most bytes of device memory (``device_dram``) that the step holds.
+        Bytes of device memory (``device_dram``) that do for the step: its blocks at the addresses that a plan gives them.
+    live_bytes : int
+        The most that live at once of it.
     peaks : dict
-        The most bytes by space, then by phase: ``peaks["device_dram"]["backward"]``.
+        The most that live at once by space, then by phase: ``peaks["device_dram"]["backward"]``.
     seconds : float
         Estimated time of the step.
     added : float
@@ -50,6 +52,7 @@ class Step:
 
     what: str
     peak_bytes: int
+    live_bytes: int
     peaks: dict[str, dict[str, int]]
     seconds: float
     added: float

@@ -8,9 +8,9 @@
 // Random training graphs, compiled with their optimizer and planned for ten
 // budgets each: what a played step holds is at most what the plan says, and that
 // at most the budget; a smaller budget never uses more; one below the smallest
-// is refused with the smallest. Some graphs also train, on a device whose
-// allocator holds them to the budget: with the losses and the parameters of the
-// run without services, to the bit.
+// is refused with the smallest. Some graphs also train, five steps on a device that
+// has the budget and not a byte more: with the losses and the parameters of the run
+// without services, to the bit, and each block at its planned address.
 //
 //   SEGUE_PLANS=1000 SegueRandomStitchTests --gtest_filter='PlannedGraphs*'
 //   SEGUE_PLAN=17 ...                                     this one
@@ -100,9 +100,10 @@ public:
   struct Run {
     std::vector<float> bits;
     uint64_t peak = 0;
+    AddressFigures addresses;
   };
 
-  /// Two steps; `cap`: the budget of a planned run, 0: none and no services.
+  /// Five steps; `cap`: the budget of a planned run, 0: none and no services.
   Run train(const std::string &spec, uint64_t cap) const {
     DeviceRef device = Device::open(spec);
     SessionOptions options;
@@ -121,7 +122,7 @@ public:
       session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
     device->memory().resetPeak();
     Run run;
-    for (uint32_t step = 0; step < 2; ++step) {
+    for (uint32_t step = 0; step < 5; ++step) {
       std::vector<TensorMap> batches(microBatches);
       for (TensorMap &batch : batches)
         for (const Value &input : session.modules()[0].inputs())
@@ -129,6 +130,7 @@ public:
       run.bits.push_back(float(session.step(batches, 1e-2).loss));
     }
     run.peak = device->memory().peakBytes(Space::DeviceDram);
+    run.addresses = device->memory().addressFigures();
     for (const ParameterInfo &info : session.parameters())
       for (float value : values(session.parameter(info.key)))
         run.bits.push_back(value);
@@ -204,17 +206,23 @@ static size_t plan(const Graph &graph) {
 }
 
 static void train(const Graph &graph, int64_t seed) {
-  std::string device = "sim:dram=64MiB,pinned=64MiB,link=8GB/s,latency=1us,threads=1";
+  std::string rest = ",pinned=64MiB,link=8GB/s,latency=1us,threads=1";
   if (seed % (2 * trainedEvery) == 0)
-    device += ",adversarial=" + std::to_string(1 + seed);
-  StepTwin twin = graph.twin(virtualTwin(*Device::open(device)));
+    rest += ",adversarial=" + std::to_string(1 + seed);
+  std::string roomy = "sim:dram=64MiB" + rest;
+  StepTwin twin = graph.twin(virtualTwin(*Device::open(roomy)));
   ResidencyPlanner planner(twin.record());
-  Graph::Run free = graph.train(device, 0);
-  for (int i : {0, budgets / 2, budgets - 1}) {
-    uint64_t cap = budgetOf(planner, i);
-    Graph::Run run = graph.train(device, cap);
-    EXPECT_TRUE(sameBits(run.bits, free.bits)) << "cap " << cap << ": loss " << run.bits[0] << ", not " << free.bits[0];
+  uint64_t least = certify(twin, planner, 0).bytes;
+  uint64_t most = certified(twin, planner, planner.unconstrained(), 0).bytes;
+  Graph::Run free = graph.train(roomy, 0);
+  bool isThorough = std::getenv("SEGUE_PLANS");
+  for (int i = 0; i < budgets; i += isThorough ? 1 : budgets / 2 - 1) {
+    uint64_t cap = least + (most - least) * uint64_t(i) / (budgets - 1);
+    SCOPED_TRACE("cap " + std::to_string(cap));
+    Graph::Run run = graph.train("sim:dram=" + std::to_string(cap) + rest, cap);
+    EXPECT_TRUE(sameBits(run.bits, free.bits)) << "loss " << run.bits[0] << ", not " << free.bits[0];
     EXPECT_LE(run.peak, cap);
+    EXPECT_EQ(run.addresses.displaced, 0u) << run.addresses.lastDisplaced;
   }
 }
 
@@ -227,7 +235,7 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
     try {
       Graph graph(seed);
       canLeave += plan(graph);
-      if (only || seed % trainedEvery == 0) {
+      if (only || number || seed % trainedEvery == 0) {
         train(graph, seed);
         ++trained;
       }

@@ -67,6 +67,7 @@ protected:
   struct Run {
     std::vector<float> bits;
     uint64_t peak = 0;
+    AddressFigures addresses;
     /// Of Activation Stagehand and of Conductor, by step.
     std::vector<Json> activations, conductor;
   };
@@ -89,8 +90,14 @@ protected:
     return options;
   }
 
-  Run train(uint64_t capBytes, int steps = 4, size_t microBatches = 1) {
-    DeviceRef device = Device::open(GetParam());
+  /// A device that has so many bytes.
+  static DeviceRef deviceOf(uint64_t dramBytes) {
+    std::string spec = GetParam();
+    return Device::open(spec.replace(spec.find("dram=16MiB"), 10, "dram=" + std::to_string(dramBytes)));
+  }
+
+  Run train(uint64_t capBytes, int steps = 5, size_t microBatches = 1) {
+    DeviceRef device = deviceOf(capBytes ? capBytes : 16 << 20);
     std::filesystem::remove(telemetry);
     Session session(device, {{"deep", binary()}}, optionsFor(capBytes));
     for (const ParameterInfo &info : session.parameters())
@@ -109,6 +116,7 @@ protected:
     for (std::string line; std::getline(lines, line);)
       run.activations.push_back(Json::parse(line));
     run.peak = device->memory().peakBytes(Space::DeviceDram);
+    run.addresses = device->memory().addressFigures();
     for (const ParameterInfo &info : session.parameters())
       for (float value : values(session.parameter(info.key)))
         run.bits.push_back(value);
@@ -126,6 +134,17 @@ protected:
   ResidencyPlanner planner(size_t microBatches = 1) {
     StepTwin twin(virtualTwin(*Device::open(GetParam())), {{"deep", binary()}}, {}, microBatches);
     return ResidencyPlanner(twin.record());
+  }
+
+  /// The smallest cap that a plan keeps to, and one at which nothing need leave.
+  struct Caps {
+    uint64_t least, most;
+    uint64_t at(uint64_t part, uint64_t of) const { return least + (most - least) * part / of; }
+  };
+  Caps caps(size_t microBatches = 1) {
+    StepTwin twin(virtualTwin(*Device::open(GetParam())), {{"deep", binary()}}, {}, microBatches);
+    ResidencyPlanner planner(twin.record());
+    return {certify(twin, planner, 0).bytes, certified(twin, planner, planner.unconstrained(), 0).bytes};
   }
 };
 } // namespace
@@ -146,11 +165,17 @@ TEST_P(PlannedModeTest, ACapIsKeptAndChangesNoBit) {
       residents.push_back(gap);
   removeGaps(saved, residents);
   EXPECT_LT(least + 2 * layers * width * width * 4, ResidencyPlanner(saved).smallestBudget());
+  Caps caps = this->caps();
+  EXPECT_GE(caps.least, least);
+  EXPECT_LE(caps.least, least + least / 20) << "addresses waste more than a twentieth";
   for (uint64_t i = 0; i <= 4; ++i) {
-    uint64_t cap = least + (most - least) * i / 4;
+    uint64_t cap = caps.at(i, 4);
+    SCOPED_TRACE("cap " + std::to_string(cap));
     Run run = train(cap);
-    EXPECT_EQ(run.bits, free.bits) << "cap " << cap;
+    EXPECT_EQ(run.bits, free.bits);
     EXPECT_LE(run.peak, cap);
+    EXPECT_GT(run.addresses.placed, 0u);
+    EXPECT_EQ(run.addresses.displaced, 0u) << run.addresses.lastDisplaced;
   }
   EXPECT_GT(free.peak, least);
 }
@@ -286,12 +311,12 @@ TEST_P(PlannedModeTest, ADeviceTooSmallForTheFreeStepIsPlanned) {
 }
 
 TEST_P(PlannedModeTest, MicroBatchesAreOfThePlan) {
-  Run free = train(0, 3, 3);
-  ResidencyPlanner plans = planner(3);
-  uint64_t cap = (plans.smallestBudget() + plans.unconstrained().peakBytes) / 2;
-  Run run = train(cap, 3, 3);
+  Run free = train(0, 5, 3);
+  uint64_t cap = caps(3).at(1, 2);
+  Run run = train(cap, 5, 3);
   EXPECT_EQ(run.bits, free.bits);
   EXPECT_LE(run.peak, cap);
+  EXPECT_EQ(run.addresses.displaced, 0u) << run.addresses.lastDisplaced;
 }
 
 // What is trained lives in memory of the session: homes are written while the
@@ -326,9 +351,8 @@ TEST_P(PlannedModeTest, TrainedMemoryOfTheCallerIsCopied) {
 
 // What changes a parameter between two steps, and reads one, sees the last step.
 TEST_P(PlannedModeTest, EvaluatesSavesAndRestoresBetweenSteps) {
-  ResidencyPlanner plans = planner();
   auto play = [&](uint64_t capBytes) {
-    DeviceRef device = Device::open(GetParam());
+    DeviceRef device = deviceOf(capBytes ? capBytes : 16 << 20);
     Session session(device, {{"deep", binary()}}, optionsFor(capBytes));
     for (const ParameterInfo &info : session.parameters())
       session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
@@ -355,8 +379,7 @@ TEST_P(PlannedModeTest, EvaluatesSavesAndRestoresBetweenSteps) {
     std::filesystem::remove(file);
     return bits;
   };
-  uint64_t cap = (plans.smallestBudget() * 3 + plans.unconstrained().peakBytes) / 4;
-  EXPECT_EQ(play(cap), play(0));
+  EXPECT_EQ(play(caps().at(1, 4)), play(0));
 }
 
 // A device that says nothing of its speed is planned as a fast one; once steps
@@ -388,8 +411,8 @@ TEST_P(PlannedModeTest, PlansAgainWithMeasuredTimes) {
 // One line per step with the keys and the invariants of activation-stagehand.md.
 TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
   ResidencyPlanner plans = planner();
-  uint64_t cap = plans.smallestBudget();
-  const ResidencyPlan &plan = plans.plan(cap);
+  uint64_t cap = caps().least;
+  const ResidencyPlan &plan = plans.plan(plans.smallestBudget());
   // Saved tensors are activations; parameters, gradients and states are not.
   uint64_t left = 0, outBytes = 0, inBytes = 0;
   for (const Departure &departure : plan.away)
@@ -432,20 +455,22 @@ TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
 // Conductor knows the peaks of the plan: with one above its threshold it
 // suppresses speculation by the first block of backward, whatever is measured.
 TEST_P(PlannedModeTest, ConductorKnowsThePlannedPeaks) {
-  ResidencyPlanner plans = planner();
-  Run tight = train(plans.smallestBudget(), 1), wide = train(2 * plans.unconstrained().peakBytes, 1);
+  Caps caps = this->caps();
+  Run tight = train(caps.least, 1), wide = train(2 * caps.most, 1);
   auto suppressedAt = [](const Run &run) { return run.conductor[0]["suppressed_at"].get<std::string>(); };
   EXPECT_TRUE(suppressedAt(tight).starts_with("BACKWARD")) << tight.conductor[0].dump();
   EXPECT_TRUE(suppressedAt(wide).starts_with("OPTIMIZER")) << wide.conductor[0].dump();
 }
 
 TEST_P(PlannedModeTest, AnInfeasibleCapIsRefusedBeforeTheFirstStep) {
-  uint64_t least = planner().smallestBudget();
+  uint64_t least = caps().least;
   try {
-    train(least - 4096);
+    train(planner().smallestBudget() - 4096);
     FAIL() << "trained in less than the least";
   } catch (const Error &error) {
     EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
-    EXPECT_NE(std::string(error.what()).find("the smallest budget is"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the smallest budget is " + std::to_string(least) + " bytes"),
+              std::string::npos)
+        << error.what();
   }
 }

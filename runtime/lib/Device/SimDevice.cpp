@@ -54,6 +54,15 @@ public:
   void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
     ram_.give(space, data, bytes, alignment, lastUse);
   }
+  const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) override {
+    return ram_.reserve(space, ranges);
+  }
+  MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
+    if (faults_ && faults_->allocationFails())
+      return {};
+    return ram_.takeReserved(space, bytes, alignment, offset);
+  }
+  std::vector<AddressRange> freeRanges(Space space) const override { return ram_.freeRanges(space); }
   FreeMemory freeMemory(Space space) const override {
     return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
   }

@@ -134,25 +134,49 @@ MemoryBlock SimMemory::take(Space space, uint64_t bytes, uint32_t alignment, Lif
     return block;
   }
   auto found = region.arena->take(bytes, alignment);
-  if (!found)
-    return block;
+  return found ? finish(space, *found, bytes, alignment) : block;
+}
+
+MemoryBlock SimMemory::finish(Space space, const BestFitArena::Block &found, uint64_t bytes, uint32_t alignment) {
+  Region &region = this->region(space);
   // Zero bytes lie anywhere that is aligned.
-  std::byte *data = region.begin + found->offset;
+  std::byte *data = region.begin + found.offset;
   if (bytes == 0)
     data += -reinterpret_cast<uintptr_t>(data) & (alignment - 1);
   if (poisons_ && bytes) {
     try {
       requireUntouched(space, data, bytes);
     } catch (...) {
-      region.arena->give(found->offset, bytes, found->after);
+      region.arena->give(found.offset, bytes, found.after);
       throw;
     }
-    leaving_.push_back({data, bytes, found->after, newPattern, 0});
+    leaving_.push_back({data, bytes, found.after, newPattern, 0});
     settleLocked();
   }
+  MemoryBlock block;
   block.data = data;
-  block.after = found->after;
+  block.after = found.after;
   return block;
+}
+
+const std::byte *SimMemory::reserve(Space space, std::span<const AddressRange> ranges) {
+  std::lock_guard lock(mutex_);
+  Region &region = this->region(space);
+  return region.arena && region.arena->reserve({ranges.begin(), ranges.end()}) ? region.begin : nullptr;
+}
+
+MemoryBlock SimMemory::takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) {
+  std::lock_guard lock(mutex_);
+  settleLocked();
+  Region &region = this->region(space);
+  auto found = region.arena ? region.arena->takeReserved(bytes, alignment, offset) : std::nullopt;
+  return found ? finish(space, *found, bytes, alignment) : MemoryBlock();
+}
+
+std::vector<AddressRange> SimMemory::freeRanges(Space space) const {
+  std::lock_guard lock(mutex_);
+  const Region &region = regions_[uint8_t(space)];
+  return region.arena ? region.arena->freeRanges() : std::vector<AddressRange>();
 }
 
 void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept {

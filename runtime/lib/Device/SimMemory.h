@@ -59,6 +59,10 @@ public:
   /// Null data if no range holds it. With an adversary, throws UseAfterFree if
   /// the block was written after it had been freed.
   MemoryBlock take(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime);
+  /// As Device::reserveMemory, takeReserved and freeRanges: of device_dram.
+  const std::byte *reserve(Space space, std::span<const AddressRange> ranges);
+  MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset);
+  std::vector<AddressRange> freeRanges(Space space) const;
   void give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept;
 
   /// True for addresses in device_dram and device_l1.
@@ -99,6 +103,8 @@ private:
     uint32_t heapAlignment;
   };
 
+  /// What the arena found as a block; throws UseAfterFree as `take` does.
+  MemoryBlock finish(Space space, const BestFitArena::Block &found, uint64_t bytes, uint32_t alignment);
   MemoryBlock takeL1(uint64_t bytes, uint32_t alignment, Lifetime lifetime);
   Region &region(Space space) { return regions_[uint8_t(space)]; }
   bool isDone(const Fence &fence) const;

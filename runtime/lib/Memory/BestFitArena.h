@@ -18,6 +18,9 @@
 //   auto block = arena.take(4096, 512);             // nullopt: no range holds it
 //   arena.give(block->offset, 4096, lastUse);
 //
+// Ranges can be set aside: `take` leaves them alone, and `takeReserved` serves from
+// them, also at an offset that the caller has chosen.
+//
 // Exact: a block takes its bytes and no more; what alignment leaves before it
 // stays free. Not thread-safe.
 //
@@ -49,6 +52,16 @@ public:
   /// bytes always fit and take nothing.
   std::optional<Block> take(uint64_t bytes, uint64_t alignment);
 
+  /// Sets ranges aside (ascending, disjoint) in the place of those before. False, and
+  /// nothing changes, if one of them is not free.
+  bool reserve(std::vector<AddressRange> ranges);
+
+  /// A block in what was set aside: at `offset`, or the best fit.
+  std::optional<Block> takeReserved(uint64_t bytes, uint64_t alignment, std::optional<uint64_t> offset);
+
+  /// Set aside or not; ascending, as long as can be.
+  std::vector<AddressRange> freeRanges() const;
+
   /// Takes a block back: its offset and bytes.
   void give(uint64_t offset, uint64_t bytes, const Fence &lastUse) noexcept;
 
@@ -63,16 +76,28 @@ private:
   using Ranges = std::map<uint64_t, Range>;              // by offset
   using Sizes = std::set<std::pair<uint64_t, uint64_t>>; // bytes, offset
 
+  /// Free ranges, by offset and by size. Two zones: what is anybody's, and what was
+  /// set aside; ranges of different zones do not merge.
+  struct Zone {
+    Ranges ranges;
+    Sizes sizes;
+  };
+
+  Zone &zoneOf(uint64_t offset);
   void keepSpareNodes();
-  void insert(uint64_t offset, uint64_t bytes, const Fence &after) noexcept;
-  void remove(Ranges::iterator range) noexcept;
+  void insert(Zone &zone, uint64_t offset, uint64_t bytes, const Fence &after) noexcept;
+  void remove(Zone &zone, Ranges::iterator range) noexcept;
+  std::optional<Block> takeFrom(Zone &zone, uint64_t bytes, uint64_t alignment);
+  /// The bytes from `offset` on of a free range that holds them.
+  Block carve(Zone &zone, Ranges::iterator range, uint64_t offset, uint64_t bytes);
 
   uint64_t capacity_, origin_;
   uint64_t freeBytes_ = 0, liveBlocks_ = 0;
-  Ranges ranges_;
-  Sizes sizes_;
+  Zone free_, reserved_;
+  std::vector<AddressRange> reservedRanges_;
   /// Nodes for ranges to come, so that giving back never allocates: there are
-  /// at most as many free ranges as blocks, and one.
+  /// at most as many free ranges as blocks, and one, and two for each range that
+  /// was set aside.
   std::vector<Ranges::node_type> spareRanges_;
   std::vector<Sizes::node_type> spareSizes_;
 };

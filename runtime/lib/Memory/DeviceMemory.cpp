@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Memory/DeviceMemory.h"
+#include "AddressFollower.h"
 #include "segue/runtime/Device/Device.h"
 #include <algorithm>
 #include <cstdio>
@@ -90,6 +91,7 @@ OutOfMemory::OutOfMemory(Report report)
 //===----------------------------------------------------------------------===//
 
 DeviceMemory::DeviceMemory(Device &device) : device_(device) {}
+DeviceMemory::~DeviceMemory() = default;
 
 /// The spaces are the derived device's to know, so not before it is built.
 void DeviceMemory::loadCapacities() {
@@ -108,38 +110,98 @@ void DeviceMemory::touch(Usage &usage, Account &account) {
   }
 }
 
-MemoryBlock DeviceMemory::tryAllocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner,
-                                      Lifetime lifetime) {
+/// Where the plan has it; of what is not planned, beside the plan's ranges, or, if
+/// there is no room, in what is free of them. Who is not of the plan gets nothing of
+/// its ranges while a step goes by it.
+MemoryBlock DeviceMemory::takeRaw(Usage &usage, Space space, uint64_t bytes, uint32_t alignment, OwnerId owner,
+                                  Lifetime lifetime, uint64_t taken, Occupied occupied, bool *isOccupied) {
+  bool fitsBudget = fits(usage.budget, usage.live, taken);
+  if (!follower_ || space != Space::DeviceDram || !bytes)
+    return fitsBudget ? device_.takeMemory(space, bytes, alignment, lifetime) : MemoryBlock();
+  bool isAsked = follower_->isAsked();
+  if (isAsked && fitsBudget) {
+    auto takeAt = [&](const AddressPlan::Block &block) {
+      return device_.takeReserved(space, bytes, alignment, block.offset);
+    };
+    MemoryBlock block;
+    const AddressPlan::Block *planned = follower_->next(owner, bytes);
+    if (planned && !(block = takeAt(*planned)).data && occupied == Occupied::Tell) {
+      *isOccupied = true;
+      return {};
+    }
+    if (!block.data)
+      follower_->elsewhere(owner, bytes, [&](const auto &other) { return (block = takeAt(other)).data != nullptr; });
+    if (block.data) {
+      follower_->advance(owner);
+      ++addressFigures_.placed;
+      return block;
+    }
+  }
+  MemoryBlock block;
+  if (fits(usage.budget, usage.live - liveInPlan_ + plannedBytes_, taken))
+    block = device_.takeMemory(space, bytes, alignment, lifetime);
+  if (!block.data && fitsBudget && (!isAsked || follower_->knows(owner)) &&
+      (block = device_.takeReserved(space, bytes, alignment, std::nullopt)).data) {
+    block.account = lentBit;
+    lentBytes_ += taken;
+  }
+  if (isAsked && block.data) {
+    bool isKnown = follower_->next(owner, bytes) != nullptr;
+    follower_->advance(owner);
+    ++addressFigures_.displaced;
+    addressFigures_.lastDisplaced = inMiB(bytes) + " for " + owners_[owner].str() +
+                                    (isKnown ? ": its address is held by others" : ": the plan has no such block");
+  }
+  return block;
+}
+
+MemoryBlock DeviceMemory::attempt(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime,
+                                  Occupied occupied, bool *isOccupied) {
   uint64_t taken = device_.takenBytes(space, bytes, alignment);
   std::lock_guard lock(mutex_);
   loadCapacities();
   Usage &usage = usage_[uint8_t(space)];
-  if (!fits(usage, taken))
-    return {};
-  MemoryBlock block = device_.takeMemory(space, bytes, alignment, lifetime);
+  MemoryBlock block = takeRaw(usage, space, bytes, alignment, owner, lifetime, taken, occupied, isOccupied);
   if (!block.data)
     return {};
-  block.account = owner * maxPhases + phase_;
-  if (usage.accounts.size() <= block.account)
-    usage.accounts.resize(block.account + 1);
-  Account &account = usage.accounts[block.account];
+  uint32_t number = owner * maxPhases + phase_;
+  block.account |= number;
+  if (usage.accounts.size() <= number)
+    usage.accounts.resize(number + 1);
+  Account &account = usage.accounts[number];
   touch(usage, account);
   account.live += taken;
   account.peak = std::max(account.peak, account.live);
   ++account.blocks;
   usage.live += taken;
+  if (bytes && isPlanned(space, block.data))
+    liveInPlan_ += taken;
   if (usage.live > usage.peak) {
     usage.peak = usage.live;
     ++usage.peakNumber;
   }
+  if (watcher_ && space == Space::DeviceDram && bytes)
+    watcher_->onTaken(block.data, bytes, alignment, owner);
   return block;
+}
+
+MemoryBlock DeviceMemory::tryAllocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner,
+                                      Lifetime lifetime) {
+  return attempt(space, bytes, alignment, owner, lifetime, Occupied::GoElsewhere);
 }
 
 MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime) {
   if (!device_.hasSpace(space))
     throw Error(ErrorCode::Unsupported,
                 "device \"" + device_.name() + "\" has no space " + std::string(segue::name(space)));
-  MemoryBlock block = tryAllocate(space, bytes, alignment, owner, lifetime);
+  bool isOccupied;
+  MemoryBlock block;
+  do {
+    isOccupied = false;
+    block = attempt(space, bytes, alignment, owner, lifetime, Occupied::Tell, &isOccupied);
+  } while (isOccupied && awaitRoom_ && awaitRoom_());
+  if (isOccupied)
+    block = tryAllocate(space, bytes, alignment, owner, lifetime);
   if (block.data)
     return block;
 
@@ -166,9 +228,15 @@ void DeviceMemory::free(Space space, void *data, uint64_t bytes, uint32_t alignm
                         const Fence &lastUse) noexcept {
   uint64_t taken = device_.takenBytes(space, bytes, alignment);
   std::lock_guard lock(mutex_);
+  if (watcher_ && space == Space::DeviceDram && bytes)
+    watcher_->onGiven(data);
+  if (bytes && isPlanned(space, data)) {
+    liveInPlan_ -= taken;
+    lentBytes_ -= accountNumber & lentBit ? taken : 0;
+  }
   device_.giveMemory(space, data, bytes, alignment, lastUse);
   Usage &usage = usage_[uint8_t(space)];
-  Account &account = usage.accounts[accountNumber];
+  Account &account = usage.accounts[accountNumber & ~lentBit];
   touch(usage, account);
   account.live -= taken;
   --account.blocks;
@@ -228,15 +296,91 @@ DeviceMemory::RoomMakerHandle DeviceMemory::addRoomMaker(std::string name, int r
 }
 
 //===----------------------------------------------------------------------===//
+// Certified addresses
+//===----------------------------------------------------------------------===//
+
+bool DeviceMemory::isPlanned(Space space, const void *data) const {
+  return follower_ && space == Space::DeviceDram &&
+         follower_->contains(uint64_t(static_cast<const std::byte *>(data) - planOrigin_));
+}
+
+bool DeviceMemory::followAddresses(AddressPlan plan, std::function<bool()> awaitRoom) {
+  std::vector<OwnerId> owners;
+  for (const AddressPlan::Line &line : plan.lines)
+    owners.push_back(intern(line.owner));
+  std::lock_guard lock(mutex_);
+  const std::byte *origin = device_.reserveMemory(Space::DeviceDram, plan.ranges);
+  if (!origin)
+    return false;
+  planOrigin_ = origin;
+  plannedBytes_ = plan.bytes();
+  liveInPlan_ = lentBytes_ = 0;
+  follower_ = std::make_unique<AddressFollower>(std::move(plan), owners);
+  awaitRoom_ = std::move(awaitRoom);
+  addressFigures_ = {};
+  return true;
+}
+
+void DeviceMemory::forgetAddresses() {
+  std::lock_guard lock(mutex_);
+  if (!follower_)
+    return;
+  device_.reserveMemory(Space::DeviceDram, {});
+  follower_.reset();
+  awaitRoom_ = nullptr;
+  plannedBytes_ = liveInPlan_ = lentBytes_ = 0;
+}
+
+void DeviceMemory::restartAddresses() {
+  std::lock_guard lock(mutex_);
+  if (follower_)
+    follower_->restart();
+}
+
+void DeviceMemory::beginPlannedStep() {
+  std::lock_guard lock(mutex_);
+  if (follower_)
+    follower_->beginStep();
+}
+
+void DeviceMemory::endPlannedStep() {
+  std::lock_guard lock(mutex_);
+  if (follower_)
+    follower_->endStep();
+}
+
+uint64_t DeviceMemory::lentBytes() const {
+  std::lock_guard lock(mutex_);
+  return lentBytes_;
+}
+
+AddressFigures DeviceMemory::addressFigures() const {
+  std::lock_guard lock(mutex_);
+  return addressFigures_;
+}
+
+void DeviceMemory::watch(MemoryWatcher *watcher) {
+  std::lock_guard lock(mutex_);
+  watcher_ = watcher;
+}
+
+//===----------------------------------------------------------------------===//
 // The books
 //===----------------------------------------------------------------------===//
 
 OwnerId DeviceMemory::intern(const MemoryOwner &owner) {
+  if (owner == MemoryOwner{})
+    return 0;
   std::lock_guard lock(mutex_);
   auto [it, isNew] = ownerIds_.try_emplace(owner, OwnerId(owners_.size()));
   if (isNew)
     owners_.push_back(owner);
   return it->second;
+}
+
+MemoryOwner DeviceMemory::owner(OwnerId id) const {
+  std::lock_guard lock(mutex_);
+  return owners_[id];
 }
 
 void DeviceMemory::setPhase(std::string_view phase) {

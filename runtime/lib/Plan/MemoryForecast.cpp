@@ -32,17 +32,18 @@ MemoryForecast::MemoryForecast(const Device &device, std::vector<SessionModule> 
       smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {}
 
 StepForecast MemoryForecast::forecast(std::string what, const ResidencyPlan &plan) {
-  return {std::move(what), &plan, twin_.play(planner_.profile(), plan)};
+  CertifiedPlan found = certified(twin_, planner_, plan, /*bytes=*/0);
+  return {std::move(what), &plan, std::move(found.played), found.bytes};
 }
 
 StepForecast MemoryForecast::forBudget(uint64_t bytes) {
   CertifiedPlan found = certify(twin_, planner_, bytes);
-  if (found.played.peakBytes > bytes)
+  if (found.bytes > bytes)
     throw errorOf({.askedBytes = bytes,
-                   .smallestBytes = std::max(planner_.smallestBudget(), found.played.peakBytes),
+                   .smallestBytes = found.bytes,
                    .setBy = planner_.profile().events[planner_.tightestEvent()],
                    .held = found.played.holders});
-  return {"budget " + sizeText(bytes), found.plan, std::move(found.played)};
+  return {"budget " + sizeText(bytes), found.plan, std::move(found.played), found.bytes};
 }
 
 std::string MemoryForecast::setBy() const { return text(planner_.profile().events[planner_.tightestEvent()]); }
@@ -87,7 +88,8 @@ Json MemoryForecast::json(const StepForecast &step) const {
                    {"host_peak_bytes", step.plan->hostPeakBytes},
                    {"unpinned", step.played.unpinned}};
   return {{"what", step.what},
-          {"peak_bytes", step.played.peakBytes},
+          {"peak_bytes", step.bytes},
+          {"live_bytes", step.played.peakBytes},
           {"peaks", std::move(peaks)},
           {"seconds", step.played.seconds},
           {"added", step.played.seconds / unconstrained_.played.seconds - 1},
@@ -95,7 +97,7 @@ Json MemoryForecast::json(const StepForecast &step) const {
 }
 
 Json MemoryForecast::json(std::span<const StepForecast> steps) const {
-  Json json{{"device", twin_.spec()}, {"smallest_budget_bytes", planner_.smallestBudget()},
+  Json json{{"device", twin_.spec()}, {"smallest_budget_bytes", smallest_.bytes},
             {"set_by", setBy()},      {"held_at_smallest", Json::array()},
             {"plans", Json::array()}, {"can_leave", Json::array()}};
   for (const MemoryHolder &holder : heldAtSmallest())

@@ -83,6 +83,16 @@ void ResidentTensors::dropUnlessArriving(Entry &entry) {
     entry.device = Tensor();
 }
 
+/// What is needed again while its copy home is under way.
+void ResidentTensors::stay(Entry &entry) {
+  if (!entry.isLeaving || std::exchange(entry.stays, true) || !isPlaced_ || entry.device.storage()->failure())
+    return;
+  TransferOptions options;
+  options.owner = entry.owner;
+  options.isPlanned = true;
+  entry.device = device_->transfer().copyTo(device_, entry.device, entry.there, options);
+}
+
 Tensor ResidentTensors::bring(const Tensor &home, const Value &value, bool isWritten, bool mustArrive) {
   poll();
   Entry &entry = entries_[idOf(home)];
@@ -95,6 +105,7 @@ Tensor ResidentTensors::bring(const Tensor &home, const Value &value, bool isWri
     dropUnlessArriving(entry);
     if (!entry.device)
       fetch(entry);
+    stay(entry);
     if (!mustArrive)
       break;
     device_->wait(entry.device.storage()->writes());
@@ -104,7 +115,6 @@ Tensor ResidentTensors::bring(const Tensor &home, const Value &value, bool isWri
     if (tries == mostFetches || entry.isChanged)
       throw failure->within("\"" + value.name + "\" lives on the host and could not be brought to the device");
   }
-  entry.stays = entry.isLeaving;
   entry.isChanged |= isWritten;
   return entry.device;
 }
@@ -115,9 +125,9 @@ void ResidentTensors::fetch(Id id) {
     return;
   Entry &entry = found->second;
   dropUnlessArriving(entry);
-  entry.stays = entry.isLeaving;
   if (!entry.device)
     fetch(entry);
+  stay(entry);
 }
 
 Tensor ResidentTensors::take(Id id) {
@@ -127,6 +137,7 @@ Tensor ResidentTensors::take(Id id) {
   dropUnlessArriving(found->second);
   if (!found->second.device)
     fetch(found->second);
+  stay(found->second);
   Tensor device = std::move(found->second.device);
   entries_.erase(found);
   return device;
@@ -188,6 +199,13 @@ void ResidentTensors::awaitOldest() {
   if (auto found = entries_.find(leaving_.front()); found != entries_.end() && found->second.isLeaving)
     device_->wait(found->second.home.storage()->writes());
   poll();
+}
+
+bool ResidentTensors::awaitDeparture() {
+  if (leaving_.empty())
+    return false;
+  awaitOldest();
+  return true;
 }
 
 void ResidentTensors::settle() {

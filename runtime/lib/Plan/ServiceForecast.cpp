@@ -133,19 +133,20 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
     const StepProfile &profile = planner.profile();
     std::vector<uint64_t> peaks;
     if (isPlanned) {
-      auto [found, played] = certify(twin, planner, cap);
-      if (played.peakBytes > cap && ring && ring->slots > twin.weights()->leastSlots()) {
+      CertifiedPlan found = certify(twin, planner, cap);
+      const StepTwin::Played &played = found.played;
+      if (found.bytes > cap && ring && ring->slots > twin.weights()->leastSlots()) {
         --ring->slots; // as a session does
         continue;
       }
-      if (played.peakBytes > cap)
+      if (found.bytes > cap)
         throw errorOf({.askedBytes = cap,
-                       .smallestBytes = std::max(planner.smallestBudget(), played.peakBytes),
+                       .smallestBytes = found.bytes,
                        .setBy = profile.events[planner.tightestEvent()],
                        .held = played.holders});
-      const ResidencyPlan &plan = *found;
+      const ResidencyPlan &plan = *found.plan;
       peaks = plan.curve;
-      result["peak_bytes"] = played.peakBytes;
+      result["peak_bytes"] = found.bytes;
       result["seconds"] = played.seconds;
       result["activation_stagehand"] = {{"mode", "planned"},
                                         {"spilled", played.left},

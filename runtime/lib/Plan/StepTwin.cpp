@@ -10,6 +10,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/StepRecorder.h"
+#include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/PlannedActivations.h"
 #include <algorithm>
@@ -155,11 +156,14 @@ struct StepTwin::State {
   ForwardEvents<> sink;
   std::string spec;
   DeviceRef device;
+  std::optional<AllocationTrace> trace;
   /// Brings what lives on the host; the session refers to it.
   std::optional<PlannedActivations> activations;
   std::optional<WithWeights> weights;
   std::optional<Session> session;
   std::vector<TensorMap> batches;
+  /// What the last step gave.
+  StepResult last;
   LinkSpeed link;
 
   void step(EventSink *now) {
@@ -168,11 +172,14 @@ struct StepTwin::State {
       weights->target = now;
       sink.target = &*weights;
     }
-    session->step(batches, 1e-3);
+    last = session->step(batches, 1e-3);
     sink.target = nullptr;
     device->drain();
   }
 };
+
+/// Steps after the second that are played until they repeat.
+static constexpr int mostSteps = 4;
 
 /// `spec` with as much device_dram as any step may want.
 static std::string withRoom(std::string_view spec) {
@@ -223,6 +230,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
     : state_(std::make_unique<State>()) {
   State &state = *state_;
   state.device = Device::open(withRoom(spec));
+  state.trace.emplace(state.device->memory());
   state.spec = spec;
   if (state.device->hasBytes())
     throw Error(ErrorCode::InvalidArgument,
@@ -240,6 +248,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
   std::vector<Wire> wires = options.wires;
   state.session.emplace(state.device, std::move(modules), std::move(options));
   state.session->allocateParameters();
+  preparePrograms(state.device, state.session->modules());
   state.batches.assign(microBatches, batchWithoutValues(state.device, state.session->modules(), wires));
 }
 
@@ -277,33 +286,63 @@ StepProfile StepTwin::record() {
   for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
     everything.away.push_back({gap, profile.gaps[gap].needed});
   std::ranges::stable_sort(everything.away, {}, &Departure::returns);
-  std::vector<uint32_t> held = play(profile, everything).heldElsewhere;
+  begin(profile, everything);
+  for (int step = 0; step < 2; ++step) // what is where when a step begins is the doing of the step before
+    state.step(&*state.activations);
+  std::vector<uint32_t> held = state.activations->heldElsewhere();
   std::ranges::sort(held);
   removeGaps(profile, std::move(held));
   return profile;
 }
 
+/// As a plan is begun: what lives on the host is there, and nothing is kept to be
+/// used again.
+void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
+  State &state = *state_;
+  state.activations->follow(profile, plan);
+  state.activations->residents().settle();
+  state.last = {};
+  state.device->drain();
+  dropCaches(*state.device);
+}
+
 StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan) {
-  Device &device = *state_->device;
-  PlannedActivations &activations = *state_->activations;
-  activations.follow(profile, plan);
-  // What is where when a step begins is the doing of the step before.
-  state_->step(&activations);
+  State &state = *state_;
+  Device &device = *state.device;
+  PlannedActivations &activations = *state.activations;
+  begin(profile, plan);
+  state.trace->begin();
+  state.trace->beginStep();
+  state.step(&activations);
+  state.trace->beginStep();
   PlannedActivations::Counts before = activations.counts();
   PeaksByPhase peaks(device, &activations);
   double begin = device.seconds();
-  state_->step(&peaks);
+  state.step(&peaks);
   peaks.close();
   const PlannedActivations::Counts &counts = activations.counts();
-  return {.peakBytes = peaks.peakBytes,
-          .peaks = std::move(peaks.peaks),
-          .seconds = device.seconds() - begin,
-          .holders = std::move(peaks.holders),
-          .left = counts.left - before.left,
-          .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
-          .fetchedLate = counts.fetchedLate - before.fetchedLate,
-          .unpinned = counts.unpinned - before.unpinned,
-          .heldElsewhere = activations.heldElsewhere()};
+  Played played{.peakBytes = peaks.peakBytes,
+                .peaks = std::move(peaks.peaks),
+                .seconds = device.seconds() - begin,
+                .holders = std::move(peaks.holders),
+                .left = counts.left - before.left,
+                .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
+                .fetchedLate = counts.fetchedLate - before.fetchedLate,
+                .unpinned = counts.unpinned - before.unpinned};
+  for (int more = 0; more < mostSteps && (more == 0 || !state.trace->repeats()); ++more) {
+    state.trace->beginStep();
+    state.step(&activations);
+  }
+  played.heldElsewhere = activations.heldElsewhere();
+  played.allocations = state.trace->end();
+  return played;
+}
+
+void preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
+  for (const Module &module : modules)
+    for (const char *name : {"forward", "backward", "grad_norm", "optimizer"})
+      if (const Program *program = module.find(name))
+        Executor(device, *program);
 }
 
 void dropCaches(Device &device) {
@@ -320,6 +359,7 @@ uint64_t StepTwin::restBytes() {
   Device &device = *state.device;
   state.activations->residents().leaveAll();
   state.activations->residents().settle();
+  state.last = {};
   device.drain();
   dropCaches(device);
   uint64_t bytes = device.memory().liveBytes(Space::DeviceDram);
@@ -354,16 +394,46 @@ bool StepTwin::runsWithin(const StepProfile &profile, const ResidencyPlan &plan,
   }
 }
 
-CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes) {
-  for (uint64_t target = bytes; target >= planner.smallestBudget();) {
-    const ResidencyPlan &plan = planner.plan(target);
-    StepTwin::Played played = twin.play(planner.profile(), plan);
-    if (played.peakBytes <= bytes)
-      return {&plan, std::move(played)};
-    target = plan.peakBytes - std::min(plan.peakBytes, played.peakBytes - bytes);
+CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const ResidencyPlan &plan, uint64_t bytes,
+                        const FreeRoom *room) {
+  CertifiedPlan certified{.plan = &plan, .played = twin.play(planner.profile(), plan)};
+  const StepAllocations &steps = certified.played.allocations;
+  FreeRoom empty{{{steps.bytesBefore, uint64_t(1) << 60}}, steps.bytesBefore};
+  auto pack = [&](const FreeRoom &room) {
+    certified.addresses = packAddresses(steps, room.ranges, bytes - std::min(bytes, room.liveBytes));
+    if (!certified.addresses)
+      return;
+    // What lies between, too small to be of use, is lost.
+    const std::vector<AddressRange> &ranges = certified.addresses->ranges;
+    uint64_t between = 0, end = ranges.empty() ? 0 : ranges.back().end();
+    for (const AddressRange &range : room.ranges)
+      between += std::min(end, range.end()) - std::min(end, range.begin);
+    certified.bytes = room.liveBytes + std::max(between, certified.addresses->bytes());
+  };
+  pack(room ? *room : empty);
+  if (certified.addresses)
+    return certified;
+  // Without addresses, it is what the budget must be at least.
+  if (room && steps.repeats()) {
+    pack(empty);
+    certified.addresses.reset();
+    certified.bytes += room->liveBytes - std::min(room->liveBytes, steps.bytesBefore);
+    certified.bytes = std::max(certified.bytes, bytes + 1);
+  } else {
+    certified.bytes = certified.played.peakBytes;
   }
-  const ResidencyPlan &least = planner.plan(planner.smallestBudget());
-  return {&least, twin.play(planner.profile(), least)};
+  return certified;
+}
+
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room) {
+  for (uint64_t target = bytes; target >= planner.smallestBudget();) {
+    CertifiedPlan found = certified(twin, planner, planner.plan(target), bytes, room);
+    if (found.bytes <= bytes)
+      return found;
+    uint64_t planned = found.plan->peakBytes;
+    target = planned - std::min(planned, found.bytes - bytes);
+  }
+  return certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
 }
 
 } // namespace segue::inline runtime

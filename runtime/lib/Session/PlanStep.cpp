@@ -40,31 +40,32 @@ static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Spa
 
 void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
   WeightStreamer *weights = services.weights();
+  Device &device = *step.device;
+  preparePrograms(step.device, step.modules);
   for (;;) {
     StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0);
     StepProfile profile = twin.record();
     if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
       profile = std::move(*timed);
     ResidencyPlanner planner(std::move(profile));
-    services.residents()->leaveAll(); // the plan says what of them is there
-    services.residents()->settle();
-    uint64_t live = liveBytes(*step.device), twinLive = liveBytes(*twin.device());
-    uint64_t others = live > twinLive ? live - twinLive : 0;
-    if (weights)
-      others += weights->stagingBytes(/*anyForm=*/services.precision() != nullptr);
-    uint64_t budget = step.device->memory().budget(Space::DeviceDram), left = budget > others ? budget - others : 0;
-    CertifiedPlan found = certify(twin, planner, left);
-    if (found.played.peakBytes <= left)
-      return services.follow(planner.profile(), *found.plan);
-    uint64_t smallest = std::max(planner.smallestBudget(), found.played.peakBytes) + others;
+    services.beginAgain(); // the plan says what is there when a step begins
+    dropCaches(device);
+    FreeRoom room{device.freeRanges(Space::DeviceDram), liveBytes(device)};
+    uint64_t staging = weights ? weights->stagingBytes(/*anyForm=*/services.precision() != nullptr) : 0;
+    uint64_t budget = device.memory().budget(Space::DeviceDram), left = budget - std::min(budget, staging);
+    CertifiedPlan found = certify(twin, planner, left, &room);
+    if (found.bytes <= left)
+      return services.follow(planner.profile(), *found.plan, std::move(found.addresses));
+    uint64_t smallest = found.bytes + staging;
     // The ring took what there was; with fewer slots it is slower.
     if (weights && weights->makeRoom(smallest - budget))
       continue;
+    uint64_t twinBytes = found.played.allocations.bytesBefore;
     throw errorOf({.askedBytes = budget,
                    .smallestBytes = smallest,
                    .setBy = planner.profile().events[planner.tightestEvent()],
                    .held = found.played.holders,
-                   .othersBytes = others});
+                   .othersBytes = staging + room.liveBytes - std::min(room.liveBytes, twinBytes)});
   }
 }
 

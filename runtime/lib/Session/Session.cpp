@@ -14,6 +14,7 @@
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/StepTwin.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -186,6 +187,11 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
     plannedFor = microBatches;
     plannedSlots = slots;
     return;
+  }
+  // What evaluations have left behind in the place of the plan goes, or is planned around.
+  if (isPlanned && device->memory().lentBytes()) {
+    dropCaches(*device);
+    isPlanned = !device->memory().lentBytes();
   }
   std::optional<MeasuredStep> measured = services->takeMeasured();
   if (isPlanned && !measured)

@@ -125,3 +125,37 @@ TEST(BestFitArenaTest, RandomUseKeepsTheBooks) {
   for (unsigned seed = 0; seed < 8; ++seed)
     EXPECT_EQ(play(seed), play(seed)) << "seed " << seed;
 }
+
+// What is set aside serves takeReserved alone, also at a given offset; blocks that lay
+// there before go back to whom their bytes belong then.
+TEST(BestFitArenaTest, SetsRangesAside) {
+  BestFitArena arena(1000);
+  EXPECT_EQ(arena.take(100, 1)->offset, 0u);
+  EXPECT_FALSE(arena.reserve({{50, 100}})) << "part of it is taken";
+  ASSERT_TRUE(arena.reserve({{200, 300}, {600, 100}}));
+  EXPECT_EQ(arena.freeRanges(), (std::vector<AddressRange>{{100, 900}}));
+  EXPECT_EQ(arena.freeMemory().bytes, 900u);
+  EXPECT_EQ(arena.take(150, 1)->offset, 700u) << "nothing that is set aside";
+  EXPECT_EQ(arena.take(301, 1), std::nullopt);
+  EXPECT_EQ(arena.takeReserved(40, 1, 230)->offset, 230u);
+  EXPECT_EQ(arena.takeReserved(1, 1, 269), std::nullopt) << "it is taken";
+  EXPECT_EQ(arena.takeReserved(30, 1, 200)->offset, 200u);
+  EXPECT_EQ(arena.takeReserved(1, 1, 550), std::nullopt) << "it is not set aside";
+  EXPECT_EQ(arena.takeReserved(60, 1, 640)->offset, 640u);
+  EXPECT_EQ(arena.takeReserved(61, 1, 640), std::nullopt);
+  EXPECT_EQ(arena.takeReserved(2, 16, 610), std::nullopt) << "it is not aligned";
+  EXPECT_EQ(arena.takeReserved(35, 1, std::nullopt)->offset, 600u) << "the best fit";
+  arena.give(230, 40, {});
+  EXPECT_EQ(arena.takeReserved(270, 1, 230)->offset, 230u) << "what was given back there is set aside still";
+  ASSERT_TRUE(arena.reserve({}));
+  arena.give(200, 30, {});
+  arena.give(230, 270, {});
+  EXPECT_EQ(arena.take(300, 1)->offset, 100u) << "with its neighbours";
+  arena.give(600, 35, {});
+  arena.give(640, 60, {});
+  arena.give(700, 150, {});
+  arena.give(100, 300, {});
+  arena.give(0, 100, {});
+  EXPECT_EQ(arena.freeMemory().ranges, 1u);
+  EXPECT_EQ(arena.freeMemory().bytes, 1000u);
+}

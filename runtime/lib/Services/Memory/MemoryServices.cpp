@@ -402,9 +402,15 @@ void MemoryServices::prepare(const RehearsedStep &step) {
     impl_->activation->prepare(step);
 }
 
-void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+void MemoryServices::beginAgain() {
   if (impl_->planned)
-    impl_->planned->follow(profile, plan);
+    impl_->planned->beginAgain();
+}
+
+void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan,
+                            std::optional<AddressPlan> addresses) {
+  if (impl_->planned)
+    impl_->planned->follow(profile, plan, std::move(addresses));
 }
 
 std::optional<MeasuredStep> MemoryServices::takeMeasured() {

@@ -50,6 +50,7 @@ PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandCon
 }
 
 PlannedActor::~PlannedActor() {
+  context_.device->memory().forgetAddresses();
   if (!context_.conductor.isEnabled())
     return;
   for (uint64_t id : reservations_)
@@ -107,7 +108,14 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<co
   return blocks;
 }
 
-void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+void PlannedActor::beginAgain() {
+  activations_.residents().leaveAll();
+  activations_.residents().settle();
+  context_.device->memory().restartAddresses();
+}
+
+void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
+                          std::optional<AddressPlan> addresses) {
   // Saved tensors while they are away, and the homes of all that comes by block.
   uint64_t pinned = plan.hostPeakBytes;
   for (const Resident &resident : profile.residents)
@@ -122,6 +130,13 @@ void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan)
     throw ConfigError(conductorSection, "pinned_cap_mb", rule, rule);
   }
   activations_.follow(profile, plan);
+  DeviceMemory &memory = context_.device->memory();
+  memory.forgetAddresses();
+  bool isPlaced = addresses && memory.followAddresses(std::move(*addresses), [this] {
+    return activations_.residents().awaitDeparture();
+  });
+  activations_.residents().setPlaced(isPlaced);
+  toldDisplaced_ = 0;
   profile_ = profile;
   context_.conductor.setPlan(plannedBlocks(profile, plan.curve, plan.away));
 }
@@ -138,6 +153,8 @@ void PlannedActor::onPhase(Phase phase) {
   meter_.see();
   if (phase != Phase::StepEnd)
     return;
+  context_.device->memory().endPlannedStep();
+  tellDisplaced();
   clock_.endStep();
   write(/*aborted=*/false);
 }
@@ -177,15 +194,28 @@ void PlannedActor::onRestore(const Program &program, uint32_t input, Tensor &sav
 }
 
 void PlannedActor::beginStep(int64_t step) {
+  context_.device->memory().beginPlannedStep();
   meter_.beginStep(step);
   clock_.beginStep();
   onPhase(Phase::StepBegin);
 }
 
 void PlannedActor::abortStep() {
+  context_.device->memory().endPlannedStep();
   activations_.forget();
   clock_.abortStep();
   write(/*aborted=*/true);
+}
+
+/// Once: a step that departs in one place departs in many.
+void PlannedActor::tellDisplaced() {
+  AddressFigures figures = context_.device->memory().addressFigures();
+  if (figures.displaced && !toldDisplaced_)
+    context_.warn("step " + std::to_string(meter_.step()) + " departed from the addresses of its plan: " +
+                  std::to_string(figures.displaced) + " of " + std::to_string(figures.placed + figures.displaced) +
+                  " blocks of device_dram lie elsewhere, as " + figures.lastDisplaced +
+                  "; what is planned for them may be missing when the budget is tight");
+  toldDisplaced_ = figures.displaced;
 }
 
 void PlannedActor::write(bool aborted) {

@@ -38,7 +38,10 @@ public:
   /// each block, and is asked for the page-locked memory: throws ConfigError where
   /// pinned_cap_mb is less. A plan that wants more than the one in force, and does
   /// not get it, is not followed.
-  void follow(const StepProfile &profile, const ResidencyPlan &plan);
+  /// `addresses`: where its blocks lie; none: anywhere.
+  void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
+  /// What lives on the host leaves the device; the next step is the plan's first.
+  void beginAgain();
   PlannedActivations &activations() { return activations_; }
   /// What blocks really take, once, where it differs from the profile of the plan
   /// by more than a tenth.
@@ -58,6 +61,7 @@ public:
 
 private:
   bool reservePinned(uint64_t bytes);
+  void tellDisplaced();
   void write(bool aborted);
 
   ServiceContext &context_;
@@ -70,6 +74,8 @@ private:
   ServiceId service_{};
   std::vector<uint64_t> reservations_;
   uint64_t reservedBytes_ = 0;
+  /// Blocks that had to lie elsewhere, so far as they were told.
+  uint64_t toldDisplaced_ = 0;
   std::optional<JsonlWriter> telemetry_;
   Json lastRecord_;
 };

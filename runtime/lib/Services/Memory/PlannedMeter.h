@@ -29,6 +29,7 @@ public:
   explicit PlannedMeter(Device &device) : device_(device) {}
 
   void beginStep(int64_t step);
+  int64_t step() const { return record_.step; }
   /// At every event.
   void see();
   /// `before`, `after`: the tensor as the program saved it, and what stands for

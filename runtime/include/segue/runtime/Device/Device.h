@@ -37,6 +37,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -141,6 +142,22 @@ public:
   virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) = 0;
   virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
                           const Fence &lastUse) noexcept = 0;
+
+  /// Sets ranges of addresses aside, in the place of those set aside before: only
+  /// takeReserved serves from them. All of them are free; the same bytes are given
+  /// back by giveMemory. Returns the address of offset 0, or null, and changes
+  /// nothing, if one is not free or the device cannot do this. One whose memory is
+  /// mapped into ranges of addresses by pages may do with pages that are not
+  /// contiguous.
+  virtual const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) { return nullptr; }
+  /// A block in what was set aside: at `offset`, or where one fits; null data if
+  /// that is not free.
+  virtual MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) {
+    return {};
+  }
+  /// Ranges of a space that are free, set aside or not: ascending, as long as can
+  /// be. Empty where the device does not say.
+  virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
 
   /// What a block of `bytes` really takes: the books count that.
   virtual uint64_t takenBytes(Space space, uint64_t bytes, uint32_t alignment) const { return bytes; }

@@ -27,6 +27,7 @@
 
 #include "segue/runtime/Device/Fence.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Memory/AddressPlan.h"
 #include "segue/runtime/Tensor/Layout.h"
 #include <functional>
 #include <list>
@@ -36,6 +37,7 @@
 
 namespace segue::inline runtime {
 
+class AddressFollower;
 class Device;
 
 /// A block of raw memory; `after`: done with its former contents. Whoever
@@ -52,24 +54,6 @@ enum class Lifetime : uint8_t { Long, Short };
 
 struct FreeMemory {
   uint64_t bytes = 0, largestRange = 0, ranges = 0;
-};
-
-/// Names an owner within the DeviceMemory that gave the number; 0 is nobody in
-/// particular.
-using OwnerId = uint32_t;
-
-/// Who holds bytes, and why. Texts may be empty.
-struct MemoryOwner {
-  std::string program;
-  /// Name of the tensor; "(arena)" for the temporaries of a program.
-  std::string value;
-  std::string role;
-  std::string block;
-  /// In the source: "model.py:12:3 (h.0.attn)".
-  std::string location;
-  auto operator<=>(const MemoryOwner &) const = default;
-  /// `forward: h.0.saved.1 (saved, block h.0, model.py:12:3)`.
-  std::string str() const;
 };
 
 /// One line of the books.
@@ -107,9 +91,19 @@ private:
   std::shared_ptr<const Report> report_;
 };
 
+/// Told of every block of device_dram that is taken and given back, with the books
+/// locked.
+class MemoryWatcher {
+public:
+  virtual ~MemoryWatcher() = default;
+  virtual void onTaken(const void *data, uint64_t bytes, uint32_t alignment, OwnerId owner) = 0;
+  virtual void onGiven(const void *data) = 0;
+};
+
 class DeviceMemory {
 public:
   explicit DeviceMemory(Device &device);
+  ~DeviceMemory();
   DeviceMemory(const DeviceMemory &) = delete;
   DeviceMemory &operator=(const DeviceMemory &) = delete;
 
@@ -156,11 +150,38 @@ public:
   [[nodiscard]] RoomMakerHandle addRoomMaker(std::string name, int rank, RoomMaker maker);
 
   //===--------------------------------------------------------------------===//
+  // Certified addresses of device_dram
+  //===--------------------------------------------------------------------===//
+
+  /// Steps from the next on take their blocks where `plan` says. Its ranges, which
+  /// are free now, count as taken from the budget for everybody else, who gets of
+  /// them what is free only where nothing else is. `awaitRoom`: called without locks
+  /// where an address is not free yet; returns false if nobody is about to leave
+  /// one. False, and nothing changes, on a device that cannot place a block where it
+  /// is told to, or if a range is not free.
+  bool followAddresses(AddressPlan plan, std::function<bool()> awaitRoom);
+  /// The ranges are anybody's again; blocks that lie there stay.
+  void forgetAddresses();
+  /// What begins next is the plan's first step.
+  void restartAddresses();
+  /// On the thread whose allocations are planned.
+  void beginPlannedStep();
+  void endPlannedStep();
+  /// What others hold of the ranges of a plan: steps cannot keep to it.
+  uint64_t lentBytes() const;
+  /// Since the plan was made.
+  AddressFigures addressFigures() const;
+
+  /// One at a time; null: nobody.
+  void watch(MemoryWatcher *watcher);
+
+  //===--------------------------------------------------------------------===//
   // The books
   //===--------------------------------------------------------------------===//
 
   /// The same number for the same owner.
   OwnerId intern(const MemoryOwner &owner);
+  MemoryOwner owner(OwnerId id) const;
 
   /// Bytes taken from now on are of this phase: a literal, "" outside of steps.
   void setPhase(std::string_view phase);
@@ -194,10 +215,18 @@ private:
     RoomMaker make;
   };
   static constexpr uint32_t maxPhases = 8;
+  /// In MemoryBlock::account: it lies in a plan's ranges and is none of the plan's.
+  static constexpr uint32_t lentBit = uint32_t(1) << 31;
 
-  bool fits(const Usage &usage, uint64_t taken) const {
-    return usage.live <= usage.budget && taken <= usage.budget - usage.live;
-  }
+  /// What an allocation of a planned step does where its address is not free.
+  enum class Occupied : uint8_t { Tell, GoElsewhere };
+
+  static bool fits(uint64_t budget, uint64_t live, uint64_t taken) { return live <= budget && taken <= budget - live; }
+  MemoryBlock attempt(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime,
+                      Occupied occupied, bool *isOccupied = nullptr);
+  MemoryBlock takeRaw(Usage &usage, Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime,
+                      uint64_t taken, Occupied occupied, bool *isOccupied);
+  bool isPlanned(Space space, const void *data) const;
   void loadCapacities();
   void touch(Usage &usage, Account &account);
   OutOfMemory::Report report(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner) const;
@@ -211,6 +240,14 @@ private:
   std::vector<std::string> phases_{""};
   uint32_t phase_ = 0;
   std::list<std::weak_ptr<Maker>> makers_;
+  MemoryWatcher *watcher_ = nullptr;
+  /// Null without a plan; then also its ranges' bytes, those of them that are taken,
+  /// and the address of offset 0.
+  std::unique_ptr<AddressFollower> follower_;
+  uint64_t plannedBytes_ = 0, liveInPlan_ = 0, lentBytes_ = 0;
+  const std::byte *planOrigin_ = nullptr;
+  std::function<bool()> awaitRoom_;
+  AddressFigures addressFigures_;
 };
 
 } // namespace segue::inline runtime

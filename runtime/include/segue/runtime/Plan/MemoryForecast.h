@@ -33,6 +33,9 @@ struct StepForecast {
   /// Of the forecast that made this.
   const ResidencyPlan *plan = nullptr;
   StepTwin::Played played;
+  /// Bytes of device_dram that do for it, the addresses of its blocks packed: more
+  /// than live at once.
+  uint64_t bytes = 0;
 
   /// The most that a phase holds; 0 for one that is not in the step.
   uint64_t peakIn(Phase phase, Space space = Space::DeviceDram) const;

@@ -73,6 +73,11 @@ public:
   bool holdsValueOf(Id id) const;
   /// Blocks until what leaves has arrived, or stays.
   void settle();
+  /// Blocks until one more has; false if nothing is leaving.
+  bool awaitDeparture();
+  /// A plan says at which address each copy lies: what is needed again while it is
+  /// on its way home gets a new one there, as if it had left.
+  void setPlaced(bool isPlaced) { isPlaced_ = isPlaced; }
   /// Sends a tensor of the device home; returns its home.
   Tensor sendHome(const Tensor &tensor);
   /// The copy of the device is the caller's own from here on, its home forgotten;
@@ -116,6 +121,7 @@ private:
 
   void fetch(Entry &entry);
   void dropUnlessArriving(Entry &entry);
+  void stay(Entry &entry);
   void copyHome(Entry &entry);
   std::optional<Error> finish(Entry &entry);
   void arrive(Entry &entry);
@@ -129,6 +135,7 @@ private:
   std::deque<Id> leaving_;
   std::function<void(const std::string &)> warn_;
   Counts counts_;
+  bool isPlaced_ = false;
   DeviceMemory::RoomMakerHandle roomMaker_;
 };
 

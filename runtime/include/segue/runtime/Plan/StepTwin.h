@@ -19,6 +19,7 @@
 #ifndef SEGUE_RUNTIME_PLAN_STEPTWIN_H
 #define SEGUE_RUNTIME_PLAN_STEPTWIN_H
 
+#include "segue/runtime/Plan/AllocationTrace.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Session/Session.h"
 #include <memory>
@@ -52,6 +53,9 @@ struct TwinWeights {
 
 /// Has everybody who keeps memory of device_dram for later give it back.
 void dropCaches(Device &device);
+
+/// The programs of a training step have their constants on the device.
+void preparePrograms(const DeviceRef &device, std::span<const Module> modules);
 
 class StepTwin {
 public:
@@ -100,8 +104,12 @@ public:
     uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0;
     /// Gaps in which leaving freed nothing.
     std::vector<uint32_t> heldElsewhere;
+    /// Of all steps from the first on, in which nothing is on the device yet, until
+    /// they repeat; the figures above are those of the second.
+    StepAllocations allocations;
   };
-  /// One step by the plan.
+  /// Steps by the plan. Whoever takes a step is taken to keep what it gave until the
+  /// next has ended.
   Played play(const StepProfile &profile, const ResidencyPlan &plan);
 
   /// What the session holds of device_dram between two steps, beside the ring:
@@ -113,20 +121,41 @@ public:
   bool runsWithin(const StepProfile &profile, const ResidencyPlan &plan, uint64_t bytes);
 
 private:
+  void begin(const StepProfile &profile, const ResidencyPlan &plan);
+
   class WithWeights;
   struct State;
   std::unique_ptr<State> state_;
 };
 
+/// What of a device's memory a plan finds when it begins.
+struct FreeRoom {
+  /// Ascending, disjoint.
+  std::vector<AddressRange> ranges;
+  /// Taken by what the plan does not move.
+  uint64_t liveBytes = 0;
+};
+
 struct CertifiedPlan {
   const ResidencyPlan *plan = nullptr;
   StepTwin::Played played;
+  /// None where steps do not repeat.
+  std::optional<AddressPlan> addresses;
+  /// What the budget must be at least: the addresses of the plan, and what lies
+  /// beside and between them.
+  uint64_t bytes = 0;
 };
 
-/// A plan for `bytes` that the twin was seen to play within them. What is played
-/// may take more than was reckoned: then less is planned for, down to the smallest
-/// budget; where not even that keeps to them, `played` says what it takes.
-CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes);
+/// A plan for `bytes` that the twin was seen to play within them, with an address
+/// for each allocation. What is played and packed may take more than was reckoned:
+/// then less is planned for, down to the least; where not even that keeps to them,
+/// CertifiedPlan::bytes says what it takes. `room`: of the device; null: of one on
+/// which nothing lies but what the twin has there.
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room = nullptr);
+
+/// The same of one plan.
+CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const ResidencyPlan &plan, uint64_t bytes,
+                        const FreeRoom *room = nullptr);
 
 } // namespace segue::inline runtime
 

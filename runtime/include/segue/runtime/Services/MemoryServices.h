@@ -125,8 +125,11 @@ public:
   RehearsedStep rehearsed() const;
   /// Between two steps: the next is like this one.
   void prepare(const RehearsedStep &step);
-  /// The next steps go by this plan.
-  void follow(const StepProfile &profile, const ResidencyPlan &plan);
+  /// Between two steps: what lives on the host leaves the device, and the plan in
+  /// force, if there is one, begins again with its first step.
+  void beginAgain();
+  /// The next steps go by this plan, their memory at its addresses.
+  void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
   /// Between two steps: what the blocks of the last ones took, once, where it
   /// differs from the profile of the plan by more than a tenth of a part: the
   /// next plan is to be made with it.

@@ -1,0 +1,102 @@
+//===- AllocationTrace.h - what steps take of a device's memory -*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Every block of device_dram that some steps take: who takes it, and from when to
+// when it lives. Time is the number of allocations and frees before, so that a trace
+// is the same in every run. From it, packAddresses makes an AddressPlan.
+//
+//   AllocationTrace trace(device->memory());
+//   trace.begin();
+//   for (...) trace.beginStep(), session.step(...);
+//   StepAllocations steps = trace.end();
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PLAN_ALLOCATIONTRACE_H
+#define SEGUE_RUNTIME_PLAN_ALLOCATIONTRACE_H
+
+#include "segue/runtime/Memory/DeviceMemory.h"
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace segue::inline runtime {
+
+struct StepAllocations {
+  static constexpr uint64_t never = UINT64_MAX;
+
+  struct Block {
+    /// Index into `owners`; the step.
+    uint32_t owner = 0, step = 0;
+    uint32_t alignment = 1;
+    uint64_t bytes = 0;
+    /// Lives from one time to another.
+    uint64_t begin = 0, end = never;
+  };
+  /// In the order in which they were taken.
+  std::vector<Block> blocks;
+  std::vector<MemoryOwner> owners;
+  /// When each step begins, and the last one ends.
+  std::vector<uint64_t> times;
+  /// What was live before the first one takes at the beginning of an empty device,
+  /// each block behind the one before.
+  uint64_t bytesBefore = 0;
+
+  uint32_t steps() const { return uint32_t(times.size() - 1); }
+  /// The first step after the first that the next repeats, block for block; none if
+  /// no two are the same.
+  std::optional<uint32_t> repeats() const;
+};
+
+class AllocationTrace final : public MemoryWatcher {
+public:
+  /// Watches `memory` until it is destroyed, from its first block on.
+  explicit AllocationTrace(DeviceMemory &memory) : memory_(memory) { memory_.watch(this); }
+  ~AllocationTrace() override { memory_.watch(nullptr); }
+  AllocationTrace(const AllocationTrace &) = delete;
+  AllocationTrace &operator=(const AllocationTrace &) = delete;
+
+  /// Steps follow.
+  void begin();
+  void beginStep() { seen_.times.push_back(now_); }
+  /// Whether those so far repeat, had the last one ended now.
+  bool repeats();
+  /// They have ended.
+  StepAllocations end();
+
+  void onTaken(const void *data, uint64_t bytes, uint32_t alignment, OwnerId owner) override;
+  void onGiven(const void *data) override;
+
+private:
+  static constexpr size_t noBlock = SIZE_MAX;
+  struct Live {
+    uint64_t number, bytes;
+    uint32_t alignment;
+    /// Index into the blocks of the steps, if it is of them.
+    size_t block;
+  };
+
+  DeviceMemory &memory_;
+  StepAllocations seen_;
+  bool isOn_ = false;
+  uint64_t now_ = 0, taken_ = 0;
+  std::unordered_map<OwnerId, uint32_t> owners_;
+  std::vector<OwnerId> numbers_;
+  std::unordered_map<const void *, Live> live_;
+};
+
+/// Addresses for all blocks of the steps and of all that come after them, within
+/// `free` (ascending, disjoint), of each of which the beginning is taken. Several
+/// orders are tried until they take `goalBytes` of it or less; the least that was
+/// found is returned. None if the steps never repeat, or their blocks do not fit.
+std::optional<AddressPlan> packAddresses(const StepAllocations &steps, std::span<const AddressRange> free,
+                                         uint64_t goalBytes);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PLAN_ALLOCATIONTRACE_H

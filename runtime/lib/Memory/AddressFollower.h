@@ -1,0 +1,72 @@
+//===- AddressFollower.h - steps at their planned addresses -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Counts the allocations of each owner in a step and says where the plan has the
+// next one. Lookups by index alone: nothing is searched or allocated while a step
+// goes as planned. Not thread-safe; only the thread that began the step is answered.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_MEMORY_ADDRESSFOLLOWER_H
+#define SEGUE_LIB_MEMORY_ADDRESSFOLLOWER_H
+
+#include "segue/runtime/Memory/AddressPlan.h"
+#include <functional>
+#include <span>
+#include <thread>
+
+namespace segue::inline runtime {
+
+class AddressFollower {
+public:
+  /// `owners`: the number of each line's owner.
+  AddressFollower(AddressPlan plan, std::span<const OwnerId> owners);
+
+  const AddressPlan &plan() const { return plan_; }
+
+  /// What begins next is the first step again.
+  void restart();
+  void beginStep();
+  void endStep() { isInStep_ = false; }
+  /// True on the thread that began the step that is under way.
+  bool isAsked() const { return isInStep_ && std::this_thread::get_id() == thread_; }
+
+  bool knows(OwnerId owner) const { return lineOf(owner) != none; }
+
+  /// Where the next block of `owner` lies; null if the plan has none of these
+  /// bytes now.
+  const AddressPlan::Block *next(OwnerId owner, uint64_t bytes) const;
+  /// The owner has taken it, there or elsewhere.
+  void advance(OwnerId owner);
+
+  /// Places that other steps have for such a block of `owner`, until one serves: a
+  /// tensor that left out of turn comes again where it came first.
+  const AddressPlan::Block *elsewhere(OwnerId owner, uint64_t bytes,
+                                      const std::function<bool(const AddressPlan::Block &)> &serves) const;
+
+  /// Whether a byte of the space is the plan's.
+  bool contains(uint64_t offset) const;
+
+private:
+  static constexpr uint32_t none = UINT32_MAX;
+
+  uint32_t lineOf(OwnerId owner) const { return owner < lineOf_.size() ? lineOf_[owner] : none; }
+
+  AddressPlan plan_;
+  /// By number of the owner.
+  std::vector<uint32_t> lineOf_;
+  /// By line: blocks taken in this step.
+  std::vector<uint32_t> taken_;
+  /// Of the step under way, in the plan; it has begun so many.
+  uint32_t step_ = 0, begun_ = 0;
+  bool isInStep_ = false;
+  std::thread::id thread_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_MEMORY_ADDRESSFOLLOWER_H
