@@ -211,8 +211,6 @@ std::filesystem::path ConfigReader::getOutputFile(std::string_view key, std::str
   std::error_code ignored;
   if (path.filename().empty())
     fail(key, "\"" + path.string() + "\" names no file");
-  if (files_ == Files::Check && std::filesystem::is_directory(path, ignored))
-    fail(key, "\"" + path.string() + "\" is a directory; name a file in it");
   if (files_ == Files::Check && path.has_parent_path() && !std::filesystem::is_directory(path.parent_path(), ignored))
     fail(key, "the folder \"" + path.parent_path().string() + "\" does not exist; make it, or choose another");
   return path;

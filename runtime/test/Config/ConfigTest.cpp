@@ -40,7 +40,7 @@ TEST(Config, LeavesKeysOfAnotherProgramToIt) {
       "cpu_offload": {"enabled": false}, "stagehand": {"conductor_config": {"h2d_slots": 5}}}})",
                                 "run.json");
   EXPECT_EQ(config.foreign(),
-            (std::vector<std::string>{"learning_rate", "model", "memory.cpu_offload", "memory.strategy"}));
+            (std::vector<std::string>{"model", "learning_rate", "memory.strategy", "memory.cpu_offload"}));
   ConfigReader reader = config.section(conductorSection);
   EXPECT_EQ(ConductorConfig::read(reader).h2dSlots, 5);
   EXPECT_TRUE(Config::parse(R"({"memory": {"stitch": {}}})", "run.json").foreign().empty());

@@ -106,7 +106,7 @@ public:
   /// True if the value is a list: for keys that hold one number or several.
   bool isList(std::string_view key);
 
-  /// A path that is written to: no directory, in a folder that exists.
+  /// A path that is written to; its folder must exist.
   std::filesystem::path getOutputFile(std::string_view key, std::string_view fallback);
   /// A path that is read from; a file must be there.
   std::optional<std::filesystem::path> getInputFile(std::string_view key);
