@@ -74,7 +74,7 @@ class Program:
             if key not in self._binaries:
                 if key not in self._bytes:
                     self._bytes[key] = self._make(optimizer, statistics)
-                self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name, allow_native_kernels=True)
+                self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
             return self._binaries[key]
 
     def bytes(self, optimizer: Optimizer | None) -> bytes:

@@ -164,12 +164,13 @@ static void bindBinary(nb::module_ &m) {
             return Binary::load(path, {.nativeCode = nativeCode(allowNative)});
           },
           "path"_a, "allow_native_kernels"_a = nb::none())
+      // Code that this process made, or that came with a pickle, which runs code anyway: allowed.
       .def_static(
           "from_bytes",
           [](const nb::bytes &bytes, const std::string &name, std::optional<bool> allowNative) {
             return Binary::fromMemory(bytesOf(bytes), {.nativeCode = nativeCode(allowNative)}, name);
           },
-          "bytes"_a, "name"_a = "memory", "allow_native_kernels"_a = nb::none())
+          "bytes"_a, "name"_a = "memory", "allow_native_kernels"_a = true)
       .def_prop_ro("native_code_leave",
                    [](const Binary &b) { return std::pair(b.nativeCodeLeave().isGiven, b.nativeCodeLeave().reason); })
       .def_prop_ro("name", &Binary::name)

@@ -154,8 +154,7 @@ class Segment:
     def _module(self, text: str) -> "_runtime.Module":
         from .. import _compiler  # the compiler is loaded when code is made, not before
 
-        binary = _runtime.Binary.from_bytes(_compiler.compile(text, self.name, training=False), self.name,
-                                            allow_native_kernels=True)  # fmt: skip
+        binary = _runtime.Binary.from_bytes(_compiler.compile(text, self.name, training=False), self.name)
         return _runtime.Module(self.device, binary, self.name)
 
     def _fall_back(self, refused: "_FallBack"):
