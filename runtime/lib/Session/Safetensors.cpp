@@ -80,9 +80,6 @@ public:
       : path_(path), dataBegin_(dataBegin), dataBytes_(dataBytes) {}
 
   void read(std::string_view header) {
-    // To the parser it is the end of the text, whatever follows.
-    if (header.find('\0') != std::string_view::npos)
-      throw corrupt("the header has a byte of value 0");
     Json json;
     if (std::optional<JsonProblem> problem = readJson(header, json))
       throw corrupt("the header is not a JSON object: " + problem->sentence);

@@ -44,6 +44,8 @@ TEST(ReadJson, NamesThePlaceOfAMistake) {
   EXPECT_NE(problemOf("{} {}"), "");
   EXPECT_NE(problemOf("[1e999]"), "");
   EXPECT_NE(problemOf("\"\xff\""), "");
+  // It ends the text for the parser: what follows would count as nothing.
+  EXPECT_EQ(problemOf(std::string_view("{}\n\0 {", 6)), "line 2, column 1: a byte of value 0");
 }
 
 TEST(ReadJson, RefusesTwinsOfOneObjectAlone) {
@@ -69,10 +71,10 @@ TEST(ReadJson, HasADepth) {
 // A builder that looks for each key among those before it takes minutes here.
 TEST(ReadJson, TakesManyKeysAsQuicklyAsFew) {
   std::string text = "{";
-  for (int i = 0; i < 300'000; ++i)
+  for (int i = 0; i < 100'000; ++i)
     text += (i ? ",\"key" : "\"key") + std::to_string(i) + "\":0";
   Json value;
   EXPECT_FALSE(readJson(text + "}", value));
-  EXPECT_EQ(value.size(), 300'000u);
+  EXPECT_EQ(value.size(), 100'000u);
   EXPECT_NE(problemOf(text + ",\"key7\":0}"), "");
 }
