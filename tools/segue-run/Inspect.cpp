@@ -92,7 +92,7 @@ static Json programJson(const Program &program) {
     json["aliases"].push_back({{"input", alias.input}, {"output", alias.output}, {"required", alias.required}});
   BlockUses uses = blockUses(program);
   json["phases"] = Json::array();
-  for (Phase phase : uses.phases)
+  for (Phase phase : program.phases())
     json["phases"].push_back(name(phase));
   json["blocks"] = Json::array();
   for (const BlockUse &block : uses.blocks)
@@ -181,7 +181,7 @@ static void printValues(const char *title, const std::vector<Value> &values, boo
 static std::string courseText(const Program &program, bool all) {
   BlockUses uses = blockUses(program);
   std::string text;
-  for (Phase phase : uses.phases)
+  for (Phase phase : program.phases())
     text += (text.empty() ? "phase " : ", ") + std::string(name(phase));
   size_t count = uses.blocks.size();
   if (count)
