@@ -34,7 +34,7 @@ def saved(tmp_path, users):
     """A file of another user, its weights, and what it gives."""
     users("theirs")
     net, x = Net(), torch.randn(4, 5)
-    model = segue.compile(net, (x,))
+    model = segue.compile(net, (x,), optimizer=segue.SGD())
     model.save(tmp_path / "net.segue")
     assert segue.load(tmp_path / "net.segue", net.state_dict())(x).item() == model(x).item()  # their own runs
     users("mine")

@@ -23,6 +23,7 @@
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 namespace segue::inline runtime {
@@ -132,9 +133,12 @@ void Session::State::checkPhases() const {
 /// What a config file says of the device and of records.
 void Session::State::configure(const Config &config) {
   if (!config.foreign().empty()) {
+    constexpr size_t mostNamed = 20;
     std::string keys;
-    for (const std::string &key : config.foreign())
+    for (const std::string &key : std::span(config.foreign()).first(std::min(config.foreign().size(), mostNamed)))
       keys += (keys.empty() ? "" : ", ") + key;
+    if (config.foreign().size() > mostNamed)
+      keys += " and " + std::to_string(config.foreign().size() - mostNamed) + " more";
     options.warn("config: keys of another program are left to it: " + keys);
   }
   services = MemoryServices::create(device, config,

@@ -1,6 +1,6 @@
 """JSON that kills a careless reader, wherever the tools read JSON.
 
-    hostile_json.py FOLDER    deep.json, keys.json, twins.json; deep.safetensors, keys.safetensors; a slab whose manifest is deep
+    hostile_json.py FOLDER    deep.json, keys.json, ours.json, twins.json; deep.safetensors, keys.safetensors; a slab whose manifest is deep
 """
 
 import json
@@ -24,6 +24,7 @@ entry = '{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
 (folder / "deep.jsonl").write_text('{"step": ' + deep + "\n{}\n")
 (folder / "closed.json").write_text('{"memory": ' + deep + "]" * COUNT + "}")
 (folder / "keys.json").write_text(keys)
+(folder / "ours.json").write_text('{"memory": {"stagehand": ' + keys + "}}")
 (folder / "twins.json").write_text('{"memory": {"stagehand": {}, "stagehand": {}}}')
 (folder / "deep.safetensors").write_bytes(safetensors('{"w": ' + deep))
 (folder / "keys.safetensors").write_bytes(safetensors("{" + ",".join(f'"t{i}": {entry}' for i in range(COUNT)) + "}"))
