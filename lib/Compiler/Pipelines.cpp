@@ -78,10 +78,14 @@ void segue::buildLayoutPipeline(OpPassManager &pm, StringRef stitchHints, String
   pm.addPass(createSegueAssignLayouts(options));
 }
 
-void segue::buildKernelPipeline(OpPassManager &pm) {
+void segue::buildFusionPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createSegueExpand());
   addCleanup(pm);
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
+}
+
+void segue::buildKernelPipeline(OpPassManager &pm) {
+  buildFusionPipeline(pm);
   pm.addPass(createSegueOutlineKernels());
   pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
   pm.addPass(createSegueChooseLayouts());

@@ -31,7 +31,11 @@ llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringR
 /// stores frozen weights as `frozenStorage` says, unless empty.
 void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints, llvm::StringRef frozenStorage);
 
-/// Expands composite ops and moves all but library calls into `@kernels`.
+/// Expands composite ops and joins all but library calls in `segue.fused`: the
+/// last form that the reference interpreter knows.
+void buildFusionPipeline(mlir::OpPassManager &pm);
+
+/// The same, and then moves what is joined into `@kernels`.
 void buildKernelPipeline(mlir::OpPassManager &pm);
 
 /// Makes programs of what is left, plans their memory, and lists what layouts

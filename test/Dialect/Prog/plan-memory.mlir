@@ -2,6 +2,7 @@
 
 prog.kernel @map arguments 2 outputs 1 fixed_bytes [0, 0] bytes_per_unit [4, 4] hash 1
 prog.kernel @add arguments 3 outputs 1 fixed_bytes [0, 0, 0] bytes_per_unit [4, 4, 4] hash 2
+prog.kernel @both arguments 3 outputs 2 fixed_bytes [0, 0, 0] bytes_per_unit [4, 4, 4] hash 3
 
 // Neighbours in a chain live together, all others share bytes; offsets are
 // multiples of 64.
@@ -57,6 +58,43 @@ prog.program @read_twice inputs [#prog.value<"x" input tensor<25xf32>>] outputs 
   prog.launch @map(%x, %a) range 25 grain 1 : memref<25xf32>, memref<100xi8>
   prog.launch @add(%a, %a, %b) range 25 grain 1 in_place [0, 2] : memref<100xi8>, memref<100xi8>, memref<100xi8>
   prog.launch @map(%b, %y) range 25 grain 1 : memref<100xi8>, memref<25xf32>
+}
+
+// A pair is two whole buffers: parts that lie at other offsets would overlap.
+// CHECK-LABEL: prog.program @from_the_middle
+// CHECK-SAME: bytes = 512 lower_bound = 512
+prog.program @from_the_middle inputs [#prog.value<"x" input tensor<25xf32>>] outputs [#prog.value<"y" output tensor<25xf32>>] {
+^bb0(%x: memref<25xf32>, %y: memref<25xf32>):
+  %a = prog.alloc : memref<200xi8>
+  %b = prog.alloc : memref<200xi8>
+  prog.launch @map(%x, %a) offsets [0, 60] range 25 grain 1 : memref<25xf32>, memref<200xi8>
+  prog.launch @map(%a, %b) offsets [60, 0] range 25 grain 1 in_place [0, 1] : memref<200xi8>, memref<200xi8>
+  prog.launch @map(%b, %y) range 25 grain 1 : memref<200xi8>, memref<25xf32>
+}
+// CHECK-LABEL: prog.program @to_the_middle
+// CHECK-SAME: bytes = 512 lower_bound = 512
+prog.program @to_the_middle inputs [#prog.value<"x" input tensor<25xf32>>] outputs [#prog.value<"y" output tensor<25xf32>>] {
+^bb0(%x: memref<25xf32>, %y: memref<25xf32>):
+  %a = prog.alloc : memref<200xi8>
+  %b = prog.alloc : memref<200xi8>
+  prog.launch @map(%x, %a) range 25 grain 1 : memref<25xf32>, memref<200xi8>
+  prog.launch @map(%a, %b) offsets [0, 60] range 25 grain 1 in_place [0, 1] : memref<200xi8>, memref<200xi8>
+  prog.launch @map(%b, %y) offsets [60, 0] range 25 grain 1 : memref<200xi8>, memref<25xf32>
+}
+// One operand, two results that may take its place: one of them does, and two
+// operands for one result: one dies in it, the other keeps its place.
+// CHECK-LABEL: prog.program @one_of_two
+// CHECK-SAME: bytes = 256 lower_bound = 256
+prog.program @one_of_two inputs [#prog.value<"x" input tensor<25xf32>>] outputs [#prog.value<"y" output tensor<25xf32>>] {
+^bb0(%x: memref<25xf32>, %y: memref<25xf32>):
+  %a = prog.alloc : memref<100xi8>
+  %b = prog.alloc : memref<100xi8>
+  %c = prog.alloc : memref<100xi8>
+  %d = prog.alloc : memref<100xi8>
+  prog.launch @map(%x, %a) range 25 grain 1 : memref<25xf32>, memref<100xi8>
+  prog.launch @both(%a, %b, %c) range 25 grain 1 in_place [0, 1, 0, 2] : memref<100xi8>, memref<100xi8>, memref<100xi8>
+  prog.launch @add(%b, %c, %d) range 25 grain 1 in_place [0, 2, 1, 2] : memref<100xi8>, memref<100xi8>, memref<100xi8>
+  prog.launch @map(%d, %y) range 25 grain 1 : memref<100xi8>, memref<25xf32>
 }
 
 // Views count as uses of their buffer; commands in nested regions are in order.
