@@ -24,7 +24,7 @@ from .dynamo import backend_report
 from .errors import (
     BudgetInfeasibleError, CompileError, ConfigError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
     InvalidArgumentError, LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
-    OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, VersionError,
+    OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, ValuesDifferError, VersionError,
 )
 from .memory import Memory
 from .module import LoadedModule, Module
@@ -38,5 +38,5 @@ __all__ = [
     "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "Memory", "MissingInputError",
     "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
     "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",
-    "VersionError", "backend_report", "compile", "load", "squareq", "warmup_cosine",
+    "ValuesDifferError", "VersionError", "backend_report", "compile", "load", "squareq", "warmup_cosine",
 ]

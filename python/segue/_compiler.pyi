@@ -12,3 +12,11 @@ def compile(text: str, name: str, training: bool = True, optimizer: str = "none"
     `frozen_storage`, such as "int8_row", stores frozen matrices that only products read so; the products read the codes.
     Raises CompileError, whose report has the ``diagnostics``.
     """
+
+def verify_values(text: str, name: str, values: bytes, training: bool = True,
+                  optimizer: str = "none") -> tuple[str, int, int, int]:
+    """What the first kernel differs by that differs from the reference interpreter, or "".
+
+    Then the numbers of kernels, launches, and calls of kernels. `values` are the bytes of a safetensors file with
+    arguments by name; what is missing is drawn. Raises CompileError.
+    """

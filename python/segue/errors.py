@@ -61,6 +61,15 @@ class CompileError(Error):
     code = "COMPILE_FAILED"
 
 
+class ValuesDifferError(Error, ArithmeticError):
+    """With ``SEGUE_VERIFY=values``: a kernel gives something else than the reference interpreter.
+
+    The message and ``report["difference"]`` name the kernel, the op, its place in the source and the worst element.
+    """
+
+    code = "VALUES_DIFFER"
+
+
 class LayoutMismatchError(Error, ValueError):
     """A tensor has another shape or element type than the program declares."""
 

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from . import _runtime
+from . import _runtime, verify
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
 from .frontend.signature import positional
@@ -54,14 +54,24 @@ class Program:
         self._module: _runtime.Module | None = None
         self._weight_names: tuple[str, ...] | None = None
         self._making = threading.RLock()
+        self._is_verified = False
 
     def __getstate__(self):
-        made = ("_binaries", "_module", "_weight_names", "_making")
+        made = ("_binaries", "_module", "_weight_names", "_making", "_is_verified")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._forget()
+
+    def verify(self, tensors: dict[str, Any], weights: "_Weights") -> None:
+        """Compares the kernels with the reference interpreter, once; see `segue.verify`."""
+        if self._is_verified:
+            return
+        names = (a.name for a in self.captured.arguments if a.role in ("parameter", "frozen"))
+        verify.verify_values(self.captured.text, self.name, {**weights.named(names), **tensors},
+                             training=self.captured.differentiable)
+        self._is_verified = True
 
     def binary(self, optimizer: Optimizer | None, statistics: str = "") -> "_runtime.Binary":
         """The binary with this optimizer; made at the first call.
@@ -119,6 +129,10 @@ class LoadedProgram(Program):
         self._loaded = binary
         self._module = None
         self._weight_names = None
+
+    def verify(self, tensors, weights):
+        raise InvalidArgumentError(f"{self.name} came from a file, which has no graph to interpret; "
+                                   f"unset {verify.VARIABLE}, or compile the module again")
 
     def binary(self, optimizer, statistics=""):
         has = {p.name for p in self._loaded.programs}
@@ -184,6 +198,8 @@ class Module(nn.Module):
 
     def forward(self, *args, **kwargs):
         program, tensors, kind = self._select(args, kwargs)
+        if verify.enabled():
+            program.verify(tensors, self._weights)
         module = program.module(self._device, self.optimizer)
         results = self._run(module, tensors, self._weights.values(program.weight_names(module)), kind)
         return self._assemble(program, results)

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/Compiler/Compiler.h"
+#include "segue/Compiler/VerifyValues.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -55,8 +56,30 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
   return nb::bytes(bytes->data(), bytes->size());
 }
 
+/// What differs, or an empty string; and numbers of what was called.
+static nb::tuple verifyValues(const std::string &text, const std::string &name, nb::bytes values, bool training,
+                              const std::string &optimizer) {
+  segue::CompileOptions options;
+  options.name = name;
+  options.training = training;
+  options.optimizer = optimizer;
+  std::string diagnostics, difference;
+  llvm::StringRef bytes(values.c_str(), values.size());
+  llvm::FailureOr<segue::VerifiedValues> found = llvm::failure();
+  {
+    nb::gil_scoped_release release;
+    found = segue::verifyText(text, options, bytes, diagnostics, name);
+  }
+  if (failed(found))
+    raiseCompileError(diagnostics);
+  if (found->difference)
+    difference = found->difference->str();
+  return nb::make_tuple(difference, found->kernels, found->launches, found->calls);
+}
+
 NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
   m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
         "gradient_statistics"_a = "", "block_programs"_a = false, "frozen_storage"_a = "");
+  m.def("verify_values", &verifyValues, "text"_a, "name"_a, "values"_a, "training"_a = true, "optimizer"_a = "none");
 }

@@ -105,6 +105,14 @@ def test_mlp(partition):
     assert result.counters["inputs_converted"] == 0
 
 
+def test_values_are_verified_where_the_environment_asks(monkeypatch, caplog):
+    monkeypatch.setenv("SEGUE_VERIFY", "values")
+    model = compiled(Mlp())
+    for x, y in pairs(2):
+        model(x, y).backward()
+    assert sum("agree with the reference interpreter" in r.getMessage() for r in caplog.records) == 1
+
+
 @pytest.mark.parametrize("make", [lambda: GPT(SMALL), lambda: Llama(LlamaConfig())], ids=["gpt", "llama"])
 def test_language_models(make):
     train_both(make(), [tokens() for _ in range(5)], segments=1, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-3))

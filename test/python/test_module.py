@@ -362,3 +362,25 @@ def test_stitch_hints_change_the_layout_and_no_value(tmp_path, caplog):
     hints.write_text('{"version": 1, "edges": [{"change": "all"}]}')
     with pytest.raises(segue.CompileError, match=r'"edges\[0\].change" must be producer or consumer'):
         segue.compile(net, x, stitch_hints=hints).build()
+
+
+def test_values_are_verified_where_the_environment_asks(monkeypatch, caplog):
+    net, x = Net(), torch.randn(5, 4)
+    compiled = segue.compile(net, x)
+    monkeypatch.setenv("SEGUE_VERIFY", "values")
+    with caplog.at_level(logging.WARNING, logger="segue"):
+        for _ in range(2):
+            assert_close(compiled(x), net(x))
+    said = [r.getMessage() for r in caplog.records if "agree with the reference interpreter" in r.getMessage()]
+    assert len(said) == 1 and said[0].startswith("Net: "), said  # once per variant
+
+    # A kernel that differs ends the call; here the compiler only says so (SegueVerifyTests has one that does).
+    monkeypatch.setattr("segue._compiler.verify_values", lambda *_, **__: ("kernel k1_tanh differs", 1, 1, 1))
+    other = segue.compile(net, x)
+    with pytest.raises(segue.ValuesDifferError, match="Net: kernel k1_tanh differs") as raised:
+        other(x)
+    assert raised.value.report["difference"] == "kernel k1_tanh differs"
+
+    monkeypatch.setenv("SEGUE_VERIFY", "everything")
+    with pytest.raises(segue.InvalidArgumentError, match="SEGUE_VERIFY is 'everything'"):
+        other(x)

@@ -11,15 +11,13 @@
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
+#include "segue/Dialect/Segue/Interpreter/HostBytes.h"
 #include "segue/Dialect/Segue/Lowerings/Lowerings.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
-#include "llvm/ADT/APFloat.h"
+#include "llvm/Support/Error.h"
 #include <chrono>
 #include <cstring>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 using namespace mlir;
 using namespace segue;
@@ -30,59 +28,18 @@ constexpr size_t kZone = 256;
 constexpr char kGarbage = static_cast<char>(0xAB);
 
 SmallVector<StringRef> segue::test::instructionSets() {
-  SmallVector<StringRef> sets;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    sets.push_back("v3");
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
-    sets.push_back("v4");
-  return sets;
+  return llvm::map_to_vector(runnableIsas(), [](KernelIsa isa) { return StringRef(isa == KernelIsa::V4 ? "v4" : "v3"); });
 }
 
-//===----------------------------------------------------------------------===//
-// Tensors and bytes
-//===----------------------------------------------------------------------===//
-
-static size_t sizeOf(Type element) { return (element.getIntOrFloatBitWidth() + 7) / 8; }
-
-static std::vector<char> toBytes(const HostTensor &tensor) {
-  Type element = tensor.type.getElementType();
-  size_t size = sizeOf(element);
-  std::vector<char> bytes(tensor.size() * size + kZone, kGarbage);
-  for (int64_t at = 0; at < tensor.size(); ++at) {
-    uint64_t raw;
-    if (auto type = dyn_cast<FloatType>(element)) {
-      APFloat value(tensor.floats[at]);
-      bool inexact;
-      value.convert(type.getFloatSemantics(), APFloat::rmNearestTiesToEven, &inexact);
-      raw = value.bitcastToAPInt().getZExtValue();
-    } else {
-      raw = static_cast<uint64_t>(tensor.ints[at]);
-    }
-    std::memcpy(bytes.data() + at * size, &raw, size);
-  }
+static std::vector<char> withZone(std::vector<char> bytes) {
+  bytes.resize(bytes.size() + kZone, kGarbage);
   return bytes;
 }
 
-static HostTensor fromBytes(RankedTensorType type, const std::vector<char> &bytes) {
-  HostTensor tensor = HostTensor::filled(type);
-  Type element = type.getElementType();
-  size_t size = sizeOf(element);
-  for (int64_t at = 0; at < tensor.size(); ++at) {
-    uint64_t raw = 0;
-    std::memcpy(&raw, bytes.data() + at * size, size);
-    if (auto floatType = dyn_cast<FloatType>(element)) {
-      APFloat value(floatType.getFloatSemantics(), APInt(floatType.getWidth(), raw));
-      bool inexact;
-      value.convert(APFloat::IEEEdouble(), APFloat::rmNearestTiesToEven, &inexact);
-      tensor.floats[at] = value.convertToDouble();
-    } else {
-      tensor.ints[at] = element.isInteger(1) ? raw : llvm::SignExtend64(raw, element.getIntOrFloatBitWidth());
-    }
-  }
-  for (size_t at = tensor.size() * size; at < bytes.size(); ++at)
-    EXPECT_EQ(bytes[at], kGarbage) << "a kernel wrote " << at - tensor.size() * size << " bytes behind its buffer";
-  return tensor;
+static HostTensor withoutZone(RankedTensorType type, const std::vector<char> &bytes) {
+  for (size_t at = bytes.size() - kZone; at < bytes.size(); ++at)
+    EXPECT_EQ(bytes[at], kGarbage) << "a kernel wrote " << at - (bytes.size() - kZone) << " bytes behind its buffer";
+  return fromBytes(type, bytes.data());
 }
 
 //===----------------------------------------------------------------------===//
@@ -117,29 +74,10 @@ Kernels::Kernels(const std::string &text) {
     ADD_FAILURE() << "kernels do not compile:\n" << text;
     return;
   }
-  compiled = std::move(*result);
-  if (compiled.elf.empty()) {
-    // Views alone need no kernel.
+  if (llvm::Error error = compiled.load(std::move(*result)))
+    ADD_FAILURE() << llvm::toString(std::move(error));
+  else
     loaded = true;
-    return;
-  }
-  // The descriptor stays open: glibc knows libraries by path.
-  descriptor = memfd_create("segue-kernels", 0);
-  if (write(descriptor, compiled.elf.data(), compiled.elf.size()) != static_cast<ssize_t>(compiled.elf.size()))
-    return;
-  library = dlopen(("/proc/self/fd/" + std::to_string(descriptor)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    ADD_FAILURE() << dlerror();
-    return;
-  }
-  loaded = true;
-}
-
-Kernels::~Kernels() {
-  if (library)
-    dlclose(library);
-  if (descriptor >= 0)
-    close(descriptor);
 }
 
 func::FuncOp Kernels::function(ModuleOp module) { return module.lookupSymbol<func::FuncOp>("f"); }
@@ -160,13 +98,10 @@ size_t Kernels::launches() {
   return std::distance(ops.begin(), ops.end());
 }
 
-size_t Kernels::distinctKernels() { return compiled.kernels.size(); }
+size_t Kernels::distinctKernels() { return compiled.kernels().kernels.size(); }
 
-Kernels::Function Kernels::symbol(StringRef kernel, StringRef isa) {
-  for (const KernelSymbol &known : compiled.kernels)
-    if (known.name == kernel)
-      return reinterpret_cast<Function>(dlsym(library, (isa == "v4" ? known.v4Symbol : known.v3Symbol).c_str()));
-  return nullptr;
+LoadedKernels::Function Kernels::symbol(StringRef kernel, StringRef isa) {
+  return compiled.find(kernel, isa == "v4" ? KernelIsa::V4 : KernelIsa::V3);
 }
 
 size_t Kernels::places() {
@@ -190,19 +125,19 @@ SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef i
   func::FuncOp f = function(*lowered);
   llvm::DenseMap<Value, Bytes> buffers;
   for (auto [argument, tensor] : llvm::zip_equal(f.getArguments(), arguments))
-    buffers[argument] = toBytes(tensor);
+    buffers[argument] = withZone(toBytes(tensor));
   SmallVector<HostTensor> results;
   lastStatus = 0;
   for (Operation &op : f.getBody().front()) {
     if (auto constant = dyn_cast<ConstantOp>(op)) {
-      buffers[constant] = toBytes(HostTensor::fromAttr(constant.getValue()));
+      buffers[constant] = withZone(toBytes(HostTensor::fromAttr(constant.getValue())));
     } else if (auto reshape = dyn_cast<ReshapeOp>(op)) {
       Bytes bytes = buffers.lookup(reshape.getInput());
       buffers[reshape] = bytes;
     } else if (auto launch = dyn_cast<LaunchOp>(op)) {
       for (Value result : launch.getResults()) {
         auto type = cast<RankedTensorType>(result.getType());
-        buffers[result] = Bytes(type.getNumElements() * sizeOf(type.getElementType()) + kZone, kGarbage);
+        buffers[result] = Bytes(type.getNumElements() * bytesOfElement(type.getElementType()) + kZone, kGarbage);
       }
       SmallVector<void *> pointers;
       for (Value input : launch.getInputs())
@@ -225,7 +160,7 @@ SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef i
           pointers[launch.getInputs().size() + result] = shared;
         }
       }
-      Function kernel = symbol(launch.getKernel(), isa);
+      LoadedKernels::Function kernel = symbol(launch.getKernel(), isa);
       int64_t range = launch.getRange(), grain = launch.getGrain(), width = 0;
       for (int64_t begin = 0; begin < range && lastStatus == 0;) {
         // 1, 2, 3, 1, 2, ... grains.
@@ -238,7 +173,7 @@ SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef i
         return results;
     } else if (isa_and_present<func::ReturnOp>(&op)) {
       for (Value value : op.getOperands())
-        results.push_back(fromBytes(cast<RankedTensorType>(value.getType()), buffers.lookup(value)));
+        results.push_back(withoutZone(cast<RankedTensorType>(value.getType()), buffers.lookup(value)));
     } else {
       ADD_FAILURE() << "the harness does not play " << op.getName().getStringRef().str();
       return results;
@@ -253,7 +188,7 @@ double Kernels::time(ArrayRef<HostTensor> arguments, StringRef isa, int repetiti
   std::vector<std::unique_ptr<char[]>> memory;
   auto add = [&](Value value) {
     auto type = cast<RankedTensorType>(value.getType());
-    size_t bytes = type.getNumElements() * sizeOf(type.getElementType());
+    size_t bytes = type.getNumElements() * bytesOfElement(type.getElementType());
     memory.push_back(std::make_unique<char[]>(bytes + 64));
     char *start = memory.back().get();
     start += 64 - reinterpret_cast<uintptr_t>(start) % 64;
@@ -262,10 +197,10 @@ double Kernels::time(ArrayRef<HostTensor> arguments, StringRef isa, int repetiti
   };
   for (auto [argument, tensor] : llvm::zip_equal(f.getArguments(), arguments)) {
     Bytes bytes = toBytes(tensor);
-    std::memcpy(add(argument), bytes.data(), bytes.size() - kZone);
+    std::memcpy(add(argument), bytes.data(), bytes.size());
   }
   struct Call {
-    Function kernel;
+    LoadedKernels::Function kernel;
     SmallVector<void *> pointers;
     int64_t range;
   };

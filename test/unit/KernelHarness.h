@@ -19,18 +19,15 @@
 #include "mlir/IR/OwningOpRef.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Interpreter/Interpreter.h"
-#include "segue/Target/CPU/CPUTarget.h"
+#include "segue/Target/CPU/LoadedKernels.h"
 #include <optional>
 
 namespace segue::test {
 
 class Kernels {
 public:
-  using Function = int64_t (*)(void *const *, int64_t, int64_t);
-
   /// Compiles; `ok()` tells, and failures are reported to GoogleTest.
   explicit Kernels(const std::string &text);
-  ~Kernels();
   bool ok() const { return loaded; }
 
   /// What the reference interpreter says.
@@ -50,18 +47,16 @@ public:
   /// The most pairs that a launch may work in place by.
   size_t places();
   size_t distinctKernels();
-  const std::string &elf() const { return compiled.elf; }
+  const std::string &elf() const { return compiled.kernels().elf; }
 
 private:
   using Bytes = std::vector<char>;
-  Function symbol(llvm::StringRef kernel, llvm::StringRef isa);
+  LoadedKernels::Function symbol(llvm::StringRef kernel, llvm::StringRef isa);
   mlir::func::FuncOp function(mlir::ModuleOp module);
 
   mlir::MLIRContext context;
   mlir::OwningOpRef<mlir::ModuleOp> source, lowered;
-  CompiledKernels compiled;
-  int descriptor = -1;
-  void *library = nullptr;
+  LoadedKernels compiled;
   bool loaded = false;
   int64_t lastStatus = 0;
 };

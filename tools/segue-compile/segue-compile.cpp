@@ -11,10 +11,12 @@
 #include "mlir/Support/FileUtilities.h"
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/Registration.h"
+#include "segue/Compiler/VerifyValues.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/Signatures.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Error.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/SourceMgr.h"
@@ -87,6 +89,13 @@ struct Flags {
   cl::opt<uint64_t> l1Bytes{"l1-bytes",
                             cl::desc("Bytes of device_l1 that a program may take for temporaries; default: 0"),
                             cl::value_desc("bytes"), cl::init(0), cl::cat(category)};
+  cl::opt<bool> verifyValues{"verify-values",
+                             cl::desc("Call every kernel and compare with the reference interpreter before anything is "
+                                      "written; names the first that differs"),
+                             cl::cat(category)};
+  cl::opt<std::string> verifyInputs{
+      "verify-inputs", cl::desc("Values of arguments for --verify-values, by name; what is missing is drawn"),
+      cl::value_desc("file.safetensors"), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
                                 cl::cat(category)};
@@ -156,6 +165,36 @@ static LogicalResult writeResult(const std::string &output, const std::string &r
   }
 }
 
+/// Calls the kernels of a copy of `module`; says what agrees, or what does not.
+static LogicalResult verify(ModuleOp module, const CompileOptions &options, StringRef inputs) {
+  VerifyOptions given;
+  if (!inputs.empty()) {
+    std::string error;
+    std::unique_ptr<llvm::MemoryBuffer> file = openInputFile(inputs, &error);
+    if (!file) {
+      llvm::errs() << "segue-compile: " << error << "\n";
+      return failure();
+    }
+    llvm::Expected<NamedTensors> values = readSafetensors(file->getBuffer(), module.getContext());
+    if (!values) {
+      llvm::errs() << "segue-compile: " << inputs << ": " << llvm::toString(values.takeError()) << "\n";
+      return failure();
+    }
+    given.values = std::move(*values);
+  }
+  OwningOpRef<ModuleOp> copy = module.clone();
+  FailureOr<VerifiedValues> found = verifyValues(*copy, options, given);
+  if (failed(found))
+    return failure();
+  if (found->difference) {
+    llvm::errs() << "segue-compile: " << found->difference->str() << "\n";
+    return failure();
+  }
+  llvm::errs() << "segue-compile: " << found->kernels << " kernels agree with the reference interpreter in "
+               << found->launches << " launches, " << found->calls << " calls\n";
+  return success();
+}
+
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   registerAsmPrinterCLOptions();
@@ -167,7 +206,8 @@ int main(int argc, char **argv) {
   cl::HideUnrelatedOptions(flags.category);
   cl::ParseCommandLineOptions(argc, argv, kOverview);
   // lld resets all options when it links kernels: take what is needed now.
-  std::string output = flags.output;
+  std::string output = flags.output, verifyInputs = flags.verifyInputs;
+  bool verifies = flags.verifyValues || !verifyInputs.empty();
   CompileOptions options;
   if (failed(readOptions(flags, options)))
     return EXIT_FAILURE;
@@ -194,6 +234,8 @@ int main(int argc, char **argv) {
   OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
   parse.stop();
   if (!module)
+    return EXIT_FAILURE;
+  if (verifies && failed(verify(*module, options, verifyInputs)))
     return EXIT_FAILURE;
   FailureOr<std::string> result =
       compile(*module, options, [](PassManager &pm) { return applyPassManagerCLOptions(pm); }, &root);

@@ -19,7 +19,7 @@ import weakref
 
 import torch
 
-from .. import _runtime
+from .. import _runtime, verify
 from ..errors import InvalidArgumentError
 from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Given, Output, Saved
 from ..tensors import wrap
@@ -45,12 +45,17 @@ class Variant:
         self._plan: BackwardPlan | None = captured.backward
         self._inputs, self._results, self._random = captured.inputs, captured.results, captured.random
         self._static = static
+        self._unverified: str | None = captured.text
         self._wrapped: dict[int, tuple] = {}
 
     # --- forward --------------------------------------------------------------------------
 
     def forward(self, args: list) -> tuple[list, int]:
         """Results of the graph, and the bytes that the runtime keeps for backward."""
+        if verify.enabled() and self._unverified is not None:
+            verify.verify_values(self._unverified, self.module.name, {name: args[position] for position, name in self._inputs},
+                                 training=False)
+            self._unverified = None
         values = {name: self._wrap(position, args[position]) for position, name in self._inputs}
         if self._random:
             # A new seed per call from torch's generator, so that torch.manual_seed counts.

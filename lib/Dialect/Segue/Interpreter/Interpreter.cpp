@@ -12,6 +12,7 @@
 
 #include "segue/Dialect/Segue/Interpreter/Interpreter.h"
 #include "Evaluators.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace segue;
@@ -35,16 +36,18 @@ public:
   }
 
   FailureOr<SmallVector<HostTensor>> call(func::FuncOp function, ArrayRef<HostTensor> arguments);
+  FailureOr<SmallVector<HostTensor>> evaluate(Operation &op, const Frame &frame);
 
 private:
   /// Runs a body of one block; gives what its terminator hands over.
   FailureOr<SmallVector<HostTensor>> run(Block &block, ArrayRef<HostTensor> arguments);
-  FailureOr<SmallVector<HostTensor>> evaluate(Operation &op, const Frame &frame);
   void round(HostTensor &tensor) const;
+  void disturb(Operation &op, const Frame &frame, const Evaluator &evaluator, HostTensor &tensor);
 
   const InterpreterOptions &options;
   EvaluatorTable table;
   unsigned depth = 0;
+  uint64_t state = options.disturb * 0x9E3779B97F4A7C15u;
 };
 } // namespace
 
@@ -56,6 +59,56 @@ void Machine::round(HostTensor &tensor) const {
   for (int64_t &value : tensor.ints)
     if (unsigned width = element.getIntOrFloatBitWidth(); width > 1)
       value = llvm::SignExtend64(static_cast<uint64_t>(value), width);
+}
+
+/// Approximations of these are allowed some units, and near their zeros that of
+/// a result of size 1.
+static bool isApproximated(Operation &op) {
+  return isa<ExpOp, Expm1Op, LogOp, SinOp, CosOp, TanhOp, ErfOp, PowOp, SigmoidOp, SiluOp, GeluOp, RsqrtOp, DivOp, SqrtOp>(
+      op);
+}
+
+/// Gives one of its operands, or is exact in any case.
+static bool isExact(Operation &op) {
+  return isa<NegOp, AbsOp, SignOp, ReluOp, MaxOp, MinOp, SelectOp, CompareOp>(op);
+}
+
+/// Terms of a sum, or 0 if `op` makes none.
+static int64_t termsOf(Operation &op) {
+  if (auto scatter = dyn_cast<ScatterAddOp>(op))
+    return scatter.getIndices().getType().getNumElements();
+  auto reduce = dyn_cast<ReduceOp>(op);
+  if (!reduce || reduce.getKind() == ReduceKind::Max || reduce.getKind() == ReduceKind::Min)
+    return 0;
+  return reduce.getInput().getType().getNumElements() / std::max<int64_t>(1, reduce.getType().getNumElements());
+}
+
+void Machine::disturb(Operation &op, const Frame &frame, const Evaluator &evaluator, HostTensor &tensor) {
+  auto type = dyn_cast<FloatType>(tensor.type.getElementType());
+  int64_t terms = termsOf(op);
+  if (!type || !(terms || isa<ScalarOpInterface>(op)) || isExact(op))
+    return;
+  double unit = std::ldexp(1.0, 1 - static_cast<int>(APFloat::semanticsPrecision(type.getFloatSemantics())));
+  double relative = isApproximated(op) ? 4 * unit : unit / 2, absolute = isApproximated(op) && !isa<ExpOp>(op) ? unit : 0;
+  HostTensor magnitude = tensor;
+  if (terms) {
+    relative *= std::max(std::sqrt(static_cast<double>(terms)), static_cast<double>(terms) / 16);
+    Frame magnitudes;
+    for (Value operand : op.getOperands()) {
+      HostTensor terms = frame[operand];
+      for (double &value : terms.floats)
+        value = std::abs(value);
+      magnitudes.define(operand, std::move(terms));
+    }
+    magnitude = HostTensor::filled(tensor.type);
+    if (failed(evaluator(&op, magnitudes, magnitude)))
+      return;
+  }
+  for (auto [value, size] : llvm::zip_equal(tensor.floats, magnitude.floats)) {
+    // Marsaglia, "Xorshift RNGs".
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    value += (state >> 40 & 1 ? 1 : -1) * (relative * std::abs(size) + absolute);
+  }
 }
 
 FailureOr<SmallVector<HostTensor>> Machine::evaluate(Operation &op, const Frame &frame) {
@@ -77,8 +130,11 @@ FailureOr<SmallVector<HostTensor>> Machine::evaluate(Operation &op, const Frame 
     results.push_back(HostTensor::filled(cast<RankedTensorType>(type)));
   if (failed((*evaluator)(&op, frame, results)))
     return failure();
-  for (HostTensor &result : results)
+  for (HostTensor &result : results) {
     round(result);
+    if (options.disturb)
+      disturb(op, frame, *evaluator, result);
+  }
   return results;
 }
 
@@ -89,6 +145,10 @@ FailureOr<SmallVector<HostTensor>> Machine::run(Block &block, ArrayRef<HostTenso
   for (Operation &op : block.without_terminator()) {
     FailureOr<SmallVector<HostTensor>> results = evaluate(op, frame);
     if (failed(results))
+      return failure();
+    if (options.observe && isa<func::FuncOp>(block.getParentOp()) &&
+        failed(options.observe(
+            &op, llvm::map_to_vector(op.getOperands(), [&](Value value) { return frame[value]; }), *results)))
       return failure();
     for (auto [value, result] : llvm::zip_equal(op.getResults(), *results))
       frame.define(value, std::move(result));
@@ -120,4 +180,14 @@ FailureOr<SmallVector<HostTensor>> Machine::call(func::FuncOp function, ArrayRef
 FailureOr<SmallVector<HostTensor>> segue::interpret(func::FuncOp function, ArrayRef<HostTensor> arguments,
                                                     const InterpreterOptions &options) {
   return Machine(options).call(function, arguments);
+}
+
+FailureOr<SmallVector<HostTensor>> segue::interpretOp(Operation *op, ArrayRef<HostTensor> operands,
+                                                      const InterpreterOptions &options) {
+  if (op->getNumOperands() != operands.size())
+    return op->emitError() << "takes " << op->getNumOperands() << " operands, given are " << operands.size();
+  Frame frame;
+  for (auto [value, operand] : llvm::zip_equal(op->getOperands(), operands))
+    frame.define(value, operand);
+  return Machine(options).evaluate(*op, frame);
 }

@@ -26,6 +26,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinAttributeInterfaces.h"
 #include "mlir/IR/BuiltinTypes.h"
+#include <functional>
 #include <vector>
 
 namespace segue {
@@ -65,6 +66,17 @@ struct InterpreterOptions {
   /// False keeps all floats in double: for finite differences, whose steps
   /// drown in the rounding of f32. Casts to a narrower float round nothing then.
   bool roundFloats = true;
+  /// Not 0: every float that is computed, and not only moved, goes up or down by
+  /// what rounding may do to it, as this seed says: half a unit of its type, four
+  /// where a kernel may approximate, and for a sum of n terms max(sqrt(n), n / 16)
+  /// halves of a unit of the sum of magnitudes, in any order of adding. The
+  /// distance between such runs is how far rounding can carry a result.
+  uint64_t disturb = 0;
+  /// Called after every op of the body of a function, with its operands and its
+  /// results; not for ops inside of a `segue.fused`. A failure ends the run.
+  std::function<llvm::LogicalResult(mlir::Operation *op, llvm::ArrayRef<HostTensor> operands,
+                                    llvm::ArrayRef<HostTensor> results)>
+      observe;
 };
 
 /// Runs `function` on `arguments`, one per argument and of its type, and gives
@@ -73,6 +85,10 @@ struct InterpreterOptions {
 /// each is reported as an error at the op.
 mlir::FailureOr<llvm::SmallVector<HostTensor>>
 interpret(mlir::func::FuncOp function, llvm::ArrayRef<HostTensor> arguments, const InterpreterOptions &options = {});
+
+/// The results of one op on `operands`.
+mlir::FailureOr<llvm::SmallVector<HostTensor>>
+interpretOp(mlir::Operation *op, llvm::ArrayRef<HostTensor> operands, const InterpreterOptions &options = {});
 
 /// The first element of `a` and `b` (of one shape) with |a - b| > atol + rtol
 /// |b|, as a sentence that names index and values; empty if there is none.
