@@ -54,6 +54,7 @@ public:
     std::memset(rate_.bytes(), 0, rate_.desc().spanBytes());
     for (int64_t i = 0; i < second.width; ++i)
       rate_.data<float>()[i * second.width + i] = -0.01f;
+    hostRate_ = rate_;
     rate_ = copyTo(device_, rate_, TensorDesc(rate_.shape(), ElementType::f32));
     x_ = random(device_, {first.rows, first.width}, 7, 1);
   }
@@ -99,6 +100,10 @@ public:
     enter(Phase::StepEnd);
     return result;
   }
+
+  /// Queues a copy of the rate, which the optimizer reads, over the one that is
+  /// there.
+  void placeRateAnew() { copyInto(hostRate_, rate_); }
 
   std::vector<float> weight(size_t chain, size_t layer) const { return valuesOf(chains_[chain].weights[layer]); }
   Tensor &weightTensor(size_t chain, size_t layer) { return chains_[chain].weights[layer]; }
@@ -150,7 +155,7 @@ private:
 
   DeviceRef device_;
   std::vector<Chain> chains_;
-  Tensor rate_, x_;
+  Tensor hostRate_, rate_, x_;
 };
 
 inline constexpr ChainSize frozen{.layers = 6, .isTrained = false}, trained{.layers = 2, .isTrained = true};

@@ -15,6 +15,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Session/Safetensors.h"
+#include <cmath>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -257,27 +258,32 @@ TEST_F(WeightTimesTest, EachIsCountedForItself) {
 }
 
 // What was left of the link's time for a copy that waits for its slot is not the
-// copy's: with one slot each load waits for the block before.
+// copy's: with one slot each load waits for the block before. A busy machine may
+// add to one step's copies, but not to those of each.
 TEST_F(WeightTimesTest, WaitingForASlotIsNoCopying) {
   DeviceRef device = Device::open("sim:dram=4MiB");
   Model model(device, frozen, trained);
   WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 0)"), {.slots = 1});
   stream(model, streamer);
   model.step(&streamer);
-  // The slot is in use until this ends, half a second from now.
-  std::atomic<bool> goOn{false};
-  double begin = device->seconds();
-  device->enqueue(Queue::Compute, {},
-                  Work{[&] {
-                         while (device->seconds() < begin + 0.5)
-                           std::this_thread::yield();
-                         goOn = true;
-                       },
-                       {},
-                       {}});
-  model.step(&streamer);
-  EXPECT_TRUE(goOn);
-  EXPECT_LT(streamer.record()["copy_time_ms"].get<double>(), 400) << streamer.record();
+  double least = HUGE_VAL;
+  for (int tries = 0; tries < 5 && least >= 400; ++tries) {
+    // The slot is in use until this ends, half a second from now.
+    std::atomic<bool> goOn{false};
+    double begin = device->seconds();
+    device->enqueue(Queue::Compute, {},
+                    Work{[&] {
+                           while (device->seconds() < begin + 0.5)
+                             std::this_thread::yield();
+                           goOn = true;
+                         },
+                         {},
+                         {}});
+    model.step(&streamer);
+    EXPECT_TRUE(goOn);
+    least = std::min(least, streamer.record()["copy_time_ms"].get<double>());
+  }
+  EXPECT_LT(least, 400) << streamer.record();
 }
 
 // One slab, and a copy that is under way holds it: who needs another block waits

@@ -7,6 +7,7 @@
 
 #include "ErrorOf.h"
 #include "StreamedChains.h"
+#include "Transfer/ScriptedDevice.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Session/Safetensors.h"
@@ -496,11 +497,12 @@ TEST(WeightStreamerQueues, WhatComesInTimeIsAHit) {
   WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 2)"), {.slots = 4});
   model.stream(streamer);
   model.step(&streamer);
+  // Compute takes longer than every copy that was queued before.
   struct Slow : ForwardEvents<> {
     DeviceRef device;
     void onBlockEnd(const Program &program) override {
-      device->enqueue(Queue::Compute, {},
-                      Work{[] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }, {}, "slow"});
+      device->enqueue(Queue::Compute, Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)),
+                      Work{[] {}, {}, "slow"});
       ForwardEvents::onBlockEnd(program);
     }
   } slow;
@@ -546,6 +548,58 @@ TEST(WeightStreamerQueues, LoadsAreTriedOnceMoreInTheQueue) {
         }
       EXPECT_EQ(warnings, std::vector<std::string>{});
     }
+}
+
+namespace {
+/// Lets the copy of the rate fail in the queue, and the first block of the optimizer
+/// wait behind it until the host waits.
+struct AnOptimizerThatFails : ForwardEvents<> {
+  ScriptedDevice *device = nullptr;
+  Model *model = nullptr;
+  bool isArmed = false;
+  void onPhase(Phase phase) override {
+    ForwardEvents::onPhase(phase);
+    isArmed = phase == Phase::Optimizer;
+    if (!isArmed)
+      return;
+    device->drain();
+    device->pause(/*resumesWhenWaited=*/true);
+    device->failNextCopy(2);
+    model->placeRateAnew();
+  }
+  void onBlockBegin(const Program &program, std::string_view block) override {
+    ForwardEvents::onBlockBegin(program, block);
+    if (std::exchange(isArmed, false))
+      device->pause(/*resumesWhenWaited=*/true);
+  }
+};
+} // namespace
+
+// A slot that an optimizer wrote is saved back once that has run: where it has
+// failed, the host's values are failed ones too, and nothing takes that back.
+TEST(WeightStreamerFaults, ASaveBackWaitsForItsWriter) {
+  auto scripted = std::make_shared<ScriptedDevice>("sim:dram=4MiB");
+  DeviceRef device = scripted;
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 0)"), {.slots = 1});
+  model.stream(streamer);
+  model.step(&streamer);
+  streamer.flush();
+  AnOptimizerThatFails fault;
+  fault.target = &streamer;
+  fault.device = scripted.get();
+  fault.model = &model;
+  auto [code, what] = errorOf([&] {
+    model.step(&fault);
+    streamer.flush();
+  });
+  EXPECT_EQ(code, ErrorCode::DeviceOom);
+  EXPECT_NE(what.find("held by b/h.0 (16384 bytes, its save-back failed)"), std::string::npos) << what;
+  scripted->resume();
+  EXPECT_TRUE(scripted->hasFailed());
+  streamer.abortStep();
+  for (size_t layer : {0, 1})
+    EXPECT_TRUE(model.weightTensor(1, layer).storage()->failure()) << "layer " << layer;
 }
 
 TEST(WeightStreamerFaults, SaysWhatDoesNotFit) {
