@@ -96,6 +96,10 @@ UNARY = {
     "clamp_max": (lambda x: x.clamp(max=0.1), -2, 2), "rsub": (lambda x: 1 - x, -2, 2),
     "scalar_arithmetic": (lambda x: (x * 3 + 1) / 2 - 0.5, -2, 2), "scalar_over": (lambda x: 1.5 / x, 0.3, 2),
     "softmax_last": (lambda x: torch.softmax(x, -1), -3, 3), "double_use": (lambda x: x * x + x, -2, 2),
+    "softplus_beta": (lambda x: F.softplus(x, 2.5, 3.0), -2, 3), "leaky_relu_slope": (lambda x: F.leaky_relu(x, 0.3), -2, 2),
+    "elu_alpha": (lambda x: F.elu(x, 1.7), -2, 2), "celu": (lambda x: F.celu(x, 1.7), -2, 2),
+    "elu_scales": (lambda x: torch.ops.aten.elu.default(x, 0.9, 1.3, 0.6), -2, 2),
+    "hardtanh_bounds": (lambda x: F.hardtanh(x, -0.3, 0.8), -2, 2),
 }
 for _name, (_function, _low, _high) in UNARY.items():
     for _shape in [(7,), (33, 17)] if _name not in ("exp", "gelu_tanh", "pow2") else SHAPES:
@@ -105,7 +109,8 @@ BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
     "minimum": torch.minimum, "pow": torch.pow, "add_alpha": lambda x, y: torch.add(x, y, alpha=0.5),
     "where": lambda x, y: torch.where(x > y, x, y), "lerp": lambda x, y: torch.lerp(x, y, 0.3),
-    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.7),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.7), "sub_alpha": lambda x, y: torch.sub(x, y, alpha=0.5),
+    "rsub_alpha": lambda x, y: torch.rsub(x, y, alpha=0.5),
 }
 PAIRS = [((4, 8), (4, 8)), ((4, 8), (8,)), ((3, 1, 5), (1, 7, 1)), ((), (3,)), ((5, 1), ()), ((1,), (1,)), ((2, 3, 4), (3, 1))]
 for _name, _function in BINARY.items():
@@ -140,8 +145,8 @@ SHAPE_OPS = {
     "chunk": lambda x: x.chunk(4, dim=-1), "unbind": lambda x: x.unbind(1)[2], "cat": lambda x: torch.cat([x, x[:, :2]], 1),
     "stack": lambda x: torch.stack([x, x * 2], -1), "repeat": lambda x: x.repeat(2, 1, 3), "tile": lambda x: x.tile(2, 1),
     "repeat_interleave": lambda x: x.repeat_interleave(3, dim=1), "roll": lambda x: x.roll(2, 1),
-    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5), "pad_negative": lambda x: F.pad(x, (-1, 2)),
-    "tril": lambda x: x.tril(), "triu": lambda x: x.triu(1), "contiguous": lambda x: x.transpose(0, 1).contiguous(),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5), "pad_plain": lambda x: torch.constant_pad_nd(x, (1, 2), 0.25), "pad_negative": lambda x: F.pad(x, (-1, 2)),
+    "tril": lambda x: x.tril(), "tril_below": lambda x: x.tril(-1), "triu": lambda x: x.triu(1), "contiguous": lambda x: x.transpose(0, 1).contiguous(),
     "clone": lambda x: x.clone() * 2, "rotate_half": lambda x: torch.cat([-x[..., 3:], x[..., :3]], -1),
     "in_place": lambda x: (x * 1.0).add_(1).mul_(x), "slice_assign": lambda x: _assign(x),
 }
@@ -191,6 +196,17 @@ case("var_correction", lambda x: x.var(-1, correction=2) + x.std(-1, correction=
 case("var_mean_correction", lambda x: torch.var_mean(x, 1, correction=0)[0], normal(3, 7))
 case("var_all", lambda x: x.var() + x.std(), normal(3, 7))
 case("logsumexp", lambda x: x.logsumexp(1), normal(3, 7))
+case("logsumexp_keep", lambda x: x.logsumexp((0, 2), keepdim=True), normal(3, 5, 7))
+case("sum_mean_wide", lambda x: x.sum(1, dtype=torch.float32) + x.mean(1, dtype=torch.float32), normal(3, 7, dtype=torch.bfloat16), tolerance=2e-2)
+case("extrema_keep", lambda x: x.amin(1, keepdim=True) + x.max(1, keepdim=True).values + x.amax() + x.amin(), normal(3, 7))
+case("arguments_keep", lambda x: (x.argmax(1, keepdim=True), x.argmin(0, keepdim=True), x.argmax(), x.argmin()), normal(3, 7))
+case("truths_keep", lambda x: (x > 0).any(1, keepdim=True) | (x > -1).all(0, keepdim=True), normal(6, 6))
+case("var_keep", lambda x: x.var(0, correction=3, keepdim=True) + x.std(0, correction=2, keepdim=True), normal(5, 7))
+case("var_of_dim", lambda x: torch.ops.aten.var.dim(x, [1], False, True) + torch.ops.aten.std.dim(x, [0], False, True), normal(5, 7))
+case("var_mean_keep", lambda x: torch.var_mean(x, 0, correction=3, keepdim=True), normal(5, 7))
+case("var_mean_of_dim", lambda x: torch.ops.aten.var_mean.dim(x, [1], False, True), normal(5, 7))
+case("norm_inf", lambda x: torch.linalg.vector_norm(x, math.inf, 1, True), normal(3, 7))
+case("norm_wide", lambda x: torch.linalg.vector_norm(x, dtype=torch.float32), normal(3, 7, dtype=torch.bfloat16), tolerance=2e-2)
 case("norm2", lambda x: torch.linalg.vector_norm(x, dim=-1), normal(3, 7))
 case("norm1", lambda x: x.norm(p=1, dim=0), normal(3, 7))
 case("integer_sum", lambda x: x.sum(0), integers(-5, 5, 7, 3))
@@ -213,8 +229,8 @@ case("dot", torch.dot, normal(9), normal(9))
 case("mv", torch.mv, normal(4, 9), normal(9))
 case("outer", torch.outer, normal(4), normal(9))
 case("addmm", lambda c, x, y: torch.addmm(c, x, y, beta=0.5, alpha=2), normal(6), normal(4, 5), normal(5, 6))
-case("addmv", torch.addmv, normal(4), normal(4, 9), normal(9))
-case("baddbmm", lambda c, x, y: torch.baddbmm(c, x, y, alpha=0.3), normal(3, 4, 6), normal(3, 4, 5), normal(3, 5, 6))
+case("addmv", lambda c, x, y: torch.addmv(c, x, y, beta=0.7, alpha=1.5), normal(4), normal(4, 9), normal(9))
+case("baddbmm", lambda c, x, y: torch.baddbmm(c, x, y, beta=0.4, alpha=0.3), normal(3, 4, 6), normal(3, 4, 5), normal(3, 5, 6))
 for _equation, _shapes in {
     "ij,jk->ik": [(3, 4), (4, 5)], "bhid,bhjd->bhij": [(2, 3, 4, 5), (2, 3, 6, 5)], "bij,bj->bi": [(2, 3, 4), (2, 4)],
     "i,j->ij": [(3,), (4,)], "ijk->ki": [(2, 3, 4)], "...ij,...jk->...ik": [(2, 3, 4), (2, 4, 5)],
@@ -253,6 +269,12 @@ case("layer_norm_plain", lambda x: F.layer_norm(x, (7,)), normal(3, 7))
 case("layer_norm_two_dims", lambda x, g, b: F.layer_norm(x, (5, 7), g, b), normal(3, 5, 7), normal(5, 7), normal(5, 7))
 case("rms_norm_plain", lambda x: F.rms_norm(x, (7,)), normal(3, 7))
 case("rms_norm_written_out", lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * g, normal(3, 7), normal(7))
+# Rows that hardly vary show what eps is added to.
+case("layer_norm_eps", lambda x, g, b: F.layer_norm(x * 0.01 + 3, (7,), g, b, 3e-4), normal(5, 7), normal(7), normal(7))
+case("rms_norm_eps", lambda x, g: F.rms_norm(x * 0.01, (7,), g, 3e-4), normal(5, 7), normal(7))
+case("group_norm_eps", lambda x, g, b: F.group_norm(x * 0.01 + 3, 2, g, b, 3e-4), normal(3, 4, 5), normal(4), normal(4))
+case("batch_norm_eps", lambda x, g, b: F.batch_norm(x, torch.arange(4) / 4.0, torch.arange(1, 5) / 9.0, g, b, eps=0.3),
+     normal(3, 4, 5), normal(4), normal(4))
 case("group_norm", lambda x, g, b: F.group_norm(x, 2, g, b), normal(3, 4, 5), normal(4), normal(4))
 
 # --- losses ------------------------------------------------------------------------------------------------
@@ -269,17 +291,34 @@ for _reduction in ("none", "sum", "mean"):
 case("cross_entropy_weighted", lambda x, t, w: F.cross_entropy(x, t, weight=w / 2.0), normal(6, 9), integers(0, 9, 6), integers(1, 5, 9))
 case("cross_entropy_nd", F.cross_entropy, normal(2, 5, 3, 4), integers(0, 5, 2, 3, 4))
 case("cross_entropy_soft", lambda x, t: F.cross_entropy(x, t.softmax(-1)), normal(4, 5), normal(4, 5))
+for _reduction in ("none", "sum", "mean"):
+    case(f"cross_entropy_weighted_smooth_{_reduction}",
+         lambda x, t, w, r=_reduction: F.cross_entropy(x, t, w / 4.0, label_smoothing=0.2, ignore_index=1, reduction=r),
+         normal(16, 4), integers(0, 4, 16), integers(1, 9, 4))
+    case(f"cross_entropy_soft_weighted_smooth_{_reduction}",
+         lambda x, t, w, r=_reduction: F.cross_entropy(x, t.softmax(1), w, label_smoothing=0.2, reduction=r),
+         normal(4, 5, 3), normal(4, 5, 3), uniform(0.2, 2, 5))
+    case(f"nll_weighted_{_reduction}", lambda x, t, w, r=_reduction: F.nll_loss(x, t, w / 4.0, ignore_index=2, reduction=r),
+         normal(16, 4), integers(0, 4, 16), integers(1, 9, 4))
 case("nll", lambda x, t: F.nll_loss(F.log_softmax(x, -1), t), normal(6, 9), integers(0, 9, 6))
 case("nll_ignore", lambda x, t: F.nll_loss(F.log_softmax(x, -1), t, ignore_index=3, reduction="sum"), normal(16, 5), integers(0, 5, 16))
 case("l1", F.l1_loss, normal(5, 7), normal(5, 7))
+case("l1_sum", lambda x, y: F.l1_loss(x, y, reduction="sum"), normal(5, 7), normal(5, 7))
 case("smooth_l1", F.smooth_l1_loss, normal(5, 7), normal(5, 7))
+case("smooth_l1_beta", lambda x, y: F.smooth_l1_loss(x, y, reduction="none", beta=0.3), normal(5, 7), normal(5, 7))
 case("huber", F.huber_loss, normal(5, 7), normal(5, 7))
+case("huber_delta", lambda x, y: F.huber_loss(x, y, reduction="none", delta=0.3), normal(5, 7), normal(5, 7))
 case("kl_div", lambda x, y: F.kl_div(x, y, reduction="sum", log_target=True), normal(5, 7), normal(5, 7))
+case("kl_div_of_probabilities", lambda x, y: F.kl_div(x, y.softmax(-1), reduction="none"), normal(5, 7), normal(5, 7))
+case("kl_div_of_nothing", lambda x: F.kl_div(x, torch.eye(5), reduction="batchmean"), normal(5, 5))
 case("bce_with_logits", F.binary_cross_entropy_with_logits, normal(5, 7), uniform(0, 1, 5, 7))
+case("bce_with_logits_weighted", lambda x, t, w, p: F.binary_cross_entropy_with_logits(
+    x, t, w / 4.0, reduction="sum", pos_weight=p / 3.0), normal(5, 7), uniform(0, 1, 5, 7), integers(1, 9, 7), integers(1, 9, 7))
 
 # --- lookups -----------------------------------------------------------------------------------------------
 
 case("embedding", lambda i, w: F.embedding(i, w), integers(0, 11, 3, 5), normal(11, 7))
+case("embedding_padded_constant", lambda i: F.embedding(i, torch.arange(10.0).reshape(5, 2), padding_idx=2), integers(0, 5, 3))
 case("embedding_one", lambda i, w: F.embedding(i, w), integers(0, 1, 1), normal(1, 1))
 case("index_rows", lambda x, i: x[i], normal(5, 3), integers(-5, 5, 7))
 case("index_columns", lambda x, i: x[:, i], normal(5, 6, 3), integers(0, 6, 4))

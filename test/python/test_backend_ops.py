@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from compare import assert_case_agrees
 from op_cases import CASES, Case, integers, normal
+from reached import Reached
 
 import segue
 from segue.dynamo import report
@@ -42,16 +43,13 @@ def _slice_assigned(x):
     return x
 
 
-_reached: set[int] = set()
+_reached = Reached()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def watched():
-    originals = dict(OPS)
-    for name, function in originals.items():
-        OPS[name] = lambda *a, _f=function, **k: (_reached.add(id(_f)), _f(*a, **k))[1]
-    yield
-    OPS.update(originals)
+    with _reached:
+        yield
 
 
 @pytest.mark.parametrize("case", CASES + MORE, ids=lambda c: c.name)
@@ -64,20 +62,19 @@ def test_values_and_gradients(case):
     assert segue.backend_report().compiled == 1
 
 
-def test_every_lowering_of_autograds_operators_was_reached(request):
-    """A lowering that no case reaches would be wrong in silence."""
+def test_every_lowering_of_autograds_operators_was_reached_and_every_option_set(request):
+    """A lowering that no case reaches would be wrong in silence; so would an option that none sets."""
     ran = {item.callspec.params["case"].name for item in request.session.items
            if item.module is request.module and hasattr(item, "callspec")}
     if len(ran) < len(CASES + MORE):
         pytest.skip("only some cases were chosen")
     from segue.frontend.ops import training
 
-    # The table holds watchers now; each keeps what it watches.
-    watched = {name: f.__kwdefaults__["_f"] for name, f in OPS.items()}
-    own = {name: f for name, f in watched.items() if f.__module__ == training.__name__}
+    own = {f.watched for f in OPS.values() if f.watched.__module__ == training.__name__}
     assert own
-    missed = {name for name, f in own.items() if id(f) not in _reached}
-    assert not missed
+    assert not own - _reached.functions
+    # These are refused.
+    assert _reached.options_left_alone(own.__contains__) == {"flash_attention.dropout_p", "as_strided.storage_offset"}
 
 
 def test_a_target_outside_of_the_classes_is_an_error():

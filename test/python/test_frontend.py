@@ -16,6 +16,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from op_cases import CASES, Apply
+from reached import Reached
 
 import segue
 from segue.frontend import capture
@@ -40,23 +41,33 @@ def test_every_case_is_valid_ir():
     verify(*texts)
 
 
-def test_every_lowering_has_a_case():
-    """A lowering that no case reaches would be wrong in silence."""
-    reached = set()
-    originals = dict(OPS)
-    try:
-        for name, function in originals.items():
-            OPS[name] = lambda *a, _n=name, _f=function, **k: (reached.add(id(_f)), _f(*a, **k))[1]
-        for one in CASES:
-            capture(Apply(one.function), tuple(one.make()))
+def test_every_lowering_has_a_case_and_every_option_another_value():
+    """A lowering that no case reaches would be wrong in silence; so would an option that none sets."""
+    reached, compared = Reached(), Reached()
+    with reached:
         for module, inputs in EXTRA:
             capture(module, inputs)
-    finally:
-        OPS.update(originals)
-    # Aliases of one lowering count as reached together. Those of autograd's graphs have test_backend_ops.py.
-    missed = {name for name, f in originals.items() if id(f) not in reached and f.__module__ != training.__name__}
+    with compared:
+        for one in CASES:
+            capture(Apply(one.function), tuple(one.make()))
+    # Those of autograd's graphs have test_backend_ops.py.
+    missed = {name for name, f in OPS.items()
+              if f not in reached.functions and f not in compared.functions and f.__module__ != training.__name__}
     # This one refuses (test_a_changed_buffer_is_refused).
     assert missed == {"aten._native_batch_norm_legit_functional.default"}
+    # A capture alone shows nothing of what an option does: only the cases that are compared with PyTorch count.
+    assert compared.options_left_alone(lambda f: f.__module__ != training.__name__) == set(WITHOUT_EFFECT)
+
+
+#: Options that change no result, or are refused, or make it random, and where that is tested.
+WITHOUT_EFFECT = {
+    "pad_by_mode.mode": "refused",
+    "einsum.path": "an order of products", "gather.sparse_grad": "a storage of gradients",
+    "embedding.sparse": "a storage of gradients", "embedding.scale_grad_by_freq": "refused",
+    "repeat_interleave.output_size": "the size, which is known anyway",
+    "bernoulli_p.p": "random: test_dropout_keeps_the_mean_and_its_gradient_matches_the_mask",
+    "attention.dropout_p": "random",
+}
 
 
 EXTRA = [

@@ -188,6 +188,20 @@ TEST_P(SessionTest, ClipsByTheJointNorm) {
   expectNear(values(session.parameter("v")), reference.v);
 }
 
+// Clipping shortens long gradients and leaves short ones as they are: a run
+// whose norms lie below the limit is, bit for bit, the run without one.
+TEST_P(SessionTest, ClipsNeverUpwards) {
+  Session clipped = stitched({.maxGradNorm = 1e6}), unlimited = stitched();
+  for (int step = 0; step < 3; ++step) {
+    StepResult result = clipped.step(batch(), 0.01);
+    EXPECT_EQ(unlimited.step(batch(), 0.01).gradNorm, result.gradNorm);
+    EXPECT_LT(result.gradNorm, 1e6);
+    EXPECT_EQ(result.clip, 1);
+  }
+  EXPECT_EQ(values(clipped.parameter("w")), values(unlimited.parameter("w")));
+  EXPECT_EQ(values(clipped.parameter("v")), values(unlimited.parameter("v")));
+}
+
 // Inference runs between steps without a trace in training.
 TEST_P(SessionTest, EvaluateChangesNothing) {
   Session session = stitched(), quiet = stitched();

@@ -152,6 +152,22 @@ func.func @forward(%w: tensor<2x8xf32> {segue.name = "w", segue.role = #segue.ro
 
 // -----
 
+// Slices that follow one another but end before the value does are no tiling:
+// what they leave out gets zeros.
+// CHECK-LABEL: func.func @backward
+// CHECK-NOT: segue.concat
+// CHECK-COUNT-2: segue.pad
+// CHECK: segue.add
+func.func @forward(%w: tensor<2x8xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<2x3xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
+  %a = segue.slice %w [0, 0] to [2, 3] by [1, 1] : tensor<2x8xf32> -> tensor<2x3xf32>
+  %b = segue.slice %w [0, 3] to [2, 6] by [1, 1] : tensor<2x8xf32> -> tensor<2x3xf32>
+  %y = segue.add %a, %b : tensor<2x3xf32>
+  return %y : tensor<2x3xf32>
+}
+
+// -----
+
 // Slices that overlap or leave a gap are padded and added.
 // CHECK-LABEL: func.func @backward
 // CHECK-NOT: segue.concat

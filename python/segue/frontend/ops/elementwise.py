@@ -61,7 +61,8 @@ def log2(b, x):
 
 @lowers("aten.exp2.default")
 def exp2(b, x):
-    return b.unary("exp", b.binary("mul", b.cast(x, b.dtype), b.constant(math.log(2), (), b.dtype)))
+    # Not exp(x log 2): the product would lose up to six bits.
+    return b.binary("pow", b.constant(2.0, (), b.dtype), b.cast(x, b.dtype))
 
 
 @lowers("aten.tan.default")
@@ -73,19 +74,19 @@ def tan(b, x):
 def log_sigmoid(b, x):
     # min(x, 0) - log(1 + exp(-|x|)) does not overflow.
     zero = b.constant(0.0, (), x.dtype)
-    return b.binary("sub", b.binary("min", x, zero), _log1p_exp_of_minus_abs(b, x))
+    return b.binary("sub", b.binary("min", x, zero), log1p_exp_of_minus_abs(b, x))
 
 
 @lowers("aten.softplus.default")
 def softplus(b, x, beta=1, threshold=20):
     scaled = b.binary("mul", x, b.constant(float(beta), (), x.dtype))
     zero = b.constant(0.0, (), x.dtype)
-    soft = b.binary("add", b.binary("max", scaled, zero), _log1p_exp_of_minus_abs(b, scaled))
+    soft = b.binary("add", b.binary("max", scaled, zero), log1p_exp_of_minus_abs(b, scaled))
     soft = b.binary("div", soft, b.constant(float(beta), (), x.dtype))
     return b.select(b.compare("gt", scaled, b.constant(float(threshold), (), x.dtype)), x, soft)
 
 
-def _log1p_exp_of_minus_abs(b, x):
+def log1p_exp_of_minus_abs(b, x):
     e = b.writer.unary("exp", b.writer.unary("neg", b.writer.unary("abs", x)))
     return b.writer.unary("log", b.binary("add", e, b.constant(1.0, (), x.dtype)))
 
@@ -99,9 +100,11 @@ def leaky_relu(b, x, negative_slope=0.01):
 @lowers("aten.elu.default")
 def elu(b, x, alpha=1, scale=1, input_scale=1):
     zero = b.constant(0.0, (), x.dtype)
-    inner = b.binary("mul", b.binary("min", x, zero), b.constant(float(input_scale), (), x.dtype))
+    positive = b.compare("gt", x, zero)
+    # Of a large x, which is not taken, expm1 would be infinite, and its gradient infinity times 0.
+    inner = b.binary("mul", b.select(positive, zero, x), b.constant(float(input_scale), (), x.dtype))
     negative = b.binary("mul", b.writer.unary("expm1", inner), b.constant(float(alpha), (), x.dtype))
-    result = b.select(b.compare("gt", x, zero), x, negative)
+    result = b.select(positive, x, negative)
     return b.binary("mul", result, b.constant(float(scale), (), x.dtype)) if scale != 1 else result
 
 
@@ -113,12 +116,14 @@ def selu(b, x):
 
 @lowers("aten.relu6.default")
 def relu6(b, x):
-    return clamp(b, x, 0, 6)
+    return hardtanh(b, x, 0, 6)
 
 
 @lowers("aten.hardtanh.default")
 def hardtanh(b, x, min_val=-1, max_val=1):
-    return clamp(b, x, min_val, max_val)
+    # As clamp, but PyTorch's gradient is 0 at the bounds and 1 for NaN.
+    low, high = (b.constant(float(bound), (), x.dtype) for bound in (min_val, max_val))
+    return b.select(b.compare("ge", x, high), high, b.select(b.compare("le", x, low), low, x))
 
 
 @lowers("aten.mish.default")
@@ -215,11 +220,22 @@ def pow_tensor(b, x, exponent):
 @lowers("aten.clamp.default", "aten.clip.default", "aten.clamp.Tensor")
 def clamp(b, x, min=None, max=None):
     x = b.cast(x, b.dtype)
-    if min is not None:
-        x = b.binary("max", x, b.value(min, dtype=x.dtype))
-    if max is not None:
-        x = b.binary("min", x, b.value(max, dtype=x.dtype))
-    return x
+    low, high = (None if bound is None else b.value(bound, dtype=x.dtype) for bound in (min, max))
+    if low is None or high is None:
+        bounded = x if low is high else b.binary("max", x, low) if high is None else b.binary("min", x, high)
+    else:
+        bounded = b.binary("min", b.binary("max", x, low), high)
+    if not any(value is not None and value.differentiable for value in (x, low, high)):
+        return bounded
+    # PyTorch's gradient: all of it for x where x is a bound, where max and min would share; none for NaN.
+    result = b.constant(math.nan, (), x.dtype)
+    if high is not None:
+        result = b.select(b.compare("gt", x, high), high, result)
+    if low is not None:
+        lower = low if high is None else b.binary("min", low, high)
+        result = b.select(b.compare("lt", x, lower), lower, result)
+    inside = [b.compare(predicate, x, bound) for predicate, bound in (("ge", low), ("le", high)) if bound is not None]
+    return b.select(inside[0] if len(inside) == 1 else b.binary("and", *inside), x, result)
 
 
 @lowers("aten.clamp_min.default")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import torch
 
-from .table import Unsupported, lowers
+from .elementwise import log1p_exp_of_minus_abs
+from .table import lowers
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
@@ -137,13 +138,13 @@ def huber_loss(b, x, target, reduction=_MEAN, delta=1.0):
 
 @lowers("aten.binary_cross_entropy_with_logits.default")
 def bce_with_logits(b, x, target, weight=None, pos_weight=None, reduction=_MEAN):
+    # (1 - t) x + w log(1 + exp(-x)), where w weighs the positive answers, does not overflow so.
+    zero, one = b.constant(0.0, (), x.dtype), b.constant(1.0, (), x.dtype)
+    soft = b.binary("sub", log1p_exp_of_minus_abs(b, x), b.binary("min", x, zero))
     if pos_weight is not None:
-        raise Unsupported("pos_weight")
-    # max(x, 0) - x t + log(1 + exp(-|x|)) does not overflow.
-    e = b.writer.unary("exp", b.writer.unary("neg", b.writer.unary("abs", x)))
-    soft = b.writer.unary("log", b.binary("add", e, b.constant(1.0, (), x.dtype)))
-    losses = b.binary("sub", b.binary("max", x, b.constant(0.0, (), x.dtype)), b.binary("mul", x, target))
-    losses = b.binary("add", losses, soft)
+        weighed = b.binary("add", b.binary("mul", b.binary("sub", pos_weight, one), target), one)
+        soft = b.binary("mul", soft, weighed)
+    losses = b.binary("add", b.binary("mul", b.binary("sub", one, target), x), soft)
     if weight is not None:
         losses = b.binary("mul", losses, weight)
     return _reduced(b, losses, reduction)
@@ -151,7 +152,12 @@ def bce_with_logits(b, x, target, weight=None, pos_weight=None, reduction=_MEAN)
 
 @lowers("aten.kl_div.default")
 def kl_div(b, x, target, reduction=_MEAN, *, log_target=False):
-    if not log_target:
-        raise Unsupported("a target that is not given as logarithms; pass log_target=True")
-    losses = b.binary("mul", b.writer.unary("exp", target), b.binary("sub", target, x))
+    if log_target:
+        losses = b.binary("mul", b.writer.unary("exp", target), b.binary("sub", target, x))
+    else:
+        # t log t is 0 for t = 0; the logarithm is of 1 there, whose gradient is finite.
+        zero, one = b.constant(0.0, (), x.dtype), b.constant(1.0, (), x.dtype)
+        nothing = b.compare("eq", target, zero)
+        logs = b.writer.unary("log", b.select(nothing, one, target))
+        losses = b.binary("mul", target, b.binary("sub", logs, x))
     return _reduced(b, losses, reduction)

@@ -60,8 +60,15 @@ def min_dim(b, x, dim, keepdim=False):
 
 
 def _extremum(b, kind, x, dim, keepdim):
-    value = b.reduce(kind, x, all_dims(dim, x.rank), keepdim)
-    return [value, _place_of(b, x, value, dim) if 1 in b.used else None]
+    dims = all_dims(dim, x.rank)
+    value = b.reduce(kind, x, dims, keepdim)
+    if not (x.differentiable and dims):
+        return [value, _place_of(b, x, value, dim) if 1 in b.used else None]
+    # The gradient goes to the one element that the index names, not to all that are equal.
+    place = _place_of(b, x, value, dim)
+    lasting = b.reshape(place, [1 if i in dims else d for i, d in enumerate(x.shape)])
+    chosen = b.compare("eq", b.iota(dims[0], x.shape), b.broadcast_to(lasting, x.shape))
+    return [b.reduce("sum", b.select(chosen, x, b.constant(0.0, (), x.dtype)), dims, keepdim), place]
 
 
 @lowers("aten.argmax.default")
@@ -128,14 +135,22 @@ def var_dim(b, x, dim, unbiased=True, keepdim=False):
     return _variance(b, x, dim, int(unbiased), keepdim)
 
 
+def _root(b, x):
+    """The square root of a sum of squares. PyTorch's gradient is 0, not NaN, where the sum is 0."""
+    if not x.differentiable:
+        return b.writer.unary("sqrt", x)
+    some = b.compare("ne", x, b.constant(0.0, (), x.dtype))
+    return b.select(some, b.writer.unary("sqrt", b.select(some, x, b.constant(1.0, (), x.dtype))), x)
+
+
 @lowers("aten.std.correction")
 def std(b, x, dim=None, *, correction=None, keepdim=False):
-    return b.writer.unary("sqrt", _variance(b, x, dim, correction, keepdim))
+    return _root(b, _variance(b, x, dim, correction, keepdim))
 
 
 @lowers("aten.std.dim")
 def std_dim(b, x, dim, unbiased=True, keepdim=False):
-    return b.writer.unary("sqrt", _variance(b, x, dim, int(unbiased), keepdim))
+    return _root(b, _variance(b, x, dim, int(unbiased), keepdim))
 
 
 @lowers("aten.var_mean.correction")
@@ -152,6 +167,9 @@ def var_mean_dim(b, x, dim, unbiased=True, keepdim=False):
 def logsumexp(b, x, dim, keepdim=False):
     dims = all_dims(dim, x.rank)
     peak = b.reduce("max", x, dims, keepdim=True)
+    # A peak that is infinite is the result already; infinity minus itself would be NaN.
+    endless = b.compare("eq", b.writer.unary("abs", peak), b.constant(math.inf, (), x.dtype))
+    peak = b.select(endless, b.constant(0.0, (), x.dtype), peak)
     total = b.writer.unary("log", b.reduce("sum", b.writer.unary("exp", b.binary("sub", x, peak)), dims, keepdim=True))
     return b.reshape(b.binary("add", total, peak), b.shape)
 
@@ -160,7 +178,7 @@ def logsumexp(b, x, dim, keepdim=False):
 def vector_norm(b, x, ord=2, dim=None, keepdim=False, *, dtype=None):
     x, dims = b.cast(x, b.dtype), all_dims(dim, x.rank)
     if ord == 2:
-        return b.writer.unary("sqrt", b.reduce("sum", b.binary("mul", x, x), dims, keepdim))
+        return _root(b, b.reduce("sum", b.binary("mul", x, x), dims, keepdim))
     if ord == 1:
         return b.reduce("sum", b.writer.unary("abs", x), dims, keepdim)
     if ord == math.inf:

@@ -150,13 +150,15 @@ def roll(b, x, shifts, dims=()):
     return b.reshape(x, shape)
 
 
-@lowers("aten.constant_pad_nd.default", "aten.pad.default")
-def pad(b, x, pad, *rest, value=0):
-    mode = rest[0] if rest and isinstance(rest[0], str) else "constant"
+@lowers("aten.pad.default")
+def pad_by_mode(b, x, pad, mode="constant", value=None):
     if mode != "constant":
         raise Unsupported(f"mode {mode!r}; only 'constant' pads")
-    numbers = [r for r in rest if not isinstance(r, str) and r is not None]
-    value = numbers[0] if numbers else value or 0
+    return constant_pad(b, x, pad, 0 if value is None else value)
+
+
+@lowers("aten.constant_pad_nd.default")
+def constant_pad(b, x, pad, value=0):
     low, high = [0] * x.rank, [0] * x.rank
     for i in range(len(pad) // 2):  # pairs count from the last dimension
         low[x.rank - 1 - i], high[x.rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
