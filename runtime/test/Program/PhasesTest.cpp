@@ -97,17 +97,17 @@ TEST_P(PhasesTest, ComeFromPrograms) {
   addDoubling(file, "forward", {forward});
   addDoubling(file, "again", {forward});
   addDoubling(file, "backward", {backward});
-  addDoubling(file, "optimizer", {optimizer});
+  addDoubling(file, "update", {optimizer});
   Binary binary = load(file);
   EXPECT_EQ(binary.program("backward").phases(), std::vector{Phase::Backward});
   EventLog log;
   log.enter(Phase::StepBegin);
-  for (const char *name : {"forward", "again", "backward", "optimizer"})
+  for (const char *name : {"forward", "again", "backward", "update"})
     run(binary, name, &log);
   log.enter(Phase::StepEnd);
   EXPECT_EQ(log.events,
             (std::vector<std::string>{"step_begin", "forward", "(forward)", "b.0", "(again)", "b.0", "backward",
-                                      "(backward)", "b.0", "optimizer", "(optimizer)", "b.0", "step_end"}));
+                                      "(backward)", "b.0", "optimizer", "(update)", "b.0", "step_end"}));
 }
 
 // Forward and backward in one program, twice over: gradient accumulation.
