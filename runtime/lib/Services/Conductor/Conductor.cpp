@@ -150,13 +150,22 @@ void Conductor::enterBlock(std::string_view block) {
            [&](bool) { return Json{{"hints", toJson(m.policy.pushed())}}; });
 }
 
-void Conductor::endStep(double secondsInOld) {
+static Json endEvent(const char *op, double secondsInOld, std::span<const PhaseSeconds> phases) {
+  Json event{{"op", op}, {"duration_s", secondsInOld}};
+  for (const PhaseSeconds &each : phases) // a list: a phase may be entered again
+    event["durations_s"].push_back(Json::array({nameOf(each.phase), each.seconds}));
+  return event;
+}
+
+void Conductor::endStep(double secondsInOld, std::span<const PhaseSeconds> phases) {
   if (!manager_)
     return;
   Manager &m = *manager_;
-  m.traced([&] { return Json{{"op", "end_step"}, {"duration_s", secondsInOld}}; },
+  m.traced([&] { return endEvent("end_step", secondsInOld, phases); },
            [&] {
              m.requireOutsideTransition();
+             if (m.phase != StepPhase::Idle)
+               m.addSeconds(phases);
              if (m.phase != StepPhase::StepEnd) {
                m.requireCanFollow(StepPhase::StepEnd);
                m.transition(StepPhase::StepEnd, secondsInOld);
@@ -173,12 +182,16 @@ void Conductor::endStep(double secondsInOld) {
            });
 }
 
-std::vector<uint64_t> Conductor::abortStep(double secondsInOld) {
+std::vector<uint64_t> Conductor::abortStep(double secondsInOld, std::span<const PhaseSeconds> phases) {
   if (!manager_)
     return {};
   Manager &m = *manager_;
-  return m.traced([&] { return Json{{"op", "abort_step"}, {"duration_s", secondsInOld}}; },
-                  [&] { return m.abort(secondsInOld); },
+  return m.traced([&] { return endEvent("abort_step", secondsInOld, phases); },
+                  [&] {
+                    if (m.phase != StepPhase::Idle)
+                      m.addSeconds(phases);
+                    return m.abort(secondsInOld);
+                  },
                   [](const std::vector<uint64_t> &waiters) {
                     Json ids = Json::array();
                     for (uint64_t id : waiters)

@@ -13,6 +13,7 @@
 
 #include "segue/runtime/Services/MemoryServices.h"
 #include "ActivationActor.h"
+#include "PhaseClock.h"
 #include "PlannedActor.h"
 #include "PrecisionActor.h"
 #include "WeightActor.h"
@@ -41,10 +42,6 @@ struct MemoryServices::Impl {
   void endStep();
   void enter(Phase phase);
   void abortStep() noexcept;
-  double secondsInPhase() {
-    double now = context.device->seconds();
-    return now - std::exchange(phaseBegan, now);
-  }
   uint64_t makeRoom(uint64_t wanted);
   template <typename... Arguments, typename... Given>
   void tell(bool isTheirs, void (EventSink::*next)(Arguments...), void (ServiceActor::*actor)(Arguments...),
@@ -74,7 +71,9 @@ struct MemoryServices::Impl {
   /// Who watches the results of the program that runs.
   std::vector<ServiceActor *> resultWatchers;
   bool nextWatchesResults = false;
-  double phaseBegan = 0;
+  /// For Conductor's records, every so many steps.
+  std::optional<PhaseClock> phaseClock;
+  int64_t recordInterval = 0;
 };
 
 //===----------------------------------------------------------------------===//
@@ -114,8 +113,11 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
         context.warn);
     hooks.trace = [this](const Json &event) { conductorLog->add(event); };
   }
-  if (config.telemetry.enabled)
+  phaseClock.emplace(*context.device);
+  if (config.telemetry.enabled) {
     conductorTelemetry.emplace(config.telemetry.file, context.warn);
+    recordInterval = config.telemetryIntervalSteps;
+  }
   context.conductor = Conductor(config, limits, std::move(hooks));
   context.gate.open(config.slotWaitTimeoutMs * 1e-3);
   context.engine().setGate(&context.gate);
@@ -300,9 +302,9 @@ uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
 void MemoryServices::Impl::beginStep() {
   if (precision)
     precision->chooseForms(nextStep - 1);
-  phaseBegan = context.device->seconds();
   inStep = true;
   if (context.conductor.isEnabled()) {
+    phaseClock->beginStep();
     context.conductor.measure(int64_t(context.usedBytes()));
     context.conductor.beginStep(nextStep);
   }
@@ -319,7 +321,9 @@ void MemoryServices::Impl::endStep() {
   if (context.conductor.isEnabled()) {
     context.engine().settle(/*all=*/false);
     context.conductor.measure(int64_t(context.usedBytes()));
-    context.conductor.endStep(secondsInPhase());
+    // Nobody waits for the device on account of a record that is not written.
+    bool isWritten = recordInterval && (nextStep - 1) % recordInterval == 0;
+    context.conductor.endStep(0, phaseClock->durations(/*waits=*/isWritten));
   }
   inStep = false;
   if (conductorLog)
@@ -327,8 +331,8 @@ void MemoryServices::Impl::endStep() {
 }
 
 void MemoryServices::Impl::enter(Phase phase) {
-  if (context.conductor.isEnabled())
-    context.conductor.enterPhase(stepPhase(phase), secondsInPhase());
+  if (context.conductor.isEnabled() && context.conductor.enterPhase(stepPhase(phase)))
+    phaseClock->enter(stepPhase(phase));
   for (const auto &actor : actors)
     actor->onPhase(phase);
 }
@@ -461,7 +465,7 @@ void MemoryServices::Impl::abortStep() noexcept {
     for (const auto &actor : actors)
       actor->abortStep();
     if (context.conductor.isEnabled())
-      context.conductor.abortStep(secondsInPhase());
+      context.conductor.abortStep(0, phaseClock->durations(/*waits=*/false));
     if (conductorLog)
       conductorLog->flush();
   } catch (const std::exception &error) {
