@@ -143,7 +143,7 @@ class Segment:
             module = self._module(captured.text)
         except CompileError as error:
             raise _FallBack([error]) from error
-        variant = Variant(captured, module, self.device, self._static)
+        variant = Variant(captured, module, self.name, self.device, self._static)
         self._variants[key] = variant
         while len(self._variants) > self.options.max_variants:
             _, old = self._variants.popitem(last=False)

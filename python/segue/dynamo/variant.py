@@ -40,8 +40,9 @@ class Kept:
 
 class Variant:
 
-    def __init__(self, captured: CapturedGraphs, module: "_runtime.Module", device: "_runtime.Device", static: set[int]):
-        self.module, self.device = module, device
+    def __init__(self, captured: CapturedGraphs, module: "_runtime.Module", name: str, device: "_runtime.Device",
+                 static: set[int]):
+        self.module, self.name, self.device = module, name, device
         self._plan: BackwardPlan | None = captured.backward
         self._inputs, self._results, self._random = captured.inputs, captured.results, captured.random
         self._static = static
@@ -53,7 +54,7 @@ class Variant:
     def forward(self, args: list) -> tuple[list, int]:
         """Results of the graph, and the bytes that the runtime keeps for backward."""
         if verify.enabled() and self._unverified is not None:
-            verify.verify_values(self._unverified, self.module.name, {name: args[position] for position, name in self._inputs},
+            verify.verify_values(self._unverified, self.name, {name: args[position] for position, name in self._inputs},
                                  training=False)
             self._unverified = None
         values = {name: self._wrap(position, args[position]) for position, name in self._inputs}
@@ -125,7 +126,7 @@ class Variant:
         wanted = next(v for v in self.module.program("backward").inputs if v.name == name)
         if tuple(tensor.shape) != tuple(wanted.shape):
             raise InvalidArgumentError(
-                f"{self.module.name}: a saved tensor is a {tensor.dtype} of shape {list(tensor.shape)} where backward wants "
+                f"{self.name}: a saved tensor is a {tensor.dtype} of shape {list(tensor.shape)} where backward wants "
                 f"{wanted!r}: its placeholder was copied and dropped. Saved values stay in the runtime; enter saved-tensor "
                 "hooks before forward, so that it gives them out")
         return wrap(tensor, self.device)
