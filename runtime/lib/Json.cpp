@@ -9,6 +9,7 @@
 #include "JsonDepth.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 namespace segue::inline runtime {
@@ -59,15 +60,14 @@ public:
     return true;
   }
   bool end_object() override {
-    std::vector<const std::string *> keys;
+    std::set<std::string_view> keys;
     for (const auto &[key, value] : open_.back()->get_ref<const Json::object_t &>())
-      keys.push_back(&key);
-    std::ranges::sort(keys, {}, [](const std::string *key) { return std::string_view(*key); });
-    auto twin = std::ranges::adjacent_find(keys, {}, [](const std::string *key) { return std::string_view(*key); });
-    if (twin != keys.end())
-      problem = {"\"" + **twin + "\": the key stands twice in one object", **twin};
+      if (!keys.insert(key).second) {
+        problem = {"\"" + key + "\": the key stands twice in one object", key};
+        return false;
+      }
     open_.pop_back();
-    return twin == keys.end();
+    return true;
   }
 
   bool parse_error(size_t byte, const std::string &, const nlohmann::detail::exception &error) override {
@@ -76,15 +76,15 @@ public:
   }
 
 private:
-  template <typename Value> Json &put(Value &&value) {
+  Json &put(Json value) {
     if (open_.empty())
-      return root_ = std::forward<Value>(value);
+      return root_ = std::move(value);
     if (open_.back()->is_array())
-      return open_.back()->get_ref<Json::array_t &>().emplace_back(std::forward<Value>(value));
-    return *place_ = std::forward<Value>(value);
+      return open_.back()->get_ref<Json::array_t &>().emplace_back(std::move(value));
+    return *place_ = std::move(value);
   }
-  template <typename Value> bool add(Value &&value) {
-    put(std::forward<Value>(value));
+  bool add(Json value) {
+    put(std::move(value));
     return true;
   }
   bool open(Json value) {

@@ -24,8 +24,8 @@
 // write the one or read the other. Without the key the signatures say nothing:
 // a list from elsewhere trusts no file.
 //
-// Any thread and any number of processes may call at once. Nothing is thrown,
-// and nothing of the runtime is needed: the compiler links this file alone.
+// Any thread and any number of processes may call at once. Nothing is thrown.
+// Checking and signing need nothing else of the runtime: the compiler links no more.
 //
 //===----------------------------------------------------------------------===//
 
@@ -64,7 +64,8 @@ public:
 
   /// Signs `file`, with a new key if there is none. Returns what stood in the
   /// way, naming the path, or "": a caller whose work is done goes on without a
-  /// signature. Blocks while another process writes one.
+  /// signature. Blocks while another process writes one. Lies in the library
+  /// SegueRuntime::SegueSigning, which who only plays files does without.
   std::string sign(std::span<const std::byte> file) const;
 
 private:
