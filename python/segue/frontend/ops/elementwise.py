@@ -230,10 +230,10 @@ def clamp(b, x, min=None, max=None):
     # PyTorch's gradient: all of it for x where x is a bound, where max and min would share; none for NaN.
     result = b.constant(math.nan, (), x.dtype)
     if high is not None:
-        result = b.select(b.compare("gt", x, high), high, result)
+        result = b.select(b.compare("ge", x, high), high, result)
     if low is not None:
         lower = low if high is None else b.binary("min", low, high)
-        result = b.select(b.compare("lt", x, lower), lower, result)
+        result = b.select(b.compare("le", x, lower), lower, result)
     inside = [b.compare(predicate, x, bound) for predicate, bound in (("ge", low), ("le", high)) if bound is not None]
     return b.select(inside[0] if len(inside) == 1 else b.binary("and", *inside), x, result)
 
