@@ -9,7 +9,7 @@
 //
 // Runs each file, then mutations of them until the time is over: bytes set,
 // bits flipped, numbers replaced by edges, ranges cut, doubled and taken from
-// another file. Blind, where libFuzzer follows coverage, but it needs nothing
+// another file, or what a mutator of the target's own makes of them. Blind, where libFuzzer follows coverage, but it needs nothing
 // of the compiler, so that every build can run it, under any sanitizer. The
 // flags are libFuzzer's. An input that kills the process is in `crash-input`.
 //
@@ -30,6 +30,10 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/// Of targets that have one.
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t mostBytes,
+                                                                unsigned int seed);
+
 using Bytes = std::vector<uint8_t>;
 
 static Bytes read(const std::filesystem::path &path) {
@@ -44,6 +48,12 @@ public:
 
   Bytes next() {
     Bytes bytes = corpus_[below(corpus_.size())];
+    if (LLVMFuzzerCustomMutator && below(8) != 0) {
+      size_t size = bytes.size();
+      bytes.resize(2 * size + 4096);
+      bytes.resize(LLVMFuzzerCustomMutator(bytes.data(), size, bytes.size(), unsigned(random_())));
+      return bytes;
+    }
     for (size_t changes = 1 + below(4); changes && !bytes.empty(); --changes)
       change(bytes);
     return bytes;

@@ -335,6 +335,8 @@ void PreparedProgram::handOver(Run &run, uint32_t output, const Program &program
 
 void PreparedProgram::handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
                                     EventSink &events) {
+  if (!tensor) // given away: restored before, or dropped after its last reader
+    return;
   InputPlan &plan = inputs_[input];
   Tensor saved = tensor;
   events.onRestore(program, input, saved);

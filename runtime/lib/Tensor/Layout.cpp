@@ -139,8 +139,9 @@ std::vector<int64_t> effectiveStrides(std::span<const int64_t> shape, const Layo
 Shape paddedExtents(std::span<const int64_t> shape, const Layout &layout) {
   Shape padded(shape.begin(), shape.end());
   for (size_t dim = 0; dim < shape.size(); ++dim) {
+    // Wraps only where checkedParts refuses, or nothing has an element.
     int64_t tile = tileOf(shape.size(), layout.tile, dim);
-    padded[dim] = tilesOf(shape[dim], tile) * tile;
+    padded[dim] = int64_t(uint64_t(tilesOf(shape[dim], tile)) * uint64_t(tile));
   }
   return padded;
 }
@@ -149,14 +150,14 @@ std::vector<DimPlacement> placeDims(std::span<const int64_t> shape, const Layout
   std::vector<int64_t> strides = effectiveStrides(shape, layout);
   std::vector<DimPlacement> dims(shape.size());
   size_t untiled = shape.size() - layout.tile.size();
-  int64_t inTile = 1;
+  uint64_t inTile = 1; // wraps only for tiles that checkedParts refuses
   for (size_t dim = shape.size(); dim-- > 0;) {
     dims[dim] = {.extent = shape[dim], .stride = strides[dim]};
     if (dim < untiled)
       continue;
     dims[dim].tile = layout.tile[dim - untiled];
-    dims[dim].inTile = inTile;
-    inTile *= dims[dim].tile;
+    dims[dim].inTile = int64_t(inTile);
+    inTile *= uint64_t(dims[dim].tile);
   }
   return dims;
 }
@@ -278,11 +279,11 @@ std::optional<LayoutParts> checkedParts(std::span<const int64_t> shape, ElementT
 bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides) {
   if (hasNoElements(shape))
     return true;
-  int64_t expected = 1;
+  uint64_t expected = 1; // wraps only for shapes of more elements than any tensor has
   for (size_t dim = shape.size(); dim-- > 0;) {
-    if (shape[dim] != 1 && strides[dim] != expected)
+    if (shape[dim] != 1 && strides[dim] != int64_t(expected))
       return false;
-    expected *= shape[dim];
+    expected *= uint64_t(shape[dim]);
   }
   return true;
 }
@@ -317,7 +318,7 @@ static void dropTrivialTiles(std::span<const int64_t> shape, Layout &layout) {
     int64_t tile = layout.tile[0];
     if (tile != 1) {
       auto inTile = int64_t(elementsPerTile(std::span(layout.tile).subspan(1)));
-      bool follows = shape[dim] == tile || effectiveStrides(shape, layout)[dim] == tile * inTile;
+      bool follows = shape[dim] == tile || effectiveStrides(shape, layout)[dim] == int64_t(uint64_t(tile) * uint64_t(inTile));
       if (shape[dim] % tile != 0 || !follows)
         return;
       layout.strides = effectiveStrides(shape, layout);
