@@ -44,7 +44,8 @@ public:
   /// The next copy brings one byte that is wrong, and says nothing.
   std::atomic<bool> corruptsNextCopy{false};
   /// From now on the clock of each thread moves by the copies that it makes, at
-  /// this speed, and by nothing else.
+  /// this speed, by a microsecond per entry of the compute queue, and by nothing
+  /// else.
   void timeCopiesAs(double bytesPerSecond) { copySpeed_ = bytesPerSecond; }
   /// Copies tried, and the greatest size of one.
   std::atomic<int> copies{0};
@@ -91,11 +92,13 @@ public:
   }
   segue::FreeMemory freeMemory(segue::Space space) const override { return inner_->freeMemory(space); }
   uint64_t enqueue(segue::Queue queue, const segue::Fence &after, segue::Work work) override {
-    work.run = [this, run = std::move(work.run)] {
+    work.run = [this, queue, run = std::move(work.run)] {
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return !paused_; });
       }
+      if (copySpeed_ > 0 && queue == segue::Queue::Compute)
+        ownSeconds() += 1e-6;
       run();
     };
     return inner_->enqueue(queue, after, std::move(work));
