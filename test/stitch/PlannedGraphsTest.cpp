@@ -10,7 +10,8 @@
 // at most the budget; a smaller budget never uses more; one below the smallest
 // is refused with the smallest. Some graphs also train, five steps on a device that
 // has the budget and not a byte more: with the losses and the parameters of the run
-// without services, to the bit, and each block at its planned address.
+// without services, to the bit, and each block at its planned address. The run without
+// services has the memory that it was said to take, and no more.
 //
 //   SEGUE_PLANS=1000 SegueRandomStitchTests --gtest_filter='PlannedGraphs*'
 //   SEGUE_PLAN=17 ...                                     this one
@@ -214,7 +215,9 @@ static void train(const Graph &graph, int64_t seed) {
   ResidencyPlanner planner(twin.record());
   uint64_t least = certify(twin, planner, 0).bytes;
   uint64_t most = certified(twin, planner, planner.unconstrained(), 0).bytes;
-  Graph::Run free = graph.train(roomy, 0);
+  uint64_t enough = bytesWithoutServices(virtualTwin(*Device::open(roomy)), {{"graph", *graph.binary}}, {},
+                                         graph.microBatches);
+  Graph::Run free = graph.train("sim:dram=" + std::to_string(enough) + rest, 0);
   bool isThorough = std::getenv("SEGUE_PLANS");
   for (int i = 0; i < budgets; i += isThorough ? 1 : budgets / 2 - 1) {
     uint64_t cap = least + (most - least) * uint64_t(i) / (budgets - 1);

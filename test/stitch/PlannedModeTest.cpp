@@ -474,3 +474,34 @@ TEST_P(PlannedModeTest, AnInfeasibleCapIsRefusedBeforeTheFirstStep) {
         << error.what();
   }
 }
+
+// Without services: a step for which there is no memory changes nothing, and the
+// session goes on where it was.
+TEST_P(PlannedModeTest, AStepWithoutMemoryLeavesTheSessionAsItWas) {
+  auto play = [&](bool fails) {
+    DeviceRef device = Device::open(GetParam());
+    Session session(device, {{"deep", binary()}});
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    std::vector<float> bits;
+    DeviceMemory &memory = device->memory();
+    for (int step = 0; step < 3; ++step) {
+      TensorMap batch;
+      batch["x"] = randomTensor(device, {rows, width}, uint32_t(step));
+      if (fails && step == 1)
+        for (uint64_t more : {0, 1, 3}) {
+          memory.setBudget(Space::DeviceDram, memory.liveBytes(Space::DeviceDram) + more * rows * width * 4);
+          EXPECT_THROW(session.step(batch, 1e-3), OutOfMemory);
+          EXPECT_EQ(session.stepCount(), step);
+          memory.setBudget(Space::DeviceDram, 16 << 20);
+          EXPECT_GT(session.evaluate(batch).at("loss").item(), 0);
+        }
+      bits.push_back(float(session.step(batch, 1e-3).loss));
+    }
+    for (const ParameterInfo &info : session.parameters())
+      for (float value : values(session.parameter(info.key)))
+        bits.push_back(value);
+    return bits;
+  };
+  EXPECT_EQ(play(true), play(false));
+}

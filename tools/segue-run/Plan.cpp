@@ -36,7 +36,7 @@ static void printSteps(const std::vector<StepForecast> &steps) {
   double unconstrained = steps.front().played.seconds;
   for (const StepForecast &step : steps)
     std::printf("%-22s %10.2f %10.2f %10.2f %10.2f %10.3f %+7.1f%% %7llu %9.2f\n", step.what.c_str(),
-                mib(step.played.peakBytes), mib(step.peakIn(Phase::Forward)), mib(step.peakIn(Phase::Backward)),
+                mib(step.bytes), mib(step.peakIn(Phase::Forward)), mib(step.peakIn(Phase::Backward)),
                 mib(step.peakIn(Phase::Optimizer)), step.played.seconds * 1e3,
                 percent(step.played.seconds / unconstrained - 1), (unsigned long long)step.plan->away.size(),
                 mib(step.plan->outBytes));
@@ -57,6 +57,10 @@ static void printText(const MemoryForecast &forecast, const std::vector<StepFore
               forecast.twin().spec().c_str(), (unsigned long long)saved, mib(savedBytes), residents.size(),
               mib(residentBytes));
   printSteps(steps);
+  for (const StepForecast &step : steps)
+    if (step.bytes > forecast.capacityBytes())
+      std::printf("%s: %.2f MiB do not fit in the %.2f MiB of the device\n", step.what.c_str(), mib(step.bytes),
+                  mib(forecast.capacityBytes()));
   std::printf("\nThe smallest budget is set after %s, where these are held:\n", forecast.setBy().c_str());
   std::vector<MemoryHolder> held = forecast.heldAtSmallest();
   for (const MemoryHolder &holder : std::span(held).first(std::min<size_t>(held.size(), 12)))

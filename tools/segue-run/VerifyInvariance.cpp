@@ -60,8 +60,25 @@ static uint64_t hashOf(const Tensor &tensor) {
   return std::hash<std::string_view>()({reinterpret_cast<const char *>(host.bytes()), host.desc().spanBytes()});
 }
 
-static RunBits runOnce(const TrainOptions &options, const std::string *text, const Config &config) {
-  DeviceRef device = Device::open(options.device);
+/// The device with so many bytes of memory, as whoever has a cap has a card of that
+/// size.
+static std::string withCapacity(const std::string &spec, uint64_t dramBytes) {
+  size_t colon = std::min(spec.find(':'), spec.size());
+  std::string with = spec.substr(0, colon) + ":dram=" + std::to_string(dramBytes);
+  for (size_t at = colon + 1; at < spec.size();) {
+    size_t comma = std::min(spec.find(',', at), spec.size());
+    std::string option = spec.substr(at, comma - at);
+    if (!option.starts_with("dram="))
+      with += "," + option;
+    at = comma + 1;
+  }
+  return with;
+}
+
+/// `capBytes`: all that the device has; 0: as it is given.
+static RunBits runOnce(const TrainOptions &options, const std::string *text, const Config &config,
+                       uint64_t capBytes = 0) {
+  DeviceRef device = Device::open(capBytes ? withCapacity(options.device, capBytes) : options.device);
   SessionOptions given;
   given.config = config;
   TrainingSetup setup(device, options, text, std::move(given));
@@ -176,12 +193,12 @@ static RunBits runCapped(const TrainOptions &options, const std::string *text, c
   double cap = double(capBytes) / bytesPerMiB, rest = double(restBytes) / bytesPerMiB;
   if (cap > rest)
     try {
-      return runOnce(options, text, makeConfig(combination, cap, (rest + cap) / 2));
+      return runOnce(options, text, makeConfig(combination, cap, (rest + cap) / 2), capBytes);
     } catch (const Error &error) {
       if (!isOutOfMemory(error))
         throw;
     }
-  return runOnce(options, text, makeConfig(combination, cap, std::min(cap, 1 / bytesPerMiB)));
+  return runOnce(options, text, makeConfig(combination, cap, std::min(cap, 1 / bytesPerMiB)), capBytes);
 }
 
 int verifyInvariance(const TrainOptions &options) {

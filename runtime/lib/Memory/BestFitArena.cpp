@@ -81,13 +81,20 @@ std::optional<BestFitArena::Block> BestFitArena::takeFrom(Zone &zone, uint64_t b
   assert(alignment && (alignment & (alignment - 1)) == 0);
   if (bytes == 0)
     return Block{0, {}};
+  std::optional<uint64_t> last; // the range at the end of all
   for (auto size = zone.sizes.lower_bound({bytes, 0}); size != zone.sizes.end(); ++size) {
     uint64_t rangeBytes = size->first, begin = size->second;
     uint64_t before = -(origin_ + begin) & (alignment - 1);
-    if (before <= rangeBytes && bytes <= rangeBytes - before)
+    if (before > rangeBytes || bytes > rangeBytes - before)
+      continue;
+    if (begin + rangeBytes != capacity_)
       return carve(zone, zone.ranges.find(begin), begin + before, bytes);
+    last = begin;
   }
-  return std::nullopt;
+  if (!last)
+    return std::nullopt;
+  uint64_t before = -(origin_ + *last) & (alignment - 1);
+  return carve(zone, zone.ranges.find(*last), *last + before, bytes);
 }
 
 std::optional<BestFitArena::Block> BestFitArena::take(uint64_t bytes, uint64_t alignment) {

@@ -7,8 +7,9 @@
 //
 // Hands out blocks of a range [0, capacity), by offsets alone: whether there
 // are bytes behind them is not its business. A block comes from the smallest
-// free range that holds it, of equal ones from the lowest; freed neighbours
-// merge. The same calls give the same offsets.
+// free range that holds it, of equal ones from the lowest, and from the end of the
+// whole range only where no other holds it: so the same calls give the same offsets
+// whatever the capacity, as long as it is reached by none. Freed neighbours merge.
 //
 // A free range remembers the fence of the work that still touches it. Ranges
 // that merge join their fences; a block carries the fence of its range, and

@@ -44,6 +44,7 @@ StepAllocations AllocationTrace::end() {
 }
 
 void AllocationTrace::onTaken(const void *data, uint64_t bytes, uint32_t alignment, OwnerId owner) {
+  highest_ = std::max(highest_, reinterpret_cast<uintptr_t>(data) + bytes);
   bool isOfStep = isOn_ && !seen_.times.empty();
   live_[data] = {taken_++, bytes, alignment, isOfStep ? seen_.blocks.size() : noBlock};
   if (!isOfStep)

@@ -26,10 +26,17 @@ uint64_t StepForecast::peakIn(Phase phase, Space space) const {
 
 MemoryForecast::MemoryForecast(const Device &device, std::vector<SessionModule> modules, SessionOptions options,
                                size_t microBatches)
-    : twin_(device.hasBytes() ? virtualTwin(device) : device.name(), std::move(modules), std::move(options),
-            microBatches),
+    : twin_(device.hasBytes() ? virtualTwin(device) : device.name(), modules, options, microBatches),
       planner_(twin_.record()), unconstrained_(forecast("unconstrained", planner_.unconstrained())),
-      smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {}
+      smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {
+  for (const SpaceInfo &info : device.spaces())
+    if (info.space == Space::DeviceDram)
+      capacityBytes_ = info.capacityBytes;
+  // Nobody has addresses for a run that has no plan.
+  options.events = nullptr;
+  unconstrained_.bytes = std::max(unconstrained_.bytes, bytesWithoutServices(twin_.spec(), std::move(modules),
+                                                                             std::move(options), microBatches));
+}
 
 StepForecast MemoryForecast::forecast(std::string what, const ResidencyPlan &plan) {
   CertifiedPlan found = certified(twin_, planner_, plan, /*bytes=*/0);
@@ -97,7 +104,8 @@ Json MemoryForecast::json(const StepForecast &step) const {
 }
 
 Json MemoryForecast::json(std::span<const StepForecast> steps) const {
-  Json json{{"device", twin_.spec()}, {"smallest_budget_bytes", smallest_.bytes},
+  Json json{{"device", twin_.spec()},   {"capacity_bytes", capacityBytes_},
+            {"smallest_budget_bytes", smallest_.bytes},
             {"set_by", setBy()},      {"held_at_smallest", Json::array()},
             {"plans", Json::array()}, {"can_leave", Json::array()}};
   for (const MemoryHolder &holder : heldAtSmallest())

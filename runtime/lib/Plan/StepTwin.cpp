@@ -295,6 +295,23 @@ StepProfile StepTwin::record() {
   return profile;
 }
 
+/// Steps of a session without services, until what it keeps for later is there.
+static constexpr int stepsWithoutServices = 4;
+
+uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                              size_t microBatches) {
+  DeviceRef device = Device::open(withRoom(spec));
+  AllocationTrace trace(device->memory());
+  std::vector<Wire> wires = options.wires;
+  Session session(device, std::move(modules), std::move(options));
+  session.allocateParameters();
+  std::vector<TensorMap> batches(microBatches, batchWithoutValues(device, session.modules(), wires));
+  StepResult last;
+  for (int step = 0; step < stepsWithoutServices; ++step)
+    last = session.step(batches, 1e-3);
+  return trace.highest(device->reserveMemory(Space::DeviceDram, {}));
+}
+
 /// As a plan is begun: what lives on the host is there, and nothing is kept to be
 /// used again.
 void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {

@@ -69,6 +69,9 @@ public:
   /// They have ended.
   StepAllocations end();
 
+  /// The end of the highest block that was ever taken, counted from `origin`.
+  uint64_t highest(const std::byte *origin) const { return highest_ ? highest_ - reinterpret_cast<uintptr_t>(origin) : 0; }
+
   void onTaken(const void *data, uint64_t bytes, uint32_t alignment, OwnerId owner) override;
   void onGiven(const void *data) override;
 
@@ -85,6 +88,7 @@ private:
   StepAllocations seen_;
   bool isOn_ = false;
   uint64_t now_ = 0, taken_ = 0;
+  uintptr_t highest_ = 0;
   std::unordered_map<OwnerId, uint32_t> owners_;
   std::vector<OwnerId> numbers_;
   std::unordered_map<const void *, Live> live_;

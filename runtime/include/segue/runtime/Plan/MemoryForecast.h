@@ -52,12 +52,16 @@ public:
   const StepTwin &twin() const { return twin_; }
   const ResidencyPlanner &planner() const { return planner_; }
   /// Nothing leaves.
+  /// Without services, too: a run that is given no config does with its bytes.
   const StepForecast &unconstrained() const { return unconstrained_; }
   /// Under the smallest budget that is feasible.
   const StepForecast &smallest() const { return smallest_; }
   /// Under `bytes` of device_dram. Throws BudgetInfeasible with the smallest
   /// budget and the tensors that set it.
   StepForecast forBudget(uint64_t bytes);
+
+  /// Of the device's device_dram.
+  uint64_t capacityBytes() const { return capacityBytes_; }
 
   /// The event that sets the smallest budget: `save "h" in FORWARD`.
   std::string setBy() const;
@@ -77,6 +81,7 @@ private:
   StepTwin twin_;
   ResidencyPlanner planner_;
   StepForecast unconstrained_, smallest_;
+  uint64_t capacityBytes_ = 0;
 };
 
 } // namespace segue::inline runtime

@@ -54,6 +54,12 @@ struct TwinWeights {
 /// Has everybody who keeps memory of device_dram for later give it back.
 void dropCaches(Device &device);
 
+/// Bytes of device_dram in which a session without services trains, in virtual time
+/// on a device such as `spec`: up to the highest address that the allocator gives
+/// out, whose choices do not depend on the capacity.
+uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                              size_t microBatches = 1);
+
 /// The programs of a training step have their constants on the device.
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules);
 
