@@ -13,6 +13,7 @@ trains on the simulated device within 80 % of what the step holds by itself, by 
 import argparse
 import json
 import os
+import re
 import tempfile
 import time
 
@@ -133,7 +134,9 @@ def main():
                 trainer.memory(cap)
             trainer = None  # it holds parameters and states on the device
             mode, _, weights = args.mode.partition("-")
-            trainer = segue.Trainer(modules, optimizer=optimizer,
+            # A plan keeps to a device that has the cap and not a byte more.
+            exact = re.sub(r"dram=[^,]*", f"dram={cap}", device) if mode == "planned" else None
+            trainer = segue.Trainer(modules, optimizer=optimizer, device=exact,
                                     config=capped(memory, cap, mode, telemetry, weights and os.devnull))
         except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
             return refuse(args, error, extra)
