@@ -16,15 +16,9 @@ void AllocationTrace::begin() {
   numbers_.clear();
   now_ = 0;
   isOn_ = true;
-  std::vector<Live *> before;
   for (auto &[data, live] : live_) {
     live.block = noBlock;
-    before.push_back(&live);
-  }
-  std::ranges::sort(before, {}, &Live::number);
-  for (const Live *live : before) {
-    uint64_t at = (seen_.bytesBefore + live->alignment - 1) / live->alignment * live->alignment;
-    seen_.bytesBefore = at + live->bytes;
+    seen_.bytesBefore += alignedUp(live.bytes) + std::max<uint64_t>(live.alignment, addressGrain) - addressGrain;
   }
 }
 
@@ -46,7 +40,7 @@ StepAllocations AllocationTrace::end() {
 void AllocationTrace::onTaken(const void *data, uint64_t bytes, uint32_t alignment, OwnerId owner) {
   highest_ = std::max(highest_, reinterpret_cast<uintptr_t>(data) + bytes);
   bool isOfStep = isOn_ && !seen_.times.empty();
-  live_[data] = {taken_++, bytes, alignment, isOfStep ? seen_.blocks.size() : noBlock};
+  live_[data] = {bytes, alignment, isOfStep ? seen_.blocks.size() : noBlock};
   if (!isOfStep)
     return;
   auto [known, isNew] = owners_.try_emplace(owner, uint32_t(numbers_.size()));

@@ -61,7 +61,10 @@ private:
   uint64_t begin_, length_;
   /// Places of those that live longest.
   uint32_t period_ = 1;
+  static constexpr uint64_t unlimited = uint64_t(1) << 61;
   std::vector<AddressRange> free_;
+  /// Where the last one really ends.
+  uint64_t limit_ = 0;
   std::vector<Item> items_;
   /// By item, of the order that was tried last, and of the best.
   std::vector<uint64_t> offsets_, best_;
@@ -73,7 +76,16 @@ static constexpr uint64_t mostComparisons = 200'000'000;
 
 Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<const AddressRange> free)
     : steps_(steps), repeated_(repeated), begin_(steps.times[repeated]),
-      length_(steps.times[repeated + 1] - steps.times[repeated]), free_(free.begin(), free.end()) {
+      length_(steps.times[repeated + 1] - steps.times[repeated]) {
+  // The same choices wherever a range begins.
+  for (const AddressRange &range : free)
+    if (uint64_t begin = alignedUp(range.begin); begin < range.end())
+      free_.push_back({begin, range.end() - begin});
+  // And wherever the last one ends: what lies behind is found out afterwards.
+  if (!free_.empty()) {
+    limit_ = free_.back().end();
+    free_.back().bytes = unlimited - free_.back().begin;
+  }
   for (uint32_t i = 0; i < steps.blocks.size(); ++i) {
     const StepAllocations::Block &block = steps.blocks[i];
     if (block.step > repeated)
@@ -177,7 +189,10 @@ std::optional<uint64_t> Packing::pack(uint64_t goalBytes) {
   auto attempt = [&](const Order &order) {
     --tries;
     std::optional<uint64_t> bytes = place(order);
-    if (bytes && (!least || *bytes < *least)) {
+    uint64_t end = 0;
+    for (size_t i = 0; i < items_.size(); ++i)
+      end = std::max(end, offsets_[i] + items_[i].bytes);
+    if (bytes && end <= limit_ && (!least || *bytes < *least)) {
       least = bytes;
       best_ = offsets_;
     }
@@ -238,6 +253,8 @@ std::optional<AddressPlan> packAddresses(const StepAllocations &steps, std::span
                                          uint64_t goalBytes) {
   std::optional<uint32_t> repeated = steps.repeats();
   if (!repeated)
+    return std::nullopt;
+  if (free.empty())
     return std::nullopt;
   Packing packing(steps, *repeated, free);
   return packing.pack(goalBytes) ? std::optional(packing.plan()) : std::nullopt;

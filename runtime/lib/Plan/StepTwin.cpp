@@ -416,23 +416,34 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   CertifiedPlan certified{.plan = &plan, .played = twin.play(planner.profile(), plan)};
   const StepAllocations &steps = certified.played.allocations;
   FreeRoom empty{{{steps.bytesBefore, uint64_t(1) << 60}}, steps.bytesBefore};
-  auto pack = [&](const FreeRoom &room) {
-    certified.addresses = packAddresses(steps, room.ranges, bytes - std::min(bytes, room.liveBytes));
-    if (!certified.addresses)
+  auto pack = [&](const FreeRoom &room, std::span<const AddressRange> ranges) {
+    std::optional<AddressPlan> packed = packAddresses(steps, ranges, bytes - std::min(bytes, room.liveBytes));
+    if (!packed)
       return;
     // What lies between, too small to be of use, is lost.
-    const std::vector<AddressRange> &ranges = certified.addresses->ranges;
-    uint64_t between = 0, end = ranges.empty() ? 0 : ranges.back().end();
+    uint64_t between = 0, end = packed->ranges.empty() ? 0 : packed->ranges.back().end();
     for (const AddressRange &range : room.ranges)
       between += std::min(end, range.end()) - std::min(end, range.begin);
-    certified.bytes = room.liveBytes + std::max(between, certified.addresses->bytes());
+    uint64_t needed = room.liveBytes + std::max(between, packed->bytes());
+    if (certified.addresses && certified.bytes <= needed)
+      return;
+    certified.addresses = std::move(packed);
+    certified.bytes = needed;
   };
-  pack(room ? *room : empty);
+  if (room && !room->ranges.empty()) {
+    // As on an empty device, where that is enough.
+    auto largest = std::ranges::max_element(room->ranges, {}, &AddressRange::bytes);
+    pack(*room, std::span(largest, 1));
+    if (room->ranges.size() > 1 && (!certified.addresses || certified.bytes > bytes))
+      pack(*room, room->ranges);
+  } else if (!room) {
+    pack(empty, empty.ranges);
+  }
   if (certified.addresses)
     return certified;
   // Without addresses, it is what the budget must be at least.
   if (room && steps.repeats()) {
-    pack(empty);
+    pack(empty, empty.ranges);
     certified.addresses.reset();
     certified.bytes += room->liveBytes - std::min(room->liveBytes, steps.bytesBefore);
     certified.bytes = std::max(certified.bytes, bytes + 1);

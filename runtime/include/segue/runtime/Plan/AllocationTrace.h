@@ -27,6 +27,10 @@
 
 namespace segue::inline runtime {
 
+/// Most blocks begin at a multiple of it.
+inline constexpr uint64_t addressGrain = 64;
+constexpr uint64_t alignedUp(uint64_t bytes) { return (bytes + addressGrain - 1) / addressGrain * addressGrain; }
+
 struct StepAllocations {
   static constexpr uint64_t never = UINT64_MAX;
 
@@ -43,8 +47,8 @@ struct StepAllocations {
   std::vector<MemoryOwner> owners;
   /// When each step begins, and the last one ends.
   std::vector<uint64_t> times;
-  /// What was live before the first one takes at the beginning of an empty device,
-  /// each block behind the one before.
+  /// What was live before the first one takes at most at the beginning of an empty
+  /// device, in whatever order it came there.
   uint64_t bytesBefore = 0;
 
   uint32_t steps() const { return uint32_t(times.size() - 1); }
@@ -78,7 +82,7 @@ public:
 private:
   static constexpr size_t noBlock = SIZE_MAX;
   struct Live {
-    uint64_t number, bytes;
+    uint64_t bytes;
     uint32_t alignment;
     /// Index into the blocks of the steps, if it is of them.
     size_t block;
@@ -87,7 +91,7 @@ private:
   DeviceMemory &memory_;
   StepAllocations seen_;
   bool isOn_ = false;
-  uint64_t now_ = 0, taken_ = 0;
+  uint64_t now_ = 0;
   uintptr_t highest_ = 0;
   std::unordered_map<OwnerId, uint32_t> owners_;
   std::vector<OwnerId> numbers_;
