@@ -122,7 +122,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     case(f"compare_{_name}_scalar", lambda x, f=getattr(torch, _name): f(x, 0.5), normal(5, 3))
 case("clamp_crossed", lambda x: x.clamp(0.5, -0.5), lambda g: torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0]))
 case("smooth_losses_of_infinity", lambda x, y: (F.smooth_l1_loss(x, y, reduction="none"), F.huber_loss(x, y, reduction="none")),
-     lambda g: torch.tensor([math.inf, 0.5, 3.0]), normal(3))
+     lambda g: torch.tensor([math.inf, math.nan, 0.5, 3.0]), normal(4))
 case("logical", lambda x, y: (x & y) | ~x ^ y, truths(5, 7), truths(7))
 case("masked_fill", lambda x, m: x.masked_fill(m, -1e9).exp(), normal(4, 6), truths(4, 6))
 case("masked_fill_inf", lambda x: torch.softmax(x.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf), -1), normal(3, 6, 6))

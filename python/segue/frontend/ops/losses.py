@@ -115,9 +115,9 @@ def l1_loss(b, x, target, reduction=_MEAN):
     return _reduced(b, b.writer.unary("abs", b.binary("sub", *b.promoted(x, target))), reduction)
 
 
-def _squared_where(b, inside, distance):
-    """Of an infinite distance, which is not inside, the square would give a gradient of infinity times 0."""
-    near = b.select(inside, distance, b.constant(0.0, (), distance.dtype))
+def _squared_unless(b, outside, distance):
+    """Of an infinite distance, which is outside, the square would give a gradient of infinity times 0; NaN is not."""
+    near = b.select(outside, b.constant(0.0, (), distance.dtype), distance)
     return b.binary("mul", near, near)
 
 
@@ -126,20 +126,20 @@ def smooth_l1_loss(b, x, target, reduction=_MEAN, beta=1.0):
     if beta == 0:
         return l1_loss(b, x, target, reduction)
     distance = b.writer.unary("abs", b.binary("sub", *b.promoted(x, target)))
-    inside = b.compare("lt", distance, b.constant(float(beta), (), distance.dtype))
-    near = b.binary("mul", _squared_where(b, inside, distance), b.constant(0.5 / beta, (), distance.dtype))
+    outside = b.compare("ge", distance, b.constant(float(beta), (), distance.dtype))
+    near = b.binary("mul", _squared_unless(b, outside, distance), b.constant(0.5 / beta, (), distance.dtype))
     far = b.binary("sub", distance, b.constant(0.5 * beta, (), distance.dtype))
-    return _reduced(b, b.select(inside, near, far), reduction)
+    return _reduced(b, b.select(outside, far, near), reduction)
 
 
 @lowers("aten.huber_loss.default")
 def huber_loss(b, x, target, reduction=_MEAN, delta=1.0):
     distance = b.writer.unary("abs", b.binary("sub", *b.promoted(x, target)))
-    inside = b.compare("le", distance, b.constant(float(delta), (), distance.dtype))
-    near = b.binary("mul", _squared_where(b, inside, distance), b.constant(0.5, (), distance.dtype))
+    outside = b.compare("gt", distance, b.constant(float(delta), (), distance.dtype))
+    near = b.binary("mul", _squared_unless(b, outside, distance), b.constant(0.5, (), distance.dtype))
     far = b.binary("mul", b.binary("sub", distance, b.constant(0.5 * delta, (), distance.dtype)),
                    b.constant(float(delta), (), distance.dtype))
-    return _reduced(b, b.select(inside, near, far), reduction)
+    return _reduced(b, b.select(outside, far, near), reduction)
 
 
 @lowers("aten.binary_cross_entropy_with_logits.default")
