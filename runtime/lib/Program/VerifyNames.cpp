@@ -189,9 +189,14 @@ private:
         verifySame(backward, value,
                    require(backward, "input", value, outputs_, of(value), schema::Role::output, "output"));
         break;
-      case schema::Role::saved:
-        verifySame(backward, value, require(backward, "input", value, outputs_, called, value.role(), "output"));
+      case schema::Role::saved: {
+        // A result that is saved besides is one output of forward, with the result's role.
+        const schema::Value *known = find(outputs_, called);
+        bool isResult = known && known->role() == schema::Role::output;
+        verifySame(backward, value,
+                   isResult ? *known : require(backward, "input", value, outputs_, called, value.role(), "output"));
         break;
+      }
       default:
         if (const schema::Value *known = find(inputs_, called)) {
           check(known->role() == value.role(), backward, "input", value,

@@ -6,11 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "CheckpointHashes.h"
+#include "../Hash.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cstdio>
-#include <xxhash.h>
 
 namespace segue::inline runtime {
 
@@ -35,11 +35,11 @@ static std::string tensorHash(std::string_view name, std::string_view element, s
   for (int64_t extent : shape)
     text += " " + std::to_string(extent);
   text += ": " + std::string(name);
-  return hex(XXH3_64bits_withSeed(bytes.data(), bytes.size(), XXH3_64bits(text.data(), text.size())));
+  return hex(hashOf(bytes.data(), bytes.size(), hashOf(text.data(), text.size())));
 }
 
 static std::string metadataHash(std::string_view key, std::string_view value) {
-  return hex(XXH3_64bits_withSeed(value.data(), value.size(), XXH3_64bits(key.data(), key.size())));
+  return hex(hashOf(value.data(), value.size(), hashOf(key.data(), key.size())));
 }
 
 void addHashes(Metadata &metadata, const TensorMap &tensors) {

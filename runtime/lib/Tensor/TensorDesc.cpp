@@ -6,9 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Tensor/TensorDesc.h"
+#include "../Hash.h"
 #include "segue/runtime/Error.h"
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace segue::inline runtime {
 
@@ -75,7 +74,7 @@ uint64_t TensorDesc::hash() const {
   words.insert(words.end(), canonical.strides.begin(), canonical.strides.end());
   words.push_back(int64_t(canonical.tile.size()));
   words.insert(words.end(), canonical.tile.begin(), canonical.tile.end());
-  return XXH3_64bits(words.data(), words.size() * sizeof(int64_t));
+  return hashOf(words.data(), words.size() * sizeof(int64_t));
 }
 
 std::string TensorDesc::str() const {

@@ -13,12 +13,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Hash.h"
 #include "TransferEngineImpl.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <cstring>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace segue::inline runtime {
 
@@ -217,7 +216,7 @@ void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain,
   bool down = step.queue == Queue::HostToDevice;
   TransferChecksum *checksum = chain.checksum.get();
   if (checksum && down && checksum->isSet())
-    if (uint64_t found = XXH3_64bits(from, step.bytes); found != checksum->value())
+    if (uint64_t found = hashOf(from, step.bytes); found != checksum->value())
       throw Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
                                                    std::to_string(found) + ", not " +
                                                    std::to_string(checksum->value()) + "); they were not used");
@@ -234,7 +233,7 @@ void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain,
       stagedToHost(to, from, step.bytes, staging, toHostCopier, link);
   }
   if (checksum && !down)
-    checksum->set(XXH3_64bits(to, step.bytes));
+    checksum->set(hashOf(to, step.bytes));
 }
 
 static std::string_view labelOf(const TransferStep &step) {

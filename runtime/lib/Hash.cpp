@@ -1,0 +1,18 @@
+//===- Hash.cpp - the hash of bytes ---------------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Hash.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace segue::inline runtime {
+
+uint64_t hashOf(const void *data, size_t bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed); // of seed 0 it is XXH3_64bits
+}
+
+} // namespace segue::inline runtime

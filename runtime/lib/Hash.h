@@ -1,0 +1,26 @@
+//===- Hash.h - the hash of bytes -------------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// XXH3-64, compiled once: each source that includes xxhash.h inline holds a copy
+// of it, and a library that embedders link has no kilobytes for several.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_HASH_H
+#define SEGUE_LIB_HASH_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace segue::inline runtime {
+
+/// Any thread. `data` may be null where `bytes` is 0.
+uint64_t hashOf(const void *data, size_t bytes, uint64_t seed = 0);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_HASH_H
