@@ -9,10 +9,7 @@
 import copy
 import json
 import os
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +19,7 @@ import torch.nn.functional as F
 
 import segue
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples"))
 
 from models import GPTConfig, GPTFirst, GPTLast  # noqa: E402
 
@@ -227,40 +223,3 @@ def test_a_shadowed_output_is_logged(caplog):
         f'module "1", input "{name}" (f32[8,4]): takes the batch\'s tensor of that name, and nothing takes '
         'output "out0" of module "0", which fits too; if that was meant, rename the tensor or give a wire'
     ]
-
-
-def test_phases_last_as_long_as_the_device_works(tmp_path):
-    """Forward was as long as it took to queue it, microseconds, and backward had its time."""
-    telemetry = tmp_path / "conductor.jsonl"
-    config = {"memory": {"stagehand": {"conductor_config": {"enabled": True, "telemetry_interval_steps": 2,
-                                                            "telemetry_file": str(telemetry)}}}}
-    x = torch.randn(64, 256)
-
-    class Deep(torch.nn.Module):
-
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
-
-        def forward(self, x):
-            loss = self.layers(x).square().mean()
-            return {"loss": loss}
-
-    module = segue.compile(Deep(), (x,), device="sim:dram=64MiB,threads=1")
-    trainer = segue.Trainer([module], optimizer=segue.SGD(), config=config, record_events=tmp_path)
-    seconds = []
-    for _ in range(4):
-        begin = time.perf_counter()
-        trainer.step(x=x)
-        seconds.append(time.perf_counter() - begin)
-    records = [json.loads(line) for line in telemetry.read_text().splitlines()]
-    assert [record["step_id"] for record in records] == [2, 4]
-    for record in records:
-        durations = record["phase_durations"]
-        assert list(durations) == ["step_begin", "forward", "backward", "optimizer"]
-        assert durations["forward"] > durations["backward"] / 20, durations
-        assert sum(durations.values()) <= seconds[record["step_id"] - 1]
-    del trainer
-    replay = subprocess.run([Path(os.environ.get("SEGUE_BUILD", ROOT / "build")) / "bin/segue-run", "replay", tmp_path / "conductor.json",
-                             "--check"], capture_output=True, timeout=60)
-    assert replay.returncode == 0, replay.stderr

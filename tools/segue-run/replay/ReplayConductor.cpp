@@ -117,16 +117,6 @@ Json ConductorReplayer::apply(EventReader &event) {
 Json ConductorReplayer::applyStep(EventReader &event) {
   const std::string &op = event.op();
   double seconds = event.number("duration_s", 0);
-  std::vector<PhaseSeconds> phases;
-  if (const Json *durations = event.optionalJson("durations_s"))
-    for (const Json &each : *durations) {
-      std::optional<StepPhase> phase;
-      if (each.is_array() && each.size() == 2 && each[0].is_string() && each[1].is_number())
-        phase = fromName<StepPhase>(each[0].get<std::string>());
-      if (!phase)
-        event.refuse("durations_s", "a list of [phase, seconds] is");
-      phases.push_back({*phase, each[1].get<double>()});
-    }
   if (op == "begin_step") {
     conductor_.beginStep(event.integer("step"));
     return hintsAnswer();
@@ -143,12 +133,12 @@ Json ConductorReplayer::applyStep(EventReader &event) {
     return hintsAnswer();
   }
   if (op == "end_step") {
-    conductor_.endStep(seconds, phases);
+    conductor_.endStep(seconds);
     return conductor_.isEnabled() ? conductor_.record() : Json::object();
   }
   if (op == "abort_step") {
     Json waiters = Json::array();
-    for (uint64_t waiter : conductor_.abortStep(seconds, phases))
+    for (uint64_t waiter : conductor_.abortStep(seconds))
       waiters.push_back(texts_[waiter]);
     return {{"aborted_waiters", waiters}, {"record", conductor_.record()}};
   }

@@ -150,22 +150,13 @@ void Conductor::enterBlock(std::string_view block) {
            [&](bool) { return Json{{"hints", toJson(m.policy.pushed())}}; });
 }
 
-static Json endEvent(const char *op, double secondsInOld, std::span<const PhaseSeconds> phases) {
-  Json event{{"op", op}, {"duration_s", secondsInOld}};
-  for (const PhaseSeconds &each : phases) // a list: a phase may be entered again
-    event["durations_s"].push_back(Json::array({nameOf(each.phase), each.seconds}));
-  return event;
-}
-
-void Conductor::endStep(double secondsInOld, std::span<const PhaseSeconds> phases) {
+void Conductor::endStep(double secondsInOld) {
   if (!manager_)
     return;
   Manager &m = *manager_;
-  m.traced([&] { return endEvent("end_step", secondsInOld, phases); },
+  m.traced([&] { return Json{{"op", "end_step"}, {"duration_s", secondsInOld}}; },
            [&] {
              m.requireOutsideTransition();
-             if (m.phase != StepPhase::Idle)
-               m.addSeconds(phases);
              if (m.phase != StepPhase::StepEnd) {
                m.requireCanFollow(StepPhase::StepEnd);
                m.transition(StepPhase::StepEnd, secondsInOld);
@@ -182,16 +173,12 @@ void Conductor::endStep(double secondsInOld, std::span<const PhaseSeconds> phase
            });
 }
 
-std::vector<uint64_t> Conductor::abortStep(double secondsInOld, std::span<const PhaseSeconds> phases) {
+std::vector<uint64_t> Conductor::abortStep(double secondsInOld) {
   if (!manager_)
     return {};
   Manager &m = *manager_;
-  return m.traced([&] { return endEvent("abort_step", secondsInOld, phases); },
-                  [&] {
-                    if (m.phase != StepPhase::Idle)
-                      m.addSeconds(phases);
-                    return m.abort(secondsInOld);
-                  },
+  return m.traced([&] { return Json{{"op", "abort_step"}, {"duration_s", secondsInOld}}; },
+                  [&] { return m.abort(secondsInOld); },
                   [](const std::vector<uint64_t> &waiters) {
                     Json ids = Json::array();
                     for (uint64_t id : waiters)

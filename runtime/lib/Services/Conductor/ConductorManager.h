@@ -89,10 +89,6 @@ struct Conductor::Manager {
   void transition(StepPhase next, double secondsInOld);
   void enterBlock(std::string_view name);
   std::vector<uint64_t> abort(double secondsInOld);
-  void addSeconds(std::span<const PhaseSeconds> phases) {
-    for (const PhaseSeconds &each : phases)
-      counters.seconds[size_t(each.phase)] += each.seconds;
-  }
   void resetStep();
   void evaluate();
   void pushHints();

@@ -13,7 +13,6 @@
 
 #include "segue/runtime/Services/MemoryServices.h"
 #include "ActivationActor.h"
-#include "PhaseClock.h"
 #include "PlannedActor.h"
 #include "PrecisionActor.h"
 #include "WeightActor.h"
@@ -42,6 +41,10 @@ struct MemoryServices::Impl {
   void endStep();
   void enter(Phase phase);
   void abortStep() noexcept;
+  double secondsInPhase() {
+    double now = context.device->seconds();
+    return now - std::exchange(phaseBegan, now);
+  }
   uint64_t makeRoom(uint64_t wanted);
   template <typename... Arguments, typename... Given>
   void tell(bool isTheirs, void (EventSink::*next)(Arguments...), void (ServiceActor::*actor)(Arguments...),
@@ -71,9 +74,7 @@ struct MemoryServices::Impl {
   /// Who watches the results of the program that runs.
   std::vector<ServiceActor *> resultWatchers;
   bool nextWatchesResults = false;
-  /// For Conductor's records, every so many steps.
-  std::optional<PhaseClock> phaseClock;
-  int64_t recordInterval = 0;
+  double phaseBegan = 0;
 };
 
 //===----------------------------------------------------------------------===//
@@ -113,11 +114,8 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
         context.warn);
     hooks.trace = [this](const Json &event) { conductorLog->add(event); };
   }
-  phaseClock.emplace(*context.device);
-  if (config.telemetry.enabled) {
+  if (config.telemetry.enabled)
     conductorTelemetry.emplace(config.telemetry.file, context.warn);
-    recordInterval = config.telemetryIntervalSteps;
-  }
   context.conductor = Conductor(config, limits, std::move(hooks));
   context.gate.open(config.slotWaitTimeoutMs * 1e-3);
   context.engine().setGate(&context.gate);
@@ -302,9 +300,9 @@ uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
 void MemoryServices::Impl::beginStep() {
   if (precision)
     precision->chooseForms(nextStep - 1);
+  phaseBegan = context.device->seconds();
   inStep = true;
   if (context.conductor.isEnabled()) {
-    phaseClock->beginStep();
     context.conductor.measure(int64_t(context.usedBytes()));
     context.conductor.beginStep(nextStep);
   }
@@ -321,9 +319,7 @@ void MemoryServices::Impl::endStep() {
   if (context.conductor.isEnabled()) {
     context.engine().settle(/*all=*/false);
     context.conductor.measure(int64_t(context.usedBytes()));
-    // Nobody waits for the device on account of a record that is not written.
-    bool isWritten = recordInterval && (nextStep - 1) % recordInterval == 0;
-    context.conductor.endStep(0, phaseClock->durations(/*waits=*/isWritten));
+    context.conductor.endStep(secondsInPhase());
   }
   inStep = false;
   if (conductorLog)
@@ -331,8 +327,8 @@ void MemoryServices::Impl::endStep() {
 }
 
 void MemoryServices::Impl::enter(Phase phase) {
-  if (context.conductor.isEnabled() && context.conductor.enterPhase(stepPhase(phase)))
-    phaseClock->enter(stepPhase(phase));
+  if (context.conductor.isEnabled())
+    context.conductor.enterPhase(stepPhase(phase), secondsInPhase());
   for (const auto &actor : actors)
     actor->onPhase(phase);
 }
@@ -465,7 +461,7 @@ void MemoryServices::Impl::abortStep() noexcept {
     for (const auto &actor : actors)
       actor->abortStep();
     if (context.conductor.isEnabled())
-      context.conductor.abortStep(0, phaseClock->durations(/*waits=*/false));
+      context.conductor.abortStep(secondsInPhase());
     if (conductorLog)
       conductorLog->flush();
   } catch (const std::exception &error) {

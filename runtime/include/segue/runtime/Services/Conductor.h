@@ -105,14 +105,13 @@ public:
   bool enterPhase(StepPhase phase, double secondsInOld = 0);
   /// The boundary before a block. Throws PhaseOrder between steps.
   void enterBlock(std::string_view block);
-  /// → STEP_END → IDLE. `phases`: how long those lasted that were entered with
-  /// 0, where that is known at the end alone; here and in abortStep.
-  void endStep(double secondsInOld = 0, std::span<const PhaseSeconds> phases = {});
+  /// → STEP_END → IDLE.
+  void endStep(double secondsInOld = 0);
   /// → IDLE from anywhere in a step, which is told to `drain`. Returns the
   /// tokens that were waited for, first come first: their owners answer
   /// STEP_ABORTED. All other tokens are freed, and so are reservations of
   /// scope phase and step, except FLOOR. Throws PhaseOrder between steps.
-  std::vector<uint64_t> abortStep(double secondsInOld = 0, std::span<const PhaseSeconds> phases = {});
+  std::vector<uint64_t> abortStep(double secondsInOld = 0);
 
   StepPhase phase() const;
   /// As pushed last.

@@ -34,12 +34,6 @@ enum class ServiceId : uint32_t {};
 enum class StepPhase : uint8_t { Idle, StepBegin, Forward, Backward, Optimizer, StepEnd };
 inline StepPhase stepPhase(Phase phase) { return StepPhase(uint8_t(phase) + 1); }
 
-/// How long a phase lasted, once entered.
-struct PhaseSeconds {
-  StepPhase phase = StepPhase::Idle;
-  double seconds = 0;
-};
-
 enum class BudgetResource : uint8_t { Vram, Pinned };
 enum class BudgetMode : uint8_t { Hard, Soft, Burst, Floor, Ceiling };
 /// Ordered: a later one is stronger.
