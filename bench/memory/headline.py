@@ -7,7 +7,8 @@
 `dual_stream_mlir.py` writes the model, segue-compile compiles it, and `segue-run train` trains it on a device of virtual time:
 the session, the services and the allocator that would train, memory counted in their books, and each kernel and copy timed by
 what its program states of flops and bytes (`--device`). Nothing is computed, and no weight is there. Each row is a run of its
-own: a cap, and keys of the services. Two steps come before the one that counts. Exit status 1 if a run fails, if
+own: a cap, and keys of the services. Two steps come before the one that counts. Two more tables play the same caps with less
+page-locked memory and on slower cards, and bisect for the smallest cap that trains. Exit status 1 if a run fails, if
 steps of a run keep not to its cap, or if the same run gives other figures a second time.
 """
 import argparse
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dual_stream_mlir import Model, text
@@ -57,6 +58,11 @@ def pair(given: str) -> tuple[float, float]:
     return high, low
 
 
+def listed(given: str) -> list[str]:
+    """`64GiB,36GiB`."""
+    return [value for value in given.split(",") if value]
+
+
 def runs(args: argparse.Namespace) -> list[Run]:
     """The first is what added time refers to."""
     free, cap, card, window = args.free_gb, args.cap_gb, args.card_gb, args.window
@@ -65,12 +71,24 @@ def runs(args: argparse.Namespace) -> list[Run]:
     return [
         Run(f"without, {free:g} GB", free, window),
         Run(f"without, weights' watermarks {named(tuned)}", card, window, tuned),
+        Run(f"without, weights' watermarks {named(args.lower_watermarks)}", card, window, args.lower_watermarks),
         Run(f"watermarks {named(own)}, weights' {named(published)}", card, window, published, own),
         Run(f"watermarks {named(own)}, weights' {named(own)}", card, window, own, own),
         Run(f"without, {cap:g} GB", cap, window),
         Run(f"planned, {cap:g} GB", cap, window, None, "planned"),
         Run(f"planned, {cap:g} GB, window {args.wide_window}", cap, args.wide_window, None, "planned"),
     ]
+
+
+def beside(args: argparse.Namespace) -> list[Run]:
+    """What the sweeps play: the free run, and at the cap the ring alone and a plan."""
+    return [Run("without", args.free_gb, args.window), Run("without", args.cap_gb, args.window),
+            Run("planned", args.cap_gb, args.window, None, "planned")]
+
+
+def with_option(device: str, key: str, value: str) -> str:
+    """`device` with `key=value` in place of what it has."""
+    return ",".join([option for option in device.split(",") if not option.startswith(f"{key}=")] + [f"{key}={value}"])
 
 
 def tool(name: str) -> str:
@@ -98,6 +116,44 @@ def play(run: Run, program: Path, folder: Path, args: argparse.Namespace) -> dic
             "peak_bytes": max(step["peak_bytes"] for step in steps[1:]), "first_peak_bytes": steps[0]["peak_bytes"],
             "saved": saved.get("activations_saved"), "spilled": saved.get("activations_spilled", 0), "spill_bytes": saved.get("spill_bytes", 0),
             "loads": weights.get("loads", 0), "load_bytes": weights.get("h2d_bytes", 0)}
+
+
+def swept(program: Path, args: argparse.Namespace) -> list[dict]:
+    """Rows of `beside` for each size of page-locked memory and each speed of computing."""
+    rows = []
+    for key, values in (("pinned", args.pinned), ("flops", args.flops)):
+        for value in values:
+            given = argparse.Namespace(**{**vars(args), "device": with_option(args.device, key, value)})
+            rows.append({"key": key, "value": value, "runs": [play(run, program, args.work, given) for run in beside(args)]})
+    return rows
+
+
+def smallest_cap(run: Run, program: Path, args: argparse.Namespace) -> float:
+    """GB, to `--grain-gb`: the least cap at which `run` trains. Any refusal counts as too small."""
+    low, high = 0, round(run.cap_gb / args.grain_gb)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            play(replace(run, cap_gb=middle * args.grain_gb), program, args.work, args)
+            high = middle
+        except RuntimeError:
+            low = middle
+    return high * args.grain_gb
+
+
+def sweep_tables(rows: list[dict], smallest: dict[str, float], args: argparse.Namespace) -> str:
+    titles = {"pinned": "page-locked memory", "flops": "the card computes"}
+    names = [f"{run.name}, {run.cap_gb:g} GB" for run in beside(args)]
+    lines = []
+    for key, title in titles.items():
+        lines += ["", f"| {title} | " + " | ".join(f"{name}: s/step" for name in names) + " | planned beside the ring alone |",
+                  "| --- |" + " --: |" * (len(names) + 1)]
+        for row in (row for row in rows if row["key"] == key):
+            free, ring, planned = row["runs"]
+            cells = [f"{free['seconds']:.3f}"] + [f"{run['seconds']:.3f} ({run['seconds'] / free['seconds'] - 1:+.1%})" for run in (ring, planned)]
+            lines.append(f"| {row['value']} | {' | '.join(cells)} | {planned['seconds'] / ring['seconds'] - 1:+.1%} |")
+    lines += ["", "| | smallest cap, GB |", "| --- | --: |"] + [f"| {name} | {gb:.3g} |" for name, gb in smallest.items()]
+    return "\n".join(lines) + "\n"
 
 
 def errors_of(results: list[dict], again: list[dict]) -> list[str]:
@@ -134,6 +190,11 @@ def main() -> int:
     parser.add_argument("--watermarks", type=pair, default=(16000, 12000), help="MiB of Activation Stagehand; default: 16000/12000")
     parser.add_argument("--weight-watermarks", type=pair, default=(20000, 16000), help="of Weight Stagehand, as published: 20000/16000")
     parser.add_argument("--tuned-watermarks", type=pair, default=(18000, 17000), help="of the fastest run without; default: 18000/17000")
+    parser.add_argument("--lower-watermarks", type=pair, default=(16000, 15500),
+                        help="of a run without whose ring alone is lowered, on the whole card; default: 16000/15500")
+    parser.add_argument("--pinned", type=listed, default=listed("64GiB,36GiB,20GiB,9GiB"), help="sizes of page-locked memory to try")
+    parser.add_argument("--flops", type=listed, default=listed("71TFLOP/s,35TFLOP/s,16TFLOP/s"), help="speeds of the card to try")
+    parser.add_argument("--grain-gb", type=float, default=0.1, help="of the smallest caps; default: 0.1")
     parser.add_argument("--window", type=int, default=2, help="blocks that are loaded ahead; as published: 2")
     parser.add_argument("--wide-window", type=int, default=16)
     parser.add_argument("--work", type=Path, default=Path("out/headline"), help="folder of the program and the telemetry")
@@ -152,14 +213,16 @@ def main() -> int:
                        timeout=args.timeout)
         results = [play(run, program, args.work, args) for run in runs(args)]
         again = [play(run, program, args.work, args) for run in runs(args)]
+        sweeps = swept(program, args)
+        smallest = {run.name: smallest_cap(run, program, args) for run in beside(args)[1:]}
     except (RuntimeError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
     count = next(row["saved"] for row in results if row["saved"])
     saved = f"{count} tensors saved, base weights {args.frozen_storage or 'bf16'}"
     if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
-    shown = table(results, model, saved, args)
+        args.json.write_text(json.dumps({"runs": results, "sweeps": sweeps, "smallest_gb": smallest}, indent=1))
+    shown = table(results, model, saved, args) + sweep_tables(sweeps, smallest, args)
     print(shown, end="")
     if args.table:
         args.table.parent.mkdir(parents=True, exist_ok=True)
