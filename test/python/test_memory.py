@@ -215,9 +215,8 @@ def test_a_trace_of_the_run(tmp_path):
     del trainer
     gc.collect()
     assert spans(tmp_path / "gone.json").count("backward") == 1
-    trainer = gpt_trainer(trace=tmp_path / "absent" / "trace.json")[0]
-    with pytest.raises(segue.FileError):
-        trainer.close()
+    with pytest.raises(segue.FileError, match="absent"):  # before the first step, not after the last
+        gpt_trainer(trace=tmp_path / "absent" / "trace.json")
 
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/memory-budget.md").read_text()
