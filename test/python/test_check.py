@@ -49,6 +49,12 @@ def test_a_group_that_is_skipped_has_failed(tmp_path, group, one, other):
     assert part.failures == [] and part.skipped == 1
 
 
+def test_what_is_disabled_is_run_by_hand(tmp_path):
+    disabled = '<testcase classname="Speed.Table" name="Speed.Table" status="disabled"/>'  # as ctest writes it
+    suite = reported(tmp_path, disabled + PASSED.format("RingTest.One", "RingTest.One"))
+    assert (suite.passed, suite.skipped, suite.failures) == (1, 0, [])
+
+
 def test_what_a_benchmark_missed_is_shown(tmp_path, capsys, monkeypatch):
     row = "copy 2x2 | 0.5 | 0.9 MISSED"
     suite = reported(tmp_path, f'<testcase classname="test_bench" name="test"><properties><property name="missed" value="{row}"/></properties></testcase>')
