@@ -3,7 +3,7 @@
 
     tools/check.py --build build [--only lit,unit,python,threads,fuzz]
 
-lit runs the IR and tool tests, ctest the C++ ones, pytest the Python ones;
+lit runs the IR and tool tests, tools/unit.py the C++ ones, pytest the Python ones;
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
 fuzzing under the address sanitizer (tools/sanitized.py). These two are mostly
 compilation, so they run beside the Python tests, which leave a processor half
@@ -56,7 +56,7 @@ def suites(build: Path) -> list:
         ),
         Suite(
             "unit",
-            ["ctest", "--test-dir", build, "--timeout", "300", "-j", jobs, "--output-on-failure", "-Q", "--output-junit", out / "unit.xml"],
+            [sys.executable, ROOT / "tools" / "unit.py", "--build", build, "--jobs", jobs, "--report", out / "unit.xml"],
             out / "unit.xml",
             1500,
         ),

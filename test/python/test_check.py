@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import check  # noqa: E402
 import sanitized  # noqa: E402
+import unit  # noqa: E402
 
 
 def reported(tmp_path, cases: str) -> check.Suite:
@@ -80,12 +81,51 @@ def test_runs_that_tested_nothing(tmp_path, text, options, failure):
     assert suite.failures == ([failure] if failure else [])
 
 
+# A program that answers as GoogleTest does; what a case does is its name.
+PROGRAM = """
+import os, sys, time
+cases, report = sys.argv[1].removeprefix("--gtest_filter=").split(":"), sys.argv[3].removeprefix("--gtest_output=xml:")
+said = []
+for case in cases:
+    if case == "A.Dies" or (case == "A.DiesBesideOthers" and len(cases) > 1):
+        os.abort()
+    if case == "A.NeverEnds":
+        time.sleep(60)
+    if case != "A.SaysNothing":
+        said.append('<testcase classname="A" name="%s" status="run">%s</testcase>' % (case[2:], '<failure/>' * (case == "A.Fails")))
+open(report, "w").write("<testsuites><testsuite>" + "".join(said) + "</testsuite></testsuites>")
+sys.exit("A.Fails" in cases)
+"""
+
+
+@pytest.mark.parametrize("case, why", [
+    (None, None), ("A.Fails", ""), ("A.Dies", "ended with -6"), ("A.NeverEnds", "ended with too late"), ("A.SaysNothing", "ended with 0"),
+    ("A.DiesBesideOthers", "pass alone, and end with -6"),
+])
+def test_a_case_at_fault_takes_no_other_along(tmp_path, monkeypatch, case, why):
+    monkeypatch.setattr(unit, "PATIENCE", 1)
+    cases, output = ["A.One", *filter(None, [case]), "A.Two"], []
+    piece = unit.Piece([sys.executable, "-c", PROGRAM], cases, {}, None, 3 if case == "A.NeverEnds" else 30, cases)
+    found = unit.play(piece, tmp_path, output)
+    assert {"One", "Two"} <= {element.get("name") for element in found if element.find("failure") is None}
+    bad = [element.find("failure") for element in found if element.find("failure") is not None]
+    assert len(bad) == (case is not None) and all(why in (failure.get("message") or "") for failure in bad)
+
+
+def test_pieces_hold_every_case_once():
+    tests = unit.known_to_ctest(BUILD)
+    pieces = unit.pieces_of(tests)
+    assert sorted(name for piece in pieces for name in piece.names) == \
+        sorted(test["name"] for test in tests if {"name": "DISABLED", "value": True} not in test["properties"])
+    assert 40 < len(pieces) < len(tests) / 10 and all(len(piece.cases) <= unit.CASES for piece in pieces)
+
+
 def test_filters_of_the_sanitized_builds():
     program = BUILD / "bin" / "SegueDeviceTests"
     assert sanitized.matching_nothing(program, "*Arena*:*NoSuchTest*:*") == ["*NoSuchTest*"]
 
 
-# ctest runs each case by a filter; that the name is found is no matter of course to GoogleTest.
+# ctest runs each case by a filter, by hand; that the name is found is no matter of course to GoogleTest.
 def test_ctest_fails_where_a_name_matches_nothing():
     done = subprocess.run([BUILD / "bin" / "SegueDeviceTests", "--gtest_filter=No.Such"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "Running 0 tests" in done.stdout
