@@ -10,12 +10,17 @@ The figures are those that stand in the pages, as JSON. `--beside`: a run withou
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from run import output  # noqa: E402
 
 MIB = 2**20
 ORDER = ["weights", "optimizer", "gradients", "activations", "inputs and outputs", "temporaries", "other"]
@@ -78,7 +83,7 @@ def main() -> None:
     parser.add_argument("page", type=Path, help="what --report wrote")
     parser.add_argument("--beside", type=Path, help="the page of a run without the cap")
     parser.add_argument("--step", type=int, default=4, help="a step that was traced")
-    parser.add_argument("-o", "--output", type=Path, required=True, help=".png or .svg")
+    parser.add_argument("-o", "--output", type=output, required=True, help=".png or .svg")
     args = parser.parse_args()
     draw(args.page, args.beside, args.step).savefig(args.output, dpi=150)
 

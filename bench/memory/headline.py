@@ -20,7 +20,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dual_stream_mlir import Model, text
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from dual_stream_mlir import Model, text  # noqa: E402
+from run import output  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
@@ -199,8 +202,8 @@ def main() -> int:
     parser.add_argument("--wide-window", type=int, default=16)
     parser.add_argument("--work", type=Path, default=Path("out/headline"), help="folder of the program and the telemetry")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one run")
-    parser.add_argument("--table", type=Path, help="write the table to this file too")
-    parser.add_argument("--json", type=Path, help="write all results to this file")
+    parser.add_argument("--table", type=output, help="write the table to this file too")
+    parser.add_argument("--json", type=output, help="write all results to this file")
     args = parser.parse_args()
     args.given = sys.argv[1:]
     model = Model(**{field: getattr(args, field) for field in vars(model)})
@@ -225,7 +228,6 @@ def main() -> int:
     shown = table(results, model, saved, args) + sweep_tables(sweeps, smallest, args)
     print(shown, end="")
     if args.table:
-        args.table.parent.mkdir(parents=True, exist_ok=True)
         args.table.write_text(shown)
     errors = errors_of(results, again)
     print("".join(f"{error}\n" for error in errors), end="", file=sys.stderr)

@@ -121,7 +121,7 @@ def _kept(manifest: Path) -> set[str]:
     """Layers that the builder left out. A manifest that cannot be read is for `Slab.open` to complain of."""
     try:
         kept = json.loads(manifest.read_text()).get("kept_bf16")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return set()
     return set(kept) if isinstance(kept, dict) else set()
 

@@ -21,7 +21,7 @@ from typing import Any, Iterable, Mapping, Sequence
 import torch
 
 from . import _runtime
-from .errors import Error, InvalidArgumentError, MissingWeightError
+from .errors import ConfigError, Error, InvalidArgumentError, MissingWeightError
 from .memory import Memory, forecast
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
@@ -84,6 +84,16 @@ def _statistics_of(config: str | os.PathLike | Mapping[str, Any] | None) -> str:
     if not isinstance(section, Mapping) or not section.get("enabled") or section.get("mode") == "off":
         return ""
     return "layer" if section.get("granularity") == "layer" else "block"
+
+
+def _text_of(config: Mapping[str, Any]) -> str:
+    """What would stand in a file. The runtime says what else is wrong with it."""
+    try:
+        return json.dumps(config)
+    except RecursionError as error:
+        raise ConfigError("config: it is nested too deeply; a config has some five levels") from error
+    except (TypeError, ValueError) as error:  # of a type that JSON lacks; a mapping that contains itself
+        raise ConfigError(f"config: it cannot be written as JSON: {error}") from error
 
 
 class Trainer:
@@ -169,7 +179,7 @@ class Trainer:
                 _runtime.check_output(os.fspath(output))  # not after the last step
         files = {"config": None, "config_text": None}
         if isinstance(config, Mapping):
-            files["config_text"] = json.dumps(config)
+            files["config_text"] = _text_of(config)
         elif config is not None:
             files["config"] = os.fspath(config)
         self._statistics = _statistics_of(config)

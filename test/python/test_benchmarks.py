@@ -60,3 +60,14 @@ def test_submit():
     text = output(sys.executable, ROOT / "bench" / "submit" / "run.py", "--build", BUILD, "--peers", "")
     assert len(re.findall(r"^\| segue \| .* \| [\d.]+ \|$", text, re.M)) == 4
     output(sys.executable, ROOT / "bench" / "submit" / "run.py", "--build", BUILD, "--peers", "jaxx", status=(2,))
+
+
+@pytest.mark.parametrize("script, options, place", [
+    ("run.py", ["--table"], "."), ("memory/run.py", ["--table"], "file/results"), ("memory/headline.py", ["--table"], "."),
+    ("memory/headline.py", ["--json"], "file/results"), ("memory/figure.py", ["page.html", "-o"], "."), ("peers/gpt_gen.py", ["S"], "."),
+])
+def test_results_that_cannot_be_written_are_refused_before_the_work(tmp_path, script, options, place):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([sys.executable, ROOT / "bench" / script, *options, tmp_path / place], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and str(tmp_path / place) in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -208,6 +208,30 @@ def test_wrong_configs(tmp_path):
         segue.Trainer(compiled("cpu"), optimizer=segue.SGD(lr=0.1), config=tmp_path / "absent.json")
 
 
+def nested(levels: int) -> dict:
+    config: dict = {}
+    for _ in range(levels):
+        config = {"memory": config}
+    return config
+
+
+@pytest.mark.parametrize("config, message", [
+    (nested(1000), "nested too deeply"),
+    (nested(200), "levels"),  # as in a file
+    ({"memory": {"stitch": {"telemetry_file": object()}}}, "cannot be written as JSON: .*object"),
+])
+def test_configs_that_are_no_json(config, message):
+    with pytest.raises(segue.ConfigError, match=message):
+        segue.Trainer(compiled("cpu"), optimizer=segue.SGD(lr=0.1), config=config)
+
+
+def test_a_config_that_contains_itself():
+    config: dict = {"memory": {}}
+    config["memory"]["stitch"] = config
+    with pytest.raises(segue.ConfigError, match="cannot be written as JSON: [Cc]ircular"):
+        segue.Trainer(compiled("cpu"), optimizer=segue.SGD(lr=0.1), config=config)
+
+
 def test_a_shadowed_output_is_logged(caplog):
     torch.manual_seed(0)
     first, second, head = nn.Linear(4, 4), nn.Linear(4, 4), Back()
