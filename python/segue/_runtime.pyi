@@ -228,6 +228,9 @@ class Session:
 def submit(device: Device, program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Runs a program on its inputs, by position."""
 
+def kernel_target() -> str:
+    """What kernels this process runs where a binary has them: "x86-64-v4" or "x86-64-v3" (``SEGUE_ISA=v3``: that)."""
+
 def check_output(path: str) -> None:
     """Raises FileError for what `write_file` could not write; leaves everything as it is."""
 

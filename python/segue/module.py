@@ -45,12 +45,12 @@ class Program:
         self.name = name
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
-        self._bytes: dict[str, bytes] = {}
+        self._bytes: dict[tuple[str, str], bytes] = {}  # by instruction set, and by optimizer and statistics
         self._forget()
 
     def _forget(self):
         """What is made from the rest, and no copy has."""
-        self._binaries: dict[str, _runtime.Binary] = {}
+        self._binaries: dict[tuple[str, str], _runtime.Binary] = {}
         self._module: _runtime.Module | None = None
         self._weight_names: tuple[str, ...] | None = None
         self._making = threading.RLock()
@@ -79,25 +79,26 @@ class Program:
         `statistics` is "block" or "layer" where Selective Precision is to know these: backward then returns statistics of
         their gradients, and forward is there block by block, too.
         """
-        key = _optimizer_key(optimizer) + statistics
+        target = _runtime.kernel_target()
+        key = (target, _optimizer_key(optimizer) + statistics)
         with self._making:
             if key not in self._binaries:
                 if key not in self._bytes:
-                    self._bytes[key] = self._make(optimizer, statistics)
+                    self._bytes[key] = self._make(optimizer, statistics, target)
                 self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
             return self._binaries[key]
 
-    def bytes(self, optimizer: Optimizer | None) -> bytes:
-        self.binary(optimizer)
-        return self._bytes[_optimizer_key(optimizer)]
+    def portable(self, optimizer: Optimizer | None) -> bytes:
+        """The bytes of a file for every machine: unlike `binary`, with kernels for each instruction set."""
+        return self._make(optimizer, "", "")
 
     def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
         """Forward, backward and inference; from a binary that is there already, if one is."""
         with self._making:
             if self._module is None:
-                if not self._binaries and self._bytes:
-                    key = next(iter(self._bytes))
-                    self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
+                made = [key for key in self._bytes if key[0] == _runtime.kernel_target()]  # a copy may come from elsewhere
+                if not self._binaries and made:
+                    self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
                 binary = next(iter(self._binaries.values()), None) or self.binary(optimizer)
                 self._module = _runtime.Module(on, binary, self.name)
             return self._module
@@ -108,7 +109,7 @@ class Program:
             self._weight_names = tuple(v.name for v in (*module.parameters, *module.frozen))
         return self._weight_names
 
-    def _make(self, optimizer: Optimizer | None, statistics: str) -> bytes:
+    def _make(self, optimizer: Optimizer | None, statistics: str, target: str) -> bytes:
         from . import _compiler  # the compiler is loaded when code is made, not before
 
         parameters = [a.name for a in self.captured.named("parameter")]
@@ -117,7 +118,8 @@ class Program:
             self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
-            gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics))
+            gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics),
+            target=target)
 
 
 class LoadedProgram(Program):
@@ -275,6 +277,9 @@ class Module(nn.Module):
     def save(self, path: str | os.PathLike, *, weights: bool = False) -> None:
         """Writes the binary of the example's variant; with `weights`, a safetensors file beside it.
 
+        The file has kernels for every instruction set that Segue knows, so the module is compiled for it once more: what
+        runs in this process is compiled for this processor alone.
+
         The file at `path` is replaced whole or not at all; a link stays a link. Weights go to `path` with the suffix
         ``.safetensors``. The file is signed with the key of this user, so that `load` runs it unasked; where that fails
         (a home folder that cannot be written), a warning is logged to ``segue``.
@@ -287,7 +292,7 @@ class Module(nn.Module):
         beside = Path(path).with_suffix(".safetensors")
         for output in (path, beside) if weights else (path,):
             _runtime.check_output(os.fspath(output))  # before the code is made
-        data = self._primary.bytes(self.optimizer)
+        data = self._primary.portable(self.optimizer)
         if problem := _runtime.sign_file(data):
             log.warning("%s is not signed, and runs only where that is allowed (allow_native_kernels=True): %s", path, problem)
         _runtime.write_file(os.fspath(path), data)

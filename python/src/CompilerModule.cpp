@@ -30,8 +30,12 @@ using namespace nb::literals;
 
 static nb::bytes compile(const std::string &text, const std::string &name, bool training, const std::string &optimizer,
                          const std::string &stitchHints, const std::string &gradientStatistics, bool blockPrograms,
-                         const std::string &frozenStorage) {
+                         const std::string &frozenStorage, const std::string &target) {
   segue::CompileOptions options;
+  if (!target.empty() && target != "x86-64-v3" && target != "x86-64-v4")
+    raiseCompileError("target is \"" + target + "\"; it is \"x86-64-v3\", \"x86-64-v4\" or empty");
+  options.v3 = target != "x86-64-v4";
+  options.v4 = target != "x86-64-v3";
   options.name = name;
   options.training = training;
   options.optimizer = optimizer;
@@ -80,6 +84,7 @@ static nb::tuple verifyValues(const std::string &text, const std::string &name, 
 NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
   m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
-        "gradient_statistics"_a = "", "block_programs"_a = false, "frozen_storage"_a = "");
+        "gradient_statistics"_a = "", "block_programs"_a = false, "frozen_storage"_a = "",
+        "target"_a = "");
   m.def("verify_values", &verifyValues, "text"_a, "name"_a, "values"_a, "training"_a = true, "optimizer"_a = "none");
 }

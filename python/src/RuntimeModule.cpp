@@ -19,6 +19,7 @@
 #include "TensorExchange.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/OutputFile.h"
+#include "segue/runtime/Program/KernelTarget.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
@@ -440,6 +441,7 @@ static void bindSession(nb::module_ &m) {
 
 /// How Python's part of the package writes files, too.
 static void bindFiles(nb::module_ &m) {
+  m.def("kernel_target", &kernelTarget);
   m.def("check_output", &OutputFile::check, "path"_a);
   m.def(
       "write_file",

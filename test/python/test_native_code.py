@@ -1,6 +1,7 @@
 """Machine code of files: whose runs, and that nothing else maps it (the tools: test/tools/segue-run/native-code.test)."""
 
 import os
+import pickle
 import subprocess
 from pathlib import Path
 
@@ -91,3 +92,28 @@ def test_without_a_home_all_but_the_signature_is_there(tmp_path, monkeypatch, ca
     again = segue.load(tmp_path / "net.segue", net.state_dict(), allow_native_kernels=True)
     assert again(x).item() == expected.item()
     assert torch.compile(net, backend="segue")(x).item() == pytest.approx(expected.item())
+
+
+def targets(file: Path) -> str:
+    shown = subprocess.run([BIN / "segue-run", "inspect", file], capture_output=True, text=True, timeout=60, check=True).stdout
+    return next(line.split(" = ")[1] for line in shown.splitlines() if "option targets" in line)
+
+
+def test_a_process_compiles_for_its_processor_and_a_file_for_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEGUE_ISA", "v3")  # a processor without AVX-512, on every machine
+    assert segue._runtime.kernel_target() == "x86-64-v3"
+    x = torch.randn(4, 5)
+    model = segue.compile(Net(), (x,))
+    expected = model(x)
+    (here,) = model._primary._bytes.values()
+    (tmp_path / "here.segue").write_bytes(here)
+    model.save(tmp_path / "all.segue")
+    assert targets(tmp_path / "here.segue") == "x86_64_v3" and targets(tmp_path / "all.segue") == "x86_64_v3,x86_64_v4"
+    assert torch.equal(segue.load(tmp_path / "all.segue", model.state_dict())(x), expected)
+    carried = pickle.dumps(model)
+    monkeypatch.setattr(segue._runtime, "kernel_target", lambda: "x86-64-v4")  # the copy comes to another processor
+    copy = pickle.loads(carried)
+    copy.build()
+    assert [key[0] for key in copy._primary._bytes] == ["x86-64-v3", "x86-64-v4"]
+    (tmp_path / "there.segue").write_bytes(list(copy._primary._bytes.values())[1])
+    assert targets(tmp_path / "there.segue") == "x86_64_v4"

@@ -7,6 +7,7 @@
 
 #include "KernelLibrary.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/KernelTarget.h"
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +28,10 @@ static bool cpuRuns(schema::Isa isa) {
     return false;
   }
   return false;
+}
+
+std::string kernelTarget() {
+  return cpuRuns(schema::Isa::x86_64_v4) ? "x86-64-v4" : "x86-64-v3";
 }
 
 KernelLibrary::KernelLibrary(const BinaryImage &image) : image_(image) {}
