@@ -2,7 +2,7 @@
 
 def compile(text: str, name: str, training: bool = True, optimizer: str = "none", stitch_hints: str = "",
             gradient_statistics: str = "", block_programs: bool = False,
-            frozen_storage: str = "", target: str = "") -> bytes:
+            frozen_storage: str = "", target: str = "", l1_bytes: int = 0) -> bytes:
     """The bytes of a .segue file from a module of the segue dialect.
 
     `optimizer` is a kind and options of the pass segue-optimizer, such as "adamw:beta2=0.95,decay=0.1".
@@ -11,6 +11,7 @@ def compile(text: str, name: str, training: bool = True, optimizer: str = "none"
     elements. With `block_programs` the forward program is there in pieces too, one for each block.
     `frozen_storage`, such as "int8_row", stores frozen matrices that only products read so; the products read the codes.
     `target` is the one instruction set of the kernels, "x86-64-v3" or "x86-64-v4"; empty: both, twice the work of LLVM.
+    Temporaries of a program take up to `l1_bytes` of device_l1.
     Raises CompileError, whose report has the ``diagnostics``.
     """
 

@@ -25,7 +25,7 @@ from .tensors import is_tensor
 def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
-            frozen_storage: str | None = None) -> Module:
+            frozen_storage: str | None = None, l1_bytes: int = 0) -> Module:
     """Compile a PyTorch module.
 
     The graph is captured and checked now; code is made when it is first needed
@@ -58,6 +58,10 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         ``int4_group32`` or ``int4_group64``. The products multiply with the codes, and no copy of such a matrix in
         floats exists. For a `Trainer`, which quantises the values when it takes them, or is given those of a slab
         (`Trainer.load_slab`); calls of the module, which bring float parameters, are refused.
+    l1_bytes : int
+        Bytes of the device's fast memory (``device_l1``) that each program may take for temporaries: those whose bytes
+        are read and written most, for the room and time that they take. On a device without it, or with less, they
+        lie in ``device_dram``. Values do not change.
 
     Raises
     ------
@@ -70,6 +74,8 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         raise InvalidArgumentError(f"{module.name} is compiled already")
     if max_variants < 1:
         raise InvalidArgumentError(f"max_variants is {max_variants}; at least 1 is needed")
+    if isinstance(l1_bytes, bool) or not isinstance(l1_bytes, int) or not 0 <= l1_bytes < 1 << 63:
+        raise InvalidArgumentError(f"l1_bytes is {l1_bytes!r}; give a number of bytes, or 0 for no temporaries in L1")
     args, kwargs = (), dict(example_kwargs or {})
     if isinstance(example_inputs, Mapping):
         kwargs = {**example_inputs, **kwargs}
@@ -82,7 +88,7 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
-                      frozen_storage=frozen_storage or "")
+                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes)
     program = compiled._select(args, kwargs)[0]
     if optimizer is not None:
         optimizer.check_patterns(a.name for a in program.captured.named("parameter"))

@@ -40,11 +40,13 @@ log = logging.getLogger("segue")
 class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
-    def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = ""):
+    def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = "",
+                 l1_bytes: int = 0):
         self.captured = captured
         self.name = name
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
+        self.l1_bytes = l1_bytes
         self._bytes: dict[tuple[str, str], bytes] = {}  # by instruction set, and by optimizer and statistics
         self._forget()
 
@@ -119,7 +121,7 @@ class Program:
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
             gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics),
-            target=target)
+            target=target, l1_bytes=self.l1_bytes)
 
 
 class LoadedProgram(Program):
@@ -171,7 +173,7 @@ class Module(nn.Module):
     """
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
-                 stitch_hints: str = "", frozen_storage: str = ""):
+                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -183,6 +185,7 @@ class Module(nn.Module):
         self.max_variants = max_variants
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
+        self.l1_bytes = l1_bytes
         self._spec = device
         self._primary: Program | None = None
         self._set_up()
@@ -229,7 +232,8 @@ class Module(nn.Module):
             shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
             log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
-        program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints, self.frozen_storage)
+        program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints, self.frozen_storage,
+                          self.l1_bytes)
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:

@@ -30,7 +30,8 @@ using namespace nb::literals;
 
 static nb::bytes compile(const std::string &text, const std::string &name, bool training, const std::string &optimizer,
                          const std::string &stitchHints, const std::string &gradientStatistics, bool blockPrograms,
-                         const std::string &frozenStorage, const std::string &target) {
+                         const std::string &frozenStorage, const std::string &target,
+                         uint64_t l1Bytes) {
   segue::CompileOptions options;
   if (!target.empty() && target != "x86-64-v3" && target != "x86-64-v4")
     raiseCompileError("target is \"" + target + "\"; it is \"x86-64-v3\", \"x86-64-v4\" or empty");
@@ -41,6 +42,7 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
   options.optimizer = optimizer;
   options.stitchHints = stitchHints;
   options.frozenStorage = frozenStorage;
+  options.l1Bytes = l1Bytes;
   if (!gradientStatistics.empty() && gradientStatistics != "block" && gradientStatistics != "layer")
     raiseCompileError("gradient_statistics is \"" + gradientStatistics + "\"; it is \"block\", \"layer\" or empty");
   options.gradientStatistics = gradientStatistics.empty()      ? segue::StatisticsPer::Nothing
@@ -85,6 +87,6 @@ NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
   m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
         "gradient_statistics"_a = "", "block_programs"_a = false, "frozen_storage"_a = "",
-        "target"_a = "");
+        "target"_a = "", "l1_bytes"_a = 0);
   m.def("verify_values", &verifyValues, "text"_a, "name"_a, "values"_a, "training"_a = true, "optimizer"_a = "none");
 }

@@ -8,6 +8,9 @@
 
 import json
 import logging
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,8 @@ from compare import assert_close
 from op_cases import Apply
 
 import segue
+
+BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 
 
 class Net(nn.Module):
@@ -362,6 +367,28 @@ def test_stitch_hints_change_the_layout_and_no_value(tmp_path, caplog):
     hints.write_text('{"version": 1, "edges": [{"change": "all"}]}')
     with pytest.raises(segue.CompileError, match=r'"edges\[0\].change" must be producer or consumer'):
         segue.compile(net, x, stitch_hints=hints).build()
+
+
+def test_temporaries_in_l1_change_no_value(tmp_path):
+    net, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), torch.randn(6, 8)
+    plain = segue.compile(net, x)
+    expected = plain(x)
+    expected.sum().backward()
+    gradient, net[0].weight.grad = net[0].weight.grad, None
+    for device in ("sim:threads=1,latency=0s,l1=64KiB", "sim:threads=1,latency=0s,l1=0", "cpu"):
+        fast = segue.compile(net, x, l1_bytes=1 << 14, device=device)
+        y = fast(x)
+        y.sum().backward()
+        assert torch.equal(y, expected) and torch.equal(net[0].weight.grad, gradient)
+        net[0].weight.grad = None
+    for compiled, has_arena in (plain, False), (fast, True):
+        compiled.save(tmp_path / "net.segue")
+        program = subprocess.run([BUILD / "bin" / "segue-translate", "--flatbuffer-to-prog", tmp_path / "net.segue"],
+                                 capture_output=True, text=True, check=True).stdout
+        assert ("#prog.arena<device_l1" in program) == has_arena
+    for wrong in (-1, 1.5, True, "1MiB", 1 << 63):
+        with pytest.raises(segue.InvalidArgumentError, match="l1_bytes is .*; give a number of bytes"):
+            segue.compile(net, x, l1_bytes=wrong)
 
 
 def test_values_are_verified_where_the_environment_asks(monkeypatch, caplog):

@@ -8,7 +8,8 @@
 // The compiler lists layouts that the last command of an output can write at no
 // cost. For each that it lists there is a reader here, compiled apart, that
 // wants just that: after two conversions the producer writes it, nothing is
-// converted any more, and the reader sees the same bits as before.
+// converted any more, and the reader sees the same bits as before. What is listed
+// for an input is read where it is given.
 //
 //===----------------------------------------------------------------------===//
 
@@ -105,6 +106,26 @@ TEST_P(OnDemandTest, EveryListedLayoutIsWritten) {
     }
     EXPECT_EQ(Executor(device, reader.program("forward")).counters().inputsConverted, 2u) << wanted->str();
   }
+}
+
+// Inputs are listed for device_l1 too: given there they are read there.
+TEST_P(OnDemandTest, InputsAreReadInL1) {
+  const auto &[test, spec] = GetParam();
+  DeviceRef device = Device::open(spec);
+  if (!device->hasSpace(Space::DeviceL1))
+    GTEST_SKIP() << "no L1";
+  Binary binary = compiled("reader", *test.producer);
+  const Program &program = binary.program("forward");
+  std::vector<Tensor> inDram, inL1;
+  for (const Value &input : program.inputs()) {
+    ASSERT_EQ(input.alternatives.size(), 1u);
+    Tensor host = randomTensor(device, input.desc().shape, uint32_t(inDram.size()));
+    inDram.push_back(copyTo(device, host, input.desc()));
+    inL1.push_back(copyTo(device, host, *input.alternatives[0]));
+  }
+  std::vector<float> expected = values(submit(device, program, inDram)[0]);
+  EXPECT_EQ(values(submit(device, program, inL1)[0]), expected);
+  EXPECT_EQ(Executor(device, program).counters().inputsConverted, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnDemandTest,

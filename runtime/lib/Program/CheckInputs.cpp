@@ -14,6 +14,7 @@
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
@@ -63,9 +64,14 @@ void PreparedProgram::resolveInput(size_t index, const Tensor &tensor) {
   bool asDeclared = tensor.descHash() == plan.wantedHash && tensor.device().get() == &device_;
   if (!asDeclared)
     checkConversion(inputText(index), tensor, wanted, device_, transfer_.options().lossyCasts);
+  // L1 is where nothing need be copied to or from; an alternative in DRAM is for
+  // devices whose L1 is full or missing.
+  auto liesIn = [&](const auto &other) {
+    return other->layout.space == Space::DeviceL1 && hasLayout(tensor, other->layout);
+  };
   plan.inPlace =
       (asDeclared && given.layout.space == wanted.layout.space && given.layout.alignment >= wanted.layout.alignment) ||
-      hasLayout(tensor, wanted.layout);
+      hasLayout(tensor, wanted.layout) || std::ranges::any_of(info_.inputs[index].alternatives, liesIn);
   if (!plan.edge || tensor.origin() != plan.origin)
     plan.edge = &lane_.report().edge(tensor.origin(), *plan.end);
   plan.origin = tensor.origin();

@@ -227,7 +227,8 @@ void PreparedProgram::prepareCopy(const schema::ToLayout &copy, Op &op) {
       CopyPlan::Side laid = side(of);
       TensorDesc desc({shape.begin(), shape.end()}, laid.element, laid.layout);
       desc.layout.space = space;
-      return desc;
+      desc.layout.alignment = uint32_t(byteSize(laid.element));
+      return std::make_shared<const TensorDesc>(std::move(desc));
     };
     op.body = TransferOp{view(*copy.source(), from), view(*copy.target(), to),
                          std::make_shared<const TransferConsumer>(info_.name, "a copy between host and device",

@@ -103,8 +103,9 @@ private:
   };
   /// A copy with an end in the host's memory: the transfer engine's.
   struct TransferOp {
-    /// The views, without the places of their buffers.
-    TensorDesc source, target;
+    /// The views, where their buffers lay in the last run: as a rule they lie there
+    /// again, and no description is made.
+    std::shared_ptr<const TensorDesc> source, target;
     std::shared_ptr<const TransferConsumer> consumer;
   };
   struct FillOp {
@@ -303,7 +304,8 @@ private:
                 EventSink *events);
   void enqueue(Run &run, Op &op);
   void enqueueTransfer(Run &run, Op &op, std::span<Tensor> inputs);
-  Tensor tensorAt(const Run &run, const Operand &operand, const TensorDesc &view, std::span<Tensor> inputs) const;
+  Tensor tensorAt(const Run &run, const Operand &operand, std::shared_ptr<const TensorDesc> &desc,
+                  std::span<Tensor> inputs) const;
   void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, Given given, const Fence &fence);
   void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                    std::span<Tensor> outputs, Given given, EventSink *events);

@@ -168,7 +168,10 @@ void PreparedProgram::rewrite(Op &op, size_t output, const TensorDesc &desc) {
     const schema::ToLayout &copy = *op.command->body_as_ToLayout();
     if (TransferOp *transfer = std::get_if<TransferOp>(&op.body)) {
       bool isPlain = desc.layout.tile.empty() && !isQuantized(desc.layout.storage);
-      transfer->target.layout = isPlain ? Layout{.strides = stridesOf(*copy.target())} : desc.layout;
+      TensorDesc target = *transfer->target;
+      target.layout = isPlain ? Layout{.strides = stridesOf(*copy.target())} : desc.layout;
+      target.layout.alignment = uint32_t(byteSize(target.element));
+      transfer->target = std::make_shared<const TensorDesc>(std::move(target));
       return;
     }
     auto strides = numbers(copy.source()->strides());

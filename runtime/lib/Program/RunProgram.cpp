@@ -462,31 +462,34 @@ void PreparedProgram::enqueue(Run &run, Op &op) {
   run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
 }
 
-/// A handle of what `operand` points to.
-Tensor PreparedProgram::tensorAt(const Run &run, const Operand &operand, const TensorDesc &view,
+/// A handle of what `operand` points to. `desc` is brought to where that lies.
+Tensor PreparedProgram::tensorAt(const Run &run, const Operand &operand, std::shared_ptr<const TensorDesc> &desc,
                                  std::span<Tensor> inputs) const {
   const Slot &slot = run.slots[operand.slot];
-  auto desc = std::make_shared<TensorDesc>(view);
-  desc->layout.space = slot.storage->space();
-  desc->layout.offset = slot.offset + operand.offset;
-  desc->layout.alignment = uint32_t(byteSize(view.element));
+  uint64_t offset = slot.offset + operand.offset;
+  if (desc->layout.space != slot.storage->space() || desc->layout.offset != offset) {
+    TensorDesc moved = *desc;
+    moved.layout.space = slot.storage->space();
+    moved.layout.offset = offset;
+    desc = std::make_shared<const TensorDesc>(std::move(moved));
+  }
   if (operand.slot >= constantSlot(0))
     for (const auto &storage : constantStorages_)
       if (storage.get() == slot.storage)
-        return Tensor::in(storage, std::move(desc));
+        return Tensor::in(storage, desc);
   if (operand.slot >= arenaSlot(0))
-    return Tensor::in(run.arenas[operand.slot - arenaSlot(0)], std::move(desc));
+    return Tensor::in(run.arenas[operand.slot - arenaSlot(0)], desc);
   if (operand.slot >= outputSlot(0))
-    return Tensor::in(run.placed[operand.slot - outputSlot(0)].storage(), std::move(desc));
+    return Tensor::in(run.placed[operand.slot - outputSlot(0)].storage(), desc);
   const Tensor &input = run.held[operand.slot] ? run.held[operand.slot] : inputs[operand.slot];
-  return Tensor::in(input.storage(), std::move(desc));
+  return Tensor::in(input.storage(), desc);
 }
 
 /// Bytes over the link, counted and given leave as those of any transfer. It
 /// begins after the commands before it; those after it wait behind an entry of
 /// their queue that waits for it.
 void PreparedProgram::enqueueTransfer(Run &run, Op &op, std::span<Tensor> inputs) {
-  const TransferOp &body = std::get<TransferOp>(op.body);
+  TransferOp &body = std::get<TransferOp>(op.body);
   const Operand *operands = operands_.data() + op.firstOperand;
   Tensor source = tensorAt(run, operands[0], body.source, inputs);
   Tensor target = tensorAt(run, operands[1], body.target, inputs);

@@ -664,6 +664,7 @@ void ProgramVerifier::verifyAlternatives(const flatbuffers::Vector<flatbuffers::
       bool onlyMoved = canonicalize(descs[i].shape, moved) == canonicalize(descs[i].shape, alternative.layout);
       if (kind == "input") {
         check(onlyMoved, which + ": differs from " + descs[i].str() + " in more than space and alignment");
+        check(!inPlace_[i], which + ": an output lies in the storage of this input");
         continue;
       }
       check(!outputUses_[i].aliased, which + ": the output lies in the storage of an input");

@@ -567,6 +567,12 @@ static const Rule rules[] = {
        addAlternative(*p.outputs[0]).space = schema::Space::device_l1;
      },
      "alternative 0: the output lies in the storage of an input"},
+    {"alternative of an input written in place",
+     [](TestFile &, schema::ProgramT &p) {
+       addAlias(p, 0, 0, true);
+       addAlternative(*p.inputs[0]).space = schema::Space::device_l1;
+     },
+     "alternative 0: an output lies in the storage of this input"},
     {"segment kind", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->kind = schema::SegmentKind(3); },
      "segment 0: kind 3"},
     {"segment alignment", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->alignment = 48; },

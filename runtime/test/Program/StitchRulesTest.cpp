@@ -367,6 +367,27 @@ TEST_P(StitchRulesTest, R9ChainsStayInL1) {
   }
 }
 
+// Declared in device_dram with device_l1 as an alternative: what lies there is read
+// there, and what lies elsewhere is brought to where it is declared.
+TEST_P(StitchRulesTest, R9InputsAreReadInL1) {
+  if (!device->hasSpace(Space::DeviceL1))
+    GTEST_SKIP() << "no L1";
+  for (bool listed : {false, true}) {
+    TestFile file = makeAddFile(64);
+    for (auto &value : file.root.programs[0]->inputs)
+      if (listed) {
+        value->alternatives.push_back(std::make_unique<schema::LayoutT>());
+        value->alternatives[0]->space = schema::Space::device_l1;
+      }
+    Binary binary = fileOf(std::move(file));
+    Tensor dram = sequence(device, 64), l1 = sequence(device, 64, 1, {.space = Space::DeviceL1});
+    uint64_t before = counters().inputsConverted;
+    for (int step = 0; step < 3; ++step)
+      EXPECT_EQ(valuesOf(submit(device, binary.program("forward"), {dram, l1})[0])[4], 18);
+    EXPECT_EQ(counters().inputsConverted - before, listed ? 0u : 3u);
+  }
+}
+
 // Too full even when moved together: device_dram where the program can, counted;
 // else the table of who holds L1. Inputs are as they were.
 TEST_P(StitchRulesTest, R9WithoutRoomInL1) {

@@ -750,6 +750,15 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 
 // -----
 
+// prog.program C7: neither has the input.
+// expected-error @below {{'prog.program' op input "x" is written in place and has alternatives}}
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32> or [<space = device_l1>]>] outputs [#prog.value<"y" output tensor<4xf32>>] aliases [#prog.alias<output 0 = input 0 required>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+
+}
+
+// -----
+
 // prog.program C8: outputs.
 // expected-error @below {{'prog.program' op output "y" is 'tensor<4xf32, #segue.layout<space = device_dram, strides = [0]>>', which holds two elements in one place}}
 prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4xf32, #segue.layout<strides = [0]>>>] {

@@ -3,7 +3,9 @@
 // RUN:   | FileCheck %s --check-prefix=NOL1
 
 // A product may have padded rows, or be turned: its columns are contiguous then.
+// What a program is given it reads in L1 as well.
 // CHECK-LABEL: prog.program @product
+// CHECK-SAME: inputs [#prog.value<"a" input tensor<1x4x8xf32> or [<space = device_l1>]>, #prog.value<"b" input tensor<1x8x6xf32> or [<space = device_l1>]>]
 // CHECK-SAME: outputs [#prog.value<"y" output tensor<4x6xf32> or [<space = device_dram, strides = [16, 1]>, <space = device_dram, strides = [1, 4]>, <space = device_l1>]>]
 // NOL1-LABEL: prog.program @product
 // NOL1-SAME: or [<space = device_dram, strides = [16, 1]>, <space = device_dram, strides = [1, 4]>]>]
@@ -88,8 +90,9 @@ prog.program @attention inputs [#prog.value<"q" input tensor<1x2x4x16xf32>>] out
 // -----
 
 // A kernel writes dense buffers; a second reader, a saved value and one over an
-// input stay as they are; a large one does not fit L1.
+// input stay as they are, and so does that input; a large one does not fit L1.
 // CHECK-LABEL: prog.program @none
+// CHECK-SAME: inputs [#prog.value<"x" input tensor<4x6xf32>>, #prog.value<"z" input tensor<512x513xf32>>]
 // CHECK-SAME: #prog.value<"dense" output tensor<4x6xf32> or [<space = device_l1>]>
 // CHECK-SAME: #prog.value<"read" output tensor<4x6xf32> or [<space = device_l1>]>
 // CHECK-SAME: #prog.value<"saved.0" saved tensor<4x6xf32>>
@@ -105,5 +108,24 @@ prog.program @none inputs [#prog.value<"x" input tensor<4x6xf32>>, #prog.value<"
     prog.launch @copy(%b, %a) range 24 grain 1 : memref<4x6xf32>, memref<4x6xf32>
     prog.to_layout %x into %s : memref<4x6xf32>, memref<4x6xf32>
     prog.launch @copy(%z, %l) range 262656 grain 1 : memref<512x513xf32>, memref<512x513xf32>
+  }
+}
+
+// -----
+
+// Wherever an input is given it lies as declared, in tiles too. Saved values and
+// states are for the runtime to place, and what is on the host stays there.
+// CHECK-LABEL: prog.program @given
+// CHECK-SAME: #prog.value<"t" input tensor<8x8xf32, #segue.layout<space = device_dram, tile = [4, 4]>> or [<space = device_l1, tile = [4, 4]>]>
+// CHECK-SAME: #prog.value<"w" frozen tensor<8x8xf32, #segue.layout<space = device_dram, strides = [1, 8]>> or [<space = device_l1, strides = [1, 8]>]>
+// CHECK-SAME: #prog.value<"g" gradient tensor<8xf32> or [<space = device_l1>]>
+// CHECK-SAME: #prog.value<"s" saved tensor<8xf32>>
+// CHECK-SAME: #prog.value<"m" state tensor<8xf32>>
+// CHECK-SAME: #prog.value<"h" input tensor<8xf32, #segue.layout<space = host>>>]
+// NOL1-LABEL: prog.program @given
+// NOL1-NOT: or [
+prog.program @given inputs [#prog.value<"t" input tensor<8x8xf32, #segue.layout<tile = [4, 4]>>>, #prog.value<"w" frozen tensor<8x8xf32, #segue.layout<strides = [1, 8]>>>, #prog.value<"g" gradient tensor<8xf32>>, #prog.value<"s" saved tensor<8xf32>>, #prog.value<"m" state tensor<8xf32>>, #prog.value<"h" input tensor<8xf32, #segue.layout<space = host>>>] outputs [] {
+^bb0(%t: memref<256xi8>, %w: memref<8x8xf32, strided<[1, 8]>>, %g: memref<8xf32>, %s: memref<8xf32>, %m: memref<8xf32>, %h: memref<8xf32, #segue.space<host>>):
+  prog.phase forward {
   }
 }

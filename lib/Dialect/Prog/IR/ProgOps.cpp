@@ -123,6 +123,9 @@ LogicalResult ProgramOp::verify() {
     if (alias.getRequired() && !getOutput(alias.getOutput()).getAlternatives().empty())
       return emitOpError() << "output " << getOutput(alias.getOutput()).getName()
                            << " must lie in an input and has alternatives";
+    else if (alias.getRequired() && !getInput(alias.getInput()).getAlternatives().empty())
+      return emitOpError() << "input " << getInput(alias.getInput()).getName()
+                           << " is written in place and has alternatives";
 
   // C8
   for (unsigned i = 0; i < getNumOutputs(); ++i) {

@@ -7,8 +7,9 @@
 //
 // Candidates are few and fixed; each is tried on the one command that writes
 // the output. What is declared in device_l1 may lie in device_dram as well: that
-// is the variant for a device without L1, or with a full one (rule R9). What is
-// listed here is verified again when the file is loaded.
+// is the variant for a device without L1, or with a full one (rule R9). Commands
+// read either space, so that an input may be given in L1 wherever it is declared.
+// What is listed here is verified again when the file is loaded.
 //
 //===----------------------------------------------------------------------===//
 
@@ -150,7 +151,7 @@ struct ListAlternatives : segue::prog::impl::ProgListAlternativesBase<ListAltern
       auto value = cast<ValueAttr>(input);
       if (aliasedInputs.contains(i) || !value.getAlternatives().empty())
         continue;
-      if (LayoutAttr elsewhere = inDram(value.getType())) {
+      if (LayoutAttr elsewhere = placeOfInput(value, program.getInputBuffer(i))) {
         ++alternatives;
         input = ValueAttr::get(&getContext(), value.getName(), value.getRole(), value.getType(), value.getOf(),
                                elsewhere);
@@ -171,14 +172,36 @@ struct ListAlternatives : segue::prog::impl::ProgListAlternativesBase<ListAltern
     program.setOutputsAttr(ArrayAttr::get(&getContext(), outputs));
   }
 
+  /// Where an input may be given besides: in DRAM what is declared in L1, in L1 what
+  /// is declared in DRAM and small enough. Saved values and states are placed by the
+  /// runtime, which follows the declaration.
+  LayoutAttr placeOfInput(ValueAttr value, Value buffer) {
+    RankedTensorType type = value.getType();
+    if (LayoutAttr elsewhere = inDram(type))
+      return elsewhere;
+    bool isGiven = llvm::is_contained({Role::Input, Role::Gradient, Role::Parameter, Role::Frozen}, value.getRole());
+    std::optional<uint64_t> bytes = viewBytes(cast<MemRefType>(buffer.getType()));
+    if (!isGiven || !bytes || *bytes == 0 || *bytes > l1Bytes)
+      return {};
+    auto declared = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
+    if (!declared)
+      return LayoutAttr::get(&getContext(), Space::DeviceL1, {}, {}, segue::Storage::Element, /*zeroPoints=*/false,
+                             segue::kDefaultAlignment);
+    return declared.getSpace() == Space::DeviceDram ? moved(type, declared, Space::DeviceL1) : LayoutAttr();
+  }
+
   /// The layout of a tensor that is declared in device_l1, in device_dram; null for
   /// others.
   LayoutAttr inDram(RankedTensorType type) {
     auto declared = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
     if (!declared || declared.getSpace() != Space::DeviceL1)
       return {};
-    return LayoutAttr::get(&getContext(), Space::DeviceDram, declared.getStrides(), declared.getTile(),
-                           declared.getStorage(), declared.getZeroPoints(), declared.getAlignment())
+    return moved(type, declared, Space::DeviceDram);
+  }
+
+  LayoutAttr moved(RankedTensorType type, LayoutAttr declared, Space space) {
+    return LayoutAttr::get(&getContext(), space, declared.getStrides(), declared.getTile(), declared.getStorage(),
+                           declared.getZeroPoints(), declared.getAlignment())
         .getCanonical(type.getShape());
   }
 

@@ -54,7 +54,7 @@ def Prog_ProgramOp : Prog_Op<"program", [Symbol, IsolatedFromAbove, NoTerminator
     lies in one. (C5) buffers come before commands. (C6) each space has at
     most one arena. (C7) alternatives of an input differ from its layout in
     space and alignment alone; an output that an alias requires to lie in an
-    input has none; one of a tensor on the device lies on the device, one of a
+    input has none, and neither has that input; one of a tensor on the device lies on the device, one of a
     tensor on the host on the host. (C8) outputs do not hold two elements in one place. (C9)
     the program that a save point names for `recompute` gives the same tensor
     as its output `recompute_output`; each of its inputs has the name of a

@@ -88,7 +88,10 @@ def ProgListAlternatives : Pass<"prog-list-alternatives", "::segue::prog::Progra
 
     An output that lies over an input has none, and neither has one on the host.
     What is declared in `device_l1`, be it input or output, may lie in
-    `device_dram` as well: so the program runs where L1 is full, or missing.
+    `device_dram` as well: so the program runs where L1 is full, or missing. An
+    input, gradient, parameter or frozen value of at most `l1-bytes` that is
+    declared in `device_dram`, and that no output lies over, may be given in
+    `device_l1`: it is read there, and not copied.
 
     ```mlir
     outputs [#prog.value<"y" output tensor<4x8xf32>>]
@@ -99,7 +102,7 @@ def ProgListAlternatives : Pass<"prog-list-alternatives", "::segue::prog::Progra
     ```
   }];
   let options = [Option<"l1Bytes", "l1-bytes", "uint64_t", "1 << 20",
-                        "Largest output that may lie in device_l1; 0: none">];
+                        "Largest input or output that may lie in device_l1; 0: none">];
   let statistics = [Statistic<"alternatives", "alternatives", "Alternatives listed">];
 }
 
