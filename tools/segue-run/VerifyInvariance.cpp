@@ -191,9 +191,6 @@ static Config makeConfig(const Combination &combination, double capMiB, double h
 static RunBits runCapped(const TrainOptions &options, const std::string *text, const Combination &combination,
                          uint64_t restBytes, uint64_t capBytes) {
   double cap = double(capBytes) / bytesPerMiB, rest = double(restBytes) / bytesPerMiB;
-  // Who has no addresses may find the device full of holes.
-  if (!combination.activation.contains("mode"))
-    capBytes = 0;
   if (cap > rest)
     try {
       return runOnce(options, text, makeConfig(combination, cap, (rest + cap) / 2), capBytes);

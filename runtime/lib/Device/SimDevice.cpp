@@ -23,6 +23,7 @@
 #include "SimVirtualTime.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Memory/L1Compactor.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cmath>
@@ -67,7 +68,11 @@ public:
     return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
   }
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
-  L1Compactor *l1Compactor() override { return compactor_ ? &*compactor_ : nullptr; }
+  DramCompactor *dramCompactor() override { return &*dramCompactor_; }
+  L1Compactor *l1Compactor() override { return l1Compactor_ ? &*l1Compactor_ : nullptr; }
+  MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
+    return ram_.takeAt(space, bytes, static_cast<std::byte *>(address));
+  }
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
     if (faults_)
@@ -97,7 +102,8 @@ private:
   std::unique_ptr<SimQueues> queues_;
   /// The queues, if they keep virtual time.
   VirtualQueues *clock_ = nullptr;
-  std::optional<L1Compactor> compactor_;
+  std::optional<DramCompactor> dramCompactor_;
+  std::optional<L1Compactor> l1Compactor_;
 };
 } // namespace
 
@@ -116,8 +122,9 @@ SimDevice::SimDevice(const SimProfile &profile)
   } else {
     queues_ = std::make_unique<ThreadedQueues>();
   }
+  dramCompactor_.emplace(*this, ram_.dramBegin(), profile.adversary);
   if (L1Arena *arena = ram_.l1Arena())
-    compactor_.emplace(*this, *arena, ram_.l1Begin());
+    l1Compactor_.emplace(*this, *arena, ram_.l1Begin());
 }
 
 void SimDevice::copy(void *target, const void *source, uint64_t bytes) {

@@ -173,6 +173,14 @@ MemoryBlock SimMemory::takeReserved(Space space, uint64_t bytes, uint32_t alignm
   return found ? finish(space, *found, bytes, alignment) : MemoryBlock();
 }
 
+MemoryBlock SimMemory::takeAt(Space space, uint64_t bytes, std::byte *address) {
+  std::lock_guard lock(mutex_);
+  settleLocked();
+  Region &region = this->region(space);
+  auto found = region.arena ? region.arena->takeAt(uint64_t(address - region.begin), bytes) : std::nullopt;
+  return found ? finish(space, *found, bytes, /*alignment=*/1) : MemoryBlock();
+}
+
 std::vector<AddressRange> SimMemory::freeRanges(Space space) const {
   std::lock_guard lock(mutex_);
   const Region &region = regions_[uint8_t(space)];

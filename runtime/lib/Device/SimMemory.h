@@ -52,6 +52,7 @@ public:
   bool isHeap(Space space) const { return space == Space::Host && !regions_[uint8_t(space)].arena; }
   uint64_t takenBytes(Space space, uint64_t bytes) const;
 
+  std::byte *dramBegin() { return region(Space::DeviceDram).begin; }
   /// Null without such a space.
   L1Arena *l1Arena() { return l1_ ? &*l1_ : nullptr; }
   std::byte *l1Begin() { return region(Space::DeviceL1).begin; }
@@ -63,6 +64,8 @@ public:
   const std::byte *reserve(Space space, std::span<const AddressRange> ranges);
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset);
   std::vector<AddressRange> freeRanges(Space space) const;
+  /// As Device::takeMemoryAt: of device_dram.
+  MemoryBlock takeAt(Space space, uint64_t bytes, std::byte *address);
   void give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept;
 
   /// True for addresses in device_dram and device_l1.

@@ -105,14 +105,23 @@ std::optional<BestFitArena::Block> BestFitArena::takeReserved(uint64_t bytes, ui
                                                               std::optional<uint64_t> offset) {
   if (!offset || bytes == 0)
     return takeFrom(reserved_, bytes, alignment);
-  auto range = reserved_.ranges.upper_bound(*offset);
-  if (range == reserved_.ranges.begin())
+  return takeFromAt(reserved_, bytes, alignment, *offset);
+}
+
+std::optional<BestFitArena::Block> BestFitArena::takeAt(uint64_t offset, uint64_t bytes) {
+  return bytes ? takeFromAt(free_, bytes, 1, offset) : Block{offset, {}};
+}
+
+std::optional<BestFitArena::Block> BestFitArena::takeFromAt(Zone &zone, uint64_t bytes, uint64_t alignment,
+                                                            uint64_t offset) {
+  auto range = zone.ranges.upper_bound(offset);
+  if (range == zone.ranges.begin())
     return std::nullopt;
   --range;
   uint64_t end = range->first + range->second.bytes;
-  if (*offset > end || bytes > end - *offset || ((origin_ + *offset) & (alignment - 1)))
+  if (offset > end || bytes > end - offset || ((origin_ + offset) & (alignment - 1)))
     return std::nullopt;
-  return carve(reserved_, range, *offset, bytes);
+  return carve(zone, range, offset, bytes);
 }
 
 std::vector<AddressRange> BestFitArena::freeRanges() const {

@@ -60,6 +60,9 @@ public:
   /// A block in what was set aside: at `offset`, or the best fit.
   std::optional<Block> takeReserved(uint64_t bytes, uint64_t alignment, std::optional<uint64_t> offset);
 
+  /// The bytes from `offset` on, if they are free and not set aside.
+  std::optional<Block> takeAt(uint64_t offset, uint64_t bytes);
+
   /// Set aside or not; ascending, as long as can be.
   std::vector<AddressRange> freeRanges() const;
 
@@ -89,6 +92,7 @@ private:
   void insert(Zone &zone, uint64_t offset, uint64_t bytes, const Fence &after) noexcept;
   void remove(Zone &zone, Ranges::iterator range) noexcept;
   std::optional<Block> takeFrom(Zone &zone, uint64_t bytes, uint64_t alignment);
+  std::optional<Block> takeFromAt(Zone &zone, uint64_t bytes, uint64_t alignment, uint64_t offset);
   /// The bytes from `offset` on of a free range that holds them.
   Block carve(Zone &zone, Ranges::iterator range, uint64_t offset, uint64_t bytes);
 

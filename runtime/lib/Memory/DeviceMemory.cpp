@@ -15,8 +15,10 @@
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include "AddressFollower.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Memory/DramCompactor.h"
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace segue::inline runtime {
 
@@ -194,6 +196,7 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
   if (!device_.hasSpace(space))
     throw Error(ErrorCode::Unsupported,
                 "device \"" + device_.name() + "\" has no space " + std::string(segue::name(space)));
+  stir(space);
   bool isOccupied;
   MemoryBlock block;
   do {
@@ -202,7 +205,12 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
   } while (isOccupied && awaitRoom_ && awaitRoom_());
   if (isOccupied)
     block = tryAllocate(space, bytes, alignment, owner, lifetime);
-  if (block.data)
+  auto takeTogether = [&] {
+    if (compact(space, bytes, alignment))
+      block = tryAllocate(space, bytes, alignment, owner, lifetime);
+    return block.data != nullptr;
+  };
+  if (block.data || takeTogether())
     return block;
 
   std::vector<std::shared_ptr<Maker>> makers;
@@ -214,14 +222,47 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
   }
   std::vector<std::pair<std::string, uint64_t>> tried;
   for (const auto &maker : makers) {
-    uint64_t freed = maker->make(space, bytes);
-    tried.push_back({maker->name, freed});
-    if (freed && (block = tryAllocate(space, bytes, alignment, owner, lifetime)).data)
-      return block;
+    tried.push_back({maker->name, 0});
+    // Again while it gives: bytes that are enough may lie where no move brings them together.
+    for (uint64_t live = liveBytes(space);;) {
+      uint64_t freed = maker->make(space, bytes);
+      tried.back().second += freed;
+      if (freed && ((block = tryAllocate(space, bytes, alignment, owner, lifetime)).data || takeTogether()))
+        return block;
+      if (uint64_t before = std::exchange(live, liveBytes(space)); !freed || live >= before)
+        break;
+    }
   }
   OutOfMemory::Report report = this->report(space, bytes, alignment, owner);
   report.tried = std::move(tried);
   throw OutOfMemory(std::move(report));
+}
+
+/// Blocks of a plan have their addresses, and who watches knows blocks by theirs.
+bool DeviceMemory::mayMove(Space space) const {
+  std::lock_guard lock(mutex_);
+  return space == Space::DeviceDram && !follower_ && !watcher_;
+}
+
+void DeviceMemory::stir(Space space) {
+  DramCompactor *compactor = space == Space::DeviceDram ? device_.dramCompactor() : nullptr;
+  if (compactor && compactor->isRestless() && mayMove(space))
+    exclusively_([&] { compactor->stir(); });
+}
+
+bool DeviceMemory::compact(Space space, uint64_t bytes, uint32_t alignment) {
+  DramCompactor *compactor = mayMove(space) ? device_.dramCompactor() : nullptr;
+  if (!compactor)
+    return false;
+  {
+    std::lock_guard lock(mutex_);
+    const Usage &usage = usage_[uint8_t(space)];
+    if (!fits(usage.budget, usage.live, device_.takenBytes(space, bytes, alignment)))
+      return false;
+  }
+  bool made = false;
+  exclusively_([&] { made = compactor->makeRoom(bytes, alignment); });
+  return made;
 }
 
 void DeviceMemory::free(Space space, void *data, uint64_t bytes, uint32_t alignment, uint32_t accountNumber,

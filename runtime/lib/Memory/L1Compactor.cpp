@@ -23,18 +23,11 @@ L1Compactor::L1Compactor(Device &device, L1Arena &arena, std::byte *base)
   });
 }
 
-void L1Compactor::enter(Storage &storage) { storages_[uint64_t(storage.data() - base_)] = &storage; }
-
-void L1Compactor::leave(Storage &storage) {
-  std::lock_guard lock(mutex_);
-  storages_.erase(uint64_t(storage.data() - base_));
-}
-
 bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
   std::lock_guard lock(mutex_);
   // Blocks that no storage stands for have an address that somebody keeps.
   std::vector<uint64_t> fixed = arena_.offsets();
-  std::erase_if(fixed, [&](uint64_t offset) { return storages_.contains(offset); });
+  std::erase_if(fixed, [&](uint64_t offset) { return storages_.contains(base_ + offset); });
   std::vector<L1Arena::Move> moves = arena_.planCompaction(bytes, alignment, fixed);
   if (moves.empty())
     return false;
@@ -71,7 +64,7 @@ bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
   uint64_t used = 0;
   for (const L1Arena::Move &move : moves)
     if (move.bounces) {
-      Storage &storage = *storages_.at(move.from);
+      Storage &storage = *storages_.at(base_ + move.from);
       Fence after = storage.uses();
       after.join(bounce.after);
       moved.join(copy(static_cast<std::byte *>(bounce.data) + used, base_ + move.from, move.bytes, after, storage));
@@ -80,13 +73,13 @@ bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
   used = 0;
   std::map<uint64_t, Storage *> placed;
   for (const L1Arena::Move &move : moves) {
-    Storage &storage = *storages_.at(move.from);
+    Storage &storage = *storages_.at(base_ + move.from);
     Fence after = storage.uses();
     after.join(arena_.fenceOf(move.to, move.bytes));
     // Whoever left the place is behind his own queued work.
     for (const L1Arena::Move &other : moves)
       if (other.from < move.to + move.bytes && move.to < other.from + other.bytes)
-        after.join(storages_.at(other.from)->uses());
+        after.join(storages_.at(base_ + other.from)->uses());
     const void *source = move.bounces ? static_cast<std::byte *>(bounce.data) + used : base_ + move.from;
     moved.join(copy(base_ + move.to, source, move.bytes, after, storage));
     used += move.bounces ? move.bytes : 0;
@@ -95,10 +88,10 @@ bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
     movedBytes_ += move.bytes;
   }
   for (const L1Arena::Move &move : moves)
-    storages_.erase(move.from);
+    storages_.erase(base_ + move.from);
   for (auto &[offset, storage] : placed) {
-    storages_[offset] = storage;
-    storage->moveTo(base_ + offset, moved);
+    storages_[base_ + offset] = storage;
+    Compactor::move(*storage, base_ + offset, moved);
   }
   arena_.apply(moves, moved);
   if (bounce.data)

@@ -10,6 +10,19 @@
 
 namespace segue::inline runtime {
 
+SubmitLane::SubmitLane(Device &device) : device_(device) {
+  device.memory().setExclusively([this](const std::function<void()> &body) {
+    if (!tryEnter())
+      return false;
+    struct Leave {
+      SubmitLane &lane;
+      ~Leave() { lane.leave(); }
+    } guard{*this};
+    body();
+    return true;
+  });
+}
+
 uintptr_t SubmitLane::thisThread() {
   static thread_local char here;
   return reinterpret_cast<uintptr_t>(&here);

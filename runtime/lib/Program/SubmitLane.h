@@ -31,7 +31,7 @@ class PreparedProgram;
 
 class SubmitLane {
 public:
-  explicit SubmitLane(Device &device) : device_(device) {}
+  explicit SubmitLane(Device &device);
 
   /// Holds the lane.
   class Turn {

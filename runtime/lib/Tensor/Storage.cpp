@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Tensor/Storage.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Memory/L1Compactor.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 
@@ -22,13 +23,24 @@ std::string_view name(StorageState state) {
   return names[uint8_t(state)];
 }
 
+static Compactor *compactorOf(Device &device, Space space) {
+  if (space == Space::DeviceL1)
+    return device.l1Compactor();
+  return space == Space::DeviceDram ? device.dramCompactor() : nullptr;
+}
+
+/// What moves in L1 does so within an allocation, which therefore ends with the
+/// storage among those that may; in DRAM it stays where it is until then.
+static std::unique_lock<std::recursive_mutex> lockL1(Compactor *compactor, Space space) {
+  return compactor && space == Space::DeviceL1 ? std::unique_lock(compactor->mutex())
+                                               : std::unique_lock<std::recursive_mutex>();
+}
+
 std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
                                            OwnerId owner, Lifetime lifetime) {
   std::shared_ptr<Storage> storage(new Storage);
-  L1Compactor *compactor = space == Space::DeviceL1 ? device->l1Compactor() : nullptr;
-  std::unique_lock<std::recursive_mutex> lock;
-  if (compactor)
-    lock = std::unique_lock(compactor->mutex());
+  Compactor *compactor = compactorOf(*device, space);
+  auto lock = lockL1(compactor, space);
   MemoryBlock block = device->memory().allocate(space, bytes, alignment, owner, lifetime);
   storage->data_ = static_cast<std::byte *>(block.data);
   storage->uses_ = block.after;
@@ -72,12 +84,10 @@ void Storage::free() noexcept {
       release_ = nullptr;
     }
   } else if (data_) {
-    L1Compactor *compactor = space_ == Space::DeviceL1 ? device_->l1Compactor() : nullptr;
-    std::unique_lock<std::recursive_mutex> lock;
-    if (compactor) {
-      lock = std::unique_lock(compactor->mutex());
+    Compactor *compactor = compactorOf(*device_, space_);
+    auto lock = lockL1(compactor, space_);
+    if (compactor)
       compactor->leave(*this);
-    }
     device_->memory().free(space_, data_, bytes_, alignment_, account_, uses_);
   }
   data_ = nullptr;

@@ -46,6 +46,7 @@ namespace segue::inline runtime {
 
 class CopyPlan;
 class Engine;
+class DramCompactor;
 class L1Compactor;
 class SubmitLane;
 class Device;
@@ -165,8 +166,13 @@ public:
   /// What is left of `space`; spaces that the system manages are one range.
   virtual FreeMemory freeMemory(Space space) const;
 
-  /// Who moves tensors together in device_l1, or null.
+  /// Who moves tensors together in device_dram and in device_l1, or null: where the
+  /// system manages the memory, or maps it by pages, ranges are never too short.
+  virtual DramCompactor *dramCompactor() { return nullptr; }
   virtual L1Compactor *l1Compactor() { return nullptr; }
+  /// `bytes` at `address`, for what is to be moved there: null data if they are not
+  /// free. Any part of what was taken may be given back by itself here.
+  virtual MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) { return {}; }
 
   //===--------------------------------------------------------------------===//
   // Queues

@@ -149,6 +149,13 @@ public:
   /// in the report of a failure.
   [[nodiscard]] RoomMakerHandle addRoomMaker(std::string name, int rank, RoomMaker maker);
 
+  /// Where free bytes of device_dram are enough but lie apart, what is live is moved
+  /// together (see DramCompactor) before anybody is asked for room, and after each who
+  /// gave some, unless a plan has addresses. `exclusively` runs its argument on this
+  /// thread as the one that submits; where another does it returns false.
+  using Exclusively = std::function<bool(const std::function<void()> &body)>;
+  void setExclusively(Exclusively exclusively) { exclusively_ = std::move(exclusively); }
+
   //===--------------------------------------------------------------------===//
   // Certified addresses of device_dram
   //===--------------------------------------------------------------------===//
@@ -227,6 +234,10 @@ private:
   MemoryBlock takeRaw(Usage &usage, Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime,
                       uint64_t taken, Occupied occupied, bool *isOccupied);
   bool isPlanned(Space space, const void *data) const;
+  bool mayMove(Space space) const;
+  void stir(Space space);
+  /// False if nothing has changed.
+  bool compact(Space space, uint64_t bytes, uint32_t alignment);
   void loadCapacities();
   void touch(Usage &usage, Account &account);
   OutOfMemory::Report report(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner) const;
@@ -240,6 +251,7 @@ private:
   std::vector<std::string> phases_{""};
   uint32_t phase_ = 0;
   std::list<std::weak_ptr<Maker>> makers_;
+  Exclusively exclusively_;
   MemoryWatcher *watcher_ = nullptr;
   /// Null without a plan; then also its ranges' bytes, those of them that are taken,
   /// and the address of offset 0.

@@ -84,8 +84,8 @@ public:
   const DeviceRef &device() const { return device_; }
   Space space() const { return space_; }
   uint64_t bytes() const { return bytes_; }
-  /// Null once freed. In device_l1 it may change between two submits (see
-  /// L1Compactor): ask again, keep none. An address of the space: the host reads it only where
+  /// Null once freed. On a device it may change with every allocation there (see
+  /// Compactor): ask again, keep none. An address of the space: the host reads it only where
   /// the space is the host's, or the device's memory is unified.
   std::byte *data() const { return data_; }
 
@@ -144,7 +144,7 @@ public:
   void free() noexcept;
 
 private:
-  friend class L1Compactor;
+  friend class Compactor;
   Storage() = default;
 
   /// Queued work at `moved` has brought the bytes to another address.

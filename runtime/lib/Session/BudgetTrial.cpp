@@ -1,0 +1,135 @@
+//===- BudgetTrial.cpp - whether a budget lets a session train ------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What is tried and found too small is not always smaller than what does, as choices
+// depend on the budget; so what is named has been tried itself.
+//
+//===----------------------------------------------------------------------===//
+
+#include "BudgetTrial.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Plan/InfeasibleBudget.h"
+#include "segue/runtime/Plan/StepTwin.h"
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+/// After these, what services and programs keep for later is there.
+static constexpr int triedSteps = 3;
+/// The search for the smallest ends where it has taken so long.
+static constexpr auto mostTime = std::chrono::seconds(10);
+/// Budgets that are named are multiples of it.
+static constexpr uint64_t grainBytes = 256;
+
+static constexpr double bytesPerMiB = 1048576;
+
+BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others)
+    : step_(step), others_(others), spec_(virtualTwin(*step.device)) {}
+
+/// The session's services under another cap; they write nothing.
+std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
+  if (!step_.options.config)
+    return std::nullopt;
+  Json stagehand = step_.options.config->json("memory.stagehand"), stitch = step_.options.config->json("memory.stitch");
+  double budget = double(budgetBytes) / bytesPerMiB, others = double(others_) / bytesPerMiB;
+  auto quiet = [](Json &section) {
+    section["telemetry_enabled"] = false;
+    for (const char *key : {"debug_trace", "debug_event_trace"})
+      if (section.contains(key))
+        section[key] = false;
+  };
+  auto lower = [&](Json &section, const char *key) {
+    if (section.contains(key) && section[key].is_number())
+      section[key] = std::clamp(double(section[key]) - others, 1e-6, std::max(budget, 1e-6));
+  };
+  quiet(stagehand);
+  if (Json &activation = stagehand["activation_stagehand"]; activation.is_object()) {
+    quiet(activation);
+    lower(activation, "vram_high_watermark_mb");
+    lower(activation, "vram_low_watermark_mb");
+  }
+  if (Json &conductor = stagehand["conductor_config"]; conductor.is_object()) {
+    quiet(conductor);
+    conductor["vram_hard_cap_mb"] = budget;
+    lower(conductor, "vram_soft_cap_mb");
+  }
+  for (auto it = stagehand.begin(); it != stagehand.end();)
+    it = it->is_null() ? stagehand.erase(it) : std::next(it);
+  Json memory = {{"stagehand", std::move(stagehand)}};
+  if (!stitch.empty()) {
+    stitch["telemetry_enabled"] = false;
+    memory["stitch"] = std::move(stitch);
+  }
+  return Config::parse(Json{{"memory", std::move(memory)}}.dump(), "(rehearsal)");
+}
+
+bool BudgetTrial::trains(uint64_t budgetBytes) {
+  why_.clear();
+  uint64_t own = budgetBytes - std::min(budgetBytes, others_);
+  size_t colon = spec_.find(':');
+  std::string spec = spec_.substr(0, colon) + ":dram=" + std::to_string(std::max<uint64_t>(own, 1));
+  for (size_t at = colon + 1; at < spec_.size();) {
+    size_t comma = std::min(spec_.find(',', at), spec_.size());
+    if (std::string_view option = std::string_view(spec_).substr(at, comma - at); !option.starts_with("dram="))
+      (spec += ",") += option;
+    at = comma + 1;
+  }
+  std::vector<SessionModule> modules;
+  for (const Module &module : step_.modules)
+    modules.push_back({module.name(), module.binary()});
+  SessionOptions same;
+  same.maxGradNorm = step_.options.maxGradNorm;
+  same.tied = step_.options.tied;
+  same.wires = step_.options.wires;
+  same.openSlab = step_.options.openSlab;
+  same.aliases = step_.options.aliases;
+  same.warn = [](const std::string &) {}; // the session itself says it
+  same.isRehearsal = true;
+  DeviceRef device;
+  try {
+    device = Device::open(spec);
+    same.config = configFor(own);
+    Session session(device, std::move(modules), std::move(same));
+    session.allocateParameters();
+    std::vector<TensorMap> batches(step_.microBatches,
+                                   batchWithoutValues(device, session.modules(), step_.options.wires));
+    StepResult last; // whoever takes a step may keep what it gave until the next has ended
+    for (int step = 0; step < triedSteps; ++step)
+      last = session.step(batches, 1e-3);
+    return true;
+  } catch (const Error &error) {
+    bool isTooSmall = error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible ||
+                      std::string_view(error.what()).find("DEVICE_OOM") != std::string_view::npos;
+    if (!isTooSmall)
+      return true;
+    why_ = error.what();
+    why_ = why_.substr(0, why_.find('\n'));
+    if (auto *memory = dynamic_cast<const OutOfMemory *>(&error))
+      holders_ = memory->report().holders;
+    return false;
+  }
+}
+
+std::optional<uint64_t> BudgetTrial::smallest(uint64_t tooSmall, uint64_t enough) {
+  auto until = std::chrono::steady_clock::now() + mostTime;
+  uint64_t low = tooSmall / grainBytes, high = std::max(low, enough / grainBytes) + 1;
+  for (int more = 0; !trains(high * grainBytes); ++more) {
+    if (more == 3)
+      return std::nullopt;
+    low = high;
+    high += high / 4;
+  }
+  while (high - low > std::max<uint64_t>(high / 200, 1) && std::chrono::steady_clock::now() < until) {
+    uint64_t middle = low + (high - low) / 2;
+    (trains(middle * grainBytes) ? high : low) = middle;
+  }
+  return high * grainBytes;
+}
+
+} // namespace segue::inline runtime

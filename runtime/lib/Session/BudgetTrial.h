@@ -1,0 +1,56 @@
+//===- BudgetTrial.h - whether a budget lets a session train ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A session like the one that is asked about, services included, on a twin whose
+// device_dram is the budget and not a byte more: its first steps either run, or they
+// end where those of the session would. Without bytes, so that a try costs the time
+// of submitting alone.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SESSION_BUDGETTRIAL_H
+#define SEGUE_LIB_SESSION_BUDGETTRIAL_H
+
+#include "PlanStep.h"
+
+namespace segue::inline runtime {
+
+class BudgetTrial {
+public:
+  /// `others`: bytes of the device that the session does not hold. Throws Unsupported
+  /// for a device that can have no twin.
+  BudgetTrial(const StepToPlan &step, uint64_t others);
+
+  /// True also where a twin cannot tell: it has no values to choose precisions by.
+  bool trains(uint64_t budgetBytes);
+
+  /// The least budget from `tooSmall` on that was seen to do, to half a percent or,
+  /// where tries take long, as far as they came; nothing if memory of another space
+  /// is what lacks. `enough`: one that should do.
+  std::optional<uint64_t> smallest(uint64_t tooSmall, uint64_t enough);
+
+  /// Of the last try that failed: what was missing, or empty.
+  const std::string &why() const { return why_; }
+  const std::vector<MemoryHolder> &holders() const { return holders_; }
+
+private:
+  std::optional<Config> configFor(uint64_t budgetBytes) const;
+
+  const StepToPlan &step_;
+  uint64_t others_;
+  std::string spec_, why_;
+  std::vector<MemoryHolder> holders_;
+};
+
+/// Throws BudgetInfeasible if a session of these modules, on a device of which
+/// `others` bytes are somebody else's, cannot begin within `budget`; returns if it
+/// can, or if that cannot be said.
+void refuseTooSmall(const StepToPlan &step, uint64_t budget, uint64_t others);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SESSION_BUDGETTRIAL_H
