@@ -283,6 +283,32 @@ TEST(StreamedServices, PlansBesideARing) {
   }
 }
 
+// A slot of the ring spares loads and costs what must leave for it. Where little
+// goes out per second, slots are given back; where more goes out than comes in,
+// all that fit stay; and the bits are the same.
+TEST(StreamedServices, APlanWeighsTheRing) {
+  constexpr uint64_t cap = 300000;
+  const Course expected = expectedCourse(3); // before the times of real steps count
+  std::vector<std::string> said;
+  auto slotsWith = [&](const std::string &link) {
+    DeviceRef device = Device::open("sim:dram=4MiB,pinned=8MiB,latency=0.1us," + link);
+    SessionOptions options;
+    options.log = [&](const std::string &line) { said.push_back(line); };
+    Session session = makeSession(device, plannedConfig(cap, 1), options);
+    device->memory().resetPeak();
+    EXPECT_EQ(courseOf(session, 3), expected);
+    EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
+    return session.services()->weights()->slots();
+  };
+  EXPECT_EQ(slotsWith("h2d=1GB/s,d2h=32GB/s"), 2 * modelLayers);
+  EXPECT_TRUE(said.empty()) << said[0];
+  int64_t lowered = slotsWith("h2d=8GB/s,d2h=0.2GB/s");
+  EXPECT_LT(lowered, 2 * modelLayers);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0], "the plan keeps " + std::to_string(lowered) +
+                         " of the 8 slots of weights that fit: so less leaves, and a step is faster");
+}
+
 // Micro-batches, evaluations, checkpoints and new values between steps.
 TEST(StreamedServices, APlanBesideARingGoesOnAfterOtherThings) {
   auto play = [](const std::string &config) {

@@ -52,7 +52,8 @@ private:
   bool overlap(const Item &a, const Item &b) const;
   /// Places all in this order; the bytes of the ranges, nothing if one has no place.
   std::optional<uint64_t> place(const Order &order);
-  std::optional<uint64_t> placeOne(const Item &item, std::vector<AddressRange> &taken) const;
+  /// `taken`: ascending.
+  std::optional<uint64_t> placeOne(const Item &item, std::span<const AddressRange> taken) const;
   std::vector<AddressRange> ranges(const std::vector<uint64_t> &offsets) const;
 
   const StepAllocations &steps_;
@@ -123,8 +124,7 @@ bool Packing::overlap(const Item &a, const Item &b) const {
   return once.end > again.begin + again.place * length_;
 }
 
-std::optional<uint64_t> Packing::placeOne(const Item &item, std::vector<AddressRange> &taken) const {
-  std::ranges::sort(taken, {}, &AddressRange::begin);
+std::optional<uint64_t> Packing::placeOne(const Item &item, std::span<const AddressRange> taken) const {
   auto aligned = [&](uint64_t offset) { return (offset + item.alignment - 1) / item.alignment * item.alignment; };
   std::optional<uint64_t> best, behind;
   uint64_t bestGap = StepAllocations::never;
@@ -162,7 +162,7 @@ std::vector<AddressRange> Packing::ranges(const std::vector<uint64_t> &offsets) 
 }
 
 std::optional<uint64_t> Packing::place(const Order &order) {
-  std::vector<uint32_t> placed;
+  std::vector<uint32_t> placed; // by where they lie
   std::vector<AddressRange> taken;
   placed.reserve(order.size());
   for (uint32_t index : order) {
@@ -175,7 +175,7 @@ std::optional<uint64_t> Packing::place(const Order &order) {
     if (!offset)
       return std::nullopt;
     offsets_[index] = *offset;
-    placed.push_back(index);
+    placed.insert(std::ranges::upper_bound(placed, *offset, {}, [&](uint32_t i) { return offsets_[i]; }), index);
   }
   uint64_t bytes = 0;
   for (const AddressRange &range : ranges(offsets_))

@@ -9,6 +9,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
+#include "segue/runtime/Plan/RingSlots.h"
 #include "segue/runtime/Plan/WatermarkEstimate.h"
 #include "segue/runtime/Program/Recomputation.h"
 #include "segue/runtime/Services/ConductorConfig.h"
@@ -127,6 +128,11 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
     highBytes = uint64_t(weights.limits({.vramBudgetBytes = int64_t(cap)}).highBytes);
     ring = TwinWeights{weights, slotsOf(parts, weights, std::min(highBytes, cap), isPlanned)};
   }
+  int64_t slotsThatFit = ring ? ring->slots : 0;
+  if (isPlanned && slotsThatFit > 1)
+    ring->slots = fastestSlots(StepWithRing{.twin = [&](int64_t slots) { return parts.twin(TwinWeights{weights, slots}); },
+                                            .slots = slotsThatFit,
+                                            .budgetBytes = cap});
   for (;;) {
     StepTwin twin = parts.twin(ring);
     ResidencyPlanner planner(twin.record());
@@ -188,6 +194,7 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
         bytes += parameter.desc.spanBytes();
       }
       result["weight_stagehand"] = {{"slots", streamer.slots()},
+                                    {"slots_that_fit", slotsThatFit},
                                     {"ring_bytes", streamer.ringBytes()},
                                     {"blocks", blocks.size()},
                                     {"streamed_bytes", bytes},
@@ -237,8 +244,11 @@ std::string textOfServices(const Json &forecast) {
   }
   if (forecast.contains("weight_stagehand")) {
     const Json &weights = forecast["weight_stagehand"];
-    line("  Weight Stagehand: a ring of %lld slots (%.2f MiB) for %lld blocks of %.2f MiB, %lld ahead\n",
-         number(weights["slots"]), mib(weights["ring_bytes"]), number(weights["blocks"]),
+    std::string fewer = weights["slots"] == weights["slots_that_fit"]
+                            ? ""
+                            : " of " + weights["slots_that_fit"].dump() + " that fit without a plan";
+    line("  Weight Stagehand: a ring of %lld slots%s (%.2f MiB) for %lld blocks of %.2f MiB, %lld ahead\n",
+         number(weights["slots"]), fewer.c_str(), mib(weights["ring_bytes"]), number(weights["blocks"]),
          mib(weights["streamed_bytes"]), number(weights["window"]));
   }
   if (forecast.contains("conductor")) {

@@ -178,9 +178,6 @@ struct StepTwin::State {
   }
 };
 
-/// Steps after the second that are played until they repeat.
-static constexpr int mostSteps = 4;
-
 /// `spec` with as much device_dram as any step may want.
 static std::string withRoom(std::string_view spec) {
   size_t colon = std::min(spec.find(':'), spec.size());
@@ -323,7 +320,7 @@ void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
   dropCaches(*state.device);
 }
 
-StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan) {
+StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan, int moreSteps) {
   State &state = *state_;
   Device &device = *state.device;
   PlannedActivations &activations = *state.activations;
@@ -346,7 +343,7 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
                 .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
                 .fetchedLate = counts.fetchedLate - before.fetchedLate,
                 .unpinned = counts.unpinned - before.unpinned};
-  for (int more = 0; more < mostSteps && (more == 0 || !state.trace->repeats()); ++more) {
+  for (int more = 0; more < moreSteps && (more == 0 || !state.trace->repeats()); ++more) {
     state.trace->beginStep();
     state.step(&activations);
   }

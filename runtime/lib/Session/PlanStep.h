@@ -26,7 +26,8 @@ struct StepToPlan {
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's
 /// budget leaves to the session, and has `services` follow the plan; with the times
 /// that were `measured`, where they are of such a step. Slots of Weight Stagehand's
-/// ring that no plan fits beside are given back. Throws BudgetInfeasible, and
+/// ring that no plan fits beside, or that cost more time than they spare
+/// (RingSlots.h), are given back. Throws BudgetInfeasible, and
 /// Unsupported for a device that nothing can leave; the plan in force stays then.
 void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
 

@@ -114,9 +114,11 @@ public:
     /// they repeat; the figures above are those of the second.
     StepAllocations allocations;
   };
+  /// Steps after the second that are played until they repeat.
+  static constexpr int mostSteps = 4;
   /// Steps by the plan. Whoever takes a step is taken to keep what it gave until the
-  /// next has ended.
-  Played play(const StepProfile &profile, const ResidencyPlan &plan);
+  /// next has ended. With no `moreSteps`, Played::allocations does not repeat.
+  Played play(const StepProfile &profile, const ResidencyPlan &plan, int moreSteps = mostSteps);
 
   /// What the session holds of device_dram between two steps, beside the ring:
   /// parameters and states of optimizers, also those that the twin has on the host,
