@@ -59,6 +59,12 @@ def batch_norm(b, x, weight, bias, running_mean, running_var, training, momentum
     return result if bias is None else b.binary("add", result, b.reshape(bias, channels))
 
 
+@lowers("aten._native_batch_norm_legit_no_training.default")
+def batch_norm_by_statistics(b, x, weight, bias, running_mean, running_var, momentum, eps):
+    """What batch_norm becomes in a graph of which another operator was taken apart."""
+    return [batch_norm(b, x, weight, bias, running_mean, running_var, False, momentum, eps, False), None, None]
+
+
 @lowers("aten._native_batch_norm_legit_functional.default")
 def batch_norm_training(b, *_):
     raise Unsupported("batch norm in training mode changes its buffers; call module.eval() first")
