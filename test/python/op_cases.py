@@ -99,7 +99,7 @@ UNARY = {
     "softplus_beta": (lambda x: F.softplus(x, 2.5, 3.0), -2, 3), "leaky_relu_slope": (lambda x: F.leaky_relu(x, 0.3), -2, 2),
     "elu_alpha": (lambda x: F.elu(x, 1.7), -2, 2), "celu": (lambda x: F.celu(x, 1.7), -2, 2),
     "elu_scales": (lambda x: torch.ops.aten.elu.default(x, 0.9, 1.3, 0.6), -2, 2),
-    "hardtanh_bounds": (lambda x: F.hardtanh(x, -0.3, 0.8), -2, 2),
+    "hardtanh_bounds": (lambda x: F.hardtanh(x, -0.3, 0.8), -2, 2), "round": (lambda x: x.round() + x, -3, 3),
 }
 for _name, (_function, _low, _high) in UNARY.items():
     for _shape in [(7,), (33, 17)] if _name not in ("exp", "gelu_tanh", "pow2") else SHAPES:
@@ -131,6 +131,7 @@ case("mixed_types", lambda x, i: x * i + 2, normal(4, 3), integers(-3, 3, 4, 3))
 case("integer_arithmetic", lambda x, y: x * y + 3 - y, integers(-9, 9, 4, 3), integers(-9, 9, 3))
 case("integer_division", lambda x, y: x / y, integers(1, 9, 4, 3), integers(1, 9, 3))
 case("casts", lambda x: x.to(torch.bfloat16).float() + x.to(torch.int32).float() + x.bool().float(), uniform(0.6, 5, 33))
+case("rounding_of_integers", lambda x, i: x + i.floor() + i.ceil() + i.trunc() + i.round(), normal(33), integers(0, 5, 33))
 case("rounding", lambda x: torch.floor(x) + 10 * torch.ceil(x) + 100 * torch.trunc(x) + x, normal(33))
 case("bf16_chain", lambda x, y: (x * y + x).float().sum(), normal(5, 9, dtype=torch.bfloat16),
      normal(9, dtype=torch.bfloat16), tolerance=2e-2)

@@ -273,6 +273,20 @@ TEST(DerivativeAtKink, EqualOperandsOfMaxAndMinShare) {
           (Numbers{0.5}));
 }
 
+TEST(DerivativeAtKink, NaNInMaxAndMinPassesTheGradientToBoth) {
+  for (std::string op : {"max", "min"})
+    for (std::string side : {"a", "b"})
+      EXPECT_EQ(gradientAt("%y = segue." + op + " %a, %b : tensor<2xf32>",
+                           {{"a", {std::nan(""), 1}}, {"b", {3, std::nan("")}}}, side, "tensor<2xf32>"),
+                (Numbers{1, 1}));
+}
+
+TEST(DerivativeAtKink, AReductionThatIsNaNHasNoGradient) {
+  for (double slope : gradientAt("%y = segue.reduce max %x dims [0] : tensor<3xf32> -> tensor<f32>",
+                                 {{"x", {3, std::nan(""), 1}}}, "x", "tensor<f32>"))
+    EXPECT_TRUE(std::isnan(slope));
+}
+
 TEST(DerivativeAtKink, EqualElementsOfAReductionShare) {
   EXPECT_EQ(gradientAt("%y = segue.reduce max %x dims [0] : tensor<5xf32> -> tensor<f32>", {{"x", {3, 1, 3, 3, 3}}},
                        "x", "tensor<f32>"),

@@ -87,7 +87,7 @@ template <typename... Args> static std::string fill(std::string text, Args... ar
 //===----------------------------------------------------------------------===//
 
 TEST(Kernel, UnaryOps) {
-  for (std::string op : {"neg", "abs", "sign", "exp", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "relu",
+  for (std::string op : {"neg", "abs", "sign", "floor", "ceil", "trunc", "round", "exp", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "relu",
                          "gelu tanh", "gelu erf"})
     for (std::string type : {"tensor<f32>", "tensor<1xf32>", "tensor<37xf32>", "tensor<3x5x7x2x2xf32>", "tensor<65x3xbf16>"})
       expectParity(fill("func.func @f(%x: $1) -> $1 {\n %y = segue.$0 %x : $1\n return %y : $1\n}", op, type),
@@ -95,7 +95,7 @@ TEST(Kernel, UnaryOps) {
 }
 
 TEST(Kernel, UnaryOpsOfPositiveNumbers) {
-  for (std::string op : {"log", "sqrt", "rsqrt"})
+  for (std::string op : {"log", "log1p", "sqrt", "rsqrt"})
     expectParity(fill(R"(func.func @f(%x: tensor<123xf32>) -> tensor<123xf32> {
       %a = segue.abs %x : tensor<123xf32>
       %c = segue.constant dense<0.01> : tensor<123xf32>
@@ -140,11 +140,14 @@ TEST(Kernel, TranscendentalsOverTheirRange) {
   };
   auto rsqrt = [](double x) { return 1 / std::sqrt(x); };
   std::vector<Case> cases = {
-      {"exp", -87, 88.5, 0, 3e-7, std::exp},       {"expm1", -20, 20, 0, 1e-6, std::expm1},
-      {"log", 1e-30, 1e30, 0, 4e-7, std::log},     {"tanh", -12, 12, 0, 1e-6, std::tanh},
-      {"erf", -5, 5, 3e-7, 0, std::erf},           {"sin", -1e4, 1e4, 4e-7, 0, std::sin},
-      {"cos", -1e4, 1e4, 4e-7, 0, std::cos},       {"rsqrt", 1e-6, 1e6, 0, 1e-6, rsqrt},
-      {"sin", -8, 8, 3e-7, 0, std::sin},           {"log", 0.5, 2, 1e-7, 4e-7, std::log},
+      {"exp", -87, 88.7, 0, 3e-7, std::exp},      {"expm1", -20, 20, 0, 4e-7, std::expm1},
+      {"expm1", 80, 88.7, 0, 4e-7, std::expm1},   {"expm1", 1e-30, 1, 0, 4e-7, std::expm1},
+      {"log", 1e-37, 3e38, 0, 3e-7, std::log},    {"log", 0.5, 2, 1e-7, 3e-7, std::log},
+      {"log1p", 1e-37, 3e38, 0, 3e-7, std::log1p}, {"log1p", -0.999, 1, 1e-37, 3e-7, std::log1p},
+      {"tanh", -12, 12, 0, 4e-7, std::tanh},      {"tanh", 1e-37, 1, 0, 4e-7, std::tanh},
+      {"erf", -5, 5, 1e-37, 4e-7, std::erf},      {"rsqrt", 1e-37, 1e38, 0, 3e-7, rsqrt},
+      {"sin", -1e4, 1e4, 0, 3e-7, std::sin},      {"cos", -1e4, 1e4, 0, 3e-7, std::cos},
+      {"sin", 1e-37, 3e38, 0, 3e-7, std::sin},    {"cos", 1e-37, 3e38, 0, 3e-7, std::cos},
   };
   constexpr int64_t count = 20000;
   for (const Case &entry : cases) {
@@ -173,19 +176,27 @@ TEST(Kernel, TranscendentalsOverTheirRange) {
 
 TEST(Kernel, SpecialValues) {
   Kernels kernels(R"(func.func @f(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>,
-      tensor<8xf32>, tensor<8xi32>) {
+      tensor<8xf32>, tensor<8xi32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>,
+      tensor<8xf32>) {
     %e = segue.exp %x : tensor<8xf32>
     %t = segue.tanh %x : tensor<8xf32>
     %l = segue.log %x : tensor<8xf32>
     %s = segue.sigmoid %x : tensor<8xf32>
     %r = segue.erf %x : tensor<8xf32>
     %i = segue.cast %x : tensor<8xf32> -> tensor<8xi32>
-    return %e, %t, %l, %s, %r, %i : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xi32>
+    %m = segue.expm1 %x : tensor<8xf32>
+    %p = segue.log1p %x : tensor<8xf32>
+    %o = segue.sin %x : tensor<8xf32>
+    %c = segue.cos %x : tensor<8xf32>
+    %f = segue.floor %x : tensor<8xf32>
+    %n = segue.sign %x : tensor<8xf32>
+    return %e, %t, %l, %s, %r, %i, %m, %p, %o, %c, %f, %n : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>,
+      tensor<8xf32>, tensor<8xi32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
   })");
   ASSERT_TRUE(kernels.ok());
   HostTensor x = HostTensor::filled(kernels.argumentTypes()[0]);
   double inf = INFINITY;
-  double values[] = {0, -inf, inf, NAN, -1000, 1000, -88, 3e9};
+  double values[] = {0, -inf, inf, NAN, -1000.5, 1000, -88, 3e9};
   for (int at = 0; at < 8; ++at)
     x.set(at, values[at]);
   expectParity(kernels, {x}, {1e-37, 2e-6});

@@ -55,8 +55,11 @@ Value KernelBuilder::combine(ReduceKind kind, Value sum, Value value, OpBuilder 
   if (kind == ReduceKind::Min)
     return isFloat ? arith::MinimumFOp::create(b, loc, sum, value).getResult()
                    : arith::MinSIOp::create(b, loc, sum, value).getResult();
-  return isFloat ? arith::AddFOp::create(b, loc, sum, value).getResult()
-                 : arith::AddIOp::create(b, loc, sum, value).getResult();
+  if (!isFloat)
+    return arith::AddIOp::create(b, loc, sum, value);
+  // A sum has no order of its own: that of vectors is as good.
+  auto anyOrder = arith::FastMathFlagsAttr::get(b.getContext(), arith::FastMathFlags::reassoc);
+  return arith::AddFOp::create(b, loc, sum, value, anyOrder);
 }
 
 //===----------------------------------------------------------------------===//
@@ -472,16 +475,20 @@ void KernelBuilder::describe(LoopKernel &kernel) {
     function->setAttr(kInPlaceAttr, b.getDenseI64ArrayAttr(kernel.inPlace));
 }
 
-/// Fast math, except for what it would break: NaN and infinity keep their
-/// meaning (masks are infinite), and conversions keep rounding.
+/// Products and sums may become one instruction, and the sign of a zero is
+/// free. Nothing else is: formulas keep the order that makes them exact, as
+/// (x - max) - log(sum) does for a large max, a quotient is no product with an
+/// inverse that may overflow, and NaN and infinity keep their meaning.
+/// Reductions brought `reassoc` along.
 static void setFastMath(func::FuncOp function) {
-  auto flags = arith::FastMathFlags::reassoc | arith::FastMathFlags::contract | arith::FastMathFlags::nsz |
-               arith::FastMathFlags::arcp | arith::FastMathFlags::afn;
-  auto attribute = arith::FastMathFlagsAttr::get(function.getContext(), flags);
   function.walk([&](Operation *op) {
-    if (auto math = dyn_cast<arith::ArithFastMathInterface>(op))
-      if (!isa<arith::TruncFOp, arith::ExtFOp>(op))
-        op->setAttr(math.getFastMathAttrName(), attribute);
+    auto math = dyn_cast<arith::ArithFastMathInterface>(op);
+    if (!math || isa<arith::TruncFOp, arith::ExtFOp>(op))
+      return;
+    auto flags = arith::FastMathFlags::contract | arith::FastMathFlags::nsz;
+    if (auto known = math.getFastMathFlagsAttr())
+      flags = flags | known.getValue();
+    op->setAttr(math.getFastMathAttrName(), arith::FastMathFlagsAttr::get(op->getContext(), flags));
   });
 }
 

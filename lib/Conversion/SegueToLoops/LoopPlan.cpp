@@ -200,7 +200,7 @@ int64_t LoopPlan::cost(Value value) {
   Operation *op = value.getDefiningOp();
   int64_t total = 1;
   if (op && !isa<ConstantOp, ReduceOp>(op) && elementsOf(value) >= shape.elements()) {
-    if (isa<ExpOp, Expm1Op, LogOp, SinOp, CosOp, TanhOp, ErfOp, PowOp>(op))
+    if (isa<ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp, PowOp>(op))
       total = 20;
     else if (isa<RandomOp>(op))
       total = 100;

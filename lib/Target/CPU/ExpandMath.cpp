@@ -5,16 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Branch-free f32 forms of exp, expm1, log, tanh, erf, sin, cos and pow:
-// argument reduction (Cody and Waite), then a minimax polynomial. They carry no
-// fast-math flags, since reassociation would undo the reduction; products and
-// sums are written as fma. test/unit/KernelTest.cpp holds each to its accuracy:
+// Branch-free f32 forms of exp, expm1, log, log1p, tanh, erf, sin, cos and pow:
+// argument reduction, then a polynomial. They carry no fast-math flags, since
+// reassociation would undo the reduction; products and sums are written as fma.
+// docs/guides/numerics.md states how many units in the last place each may be
+// off, and test/python/test_extremes.py holds them to that.
 //
-//   exp    2 ulp; 0 below -87.34, infinity above 88.72
-//   log    2 ulp for normal numbers
-//   expm1, tanh, pow: 1e-6 relative; erf, sin, cos: 3e-7 absolute
-//
-// sin and cos reduce by pi/2 in three parts and are good to |x| = 1e5.
+// Kernels run with denormals flushed, so results below the least normal number
+// are 0 here. Where f32 lacks the digits, sin, cos and pow reduce in f64, which
+// takes two registers for one and still vectorises.
 //
 //===----------------------------------------------------------------------===//
 
@@ -35,6 +34,7 @@ public:
   Writer(OpBuilder &b, Location loc) : b(b), loc(loc) {}
 
   Value real(float value) { return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value)); }
+  Value wide(double value) { return arith::ConstantOp::create(b, loc, b.getF64FloatAttr(value)); }
   Value word(int32_t value) { return arith::ConstantOp::create(b, loc, b.getI32IntegerAttr(value)); }
   Value add(Value l, Value r) { return arith::AddFOp::create(b, loc, l, r); }
   Value sub(Value l, Value r) { return arith::SubFOp::create(b, loc, l, r); }
@@ -56,9 +56,12 @@ public:
   Value fromBits(Value x) { return arith::BitcastOp::create(b, loc, b.getF32Type(), x); }
   Value toInt(Value x) { return arith::FPToSIOp::create(b, loc, b.getI32Type(), x); }
   Value toReal(Value x) { return arith::SIToFPOp::create(b, loc, b.getF32Type(), x); }
+  Value widen(Value x) { return arith::ExtFOp::create(b, loc, b.getF64Type(), x); }
+  Value narrow(Value x) { return arith::TruncFOp::create(b, loc, b.getF32Type(), x); }
   Value addInt(Value l, Value r) { return arith::AddIOp::create(b, loc, l, r); }
   Value subInt(Value l, Value r) { return arith::SubIOp::create(b, loc, l, r); }
   Value andInt(Value l, Value r) { return arith::AndIOp::create(b, loc, l, r); }
+  Value minInt(Value l, Value r) { return arith::MinSIOp::create(b, loc, l, r); }
   Value shiftLeft(Value l, int32_t by) { return arith::ShLIOp::create(b, loc, l, word(by)); }
   Value shiftRight(Value l, int32_t by) { return arith::ShRUIOp::create(b, loc, l, word(by)); }
   /// Highest power first.
@@ -68,12 +71,20 @@ public:
       sum = sum ? fma(sum, x, real(coefficient)) : real(coefficient);
     return sum;
   }
+  Value widePolynomial(Value x, std::initializer_list<double> coefficients) {
+    Value sum;
+    for (double coefficient : coefficients)
+      sum = sum ? fma(sum, x, wide(coefficient)) : wide(coefficient);
+    return sum;
+  }
 
   OpBuilder &b;
   Location loc;
 };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+/// The natural logarithms of the least normal and of the largest f32.
+constexpr float kLowest = -87.3365448f, kHighest = 88.7228394f;
 
 /// x = n * ln 2 + rest with |rest| <= ln 2 / 2.
 struct Reduced {
@@ -94,53 +105,81 @@ static Value expTail(Writer &w, Value r) {
                           5.0000001201e-1f});
 }
 
-static Value buildExp(Writer &w, Value x) {
-  constexpr float lowest = -87.3365448f, highest = 88.7228394f;
-  Value inside = w.atMost(w.atLeast(x, w.real(lowest)), w.real(highest));
-  auto [n, r] = reduceByLn2(w, inside);
+/// exp(r) * 2^n for whole n in [-126, 128] and |r| <= ln 2 / 2.
+static Value scaledExp(Writer &w, Value r, Value n) {
   Value power = w.fma(w.mul(r, r), expTail(w, r), w.add(r, w.real(1.0f)));
-  // Times 2^n by adding to the exponent: n is in [-126, 128], and the power is
-  // below 1 where n is 128.
-  Value scaled = w.fromBits(w.addInt(w.bits(power), w.shiftLeft(w.toInt(n), 23)));
-  // Exactly 0, not the least normal number: a masked score must vanish.
-  scaled = w.select(w.less(x, w.real(lowest)), w.real(0.0f), scaled);
-  scaled = w.select(w.is(arith::CmpFPredicate::OGT, x, w.real(highest)), w.real(kInfinity), scaled);
-  return w.select(w.isNaN(x), x, scaled);
+  // 2^n goes into the exponent: the power is below 1 where n is 128.
+  return w.fromBits(w.addInt(w.bits(power), w.shiftLeft(n, 23)));
 }
 
-static Value buildExpm1(Writer &w, Value x) {
-  // exp(x) - 1 = 2^n * (exp(r) - 1) + (2^n - 1).
-  Value inside = w.atMost(w.atLeast(x, w.real(-25.0f)), w.real(88.0f));
-  auto [n, r] = reduceByLn2(w, inside);
-  Value fraction = w.fma(w.mul(r, r), expTail(w, r), r);
-  Value scale = w.fromBits(w.shiftLeft(w.addInt(w.toInt(n), w.word(127)), 23));
-  Value result = w.fma(scale, fraction, w.sub(scale, w.real(1.0f)));
-  result = w.select(w.is(arith::CmpFPredicate::OGT, x, w.real(88.7228394f)), w.real(kInfinity), result);
+static Value buildExp(Writer &w, Value x) {
+  Value lowest = w.real(kLowest), highest = w.real(kHighest);
+  auto [n, r] = reduceByLn2(w, w.atMost(w.atLeast(x, lowest), highest));
+  Value result = scaledExp(w, r, w.toInt(n));
+  // Exactly 0, not the least normal number: a masked score must vanish.
+  result = w.select(w.less(x, lowest), w.real(0.0f), result);
+  result = w.select(w.is(arith::CmpFPredicate::OGT, x, highest), w.real(kInfinity), result);
   return w.select(w.isNaN(x), x, result);
 }
 
-static Value buildLog(Writer &w, Value x) {
-  // x = 2^e * m with m in [sqrt(1/2), sqrt(2)) (Cephes, logf).
-  Value least = w.real(std::numeric_limits<float>::min());
-  Value raw = w.bits(w.atLeast(x, least));
-  Value exponent = w.subInt(w.shiftRight(raw, 23), w.word(126));
+static Value buildExpm1(Writer &w, Value x) {
+  // exp(x) - 1 = 2^n * (exp(r) - 1) + (2^n - 1), where 2^128 is twice 2^127.
+  Value highest = w.real(kHighest);
+  auto [n, r] = reduceByLn2(w, w.atMost(w.atLeast(x, w.real(-25.0f)), highest));
+  Value fraction = w.fma(w.mul(r, r), expTail(w, r), r);
+  Value whole = w.toInt(n);
+  Value scale = w.fromBits(w.shiftLeft(w.addInt(w.minInt(whole, w.word(127)), w.word(127)), 23));
+  Value result = w.fma(scale, fraction, w.sub(scale, w.real(1.0f)));
+  result = w.select(w.is(arith::CmpFPredicate::OEQ, n, w.real(128.0f)), w.add(result, result), result);
+  result = w.select(w.is(arith::CmpFPredicate::OGT, x, highest), w.real(kInfinity), result);
+  return w.select(w.isNaN(x), x, result);
+}
+
+/// A normal x as 2^e * (1 + z) with 1 + z in [sqrt(1/2), sqrt(2)); what is
+/// smaller is taken for the least normal number.
+struct Parts {
+  Value e, z;
+};
+
+static Parts splitForLog(Writer &w, Value x) {
+  Value raw = w.bits(w.atLeast(x, w.real(std::numeric_limits<float>::min())));
   Value m = w.fromBits(w.addInt(w.andInt(raw, w.word(0x007fffff)), w.word(0x3f000000)));
   Value low = w.less(m, w.real(0.707106781186547524f));
-  Value e = w.sub(w.toReal(exponent), w.select(low, w.real(1.0f), w.real(0.0f)));
+  Value e = w.subInt(w.shiftRight(raw, 23), w.select(low, w.word(127), w.word(126)));
   Value z = w.add(w.sub(m, w.real(1.0f)), w.select(low, m, w.real(0.0f)));
-  Value square = w.mul(z, z);
+  return {e, z};
+}
+
+/// e ln 2 + log(1 + z) (Cephes, logf).
+static Value logOfParts(Writer &w, Parts parts) {
+  Value z = parts.z, e = w.toReal(parts.e), square = w.mul(z, z);
   Value p = w.polynomial(z, {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
                              1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f,
                              3.3333331174e-1f});
   Value y = w.mul(w.mul(z, square), p);
   y = w.fma(e, w.real(-2.12194440e-4f), y);
   y = w.fma(square, w.real(-0.5f), y);
-  Value result = w.fma(e, w.real(0.693359375f), w.add(z, y));
+  return w.fma(e, w.real(0.693359375f), w.add(z, y));
+}
+
+/// `result`, the logarithm of x > 0, with what x of 0, of infinity, below 0 and NaN give.
+static Value withEndsOfLog(Writer &w, Value x, Value result) {
   result = w.select(w.is(arith::CmpFPredicate::OEQ, x, w.real(kInfinity)), x, result);
   result = w.select(w.is(arith::CmpFPredicate::OEQ, x, w.real(0.0f)), w.real(-kInfinity), result);
-  // Negative, or NaN.
   Value bad = w.is(arith::CmpFPredicate::ULT, x, w.real(0.0f));
   return w.select(bad, w.real(std::numeric_limits<float>::quiet_NaN()), result);
+}
+
+static Value buildLog(Writer &w, Value x) { return withEndsOfLog(w, x, logOfParts(w, splitForLog(w, x))); }
+
+static Value buildLog1p(Writer &w, Value x) {
+  // What 1 + x lost in rounding goes back into the fraction, where it still
+  // counts; with e = 0 the fraction is x again. It is 0 long before 2^-e ends.
+  Value one = w.real(1.0f), sum = w.add(one, x), lost = w.sub(x, w.sub(sum, one));
+  Parts parts = splitForLog(w, sum);
+  Value scale = w.fromBits(w.shiftLeft(w.subInt(w.word(127), w.minInt(parts.e, w.word(64))), 23));
+  parts.z = w.fma(lost, scale, parts.z);
+  return withEndsOfLog(w, sum, logOfParts(w, parts));
 }
 
 static Value buildTanh(Writer &w, Value x) {
@@ -172,13 +211,35 @@ static Value buildErf(Writer &w, Value x) {
 
 /// sin(x) for shift 0, cos(x) for shift 1.
 static Value buildSine(Writer &w, Value x, int32_t shift) {
-  Value n = w.round(w.mul(x, w.real(0.636619772367581343f)));
-  Value r = w.fma(n, w.real(-1.57079637050628662f), x);
-  r = w.fma(n, w.real(4.37113882867379290e-8f), r);
-  r = w.fma(n, w.real(1.71512451000588187e-15f), r);
-  // Large, infinite and NaN have no quadrant: any integer will do for them.
-  Value bounded = w.atMost(w.atLeast(n, w.real(-1e9f)), w.real(1e9f));
-  Value quadrant = w.addInt(w.toInt(bounded), w.word(shift));
+  // x in quarter turns: x * 2/pi. From 2^47 on x is an integer times 2^24, from
+  // 2^71 on times 2^48 and so on; that power of two goes into 2/pi, of which
+  // whole turns are left out. The product then has at most 48 bits before the
+  // point, so that whole quarters are exact in f64, and the low part of 2/pi
+  // gives the rest its digits.
+  struct Range {
+    float above, scale;
+    double high, low;
+  };
+  constexpr Range ranges[] = {{0, 1, 0x1.45f306dc9c883p-1, -0x1.6b01ec5417056p-55},
+                              {0x1p47f, 0x1p-24f, -0x1.236377d5ac07bp-1, -0x1.505c1596447e5p-57},
+                              {0x1p71f, 0x1p-48f, 0x1.529fc2757d1f5p-4, 0x1.a6ee06db14acdp-59},
+                              {0x1p95f, 0x1p-72f, 0x1.3abe8fa9a6ee0p-3, 0x1.b6c52b3278872p-57},
+                              {0x1p119f, 0x1p-96f, 0x1.f534ddc0db629p+0, 0x1.664f10e4107f9p-54}};
+  Value size = w.abs(x), scale = w.real(1.0f), high = w.wide(ranges[0].high), low = w.wide(ranges[0].low);
+  for (const Range &range : llvm::drop_begin(ranges)) {
+    Value beyond = w.is(arith::CmpFPredicate::OGE, size, w.real(range.above));
+    scale = w.select(beyond, w.real(range.scale), scale);
+    high = w.select(beyond, w.wide(range.high), high);
+    low = w.select(beyond, w.wide(range.low), low);
+  }
+  Value scaled = w.widen(w.mul(x, scale)), product = w.mul(scaled, high);
+  Value rest = w.fma(scaled, low, w.fma(scaled, high, w.neg(product)));
+  // Adding 1.5 * 2^52 rounds to a whole number, which is then in the last bits.
+  Value magic = w.wide(0x1.8p52), shifted = w.add(product, magic);
+  rest = w.add(w.sub(product, w.sub(shifted, magic)), rest);
+  Value r = w.narrow(w.mul(rest, w.wide(0x1.921fb54442d18p+0)));
+  Value bits = arith::BitcastOp::create(w.b, w.loc, w.b.getI64Type(), shifted);
+  Value quadrant = w.addInt(arith::TruncIOp::create(w.b, w.loc, w.b.getI32Type(), bits), w.word(shift));
   Value square = w.mul(r, r);
   Value sine = w.polynomial(square, {2.7183114e-6f, -1.9839335e-4f, 8.3333291e-3f, -1.6666667e-1f});
   sine = w.fma(w.mul(sine, square), r, r);
@@ -192,33 +253,40 @@ static Value buildSine(Writer &w, Value x, int32_t shift) {
 }
 
 static Value buildPow(Writer &w, Value x, Value y) {
-  // exp(y * log|x|) in f64 where the product needs the digits: log|x| = e ln 2
-  // + log m would lose them times y. The f32 log is split from its error by one
-  // Newton step: l + (x - exp(l)) / exp(l).
-  Value size = w.abs(x);
-  Value l = buildLog(w, size);
-  Value back = buildExp(w, l);
-  Value correction = w.div(w.sub(size, back), back);
-  Value finite = w.less(w.abs(w.mul(correction, w.real(1.0f))), w.real(1.0f));
-  correction = w.select(finite, correction, w.real(0.0f));
-  Value product = w.mul(y, l);
-  Value rest = w.fma(y, l, w.neg(product));
-  rest = w.fma(y, correction, rest);
-  Value power = buildExp(w, product);
-  Value small = w.less(w.abs(rest), w.real(1.0f));
-  Value refined = w.fma(power, w.select(small, rest, w.real(0.0f)), power);
-  power = w.select(w.is(arith::CmpFPredicate::OEQ, power, w.real(kInfinity)), power, refined);
-  // A negative base: defined for whole exponents, negative for odd ones.
-  Value whole = w.is(arith::CmpFPredicate::OEQ, w.round(y), y);
-  Value half = w.mul(y, w.real(0.5f));
+  // exp(y * log|x|), the logarithm and the product in f64: in f32 a product of
+  // 80 would have lost six of its bits. With s = z / (2 + z),
+  // log(1 + z) = 2 s (1 + s^2 / 3 + s^4 / 5 + ...), |s| < 0.172.
+  Value size = w.abs(x), one = w.real(1.0f), zero = w.real(0.0f);
+  auto [e, z] = splitForLog(w, size);
+  Value wideZ = w.widen(z), s = w.div(wideZ, w.add(wideZ, w.wide(2.0)));
+  Value series = w.widePolynomial(w.mul(s, s), {2.0 / 15, 2.0 / 13, 2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3, 2.0});
+  Value l = w.fma(w.widen(w.toReal(e)), w.wide(0.69314718055994531), w.mul(s, series));
+  auto is = [&](Value value, float number) { return w.is(arith::CmpFPredicate::OEQ, value, w.real(number)); };
+  l = w.select(is(size, 0), w.wide(-kInfinity), l);
+  l = w.select(is(size, kInfinity), w.wide(kInfinity), l);
+  Value product = w.mul(w.widen(y), l);
+  // 1 to an infinite power is 1; infinity times its logarithm would be NaN.
+  product = w.select(is(size, 1), w.wide(0.0), product);
+
+  Value lowest = w.wide(kLowest), highest = w.wide(kHighest);
+  Value inside = w.atMost(w.atLeast(product, lowest), highest);
+  Value n = w.round(w.mul(inside, w.wide(1.44269504088896341)));
+  Value r = w.narrow(w.fma(n, w.wide(-0.69314718055994531), inside));
+  Value power = scaledExp(w, r, w.toInt(n));
+  power = w.select(w.less(product, lowest), zero, power);
+  power = w.select(w.is(arith::CmpFPredicate::OGT, product, highest), w.real(kInfinity), power);
+
+  // The sign of the base stays for odd exponents. A finite negative base has
+  // powers for whole exponents alone.
+  Value whole = w.is(arith::CmpFPredicate::OEQ, w.round(y), y), half = w.mul(y, w.real(0.5f));
   Value odd = w.is(arith::CmpFPredicate::UNE, w.round(half), half);
-  Value negative = w.less(x, w.real(0.0f));
+  Value result = w.select(whole, w.select(odd, w.copySign(power, x), power), power);
   Value nan = w.real(std::numeric_limits<float>::quiet_NaN());
-  Value ofNegative = w.select(whole, w.select(odd, w.neg(power), power), nan);
-  Value result = w.select(negative, ofNegative, power);
-  Value one = w.real(1.0f);
-  result = w.select(w.is(arith::CmpFPredicate::OEQ, y, w.real(0.0f)), one, result);
-  return w.select(w.is(arith::CmpFPredicate::OEQ, x, one), one, result);
+  Value ofNegative = w.select(w.is(arith::CmpFPredicate::OEQ, x, w.real(-kInfinity)), result, w.select(whole, result, nan));
+  result = w.select(w.less(x, zero), ofNegative, result);
+  result = w.select(w.is(arith::CmpFPredicate::UNO, x, y), nan, result);
+  result = w.select(is(y, 0), one, result);
+  return w.select(is(x, 1), one, result);
 }
 
 //===----------------------------------------------------------------------===//
@@ -245,8 +313,8 @@ static Value buildNarrow(Writer &w, Value x) {
 void segue::expandMath(Operation *root) {
   SmallVector<Operation *> ops;
   root->walk([&](Operation *op) {
-    if (isa<math::ExpOp, math::ExpM1Op, math::LogOp, math::TanhOp, math::ErfOp, math::SinOp, math::CosOp, math::PowFOp,
-            math::RsqrtOp, arith::ExtFOp, arith::TruncFOp>(op))
+    if (isa<math::ExpOp, math::ExpM1Op, math::LogOp, math::Log1pOp, math::TanhOp, math::ErfOp, math::SinOp, math::CosOp,
+            math::PowFOp, math::RsqrtOp, arith::ExtFOp, arith::TruncFOp>(op))
       ops.push_back(op);
   });
   for (Operation *op : ops) {
@@ -265,6 +333,8 @@ void segue::expandMath(Operation *root) {
       result = buildExpm1(w, x);
     else if (isa<math::LogOp>(op))
       result = buildLog(w, x);
+    else if (isa<math::Log1pOp>(op))
+      result = buildLog1p(w, x);
     else if (isa<math::TanhOp>(op))
       result = buildTanh(w, x);
     else if (isa<math::ErfOp>(op))

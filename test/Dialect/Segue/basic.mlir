@@ -8,9 +8,14 @@ func.func @unary(%x: tensor<4xf32>, %b: tensor<4xi1>) {
   %neg = segue.neg %x : tensor<4xf32>
   %abs = segue.abs %x : tensor<4xf32>
   %sign = segue.sign %x : tensor<4xf32>
+  %floor = segue.floor %x : tensor<4xf32>
+  %ceil = segue.ceil %x : tensor<4xf32>
+  %trunc = segue.trunc %x : tensor<4xf32>
+  %round = segue.round %x : tensor<4xf32>
   %exp = segue.exp %x : tensor<4xf32>
   %expm1 = segue.expm1 %x : tensor<4xf32>
   %log = segue.log %x : tensor<4xf32>
+  %log1p = segue.log1p %x : tensor<4xf32>
   %sqrt = segue.sqrt %x : tensor<4xf32>
   %rsqrt = segue.rsqrt %x : tensor<4xf32>
   %sin = segue.sin %x : tensor<4xf32>

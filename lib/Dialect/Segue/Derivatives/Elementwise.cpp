@@ -43,9 +43,12 @@ static Value absGradient(GradientBuilder &b, Value x, Value, Value g) { return b
 
 static Value expGradient(GradientBuilder &b, Value, Value y, Value g) { return b.mul(g, y); }
 
-static Value expm1Gradient(GradientBuilder &b, Value, Value y, Value g) { return b.mul(g, b.add(y, 1.0)); }
+/// Not y + 1, which loses all digits where y is near -1.
+static Value expm1Gradient(GradientBuilder &b, Value x, Value, Value g) { return b.mul(g, b.exp(x)); }
 
 static Value logGradient(GradientBuilder &b, Value x, Value, Value g) { return b.div(g, x); }
+
+static Value log1pGradient(GradientBuilder &b, Value x, Value, Value g) { return b.div(g, b.add(x, 1.0)); }
 
 static Value sqrtGradient(GradientBuilder &b, Value, Value y, Value g) { return b.div(b.mul(g, 0.5), y); }
 
@@ -103,7 +106,7 @@ static Gradients geluGradients(GeluOp op, GradientBuilder &b, ValueRange gradien
 }
 
 /// Constant almost everywhere.
-static Gradients signGradients(SignOp, GradientBuilder &, ValueRange, ArrayRef<bool>) {
+template <typename OpTy> static Gradients flatGradients(OpTy, GradientBuilder &, ValueRange, ArrayRef<bool>) {
   return SmallVector<Value>{Value()};
 }
 
@@ -139,13 +142,14 @@ static Gradients divGradients(DivOp op, GradientBuilder &b, ValueRange gradients
   return SmallVector<Value>{b.down(lhs, op.getLhs()), rhs};
 }
 
-/// The operand that wins takes the gradient; equal ones half of it each.
-template <typename OpTy, Predicate wins>
+/// The operand that wins takes the gradient; equal ones half of it each. Where
+/// either is NaN none loses, and both take all of it.
+template <typename OpTy, Predicate loses>
 static Gradients extremumGradients(OpTy op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
   Value g = gradients[0], zero = b.splat(g, 0.0), half = b.mul(g, 0.5);
   auto share = [&](Value mine, Value other) {
-    Value tied = b.select(b.compare(Predicate::Eq, mine, other), half, zero);
-    return b.select(b.compare(wins, mine, other), g, tied);
+    Value kept = b.select(b.compare(Predicate::Eq, mine, other), half, g);
+    return b.select(b.compare(loses, mine, other), zero, kept);
   };
   return SmallVector<Value>{wanted[0] ? share(op.getLhs(), op.getRhs()) : Value(),
                             wanted[1] ? share(op.getRhs(), op.getLhs()) : Value()};
@@ -182,6 +186,7 @@ void segue::attachElementwiseDerivatives(MLIRContext *context) {
   attachUnary<ExpOp, expGradient>(context);
   attachUnary<Expm1Op, expm1Gradient>(context);
   attachUnary<LogOp, logGradient>(context);
+  attachUnary<Log1pOp, log1pGradient>(context);
   attachUnary<SqrtOp, sqrtGradient>(context);
   attachUnary<RsqrtOp, rsqrtGradient>(context);
   attachUnary<SinOp, sinGradient>(context);
@@ -191,15 +196,19 @@ void segue::attachElementwiseDerivatives(MLIRContext *context) {
   attachUnary<SigmoidOp, sigmoidGradient>(context);
   attachUnary<SiluOp, siluGradient>(context);
   attachUnary<ReluOp, reluGradient>(context);
-  attachDerivative<SignOp, signGradients>(context);
+  attachDerivative<SignOp, flatGradients<SignOp>>(context);
+  attachDerivative<FloorOp, flatGradients<FloorOp>>(context);
+  attachDerivative<CeilOp, flatGradients<CeilOp>>(context);
+  attachDerivative<TruncOp, flatGradients<TruncOp>>(context);
+  attachDerivative<RoundOp, flatGradients<RoundOp>>(context);
   attachDerivative<GeluOp, geluGradients>(context);
   attachDerivative<CastOp, castGradients>(context);
   attachDerivative<AddOp, addGradients>(context);
   attachDerivative<SubOp, subGradients>(context);
   attachDerivative<MulOp, mulGradients>(context);
   attachDerivative<DivOp, divGradients>(context);
-  attachDerivative<MaxOp, extremumGradients<MaxOp, Predicate::Gt>>(context);
-  attachDerivative<MinOp, extremumGradients<MinOp, Predicate::Lt>>(context);
+  attachDerivative<MaxOp, extremumGradients<MaxOp, Predicate::Lt>>(context);
+  attachDerivative<MinOp, extremumGradients<MinOp, Predicate::Gt>>(context);
   attachDerivative<PowOp, powGradients>(context);
   attachDerivative<SelectOp, selectGradients>(context);
 }

@@ -76,7 +76,8 @@ static Gradients toLayoutGradients(ToLayoutOp op, GradientBuilder &b, ValueRange
 }
 
 /// Sum and mean repeat the gradient. Max and min give it to the elements that
-/// equal the result, in equal shares.
+/// equal the result, in equal shares. A result that is NaN equals none: all its
+/// elements get 0 / 0.
 static Gradients reduceGradients(ReduceOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
   Value x = op.getInput(), g = gradients[0];
   ArrayRef<int64_t> shape = shapeOf(x), dims = op.getDims();
@@ -93,8 +94,9 @@ static Gradients reduceGradients(ReduceOp op, GradientBuilder &b, ValueRange gra
   case ReduceKind::Min: {
     Value equal = b.compare(Predicate::Eq, x, b.spread(op.getResult(), dims, shape));
     Value count = b.sum(b.cast(equal, b.builder.getF32Type()), dims);
-    Value share = b.spread(b.down(b.div(b.up(g), count), x), dims, shape);
-    return SmallVector<Value>{b.select(equal, share, b.splat(share, 0.0))};
+    Value share = b.div(b.up(g), count), rest = b.mul(share, 0.0);
+    auto everywhere = [&](Value perRow) { return b.spread(b.down(perRow, x), dims, shape); };
+    return SmallVector<Value>{b.select(equal, everywhere(share), everywhere(rest))};
   }
   }
   llvm_unreachable("all kinds are above");

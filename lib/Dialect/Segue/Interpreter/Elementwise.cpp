@@ -139,13 +139,16 @@ void interpreter::addElementwise(EvaluatorTable &table) {
   addUnary<NegOp>(table, [](double x) { return -x; }, [](uint64_t x) { return -x; });
   addUnary<AbsOp>(table, std::fabs, [](uint64_t x) { return static_cast<int64_t>(x) < 0 ? -x : x; });
   addUnary<SignOp>(
-      table, [](double x) { return x > 0   ? 1.0
-                                   : x < 0 ? -1.0
-                                           : x; },
+      table, [](double x) { return double(x > 0) - double(x < 0); },
       [](uint64_t x) { return static_cast<int64_t>(x) < 0 ? ~uint64_t(0) : uint64_t(x != 0); });
+  addUnary<FloorOp>(table, std::floor);
+  addUnary<CeilOp>(table, std::ceil);
+  addUnary<TruncOp>(table, std::trunc);
+  addUnary<RoundOp>(table, std::nearbyint); // to even: nothing here sets another mode
   addUnary<ExpOp>(table, std::exp);
   addUnary<Expm1Op>(table, std::expm1);
   addUnary<LogOp>(table, std::log);
+  addUnary<Log1pOp>(table, std::log1p);
   addUnary<SqrtOp>(table, std::sqrt);
   addUnary<RsqrtOp>(table, [](double x) { return 1 / std::sqrt(x); });
   addUnary<SinOp>(table, std::sin);

@@ -64,13 +64,13 @@ void Machine::round(HostTensor &tensor) const {
 /// Approximations of these are allowed some units, and near their zeros that of
 /// a result of size 1.
 static bool isApproximated(Operation &op) {
-  return isa<ExpOp, Expm1Op, LogOp, SinOp, CosOp, TanhOp, ErfOp, PowOp, SigmoidOp, SiluOp, GeluOp, RsqrtOp, DivOp, SqrtOp>(
-      op);
+  return isa<ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp, PowOp, SigmoidOp, SiluOp, GeluOp, RsqrtOp, DivOp,
+             SqrtOp>(op);
 }
 
 /// Gives one of its operands, or is exact in any case.
 static bool isExact(Operation &op) {
-  return isa<NegOp, AbsOp, SignOp, ReluOp, MaxOp, MinOp, SelectOp, CompareOp>(op);
+  return isa<NegOp, AbsOp, SignOp, FloorOp, CeilOp, TruncOp, RoundOp, ReluOp, MaxOp, MinOp, SelectOp, CompareOp>(op);
 }
 
 /// Terms of a sum, or 0 if `op` makes none.

@@ -180,14 +180,15 @@ static SmallVector<Value> expandCrossEntropy(CrossEntropyOp op, Formula &f) {
   Type indexType = Formula::typeOf(targets).getElementType(), i32 = f.b.getI32Type();
   Value max = f.reduce(ReduceKind::Max, x, 1);
   Value sum = f.reduce(ReduceKind::Sum, f.exp(f.sub(x, f.along(max, 1, x))), 1);
-  Value lse = f.add(max, f.log(sum));
+  Value logSum = f.log(sum), lse = f.add(max, logSum);
 
   // The gather from a count is the target itself, checked against the classes.
   Value valid = f.compare(Predicate::Ne, targets, f.splat(targets, static_cast<int64_t>(op.getIgnoreIndex())));
   Value target = f.gather(f.iota({classes}, 0, indexType), f.select(valid, targets, f.splat(targets, 0)));
   Value chosen = f.compare(Predicate::Eq, f.iota(Formula::typeOf(x).getShape(), 1, i32), f.along(f.to(target, i32), 1, x));
   Value logit = f.reduce(ReduceKind::Sum, f.select(chosen, x, f.splat(x, 0.0)), 1);
-  Value loss = f.sub(lse, logit);
+  // Not lse - logit: of large logits, lse keeps few digits behind the point.
+  Value loss = f.add(logSum, f.sub(max, logit));
   return {f.select(valid, loss, f.splat(loss, 0.0)), lse};
 }
 

@@ -92,8 +92,7 @@ static Value signScalar(SignOp, OpBuilder &b, Location loc, ValueRange v) {
     positive = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::sgt, v[0], zero);
     negative = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, v[0], zero);
   }
-  // What is neither stays: zero, or NaN.
-  return arith::SelectOp::create(b, loc, positive, one, arith::SelectOp::create(b, loc, negative, minus, v[0]));
+  return arith::SelectOp::create(b, loc, positive, one, arith::SelectOp::create(b, loc, negative, minus, zero));
 }
 
 static Value notScalar(NotOp, OpBuilder &b, Location loc, ValueRange v) {
@@ -214,9 +213,14 @@ void segue::attachScalarModels(MLIRContext *context) {
   attach<NegOp, negScalar>(context);
   attach<AbsOp, absScalar>(context);
   attach<SignOp, signScalar>(context);
+  attach<FloorOp, unaryMath<FloorOp, math::FloorOp>>(context);
+  attach<CeilOp, unaryMath<CeilOp, math::CeilOp>>(context);
+  attach<TruncOp, unaryMath<TruncOp, math::TruncOp>>(context);
+  attach<RoundOp, unaryMath<RoundOp, math::RoundEvenOp>>(context);
   attach<ExpOp, unaryMath<ExpOp, math::ExpOp>>(context);
   attach<Expm1Op, unaryMath<Expm1Op, math::ExpM1Op>>(context);
   attach<LogOp, unaryMath<LogOp, math::LogOp>>(context);
+  attach<Log1pOp, unaryMath<Log1pOp, math::Log1pOp>>(context);
   attach<SqrtOp, unaryMath<SqrtOp, math::SqrtOp>>(context);
   attach<RsqrtOp, unaryMath<RsqrtOp, math::RsqrtOp>>(context);
   attach<SinOp, unaryMath<SinOp, math::SinOp>>(context);

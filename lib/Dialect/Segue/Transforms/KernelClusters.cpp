@@ -337,7 +337,8 @@ std::optional<KernelShape> KernelClusters::joinAlong(unsigned producer, unsigned
     return b;
   };
   // What costs next to nothing may be computed again for every reader.
-  bool cheap = from.ops.size() <= 1 && !isa<RandomOp, GatherOp, ExpOp, TanhOp, ErfOp, LogOp, PowOp, DivOp>(from.ops[0]);
+  bool cheap = from.ops.size() <= 1 && !isa<RandomOp, GatherOp, ExpOp, Expm1Op, SinOp, CosOp, TanhOp, ErfOp, LogOp, Log1pOp,
+                                            PowOp, DivOp>(from.ops[0]);
 
   bool allSame = true, noDynamic = true;
   for (auto &[op, read] : edges) {

@@ -22,7 +22,7 @@ static int64_t flopsPerElement(Operation *op) {
           [](auto) { return 0; })
       .Case<DivOp, SqrtOp, RsqrtOp>([](auto) { return 4; })
       .Case<LayerNormOp, RmsNormOp>([](auto) { return 8; })
-      .Case<ExpOp, Expm1Op, LogOp, SinOp, CosOp, TanhOp, ErfOp>([](auto) { return 16; })
+      .Case<ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp>([](auto) { return 16; })
       .Case<SigmoidOp, SiluOp, GeluOp, SoftmaxOp, LogSoftmaxOp, CrossEntropyOp>([](auto) { return 24; })
       .Case<PowOp>([](auto) { return 32; })
       .Default([](auto) { return 1; });

@@ -44,8 +44,8 @@ static std::string textOf(Operation *op) {
 static std::string nameOf(FusedOp fused, unsigned number) {
   SmallVector<StringRef> words;
   for (Operation &op : *fused.getBody().begin())
-    if (isa<ReduceOp, ScatterAddOp, GatherOp, RandomOp, ExpOp, TanhOp, ErfOp, SqrtOp, RsqrtOp, LogOp, ConcatOp, PadOp,
-            TransposeOp>(op)) {
+    if (isa<ReduceOp, ScatterAddOp, GatherOp, RandomOp, ExpOp, TanhOp, ErfOp, SqrtOp, RsqrtOp, LogOp, Log1pOp, ConcatOp,
+            PadOp, TransposeOp>(op)) {
       StringRef word = op.getName().stripDialect();
       if (!llvm::is_contained(words, word) && words.size() < 3)
         words.push_back(word);

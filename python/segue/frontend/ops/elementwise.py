@@ -25,11 +25,21 @@ def _enter_unary(aten: str, name: str):
 
 
 for _aten, _name in {
-    "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "expm1": "expm1", "log": "log",
+    "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf",
     "sigmoid": "sigmoid", "silu": "silu", "relu": "relu",
 }.items():
     _enter_unary(_aten, _name)
+
+
+def _enter_rounding(name: str):
+    @lowers(f"aten.{name}.default")
+    def function(b: NodeBuilder, x: Value) -> Value:
+        return b.unary(name, x) if x.is_float else x
+
+
+for _name in ("floor", "ceil", "trunc", "round"):
+    _enter_rounding(_name)
 
 
 @lowers("aten.gelu.default")
@@ -46,12 +56,6 @@ def reciprocal(b, x):
 @lowers("aten.square.default")
 def square(b, x):
     return b.binary("mul", x, x)
-
-
-@lowers("aten.log1p.default")
-def log1p(b, x):
-    x = b.cast(x, b.dtype)
-    return b.unary("log", b.binary("add", x, b.constant(1.0, (), x.dtype)))
 
 
 @lowers("aten.log2.default")
@@ -87,8 +91,7 @@ def softplus(b, x, beta=1, threshold=20):
 
 
 def log1p_exp_of_minus_abs(b, x):
-    e = b.writer.unary("exp", b.writer.unary("neg", b.writer.unary("abs", x)))
-    return b.writer.unary("log", b.binary("add", e, b.constant(1.0, (), x.dtype)))
+    return b.writer.unary("log1p", b.writer.unary("exp", b.writer.unary("neg", b.writer.unary("abs", x))))
 
 
 @lowers("aten.leaky_relu.default")
@@ -289,26 +292,6 @@ def _truth(b, x: Value) -> Value:
     if b.dtype != torch.bool:
         raise Unsupported("bits of integers; only truth values are combined")
     return b.cast(x, torch.bool)
-
-
-# --- rounding: through integers, which no gradient passes ------------------------------------
-
-
-@lowers("aten.trunc.default")
-def trunc(b, x):
-    return b.cast(b.cast(x, torch.int64), x.dtype)
-
-
-@lowers("aten.floor.default")
-def floor(b, x):
-    whole = trunc(b, x)
-    return b.binary("sub", whole, b.cast(b.compare("gt", whole, x), x.dtype))
-
-
-@lowers("aten.ceil.default")
-def ceil(b, x):
-    whole = trunc(b, x)
-    return b.binary("add", whole, b.cast(b.compare("lt", whole, x), x.dtype))
 
 
 @lowers("aten.isnan.default")

@@ -72,10 +72,15 @@ class Segue_Binary<string mnemonic, Type type, string what, list<Trait> traits =
 
 def Segue_NegOp : Segue_Unary<"neg", Segue_NumberTensor, "negates"> { let hasFolder = 1; }
 def Segue_AbsOp : Segue_Unary<"abs", Segue_NumberTensor, "takes the absolute value">;
-def Segue_SignOp : Segue_Unary<"sign", Segue_NumberTensor, "gives -1, 0 or 1 by the sign; NaN stays NaN">;
+def Segue_SignOp : Segue_Unary<"sign", Segue_NumberTensor, "gives -1, 0 or 1 by the sign, 0 for NaN">;
+def Segue_FloorOp : Segue_Unary<"floor", Segue_FloatTensor, "takes the next whole number below">;
+def Segue_CeilOp : Segue_Unary<"ceil", Segue_FloatTensor, "takes the next whole number above">;
+def Segue_TruncOp : Segue_Unary<"trunc", Segue_FloatTensor, "drops what follows the decimal point">;
+def Segue_RoundOp : Segue_Unary<"round", Segue_FloatTensor, "takes the nearest whole number, of two the even one">;
 def Segue_ExpOp : Segue_Unary<"exp", Segue_FloatTensor, "takes e to the power of the input">;
 def Segue_Expm1Op : Segue_Unary<"expm1", Segue_FloatTensor, "takes exp(x) - 1, exact near 0">;
 def Segue_LogOp : Segue_Unary<"log", Segue_FloatTensor, "takes the natural logarithm">;
+def Segue_Log1pOp : Segue_Unary<"log1p", Segue_FloatTensor, "takes log(1 + x), exact near 0">;
 def Segue_SqrtOp : Segue_Unary<"sqrt", Segue_FloatTensor, "takes the square root">;
 def Segue_RsqrtOp : Segue_Unary<"rsqrt", Segue_FloatTensor, "takes 1 / sqrt(x)">;
 def Segue_SinOp : Segue_Unary<"sin", Segue_FloatTensor, "takes the sine, input in radians">;
