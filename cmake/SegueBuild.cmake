@@ -71,18 +71,19 @@ if(SEGUE_BUILD_TESTS)
   enable_testing()
 endif()
 
-# segue_add_unittest(name sources... [LINK_LIBS libs...] [TIMEOUT seconds] [NO_DISCOVERY])
-# A program of GoogleTests, which ctest runs case by case. LINK_LIBS in place of
-# the whole runtime, where a part stands alone; NO_DISCOVERY: others run it.
-# Tests are compiled in half the time without most optimisations, which matter
-# in what they test.
+# segue_add_unittest(name sources... [LINK_LIBS libs...] [ALONE sources...] [TIMEOUT seconds] [NO_DISCOVERY])
+# A program of GoogleTests, which ctest knows case by case. LINK_LIBS in place of
+# the whole runtime, where a part stands alone; ALONE as in segue_unity, of the
+# sources named before; NO_DISCOVERY: others run it. Tests are compiled in half
+# the time without most optimisations, which matter in what they test.
 function(segue_add_unittest name)
-  cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT" "LINK_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT" "LINK_LIBS;ALONE" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS} "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/test")
   set_property(SOURCE "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp"
     PROPERTY COMPILE_DEFINITIONS SEGUE_TEST_DATA_HOME="${SEGUE_TEST_DATA_HOME}")
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Og>)
+  segue_unity(${name} ALONE ${ARG_ALONE})
   if(TARGET segue-headers)
     add_dependencies(${name} segue-headers)
   endif()
