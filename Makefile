@@ -20,8 +20,10 @@ configure: setup
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
+# Of the build, what Python loads: the tests and tools are more than half of it.
 # DEMO_ARGS="--text my.txt --steps 100" and so on; --help lists them.
-demo: build
+demo: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target _runtime _compiler
 	@$(PYTHON) examples/demo.py $(DEMO_ARGS)
 
 check: build
