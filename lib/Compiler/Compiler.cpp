@@ -6,14 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/Compiler/Compiler.h"
+#include "ParsedText.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/IR/Verifier.h"
-#include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "segue/Compiler/Pipelines.h"
-#include "segue/Compiler/Registration.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
@@ -21,7 +20,6 @@
 #include "segue/Target/FlatBuffer/FlatBuffer.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Format.h"
-#include "llvm/Support/SourceMgr.h"
 
 using namespace mlir;
 using namespace segue;
@@ -207,15 +205,8 @@ FailureOr<std::string> segue::compile(ModuleOp module, const CompileOptions &opt
 
 FailureOr<std::string> segue::compileText(StringRef text, const CompileOptions &options, std::string &diagnostics,
                                           StringRef source) {
-  DialectRegistry registry;
-  registerAllSegue(registry);
-  MLIRContext context(registry);
-  llvm::SourceMgr sources;
-  sources.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBufferCopy(text, source), llvm::SMLoc());
-  llvm::raw_string_ostream os(diagnostics);
-  SourceMgrDiagnosticHandler handler(sources, &context, os);
-  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
-  if (!module)
+  ParsedText parsed(text, source, diagnostics);
+  if (!parsed.get())
     return failure();
-  return compile(*module, options);
+  return compile(parsed.get(), options);
 }

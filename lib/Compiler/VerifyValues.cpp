@@ -6,10 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/Compiler/VerifyValues.h"
-#include "mlir/Parser/Parser.h"
+#include "ParsedText.h"
 #include "mlir/Pass/PassManager.h"
 #include "segue/Compiler/Pipelines.h"
-#include "segue/Compiler/Registration.h"
 #include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Interpreter/HostBytes.h"
@@ -17,7 +16,6 @@
 #include "segue/Target/CPU/LoadedKernels.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/InterleavedRange.h"
-#include "llvm/Support/SourceMgr.h"
 #include <cmath>
 
 using namespace mlir;
@@ -341,22 +339,15 @@ FailureOr<VerifiedValues> segue::verifyValues(ModuleOp module, const CompileOpti
 
 FailureOr<VerifiedValues> segue::verifyText(StringRef text, const CompileOptions &options, StringRef safetensors,
                                             std::string &diagnostics, StringRef source) {
-  DialectRegistry registry;
-  registerAllSegue(registry);
-  MLIRContext context(registry);
-  llvm::SourceMgr sources;
-  sources.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBufferCopy(text, source), llvm::SMLoc());
-  llvm::raw_string_ostream os(diagnostics);
-  SourceMgrDiagnosticHandler handler(sources, &context, os);
   VerifyOptions verify;
-  llvm::Expected<NamedTensors> values = readSafetensors(safetensors, &context);
+  ParsedText parsed(text, source, diagnostics);
+  if (!parsed.get())
+    return failure();
+  llvm::Expected<NamedTensors> values = readSafetensors(safetensors, parsed.get().getContext());
   if (!values) {
-    os << source << ": " << llvm::toString(values.takeError()) << "\n";
+    diagnostics += (source + ": " + llvm::toString(values.takeError()) + "\n").str();
     return failure();
   }
   verify.values = std::move(*values);
-  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
-  if (!module)
-    return failure();
-  return verifyValues(*module, options, verify);
+  return verifyValues(parsed.get(), options, verify);
 }
