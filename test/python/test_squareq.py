@@ -98,7 +98,9 @@ def test_manifest_has_the_keys_of_v2_in_their_order(tmp_path):
     manifest = json.loads(text)
     assert list(manifest) == ["model_signature", "architecture_id", "quant_version", "kernel_abi_version",
                               "min_runtime_version", "layer_count", "total_qweight_bytes", "layers",
-                              "source_sha256", "tool_version", "kept_bf16"]
+                              "source_sha256", "tool_version", "kept_bf16", "manifest_sha256"]
+    hashed = json.dumps({key: value for key, value in manifest.items() if key != "manifest_sha256"}, separators=(",", ":"))
+    assert manifest["manifest_sha256"] == hashlib.sha256(hashed.encode()).hexdigest()
     assert list(manifest["layers"][0]) == [
         "canonical_name", "qweight_key", "scale_key", "zero_point_key", "bias_key", "orig_shape", "packed_shape",
         "pad_k", "quant_bits", "quant_scheme", "quant_axis", "dtype_qweight", "dtype_scale", "dtype_zero_point",

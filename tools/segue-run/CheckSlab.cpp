@@ -27,6 +27,12 @@ int checkSlab(const QuantizeOptions &options) {
     throw Error(ErrorCode::SlabInvalid,
                 paths.manifest.string() + ": no hashes for some tensors (SquareQ v2 wrote none), so that a changed byte "
                                           "cannot be found; build the slab again");
+  bool hasOwnHash = slab.manifest().hasOwnHash;
+  if (!hasOwnHash)
+    std::fprintf(stderr,
+                 "segue-run quantize: warning: %s has no hash of its own (older versions of Segue wrote none): of names, shapes and "
+                 "schemes only what the slab's header contradicts was found; build the slab again\n",
+                 paths.manifest.c_str());
   size_t tensors = 0;
   uint64_t bytes = 0;
   for (const SlabLayer &layer : slab.manifest().layers)
@@ -36,7 +42,7 @@ int checkSlab(const QuantizeOptions &options) {
     }
   size_t layers = slab.manifest().layers.size();
   if (options.json)
-    std::printf("%s\n", Json{{"slab", paths.slab.string()}, {"layers", layers}, {"tensors", tensors}, {"bytes", bytes}}
+    std::printf("%s\n", Json{{"slab", paths.slab.string()}, {"layers", layers}, {"tensors", tensors}, {"bytes", bytes}, {"manifest_hash", hasOwnHash}}
                             .dump()
                             .c_str());
   else

@@ -216,6 +216,10 @@ void Slab::open(SlabExpectation expected, SlabVerify verify) {
     opened->notes.push_back(
         manifestPath_.string() +
         ": no hashes for some tensors (SquareQ v2 wrote none): a changed byte would not be noticed");
+  else if (!opened->manifest.hasOwnHash)
+    opened->notes.push_back(manifestPath_.string() +
+                            ": no hash of its own (older versions of Segue wrote none): a changed name or shape would "
+                            "only be noticed where the slab's header contradicts it");
   if (!opened->unused.empty()) {
     std::string note = path_.string() + ": the program does not want";
     for (const std::string &name : opened->unused)

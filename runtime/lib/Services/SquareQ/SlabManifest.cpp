@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/SlabManifest.h"
+#include "Digest.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -155,6 +156,12 @@ static SlabLayer readLayer(const Json &json, const std::string &path, std::vecto
   return layer;
 }
 
+std::string manifestHash(Json manifest) {
+  manifest.erase(manifestHashKey);
+  std::string text = manifest.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  return sha256Hex(std::as_bytes(std::span(text)));
+}
+
 SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems) {
   SlabManifest manifest;
   if (!json.is_object()) {
@@ -172,6 +179,13 @@ SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems) 
   fields.read("source_sha256", manifest.sourceSha256);
   fields.read("tool_version", manifest.toolVersion);
   fields.readTexts("kept_bf16", manifest.keptBf16);
+  std::optional<std::string> hash;
+  fields.read(manifestHashKey, hash);
+  manifest.hasOwnHash = hash && *hash == manifestHash(json);
+  if (hash && !manifest.hasOwnHash)
+    problems.push_back({manifestHashKey, "manifest: its values do not match its hash \"" +
+                                             std::string(manifestHashKey) +
+                                             "\": it was damaged or changed since it was written"});
   auto layers = json.find("layers");
   if (layers == json.end() || !layers->is_array()) {
     problems.push_back({"layers", "manifest: \"layers\" is missing or not a list"});

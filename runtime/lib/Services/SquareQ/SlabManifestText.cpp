@@ -59,6 +59,7 @@ std::string SlabManifest::text() const {
     json["tool_version"] = *toolVersion;
   if (sourceSha256 || !keptBf16.empty())
     json["kept_bf16"] = keptBf16;
+  json[manifestHashKey] = manifestHash(json);
   // Names that are not ASCII are escaped, as Python's json does.
   return json.dump(2, ' ', /*ensure_ascii=*/true);
 }

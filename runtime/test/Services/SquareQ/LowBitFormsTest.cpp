@@ -146,6 +146,7 @@ protected:
     Json manifest = Json::parse(readText(manifestPath()));
     Json layer = manifest["layers"][0];
     change(manifest["layers"][0]);
+    manifest.erase(manifestHashKey);
     std::ofstream(manifestPath()) << manifest.dump();
     Slab slab(slabPath());
     EXPECT_ERROR(slab.open(), SlabInvalid, sentence);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <thread>
 
 using namespace segue;
@@ -20,10 +21,11 @@ namespace {
 
 class SlabTest : public SlabFixture {
 protected:
-  /// Rewrites the manifest.
+  /// Rewrites the manifest, as its writer would have with other values.
   void edit(const std::function<void(Json &)> &change) {
     Json json = Json::parse(readText(manifestPath()));
     change(json);
+    json[manifestHashKey] = manifestHash(json);
     writeText(manifestPath(), json.dump(2));
   }
 
@@ -470,6 +472,26 @@ TEST_F(SlabTest, IsReadByManyThreads) {
     EXPECT_EQ(bytes, read[0]);
 }
 
+// No digit of a manifest can change unnoticed, by the eight checks or by its hash.
+TEST_F(SlabTest, EveryDigitOfTheManifestCounts) {
+  std::string text = readText(manifestPath());
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] < '0' || text[at] > '9')
+      continue;
+    std::string changed = text;
+    changed[at] = text[at] == '9' ? '8' : char(text[at] + 1);
+    std::vector<SlabProblem> problems;
+    SlabManifest manifest = parseManifest(changed, problems);
+    EXPECT_TRUE(!problems.empty() || !manifest.hasOwnHash) << changed.substr(at < 40 ? 0 : at - 40, 80);
+  }
+  writeText(manifestPath(), std::regex_replace(text, std::regex("\"pad_k\": (\\d)"), "\"pad_k\":    $1"));
+  Slab(slabPath()).open(); // spaces are none of its values
+  edit([](Json &json) { json["layers"][0]["block_id"] = "blocks.7"; });
+  Slab(slabPath()).open();
+  writeText(manifestPath(), text.replace(text.find("\"blocks.0\""), 10, "\"blocks.7\""));
+  expectInvalid({"check 1 of the slab failed", "its values do not match its hash \"manifest_sha256\""});
+}
+
 // A manifest says the same after it was read and written.
 TEST_F(SlabTest, ManifestRoundTrip) {
   std::string text = readText(manifestPath());
@@ -481,4 +503,5 @@ TEST_F(SlabTest, ManifestRoundTrip) {
   EXPECT_EQ(manifest.layers[0].blockId, "blocks.0");
   EXPECT_EQ(manifest.layers[6].blockId, std::nullopt); // conv
   EXPECT_TRUE(manifest.hasHashes());
+  EXPECT_TRUE(manifest.hasOwnHash);
 }

@@ -75,6 +75,8 @@ struct SlabManifest {
   std::optional<std::string> sourceSha256, toolVersion;
   /// Layer and reason.
   std::map<std::string, std::string> keptBf16;
+  /// Whether it was read with a hash of its own, which was right.
+  bool hasOwnHash = false;
 
   /// The file, as SquareQ v2 writes JSON: indented by two, no last newline.
   std::string text() const;
@@ -89,7 +91,13 @@ struct SlabProblem {
   std::string subject, sentence;
 };
 
-/// Reads a manifest; what cannot be read is added to `problems`, all of it.
+/// The SHA-256 of all values of a manifest in their order, whatever its spaces and
+/// lines: what stands under `manifestHashKey`, which takes no part in it.
+std::string manifestHash(Json manifest);
+inline constexpr const char *manifestHashKey = "manifest_sha256";
+
+/// Reads a manifest; what cannot be read is added to `problems`, all of it, and
+/// whether its hash, if it has one, is of other values.
 SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems);
 /// The same from the text of a file.
 SlabManifest parseManifest(std::string_view text, std::vector<SlabProblem> &problems);
