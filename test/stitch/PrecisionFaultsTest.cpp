@@ -476,3 +476,32 @@ TEST_F(PrecisionFaultsTest, CheckpointsWithoutStateBeginAnew) {
   bad.precision = "{";
   expectPart(messageOf([&] { session.restore(bad); }), "no JSON");
 }
+
+// A checkpoint of which one tensor never arrives: decisions, steps and losses go
+// on as in a session that never tried.
+TEST_F(PrecisionFaultsTest, ARestoreThatFailsMidwayChangesNothing) {
+  LoraFolder other;
+  SessionOptions options;
+  options.warn = [](const std::string &) {};
+  Session session = make(dynamicPrecision(folder)),
+          plain = loraSession(device, precisionConfig(other, dynamicPrecision(other)), options);
+  train(session, 0, 3);
+  session.save(folder.path / "early.safetensors");
+  train(session, 3, 12);
+  train(plain, 0, 12);
+  ASSERT_EQ(precisionOf(session, "h.0"), "int8") << "decided since";
+  Checkpoint early = loadCheckpoint(device, folder.path / "early.safetensors");
+  ASSERT_FALSE(early.state.empty());
+  for (TensorMap *tensors : {&early.parameters, &early.state}) {
+    Checkpoint bad = early;
+    Tensor &last = (tensors == &early.state ? bad.state : bad.parameters).rbegin()->second;
+    last = Tensor::zeros(device, last.desc());
+    wait(last);
+    last.storage()->outcome()->fail(Error(ErrorCode::TransferFailed, "it never came"));
+    expectPart(messageOf([&] { session.restore(bad); }), "it never came");
+    EXPECT_EQ(session.checkpoint().precision, plain.checkpoint().precision);
+    EXPECT_EQ(session.stepCount(), 12);
+  }
+  EXPECT_EQ(train(session, 12, 17), train(plain, 12, 17));
+  EXPECT_EQ(linesOf(folder.path / "precision.jsonl"), linesOf(other.path / "precision.jsonl"));
+}

@@ -39,6 +39,10 @@ static std::vector<Tensor> readInputs(const DeviceRef &device, const Program &pr
     if (inputs.back().shape() == value.desc().shape && inputs.back().element() == value.desc().element)
       inputs.back() = copyTo(device, inputs.back(), value.desc());
   }
+  for (const Tensor &input : inputs)
+    wait(input);
+  if (weights)
+    weights->checkUnchanged();
   return inputs;
 }
 

@@ -140,6 +140,7 @@ int stitch(const StitchCommand &options) {
                    seconds.count() * 1e3, (unsigned long long)line.inputs_converted, (unsigned long long)line.inputs);
   }
 
+  parts.checkWeights();
   bool same = matchesAll(parts, expected, tensors, options.tolerance);
   std::vector<NamedOutput> outputs = chooseOutputs(parts, last, files);
   writeFiles(outputs);

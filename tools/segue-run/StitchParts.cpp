@@ -104,7 +104,8 @@ void StitchParts::read(const StitchArguments &arguments) {
   }
   if (arguments.weights.empty())
     return;
-  SafetensorsFile weights = SafetensorsFile::open(arguments.weights);
+  weights_ = SafetensorsFile::open(arguments.weights);
+  const SafetensorsFile &weights = *weights_;
   for (size_t part = 0; part < parts_.size(); ++part)
     for (const Value &value : parts_[part].program().inputs()) {
       std::string qualified = parts_[part].name + "." + value.name;
@@ -113,6 +114,11 @@ void StitchParts::read(const StitchArguments &arguments) {
       else if (weights.find(value.name))
         byName_.try_emplace(value.name, GivenTensor{weights.tensor(device_, value.name)});
     }
+}
+
+void StitchParts::checkWeights() const {
+  if (weights_)
+    weights_->checkUnchanged();
 }
 
 void StitchParts::bindGiven() {

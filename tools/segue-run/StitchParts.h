@@ -23,6 +23,7 @@
 #define SEGUE_TOOLS_SEGUERUN_STITCHPARTS_H
 
 #include "Binaries.h"
+#include "segue/runtime/Session/Safetensors.h"
 #include <map>
 #include <optional>
 
@@ -90,6 +91,10 @@ public:
   /// of them has not been submitted.
   void submit(size_t part);
 
+  /// When outputs are there: throws SourceChanged if the file of the weights was
+  /// changed since it was opened.
+  void checkWeights() const;
+
 private:
   void load(const std::vector<std::string> &programs, const CommonOptions &options);
   void read(const StitchArguments &arguments);
@@ -104,6 +109,7 @@ private:
   /// By "name", and by part and name.
   std::map<std::string, GivenTensor, std::less<>> byName_;
   std::map<std::pair<size_t, std::string>, GivenTensor> byPart_;
+  std::optional<SafetensorsFile> weights_;
   uint64_t turns_ = 0;
 };
 

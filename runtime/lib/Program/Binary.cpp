@@ -23,7 +23,7 @@ Binary::Binary(std::shared_ptr<const BinaryImage> image) : image_(std::move(imag
 }
 
 Binary Binary::load(const std::filesystem::path &path, const LoadOptions &options) {
-  return Binary(std::make_shared<const BinaryImage>(FileBytes::map(path), path.string(), options));
+  return Binary(std::make_shared<const BinaryImage>(FileBytes::read(path), path.string(), options));
 }
 
 Binary Binary::fromMemory(std::span<const std::byte> bytes, const LoadOptions &options, std::string name) {

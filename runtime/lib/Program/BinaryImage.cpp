@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,61 +24,59 @@ namespace segue::inline runtime {
 // Bytes
 //===----------------------------------------------------------------------===//
 
-FileBytes FileBytes::map(const std::filesystem::path &path) {
+/// As aligned as a mapped file: segments keep their alignment.
+static std::byte *allocate(size_t bytes) {
+  auto *data = static_cast<std::byte *>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+  if (!data && bytes)
+    throw Error(ErrorCode::DeviceOom, "no memory for a file of " + std::to_string(bytes) + " bytes");
+  return data;
+}
+
+FileBytes FileBytes::read(const std::filesystem::path &path) {
+  struct File {
+    int descriptor;
+    ~File() { close(descriptor); }
+  } file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   auto fail = [&](const char *what) -> Error {
     return Error(ErrorCode::IoFailed, path.string() + ": " + what + ": " + std::strerror(errno));
   };
-  int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0)
+  if (file.descriptor < 0)
     throw fail("cannot open");
   struct stat status;
-  if (fstat(file, &status) != 0 || S_ISDIR(status.st_mode)) {
+  if (fstat(file.descriptor, &status) != 0 || S_ISDIR(status.st_mode)) {
     if (S_ISDIR(status.st_mode))
       errno = EISDIR;
-    Error error = fail("cannot read");
-    close(file);
-    throw error;
+    throw fail("cannot read");
   }
   FileBytes bytes;
   bytes.size_ = size_t(status.st_size);
-  if (bytes.size_ != 0) {
-    void *data = mmap(nullptr, bytes.size_, PROT_READ, MAP_PRIVATE, file, 0);
-    if (data == MAP_FAILED) {
-      Error error = fail("cannot map");
-      close(file);
-      throw error;
-    }
-    bytes.data_ = static_cast<const std::byte *>(data);
-    bytes.mapped_ = true;
+  bytes.data_ = allocate(bytes.size_);
+  for (size_t from = 0; from < bytes.size_;) {
+    ssize_t count = ::read(file.descriptor, bytes.data_ + from, bytes.size_ - from);
+    if (count < 0 && errno == EINTR)
+      continue;
+    if (count < 0)
+      throw fail("cannot read");
+    if (count == 0)
+      throw Error(ErrorCode::SourceChanged, path.string() + ": was cut short while it was read; load it again");
+    from += size_t(count);
   }
-  close(file);
   return bytes;
 }
 
 FileBytes FileBytes::copy(std::span<const std::byte> source) {
   FileBytes bytes;
   bytes.size_ = source.size();
-  // As aligned as a mapped file: segments keep their alignment.
-  auto *data = static_cast<std::byte *>(std::aligned_alloc(4096, (source.size() + 4095) / 4096 * 4096));
-  if (!data && !source.empty())
-    throw Error(ErrorCode::DeviceOom, "no memory for a file of " + std::to_string(source.size()) + " bytes");
+  bytes.data_ = allocate(bytes.size_);
   if (!source.empty())
-    std::memcpy(data, source.data(), source.size());
-  bytes.data_ = data;
+    std::memcpy(bytes.data_, source.data(), source.size());
   return bytes;
 }
 
 FileBytes::FileBytes(FileBytes &&other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), mapped_(other.mapped_) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
-FileBytes::~FileBytes() {
-  if (!data_)
-    return;
-  if (mapped_)
-    munmap(const_cast<std::byte *>(data_), size_);
-  else
-    std::free(const_cast<std::byte *>(data_));
-}
+FileBytes::~FileBytes() { std::free(data_); }
 
 //===----------------------------------------------------------------------===//
 // Tables

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What Binary, Program and Executor share: the mapped bytes, the verified
+// What Binary, Program and Executor share: the bytes, the verified
 // FlatBuffer over them, signatures in the runtime's own types, and, once asked
 // for, mapped kernels and prepared programs.
 //
@@ -26,10 +26,12 @@ namespace segue::inline runtime {
 class KernelLibrary;
 class PreparedProgram;
 
-/// A read-only run of bytes: a mapped file, or a copy in memory.
+/// A read-only run of bytes in memory of its own: what was verified stays as it
+/// is, whatever becomes of the file.
 class FileBytes {
 public:
-  static FileBytes map(const std::filesystem::path &path);
+  /// Throws IoFailed, SourceChanged if the file ends while it is read.
+  static FileBytes read(const std::filesystem::path &path);
   static FileBytes copy(std::span<const std::byte> bytes);
   FileBytes(FileBytes &&other) noexcept;
   FileBytes(const FileBytes &) = delete;
@@ -41,9 +43,8 @@ public:
 private:
   FileBytes() = default;
 
-  const std::byte *data_ = nullptr;
+  std::byte *data_ = nullptr;
   size_t size_ = 0;
-  bool mapped_ = false;
 };
 
 /// A program in the runtime's own types, beside its verified table.

@@ -72,7 +72,9 @@ static void checkWhole(const SafetensorsFile &file, const std::function<void(con
 
 Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
                           const std::function<void(const std::string &)> &warn) {
-  SafetensorsFile file = SafetensorsFile::open(path);
+  auto source = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
+  const SafetensorsFile &file = *source;
+  file.settle();
   checkWhole(file, warn);
   Checkpoint checkpoint;
   checkpoint.step = readNumber(file, stepKey);
@@ -87,6 +89,8 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
     TensorMap &target = isState ? checkpoint.state : checkpoint.parameters;
     target[isState ? entry.name.substr(statePrefix.size()) : entry.name] = file.tensor(device, entry.name);
   }
+  checkpoint.checkSource = [source] { source->checkUnchanged(); };
+  checkpoint.checkSource();
   return checkpoint;
 }
 

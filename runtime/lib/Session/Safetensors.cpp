@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Safetensors.h"
+#include "../FileMapping.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Json.h"
@@ -18,13 +19,8 @@
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace segue::inline runtime {
 
@@ -44,32 +40,6 @@ static constexpr DType dtypes[] = {
     {"U32", 4, std::nullopt},     {"I16", 2, std::nullopt},       {"U16", 2, std::nullopt},
     {"U8", 1, std::nullopt},      {"F8_E4M3", 1, std::nullopt},   {"F8_E5M2", 1, std::nullopt},
 };
-
-static std::shared_ptr<const std::byte> mapFile(const std::filesystem::path &path, uint64_t &bytes) {
-  auto fail = [&](const char *what) {
-    return Error(ErrorCode::IoFailed, path.string() + ": " + what + ": " + std::strerror(errno));
-  };
-  int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0)
-    throw fail("cannot be opened");
-  struct stat status;
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    if (S_ISDIR(status.st_mode))
-      errno = EISDIR;
-    Error error = fail("cannot be read");
-    ::close(descriptor);
-    throw error;
-  }
-  bytes = uint64_t(status.st_size);
-  void *data = bytes ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0) : nullptr;
-  ::close(descriptor);
-  if (data == MAP_FAILED)
-    throw fail("cannot be mapped");
-  return std::shared_ptr<const std::byte>(static_cast<const std::byte *>(data), [bytes](const std::byte *mapped) {
-    if (mapped)
-      ::munmap(const_cast<std::byte *>(mapped), bytes);
-  });
-}
 
 namespace {
 
@@ -175,22 +145,31 @@ private:
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path &path) {
   SafetensorsFile file;
   file.path_ = path;
-  uint64_t bytes = 0, headerBytes = 0;
-  file.mapping_ = mapFile(path, bytes);
+  file.mapping_ = std::make_shared<const FileMapping>(path);
+  const std::byte *data = file.mapping_->bytes().data();
+  uint64_t bytes = file.mapping_->bytes().size(), headerBytes = 0;
   if (bytes < sizeof headerBytes)
     throw Error(ErrorCode::FileCorrupt, path.string() + ": " + std::to_string(bytes) +
                                             " bytes are too few for a safetensors file; get the file again");
-  std::memcpy(&headerBytes, file.mapping_.get(), sizeof headerBytes);
+  std::memcpy(&headerBytes, data, sizeof headerBytes);
   if (headerBytes > greatestHeader || !rangeFits(sizeof headerBytes, headerBytes, bytes))
     throw Error(ErrorCode::FileCorrupt, path.string() + ": the header should have " + std::to_string(headerBytes) +
                                             " bytes, the file has " + std::to_string(bytes) +
                                             "; it is truncated, or not a safetensors file");
   uint64_t dataBegin = sizeof headerBytes + headerBytes;
   HeaderReader reader(path, dataBegin, bytes - dataBegin);
-  reader.read({reinterpret_cast<const char *>(file.mapping_.get()) + sizeof headerBytes, headerBytes});
+  reader.read({reinterpret_cast<const char *>(data) + sizeof headerBytes, headerBytes});
+  file.checkUnchanged();
   file.metadata_ = std::move(reader.metadata);
   file.entries_ = std::move(reader.entries);
   return file;
+}
+
+void SafetensorsFile::checkUnchanged() const { mapping_->checkUnchanged(); }
+void SafetensorsFile::settle() const { mapping_->settle(); }
+
+std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry &entry) const {
+  return mapping_->bytes().subspan(entry.offset, entry.bytes);
 }
 
 const SafetensorsEntry *SafetensorsFile::find(std::string_view name) const {
@@ -211,7 +190,7 @@ Tensor SafetensorsFile::tensor(const DeviceRef &device, std::string_view name) c
   if (!entry->element)
     throw Error(ErrorCode::Unsupported, path_.string() + ": tensor \"" + entry->name + "\" is " + entry->dtype +
                                             ", which Segue has no element type for; convert it to F32 or BF16");
-  const std::byte *data = mapping_.get() + entry->offset;
+  const std::byte *data = mapping_->bytes().data() + entry->offset;
   TensorDesc desc(entry->shape, *entry->element);
   if (reinterpret_cast<uintptr_t>(data) % byteSize(*entry->element) != 0) {
     Tensor copy = Tensor::onHost(device, entry->shape, *entry->element);
@@ -220,6 +199,13 @@ Tensor SafetensorsFile::tensor(const DeviceRef &device, std::string_view name) c
   }
   return Tensor::wrap(
       device, std::move(desc), const_cast<std::byte *>(data), [mapping = mapping_] {}, /*writable=*/false);
+}
+
+Tensor SafetensorsFile::copyOf(const DeviceRef &device, std::string_view name) const {
+  Tensor view = tensor(device, name), copy = Tensor::onHost(device, view.shape(), view.element());
+  std::memcpy(copy.bytes(), view.bytes(), view.desc().spanBytes());
+  checkUnchanged();
+  return copy;
 }
 
 TensorMap loadSafetensors(const DeviceRef &device, const std::filesystem::path &path) {

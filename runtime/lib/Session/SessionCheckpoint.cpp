@@ -67,16 +67,11 @@ void Session::restore(const Checkpoint &checkpoint) {
   rejectOthers(
       checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
       "optimizer state");
+  std::function<void()> restorePrecision = [] {};
   if (s.precision)
-    s.precision->restoreState(checkpoint.precision);
-  s.assignAll(sources);
-  s.torn = loadTorn; // until the state is there too
-  if (s.residents)
-    s.residents->dropCopies(); // of the state before
-  for (auto &[key, tensor] : s.optimizerState)
-    copyInto(checkpoint.state.find(key)->second, tensor);
-  for (const auto &[key, tensor] : s.optimizerState)
-    wait(tensor);
+    restorePrecision = s.precision->prepareState(checkpoint.precision);
+  s.assignAll(sources, {}, checkpoint.state, checkpoint.checkSource ? checkpoint.checkSource : [] {});
+  restorePrecision();
   s.step = checkpoint.step;
   s.options.seed = checkpoint.seed;
   s.torn.clear();

@@ -13,8 +13,6 @@
 #include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
 namespace segue::inline runtime {
 
@@ -75,54 +73,6 @@ void Session::State::assign(size_t slot, const Tensor &tensor) {
   wait(value); // a value that never arrives is no value
   values[slot] = std::move(value);
   isKept ? streamed->written(slot) : streamed->replaced(slot);
-}
-
-/// The bytes that a frozen parameter has already are read where they lie.
-static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
-  if (!a.device()->hasBytes())
-    return true;
-  Tensor x = toHost(a), y = toHost(b);
-  return std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
-}
-
-void Session::State::assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files) {
-  std::vector<Tensor> fresh(values.size());
-  std::vector<bool> stays(values.size());
-  for (size_t slot = 0; slot < values.size(); ++slot) {
-    if (!files.empty() && !files[slot].path.empty())
-      fresh[slot] = sources[slot];
-    else if (!sources[slot] ||
-             (streamed->isInSlab(slot) ? haveEqualBytes(sources[slot], streamed->dequantized(device, slot))
-                                       : streamed->isBacked(slot) && haveEqualBytes(sources[slot], values[slot])))
-      stays[slot] = true;
-    else if (!values[slot] || !values[slot].storage()->isWritable())
-      fresh[slot] = placed(slot, sources[slot]);
-  }
-  for (const Tensor &value : fresh)
-    if (value)
-      wait(value);                                    // nothing has changed if one never arrives
-  std::string before = std::exchange(torn, loadTorn); // while some are new
-  streamed->replacedAll();
-  for (size_t slot = 0; slot < values.size(); ++slot) {
-    if (stays[slot])
-      continue;
-    if (!fresh[slot]) {
-      copyInto(sources[slot], values[slot]);
-      continue;
-    }
-    values[slot] = std::move(fresh[slot]);
-    if (!files.empty() && !files[slot].path.empty())
-      streamed->setFile(slot, files[slot].path, files[slot].name);
-    else
-      streamed->replaced(slot);
-  }
-  for (const Tensor &source : sources)
-    if (source)
-      giveBack(source);
-  for (size_t slot = 0; slot < values.size(); ++slot)
-    if (!streamed->isInSlab(slot))
-      wait(values[slot]);
-  torn = std::move(before);
 }
 
 void Session::setParameter(std::string_view key, const Tensor &tensor) {
@@ -192,13 +142,16 @@ static std::string memberText(const ParameterInfo &info) {
 }
 
 std::vector<std::string> Session::loadWeights(const std::filesystem::path &path) {
-  SafetensorsFile file = SafetensorsFile::open(path);
+  auto source = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
+  const SafetensorsFile &file = *source;
+  file.settle();
   std::set<std::string_view> unused;
   std::vector<std::string_view> known;
   for (const SafetensorsEntry &entry : file.entries())
     unused.insert(entry.name), known.push_back(entry.name);
   std::vector<Tensor> sources;
   std::vector<State::FileEntry> files(state_->table.size());
+  std::vector<std::pair<size_t, std::string>> originals;
   for (size_t slot = 0; slot < state_->table.size(); ++slot) {
     const ParameterInfo &info = state_->table.infos()[slot];
     const SafetensorsEntry *entry = nullptr;
@@ -223,13 +176,15 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
     sources.push_back(file.tensor(state_->device, entry->name));
     checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
     if (state_->streamed->isInSlab(slot))
-      state_->streamed->setOriginal(slot, sources.back());
+      originals.emplace_back(slot, entry->name);
     if (isOfSlab) // the slab's, made of these or not
       sources.back() = Tensor();
     else if (state_->streamed->canLiveInFile(slot))
       files[slot] = {path, entry->name};
   }
-  state_->assignAll(sources, files);
+  state_->assignAll(sources, files, {}, [&] { file.checkUnchanged(); });
+  for (const auto &[slot, name] : originals)
+    state_->streamed->setOriginal(slot, [source, name, device = state_->device] { return source->copyOf(device, name); });
   return {unused.begin(), unused.end()};
 }
 

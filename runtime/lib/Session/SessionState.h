@@ -15,6 +15,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 
 #include "GradientTape.h"
+#include "KeptValues.h"
 #include "PlanStep.h"
 #include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
@@ -38,9 +39,15 @@ struct Session::State {
     std::filesystem::path path;
     std::string name;
   };
-  /// Assigns sources by slot. What has to be allocated is allocated first. Of a
-  /// frozen parameter that is streamed the file in `files` serves itself.
-  void assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files = {});
+  /// Assigns sources by slot, and optimizer states by key. Of a frozen parameter
+  /// that is streamed the file in `files` serves itself. `checkSources` throws if
+  /// the sources are not what they were when the copies began. All or nothing:
+  /// what fails puts back what was written over, and leaves a torn state only
+  /// where that fails too or the host had no memory to keep it.
+  void assignAll(
+      const std::vector<Tensor> &sources, const std::vector<FileEntry> &files, const TensorMap &states,
+      const std::function<void()> &checkSources = [] {});
+  KeptValues keep(std::span<const Tensor> values);
   void requireValues() const;
   void requireWhole() const;
   /// Step `number` is half done: throws StateTorn now and from requireWhole.

@@ -200,8 +200,8 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
   }
 }
 
-void StreamedParameters::setOriginal(size_t slot, Tensor tensor) {
-  streamer_->slab()->setOriginal(backings_.at(slot).name, std::move(tensor));
+void StreamedParameters::setOriginal(size_t slot, std::function<Tensor()> read) {
+  streamer_->slab()->setOriginal(backings_.at(slot).name, std::move(read));
 }
 
 bool StreamedParameters::isInSlab(size_t slot) const {

@@ -63,7 +63,7 @@ public:
   void takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values);
   /// What such a parameter was before it was quantised: serves where the slab is
   /// damaged.
-  void setOriginal(size_t slot, Tensor tensor);
+  void setOriginal(size_t slot, std::function<Tensor()> read);
   bool isInSlab(size_t slot) const;
   /// The same for one that comes by no block, and was served when the session
   /// was made.

@@ -51,6 +51,8 @@ public:
   std::atomic<int> copies{0};
   std::atomic<uint64_t> largestCopy{0};
   std::atomic<bool> noPinned{false};
+  /// The host has no memory left.
+  std::atomic<bool> noHost{false};
   /// No memory is one to compute on.
   std::atomic<bool> computesNowhere{false};
 
@@ -79,7 +81,7 @@ public:
   int threads() const override { return inner_->threads(); }
   segue::MemoryBlock takeMemory(segue::Space space, uint64_t bytes, uint32_t alignment,
                                 segue::Lifetime lifetime) override {
-    if (space == segue::Space::HostPinned && noPinned)
+    if ((space == segue::Space::HostPinned && noPinned) || (space == segue::Space::Host && noHost))
       return {};
     return inner_->takeMemory(space, bytes, alignment, lifetime);
   }

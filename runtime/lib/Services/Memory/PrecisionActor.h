@@ -67,9 +67,10 @@ public:
 
   /// For a checkpoint; empty before start().
   virtual std::string saveState() const = 0;
-  /// Empty: of a run without Selective Precision; it begins anew, with a warning.
-  /// Throws FileCorrupt, VersionUnsupported.
-  virtual void restoreState(const std::string &text) = 0;
+  /// Checks a state and returns what puts it in force and throws nothing. Empty:
+  /// of a run without Selective Precision; it begins anew, with a warning. Throws
+  /// FileCorrupt, VersionUnsupported.
+  virtual std::function<void()> prepareState(const std::string &text) = 0;
 };
 
 } // namespace segue::inline runtime

@@ -113,10 +113,12 @@ void RecordedPrecision::abortStep(int64_t step) {
     log_->add({{"op", "abort_step"}, {"step", step}});
 }
 
-void RecordedPrecision::restoreState(const Json &state) {
-  policy_.restoreState(state);
-  if (log_)
-    log_->add({{"op", "restore"}, {"state", state}});
+std::function<void()> RecordedPrecision::prepareState(const Json &state) {
+  return [this, state, commit = policy_.prepareState(state)] {
+    commit();
+    if (log_)
+      log_->add({{"op", "restore"}, {"state", state}});
+  };
 }
 
 } // namespace segue::inline runtime

@@ -35,7 +35,7 @@ public:
   void refuse(size_t unit, int64_t step);
   void postpone(size_t unit, int64_t step);
   void abortStep(int64_t step);
-  void restoreState(const Json &state);
+  std::function<void()> prepareState(const Json &state);
   void flush() {
     if (log_)
       log_->flush();

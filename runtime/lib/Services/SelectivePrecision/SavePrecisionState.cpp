@@ -53,7 +53,9 @@ Json SelectivePrecision::saveState() const {
           {"silent_units", now_->silent}};
 }
 
-void SelectivePrecision::restoreState(const Json &saved) {
+void SelectivePrecision::restoreState(const Json &saved) { prepareState(saved)(); }
+
+std::function<void()> SelectivePrecision::prepareState(const Json &saved) {
   State state = *now_;
   try {
     if (saved.at("version") != 1)
@@ -94,8 +96,10 @@ void SelectivePrecision::restoreState(const Json &saved) {
   } catch (const Json::exception &error) {
     throw Error(ErrorCode::FileCorrupt, std::string("selective precision: bad state: ") + error.what());
   }
-  *now_ = state;
-  *before_ = std::move(state);
+  return [this, now = std::make_shared<State>(state), before = std::make_shared<State>(state)] {
+    std::swap(*now_, *now);
+    std::swap(*before_, *before);
+  };
 }
 
 } // namespace segue::inline runtime

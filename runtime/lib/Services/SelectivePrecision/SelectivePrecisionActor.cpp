@@ -320,17 +320,17 @@ std::string SelectivePrecisionActor::saveState() const {
   return policy_ ? policy_->policy().saveState().dump() : std::string();
 }
 
-void SelectivePrecisionActor::restoreState(const std::string &text) {
-  if (text.empty()) {
-    warnOnce("the checkpoint has no state of Selective Precision: its decisions begin anew");
-    policy_->restoreState(initial_);
-    return;
-  }
+std::function<void()> SelectivePrecisionActor::prepareState(const std::string &text) {
+  if (text.empty())
+    return [this, commit = policy_->prepareState(initial_)] {
+      warnOnce("the checkpoint has no state of Selective Precision: its decisions begin anew");
+      commit();
+    };
   Json state;
   if (std::optional<JsonProblem> problem = readJson(text, state))
     throw Error(ErrorCode::FileCorrupt, "the checkpoint's state of Selective Precision is no JSON: " +
                                             problem->sentence + "; use another checkpoint");
-  policy_->restoreState(state);
+  return policy_->prepareState(state);
 }
 
 //===----------------------------------------------------------------------===//

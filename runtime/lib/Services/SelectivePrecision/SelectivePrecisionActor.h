@@ -45,7 +45,7 @@ public:
   void stepEnded(double loss) override;
   void lossOfAborted(double loss) override;
   std::string saveState() const override;
-  void restoreState(const std::string &text) override;
+  std::function<void()> prepareState(const std::string &text) override;
 
   void beginStep(int64_t step) override;
   void onPhase(Phase phase) override;

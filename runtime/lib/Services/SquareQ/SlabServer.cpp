@@ -36,7 +36,7 @@ SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAli
   return [file, aliases = std::move(aliases)](const DeviceRef &device, std::string_view name) {
     for (const std::string &alias : sourceNames(name, aliases))
       if (file->find(alias))
-        return file->tensor(device, alias);
+        return file->copyOf(device, alias);
     return Tensor();
   };
 }
@@ -168,7 +168,7 @@ Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Stor
 /// Where a layer that is damaged comes from; null if nowhere.
 Tensor SlabServer::original(std::string_view name) const {
   if (auto original = originals_.find(slab_->layer(name).canonicalName); original != originals_.end())
-    return original->second;
+    return original->second();
   return options_.fallback ? options_.fallback(device_, name) : Tensor();
 }
 
@@ -381,8 +381,8 @@ bool SlabServer::serveInto(std::string_view name, const Tensor &target, const Tr
   return true;
 }
 
-void SlabServer::setOriginal(std::string_view name, Tensor tensor) {
-  originals_[slab_->layer(name).canonicalName] = std::move(tensor);
+void SlabServer::setOriginal(std::string_view name, std::function<Tensor()> read) {
+  originals_[slab_->layer(name).canonicalName] = std::move(read);
 }
 
 SlabTelemetry SlabServer::takeTelemetry() {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "StoredFile.h"
+#include "../../FileMapping.h"
 #include "Digest.h"
 #include "segue/runtime/Error.h"
 #include <cerrno>
@@ -15,17 +16,9 @@
 
 namespace segue::inline runtime {
 
-StoredFile::StoredFile(const std::filesystem::path &path) : header_(SafetensorsFile::open(path)) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0 || ::fstat(descriptor_, &status_) != 0) {
-    int cause = errno;
-    if (descriptor_ >= 0)
-      ::close(descriptor_);
-    throw Error(ErrorCode::IoFailed, path.string() + ": cannot be opened: " + std::strerror(cause));
-  }
-}
+StoredFile::StoredFile(const std::filesystem::path &path) : header_(SafetensorsFile::open(path)) {}
 
-StoredFile::~StoredFile() { ::close(descriptor_); }
+const struct stat &StoredFile::status() const { return header_.mapping().status(); }
 
 void StoredFile::read(const SafetensorsEntry &entry, uint64_t from, std::span<std::byte> bytes) const {
   if (!rangeFits(from, bytes.size(), entry.bytes))
@@ -33,7 +26,7 @@ void StoredFile::read(const SafetensorsEntry &entry, uint64_t from, std::span<st
                                                 std::to_string(entry.bytes) + " bytes; a read passes its end");
   uint64_t offset = entry.offset + from;
   while (!bytes.empty()) {
-    ssize_t count = ::pread(descriptor_, bytes.data(), bytes.size(), off_t(offset));
+    ssize_t count = ::pread(header_.mapping().descriptor(), bytes.data(), bytes.size(), off_t(offset));
     if (count < 0 && errno == EINTR)
       continue;
     if (count < 0)
@@ -55,14 +48,15 @@ void StoredFile::checkUnchanged() const {
     if (differs)
       changed += (changed.empty() ? "" : ", ") + std::string(what);
   };
-  struct stat status;
-  if (::stat(header_.path().c_str(), &status) != 0) {
+  const struct stat &opened = status();
+  struct stat now;
+  if (::stat(header_.path().c_str(), &now) != 0) {
     changed = std::string("is gone (") + std::strerror(errno) + ")";
   } else {
-    note(status.st_size != status_.st_size, "size");
-    note(status.st_mtim.tv_sec != status_.st_mtim.tv_sec || status.st_mtim.tv_nsec != status_.st_mtim.tv_nsec,
+    note(now.st_size != opened.st_size, "size");
+    note(now.st_mtim.tv_sec != opened.st_mtim.tv_sec || now.st_mtim.tv_nsec != opened.st_mtim.tv_nsec,
          "modification time");
-    note(status.st_ino != status_.st_ino || status.st_dev != status_.st_dev, "inode");
+    note(now.st_ino != opened.st_ino || now.st_dev != opened.st_dev, "inode");
     if (changed.empty())
       return;
     changed = "another " + changed + " than when it was opened";
@@ -74,8 +68,8 @@ void StoredFile::checkUnchanged() const {
 std::string StoredFile::sha256(const std::atomic<bool> &stop) const {
   Sha256 digest;
   std::vector<std::byte> piece(size_t(1) << 20);
-  for (off_t from = 0; from < status_.st_size && !stop;) {
-    ssize_t count = ::pread(descriptor_, piece.data(), piece.size(), from);
+  for (off_t from = 0; from < status().st_size && !stop;) {
+    ssize_t count = ::pread(header_.mapping().descriptor(), piece.data(), piece.size(), from);
     if (count < 0 && errno == EINTR)
       continue;
     if (count <= 0) {
@@ -90,7 +84,7 @@ std::string StoredFile::sha256(const std::atomic<bool> &stop) const {
 }
 
 void StoredFile::readAhead(const SafetensorsEntry &entry) const {
-  ::posix_fadvise(descriptor_, off_t(entry.offset), off_t(entry.bytes), POSIX_FADV_WILLNEED);
+  ::posix_fadvise(header_.mapping().descriptor(), off_t(entry.offset), off_t(entry.bytes), POSIX_FADV_WILLNEED);
 }
 
 } // namespace segue::inline runtime

@@ -25,7 +25,6 @@ class StoredFile {
 public:
   /// Throws what SafetensorsFile::open throws.
   explicit StoredFile(const std::filesystem::path &path);
-  ~StoredFile();
   StoredFile(const StoredFile &) = delete;
   StoredFile &operator=(const StoredFile &) = delete;
 
@@ -41,7 +40,7 @@ public:
   void checkUnchanged() const;
 
   /// As the file was when it was opened.
-  const struct stat &status() const { return status_; }
+  const struct stat &status() const;
 
   /// The SHA-256 of the whole file; gives up, with a text that is no hash,
   /// once `stop` is true.
@@ -52,8 +51,6 @@ public:
 
 private:
   SafetensorsFile header_;
-  int descriptor_ = -1;
-  struct stat status_ = {};
 };
 
 } // namespace segue::inline runtime

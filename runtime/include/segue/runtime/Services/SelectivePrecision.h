@@ -30,6 +30,7 @@
 
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include <deque>
+#include <functional>
 #include <optional>
 
 namespace segue::inline runtime {
@@ -121,8 +122,11 @@ public:
 
   /// All of it: a run that restores it decides as if never interrupted.
   Json saveState() const;
-  /// Throws FileCorrupt; nothing has changed then.
+  /// Throws FileCorrupt, VersionUnsupported; nothing has changed then.
   void restoreState(const Json &state);
+  /// The same in two parts: checks the state, and returns what puts it in force
+  /// and throws nothing.
+  std::function<void()> prepareState(const Json &state);
 
 private:
   struct Unit;

@@ -23,6 +23,7 @@
 #include "segue/runtime/Services/WeightMatching.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <filesystem>
+#include <functional>
 
 namespace segue::inline runtime {
 
@@ -67,9 +68,9 @@ public:
   /// Queues the weight over the whole of `target`, a slot of the caller; false
   /// if the gate denied it. Throws as copyDequantized, and DeviceOom.
   virtual bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {}) = 0;
-  /// The weight before it was quantised, in the host's memory: serves where the
-  /// slab's bytes are damaged.
-  virtual void setOriginal(std::string_view name, Tensor tensor) = 0;
+  /// What reads the weight before it was quantised into the host's memory: serves
+  /// where the slab's bytes are damaged. What it throws, the use throws.
+  virtual void setOriginal(std::string_view name, std::function<Tensor()> read) = 0;
   /// Takes `bytes` of memory, or what there is, for weights that are read before
   /// they are asked for; page-locked as far as `reserve`, if given, allows it, else
   /// a little that is not. Once; later calls do nothing.

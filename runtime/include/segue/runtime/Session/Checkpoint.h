@@ -30,6 +30,10 @@ struct Checkpoint {
   int64_t seed = 0;
   /// What Selective Precision remembers, as JSON; empty without it.
   std::string precision;
+  /// Throws SourceChanged if the file that the tensors lie in was changed since it
+  /// was opened; empty: they lie in memory. Session::restore asks it when it has
+  /// copied them.
+  std::function<void()> checkSource;
 };
 
 /// Writes atomically and durably; see OutputFile. Reads each tensor twice, for its
@@ -41,7 +45,7 @@ void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpo
 /// of the metadata that is not as it was written. Checkpoints of version 1 have no
 /// hashes: `warn`, if it is given, gets a sentence about it. Throws IoFailed,
 /// FileCorrupt, VersionUnsupported, and InvalidArgument for a safetensors file that
-/// is not a checkpoint of ours.
+/// is not a checkpoint of ours; SourceChanged.
 Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
                           const std::function<void(const std::string &)> &warn = {});
 

@@ -14,9 +14,9 @@
 //   for (const SafetensorsEntry &entry : file.entries())
 //     session.setParameter(entry.name, file.tensor(device, entry.name));
 //
-// A file is mapped, not read: it must not be changed in place while a tensor
-// of it lives (replace it by rename, as saveSafetensors does). Any thread may
-// read.
+// A file is mapped, not read: replace it by rename, as saveSafetensors does,
+// while a tensor of it lives. One that is changed in place ends nothing, but what
+// was read of it is known by checkUnchanged() alone. Any thread may read.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,6 +29,8 @@
 namespace segue::inline runtime {
 
 using Metadata = std::map<std::string, std::string, std::less<>>;
+
+class FileMapping;
 
 struct SafetensorsEntry {
   std::string name;
@@ -59,12 +61,24 @@ public:
   /// NameUnknown with the nearest name, Unsupported for an element type that
   /// Segue lacks.
   Tensor tensor(const DeviceRef &device, std::string_view name) const;
+  /// The same in memory of its own. Throws SourceChanged, too.
+  Tensor copyOf(const DeviceRef &device, std::string_view name) const;
+
+  /// To be called when tensors or bytes were read: throws SourceChanged if the
+  /// file was cut or written to since it was opened, so that what was read may be
+  /// of the one or of the other, or zeros. One that was replaced by a rename is
+  /// read as it was.
+  void checkUnchanged() const;
+  /// To be called before they are read by who must notice every write: blocks for
+  /// some milliseconds if the file has just been written, until a write gives it
+  /// another time. Throws SourceChanged.
+  void settle() const;
 
   /// The stored bytes of an entry of this file, whatever their type and
   /// alignment, in the mapped file: valid while it, or a tensor of it, lives.
-  std::span<const std::byte> bytes(const SafetensorsEntry &entry) const {
-    return {mapping_.get() + entry.offset, entry.bytes};
-  }
+  std::span<const std::byte> bytes(const SafetensorsEntry &entry) const;
+  /// The file that is mapped.
+  const FileMapping &mapping() const { return *mapping_; }
 
 private:
   SafetensorsFile() = default;
@@ -72,7 +86,7 @@ private:
   std::filesystem::path path_;
   Metadata metadata_;
   std::vector<SafetensorsEntry> entries_;
-  std::shared_ptr<const std::byte> mapping_;
+  std::shared_ptr<const FileMapping> mapping_;
 };
 
 /// All tensors of a file; throws what open and tensor throw.

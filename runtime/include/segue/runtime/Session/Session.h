@@ -233,8 +233,11 @@ public:
   /// Parameters, states, step and seed; tensors are not copied.
   Checkpoint checkpoint() const;
   /// Takes all of that back by copying; steps after it give the same losses to
-  /// the bit. Everything is checked before anything changes. Drops waiting
-  /// gradients. Throws MissingWeight, NameUnknown, LayoutMismatch.
+  /// the bit. Drops waiting gradients. Throws MissingWeight, NameUnknown,
+  /// LayoutMismatch, FileCorrupt, and the error of a copy. All or nothing: what is
+  /// written over is kept on the host until the last copy has arrived, and put
+  /// back if one fails. Only where the host has no memory for that, or the link
+  /// stays cut, a failed copy leaves the state torn (StateTorn).
   void restore(const Checkpoint &checkpoint);
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)).

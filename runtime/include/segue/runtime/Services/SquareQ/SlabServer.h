@@ -101,7 +101,7 @@ public:
   /// gate denied it.
   bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {}) override;
   /// Before the fallback of the options.
-  void setOriginal(std::string_view name, Tensor tensor) override;
+  void setOriginal(std::string_view name, std::function<Tensor()> read) override;
 
   void takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve) override;
   void blockServed() override { ++telemetry_.blocksServed; }
@@ -144,7 +144,7 @@ private:
   DeviceRef device_;
   std::shared_ptr<const Slab> slab_;
   SlabServerOptions options_;
-  std::map<std::string, Tensor, std::less<>> originals_;
+  std::map<std::string, std::function<Tensor()>, std::less<>> originals_;
   /// Layers that come from elsewhere from now on.
   std::set<std::string, std::less<>> damaged_;
   SlabTelemetry telemetry_;

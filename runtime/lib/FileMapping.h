@@ -1,0 +1,61 @@
+//===- FileMapping.h - a file that is read where it lies --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_FILEMAPPING_H
+#define SEGUE_RUNTIME_LIB_FILEMAPPING_H
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <sys/stat.h>
+
+namespace segue::inline runtime {
+
+/// A mapped file: pages are read when they are touched, and cost no memory that
+/// the system could not take back. Whoever cuts the file short while it is mapped
+/// takes pages away: the first FileMapping installs a handler of SIGBUS that puts
+/// zeros in their place, and hands every other fault to the handler before it.
+/// So bytes that were read count only if checkUnchanged() throws nothing after.
+/// Any thread.
+class FileMapping {
+public:
+  /// Maps a regular file. Throws IoFailed.
+  explicit FileMapping(std::filesystem::path path);
+  ~FileMapping();
+  FileMapping(const FileMapping &) = delete;
+  FileMapping &operator=(const FileMapping &) = delete;
+
+  const std::filesystem::path &path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_t(status_.st_size)}; }
+  /// Of the file that is mapped, whatever its path leads to by now.
+  int descriptor() const { return descriptor_; }
+  /// As it was when it was mapped.
+  const struct stat &status() const { return status_; }
+
+  /// Times of files are those of a clock that ticks every few milliseconds: of a
+  /// file that was written to in this tick, blocks until the next, so that a write
+  /// from here on has another time. Throws what checkUnchanged throws.
+  void settle() const;
+
+  /// Throws SourceChanged if the file that is mapped has another size or time of
+  /// modification than then. One that was replaced by another, as by a rename, is
+  /// what it was.
+  void checkUnchanged() const;
+
+private:
+  struct Watch;
+
+  std::filesystem::path path_;
+  struct stat status_ = {};
+  int descriptor_ = -1;
+  const std::byte *data_ = nullptr;
+  Watch *watch_ = nullptr;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_FILEMAPPING_H

@@ -1,0 +1,131 @@
+//===- KeptValues.cpp - what a load writes over, as it was ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "KeptValues.h"
+#include "SessionState.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cstring>
+#include <utility>
+
+namespace segue::inline runtime {
+
+KeptValues::KeptValues(const DeviceRef &device, std::span<const Tensor> values) {
+  try {
+    for (const Tensor &value : values) {
+      TensorDesc desc = value.desc();
+      desc.layout.space = Space::Host;
+      kept_.push_back({copyTo(device, value, desc), value});
+    }
+    for (const Kept &each : kept_)
+      wait(each.copy);
+    isWhole_ = true;
+  } catch (const Error &error) {
+    kept_.clear();
+    if (error.code() != ErrorCode::DeviceOom)
+      throw;
+  }
+}
+
+bool KeptValues::putBack() const {
+  if (!isWhole_)
+    return false;
+  try {
+    for (const Kept &each : kept_)
+      copyInto(each.copy, each.value);
+    for (const Kept &each : kept_)
+      wait(each.value);
+  } catch (const Error &) {
+    return false;
+  }
+  return true;
+}
+
+KeptValues Session::State::keep(std::span<const Tensor> values) {
+  if (values.empty() || !torn.empty() || hasLostState())
+    return {};
+  try {
+    flush(); // the values that a step left on the device
+  } catch (const Error &) {
+    return {}; // they are lost: nothing whole is written over
+  }
+  return KeptValues(device, values);
+}
+
+/// The bytes that a frozen parameter has already are read where they lie.
+static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
+  if (!a.device()->hasBytes())
+    return true;
+  Tensor x = toHost(a), y = toHost(b);
+  return std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
+}
+
+void Session::State::assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files,
+                               const TensorMap &states, const std::function<void()> &checkSources) {
+  std::vector<Tensor> fresh(values.size()), from, into;
+  auto livesInFile = [&](size_t slot) { return !files.empty() && !files[slot].path.empty(); };
+  for (size_t slot = 0; slot < values.size(); ++slot) {
+    const Tensor &source = sources[slot];
+    if (livesInFile(slot)) {
+      fresh[slot] = source;
+    } else if (!source || (streamed->isInSlab(slot)
+                               ? haveEqualBytes(source, streamed->dequantized(device, slot))
+                               : streamed->isBacked(slot) && haveEqualBytes(source, values[slot]))) {
+      continue; // it stays
+    } else if (!values[slot] || !values[slot].storage()->isWritable()) {
+      fresh[slot] = placed(slot, source);
+    } else {
+      from.push_back(source);
+      into.push_back(values[slot]);
+    }
+  }
+  for (const auto &[key, state] : states) {
+    from.push_back(state);
+    into.push_back(optimizerState.find(key)->second);
+  }
+  for (const Tensor &value : fresh)
+    if (value)
+      wait(value);
+  KeptValues kept = keep(into);
+  // Nothing has changed so far.
+  auto giveSourcesBack = [&] {
+    for (const Tensor &source : sources)
+      if (source)
+        giveBack(source);
+  };
+  std::string before = std::exchange(torn, loadTorn);
+  try {
+    streamed->replacedAll();
+    if (residents && !states.empty())
+      residents->dropCopies(); // of the state before
+    for (size_t i = 0; i < into.size(); ++i)
+      copyInto(from[i], into[i]);
+    giveSourcesBack();
+    for (const Tensor &value : into)
+      wait(value);
+    checkSources();
+  } catch (...) {
+    giveSourcesBack();
+    if (kept.putBack())
+      torn = std::move(before);
+    throw;
+  }
+  // Nothing fails from here on.
+  for (size_t slot = 0; slot < values.size(); ++slot) {
+    if (!fresh[slot])
+      continue;
+    values[slot] = std::move(fresh[slot]);
+    if (livesInFile(slot))
+      streamed->setFile(slot, files[slot].path, files[slot].name);
+    else
+      streamed->replaced(slot);
+  }
+  torn = std::move(before);
+}
+
+} // namespace segue::inline runtime
