@@ -167,7 +167,7 @@ TEST_P(StreamedSessionTest, FrozenParametersStayInTheFile) {
   EXPECT_TRUE(session.parameter("w1").storage()->isWritable());
   for (int step = 0; step < 3; ++step)
     EXPECT_EQ(lossOf(session, step), lossOf(resident, step));
-  EXPECT_GT(session.services()->weightRecord()["file_read_ms"].get<double>() + 1, 0);
+  EXPECT_GT(session.services()->weightRecord()["file_read_ms"].get<double>(), 0) << "read from the file in each step";
   for (const ParameterInfo &info : session.parameters())
     EXPECT_EQ(values(session.parameter(info.key)), values(resident.parameter(info.key))) << info.key;
   // A checkpoint has them too, and they stay where they are when it comes back.

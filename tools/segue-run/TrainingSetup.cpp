@@ -12,6 +12,7 @@
 #include "segue/runtime/Plan/StepTwin.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include <algorithm>
 #include <cstdio>
 
 namespace segue::tool {
@@ -26,13 +27,21 @@ static Session makeSession(const DeviceRef &device, const TrainOptions &options,
   return Session(device, std::move(modules), std::move(session));
 }
 
+/// A file of another model may have any number of them.
+static void warnOfUnused(const std::vector<std::string> &unused, const std::string &file) {
+  constexpr size_t most = 5;
+  for (size_t i = 0; i < std::min(most, unused.size()); ++i)
+    std::fprintf(stderr, "segue-run: %s: no module has a parameter \"%s\"\n", file.c_str(), unused[i].c_str());
+  if (unused.size() > most)
+    std::fprintf(stderr, "segue-run: %s: nor one of the names of %zu other tensors\n", file.c_str(),
+                 unused.size() - most);
+}
+
 static void setValues(Session &session, const TrainOptions &options) {
   if (!session.device()->hasBytes())
     session.allocateParameters();
   if (!options.weights.empty())
-    for (const std::string &unused : session.loadWeights(options.weights))
-      std::fprintf(stderr, "segue-run: %s: no module has a parameter \"%s\"\n", options.weights.c_str(),
-                   unused.c_str());
+    warnOfUnused(session.loadWeights(options.weights), options.weights);
   for (const std::string &argument : options.parameters) {
     NamedText named = splitName(argument);
     session.setParameter(named.name, parseTensor(session.device(), named.text));

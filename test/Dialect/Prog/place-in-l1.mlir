@@ -1,5 +1,7 @@
 // RUN: segue-opt %s --pass-pipeline='builtin.module(prog.program(prog-place-in-l1{l1-bytes=128},prog-plan-memory))' | FileCheck %s
 // RUN: segue-opt %s --pass-pipeline='builtin.module(prog.program(prog-place-in-l1,prog-plan-memory))' | FileCheck %s --check-prefix=NONE
+// RUN: not segue-opt %s --pass-pipeline='builtin.module(prog.program(prog-place-in-l1{l1-bytes=-1}))' 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// NEGATIVE: for the --l1-bytes option: '-1' value invalid
 
 // %a and %b are never needed together and share 64 bytes; %d, which is touched
 // once, waits for long and is worth less than %c; %e is larger than all of L1.

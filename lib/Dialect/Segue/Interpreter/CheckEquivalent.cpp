@@ -7,6 +7,7 @@
 
 #include "Evaluators.h"
 #include "segue/Dialect/Segue/Interpreter/Passes.h"
+#include <cmath>
 
 namespace segue {
 #define GEN_PASS_DEF_CHECKEQUIVALENT
@@ -43,7 +44,22 @@ struct CheckEquivalent : segue::impl::CheckEquivalentBase<CheckEquivalent> {
     return success();
   }
 
+  /// Values that would pass whatever the functions give, or nothing, or never end.
+  LogicalResult checkOptions() {
+    constexpr unsigned mostTrials = 1'000'000;
+    if (trials < 1 || trials > mostTrials)
+      return getOperation().emitError() << "`segue-check-equivalent` was given trials = " << unsigned(trials)
+                                        << "; it must be from 1 to " << mostTrials;
+    for (auto [option, value] : {std::pair<StringRef, double>("atol", atol), {"rtol", rtol}})
+      if (!(value >= 0) || !std::isfinite(value))
+        return getOperation().emitError() << "`segue-check-equivalent` was given " << option << " = " << value
+                                          << "; it must be 0 or more, and finite";
+    return success();
+  }
+
   void runOnOperation() override {
+    if (failed(checkOptions()))
+      return signalPassFailure();
     func::FuncOp first = find(a), second = find(b);
     if (!first || !second)
       return signalPassFailure();

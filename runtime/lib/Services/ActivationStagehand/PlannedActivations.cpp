@@ -54,9 +54,11 @@ void PlannedActivations::fetchReturns() {
     if (uint32_t resident = plan_.residentOf[gap]; resident != noIndex) {
       if (auto home = plan_.homes[resident])
         residents_.fetch(*home);
-    } else if (auto found = away_.find(gap); found != away_.end() && !found->second.device) {
-      found->second.device = fetch(gap, found->second);
-      ++counts_.fetchedAhead;
+    } else if (auto host = hostOfGap_.find(gap); host != hostOfGap_.end()) {
+      if (auto found = away_.find(host->second); found != away_.end() && !found->second.device) {
+        found->second.device = fetch(found->second);
+        ++counts_.fetchedAhead;
+      }
     }
   }
 }
@@ -79,7 +81,7 @@ void PlannedActivations::onPhase(Phase phase) {
 
 void PlannedActivations::forget() {
   away_.clear();
-  gapOfHost_.clear();
+  hostOfGap_.clear();
   cursor_.reset();
   inStep_ = isOptimizing_ = fetchesLater_ = false;
   // Gradients of a step that was given up.
@@ -94,9 +96,9 @@ void PlannedActivations::forget() {
 // Saved tensors
 //===----------------------------------------------------------------------===//
 
-Tensor PlannedActivations::fetch(uint32_t gap, Away &away) {
+Tensor PlannedActivations::fetch(Away &away) {
   if (!away.left.expired())
-    heldElsewhere_.push_back(gap);
+    heldElsewhere_.push_back(away.gap);
   TransferOptions options;
   options.owner = away.owner;
   options.checksum = away.checksum;
@@ -118,8 +120,9 @@ void PlannedActivations::onSave(const Program &program, uint32_t output, Tensor 
                                               .value = value.name,
                                               .role = std::string(name(value.role)),
                                               .location = value.location});
-    away_[gap] = {host, Tensor(), saved.sharedDesc(), saved.storage(), checksum, owner};
-    gapOfHost_[host.storage()->id()] = gap;
+    uint64_t id = host.storage()->id();
+    away_[id] = {gap, host, Tensor(), saved.sharedDesc(), saved.storage(), checksum, owner};
+    hostOfGap_[gap] = id;
     saved = std::move(host);
   }
   fetchesLater_ = true;
@@ -127,17 +130,16 @@ void PlannedActivations::onSave(const Program &program, uint32_t output, Tensor 
 
 void PlannedActivations::onRestore(const Program &program, uint32_t input, Tensor &saved) {
   next(StepEvent::Kind::Restore, program.inputs()[input].name);
-  auto gap = gapOfHost_.find(saved.storage()->id());
-  if (gap == gapOfHost_.end())
+  auto found = away_.find(saved.storage()->id());
+  if (found == away_.end())
     return;
-  auto found = away_.find(gap->second);
-  if (!found->second.device) {
-    found->second.device = fetch(gap->second, found->second);
+  Away &away = found->second;
+  if (!away.device) {
+    away.device = fetch(away);
     ++counts_.fetchedLate;
   }
-  saved = std::move(found->second.device);
+  saved = std::move(away.device);
   away_.erase(found);
-  gapOfHost_.erase(gap);
 }
 
 //===----------------------------------------------------------------------===//

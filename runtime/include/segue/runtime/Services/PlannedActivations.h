@@ -91,6 +91,7 @@ public:
 private:
   /// A tensor that is away, or on its way back.
   struct Away {
+    uint32_t gap = 0;
     Tensor host, device;
     std::shared_ptr<const TensorDesc> there;
     std::weak_ptr<Storage> left;
@@ -120,7 +121,7 @@ private:
     advance(kind, label);
     fetchReturns();
   }
-  Tensor fetch(uint32_t gap, Away &away);
+  Tensor fetch(Away &away);
   std::optional<uint32_t> residentAt(uint32_t index) const;
   /// Whether it lives on the host and comes by the plan.
   bool brings(const Program &program, uint32_t input, const Tensor &value) const;
@@ -138,9 +139,9 @@ private:
   /// Of the program that runs, by input.
   std::map<uint32_t, ResidentTensors::Id> brought_;
   PlanFollower::Decisions now_;
-  /// By gap; and the gap by the id of the storage on the host.
-  std::map<uint32_t, Away> away_;
-  std::map<uint64_t, uint32_t> gapOfHost_;
+  /// By the id of the storage on the host; and that by gap, of what has come back too.
+  std::map<uint64_t, Away> away_;
+  std::map<uint32_t, uint64_t> hostOfGap_;
   std::vector<uint32_t> heldElsewhere_;
   Counts counts_;
 };
