@@ -318,6 +318,10 @@ std::optional<TestFile> readTables(std::span<const std::byte> file) {
     return std::nullopt;
   TestFile result;
   GetSizePrefixedBinary(data)->UnPackTo(&result.root);
+  for (const auto &program : result.root.programs)
+    for (const auto &command : program->commands)
+      if (!command->body.value)
+        return std::nullopt; // of a kind that does not exist: it could not be written again
   for (const auto &segment : result.root.segments) {
     if (segment->offset > file.size() || segment->length > file.size() - segment->offset)
       return std::nullopt;

@@ -70,10 +70,10 @@ static void mendTables(Bytes &file, size_t bodyBytes, uint64_t flatBufferBytes) 
 static Bytes mended(const uint8_t *data, size_t size) {
   // Aligned as a mapped file is.
   Bytes file(size);
-  std::memcpy(file.data(), data, size);
   Trailer trailer;
   if (size < sizeof trailer)
-    return file;
+    return file; // nothing of it is read
+  std::memcpy(file.data(), data, size);
   size_t bodyBytes = size - sizeof trailer;
   std::memcpy(&trailer, file.data() + bodyBytes, sizeof trailer);
   mendTables(file, bodyBytes, trailer.flatBufferBytes);
@@ -221,6 +221,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t mos
       data[random() % size] ^= uint8_t(1 << random() % 8);
     return size;
   }
+  if (size == 0)
+    return 0;
   Bytes aligned(size);
   std::memcpy(aligned.data(), data, size);
   std::optional<TestFile> file = test::readTables(aligned);

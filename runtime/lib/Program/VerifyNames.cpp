@@ -254,9 +254,12 @@ private:
 
   void verifyGradNorm(const schema::Program &gradNorm) const {
     verifyWeights(gradNorm);
-    for (uint32_t i = 0; i < countOf(gradNorm.inputs()); ++i)
-      if (const schema::Value &value = *gradNorm.inputs()->Get(i); value.role() == schema::Role::gradient)
+    for (uint32_t i = 0; i < countOf(gradNorm.inputs()); ++i) {
+      const schema::Value &value = *gradNorm.inputs()->Get(i);
+      check(value.role() != schema::Role::state, gradNorm, "input", value, "a norm of gradients reads no states");
+      if (value.role() == schema::Role::gradient)
         verifyGradientInput(gradNorm, value);
+    }
     const schema::Value *square = countOf(gradNorm.outputs()) ? gradNorm.outputs()->Get(0) : nullptr;
     if (!square || countOf(square->desc()->shape()) || !isFloat(ElementType(square->desc()->element())))
       throw Error(ErrorCode::FileCorrupt, file_ + ": program \"grad_norm\": its first output is no float scalar");

@@ -116,6 +116,8 @@ static const NameRule nameRules[] = {
      "output \"u.v\" (role gradient): an optimizer gives parameters and states alone"},
     {"norm of no parameter", [](TestFile &f) { in(f, "grad_norm", "grad.v").of = "q"; },
      "program \"grad_norm\", input \"grad.v\" (role gradient): forward has no input \"q\" of role parameter"},
+    {"norm of a state", [](TestFile &f) { in(f, "grad_norm", "grad.v").role = schema::Role::state; },
+     "program \"grad_norm\", input \"grad.v\" (role state): a norm of gradients reads no states"},
     {"norm that is no scalar",
      [](TestFile &f) { out(f, "grad_norm", "grad_norm_sq").desc->shape = {1}; },
      "program \"grad_norm\": its first output is no float scalar"},
