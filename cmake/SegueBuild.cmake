@@ -37,6 +37,10 @@ if(SEGUE_SANITIZE)
   # GCC gives false alarms on instrumented code: there, warnings stay warnings.
   add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer -g1 -Wno-error)
   add_link_options(-fsanitize=${sanitizers})
+  if(sanitizers MATCHES "undefined")
+    # Undefined behaviour ends the program: a fuzz target keeps the input then, a test fails.
+    add_compile_options(-fno-sanitize-recover=all)
+  endif()
 endif()
 if(SEGUE_BUILD_FUZZERS AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # Coverage, which steers libFuzzer.

@@ -5,7 +5,7 @@
 
 lit runs the IR and tool tests, tools/unit.py the C++ ones, pytest the Python ones;
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
-fuzzing under the address sanitizer (tools/sanitized.py). These two are mostly
+fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py). These two are mostly
 compilation, so they run beside the Python tests, which leave a processor half
 idle; what they say is shown when they end.
 Each suite writes a JUnit file into <build>/check/, which the summary is read

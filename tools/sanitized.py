@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the runtime under sanitizers and runs what belongs there.
 
-    tools/sanitized.py fuzz [--seconds 15]     fuzz targets, under the address sanitizer
+    tools/sanitized.py fuzz [--seconds 15]     fuzz targets, address and undefined behaviour
     tools/sanitized.py threads [--whole]       stitching tests, under the thread sanitizer
     tools/sanitized.py address                 all tests of the runtime, address and undefined behaviour
 
