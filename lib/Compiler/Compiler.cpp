@@ -148,7 +148,8 @@ public:
     if (options.emit == Emit::Segue)
       return print(module);
 
-    if (failed(runPasses("kernels", [](PassManager &pm) { return buildKernelPipeline(pm), success(); })))
+    OpenLayouts open{options.chooseLayouts, options.explainLayouts};
+    if (failed(runPasses("kernels", [&](PassManager &pm) { return buildKernelPipeline(pm, open), success(); })))
       return failure();
     CPUTargetOptions target{options.v3, options.v4, std::max(1u, options.threads)};
     auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
@@ -160,7 +161,7 @@ public:
       return kernels ? kernelsToAssembly(kernels, target) : std::string();
 
     if (failed(runPasses("programs",
-                         [&](PassManager &pm) { return buildProgramPipeline(pm, options.l1Bytes), success(); })))
+                         [&](PassManager &pm) { return buildProgramPipeline(pm, options.l1Bytes, open), success(); })))
       return failure();
     {
       TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();

@@ -84,16 +84,17 @@ void segue::buildFusionPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
 }
 
-void segue::buildKernelPipeline(OpPassManager &pm) {
+void segue::buildKernelPipeline(OpPassManager &pm, OpenLayouts layouts) {
   buildFusionPipeline(pm);
   pm.addPass(createSegueOutlineKernels());
   pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
-  pm.addPass(createSegueChooseLayouts());
+  if (layouts.choose)
+    pm.addPass(createSegueChooseLayouts({.explain = layouts.explain}));
   pm.addPass(createSegueRecomputePrograms());
 }
 
-void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes) {
-  pm.addPass(createSegueToProg());
+void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes, OpenLayouts layouts) {
+  pm.addPass(createSegueToProg({.chooseOrders = layouts.choose, .explain = layouts.explain}));
   if (l1Bytes)
     pm.addNestedPass<prog::ProgramOp>(prog::createProgPlaceInL1({.l1Bytes = l1Bytes}));
   pm.addNestedPass<prog::ProgramOp>(prog::createProgPlanMemory());
@@ -135,7 +136,7 @@ void segue::registerSeguePipelines() {
                                             buildLayoutPipeline(pm, options.hints, options.frozenStorage);
                                           });
   PassPipelineRegistration<>("segue-kernel-pipeline", "Expand composite ops and move them into kernels",
-                             buildKernelPipeline);
+                             [](OpPassManager &pm) { buildKernelPipeline(pm); });
   PassPipelineRegistration<>("segue-program-pipeline", "Make programs, plan their memory, list alternatives",
                              [](OpPassManager &pm) { buildProgramPipeline(pm); });
 }

@@ -89,6 +89,12 @@ struct Flags {
   cl::opt<uint64_t> l1Bytes{"l1-bytes",
                             cl::desc("Bytes of device_l1 that a program may take for temporaries; default: 0"),
                             cl::value_desc("bytes"), cl::init(0), cl::cat(category)};
+  cl::opt<bool> chooseLayouts{"choose-layouts",
+                              cl::desc("Choose the layouts that the source leaves open by what they cost; default: true. "
+                                       "With =false they are dense rows"),
+                              cl::init(true), cl::cat(category)};
+  cl::opt<bool> explainLayouts{"explain-layouts", cl::desc("Say what is chosen for each, and what it costs"),
+                               cl::cat(category)};
   cl::opt<bool> verifyValues{"verify-values",
                              cl::desc("Call every kernel and compare with the reference interpreter before anything is "
                                       "written; names the first that differs"),
@@ -118,6 +124,8 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
     return failure();
   }
   options.l1Bytes = flags.l1Bytes;
+  options.chooseLayouts = flags.chooseLayouts;
+  options.explainLayouts = flags.explainLayouts;
   options.threads = flags.threads;
   options.emit = flags.emit;
   if (!flags.targets.empty())

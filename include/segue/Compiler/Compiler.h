@@ -70,6 +70,11 @@ struct CompileOptions {
   /// Bytes of device_l1 that a program may take for temporaries; 0: none. It runs
   /// on devices without L1, too.
   uint64_t l1Bytes = 0;
+  /// Layouts that the source leaves open are chosen by cost, between programs and
+  /// inside of them; else they are dense rows. Values are the same.
+  bool chooseLayouts = true;
+  /// Each choice is a remark, with what it costs.
+  bool explainLayouts = false;
   /// Instruction sets that kernels are compiled for.
   bool v3 = true;
   bool v4 = true;

@@ -27,20 +27,26 @@ void buildBlockPipeline(mlir::OpPassManager &pm, bool blockPrograms);
 llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringRef optimizer, std::string &error,
                                           StatisticsPer statistics = StatisticsPer::Nothing);
 
-/// Decides the layouts of inputs and outputs, by `stitchHints` unless empty;
-/// stores frozen weights as `frozenStorage` says, unless empty.
+/// Gives inputs and outputs the layouts that are asked for, by `stitchHints` unless
+/// empty; stores frozen weights as `frozenStorage` says, unless empty.
 void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints, llvm::StringRef frozenStorage);
 
 /// Expands composite ops and joins all but library calls in `segue.fused`: the
 /// last form that the reference interpreter knows.
 void buildFusionPipeline(mlir::OpPassManager &pm);
 
-/// The same, and then moves what is joined into `@kernels`.
-void buildKernelPipeline(mlir::OpPassManager &pm);
+/// What becomes of layouts that nobody asked for, as in CompileOptions.
+struct OpenLayouts {
+  bool choose = true, explain = false;
+};
+
+/// The same, and then moves what is joined into `@kernels` and chooses the layouts
+/// between programs.
+void buildKernelPipeline(mlir::OpPassManager &pm, OpenLayouts layouts = {});
 
 /// Makes programs of what is left, plans their memory, and lists what layouts
 /// their inputs and outputs could have. Temporaries take `l1Bytes` of device_l1.
-void buildProgramPipeline(mlir::OpPassManager &pm, uint64_t l1Bytes = 0);
+void buildProgramPipeline(mlir::OpPassManager &pm, uint64_t l1Bytes = 0, OpenLayouts layouts = {});
 
 void registerSeguePipelines();
 

@@ -5,17 +5,21 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Walks the function backwards, so that all users of a value are decided
+// Results lie as they are declared. Then each temporary of a library call gets the
+// order of dimensions in which making and reading it moves the fewest bytes. Then
+// the function is walked backwards, so that all users of a value are decided
 // before it. A value that must lie in a given place (a result, an operand of a
-// concat or pad, a shape that no view can show) proposes that place to its
+// concat or pad, a view that is worth copying) proposes that place to its
 // producer, through transposes and reshapes. A producer that can write there
-// does; otherwise a copy is made when commands are emitted. Nothing here is
-// needed for correctness: without any proposal taken there are more copies.
+// does; otherwise a copy is made when commands are emitted. What is worth what is
+// for AccessCosts to say. Nothing here is needed for correctness: without any
+// proposal taken there are more copies.
 //
 //===----------------------------------------------------------------------===//
 
 #include "FunctionLowering.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
+#include "llvm/Support/InterleavedRange.h"
 
 using namespace mlir;
 using namespace segue;
@@ -38,6 +42,8 @@ void FunctionLowering::placeValues() {
     }
   }
   placeResults();
+  if (choosesOrders)
+    orderTemporaries();
   for (Operation &op : llvm::reverse(body.without_terminator()))
     placeOperandsOf(&op);
 }
@@ -88,7 +94,7 @@ void FunctionLowering::placeResults() {
     // too early for a place that lies over an input.
     auto result = cast<OpResult>(value);
     bool isShape = isViewOp(result.getOwner()) || isa<ConcatOp, PadOp, segue::ConstantOp>(result.getOwner());
-    bool fits = isShape ? aliasOf[i] < 0 : accepts(result, place);
+    bool fits = isShape ? aliasOf[i] < 0 : AccessCosts::writeDirect(result, place).has_value();
     if (windows.contains(value) || !fits || (aliasOf[i] >= 0 && !mayOverwrite(result, aliasOf[i]))) {
       lateResults.push_back(i);
       continue;
@@ -96,6 +102,32 @@ void FunctionLowering::placeResults() {
     windows[value] = place;
     owned.insert(value);
     ++counts.placed;
+  }
+}
+
+/// Where the commands that a library computes write what nobody else has placed.
+/// Kernels write dense rows alone.
+void FunctionLowering::orderTemporaries() {
+  AccessCosts byUse;
+  for (Operation &op : func.getBody().front().without_terminator()) {
+    if (!isa<DotGeneralOp, AttentionOp, AttentionGradOp>(op))
+      continue;
+    for (Value result : op.getResults()) {
+      if (windows.contains(result))
+        continue;
+      uint64_t saved = 0;
+      Window place = byUse.cheapestTemporary(result, saved);
+      if (!saved)
+        continue;
+      place.buffer = temporary(place.shape, place.element).buffer;
+      windows[result] = place;
+      ++counts.ordered;
+      counts.orderedBytes += saved;
+      if (explains)
+        mlir::emitRemark(op.getLoc()) << "@" << func.getName() << ": a temporary of " << typeOf(result)
+                                      << " lies in strides [" << llvm::interleaved(place.strides) << "], which moves "
+                                      << saved << " bytes less than dense rows";
+    }
   }
 }
 
@@ -108,36 +140,12 @@ void FunctionLowering::propose(Value value, const Window &place) {
   if (!value.hasOneUse() && !place.isDense())
     return;
   bool isShape = isa<TransposeOp, ReshapeOp, ConcatOp, PadOp>(producer);
-  if (!isShape && !accepts(cast<OpResult>(value), place))
+  if (!isShape && !AccessCosts::writeDirect(value, place))
     return;
   windows[value] = place;
   owned.insert(value);
   if (!isShape)
     ++counts.placed;
-}
-
-/// True if the op that makes `value` can write to `place`.
-bool FunctionLowering::accepts(OpResult value, const Window &place) {
-  Operation *producer = value.getOwner();
-  if (isa<LaunchOp>(producer))
-    return place.isDense();
-  if (isa<AttentionOp>(producer) && value.getResultNumber() == 1)
-    return place.isDense();
-  if (isa<AttentionOp, AttentionGradOp>(producer))
-    return place.hasUnitLastStride();
-  if (auto dot = dyn_cast<DotGeneralOp>(producer)) {
-    auto all = llvm::to_vector(llvm::seq<int64_t>(0, place.shape.size()));
-    size_t batch = dot.getLhsBatch().size(), rows = dot.getLhsFree().size();
-    ArrayRef<int64_t> dims(all);
-    std::optional<Collapsed> b = place.collapse(dims.take_front(batch));
-    std::optional<Collapsed> m = place.collapse(dims.slice(batch, rows));
-    std::optional<Collapsed> n = place.collapse(dims.drop_front(batch + rows));
-    if (!b || !m || !n)
-      return false;
-    bool mayTurn = !dot.getBias() && (m->stride == 1 || m->extent == 1);
-    return n->stride == 1 || n->extent == 1 || mayTurn;
-  }
-  return false;
 }
 
 /// The window that `value` will have if its root gets a dense one.
@@ -149,27 +157,6 @@ std::optional<Window> FunctionLowering::predict(Value value) {
     return operand ? applyShapeOp(value.getDefiningOp(), *operand) : std::nullopt;
   }
   return Window::dense({}, typeOf(value).getShape(), typeOf(value).getElementType());
-}
-
-/// True if no command that reads `value` needs a copy of `window`.
-bool FunctionLowering::usersAccept(Value value, const Window &window) {
-  for (OpOperand &use : value.getUses()) {
-    Operation *user = use.getOwner();
-    if (isa<LaunchOp>(user) && !window.isDense())
-      return false;
-    if (isa<AttentionOp, AttentionGradOp>(user) && !window.hasUnitLastStride())
-      return false;
-    if (auto dot = dyn_cast<DotGeneralOp>(user)) {
-      bool isLhs = use.getOperandNumber() == 0;
-      if (use.getOperandNumber() > 1)
-        continue;
-      if (!window.collapse(isLhs ? dot.getLhsBatch() : dot.getRhsBatch()) ||
-          !window.collapse(isLhs ? dot.getLhsContract() : dot.getRhsContract()) ||
-          !window.collapse(isLhs ? dot.getLhsFree() : dot.getRhsFree()))
-        return false;
-    }
-  }
-  return true;
 }
 
 void FunctionLowering::placeOperandsOf(Operation *op) {
@@ -212,8 +199,8 @@ void FunctionLowering::placeOperandsOf(Operation *op) {
   if (!windows.contains(result)) {
     if (isa<SliceOp, BroadcastOp>(op))
       return;
-    std::optional<Window> seen = predict(result);
-    if (seen && usersAccept(result, *seen))
+    std::optional<Window> operand = predict(op->getOperand(0));
+    if (operand && !costs.isWorthCopying(op, *operand))
       return;
     windows[result] = temporary(typeOf(result).getShape(), typeOf(result).getElementType());
     owned.insert(result);

@@ -153,6 +153,8 @@ static void describeSaved(prog::ProgramOp forward, func::FuncOp source, prog::Pr
 
 namespace {
 struct SegueToProgPass : segue::impl::SegueToProgBase<SegueToProgPass> {
+  using SegueToProgBase::SegueToProgBase;
+
   void runOnOperation() override {
     ModuleOp module = getOperation();
     if (failed(declareKernels(module)) || failed(lowerFunctions(module)))
@@ -194,7 +196,7 @@ private:
         if (!reads->serve(func))
           continue;
       }
-      FunctionLowering lowering(func, constants, counts);
+      FunctionLowering lowering(func, constants, counts, chooseOrders, explain);
       FailureOr<prog::ProgramOp> program = lowering.run(last);
       if (failed(program))
         return failure();
@@ -214,6 +216,8 @@ private:
     copies += counts.copies;
     copiedBytes += counts.copiedBytes;
     placed += counts.placed;
+    ordered += counts.ordered;
+    orderedBytes += counts.orderedBytes;
     fused += counts.fused;
     return success();
   }

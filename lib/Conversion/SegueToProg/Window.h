@@ -14,10 +14,13 @@
 #ifndef SEGUE_LIB_CONVERSION_SEGUETOPROG_WINDOW_H
 #define SEGUE_LIB_CONVERSION_SEGUETOPROG_WINDOW_H
 
+#include "mlir/IR/BuiltinTypes.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include <optional>
 
 namespace segue {
+
+inline mlir::RankedTensorType typeOf(mlir::Value value) { return mlir::cast<mlir::RankedTensorType>(value.getType()); }
 
 /// Consecutive dimensions seen as one.
 struct Collapsed {

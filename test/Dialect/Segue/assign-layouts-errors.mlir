@@ -40,3 +40,13 @@ func.func @temporary(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %1 = segue.to_layout %0 : tensor<4x8xf32, #segue.layout<storage = int8_row>> -> tensor<4x8xf32>
   return %1 : tensor<4x8xf32>
 }
+
+// -----
+
+// Rounding a temporary is not dropped either, where an argument is stored so.
+func.func @rounded(%x: tensor<4x8xf32>, %w: tensor<4x8xf32, #segue.layout<storage = int8_row>>) -> tensor<4x8xf32> {
+  // expected-error @below {{'segue.to_layout' op rounds a temporary to #segue.layout<space = device_dram, storage = int8_row>; only arguments and results are stored so: return it, or drop the op}}
+  %0 = segue.to_layout %x : tensor<4x8xf32> -> tensor<4x8xf32, #segue.layout<storage = int8_row>>
+  %1 = segue.to_layout %0 : tensor<4x8xf32, #segue.layout<storage = int8_row>> -> tensor<4x8xf32>
+  return %1 : tensor<4x8xf32>
+}

@@ -7,12 +7,12 @@
 // not, in all functions that take it, is stored so. Not: a trained one, a
 // vector, one that another op reads too, one whose source has said how it lies.
 // CHECK-LABEL: func.func @forward
-// CHECK-SAME: %arg0: tensor<4x8xf32> {segue.layout = #segue.layout<space = device_dram>
+// CHECK-SAME: %arg0: tensor<4x8xf32> {segue.name = 
 // CHECK-SAME: %arg1: tensor<8x8xf32> {segue.layout = #segue.layout<space = device_dram, storage = int8_row>
-// CHECK-SAME: %arg2: tensor<8x8xf32> {segue.layout = #segue.layout<space = device_dram>
-// CHECK-SAME: %arg3: tensor<8x8xf32> {segue.layout = #segue.layout<space = device_dram>
+// CHECK-SAME: %arg2: tensor<8x8xf32> {segue.name = 
+// CHECK-SAME: %arg3: tensor<8x8xf32> {segue.name = 
 // CHECK-SAME: %arg4: tensor<8x8xf32> {segue.layout = #segue.layout<space = device_dram, strides = [1, 8]>
-// CHECK-SAME: %arg5: tensor<8xf32> {segue.layout = #segue.layout<space = device_dram>
+// CHECK-SAME: %arg5: tensor<8xf32> {segue.name = 
 func.func @forward(
     %x: tensor<4x8xf32> {segue.name = "x", segue.role = #segue.role<input>},
     %w: tensor<8x8xf32> {segue.name = "base.weight", segue.role = #segue.role<frozen>},

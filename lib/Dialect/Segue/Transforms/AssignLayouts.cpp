@@ -78,8 +78,9 @@ static void stripFunction(func::FuncOp function) {
 }
 
 /// Where temporaries lie is not for the source to say: a `to_layout` to a layout
-/// that no argument or result of the function has would be lost, with what its
-/// storage does to the values.
+/// that no argument or result of the function has would be lost. One to a layout
+/// that some have is how values of one type are made, and nothing is lost with it,
+/// but for a storage that rounds: then its result must be returned.
 static LogicalResult checkTemporaries(func::FuncOp function) {
   llvm::SmallPtrSet<Type, 8> declared;
   for (Type type : llvm::concat<const Type>(function.getArgumentTypes(), function.getResultTypes()))
@@ -89,9 +90,16 @@ static LogicalResult checkTemporaries(func::FuncOp function) {
     auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
     auto usual = LayoutAttr::get(type.getContext(), Space::DeviceDram, {}, {}, Storage::Element, /*zeroPoints=*/false,
                                  kDefaultAlignment);
-    if (!layout || layout.getCanonical(type.getShape()) == usual.getCanonical(type.getShape()) ||
-        declared.contains(type))
+    if (!layout || layout.getCanonical(type.getShape()) == usual.getCanonical(type.getShape()))
       return WalkResult::advance();
+    bool isStored = llvm::all_of(op->getUsers(), [](Operation *user) { return isa<func::ReturnOp>(user); });
+    if (declared.contains(type) && (!layout.isQuantized() || isStored))
+      return WalkResult::advance();
+    if (declared.contains(type)) {
+      op.emitOpError() << "rounds a temporary to " << layout << "; only arguments and results are stored so: return it, "
+                       << "or drop the op";
+      return WalkResult::interrupt();
+    }
     op.emitOpError() << "lays a temporary in " << layout << ", which no argument or result of @" << function.getName()
                      << " has; inside of a function layouts are the compiler's to choose: give it to an argument or "
                         "result, or drop the op";
@@ -380,8 +388,8 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
     return argument.use_empty() || isReadByProducts(argument);
   }
 
-  /// The layout of one tensor, which lies in the places `members`; null if it is
-  /// left to segue-choose-layouts.
+  /// The layout of one tensor, which lies in the places `members`; null where
+  /// nobody asks for one.
   LayoutAttr decide(ArrayRef<Place> places, ArrayRef<unsigned> members, const HintedPlaces &hintedPlaces,
                     std::optional<Storage> frozen) {
     const StitchHint *hint = nullptr;
@@ -412,12 +420,7 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
       return LayoutAttr::get(&getContext(), Space::DeviceDram, {}, {}, *frozen, /*zeroPoints=*/false,
                              kDefaultAlignment);
     }
-    if (derived)
-      return derived->given;
-    if (llvm::all_of(members, [&](unsigned i) { return places[i].role == Role::Saved; }))
-      return {};
-    return LayoutAttr::get(&getContext(), Space::DeviceDram, {}, {}, Storage::Element, /*zeroPoints=*/false,
-                           kDefaultAlignment);
+    return derived ? derived->given : LayoutAttr();
   }
 };
 } // namespace

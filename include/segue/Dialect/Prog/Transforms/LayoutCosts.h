@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // All figures by which layouts are compared, in bytes moved in the memory of the
-// device: what limits copies and most kernels.
+// device: what limits copies and most kernels. Not counted are launches, the link,
+// flops, caches, and what a layout does to the size of an arena.
 //
 //===----------------------------------------------------------------------===//
 

@@ -254,11 +254,11 @@ def SegueOutlineBlocks : Pass<"segue-outline-blocks", "::mlir::ModuleOp"> {
 }
 
 def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
-  let summary = "decides the layout of every input and output of a program";
+  let summary = "gives inputs and outputs the layouts that are asked for";
   let description = [{
-    Every argument and result of a function gets `segue.layout`: what the
-    program declares, and what the runtime brings a tensor to before the program
-    starts. By whom it is decided, first match:
+    An argument or result of a function that somebody asks a layout for gets
+    `segue.layout`: what the program declares, and what the runtime brings a tensor
+    to before the program starts. By whom it is decided, first match:
 
     1. the source: `segue.layout` on an input, parameter, frozen value or
        output, or a `#segue.layout` in its type. All values that are one tensor
@@ -277,12 +277,14 @@ def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
        products and nothing else, in all functions that take it, is stored so.
        The products read its codes, and no copy of it in floats is made.
     4. the type of a gradient, which has that of its value.
-    5. dense in `device_dram`. A saved value that nobody asked a layout for gets
-       no attribute: `segue-choose-layouts` chooses it.
+
+    What nobody asked a layout for gets no attribute: between programs of the
+    module `segue-choose-layouts` chooses it, all else is dense in `device_dram`.
 
     Inside of a function layouts are the compiler's to choose: types lose their
     `#segue.layout`, and `segue.to_layout` is gone. One to a layout that no
-    argument or result of the function has is an error.
+    argument or result of the function has is an error, and so is one to a storage
+    that rounds, unless its result is returned.
 
     ```mlir
     func.func @forward(%x: tensor<64x32xf32, #segue.layout<strides = [1, 64]>>) -> tensor<64x32xf32> {
@@ -291,7 +293,7 @@ def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
     becomes
     ```mlir
     func.func @forward(%x: tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram, strides = [1, 64]>})
-        -> (tensor<64x32xf32> {segue.layout = #segue.layout<space = device_dram>}) {
+        -> tensor<64x32xf32> {
     ```
   }];
   let options = [
