@@ -219,9 +219,9 @@ void ResidentTensors::leave(Id id) {
   if (found == entries_.end() || !found->second.device)
     return;
   Entry &entry = found->second;
-  entry.stays = false;
-  while (entry.isLeaving && entry.isChanged) // one after the other
+  while (entry.isLeaving && entry.isChanged) // one after the other; what was changed stays till then
     awaitOldest();
+  entry.stays = false;
   if (entry.device && entry.isChanged) {
     copyHome(entry);
     // Where there are no bytes, nothing fails.

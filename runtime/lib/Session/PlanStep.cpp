@@ -13,6 +13,7 @@
 
 #include "PlanStep.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
 #include "segue/runtime/Plan/RingSlots.h"
 #include "segue/runtime/Plan/StepTwin.h"
@@ -38,6 +39,20 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
 }
 
 static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Space::DeviceDram); }
+
+/// Before the first plan: moves what is live in device_dram together, since slots that
+/// were given back leave holes between those that stay.
+static void gatherFree(Device &device) {
+  DramCompactor *compactor = device.dramCompactor();
+  if (!compactor || device.memory().addressFigures().placed)
+    return;
+  FreeMemory free = device.freeMemory(Space::DeviceDram);
+  // What may not move can be in the way of the last parts.
+  static constexpr uint64_t parts = 16;
+  for (uint64_t part = parts; part && free.bytes / parts * part > free.largestRange; --part)
+    if (compactor->makeRoom(free.bytes / parts * part, /*alignment=*/1))
+      return;
+}
 
 /// Gives slots of the ring back where a step goes faster with fewer, as less leaves.
 static void weighRing(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
@@ -73,6 +88,7 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
     ResidencyPlanner planner(std::move(profile));
     services.beginAgain(); // the plan says what is there when a step begins
     dropCaches(device);
+    gatherFree(device);
     FreeRoom room{device.freeRanges(Space::DeviceDram), liveBytes(device)};
     uint64_t staging = weights ? weights->stagingBytes(/*anyForm=*/services.precision() != nullptr) : 0;
     uint64_t budget = device.memory().budget(Space::DeviceDram), left = budget - std::min(budget, staging);
