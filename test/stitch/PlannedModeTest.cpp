@@ -310,6 +310,40 @@ TEST_P(PlannedModeTest, ADeviceTooSmallForTheFreeStepIsPlanned) {
   EXPECT_GT(free.peak, cap);
 }
 
+// Who takes memory in a step as the plan does not know it is counted in that step's
+// record, and warned of.
+TEST_P(PlannedModeTest, DepartedAddressesAreInTheTelemetry) {
+  struct Stranger final : EventSink {
+    DeviceRef device;
+    std::shared_ptr<Storage> held;
+    void onPhase(Phase phase) override {
+      if (phase == Phase::Backward && !held)
+        held = Storage::allocate(device, Space::DeviceDram, 4096, 64, device->memory().intern({.value = "stranger"}));
+    }
+  } stranger;
+  SessionOptions options = optionsFor(caps().most + 65536);
+  DeviceRef device = stranger.device = Device::open(GetParam());
+  options.events = &stranger;
+  std::vector<std::string> warnings;
+  options.warn = [&](const std::string &text) { warnings.push_back(text); };
+  std::filesystem::remove(telemetry);
+  Session session(device, {{"deep", binary()}}, options);
+  for (const ParameterInfo &info : session.parameters())
+    session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+  TensorMap batch;
+  batch["x"] = randomTensor(device, {rows, width}, 1);
+  for (int step = 0; step < 2; ++step)
+    session.step(batch, 1e-3);
+  std::ifstream lines(telemetry);
+  std::vector<int> displaced;
+  for (std::string line; std::getline(lines, line);)
+    displaced.push_back(Json::parse(line)["blocks_displaced"].get<int>());
+  EXPECT_EQ(displaced, (std::vector<int>{1, 0}));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("step 1 departed from the addresses of its plan: 1 of "), std::string::npos)
+      << warnings[0];
+}
+
 TEST_P(PlannedModeTest, MicroBatchesAreOfThePlan) {
   Run free = train(0, 5, 3);
   uint64_t cap = caps(3).at(1, 2);

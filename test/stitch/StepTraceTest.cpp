@@ -107,3 +107,25 @@ TEST_P(StepTraceTest, WritesAFileThatParses) {
   std::filesystem::remove(path);
   EXPECT_THROW(trace.write("/nowhere/at/all.json"), Error);
 }
+
+// What lies elsewhere than planned is an instant of the trace.
+TEST_P(StepTraceTest, ShowsWhereAPlanIsDepartedFrom) {
+  DeviceMemory &memory = device->memory();
+  trace.onPhase(Phase::StepBegin);
+  AddressPlan plan;
+  plan.lines.push_back({MemoryOwner{.value = "planned"}, {{{.offset = 8 << 20, .bytes = 64}}}});
+  plan.ranges = {{8 << 20, 64}};
+  if (!memory.followAddresses(std::move(plan), nullptr))
+    GTEST_SKIP() << "no addresses here";
+  memory.beginPlannedStep();
+  auto stranger = Storage::allocate(device, Space::DeviceDram, 128, 64, memory.intern({.value = "stranger"}));
+  trace.onPhase(Phase::Forward);
+  trace.onPhase(Phase::StepEnd);
+  memory.endPlannedStep();
+  memory.forgetAddresses();
+  std::vector<Json> found = select(trace.toJson(), "i");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0]["name"], "departs from planned addresses");
+  EXPECT_EQ(found[0]["args"]["blocks"], 1);
+  EXPECT_EQ(found[0]["args"]["last"], "128 B for stranger: the plan has no such block");
+}

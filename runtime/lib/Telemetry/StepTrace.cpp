@@ -81,6 +81,12 @@ size_t StepTrace::mark() {
   }
   for (const SpaceInfo &space : device_->spaces())
     levels_.push_back({index, space.space, device_->memory().liveBytes(space.space)});
+  AddressFigures figures = device_->memory().addressFigures();
+  uint64_t before = std::exchange(lastDisplaced_, figures.displaced);
+  if (figures.displaced > before) { // less, where a plan begins
+    figures.displaced -= before;
+    displaced_.push_back({index, std::move(figures)});
+  }
   if (memory_ == Memory::ByRole) {
     auto &[at, bytes] = roles_.emplace_back();
     at = index;
@@ -185,6 +191,14 @@ Json StepTrace::toJson() {
                       {"pid", 1},
                       {"ts", micros(marks_->at[level.mark] - start)},
                       {"args", {{"bytes", level.bytes}}}});
+  for (const Displaced &each : displaced_)
+    events.push_back({{"name", "departs from planned addresses"},
+                      {"ph", "i"},
+                      {"s", "p"},
+                      {"pid", 1},
+                      {"tid", 0},
+                      {"ts", micros(marks_->at[each.mark] - start)},
+                      {"args", {{"blocks", each.figures.displaced}, {"last", each.figures.lastDisplaced}}}});
   for (const auto &[at, bytes] : roles_)
     events.push_back({{"name", "device_dram by role"},
                       {"ph", "C"},

@@ -136,7 +136,7 @@ void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
     return activations_.residents().awaitDeparture();
   });
   activations_.residents().setPlaced(isPlaced);
-  toldDisplaced_ = 0;
+  recordedDisplaced_ = 0;
   profile_ = profile;
   context_.conductor.setPlan(plannedBlocks(profile, plan.curve, plan.away));
 }
@@ -154,7 +154,6 @@ void PlannedActor::onPhase(Phase phase) {
   if (phase != Phase::StepEnd)
     return;
   context_.device->memory().endPlannedStep();
-  tellDisplaced();
   clock_.endStep();
   write(/*aborted=*/false);
 }
@@ -208,18 +207,20 @@ void PlannedActor::abortStep() {
 }
 
 /// Once: a step that departs in one place departs in many.
-void PlannedActor::tellDisplaced() {
-  AddressFigures figures = context_.device->memory().addressFigures();
-  if (figures.displaced && !toldDisplaced_)
+void PlannedActor::tellDisplaced(const AddressFigures &figures) {
+  if (figures.displaced && !recordedDisplaced_)
     context_.warn("step " + std::to_string(meter_.step()) + " departed from the addresses of its plan: " +
                   std::to_string(figures.displaced) + " of " + std::to_string(figures.placed + figures.displaced) +
                   " blocks of device_dram lie elsewhere, as " + figures.lastDisplaced +
                   "; what is planned for them may be missing when the budget is tight");
-  toldDisplaced_ = figures.displaced;
 }
 
 void PlannedActor::write(bool aborted) {
+  AddressFigures figures = context_.device->memory().addressFigures();
+  tellDisplaced(figures);
   lastRecord_ = meter_.endStep(aborted).json();
+  lastRecord_["blocks_displaced"] = figures.displaced - recordedDisplaced_;
+  recordedDisplaced_ = figures.displaced;
   if (telemetry_)
     telemetry_->write(lastRecord_);
 }

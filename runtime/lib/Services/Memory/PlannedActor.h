@@ -61,7 +61,7 @@ public:
 
 private:
   bool reservePinned(uint64_t bytes);
-  void tellDisplaced();
+  void tellDisplaced(const AddressFigures &figures);
   void write(bool aborted);
 
   ServiceContext &context_;
@@ -74,8 +74,8 @@ private:
   ServiceId service_{};
   std::vector<uint64_t> reservations_;
   uint64_t reservedBytes_ = 0;
-  /// Blocks that had to lie elsewhere, so far as they were told.
-  uint64_t toldDisplaced_ = 0;
+  /// Blocks that had to lie elsewhere since the plan was made, until the last record.
+  uint64_t recordedDisplaced_ = 0;
   std::optional<JsonlWriter> telemetry_;
   Json lastRecord_;
 };

@@ -80,6 +80,13 @@ private:
     uint64_t bytes;
   };
   std::vector<Level> levels_;
+  /// Blocks that were put elsewhere than planned, seen at a mark.
+  struct Displaced {
+    size_t mark;
+    AddressFigures figures;
+  };
+  std::vector<Displaced> displaced_;
+  uint64_t lastDisplaced_ = 0;
   /// Of device_dram: bytes by role.
   std::vector<std::pair<size_t, std::map<std::string, uint64_t>>> roles_;
   /// Indices of spans that have not ended: the phase, blocks innermost last.
