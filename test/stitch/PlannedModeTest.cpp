@@ -285,16 +285,15 @@ TEST_P(PlannedModeTest, WatermarksAreRefusedACapThatNoStepKeeps) {
   static constexpr std::string_view before = "the smallest budget is ";
   uint64_t named = std::stoull(what.substr(what.find(before) + before.size()));
   EXPECT_GT(named, rest + 4096);
-  EXPECT_NE(attempt(named - 256, true).second.find(std::string(before) + std::to_string(named) + " bytes"),
-            std::string::npos);
+  EXPECT_TRUE(attempt(named, true).first) << "what is named was tried";
+  // A step of which nobody asked whether it fits, on the same device.
   uint64_t fails = rest, runs = 16 << 20;
   while (runs - fails > 1024) {
     uint64_t middle = (fails + runs) / 2;
     (attempt(middle, false).first ? runs : fails) = middle;
   }
-  EXPECT_LE(named, runs + 256) << "what would have run is refused";
-  EXPECT_TRUE(attempt(runs, true).first);
-  EXPECT_LE(runs, named + 3 * rows * width * 4) << "most that cannot run is found out before";
+  EXPECT_LE(named, runs + runs / 100) << "what would have run is refused";
+  EXPECT_TRUE(attempt(runs + 4096, true).first);
 }
 
 // What the twin plans may be more than its device has room for at once.

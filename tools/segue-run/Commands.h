@@ -100,8 +100,10 @@ struct TrainOptions : CommonOptions {
   bool profile = false;
   /// Of the memory services; a folder for the logs of what they decide.
   std::string config, recordEvents;
-  /// Run with and without services instead, and compare.
+  /// Run with and without services instead, and compare, under caps of so many
+  /// percent of the peak.
   bool verifyInvariance = false;
+  std::vector<int> caps = {100, 80, 60, 40};
 };
 
 struct PlanOptions : CommonOptions {

@@ -11,9 +11,10 @@
 // gradients of every step, to the bit. Gradients are kept as 64-bit hashes.
 //
 // A cap below what must be on the device at once (optimizer state, temporaries of
-// one program, and the parameters unless they are streamed) cannot be kept to:
-// such a run ends with DEVICE_OOM or BUDGET_INFEASIBLE, is called infeasible, and
-// is no difference.
+// one program, and the parameters unless they are streamed) cannot be kept to: such
+// a run is refused before its first step with BUDGET_INFEASIBLE, and the smallest
+// budget that is named there is tried in its turn. A run that ends for want of
+// memory otherwise, or does not run within what was named, is a difference.
 //
 //===----------------------------------------------------------------------===//
 
@@ -41,6 +42,8 @@ struct StepBits {
 
 struct RunBits {
   std::vector<StepBits> steps;
+  /// Above 0 for a run that was refused its cap and had this one.
+  uint64_t namedBytes = 0;
   /// In use before the first step, and at most.
   uint64_t restBytes = 0, peakBytes = 0;
   int64_t spilled = 0, restored = 0, recomputed = 0, loads = 0;
@@ -108,11 +111,12 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
   return bits;
 }
 
-/// Also where a session has lost its state for it.
-static bool isOutOfMemory(const Error &error) {
-  return error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible ||
-         (error.code() == ErrorCode::StateTorn &&
-          std::string_view(error.what()).find("DEVICE_OOM") != std::string::npos);
+/// Of a refusal before the first step.
+static uint64_t smallestBudget(const Error &error) {
+  static constexpr std::string_view before = "the smallest budget is ";
+  std::string_view text = error.what();
+  size_t at = text.find(before);
+  return at == text.npos ? 0 : std::stoull(std::string(text.substr(at + before.size())));
 }
 
 /// The first thing that differs, or nothing.
@@ -161,44 +165,66 @@ static std::vector<Combination> combinations(uint64_t pinnedBytes) {
   all["max_inflight_d2h"] = all["max_inflight_h2d"] = 2;
   Json planned = {{"enabled", true}, {"mode", "planned"}, {"telemetry_enabled", false}};
   Json conductor = {{"enabled", true}, {"telemetry_enabled", false}};
-  return {{"spill", spill, conductor},
+  Json off = {{"enabled", false}};
+  return {{"none", off, off},
+          {"spill", spill, conductor},
           {"recompute", recompute, conductor},
-          {"stream", {{"enabled", false}}, conductor, /*streamsWeights=*/true},
+          {"stream", off, conductor, /*streamsWeights=*/true},
           {"all", all, conductor, /*streamsWeights=*/true},
           {"planned", planned, conductor},
           {"planned, streamed", planned, conductor, /*streamsWeights=*/true}};
 }
 
+/// `capBytes` for all; watermarks of weights stay at their parts of `markBytes`.
 /// `highMiB`: spilling begins there, and does not end.
-static Config makeConfig(const Combination &combination, double capMiB, double highMiB) {
+static Config makeConfig(const Combination &combination, uint64_t capBytes, uint64_t markBytes, double highMiB) {
+  double cap = double(capBytes) / bytesPerMiB, mark = double(markBytes) / bytesPerMiB;
   Json activation = combination.activation, conductor = combination.conductor;
   if (activation["enabled"] && !activation.contains("mode")) {
     activation["vram_high_watermark_mb"] = highMiB;
     activation["vram_low_watermark_mb"] = 0;
   }
-  conductor["vram_hard_cap_mb"] = conductor["vram_soft_cap_mb"] = capMiB;
+  if (conductor["enabled"])
+    conductor["vram_hard_cap_mb"] = conductor["vram_soft_cap_mb"] = cap;
   Json stagehand = {{"activation_stagehand", activation}, {"conductor_config", conductor}};
   if (combination.streamsWeights)
     stagehand.update({{"stagehand_enabled", true},
                       {"telemetry_enabled", false},
-                      {"vram_high_watermark_mb", capMiB},
-                      {"vram_low_watermark_mb", capMiB * 0.75}});
+                      {"vram_high_watermark_mb", mark},
+                      {"vram_low_watermark_mb", mark * 0.75}});
   Json root = {{"memory", {{"stagehand", stagehand}}}};
   return Config::parse(root.dump(), "--verify-invariance");
+}
+
+/// Under the cap, or, where that is refused, under the smallest budget that is named
+/// instead, both on a device of just as much.
+static RunBits runOrRefused(const TrainOptions &options, const std::string *text, const Combination &combination,
+                            uint64_t capBytes, double highMiB) {
+  uint64_t named = 0;
+  try {
+    return runOnce(options, text, makeConfig(combination, capBytes, capBytes, highMiB), capBytes);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::BudgetInfeasible)
+      throw;
+    named = smallestBudget(error);
+    if (named <= capBytes)
+      throw Error(ErrorCode::InvalidArgument, std::string("no larger budget was named: ") + error.what());
+  }
+  RunBits bits = runOnce(options, text, makeConfig(combination, named, capBytes, highMiB), named);
+  bits.namedBytes = named;
+  return bits;
 }
 
 /// Keeps on the device what fits; if that is too much, nothing that may leave.
 static RunBits runCapped(const TrainOptions &options, const std::string *text, const Combination &combination,
                          uint64_t restBytes, uint64_t capBytes) {
   double cap = double(capBytes) / bytesPerMiB, rest = double(restBytes) / bytesPerMiB;
-  if (cap > rest)
-    try {
-      return runOnce(options, text, makeConfig(combination, cap, (rest + cap) / 2), capBytes);
-    } catch (const Error &error) {
-      if (!isOutOfMemory(error))
-        throw;
-    }
-  return runOnce(options, text, makeConfig(combination, cap, std::min(cap, 1 / bytesPerMiB)), capBytes);
+  bool hasMarks = combination.activation["enabled"] && !combination.activation.contains("mode");
+  if (cap > rest || !hasMarks)
+    if (RunBits bits = runOrRefused(options, text, combination, capBytes, (rest + cap) / 2);
+        !bits.namedBytes || !hasMarks)
+      return bits;
+  return runOrRefused(options, text, combination, capBytes, std::min(cap, 1 / bytesPerMiB));
 }
 
 int verifyInvariance(const TrainOptions &options) {
@@ -218,25 +244,27 @@ int verifyInvariance(const TrainOptions &options) {
     try {
       RunBits bits = run();
       std::string what = difference(reference, bits);
+      capBytes = std::max(capBytes, bits.namedBytes);
       if (what.empty() && capBytes && bits.peakBytes > capBytes)
         what = "the peak, " + std::to_string(bits.peakBytes) + " bytes, is above the cap";
       differences += !what.empty();
+      if (bits.namedBytes)
+        std::printf("refused; within the %.3f MiB that are named ", double(bits.namedBytes) / bytesPerMiB);
       std::printf("%s%s; %lld spilled, %lld restored, %lld recomputed, %lld blocks of weights loaded, peak %.3f MiB\n",
                   what.empty() ? "equal to the bit" : "DIFFERS: ", what.c_str(), (long long)bits.spilled,
                   (long long)bits.restored, (long long)bits.recomputed, (long long)bits.loads,
                   double(bits.peakBytes) / bytesPerMiB);
     } catch (const Error &error) {
-      if (!isOutOfMemory(error))
-        throw;
       std::string what = error.what();
-      std::printf("infeasible: %s\n", what.substr(0, what.find('\n')).c_str());
+      std::printf("ENDS: %s\n", what.substr(0, what.find('\n')).c_str());
+      ++differences;
     }
     std::fflush(stdout);
   };
   if (!options.config.empty())
     report(options.config, 0, [&] { return runOnce(options, data, Config::load(options.config)); });
   for (const Combination &combination : combinations(capacityOf(options.device, Space::HostPinned)))
-    for (int percent : {100, 80, 60, 40}) {
+    for (int percent : options.caps) {
       uint64_t cap = reference.peakBytes * uint64_t(percent) / 100;
       char name[96];
       std::snprintf(name, sizeof name, "%s, cap %d %% (%.3f MiB)", combination.name.c_str(), percent,

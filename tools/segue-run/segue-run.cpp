@@ -170,8 +170,14 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--config", options.config, "JSON file that enables memory services")->check(CLI::ExistingFile);
   command->add_option("--record-events", options.recordEvents, "folder for logs of the services, for segue-run replay")
       ->check(CLI::ExistingDirectory);
-  command->add_flag("--verify-invariance", options.verifyInvariance,
-                    "train with and without memory services under several caps; status 1 if a bit differs");
+  CLI::Option *verify =
+      command->add_flag("--verify-invariance", options.verifyInvariance,
+                        "train with and without memory services under several caps; status 1 if a bit differs");
+  command->add_option("--caps", options.caps, "for --verify-invariance, in percent of the peak without services")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 100))
+      ->needs(verify)
+      ->capture_default_str();
   addCommon(command, options);
   command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
                   "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors\n"

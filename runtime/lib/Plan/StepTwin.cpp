@@ -396,18 +396,6 @@ uint64_t StepTwin::restBytes() {
   return bytes;
 }
 
-bool StepTwin::runsWithin(const StepProfile &profile, const ResidencyPlan &plan, uint64_t bytes) {
-  try {
-    state_->device->memory().setBudget(Space::DeviceDram, bytes);
-    play(profile, plan);
-    return true;
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::StateTorn)
-      throw;
-    return false;
-  }
-}
-
 CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const ResidencyPlan &plan, uint64_t bytes,
                         const FreeRoom *room) {
   CertifiedPlan certified{.plan = &plan, .played = twin.play(planner.profile(), plan)};

@@ -27,6 +27,10 @@ static constexpr auto mostTime = std::chrono::seconds(10);
 /// Budgets that are named are multiples of it.
 static constexpr uint64_t grainBytes = 256;
 
+/// What alignment leaves between blocks depends on their order, and that on when
+/// copies end: so much of a budget, or a part in 256, is not counted on.
+static constexpr uint64_t mostLost = 2048;
+
 static constexpr double bytesPerMiB = 1048576;
 
 BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others)
@@ -44,20 +48,22 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
       if (section.contains(key))
         section[key] = false;
   };
-  auto lower = [&](Json &section, const char *key) {
+  auto lower = [&](Json &section, const char *key, double least) {
     if (section.contains(key) && section[key].is_number())
-      section[key] = std::clamp(double(section[key]) - others, 1e-6, std::max(budget, 1e-6));
+      section[key] = std::max(std::min(double(section[key]) - others, budget), std::min(double(section[key]), least));
   };
-  quiet(stagehand);
+  // A key of its own makes it Weight Stagehand's section.
+  if (std::ranges::any_of(stagehand.items(), [](const auto &item) { return !item.value().is_object(); }))
+    quiet(stagehand);
   if (Json &activation = stagehand["activation_stagehand"]; activation.is_object()) {
     quiet(activation);
-    lower(activation, "vram_high_watermark_mb");
-    lower(activation, "vram_low_watermark_mb");
+    lower(activation, "vram_high_watermark_mb", 1 / bytesPerMiB);
+    lower(activation, "vram_low_watermark_mb", 0);
   }
   if (Json &conductor = stagehand["conductor_config"]; conductor.is_object()) {
     quiet(conductor);
     conductor["vram_hard_cap_mb"] = budget;
-    lower(conductor, "vram_soft_cap_mb");
+    lower(conductor, "vram_soft_cap_mb", 1 / bytesPerMiB);
   }
   for (auto it = stagehand.begin(); it != stagehand.end();)
     it = it->is_null() ? stagehand.erase(it) : std::next(it);
@@ -70,8 +76,8 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 }
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {
-  why_.clear();
   uint64_t own = budgetBytes - std::min(budgetBytes, others_);
+  own -= std::min(mostLost, own / 256);
   size_t colon = spec_.find(':');
   std::string spec = spec_.substr(0, colon) + ":dram=" + std::to_string(std::max<uint64_t>(own, 1));
   for (size_t at = colon + 1; at < spec_.size();) {
@@ -108,8 +114,6 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
                       std::string_view(error.what()).find("DEVICE_OOM") != std::string_view::npos;
     if (!isTooSmall)
       return true;
-    why_ = error.what();
-    why_ = why_.substr(0, why_.find('\n'));
     if (auto *memory = dynamic_cast<const OutOfMemory *>(&error))
       holders_ = memory->report().holders;
     return false;

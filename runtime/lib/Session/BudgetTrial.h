@@ -33,8 +33,7 @@ public:
   /// is what lacks. `enough`: one that should do.
   std::optional<uint64_t> smallest(uint64_t tooSmall, uint64_t enough);
 
-  /// Of the last try that failed: what was missing, or empty.
-  const std::string &why() const { return why_; }
+  /// Who held the device where the last try failed.
   const std::vector<MemoryHolder> &holders() const { return holders_; }
 
 private:
@@ -42,14 +41,9 @@ private:
 
   const StepToPlan &step_;
   uint64_t others_;
-  std::string spec_, why_;
+  std::string spec_;
   std::vector<MemoryHolder> holders_;
 };
-
-/// Throws BudgetInfeasible if a session of these modules, on a device of which
-/// `others` bytes are somebody else's, cannot begin within `budget`; returns if it
-/// can, or if that cannot be said.
-void refuseTooSmall(const StepToPlan &step, uint64_t budget, uint64_t others);
 
 } // namespace segue::inline runtime
 

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PlanStep.h"
+#include "BudgetTrial.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -108,67 +109,81 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
   }
 }
 
-/// The smallest budget that is named is less than so much above the bound.
-static constexpr int64_t grainBytes = 256;
+/// What programs give and work in, all of it at once: more than any step holds.
+static uint64_t boundBytes(const StepToPlan &step) {
+  uint64_t bytes = 0;
+  for (const Module &module : step.modules)
+    for (const char *name : {"forward", "backward", "grad_norm", "optimizer"})
+      if (const Program *program = module.find(name)) {
+        bytes += program->arenaBytes();
+        for (const auto &values : {program->inputs(), program->outputs()})
+          for (const Value &value : values)
+            bytes += alignedUp(value.desc().spanBytes());
+      }
+  return bytes * (step.microBatches + 1);
+}
 
-void checkStep(MemoryServices &services, const StepToPlan &step) {
-  const WeightStreamer *weights = services.weights();
-  int64_t slots = weights ? weights->leastSlots() : 0;
-  StepTwin twin = twinOf(step, weights, slots);
-  StepProfile profile = twin.record();
-  int64_t rest = int64_t(twin.restBytes()), twinRing = twin.weights() ? int64_t(twin.weights()->ringBytes()) : 0;
-  // Slots of the ring can be given back, and a batch that the caller has put there
-  // is in the twin's books.
-  auto others = [&] {
-    return int64_t(liveBytes(*step.device)) - int64_t(weights ? weights->ringBytes() : 0) - int64_t(step.placedBytes) -
-           rest;
-  };
-  ResidencyPlan savedAway;
-  for (uint32_t gap = 0; gap < profile.gaps.size() && services.spills(); ++gap)
-    if (profile.gaps[gap].resident == noIndex)
-      savedAway.away.push_back({gap, profile.gaps[gap].needed});
-  std::ranges::stable_sort(savedAway.away, {}, &Departure::returns);
-  // A plan cannot move what was saved twice; who shares records may.
-  int64_t shared = 0;
-  for (const SharedSave &save : profile.sharedSaves)
-    shared += services.spills() ? int64_t(save.bytes) : 0;
-  int64_t budget = int64_t(std::min<uint64_t>(step.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60));
-  auto fits = [&](StepTwin &twin, int64_t bytes) {
-    return bytes > 0 && twin.runsWithin(profile, savedAway, uint64_t(bytes));
-  };
-  auto expect = [&] { services.expect(profile, int64_t(liveBytes(*step.device)) - rest - twinRing); };
-  if (fits(twin, budget - others() + shared))
-    return expect();
-  dropCaches(*step.device); // sessions before this one may have left some
-  uint64_t most = 0;
-  for (const StepEvent &event : profile.events)
-    most = std::max(most, event.peakBytes);
-  // In grains: what does not fit, and what does.
-  int64_t low = std::max<int64_t>(budget - others() + shared, 0) / grainBytes;
-  int64_t high = std::max(low, int64_t(most) / grainBytes) + 1;
-  while (high - low > 1) {
-    int64_t middle = low + (high - low) / 2;
-    StepTwin again = twinOf(step, weights, slots);
-    again.record();
-    (fits(again, middle * grainBytes) ? high : low) = middle;
-  }
-  int64_t smallest = high * grainBytes + others() - shared;
-  if (smallest <= budget)
-    return expect();
+static std::string_view whyNoMoreLeaves(const MemoryServices *services) {
+  if (!services || !services->spills())
+    return "nothing leaves; turn Activation Stagehand on";
+  return services->wantsPlan() ? "nothing more can leave"
+                               : "no saved tensor is left that could leave; a plan moves gradients and optimizer "
+                                 "states, too (\"mode\": \"planned\")";
+}
+
+/// Where a budget was seen to be too small.
+static void refuse(const MemoryServices *services, BudgetTrial &trial, const StepProfile &profile, uint64_t budget,
+                   uint64_t others) {
+  auto peak = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes);
+  std::optional<uint64_t> smallest = trial.smallest(budget, others + peak->peakBytes);
+  if (!smallest)
+    return;
   std::vector<uint64_t> least = leastWithSavedAway(profile);
-  size_t tightest = size_t(std::ranges::max_element(least) - least.begin());
-  StepTwin last = twinOf(step, weights, slots);
-  last.record();
-  StepTwin::Played played = last.play(profile, savedAway);
+  auto tightest = services && services->spills()
+                      ? profile.events.begin() + (std::ranges::max_element(least) - least.begin())
+                      : peak;
   throw errorOf({.who = "no step keeps",
-                 .askedBytes = uint64_t(budget),
-                 .smallestBytes = uint64_t(smallest),
-                 .setBy = profile.events[tightest],
-                 .why = services.spills() ? "no saved tensor is left that could leave; a plan moves gradients and "
-                                            "optimizer states, too (\"mode\": \"planned\")"
-                                          : "nothing leaves; turn Activation Stagehand on",
-                 .held = played.holders,
-                 .othersBytes = uint64_t(std::max<int64_t>(others(), 0))});
+                 .askedBytes = budget,
+                 .smallestBytes = *smallest,
+                 .setBy = *tightest,
+                 .why = whyNoMoreLeaves(services),
+                 .held = trial.holders(),
+                 .othersBytes = others});
+}
+
+void checkStep(MemoryServices *services, const StepToPlan &step) {
+  const WeightStreamer *weights = services ? services->weights() : nullptr;
+  Device &device = *step.device;
+  uint64_t budget = device.memory().budget(Space::DeviceDram);
+  if (!services && liveBytes(device) + boundBytes(step) <= budget)
+    return;
+  StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
+  StepProfile profile = twin.record();
+  uint64_t rest = twin.restBytes(), twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
+  // A batch that the caller has put there is in the twin's books.
+  auto others = [&] {
+    uint64_t own = (weights ? weights->ringBytes() : 0) + step.placedBytes + rest, live = liveBytes(device);
+    return live - std::min(live, own);
+  };
+  auto expect = [&] {
+    if (services && services->checksBudget())
+      services->expect(profile, int64_t(liveBytes(device)) - int64_t(rest + twinRing));
+  };
+  uint64_t most = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes)->peakBytes;
+  if (others() + most + most / 8 <= budget || BudgetTrial(step, others()).trains(budget))
+    return expect();
+  dropCaches(device); // sessions before this one may have left some
+  BudgetTrial trial(step, others());
+  if (!trial.trains(budget))
+    refuse(services, trial, profile, budget, others());
+  expect();
+}
+
+void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others) {
+  BudgetTrial trial(step, others);
+  uint64_t budget = step.device->memory().budget(Space::DeviceDram);
+  if (!trial.trains(budget))
+    refuse(services, trial, twinOf(step, nullptr, 0).record(), budget, others);
 }
 
 void rehearseStep(MemoryServices &services, const StepToPlan &step) {

@@ -31,11 +31,15 @@ struct StepToPlan {
 /// Unsupported for a device that nothing can leave; the plan in force stays then.
 void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
 
-/// Where no plan is wanted: throws BudgetInfeasible for a budget below what such a
-/// step takes even if every saved tensor leaves at once and the ring is at its
-/// least; a budget that is let pass may still be too small for the watermarks.
-/// Tells `services` what to expect of each block.
-void checkStep(MemoryServices &services, const StepToPlan &step);
+/// Where no plan is wanted: tries the first steps on a twin within the budget, with
+/// the services that there are (null: none), and throws BudgetInfeasible, with the
+/// smallest that does, if they end for want of memory. Tells `services` what to
+/// expect of each block. Throws Unsupported for a device that can have no twin.
+void checkStep(MemoryServices *services, const StepToPlan &step);
+
+/// The same for a session that lacked memory before its first step: returns if a
+/// twin does not. `others`: bytes of the device that are not the session's.
+void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others);
 
 /// Before the first step by watermarks: plays it on such a twin, and has `services`
 /// begin with the slabs and the choices that this has shown. Throws Unsupported for

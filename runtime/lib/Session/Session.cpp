@@ -61,6 +61,7 @@ static bool sameTensor(const Tensor &a, const Tensor &b) {
 Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
     : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
       table(modules, options.tied), values(table.size()), tape(table.size()) {
+  othersBytes = device->memory().liveBytes(Space::DeviceDram);
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
     for (const Value &hyper : module.hypers())
@@ -84,7 +85,13 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   checkPhases();
   residents = services ? services->residents() : options.residents;
   streamed.emplace(services ? services->weights() : options.weights, residents, modules, plans, table, values);
-  for (auto [m, i] : stateDescs) {
+  allocateStates(stateDescs);
+  streamed->takeFromSlab(device, values);
+  startPrecision();
+}
+
+void Session::State::allocateStates(std::span<const std::pair<size_t, size_t>> inputs) {
+  for (auto [m, i] : inputs) {
     const OptimizerPlan &plan = plans[m];
     TensorDesc desc = plan.optimizer->input(i).desc();
     auto [entry, isNew] = optimizerState.try_emplace(plan.optimizerInputs[i].state);
@@ -93,11 +100,17 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
                                               entry->first + "\"; give one of their parameters another name");
     Tensor &state = entry->second;
     bool comes = streamed->comesByBlock(*plan.optimizer, i);
-    state = comes ? StreamedParameters::zerosOnHost(device, std::move(desc))
-                  : zerosNamed(device, desc, plan.optimizerInputs[i].state, name(Role::State));
+    if (comes) {
+      state = StreamedParameters::zerosOnHost(device, std::move(desc));
+      continue;
+    }
+    try {
+      state = zerosNamed(device, desc, plan.optimizerInputs[i].state, name(Role::State));
+    } catch (const OutOfMemory &error) {
+      refuseTooSmall(error);
+      throw;
+    }
   }
-  streamed->takeFromSlab(device, values);
-  startPrecision();
 }
 
 /// Follows the phases that a step of these programs goes through, so that a file
@@ -174,20 +187,22 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
 }
 
 void Session::State::planFor(size_t microBatches, std::span<const TensorMap> batches) {
-  if (!services || !(services->wantsPlan() || services->checksBudget() || services->wantsRehearsal()))
+  bool isChecked = !options.isRehearsal && !hasOwnSink(), isPlanWanted = services && services->wantsPlan();
+  bool isRehearsed = services && services->wantsRehearsal();
+  if (!isPlanWanted && (plannedFor || !(isChecked || isRehearsed) || (device->hasUnifiedMemory() && !services)))
     return;
   requireWhole();
   requireValues();
   streamed->prepare(); // the ring is in the way of a plan
-  int64_t slots = services->weights() ? services->weights()->slots() : 0;
+  int64_t slots = services && services->weights() ? services->weights()->slots() : 0;
   bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
   StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
-  if (!services->wantsPlan()) {
+  if (!isPlanWanted) {
     // Before the first step: later ones keep memory for reuse.
-    if (!plannedFor && services->checksBudget())
-      tryOnTwin(checkStep, *services, next);
-    if (!plannedFor && services->wantsRehearsal())
-      tryOnTwin(rehearseStep, *services, next);
+    if (isChecked)
+      tryOnTwin([&] { checkStep(services.get(), next); });
+    if (isRehearsed)
+      tryOnTwin([&] { rehearseStep(*services, next); });
     plannedFor = microBatches;
     plannedSlots = slots;
     return;
@@ -215,14 +230,18 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
 }
 
 /// What cannot be known of a device, or of modules, is no reason not to run.
-void Session::State::tryOnTwin(void (*play)(MemoryServices &, const StepToPlan &), MemoryServices &services,
-                               const StepToPlan &next) {
+void Session::State::tryOnTwin(const std::function<void()> &play) {
   try {
-    play(services, next);
+    play();
   } catch (const Error &error) {
     if (error.code() == ErrorCode::BudgetInfeasible)
       throw;
   }
+}
+
+void Session::State::refuseTooSmall(const OutOfMemory &error) const {
+  if (error.report().space == Space::DeviceDram && !step && !options.isRehearsal && !hasOwnSink())
+    tryOnTwin([&] { segue::refuseTooSmall(services.get(), {device, modules, options}, othersBytes); });
 }
 
 void Session::State::endStep() {

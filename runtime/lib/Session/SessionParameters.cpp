@@ -51,7 +51,12 @@ Tensor Session::State::emptyParameter(size_t slot) {
   if (streamed->has(slot))
     return streamed->allocate(device, slot);
   const ParameterInfo &info = table.infos()[slot];
-  return emptyNamed(device, info.desc, info.key, name(info.trained ? Role::Parameter : Role::Frozen));
+  try {
+    return emptyNamed(device, info.desc, info.key, name(info.trained ? Role::Parameter : Role::Frozen));
+  } catch (const OutOfMemory &error) {
+    refuseTooSmall(error);
+    throw;
+  }
 }
 
 Tensor Session::State::placed(size_t slot, const Tensor &source) {

@@ -27,6 +27,8 @@ struct Session::State {
   State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
 
   void configure(const Config &config);
+  /// `inputs`: those of optimizers, by module.
+  void allocateStates(std::span<const std::pair<size_t, size_t>> inputs);
 
   // Parameters.
   void checkFits(size_t slot, const Tensor &tensor) const;
@@ -123,8 +125,15 @@ struct Session::State {
   /// whether Conductor's cap leaves room for one. `batches`: those that are known.
   /// Throws BudgetInfeasible before anything of the step has begun.
   void planFor(size_t microBatches, std::span<const TensorMap> batches);
-  static void tryOnTwin(void (*play)(MemoryServices &, const StepToPlan &), MemoryServices &services,
-                        const StepToPlan &next);
+  /// Throws BudgetInfeasible if it does.
+  static void tryOnTwin(const std::function<void()> &play);
+  /// Memory of the device was missing before the first step: throws BudgetInfeasible
+  /// with what would do, or returns where that cannot be said.
+  void refuseTooSmall(const OutOfMemory &error) const;
+  /// The user's sink may move tensors itself, of which a twin knows nothing.
+  bool hasOwnSink() const { return !services && (options.events || options.residents || options.weights); }
+  /// Of device_dram, before the session was made.
+  uint64_t othersBytes = 0;
   /// Of the plan in force, and the ring's slots beside it; 0: there is none.
   size_t plannedFor = 0;
   int64_t plannedSlots = 0;

@@ -124,9 +124,6 @@ public:
   /// parameters and states of optimizers, also those that the twin has on the host,
   /// and nothing that is kept to be used again.
   uint64_t restBytes();
-  /// Whether steps by the plan do with so many bytes of device_dram, where what is
-  /// kept to be used again is given up first. If not, the twin is of no more use.
-  bool runsWithin(const StepProfile &profile, const ResidencyPlan &plan, uint64_t bytes);
 
 private:
   void begin(const StepProfile &profile, const ResidencyPlan &plan);

@@ -98,6 +98,10 @@ struct SessionOptions {
   ResidentTensors *residents = nullptr;
   /// The same for parameters alone, in blocks; both may be given. Not owned.
   WeightStreamer *weights = nullptr;
+  /// A session tries its first steps on a twin where the device's budget may be too
+  /// small for them, and throws BudgetInfeasible before them if it is. True: this is
+  /// such a twin.
+  bool isRehearsal = false;
   /// Gets each sentence once; by default stderr does.
   std::function<void(const std::string &)> warn;
   /// Gets what services say every so many steps; by default nobody does.
