@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the runtime under sanitizers and runs what belongs there.
 
-    tools/sanitized.py fuzz [--seconds 15]     fuzz targets, address and undefined behaviour
+    tools/sanitized.py fuzz [--seconds 15]     fuzz targets and the tests of programs, address and undefined behaviour
     tools/sanitized.py threads [--whole]       stitching tests, under the thread sanitizer
     tools/sanitized.py address                 all tests of the runtime, address and undefined behaviour
 
@@ -59,6 +59,9 @@ OTHERS = [
     "SegueStreamingTests",
     "SegueTensorTests",
 ]
+# What the fuzz build, which has the runtime under these sanitizers anyway, runs
+# besides: programs and hostile files.
+ADDRESSED = {"SegueProgramTests": "*"}
 # How many of the random stitchings; the normal build has compiled them before.
 RANDOM_STITCHINGS = 16
 
@@ -117,7 +120,7 @@ def build(preset: str, folder: Path, targets: list, *options: str) -> str:
 def fuzz(args, report: Report) -> None:
     folder = args.build / "fuzz"
     start = time.monotonic()
-    failure = build("fuzz", folder, ["segue-fuzzers"])
+    failure = build("fuzz", folder, ["segue-fuzzers", *ADDRESSED])
     report.add("build", time.monotonic() - start, failure)
     if failure:
         return
@@ -148,6 +151,7 @@ def fuzz(args, report: Report) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for result in pool.map(play, FUZZERS):
             report.add(*result)
+    run_tests(report, ADDRESSED, folder, {"SEGUE_SINGLE_BITS": "1", "OMP_NUM_THREADS": "2", "ASAN_OPTIONS": "allocator_may_return_null=1"})
 
 
 def matching_nothing(program: Path, cases: str) -> list:
