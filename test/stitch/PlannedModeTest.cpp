@@ -465,7 +465,9 @@ TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
       keys.insert(key);
     for (const auto &[key, value] : wanted.items())
       expected.insert(key);
+    expected.insert("blocks_displaced"); // of planned runs alone
     EXPECT_EQ(keys, expected);
+    EXPECT_EQ(line["blocks_displaced"], 0);
     EXPECT_EQ(line["step"], step + 1);
     EXPECT_EQ(line["activations_spilled"], left);
     EXPECT_EQ(line["activations_restored"], left);

@@ -358,7 +358,7 @@ TEST_F(PrecisionFaultsTest, NonsenseIsRefusedBeforeAnythingIsMade) {
   expectPart(message(R"({"enabled": true, "force_int8_blocks": ["h.9"]})"), "there is no unit \"h.9\"");
   expectPart(message(R"({"enabled": true, "fp8_slab_path": "no/such/slab.safetensors"})"), "no/such/slab");
   SessionOptions options;
-  options.config = Config::parse(R"({"memory": {"stagehand": {"selective_precision": {"enabled": true}}}})", "test");
+  options.config = Config::parse(R"({"memory": {"stagehand": {"telemetry_enabled": false, "selective_precision": {"enabled": true}}}})", "test");
   expectPart(messageOf([&] { loraSession(device, "", options); }), "squareq_slab_path");
   options.config = Config::parse(precisionConfig(folder, R"({"enabled": true})"), "test");
   expectPart(messageOf([&] { Session(device, {{"lora", loraBinary()}}, options); }), "SegueRuntime::SeguePrecision");

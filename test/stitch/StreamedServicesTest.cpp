@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 using namespace segue;
@@ -471,16 +472,18 @@ TEST(StreamedFaults, AbortedSteps) {
     EXPECT_EQ(values(session.parameter(info.key)), expected.parameters.at(info.key)) << info.key;
 }
 
-// "device OOM on load": the error of the allocator with its holders, before the
-// first step.
+// "device OOM on load": refused before the first step, with who holds the memory
+// and the smallest budget that would do.
 TEST(StreamedFaults, NoRoomForTheRing) {
   DeviceRef device = Device::open(plainSim);
   Session session = makeSession(device, streamingConfig(3, 2));
   device->memory().setBudget(Space::DeviceDram, device->memory().liveBytes(Space::DeviceDram) + 30000);
   auto [code, what] = errorOf([&] { session.step(batchOf(device, 0), 1e-2); });
-  EXPECT_EQ(code, ErrorCode::DeviceOom) << what;
-  EXPECT_NE(what.find("it is held by"), std::string::npos) << what;
-  device->memory().setBudget(Space::DeviceDram, 4 << 20);
+  EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+  EXPECT_NE(what.find("most of that is (weights) (parameter)"), std::string::npos) << what;
+  std::smatch smallest;
+  ASSERT_TRUE(std::regex_search(what, smallest, std::regex("the smallest budget is ([0-9]+) bytes"))) << what;
+  device->memory().setBudget(Space::DeviceDram, std::stoull(smallest[1]));
   EXPECT_EQ(session.step(batchOf(device, 0), 1e-2).loss, expectedCourse(1).losses[0]);
 }
 

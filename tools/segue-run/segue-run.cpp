@@ -173,9 +173,9 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   CLI::Option *verify =
       command->add_flag("--verify-invariance", options.verifyInvariance,
                         "train with and without memory services under several caps; status 1 if a bit differs");
-  command->add_option("--caps", options.caps, "for --verify-invariance, in percent of the peak without services")
+  addWhole(command, "--caps", options.caps, 1, 100,
+           "for --verify-invariance, in percent of the peak without services")
       ->delimiter(',')
-      ->check(CLI::Range(1, 100))
       ->needs(verify)
       ->capture_default_str();
   addCommon(command, options);
