@@ -190,7 +190,7 @@ class Trainer:
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
             aliases=list(aliases))
         # Runs once: by `close`, when the trainer goes, or when Python ends.
-        self._finish = weakref.finalize(self, _write_files, [(tracer, trace), (self._report, report)])
+        self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
         self._bound: list[_Bound] = []
         self._bind()
 
@@ -487,10 +487,13 @@ class Trainer:
         save_tensors(path, self.parameters())
 
 
-def _write_files(writers) -> None:
-    for writer, path in writers:
-        if writer is not None:
-            writer.write(os.fspath(path))
+def _write_files(session, writers) -> None:
+    try:
+        session.finish_records()  # the report is made of them, too
+    finally:
+        for writer, path in writers:
+            if writer is not None:
+                writer.write(os.fspath(path))
 
 
 def _trained_names(module: Module) -> list[str]:

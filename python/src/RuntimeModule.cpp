@@ -406,6 +406,12 @@ static void bindSession(nb::module_ &m) {
            [](const Session &session) {
              return session.services() ? session.services()->precisionReport().dump() : std::string("{}");
            })
+      .def("finish_records",
+           [](Session &session) {
+             if (session.services())
+               session.services()->finishRecords();
+           },
+           ReleaseGil())
       .def("precision_state",
            [](const Session &session) {
              return session.services() ? session.services()->precisionState() : std::string();

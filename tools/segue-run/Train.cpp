@@ -211,7 +211,11 @@ int train(const TrainOptions &options) {
     if (trace)
       remains.write(options.trace, [&](const std::string &path) { trace->write(path); });
     if (report)
-      remains.write(options.report, [&](const std::string &path) { report->write(path); });
+      remains.write(options.report, [&](const std::string &path) {
+        if (session.services())
+          session.services()->finishRecords(); // the page is made of them, too
+        report->write(path);
+      });
     return remains;
   };
   Interruption interruption;

@@ -21,6 +21,7 @@
 #include "SimMemory.h"
 #include "SimThreads.h"
 #include "SimVirtualTime.h"
+#include "VirtualClock.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/DramCompactor.h"
@@ -32,7 +33,7 @@
 namespace segue::inline runtime {
 
 namespace {
-class SimDevice final : public Device {
+class SimDevice final : public Device, public VirtualClock {
 public:
   explicit SimDevice(const SimProfile &profile);
 
@@ -92,6 +93,7 @@ public:
   Engine &engine() override { return engine_; }
   int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override;
   double seconds() const override;
+  double endOf(const Fence &fence) const override { return clock_ ? clock_->whenDone(fence) : NAN; }
 
 private:
   SimProfile profile_;

@@ -98,6 +98,11 @@ double VirtualQueues::seconds() const {
   return now_;
 }
 
+double VirtualQueues::whenDone(const Fence &fence) const {
+  std::lock_guard lock(mutex_);
+  return std::max(now_, endOf(fence));
+}
+
 void VirtualQueues::waitFor(Queue queue, const WorkCost &cost) {
   std::lock_guard lock(mutex_);
   Timeline &timeline = timelines_[uint8_t(queue)];

@@ -45,6 +45,8 @@ public:
 
   /// The host's clock, seconds since the device was opened.
   double seconds() const;
+  /// When `fence` is done, by that clock; now, if it is.
+  double whenDone(const Fence &fence) const;
 
   /// The host does work of `queue` itself, between its entries, and waits.
   void waitFor(Queue queue, const WorkCost &cost);

@@ -129,6 +129,7 @@ TEST_F(MemoryServicesTest, TelemetryHasTheKeysOfTheSpecs) {
   EXPECT_EQ(keys(lines[0]), expected);
   EXPECT_EQ(lines[1]["step"], 2);
   EXPECT_EQ(lines[0]["spill_bytes"], count * bytes);
+  services->finishRecords();
   lines = folder.lines("conductor.jsonl");
   ASSERT_EQ(lines.size(), 2u);
   expected = {"step_id",
@@ -331,6 +332,7 @@ TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
   EXPECT_EQ(step(), reference);
   expectWhole(services->activationRecord());
   EXPECT_EQ(services->activationRecord()["step"], 3);
+  services->finishRecords();
   EXPECT_EQ(folder.lines("conductor.jsonl").size(), 3u);
 }
 

@@ -111,7 +111,7 @@ TEST_F(SlotWaitTest, ASlowLinkIsNotWaitedFor) {
 // restores go over the limit, and what they bring is the same.
 TEST_F(SlotWaitTest, AnAdversaryThatStallsChangesNoResult) {
   int overruns = 0;
-  for (int seed = 0; seed < 4; ++seed) {
+  for (int seed = 4; seed < 8; ++seed) { // few draws run out of time while a slot is awaited: some of these do
     setUp("sim:dram=8MiB,pinned=32MiB,threads=1,stall=0.5,adversarial=" + std::to_string(seed));
     Json section = conductor(), stagehand = activation();
     section["h2d_slots"] = section["d2h_slots"] = 1;

@@ -13,6 +13,7 @@
 
 #include "segue/runtime/Services/MemoryServices.h"
 #include "ActivationActor.h"
+#include "PhaseClock.h"
 #include "PlannedActor.h"
 #include "PrecisionActor.h"
 #include "WeightActor.h"
@@ -21,6 +22,7 @@
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -41,10 +43,8 @@ struct MemoryServices::Impl {
   void endStep();
   void enter(Phase phase);
   void abortStep() noexcept;
-  double secondsInPhase() {
-    double now = context.device->seconds();
-    return now - std::exchange(phaseBegan, now);
-  }
+  /// Writes the records whose times are known, or `all`.
+  void writeTimed(bool all);
   uint64_t makeRoom(uint64_t wanted);
   template <typename... Arguments, typename... Given>
   void tell(bool isTheirs, void (EventSink::*next)(Arguments...), void (ServiceActor::*actor)(Arguments...),
@@ -74,7 +74,14 @@ struct MemoryServices::Impl {
   /// Who watches the results of the program that runs.
   std::vector<ServiceActor *> resultWatchers;
   bool nextWatchesResults = false;
-  double phaseBegan = 0;
+  /// Where Conductor is on.
+  std::optional<PhaseClock> phaseClock;
+  /// Records that are due, in their order; the device may still run their steps.
+  struct TimedRecord {
+    Json record;
+    PhaseClock::Times times;
+  };
+  std::deque<TimedRecord> timedRecords;
 };
 
 //===----------------------------------------------------------------------===//
@@ -94,7 +101,8 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
   Conductor::Hooks hooks;
   hooks.warn = context.warn;
   hooks.granted = [this](uint64_t token) { context.gate.granted(token); };
-  hooks.record = [this](const Json &record) { conductorTelemetry->write(record); };
+  if (config.telemetry.enabled)
+    hooks.record = [this](const Json &record) { timedRecords.push_back({record, phaseClock->times()}); };
   hooks.drain = [this] {
     context.device->drain();
     context.engine().settle(/*all=*/true);
@@ -114,6 +122,7 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
         context.warn);
     hooks.trace = [this](const Json &event) { conductorLog->add(event); };
   }
+  phaseClock.emplace(*context.device);
   if (config.telemetry.enabled)
     conductorTelemetry.emplace(config.telemetry.file, context.warn);
   context.conductor = Conductor(config, limits, std::move(hooks));
@@ -248,6 +257,7 @@ MemoryServices::Impl::~Impl() {
     context.engine().settle(/*all=*/true);
   } catch (...) { // a device that failed runs nothing any more
   }
+  writeTimed(/*all=*/true);
   actors.clear();
   if (context.conductor.isEnabled())
     context.engine().setGate(nullptr);
@@ -300,9 +310,10 @@ uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
 void MemoryServices::Impl::beginStep() {
   if (precision)
     precision->chooseForms(nextStep - 1);
-  phaseBegan = context.device->seconds();
   inStep = true;
   if (context.conductor.isEnabled()) {
+    writeTimed(/*all=*/false);
+    phaseClock->beginStep();
     context.conductor.measure(int64_t(context.usedBytes()));
     context.conductor.beginStep(nextStep);
   }
@@ -319,7 +330,9 @@ void MemoryServices::Impl::endStep() {
   if (context.conductor.isEnabled()) {
     context.engine().settle(/*all=*/false);
     context.conductor.measure(int64_t(context.usedBytes()));
-    context.conductor.endStep(secondsInPhase());
+    phaseClock->endStep();
+    context.conductor.endStep();
+    writeTimed(/*all=*/false);
   }
   inStep = false;
   if (conductorLog)
@@ -327,10 +340,18 @@ void MemoryServices::Impl::endStep() {
 }
 
 void MemoryServices::Impl::enter(Phase phase) {
-  if (context.conductor.isEnabled())
-    context.conductor.enterPhase(stepPhase(phase), secondsInPhase());
+  if (context.conductor.isEnabled() && context.conductor.enterPhase(stepPhase(phase)))
+    phaseClock->enter(stepPhase(phase));
   for (const auto &actor : actors)
     actor->onPhase(phase);
+}
+
+void MemoryServices::Impl::writeTimed(bool all) {
+  for (; !timedRecords.empty() && (all || timedRecords.front().times.areKnown()); timedRecords.pop_front()) {
+    TimedRecord &first = timedRecords.front();
+    first.times.putInto(first.record, context.device->seconds());
+    conductorTelemetry->write(first.record);
+  }
 }
 
 bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
@@ -460,8 +481,11 @@ void MemoryServices::Impl::abortStep() noexcept {
     context.engine().settle(/*all=*/true);
     for (const auto &actor : actors)
       actor->abortStep();
-    if (context.conductor.isEnabled())
-      context.conductor.abortStep(secondsInPhase());
+    if (context.conductor.isEnabled()) {
+      phaseClock->endStep();
+      context.conductor.abortStep();
+      writeTimed(/*all=*/false);
+    }
     if (conductorLog)
       conductorLog->flush();
   } catch (const std::exception &error) {
@@ -601,7 +625,27 @@ Json MemoryServices::precisionRecord() const { return impl_->precision ? impl_->
 std::string MemoryServices::precisionState() const {
   return impl_->precision ? impl_->precision->saveState() : std::string();
 }
-Json MemoryServices::conductorRecord() const { return impl_->context.conductor.record(); }
+
+void MemoryServices::finishRecords() {
+  Impl &s = *impl_;
+  if (!s.phaseClock)
+    return;
+  if (!s.inStep)
+    s.phaseClock->wait();
+  s.writeTimed(/*all=*/false);
+}
+
+Json MemoryServices::conductorRecord() const {
+  Impl &s = *impl_;
+  Json record = s.context.conductor.record();
+  if (record.is_null())
+    return record;
+  if (!s.inStep)
+    s.phaseClock->wait();
+  s.phaseClock->times().putInto(record, s.context.device->seconds());
+  return record;
+}
+
 Json MemoryServices::weightRecord() const { return impl_->weights ? impl_->weights->streamer().record() : Json(); }
 Json MemoryServices::activationRecord() const {
   if (impl_->planned)

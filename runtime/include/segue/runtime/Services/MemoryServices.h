@@ -158,8 +158,13 @@ public:
   /// happens between steps. STEP_BEGIN in the midst of a step does the same.
   void abortStep() noexcept;
 
+  /// Waits until the device has come to the end of the last step, and writes the
+  /// telemetry that waits for the times of its phases. Between steps.
+  void finishRecords();
+
   /// The records of the last step that ended or was aborted: what the telemetry
-  /// files got. Null for a service that is off.
+  /// files got. Null for a service that is off. That of Conductor waits for the
+  /// end of its step, whose times it has.
   Json conductorRecord() const;
   Json activationRecord() const;
   Json weightRecord() const;
