@@ -87,7 +87,8 @@ class Memory:
     Attributes
     ----------
     device : str
-        The spec of the virtual device that the steps were played on.
+        The spec of the virtual device that the steps were played on. On ``cpu`` an unconstrained step holds as
+        many ``live_bytes``, to one per cent (`Trainer.peak_bytes`), beside what Python, PyTorch and the compiler take.
     budget_bytes : int or None
         What was asked for.
     plan : Step

@@ -152,6 +152,15 @@ def test_a_run_keeps_to_what_was_said(tmp_path):
     assert refused.step_count == 0
 
 
+def test_a_run_on_the_cpu_takes_what_was_said():
+    """As many bytes live at once there, to one per cent."""
+    trainer, batch = gpt_trainer(device="cpu:threads=1")  # a device of this test alone: its books begin empty
+    for _ in range(3):
+        trainer.step(**batch)
+    told = trainer.memory().unconstrained
+    assert abs(trainer.peak_bytes - told.live_bytes) <= 0.01 * told.live_bytes and trainer.peak_bytes <= told.peak_bytes
+
+
 def test_a_config_as_a_dict(tmp_path):
     telemetry = tmp_path / "stitch.jsonl"
     config = {"memory": {"stitch": {"telemetry_file": str(telemetry)}}}
