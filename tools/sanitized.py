@@ -94,11 +94,15 @@ class Report:
         xml.ElementTree(self.root).write(path)
 
 
+# libomp never gives up what its threads have.
+LEAKS = {"LSAN_OPTIONS": f"suppressions={ROOT / 'test' / 'fuzz' / 'leaks.txt'}:print_suppressions=0"}
+
+
 def run(command: list, limit_s: int, environment: dict) -> tuple:
     """Exit status, or a sentence, and all that was said."""
     try:
         done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace", timeout=limit_s, env=os.environ | environment)
+                              errors="replace", timeout=limit_s, env=os.environ | LEAKS | environment)
     except subprocess.TimeoutExpired as late:
         return f"nothing after {limit_s} s", (late.stdout or b"").decode(errors="replace")
     return done.returncode, done.stdout

@@ -250,6 +250,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch):
         assert result.returncode == 0, text + result.stdout + result.stderr
         if "--verify-invariance" in text:
             assert "no run differs" in result.stdout
+            assert "departed" not in result.stderr, "every step keeps to the addresses of its plan"
     assert done == {"python": 1, "sh": 3, "json": 1}
     for link in re.findall(r"\]\(([^)#]+)\)", GUIDE):
         assert (Path(__file__).resolve().parents[2] / "docs/guides" / link).exists()

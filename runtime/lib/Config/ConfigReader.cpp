@@ -22,7 +22,8 @@ bool Range::contains(double value) const {
 
 std::string Range::str() const {
   auto text = [](double number) {
-    return Json(number == std::floor(number) ? Json(int64_t(number)) : Json(number)).dump();
+    bool isWhole = number == std::floor(number) && std::abs(number) <= greatestWhole;
+    return (isWhole ? Json(int64_t(number)) : Json(number)).dump();
   };
   bool hasLow = std::isfinite(low), hasHigh = std::isfinite(high);
   if (hasLow && hasHigh && !lowOpen && !highOpen)

@@ -427,8 +427,8 @@ double Session::forwardBackward(const TensorMap &batch) {
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
     }
+    s.inputGradients.clear(); // those of the batch before would lie beside this one, where no plan has them
     std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch));
-    s.inputGradients.clear();
     s.runBackward();
     // The host reads the loss while the device works on backward.
     double loss = 0;
