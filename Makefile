@@ -20,7 +20,7 @@ configure: setup
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
-# Of the build, what Python loads: the tests and tools are more than half of it.
+# The demo builds what Python loads: tests and tools are more than half of a build.
 # DEMO_ARGS="--text my.txt --steps 100" and so on; --help lists them.
 demo: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target _runtime _compiler

@@ -47,7 +47,7 @@ public:
   /// and those that read it there.
   uint64_t write(mlir::Value value, const Window &place);
 
-  /// The same for a place in tiles, which a copy of dense rows fills.
+  /// What writing `value` to a place in tiles costs, which a copy of dense rows fills.
   uint64_t writeTiles(mlir::Value value);
 
   /// True if what reads the view `op` is served better by a dense copy than by the
@@ -67,7 +67,7 @@ private:
   uint64_t copyOfView(mlir::Operation *op);
 
   const llvm::DenseSet<mlir::Value> *written;
-  /// By view: what its readers pay if it is dense.
+  /// The bytes that readers of a view pay if it is dense, by view.
   llvm::DenseMap<mlir::Value, uint64_t> readDense;
 };
 

@@ -39,7 +39,7 @@ struct Place {
   func::FuncOp function;
   unsigned index = 0;
   bool isResult = false;
-  /// What source or hint asked for; null if nobody did.
+  /// The layout that source or hint asked for; null if nobody did.
   LayoutAttr given;
 
   Attribute get(StringRef attr) const {
@@ -82,7 +82,7 @@ struct ChooseLayouts : segue::impl::SegueChooseLayoutsBase<ChooseLayouts> {
   }
 
 private:
-  /// By kind and name. An argument that the caller gives is no seam, even where a
+  /// The seams by kind and name. An argument that the caller gives is no seam, even where a
   /// result of the same function has its name.
   llvm::MapVector<StringAttr, Seam> collect() {
     llvm::MapVector<StringAttr, Seam> seams;

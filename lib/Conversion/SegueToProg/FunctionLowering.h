@@ -123,7 +123,8 @@ private:
   llvm::DenseMap<mlir::Value, Window> windows;
   /// Values with a place of their own: shape ops that are written, not viewed.
   llvm::DenseSet<mlir::Value> owned;
-  /// Of the walk backwards, which decides all readers of a value before it.
+  /// The costs that the walk backwards asks for, which decides all readers of a value
+  /// before the value.
   AccessCosts costs{&owned};
   /// Dense copies and constants made on demand.
   llvm::DenseMap<mlir::Value, Window> denseCopies;

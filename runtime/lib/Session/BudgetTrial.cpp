@@ -86,13 +86,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
       (spec += ",") += option;
     at = comma + 1;
   }
-  std::vector<SessionModule> modules;
-  for (const Module &module : step_.modules)
-    modules.push_back({module.name(), module.binary()});
-  SessionOptions same;
-  same.maxGradNorm = step_.options.maxGradNorm;
-  same.tied = step_.options.tied;
-  same.wires = step_.options.wires;
+  auto [modules, same] = twinParts(step_);
   same.openSlab = step_.options.openSlab;
   same.aliases = step_.options.aliases;
   same.warn = [](const std::string &) {}; // the session itself says it

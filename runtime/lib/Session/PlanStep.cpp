@@ -22,20 +22,24 @@
 
 namespace segue::inline runtime {
 
+TwinParts twinParts(const StepToPlan &step) {
+  TwinParts parts;
+  for (const Module &module : step.modules)
+    parts.modules.push_back({module.name(), module.binary()});
+  parts.options.maxGradNorm = step.options.maxGradNorm;
+  parts.options.tied = step.options.tied;
+  parts.options.wires = step.options.wires;
+  return parts;
+}
+
 /// `slots`: of the ring, where there is one.
 static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots,
                        StepTwin::Homes homes = StepTwin::Homes::Host) {
-  std::vector<SessionModule> modules;
-  for (const Module &module : step.modules)
-    modules.push_back({module.name(), module.binary()});
-  SessionOptions same;
-  same.maxGradNorm = step.options.maxGradNorm;
-  same.tied = step.options.tied;
-  same.wires = step.options.wires;
+  auto [modules, options] = twinParts(step);
   std::optional<TwinWeights> ring;
   if (weights)
     ring = TwinWeights{weights->config(), slots};
-  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(same), step.microBatches, std::move(ring),
+  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), step.microBatches, std::move(ring),
                   homes);
 }
 

@@ -23,6 +23,14 @@ struct StepToPlan {
   uint64_t placedBytes = 0;
 };
 
+/// What every twin of the session is made of: its modules, and the options that decide
+/// what a step computes. Services, slabs and sinks are the twin's own.
+struct TwinParts {
+  std::vector<SessionModule> modules;
+  SessionOptions options;
+};
+TwinParts twinParts(const StepToPlan &step);
+
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's
 /// budget leaves to the session, and has `services` follow the plan; with the times
 /// that were `measured`, where they are of such a step. Slots of Weight Stagehand's

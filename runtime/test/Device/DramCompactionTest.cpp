@@ -11,49 +11,24 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Device/Device.h"
+#include "CompactionFixture.h"
 #include "segue/runtime/Memory/DramCompactor.h"
-#include "segue/runtime/Tensor/Storage.h"
-#include <gtest/gtest.h>
 #include <random>
 
 using namespace segue;
+using namespace segue::test;
 
 namespace {
 constexpr uint64_t unit = 4096, units = 32;
 constexpr Space dram = Space::DeviceDram;
 
-/// A storage filled by a queued copy, and what it should hold.
-struct Held {
-  std::shared_ptr<Storage> storage;
-  std::vector<std::byte> expected;
-};
-
-class DramCompactionTest : public testing::TestWithParam<std::string> {
+class DramCompactionTest : public CompactionFixture {
 protected:
-  Held fill(uint64_t bytes, int seed, uint32_t alignment = 64) {
-    Held held{Storage::allocate(device, dram, bytes, alignment, device->memory().intern({.value = "held"})),
-              std::vector<std::byte>(bytes)};
-    for (uint64_t i = 0; i < bytes; ++i)
-      held.expected[i] = std::byte(uint64_t(seed) * 37 + i % 251);
-    auto source = std::make_shared<std::vector<std::byte>>(held.expected);
-    void *target = held.storage->data();
-    Device *raw = device.get();
-    uint64_t position = device->enqueue(Queue::HostToDevice, held.storage->uses(),
-                                        {[=] { raw->copy(target, source->data(), bytes); }, {}, "fill"});
-    held.storage->addWrite(Fence(Queue::HostToDevice, position));
-    return held;
-  }
-  void check(const Held &held) {
-    device->wait(held.storage->writes());
-    std::vector<std::byte> found(held.expected.size());
-    device->copy(found.data(), held.storage->data(), found.size());
-    EXPECT_EQ(found, held.expected);
-  }
+  DramCompactionTest() : CompactionFixture("sim:dram=128KiB,pinned=1MiB,latency=1us", dram) {}
+
   /// Moves that nobody asked for come on top.
   bool isRestless() const { return compactor.isRestless(); }
 
-  DeviceRef device = Device::open("sim:dram=128KiB,pinned=1MiB,latency=1us" + GetParam());
   DramCompactor &compactor = *device->dramCompactor();
 };
 } // namespace

@@ -11,49 +11,21 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Device/Device.h"
+#include "CompactionFixture.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/L1Compactor.h"
-#include "segue/runtime/Tensor/Storage.h"
-#include <gtest/gtest.h>
 #include <random>
 
 using namespace segue;
+using namespace segue::test;
 
 namespace {
 constexpr uint64_t unit = 4096;
 
-/// A storage in L1 filled by a queued copy, and what it should hold.
-struct Held {
-  std::shared_ptr<Storage> storage;
-  std::vector<std::byte> expected;
-};
-
-class L1CompactionTest : public testing::TestWithParam<std::string> {
+class L1CompactionTest : public CompactionFixture {
 protected:
-  std::shared_ptr<Storage> allocate(uint64_t bytes) {
-    return Storage::allocate(device, Space::DeviceL1, bytes, 64, device->memory().intern({.value = "held"}));
-  }
-  Held fill(uint64_t bytes, int seed) {
-    Held held{allocate(bytes), std::vector<std::byte>(bytes)};
-    for (uint64_t i = 0; i < bytes; ++i)
-      held.expected[i] = std::byte(uint64_t(seed) * 37 + i % 251);
-    auto source = std::make_shared<std::vector<std::byte>>(held.expected);
-    void *target = held.storage->data();
-    Device *raw = device.get();
-    uint64_t position = device->enqueue(Queue::HostToDevice, held.storage->uses(),
-                                        {[=] { raw->copy(target, source->data(), bytes); }, {}, "fill"});
-    held.storage->addWrite(Fence(Queue::HostToDevice, position));
-    return held;
-  }
-  void check(const Held &held) {
-    device->wait(held.storage->writes());
-    std::vector<std::byte> found(held.expected.size());
-    device->copy(found.data(), held.storage->data(), found.size());
-    EXPECT_EQ(found, held.expected);
-  }
+  L1CompactionTest() : CompactionFixture("sim:dram=1MiB,pinned=1MiB,l1=64KiB,latency=1us", Space::DeviceL1) {}
 
-  DeviceRef device = Device::open("sim:dram=1MiB,pinned=1MiB,l1=64KiB,latency=1us" + GetParam());
   L1Compactor &compactor = *device->l1Compactor();
 };
 } // namespace

@@ -51,7 +51,7 @@ protected:
   static uint32_t alignmentOf(const Storage &storage);
 
   std::recursive_mutex mutex_;
-  /// By address; those of no bytes are not among them.
+  /// The storages by address, without those of no bytes.
   std::map<std::byte *, Storage *> storages_;
 };
 

@@ -31,7 +31,7 @@ int64_t fastestSlots(int64_t least, int64_t most, const std::function<double(int
 struct StepWithRing {
   /// Makes a twin whose ring has so many slots.
   std::function<StepTwin(int64_t slots)> twin;
-  /// Of the ring as it is; fewer may be chosen, more are not.
+  /// Slots that the ring has; fewer may be chosen, more are not.
   int64_t slots = 0;
   /// What the step must keep to, with all that the device holds beside it.
   uint64_t budgetBytes = 0;
