@@ -26,7 +26,7 @@ namespace segue::inline runtime {
 
 namespace {
 /// A block that is to be placed.
-struct Item {
+struct PackedBlock {
   uint64_t bytes, begin, end;
   uint32_t alignment;
   /// Index into StepAllocations::blocks.
@@ -49,11 +49,11 @@ public:
 private:
   using Order = std::vector<uint32_t>;
 
-  bool overlap(const Item &a, const Item &b) const;
+  bool overlap(const PackedBlock &a, const PackedBlock &b) const;
   /// Places all in this order; the bytes of the ranges, nothing if one has no place.
   std::optional<uint64_t> place(const Order &order);
   /// `taken`: ascending.
-  std::optional<uint64_t> placeOne(const Item &item, std::span<const AddressRange> taken) const;
+  std::optional<uint64_t> placeOne(const PackedBlock &item, std::span<const AddressRange> taken) const;
   std::vector<AddressRange> ranges(const std::vector<uint64_t> &offsets) const;
 
   const StepAllocations &steps_;
@@ -66,7 +66,7 @@ private:
   std::vector<AddressRange> free_;
   /// Where the last one really ends.
   uint64_t limit_ = 0;
-  std::vector<Item> items_;
+  std::vector<PackedBlock> items_;
   /// By item, of the order that was tried last, and of the best.
   std::vector<uint64_t> offsets_, best_;
 };
@@ -91,13 +91,13 @@ Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<cons
     const StepAllocations::Block &block = steps.blocks[i];
     if (block.step > repeated)
       break;
-    Item item{block.bytes, block.begin, block.end, block.alignment, i, block.step == repeated};
+    PackedBlock item{block.bytes, block.begin, block.end, block.alignment, i, block.step == repeated};
     uint32_t places = item.repeats && length_ ? uint32_t((item.duration() + length_ - 1) / length_) : 1;
     period_ = std::max(period_, places);
   }
   for (uint32_t i = 0; i < steps.blocks.size() && steps.blocks[i].step <= repeated; ++i) {
     const StepAllocations::Block &block = steps.blocks[i];
-    Item item{block.bytes, block.begin, block.end, block.alignment, i, block.step == repeated};
+    PackedBlock item{block.bytes, block.begin, block.end, block.alignment, i, block.step == repeated};
     uint32_t places = item.repeats && item.duration() > length_ ? period_ : 1;
     for (item.place = 0; item.place < places; ++item.place)
       items_.push_back(item);
@@ -106,7 +106,7 @@ Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<cons
 }
 
 /// Whether both are alive at some time.
-bool Packing::overlap(const Item &a, const Item &b) const {
+bool Packing::overlap(const PackedBlock &a, const PackedBlock &b) const {
   if (!a.repeats && !b.repeats)
     return a.begin < b.end && b.begin < a.end;
   if (a.repeats && b.repeats) {
@@ -117,14 +117,14 @@ bool Packing::overlap(const Item &a, const Item &b) const {
     uint64_t back = length_ - gap;
     return (a.begin == b.begin) || gap < a.duration() || back < b.duration();
   }
-  const Item &once = a.repeats ? b : a, &again = a.repeats ? a : b;
+  const PackedBlock &once = a.repeats ? b : a, &again = a.repeats ? a : b;
   if (once.end == StepAllocations::never)
     return true;
   // Those of several places come later, each in its turn.
   return once.end > again.begin + again.place * length_;
 }
 
-std::optional<uint64_t> Packing::placeOne(const Item &item, std::span<const AddressRange> taken) const {
+std::optional<uint64_t> Packing::placeOne(const PackedBlock &item, std::span<const AddressRange> taken) const {
   auto aligned = [&](uint64_t offset) { return (offset + item.alignment - 1) / item.alignment * item.alignment; };
   std::optional<uint64_t> best, behind;
   uint64_t bestGap = StepAllocations::never;
@@ -166,7 +166,7 @@ std::optional<uint64_t> Packing::place(const Order &order) {
   std::vector<AddressRange> taken;
   placed.reserve(order.size());
   for (uint32_t index : order) {
-    const Item &item = items_[index];
+    const PackedBlock &item = items_[index];
     taken.clear();
     for (uint32_t other : placed)
       if (overlap(item, items_[other]))
@@ -206,9 +206,9 @@ std::optional<uint64_t> Packing::pack(uint64_t goalBytes) {
     return order;
   };
   Order orders[] = {
-      sorted([](const Item &item) { return std::tuple(double(item.bytes), double(item.duration())); }),
-      sorted([](const Item &item) { return std::tuple(double(item.bytes) * double(item.duration()), 0.0); }),
-      sorted([](const Item &item) { return std::tuple(double(item.duration()), double(item.bytes)); }),
+      sorted([](const PackedBlock &item) { return std::tuple(double(item.bytes), double(item.duration())); }),
+      sorted([](const PackedBlock &item) { return std::tuple(double(item.bytes) * double(item.duration()), 0.0); }),
+      sorted([](const PackedBlock &item) { return std::tuple(double(item.duration()), double(item.bytes)); }),
   };
   for (const Order &order : orders) {
     if (isDone())

@@ -12,7 +12,7 @@
 #include "segue/runtime/Plan/StepRecorder.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
-#include "segue/runtime/Services/PlannedActivations.h"
+#include "segue/runtime/Plan/PlannedResidency.h"
 #include <algorithm>
 #include <ranges>
 #include <set>
@@ -158,7 +158,7 @@ struct StepTwin::State {
   DeviceRef device;
   std::optional<AllocationTrace> trace;
   /// Brings what lives on the host; the session refers to it.
-  std::optional<PlannedActivations> activations;
+  std::optional<PlannedResidency> planned;
   std::optional<WithWeights> weights;
   std::optional<Session> session;
   std::vector<TensorMap> batches;
@@ -234,12 +234,12 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
                 "device \"" + state.spec + "\" runs programs; a step is planned on sim:virtual");
   state.link = linkOf(state.device->name());
   options.events = &state.sink;
-  state.activations.emplace(state.device);
+  state.planned.emplace(state.device);
   if (homes == Homes::Host)
-    options.residents = &state.activations->residents();
+    options.residency = &state.planned->residency();
   if (weights) {
     state.weights.emplace(state.device, std::move(*weights));
-    state.activations->leaveParametersToOthers();
+    state.planned->leaveParametersToOthers();
     options.weights = &state.weights->streamer();
   }
   std::vector<Wire> wires = options.wires;
@@ -257,13 +257,13 @@ const Session &StepTwin::session() const { return *state_->session; }
 const WeightStreamer *StepTwin::weights() const { return state_->weights ? &state_->weights->streamer() : nullptr; }
 
 LinkSpeed StepTwin::link() const { return state_->link; }
-EventSink &StepTwin::events() { return *state_->activations; }
+EventSink &StepTwin::events() { return *state_->planned; }
 
 double StepTwin::run(EventSink *sink) {
   State &state = *state_;
   double begin = state.device->seconds();
-  state.activations->stayAll();
-  state.step(sink ? sink : &*state.activations);
+  state.planned->stayAll();
+  state.step(sink ? sink : &*state.planned);
   return state.device->seconds() - begin;
 }
 
@@ -271,7 +271,7 @@ StepProfile StepTwin::record() {
   State &state = *state_;
   run(); // prepares programs and brings what then stays
   StepRecorder recorder(*state.device);
-  recorder.target = &*state.activations;
+  recorder.target = &*state.planned;
   if (state.weights)
     state.weights->recorder = &recorder;
   state.step(&recorder);
@@ -285,8 +285,8 @@ StepProfile StepTwin::record() {
   std::ranges::stable_sort(everything.away, {}, &Departure::returns);
   begin(profile, everything);
   for (int step = 0; step < 2; ++step) // what is where when a step begins is the doing of the step before
-    state.step(&*state.activations);
-  std::vector<uint32_t> held = state.activations->heldElsewhere();
+    state.step(&*state.planned);
+  std::vector<uint32_t> held = state.planned->heldElsewhere();
   std::ranges::sort(held);
   removeGaps(profile, std::move(held));
   return profile;
@@ -313,8 +313,8 @@ uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> 
 /// used again.
 void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
   State &state = *state_;
-  state.activations->follow(profile, plan);
-  state.activations->residents().settle();
+  state.planned->follow(profile, plan);
+  state.planned->residency().settle();
   state.last = {};
   state.device->drain();
   dropCaches(*state.device);
@@ -323,18 +323,18 @@ void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
 StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan, int moreSteps) {
   State &state = *state_;
   Device &device = *state.device;
-  PlannedActivations &activations = *state.activations;
+  PlannedResidency &planned = *state.planned;
   begin(profile, plan);
   state.trace->begin();
   state.trace->beginStep();
-  state.step(&activations);
+  state.step(&planned);
   state.trace->beginStep();
-  PlannedActivations::Counts before = activations.counts();
-  PeaksByPhase peaks(device, &activations);
+  PlannedResidency::Counts before = planned.counts();
+  PeaksByPhase peaks(device, &planned);
   double begin = device.seconds();
   state.step(&peaks);
   peaks.close();
-  const PlannedActivations::Counts &counts = activations.counts();
+  const PlannedResidency::Counts &counts = planned.counts();
   Played played{.peakBytes = peaks.peakBytes,
                 .peaks = std::move(peaks.peaks),
                 .seconds = device.seconds() - begin,
@@ -345,9 +345,9 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
                 .unpinned = counts.unpinned - before.unpinned};
   for (int more = 0; more < moreSteps && (more == 0 || !state.trace->repeats()); ++more) {
     state.trace->beginStep();
-    state.step(&activations);
+    state.step(&planned);
   }
-  played.heldElsewhere = activations.heldElsewhere();
+  played.heldElsewhere = planned.heldElsewhere();
   played.allocations = state.trace->end();
   return played;
 }
@@ -371,8 +371,8 @@ void dropCaches(Device &device) {
 uint64_t StepTwin::restBytes() {
   State &state = *state_;
   Device &device = *state.device;
-  state.activations->residents().leaveAll();
-  state.activations->residents().settle();
+  state.planned->residency().leaveAll();
+  state.planned->residency().settle();
   state.last = {};
   device.drain();
   dropCaches(device);
@@ -384,7 +384,7 @@ uint64_t StepTwin::restBytes() {
       inRing.insert(parameter.key);
   }
   auto add = [&](const Tensor &tensor) {
-    if (state.activations->residents().isHome(tensor))
+    if (state.planned->residency().isHome(tensor))
       bytes +=
           device.takenBytes(Space::DeviceDram, tensor.desc().spanBytes(), std::max(1u, tensor.desc().layout.alignment));
   };

@@ -101,8 +101,8 @@ void Session::State::assignAll(const std::vector<Tensor> &sources, const std::ve
   std::string before = std::exchange(torn, loadTorn);
   try {
     streamed->replacedAll();
-    if (residents && !states.empty())
-      residents->dropCopies(); // of the state before
+    if (residency && !states.empty())
+      residency->homesWritten(); // of the state before
     for (size_t i = 0; i < into.size(); ++i)
       copyInto(from[i], into[i]);
     giveSourcesBack();

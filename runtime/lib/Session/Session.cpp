@@ -83,8 +83,8 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
         stateDescs.push_back({m, i});
   }
   checkPhases();
-  residents = services ? services->residents() : options.residents;
-  streamed.emplace(services ? services->weights() : options.weights, residents, modules, plans, table, values);
+  residency = services ? services->residency() : options.residency;
+  streamed.emplace(services ? services->weights() : options.weights, residency, modules, plans, table, values);
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values);
   startPrecision();
@@ -468,8 +468,8 @@ const Tensor &Session::gradient(std::string_view key) const {
     throw Error(ErrorCode::InvalidArgument, "parameter \"" + state_->table.infos()[slot].key +
                                                 "\" has no gradient now; gradients wait between forwardBackward " +
                                                 "and optimize, for trained parameters");
-  if (state_->residents)
-    state_->residents->flush();
+  if (state_->residency)
+    state_->residency->writeBack();
   return state_->tape.gradient(GradientTape::ValueId(slot));
 }
 
@@ -552,7 +552,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
     if (inputs[i].feed == Feed::Parameter)
       return streamed->comesByBlock(program);
     const Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
-    return sum && residents && residents->isHome(sum) && streamed->comesByBlock(program, i);
+    return sum && residency && residency->isHome(sum) && streamed->comesByBlock(program, i);
   };
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -704,8 +704,8 @@ StepResult Session::optimize(double lr) {
   std::vector<std::vector<Tensor>> scalars(s.plans.size());
   bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
   try {
-    if (s.residents)
-      s.residents->settle();
+    if (s.residency)
+      s.residency->settle();
     result.gradNorm = s.gradientNorm() / count;
     if (known && !std::isfinite(result.gradNorm))
       throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +

@@ -131,7 +131,7 @@ struct Session::State {
   /// with what would do, or returns where that cannot be said.
   void refuseTooSmall(const OutOfMemory &error) const;
   /// The user's sink may move tensors itself, of which a twin knows nothing.
-  bool hasOwnSink() const { return !services && (options.events || options.residents || options.weights); }
+  bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
   /// Of device_dram, before the session was made.
   uint64_t othersBytes = 0;
   /// Of the plan in force, and the ring's slots beside it; 0: there is none.
@@ -144,7 +144,7 @@ struct Session::State {
   std::shared_ptr<Host> host;
   std::optional<StreamedParameters> streamed;
   /// What brings them where a plan does; null: no plan does.
-  ResidentTensors *residents = nullptr;
+  Residency *residency = nullptr;
 };
 
 /// Why parameters are not whole while they are loaded.

@@ -37,11 +37,11 @@ static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, 
   return inBlocks > elsewhere;
 }
 
-StreamedParameters::StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents,
+StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *residency,
                                        const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans,
                                        const ParameterTable &table, const std::vector<Tensor> &values)
-    : streamer_(streamer), residents_(residents), table_(table), values_(values) {
-  if (residents_)
+    : streamer_(streamer), residency_(residency), table_(table), values_(values) {
+  if (residency_)
     findResidents(modules, plans);
   if (!streamer_)
     return;
@@ -240,7 +240,7 @@ void StreamedParameters::replaced(size_t slot) {
 void StreamedParameters::replacedAll() {
   for (size_t slot = 0; arePlanned() && slot < values_.size(); ++slot)
     if (has(slot) && values_[slot])
-      residents_->dropCopy(ResidentTensors::idOf(values_[slot]));
+      residency_->homeWritten(values_[slot]);
   if (streamer_)
     streamer_->stop();
   isStale_ = true;
@@ -278,14 +278,14 @@ void StreamedParameters::release() {
 }
 
 void StreamedParameters::flush() {
-  if (residents_)
-    residents_->flush();
+  if (residency_)
+    residency_->writeBack();
   if (streamer_ && streamer_->isStarted())
     streamer_->flush();
 }
 
 bool StreamedParameters::isOnDevice(const Tensor &home) const {
-  return (residents_ && residents_->holdsValueOf(ResidentTensors::idOf(home))) ||
+  return (residency_ && residency_->holdsNewer(home)) ||
          (streamer_ && streamer_->isSavingBack(home));
 }
 
@@ -302,7 +302,7 @@ void StreamedParameters::wait() {
 void StreamedParameters::written(size_t slot) {
   served_.erase(slot);
   if (arePlanned() && has(slot))
-    return residents_->dropCopy(ResidentTensors::idOf(values_[slot]));
+    return residency_->homeWritten(values_[slot]);
   if (has(slot) && streamer_->isStarted())
     streamer_->hostChanged(values_[slot]);
 }

@@ -15,7 +15,7 @@
 // stay: the session brings what it updates, and saves it back.
 //
 // Weight Stagehand brings them (WeightStreamer), or a plan for all of the step
-// (ResidentTensors). States of optimizers and gradients come by the plan, whoever
+// (Residency). States of optimizers and gradients come by the plan, whoever
 // brings parameters.
 //
 //===----------------------------------------------------------------------===//
@@ -30,16 +30,16 @@ namespace segue::inline runtime {
 
 class StreamedParameters {
 public:
-  /// `streamer` and `residents` may be null; of both, the streamer has parameters. They,
+  /// `streamer` and `residency` may be null; of both, the streamer has parameters. They,
   /// and what is referred to, outlive this; `values` are the session's, by slot.
-  StreamedParameters(WeightStreamer *streamer, ResidentTensors *residents, const std::vector<Module> &modules,
+  StreamedParameters(WeightStreamer *streamer, Residency *residency, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
                      const std::vector<Tensor> &values);
   StreamedParameters(const StreamedParameters &) = delete;
   StreamedParameters &operator=(const StreamedParameters &) = delete;
 
   /// True if parameters come by a plan.
-  bool arePlanned() const { return residents_ && !streamer_; }
+  bool arePlanned() const { return residency_ && !streamer_; }
   bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
   /// True if the program gets a streamed parameter by block.
   bool comesByBlock(const Program &program) const;
@@ -100,11 +100,11 @@ private:
   void findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans);
 
   WeightStreamer *streamer_;
-  ResidentTensors *residents_;
+  Residency *residency_;
   const ParameterTable &table_;
   const std::vector<Tensor> &values_;
   std::vector<bool> streamed_;
-  /// Of the programs of the optimizer phase, with `residents_`: by input.
+  /// Of the programs of the optimizer phase, with `residency_`: by input.
   std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
     /// Empty: in the slab.

@@ -234,7 +234,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
     if (impl->planned)
-      impl->planned->activations().leaveParametersToOthers();
+      impl->planned->planned().leaveParametersToOthers();
     impl->addActor(std::move(actor));
   }
   if (precisionActor) {
@@ -356,8 +356,8 @@ void MemoryServices::Impl::writeTimed(bool all) {
 
 bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
 
-ResidentTensors *MemoryServices::residents() {
-  return impl_->planned ? &impl_->planned->activations().residents() : nullptr;
+Residency *MemoryServices::residency() {
+  return impl_->planned ? &impl_->planned->planned().residency() : nullptr;
 }
 
 bool MemoryServices::checksBudget() const { return impl_->context.conductor.isEnabled() && !impl_->planned; }

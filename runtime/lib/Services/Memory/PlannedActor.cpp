@@ -32,10 +32,10 @@ static constexpr std::string_view keysOfWatermarks[] = {"vram_high_watermark_mb"
                                                         "transfer_retries"};
 
 PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandConfig &config, const Json &section)
-    : context_(context), activations_(context.device), meter_(*context.device), clock_(*context.device) {
-  target = &activations_;
-  activations_.residents().setWarn(context.warn);
-  activations_.checkCopies(config.debugChecksums);
+    : context_(context), planned_(context.device), meter_(*context.device), clock_(*context.device) {
+  target = &planned_;
+  planned_.residency().setWarn(context.warn);
+  planned_.residency().checkCopies(config.debugChecksums);
   if (config.telemetry.enabled)
     telemetry_.emplace(config.telemetry.file, context.warn);
   if (context.conductor.isEnabled())
@@ -109,8 +109,8 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<co
 }
 
 void PlannedActor::beginAgain() {
-  activations_.residents().leaveAll();
-  activations_.residents().settle();
+  planned_.residency().leaveAll();
+  planned_.residency().settle();
   context_.device->memory().restartAddresses();
 }
 
@@ -129,13 +129,13 @@ void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
                        " MiB that a plan keeps in page-locked memory for this cap (activation_stagehand, mode planned)";
     throw ConfigError(conductorSection, "pinned_cap_mb", rule, rule);
   }
-  activations_.follow(profile, plan);
+  planned_.follow(profile, plan);
   DeviceMemory &memory = context_.device->memory();
   memory.forgetAddresses();
   bool isPlaced = addresses && memory.followAddresses(std::move(*addresses), [this] {
-    return activations_.residents().awaitDeparture();
+    return planned_.residency().awaitDeparture();
   });
-  activations_.residents().setPlaced(isPlaced);
+  planned_.residency().setPlaced(isPlaced);
   recordedDisplaced_ = 0;
   profile_ = profile;
   context_.conductor.setPlan(plannedBlocks(profile, plan.curve, plan.away));
@@ -181,15 +181,15 @@ void PlannedActor::onSave(const Program &program, uint32_t output, Tensor &saved
   meter_.see();
   ForwardEvents::onSave(program, output, saved);
   if (before.desc().layout.space == Space::DeviceDram)
-    meter_.noteSave(before, saved, activations_.isPlanned());
+    meter_.noteSave(before, saved, planned_.isPlanned());
 }
 
 void PlannedActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
   Tensor before = saved;
-  uint64_t late = activations_.counts().fetchedLate;
+  uint64_t late = planned_.counts().fetchedLate;
   ForwardEvents::onRestore(program, input, saved);
   meter_.see();
-  clock_.addWait(meter_.noteRestore(before, saved, activations_.counts().fetchedLate == late));
+  clock_.addWait(meter_.noteRestore(before, saved, planned_.counts().fetchedLate == late));
 }
 
 void PlannedActor::beginStep(int64_t step) {
@@ -201,7 +201,7 @@ void PlannedActor::beginStep(int64_t step) {
 
 void PlannedActor::abortStep() {
   context_.device->memory().endPlannedStep();
-  activations_.forget();
+  planned_.forget();
   clock_.abortStep();
   write(/*aborted=*/true);
 }

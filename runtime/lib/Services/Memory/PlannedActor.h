@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// `mode: planned` of Activation Stagehand as an actor: PlannedActivations in the
+// `mode: planned` of Activation Stagehand as an actor: PlannedResidency in the
 // place of the watermarks, with the same telemetry. Without a plan nothing
 // leaves.
 //
@@ -19,7 +19,7 @@
 #include "ServiceActor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
-#include "segue/runtime/Services/PlannedActivations.h"
+#include "segue/runtime/Plan/PlannedResidency.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include "segue/runtime/Telemetry/TelemetryConfig.h"
 #include <nlohmann/json.hpp>
@@ -42,7 +42,7 @@ public:
   void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
   /// What lives on the host leaves the device; the next step is the plan's first.
   void beginAgain();
-  PlannedActivations &activations() { return activations_; }
+  PlannedResidency &planned() { return planned_; }
   /// What blocks really take, once, where it differs from the profile of the plan
   /// by more than a tenth.
   std::optional<MeasuredStep> takeMeasured();
@@ -65,7 +65,7 @@ private:
   void write(bool aborted);
 
   ServiceContext &context_;
-  PlannedActivations activations_;
+  PlannedResidency planned_;
   PlannedMeter meter_;
   BlockClock clock_;
   /// What the plan in force was made of.

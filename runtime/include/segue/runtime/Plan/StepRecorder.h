@@ -17,7 +17,7 @@
 //   ResidencyPlanner planner(recorder.takeProfile(link));
 //
 // It brings nothing itself: where parameters and states live on the host, its
-// `target` is PlannedActivations without a plan, with which they stay on the
+// `target` is PlannedResidency without a plan, with which they stay on the
 // device, once there. Without a target, residents are not looked at.
 //
 //===----------------------------------------------------------------------===//

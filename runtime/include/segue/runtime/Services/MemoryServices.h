@@ -31,7 +31,7 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Plan/MeasuredStep.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
-#include "segue/runtime/Plan/ResidentTensors.h"
+#include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Services/HostBufferBook.h"
 #include "segue/runtime/Services/WeightStreamer.h"
@@ -105,7 +105,7 @@ public:
   bool wantsPlan() const;
   /// Null unless a plan is wanted: it takes gradients and optimizer states along,
   /// and parameters where Weight Stagehand is off.
-  ResidentTensors *residents();
+  Residency *residency();
   /// True where Conductor has a hard cap and no plan keeps it: whether a step can
   /// at all is to be found out before the first.
   bool checksBudget() const;

@@ -42,7 +42,7 @@
 #define SEGUE_RUNTIME_SESSION_SESSION_H
 
 #include "segue/runtime/Config/Config.h"
-#include "segue/runtime/Plan/ResidentTensors.h"
+#include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/Checkpoint.h"
 #include "segue/runtime/Session/Module.h"
@@ -94,8 +94,8 @@ struct SessionOptions {
   /// Where it is not null, and not the config's services decide: parameters and
   /// states of optimizers that all programs touch within blocks alone live in the
   /// host's memory, and come to the device through this. `events` brings them
-  /// (see PlannedActivations). Not owned.
-  ResidentTensors *residents = nullptr;
+  /// (see PlannedResidency). Not owned.
+  Residency *residency = nullptr;
   /// The same for parameters alone, in blocks; both may be given. Not owned.
   WeightStreamer *weights = nullptr;
   /// A session tries its first steps on a twin where the device's budget may be too

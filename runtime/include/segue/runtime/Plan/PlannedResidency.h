@@ -1,4 +1,4 @@
-//===- PlannedActivations.h - saved tensors leave by a plan -----*- C++ -*-===//
+//===- PlannedResidency.h - items leave and return by a plan ----*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,29 +6,28 @@
 //===----------------------------------------------------------------------===//
 //
 // `mode: planned` of Activation Stagehand: an EventSink that does what a
-// ResidencyPlan says. A saved tensor that is to leave goes to the host in the
-// d2h queue and gives its bytes back in the order of submits; it is fetched at
-// the event that the plan names, or when it is needed if the step is not the
-// one planned. Parameters, gradients and optimizer states do the same between the
-// blocks that touch them, if their home is the host. The compute queue waits on
-// the copies' fences; the host waits for room that a copy home still holds, and in
-// an optimizer for what it is brought (see ResidentTensors).
+// ResidencyPlan says, with the verbs of Residency. A saved tensor that is to leave
+// does, and is fetched at the event that the plan names, or when it is needed if the
+// step is not the one planned. Parameters, gradients and optimizer states do the same
+// between the blocks that touch them, if their home is the host. The compute queue
+// waits on the copies' fences; the host waits for room that a copy out still holds,
+// and in an optimizer for what it is brought.
 //
-//   PlannedActivations activations(device, planner.profile(), planner.plan(budget));
-//   Session session(device, modules, {.events = &activations});
+//   PlannedResidency planned(device, planner.profile(), planner.plan(budget));
+//   Session session(device, modules, {.events = &planned});
 //
 // Between steps, and in a step that is not the one planned, what comes by block
 // leaves with it.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_SERVICES_PLANNEDACTIVATIONS_H
-#define SEGUE_RUNTIME_SERVICES_PLANNEDACTIVATIONS_H
+#ifndef SEGUE_RUNTIME_PLAN_PLANNEDRESIDENCY_H
+#define SEGUE_RUNTIME_PLAN_PLANNEDRESIDENCY_H
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Plan/PlanFollower.h"
-#include "segue/runtime/Plan/ResidentTensors.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Residency/Residency.h"
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,21 +35,17 @@
 
 namespace segue::inline runtime {
 
-class PlannedActivations final : public EventSink {
+class PlannedResidency final : public EventSink {
 public:
-  PlannedActivations(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan);
+  PlannedResidency(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan);
   /// Without a plan everything stays on the device, once there.
-  explicit PlannedActivations(DeviceRef device);
+  explicit PlannedResidency(DeviceRef device);
 
   /// The next step goes by another plan. What lives on the host leaves the device
   /// until then.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
   /// The next step goes by none.
   void stayAll();
-
-  /// Saved tensors that leave get a checksum, compared before their bytes are used
-  /// again: ChecksumMismatch.
-  void checkCopies(bool check) { checksCopies_ = check; }
 
   void onPhase(Phase phase) override;
   void onBlockBegin(const Program &program, std::string_view block) override;
@@ -66,8 +61,8 @@ public:
   /// A step was aborted: what is away is nobody's any more.
   void forget();
 
-  /// What lives on the host and comes by block.
-  ResidentTensors &residents() { return residents_; }
+  /// Where everything is that may be away.
+  Residency &residency() { return residency_; }
   /// Somebody else brings parameters; gradients and states of optimizers come and
   /// go by the plan as before.
   void leaveParametersToOthers() { bringsParameters_ = false; }
@@ -89,16 +84,12 @@ public:
   const std::vector<uint32_t> &heldElsewhere() const { return heldElsewhere_; }
 
 private:
-  /// A tensor that is away, or on its way back.
+  /// A saved tensor that has left.
   struct Away {
     uint32_t gap = 0;
-    Tensor host, device;
-    std::shared_ptr<const TensorDesc> there;
+    Item::Id item = 0;
+    /// The bytes that it left.
     std::weak_ptr<Storage> left;
-    /// Null unless copies are checked.
-    std::shared_ptr<TransferChecksum> checksum;
-    /// In whose name it comes back.
-    OwnerId owner = 0;
   };
 
   /// What the plan says of residents.
@@ -107,8 +98,8 @@ private:
     std::vector<uint32_t> residentOf;
     /// By event and index, as in ResidentUse.
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses;
-    /// The home of each that has been seen, and whether it dies with the step.
-    std::vector<std::optional<ResidentTensors::Id>> homes;
+    /// The item of each that has been seen, and whether it dies with the step.
+    std::vector<std::optional<Item::Id>> items;
     std::vector<bool> isGradient;
   };
 
@@ -121,7 +112,8 @@ private:
     advance(kind, label);
     fetchReturns();
   }
-  Tensor fetch(Away &away);
+  void noteHeldElsewhere(const Away &away);
+  Item *residentItem(uint32_t resident);
   std::optional<uint32_t> residentAt(uint32_t index) const;
   /// Whether it lives on the host and comes by the plan.
   bool brings(const Program &program, uint32_t input, const Tensor &value) const;
@@ -133,19 +125,19 @@ private:
   DeviceRef device_;
   std::optional<PlanFollower> follower_;
   ResidentPlan plan_;
-  ResidentTensors residents_;
+  Residency residency_;
   BlockCursor cursor_;
-  bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, checksCopies_ = false, fetchesLater_ = false;
+  bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, fetchesLater_ = false;
   /// Of the program that runs, by input.
-  std::map<uint32_t, ResidentTensors::Id> brought_;
+  std::map<uint32_t, Item::Id> brought_;
   PlanFollower::Decisions now_;
-  /// By the id of the storage on the host; and that by gap, of what has come back too.
-  std::map<uint64_t, Away> away_;
-  std::map<uint32_t, uint64_t> hostOfGap_;
+  /// By the item; and the item by gap, of what has come back too.
+  std::map<Item::Id, Away> away_;
+  std::map<uint32_t, Item::Id> itemOfGap_;
   std::vector<uint32_t> heldElsewhere_;
   Counts counts_;
 };
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_SERVICES_PLANNEDACTIVATIONS_H
+#endif // SEGUE_RUNTIME_PLAN_PLANNEDRESIDENCY_H

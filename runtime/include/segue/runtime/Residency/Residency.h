@@ -1,0 +1,159 @@
+//===- Residency.h - where items are, and how they move ---------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// One table of items (see Item.h) on one device with memory of its own, and the
+// verbs by which policies move them:
+//
+//   Item &item = residency.hold(saved, "h.0.saved.1", owner);   // truth on the device
+//   residency.leave(item);                        // queued; the host has it soon
+//   residency.fetch(item);                        // queued, ahead of its need
+//   Tensor there = residency.take(item);          // for the program that reads it
+//
+// What leaves is copied to page-locked memory, or to pageable memory where there is
+// none left. The device's bytes are given up once the copy is known to be whole,
+// or earlier where their room is needed: then the host waits for it. A copy that
+// fails after the engine's second try loses nothing: the device's copy stays, serves
+// who asks, and leaves with the next that does. Where copies are checked, the hash
+// of what left is compared before the bytes are used again. What a program failed
+// to write makes the item's home FAILED, and no stale value is ever used.
+//
+// One thread, that submits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_RESIDENCY_RESIDENCY_H
+#define SEGUE_RUNTIME_RESIDENCY_RESIDENCY_H
+
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Residency/Item.h"
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+
+namespace segue::inline runtime {
+
+class Residency {
+public:
+  explicit Residency(DeviceRef device);
+  Residency(const Residency &) = delete;
+  Residency &operator=(const Residency &) = delete;
+  ~Residency();
+
+  /// `warn` gets a sentence for each item whose copy to the host failed, once until
+  /// one succeeds.
+  void setWarn(std::function<void(const std::string &)> warn) { warn_ = std::move(warn); }
+  /// From now on what leaves gets a hash, which is compared before its bytes are used
+  /// on the device again: ChecksumMismatch.
+  void checkCopies(bool check) { checksCopies_ = check; }
+  /// A plan says at which address each copy lies: an item that is needed again while
+  /// it leaves gets a new copy there, as if it had left.
+  void setPlaced(bool isPlaced) { isPlaced_ = isPlaced; }
+
+  //===--------------------------------------------------------------------===//
+  // The table
+  //===--------------------------------------------------------------------===//
+
+  /// Whether `tensor` lies in memory of the host that programs cannot compute in.
+  bool isHome(const Tensor &tensor) const;
+  /// The item whose home is `home`; made where there is none, with its truth there.
+  Item &adopt(const Tensor &home, std::string name, OwnerId owner, std::shared_ptr<const TensorDesc> onDevice);
+  /// A new item whose truth is `value`, on the device.
+  Item &hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime);
+  /// Null where there is none (any more).
+  Item *find(Item::Id id);
+  /// The item whose home is the storage of `home`, or null.
+  Item *findHome(const Tensor &home);
+  /// Forgets the item, and gives up its copies once queued work is done with them.
+  void forget(Item &item);
+  /// Forgets every item whose home nobody else holds.
+  void forgetUnheld();
+  /// The step is over or was given up: forgets the items that live within it.
+  void forgetStep();
+
+  //===--------------------------------------------------------------------===//
+  // The verbs
+  //===--------------------------------------------------------------------===//
+
+  /// Queues a copy of the newest value to the host, unless it is there, and gives up
+  /// the device's copy once that is whole. False, with nothing done, where the host's
+  /// memory is the device's.
+  bool leave(Item &item);
+  void leaveAll();
+  /// What could not be copied to the host leaves again.
+  void leaveKept();
+  /// Queues a copy to the device, unless there is one.
+  void fetch(Item &item);
+  /// The copy on the device; fetches it where there is none. `isWritten`: what is
+  /// queued next changes it. `mustArrive`: blocks until it is there, and fetches
+  /// again what did not arrive; throws TransferFailed after eight times. For programs
+  /// that write in place, which must not begin without all they read.
+  Tensor need(Item &item, bool isWritten = false, bool mustArrive = false);
+  /// The copy on the device becomes the caller's own, fetched where there is none,
+  /// and the item is forgotten.
+  Tensor take(Item &item);
+  /// Gives up copies on the device, those first whose way to the host is longest under
+  /// way, until `wanted` bytes fit the budget; blocks for them. Returns the bytes given.
+  uint64_t makeRoom(uint64_t wanted);
+
+  //===--------------------------------------------------------------------===//
+  // Ends of copies, and values that change outside
+  //===--------------------------------------------------------------------===//
+
+  /// Gives up what has left by now. Every verb does.
+  void poll();
+  /// Blocks until one more item has left, or stays; false if none is leaving.
+  bool awaitDeparture();
+  /// Blocks until all have.
+  void settle();
+  /// Homes have the newest values when it returns; copies on the device stay. Throws
+  /// TransferFailed.
+  void writeBack();
+  /// True if the device has a value that the home lacks, or may lack.
+  bool holdsNewer(const Tensor &home);
+  /// The home was written by the caller: the copy on the device is stale and dropped.
+  void homeWritten(const Tensor &home);
+  /// All of them were.
+  void homesWritten();
+
+  struct Counts {
+    uint64_t fetched = 0, fetchedBytes = 0, left = 0, leftBytes = 0;
+    /// Items that left for pageable memory, as no page-locked memory was left.
+    uint64_t unpinned = 0;
+    /// Copies to the host that failed, so that the device's stayed.
+    uint64_t kept = 0;
+  };
+  const Counts &counts() const { return counts_; }
+
+private:
+  void drop(Item &item);
+  void dropFailed(Item &item);
+  void startFetch(Item &item);
+  void stay(Item &item);
+  void copyToHost(Item &item);
+  std::optional<Error> finishCopy(Item &item);
+  void arrive(Item &item);
+  void awaitOldest();
+  void written(Item &item);
+  std::map<Item::Id, Item>::iterator erase(std::map<Item::Id, Item>::iterator item);
+
+  DeviceRef device_;
+  std::map<Item::Id, Item> items_;
+  Item::Id nextId_ = 1;
+  /// By the storage of the home.
+  std::map<uint64_t, Item *> byHome_;
+  /// Items whose copy to the host is under way, the oldest first; some are gone.
+  std::deque<Item::Id> leaving_;
+  std::function<void(const std::string &)> warn_;
+  Counts counts_;
+  bool isPlaced_ = false, checksCopies_ = false;
+  DeviceMemory::RoomMakerHandle roomMaker_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_RESIDENCY_RESIDENCY_H

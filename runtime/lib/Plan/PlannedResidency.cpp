@@ -1,0 +1,255 @@
+//===- PlannedResidency.cpp - tensors leave by a plan -------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Plan/PlannedResidency.h"
+#include <algorithm>
+#include <utility>
+
+namespace segue::inline runtime {
+
+PlannedResidency::PlannedResidency(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan)
+    : PlannedResidency(std::move(device)) {
+  follow(profile, plan);
+}
+
+PlannedResidency::PlannedResidency(DeviceRef device) : device_(std::move(device)), residency_(device_) {}
+
+void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &plan) {
+  stayAll();
+  residency_.leaveAll();
+  heldElsewhere_.clear();
+  follower_.emplace(profile, plan);
+  for (const ResidencyGap &gap : profile.gaps)
+    plan_.residentOf.push_back(gap.resident);
+  for (const ResidentUse &use : profile.uses)
+    plan_.uses[{use.event, use.index}] = use.resident;
+  plan_.items.resize(profile.residents.size());
+  for (const Resident &resident : profile.residents)
+    plan_.isGradient.push_back(resident.role == Role::Gradient);
+}
+
+void PlannedResidency::stayAll() {
+  forget();
+  now_ = {};
+  fetchesLater_ = false;
+  follower_.reset();
+  plan_ = {};
+}
+
+void PlannedResidency::advance(StepEvent::Kind kind, std::string_view label) {
+  residency_.poll();
+  if (std::exchange(fetchesLater_, false))
+    fetchReturns();
+  now_ = {};
+  if (follower_ && inStep_)
+    now_ = follower_->next(kind, label);
+}
+
+Item *PlannedResidency::residentItem(uint32_t resident) {
+  std::optional<Item::Id> id = plan_.items[resident];
+  return id ? residency_.find(*id) : nullptr;
+}
+
+void PlannedResidency::fetchReturns() {
+  for (uint32_t gap : now_.returns) {
+    if (uint32_t resident = plan_.residentOf[gap]; resident != noIndex) {
+      if (Item *item = residentItem(resident))
+        residency_.fetch(*item);
+    } else if (auto id = itemOfGap_.find(gap); id != itemOfGap_.end()) {
+      Item *item = residency_.find(id->second);
+      if (!item || (item->device().exists() && item->device().state != CopyState::Leaving))
+        continue;
+      noteHeldElsewhere(away_[item->id]);
+      residency_.fetch(*item);
+      ++counts_.fetchedAhead;
+    }
+  }
+}
+
+void PlannedResidency::onPhase(Phase phase) {
+  if (phase == Phase::StepBegin) {
+    forget();
+    residency_.forgetUnheld(); // parameters that were replaced
+    inStep_ = true;
+    if (follower_)
+      follower_->beginStep();
+  }
+  isOptimizing_ = phase == Phase::Optimizer;
+  next(StepEvent::Kind::Phase, name(phase));
+  if (phase == Phase::StepEnd) {
+    inStep_ = false;
+    residency_.leaveKept();
+  }
+}
+
+void PlannedResidency::forget() {
+  residency_.forgetStep();
+  away_.clear();
+  itemOfGap_.clear();
+  cursor_.reset();
+  inStep_ = isOptimizing_ = fetchesLater_ = false;
+  // Gradients of a step that was given up.
+  for (uint32_t i = 0; i < plan_.items.size(); ++i)
+    if (plan_.items[i] && plan_.isGradient[i]) {
+      if (Item *item = residentItem(i); item && item->host().tensor.isSoleOwner())
+        residency_.forget(*item);
+      plan_.items[i].reset();
+    }
+}
+
+//===----------------------------------------------------------------------===//
+// Saved tensors
+//===----------------------------------------------------------------------===//
+
+void PlannedResidency::noteHeldElsewhere(const Away &away) {
+  if (!device_->hasBytes() && !away.left.expired()) // with bytes, the item itself may hold them still
+    heldElsewhere_.push_back(away.gap);
+}
+
+void PlannedResidency::onSave(const Program &program, uint32_t output, Tensor &saved) {
+  advance(StepEvent::Kind::Save, program.outputs()[output].name);
+  for (uint32_t gap : now_.leaves) {
+    const Value &value = program.outputs()[output];
+    OwnerId owner = device_->memory().intern({.program = program.name(),
+                                              .value = value.name,
+                                              .role = std::string(name(value.role)),
+                                              .location = value.location});
+    std::weak_ptr<Storage> left = saved.storage();
+    uint64_t bytes = saved.storage()->bytes(), unpinned = residency_.counts().unpinned;
+    Item &item = residency_.hold(saved, value.name, owner, ItemLifetime::Step);
+    saved = Tensor(); // what leaves is the item's alone
+    if (!residency_.leave(item)) {
+      saved = residency_.take(item); // the host's memory is the device's
+      continue;
+    }
+    counts_.left += 1;
+    counts_.leftBytes += bytes;
+    counts_.unpinned += residency_.counts().unpinned - unpinned;
+    away_[item.id] = {gap, item.id, std::move(left)};
+    itemOfGap_[gap] = item.id;
+    saved = item.host().tensor;
+  }
+  fetchesLater_ = true;
+}
+
+void PlannedResidency::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+  next(StepEvent::Kind::Restore, program.inputs()[input].name);
+  Item *item = residency_.findHome(saved);
+  auto found = item ? away_.find(item->id) : away_.end();
+  if (found == away_.end())
+    return;
+  if (!item->device().exists() || (item->device().state == CopyState::Leaving)) {
+    noteHeldElsewhere(found->second);
+    ++counts_.fetchedLate;
+  }
+  away_.erase(found);
+  saved = residency_.take(*item);
+}
+
+//===----------------------------------------------------------------------===//
+// Residents
+//===----------------------------------------------------------------------===//
+
+std::optional<uint32_t> PlannedResidency::residentAt(uint32_t index) const {
+  if (!isPlanned())
+    return std::nullopt;
+  auto found = plan_.uses.find({follower_->lastEvent(), index});
+  return found == plan_.uses.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool PlannedResidency::leavesNow(uint32_t resident) const {
+  return std::ranges::any_of(now_.leaves, [&](uint32_t gap) { return plan_.residentOf[gap] == resident; });
+}
+
+void PlannedResidency::onBlockBegin(const Program &program, std::string_view block) {
+  cursor_.begin(program);
+  next(StepEvent::Kind::BlockBegin, block);
+}
+
+bool PlannedResidency::brings(const Program &program, uint32_t input, const Tensor &value) const {
+  Role role = program.inputs()[input].role;
+  return residency_.isHome(value) && (bringsParameters_ || role == Role::Gradient || role == Role::State);
+}
+
+bool PlannedResidency::defersInput(const Program &program, uint32_t input, const Tensor &value) {
+  brought_.clear();
+  return brings(program, input, value);
+}
+
+void PlannedResidency::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+  if (!brings(program, input, value))
+    return;
+  const Value &declared = program.inputs()[input];
+  Item *item = residency_.findHome(value);
+  if (!item)
+    item = &residency_.adopt(value, declared.name, /*owner=*/0, declared.sharedDesc);
+  if (!item->owner)
+    item->owner = device_->memory().intern({.value = declared.name, .role = std::string(name(declared.role))});
+  if (auto resident = residentAt(input))
+    plan_.items[*resident] = item->id;
+  brought_[input] = item->id;
+  // An optimizer that lacks one of them halfway would leave a step half done.
+  value = residency_.need(*item, cursor_.usesOf(program).written[input], /*mustArrive=*/isOptimizing_);
+}
+
+void PlannedResidency::onBlockEnd(const Program &program) {
+  const BlockUses &uses = cursor_.usesOf(program);
+  size_t block = cursor_.end(program);
+  advance(StepEvent::Kind::BlockEnd, "");
+  if (isPlanned())
+    for (uint32_t gap : now_.leaves)
+      if (uint32_t resident = plan_.residentOf[gap]; resident != noIndex)
+        if (Item *item = residentItem(resident))
+          residency_.leave(*item);
+  for (uint32_t input : uses.blocks[block].lastTouched) {
+    auto found = brought_.find(input);
+    Item *item = found == brought_.end() ? nullptr : residency_.find(found->second);
+    if (!item)
+      continue;
+    if (follower_ && !isPlanned())
+      residency_.leave(*item);
+    if (program.inputs()[input].role == Role::Gradient && item->host().tensor.isSoleOwner())
+      residency_.forget(*item);
+  }
+  fetchReturns();
+}
+
+void PlannedResidency::onOutput(const Program &program, uint32_t output, Tensor &value) {
+  advance(StepEvent::Kind::Output, program.outputs()[output].name);
+  sendHome(value);
+  fetchesLater_ = true;
+}
+
+void PlannedResidency::sendHome(Tensor &value) {
+  auto resident = residentAt(0);
+  if (!resident || !leavesNow(*resident))
+    return;
+  // The home of a gradient that has none yet.
+  Item &item = residency_.hold(value, "gradient", /*owner=*/0, ItemLifetime::Session);
+  value = Tensor();
+  if (!residency_.leave(item)) {
+    value = residency_.take(item);
+    return;
+  }
+  value = item.host().tensor;
+  plan_.items[*resident] = item.id;
+}
+
+void PlannedResidency::onAccumulate(Tensor &sum, Tensor &gradient) {
+  next(StepEvent::Kind::Accumulate, "");
+  for (Tensor *tensor : {&sum, &gradient})
+    if (Item *item = residency_.findHome(*tensor))
+      *tensor = residency_.take(*item);
+}
+
+void PlannedResidency::onAccumulated(Tensor &sum) {
+  advance(StepEvent::Kind::Accumulated, "");
+  sendHome(sum);
+  fetchReturns();
+}
+
+} // namespace segue::inline runtime

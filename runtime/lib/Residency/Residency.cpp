@@ -1,0 +1,390 @@
+//===- Residency.cpp - where items are, and how they move -----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Residency/Residency.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace segue::inline runtime {
+
+/// What must arrive is fetched so often, each time tried twice by the engine: to give
+/// up would leave a step half done.
+static constexpr int mostFetches = 8;
+
+Residency::Residency(DeviceRef device) : device_(std::move(device)) {
+  roomMaker_ = device_->memory().addRoomMaker("residency", 0, [this](Space space, uint64_t wanted) {
+    return space == Space::DeviceDram ? makeRoom(wanted) : 0;
+  });
+}
+
+Residency::~Residency() {
+  try {
+    device_->drain(); // copies out write homes
+  } catch (...) {     // a device that failed runs nothing any more
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The table
+//===----------------------------------------------------------------------===//
+
+bool Residency::isHome(const Tensor &tensor) const {
+  return isHostSpace(tensor.desc().layout.space) && !device_->hasUnifiedMemory();
+}
+
+Item &Residency::adopt(const Tensor &home, std::string name, OwnerId owner,
+                       std::shared_ptr<const TensorDesc> onDevice) {
+  if (Item *item = findHome(home))
+    return *item;
+  Item::Id id = nextId_++;
+  Item &item = items_.try_emplace(id, id, std::move(name), ItemLifetime::Session).first->second;
+  item.owner = owner;
+  item.onDevice = std::move(onDevice);
+  item.put(Tier::Host, home, CopyState::Present);
+  byHome_[home.storage()->id()] = &item;
+  return item;
+}
+
+Item &Residency::hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime) {
+  Item::Id id = nextId_++;
+  Item &item = items_.try_emplace(id, id, std::move(name), lifetime).first->second;
+  item.owner = owner;
+  item.onDevice = value.sharedDesc();
+  item.put(Tier::Device, value, CopyState::Present);
+  return item;
+}
+
+Item *Residency::find(Item::Id id) {
+  auto found = items_.find(id);
+  return found == items_.end() ? nullptr : &found->second;
+}
+
+Item *Residency::findHome(const Tensor &home) {
+  auto found = byHome_.find(home.storage()->id());
+  return found == byHome_.end() ? nullptr : found->second;
+}
+
+std::map<Item::Id, Item>::iterator Residency::erase(std::map<Item::Id, Item>::iterator item) {
+  if (const Tensor &home = item->second.host().tensor)
+    byHome_.erase(home.storage()->id());
+  return items_.erase(item);
+}
+
+void Residency::forget(Item &item) { erase(items_.find(item.id)); }
+
+void Residency::forgetUnheld() {
+  for (auto it = items_.begin(); it != items_.end();) {
+    const Tensor &home = it->second.host().tensor;
+    it = home && home.isSoleOwner() ? erase(it) : std::next(it);
+  }
+}
+
+void Residency::forgetStep() {
+  for (auto it = items_.begin(); it != items_.end();)
+    it = it->second.lifetime == ItemLifetime::Step ? erase(it) : std::next(it);
+}
+
+//===----------------------------------------------------------------------===//
+// To the device
+//===----------------------------------------------------------------------===//
+
+/// Gives up the device's copy, which the host has too.
+void Residency::drop(Item &item) {
+  item.enter(Tier::Device, CopyState::Absent);
+  item.copy(Tier::Device).tensor = Tensor();
+}
+
+/// A copy that came to nothing is none; the host has its value.
+void Residency::dropFailed(Item &item) {
+  if (item.device().exists() && !item.isStale(Tier::Host) && item.device().state != CopyState::Leaving &&
+      item.device().tensor.storage()->failure())
+    drop(item);
+}
+
+void Residency::startFetch(Item &item) {
+  TransferOptions options;
+  options.owner = item.owner;
+  options.isPlanned = true;
+  options.checksum = item.checksum_;
+  Tensor there = device_->transfer().copyTo(device_, item.host().tensor, item.onDevice, options);
+  item.enter(Tier::Device, CopyState::Coming);
+  item.put(Tier::Device, std::move(there), CopyState::Coming);
+  counts_.fetched += 1;
+  counts_.fetchedBytes += item.onDevice->spanBytes();
+}
+
+/// What is needed again while it leaves.
+void Residency::stay(Item &item) {
+  if (item.device().state != CopyState::Leaving || std::exchange(item.stays_, true) || !isPlaced_ ||
+      item.device().tensor.storage()->failure())
+    return;
+  TransferOptions options;
+  options.owner = item.owner;
+  options.isPlanned = true;
+  item.copy(Tier::Device).tensor =
+      device_->transfer().copyTo(device_, item.device().tensor, item.onDevice, options);
+}
+
+void Residency::fetch(Item &item) {
+  dropFailed(item);
+  if (!item.device().exists())
+    startFetch(item);
+  stay(item);
+}
+
+Tensor Residency::need(Item &item, bool isWritten, bool mustArrive) {
+  poll();
+  for (int tries = 1;; ++tries) {
+    fetch(item);
+    if (!mustArrive)
+      break;
+    const Storage &storage = *item.device().tensor.storage();
+    device_->wait(storage.writes());
+    const Error *failure = storage.failure();
+    if (!failure)
+      break;
+    if (tries == mostFetches || item.isStale(Tier::Host))
+      throw failure->within("\"" + item.name + "\" lives on the host and could not be brought to the device");
+  }
+  if (isWritten)
+    item.write();
+  return item.device().tensor;
+}
+
+Tensor Residency::take(Item &item) {
+  fetch(item);
+  Tensor there = item.device().tensor;
+  forget(item);
+  return there;
+}
+
+//===----------------------------------------------------------------------===//
+// To the host
+//===----------------------------------------------------------------------===//
+
+/// Page-locked where there is room for it, pageable otherwise.
+static std::shared_ptr<const TensorDesc> onHost(const Tensor &tensor, Space space) {
+  auto desc = std::make_shared<TensorDesc>(tensor.desc());
+  desc->layout.space = space;
+  return desc;
+}
+
+/// Queues the copy of the device's value to the item's home, which is made where
+/// there is none.
+void Residency::copyToHost(Item &item) {
+  TransferOptions options;
+  options.isPlanned = true;
+  item.checksum_ = checksCopies_ ? std::make_shared<TransferChecksum>() : nullptr;
+  options.checksum = item.checksum_;
+  const Tensor &value = item.device().tensor;
+  TransferEngine &engine = device_->transfer();
+  Tensor home = item.host().tensor;
+  if (home) {
+    item.program_ = home.storage()->outcomeIfAny();
+    engine.copyInto(value, home, options);
+  } else {
+    try {
+      if (engine.leavesRoomToStage(value.desc().spanBytes()))
+        home = engine.toLayout(device_, value, onHost(value, Space::HostPinned), options);
+    } catch (const Error &error) {
+      if (error.code() != ErrorCode::DeviceOom)
+        throw;
+    }
+    if (!home) {
+      ++counts_.unpinned;
+      home = engine.toLayout(device_, value, onHost(value, Space::Host), options);
+    }
+    byHome_[home.storage()->id()] = &item;
+  }
+  if (item.host().exists()) // the value before is written over
+    item.enter(Tier::Host, CopyState::Absent);
+  item.enter(Tier::Host, CopyState::Coming);
+  item.put(Tier::Host, std::move(home), CopyState::Coming);
+  counts_.left += 1;
+  counts_.leftBytes += item.onDevice->spanBytes();
+}
+
+/// The copy to the host has ended. If the link failed, and nothing else, the value is
+/// on the device still, and the cause is returned.
+std::optional<Error> Residency::finishCopy(Item &item) {
+  Storage &home = *item.host().tensor.storage();
+  std::shared_ptr<Outcome> program = std::move(item.program_);
+  const Error *ofDevice = item.device().tensor.storage()->failure();
+  const Error *wrong = program ? program->error() : ofDevice;
+  if (wrong && !home.failure())
+    home.outcome()->fail(*wrong);
+  if (!home.failure() || wrong || ofDevice) {
+    item.isKept_ = false;
+    item.enter(Tier::Host, CopyState::Present);
+    return std::nullopt;
+  }
+  Error cause = *home.failure();
+  home.forgetOutcome();
+  item.enter(Tier::Host, CopyState::Absent);
+  ++counts_.kept;
+  if (!std::exchange(item.isKept_, true) && warn_)
+    warn_("\"" + item.name + "\", " + item.onDevice->str() +
+          ", could not be copied to the host and stays on the device: " + cause.what());
+  return cause;
+}
+
+void Residency::arrive(Item &item) {
+  bool failed = finishCopy(item).has_value();
+  if (failed || std::exchange(item.stays_, false) || item.isStale(Tier::Host))
+    item.enter(Tier::Device, CopyState::Present);
+  else
+    drop(item);
+}
+
+void Residency::poll() {
+  while (!leaving_.empty()) {
+    Item *item = find(leaving_.front());
+    bool isLeaving = item && item->device().state == CopyState::Leaving;
+    if (isLeaving && !device_->isDone(item->host().tensor.storage()->writes()))
+      return;
+    leaving_.pop_front();
+    if (isLeaving)
+      arrive(*item);
+  }
+}
+
+void Residency::awaitOldest() {
+  if (Item *item = find(leaving_.front()); item && item->device().state == CopyState::Leaving)
+    device_->wait(item->host().tensor.storage()->writes());
+  poll();
+}
+
+bool Residency::awaitDeparture() {
+  if (leaving_.empty())
+    return false;
+  awaitOldest();
+  return true;
+}
+
+void Residency::settle() {
+  while (!leaving_.empty())
+    awaitOldest();
+}
+
+bool Residency::leave(Item &item) {
+  poll();
+  // One after the other: what was changed stays until the value before has arrived.
+  while (item.device().state == CopyState::Leaving && item.device().version != item.host().version)
+    awaitOldest();
+  item.stays_ = false;
+  if (!item.device().exists() || item.device().state == CopyState::Leaving)
+    return true;
+  if (!item.isStale(Tier::Host)) {
+    drop(item);
+    return true;
+  }
+  if (device_->hasUnifiedMemory())
+    return false;
+  if (item.device().state == CopyState::Coming)
+    item.enter(Tier::Device, CopyState::Present);
+  copyToHost(item);
+  item.enter(Tier::Device, CopyState::Leaving);
+  if (device_->hasBytes())
+    leaving_.push_back(item.id);
+  else
+    arrive(item); // where there are no bytes, nothing fails
+  return true;
+}
+
+void Residency::leaveAll() {
+  for (auto &[id, item] : items_)
+    leave(item);
+}
+
+void Residency::leaveKept() {
+  for (auto &[id, item] : items_)
+    if (item.isKept_ && item.device().exists() && item.device().tensor.isSoleOwner())
+      leave(item);
+}
+
+/// What leaves goes first; then what could not, once more; then what the host has,
+/// too, and would have to come again.
+uint64_t Residency::makeRoom(uint64_t wanted) {
+  DeviceMemory &memory = device_->memory();
+  uint64_t before = memory.liveBytes(Space::DeviceDram), budget = memory.budget(Space::DeviceDram);
+  auto live = [&] { return memory.liveBytes(Space::DeviceDram); };
+  auto isEnough = [&] { return live() < before && live() + wanted <= budget; };
+  if (!device_->hasBytes())
+    return 0;
+  while (!leaving_.empty() && !isEnough())
+    awaitOldest();
+  if (!isEnough()) {
+    leaveKept();
+    settle();
+  }
+  for (auto it = items_.begin(); it != items_.end() && !isEnough(); ++it)
+    if (Item &item = it->second; item.device().exists() && item.device().state != CopyState::Leaving &&
+                                 !item.isStale(Tier::Host) && item.device().tensor.isSoleOwner())
+      drop(item);
+  return before - std::min(before, live());
+}
+
+//===----------------------------------------------------------------------===//
+// Homes
+//===----------------------------------------------------------------------===//
+
+void Residency::writeBack() {
+  settle();
+  Fence copies;
+  std::vector<Item *> sent;
+  for (auto &[id, item] : items_) {
+    if (item.host().tensor && item.device().exists() && item.isStale(Tier::Host)) {
+      copyToHost(item);
+      sent.push_back(&item);
+    }
+    if (item.host().tensor)
+      copies.join(item.host().tensor.storage()->writes());
+  }
+  if (!copies.empty())
+    device_->wait(copies);
+  std::optional<Error> failure;
+  for (Item *item : sent)
+    if (std::optional<Error> cause = finishCopy(*item); cause && !failure)
+      failure = std::move(cause);
+  for (auto &[id, item] : items_)
+    if (const Tensor &home = item.host().tensor; home && home.storage()->failure() && !failure)
+      failure = *home.storage()->failure();
+  if (failure)
+    throw failure->within("a tensor that lives on the host could not be brought home");
+}
+
+bool Residency::holdsNewer(const Tensor &home) {
+  Item *item = findHome(home);
+  return item && item->device().exists() && item->isStale(Tier::Host);
+}
+
+void Residency::written(Item &item) {
+  ++item.version_;
+  item.put(Tier::Host, item.host().tensor, CopyState::Present);
+  if (item.device().exists())
+    drop(item);
+  item.stays_ = item.isKept_ = false;
+  item.program_ = nullptr;
+  item.checksum_ = nullptr;
+}
+
+void Residency::homeWritten(const Tensor &home) {
+  if (Item *item = findHome(home))
+    written(*item);
+}
+
+void Residency::homesWritten() {
+  leaving_.clear();
+  for (auto &[id, item] : items_)
+    if (item.host().tensor)
+      written(item);
+}
+
+} // namespace segue::inline runtime
