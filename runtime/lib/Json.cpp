@@ -7,7 +7,10 @@
 
 #include "segue/runtime/Json.h"
 #include "JsonDepth.h"
+#include "segue/runtime/JsonNumbers.h"
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -116,6 +119,30 @@ std::optional<JsonProblem> readJson(std::string_view text, Json &value) {
     return std::move(builder.problem);
   value = std::move(read);
   return std::nullopt;
+}
+
+Json numberOrText(double value) {
+  if (std::isfinite(value))
+    return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+std::optional<double> numberOf(const Json &value) {
+  if (value.is_number())
+    return value.get<double>();
+  if (value == "nan")
+    return std::numeric_limits<double>::quiet_NaN();
+  if (value == "inf" || value == "-inf")
+    return value == "inf" ? INFINITY : -INFINITY;
+  return std::nullopt;
+}
+
+void nameNonFinite(Json &value) {
+  if (value.is_structured())
+    for (Json &item : value)
+      nameNonFinite(item);
+  else if (value.is_number_float())
+    value = numberOrText(value.get<double>());
 }
 
 } // namespace segue::inline runtime

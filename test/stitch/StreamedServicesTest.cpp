@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Weight Stagehand with Conductor and Activation Stagehand, and each row of the
-// table "Under faults" of its specification, through a session.
+// table of docs/guides/faults.md, through a session.
 //
 //===----------------------------------------------------------------------===//
 

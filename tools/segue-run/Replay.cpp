@@ -15,6 +15,7 @@
 #include "replay/Replayer.h"
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/NearestName.h"
 #include <cstdio>
 #include <fstream>
@@ -127,7 +128,10 @@ static Json answerEvent(Replayer &replayer, EventReader &event, const Json &sour
     answer.update(replayer.apply(event));
   } catch (const Error &error) {
     answer.update(errorAnswer(error));
+  } catch (const Json::exception &error) { // a value within a field has the wrong type
+    throw MalformedEvent(error.what());
   }
+  nameNonFinite(answer);
   return answer;
 }
 

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Json.h"
+#include "segue/runtime/JsonNumbers.h"
+#include <cmath>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -77,4 +78,18 @@ TEST(ReadJson, TakesManyKeysAsQuicklyAsFew) {
   EXPECT_FALSE(readJson(text + "}", value));
   EXPECT_EQ(value.size(), 100'000u);
   EXPECT_NE(problemOf(text + ",\"key7\":0}"), "");
+}
+
+TEST(JsonNumbers, HaveATextWhereJsonHasNoNumber) {
+  for (double value : {0.0, -1.5, 1e300, HUGE_VAL, -HUGE_VAL}) {
+    EXPECT_EQ(numberOf(numberOrText(value)), value);
+    EXPECT_EQ(numberOf(Json::parse(numberOrText(value).dump())), value);
+  }
+  EXPECT_TRUE(std::isnan(*numberOf(numberOrText(NAN))));
+  EXPECT_EQ(numberOrText(NAN), "nan");
+  for (const Json &other : {Json(), Json("Inf"), Json(true), Json::array(), Json("1")})
+    EXPECT_FALSE(numberOf(other)) << other;
+  Json value = {{"a", {1, HUGE_VAL, {{"b", -HUGE_VAL}}}}, {"c", NAN}, {"d", "x"}, {"e", 0.5}};
+  nameNonFinite(value);
+  EXPECT_EQ(value.dump(), R"({"a":[1,"inf",{"b":"-inf"}],"c":"nan","d":"x","e":0.5})");
 }

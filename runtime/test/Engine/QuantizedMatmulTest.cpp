@@ -18,7 +18,7 @@ using namespace segue::test;
 
 namespace {
 
-/// A weight in the storage of the spec; what pads its rows would show in any
+/// A weight in the storage that `spec` names; what pads its rows would show in any
 /// result.
 struct Weight {
   Weight(const QuantizedMatmulSpec &spec, uint64_t seed) : spec(spec), group(groupExtent(spec.storage)) {

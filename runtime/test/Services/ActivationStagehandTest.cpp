@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The worked examples of the specification are replay logs (see
+// The worked examples of docs/specs are replay logs (see
 // test/tools/segue-run/replay); here are the states, the faults and what must
 // hold for any sequence of events.
 //

@@ -16,7 +16,7 @@ static constexpr const char *noReclaim =
     R"({"vram_soft_cap_mb": 22000, "vram_hard_cap_mb": 23500, "reclaim_enabled": false})";
 static constexpr const char *smallCaps = R"({"vram_soft_cap_mb": 100, "vram_hard_cap_mb": 200, "pinned_cap_mb": 50})";
 
-// The spec's worked table, row by row.
+// The table of docs/specs/conductor.md, row by row.
 TEST(ConductorBudget, FollowsTheWorkedTable) {
   ConductorRig rig(noReclaim);
   rig.measure(18000);

@@ -19,7 +19,7 @@ static ConductorConfig read(const char *text) {
   return ConductorConfig::read(reader);
 }
 
-// The defaults of the spec's table.
+// The defaults of docs/specs/conductor.md.
 TEST(ConductorConfig, HasTheDefaultsOfTheSpec) {
   ConductorConfig config = read("{}");
   EXPECT_FALSE(config.enabled);

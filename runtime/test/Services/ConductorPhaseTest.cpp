@@ -18,7 +18,7 @@ static void reach(ConductorRig &rig, StepPhase phase) {
   ASSERT_EQ(rig.conductor.phase(), phase);
 }
 
-// All pairs: the transitions of the spec are legal, entering the present phase
+// All pairs: those of docs/specs/conductor.md are legal, entering the present phase
 // is a no-op, and everything else is PHASE_ORDER with nothing changed.
 TEST(ConductorPhase, AllowsExactlyTheTransitionsOfTheSpec) {
   using enum StepPhase;

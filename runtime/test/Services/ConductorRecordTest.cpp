@@ -11,7 +11,7 @@
 
 using namespace segue;
 
-// Exactly the keys of the spec's table.
+// Exactly the keys of docs/specs/conductor.md.
 TEST(ConductorRecord, HasTheKeysOfTheSpec) {
   const std::set<std::string> expected = {"step_id",           "vram_allocated_mb",
                                           "vram_headroom_mb",  "pinned_granted_mb",

@@ -15,7 +15,7 @@
 namespace segue {
 
 inline constexpr int64_t MiB = 1048576;
-/// The caps of the spec's worked tables.
+/// The caps of the tables of docs/specs/conductor.md.
 inline constexpr const char *workedCaps = R"({"vram_soft_cap_mb": 22000, "vram_hard_cap_mb": 23500})";
 
 /// A Conductor that is on, with two owners, whose hooks are noted down.

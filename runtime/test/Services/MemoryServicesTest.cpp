@@ -84,7 +84,7 @@ TEST_F(MemoryServicesTest, SpillingLowersThePeak) {
   EXPECT_EQ(services->activationRecord()["activations_spilled"], count);
 }
 
-// Exactly the keys of the specs, in the files that the config names.
+// Exactly the keys of docs/specs, in the files that the config names.
 TEST_F(MemoryServicesTest, TelemetryHasTheKeysOfTheSpecs) {
   setUp(plainSim);
   start(config(activation(), conductor()));
@@ -383,7 +383,7 @@ TEST_F(MemoryServicesTest, ReadersWaitInTheQueue) {
   }
 }
 
-// The polynomial, as the specification has it.
+// The polynomial of docs/specs/activation-stagehand.md.
 TEST_F(MemoryServicesTest, TheChecksumIsCrc32) {
   setUp(plainSim);
   Json stagehand = activation();

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The worked examples of the specification; hysteresis tables and fingerprints
+// The worked examples of docs/specs; hysteresis tables and fingerprints
 // are replay logs (test/tools/segue-run/replay).
 //
 //===----------------------------------------------------------------------===//
@@ -386,6 +386,26 @@ TEST(SelectivePrecision, RestoredRunsDecideTheSame) {
   }
 }
 
+// Telemetry and checkpoints have a text for what JSON has no number for.
+TEST(SelectivePrecision, AnInfiniteErrorHasAName) {
+  auto precision = make(plain, {"x", "y"});
+  precision.calibrate("x", Precision::Int8, std::numeric_limits<double>::infinity());
+  precision.stats(0, Norms{1.0, 1.0});
+  Json record = precision.telemetry(0, precision.decide(0));
+  EXPECT_EQ(record["block_details"]["x"]["error"], "inf");
+  EXPECT_TRUE(record["block_details"]["y"]["error"].is_null());
+  Json state = precision.saveState();
+  EXPECT_EQ(state["units"]["x"]["errors"]["int8"], "inf");
+  auto resumed = make(plain, {"x", "y"});
+  resumed.restoreState(Json::parse(state.dump()));
+  EXPECT_EQ(resumed.saveState(), state);
+  Json older = state; // which wrote null for it
+  older["units"]["x"]["errors"]["int8"] = nullptr;
+  auto converted = make(plain, {"x", "y"});
+  converted.restoreState(older);
+  EXPECT_EQ(converted.saveState(), state);
+}
+
 TEST(SelectivePrecision, BadStateIsRefusedWhole) {
   auto precision = make(plain, {"x", "y"});
   precision.stats(0, Norms{0.01, 1.99});
@@ -399,6 +419,7 @@ TEST(SelectivePrecision, BadStateIsRefusedWhole) {
   expectPart(damaged("/units/x/precision", "int4"), "int4");
   expectPart(damaged("/units/x/history", "none"), "bad state");
   expectPart(damaged("/version", 2), "another version");
+  expectPart(damaged("/units/x/errors/int8", "nan"), "the error \"nan\"");
   expectPart(damaged("/watches", Json::parse(R"([{"step": 0, "limit": 1, "streak": 0, "units": [7]}])")),
              "does not exist");
   expectPart(messageOf([&] { make(plain, {"x", "z"}).restoreState(good); }), "lacks unit \"z\"");
@@ -436,7 +457,7 @@ TEST(CalibrationCache, DamagedOrForeignCachesAreIgnored) {
   std::filesystem::remove(path);
 }
 
-// The example of the specification.
+// The example of docs/specs/selective-precision.md.
 TEST(CalibrationCache, FingerprintOfTheExample) {
   std::vector<PrecisionUnit> units{{.name = "b0", .shapes = {{8, 4}}}, {.name = "b1", .shapes = {{4, 8}}}};
   EXPECT_EQ(calibrationFingerprint("ad64e3c65840ef89", "per_row_symmetric:bits8:pad64", 4, units), "1566bb591397b174");

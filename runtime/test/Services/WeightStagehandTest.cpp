@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The worked examples of the specification are replay logs (weight-*.json in
+// The worked examples of docs/specs are replay logs (weight-*.json in
 // test/tools/segue-run/replay); here are what a log cannot say, the parts, and
 // what must hold for any sequence of events.
 //

@@ -65,7 +65,7 @@ TEST_P(WeightStreamerTest, TrainsWhatDoesNotFitToTheSameBits) {
   }
 }
 
-// The example of the specification: N 5, window 2, capacity 3.
+// The example of docs/specs/weight-stagehand.md: N 5, window 2, capacity 3.
 TEST_P(WeightStreamerTest, SevenLoads) {
   DeviceRef device = Device::open(GetParam());
   Binary binary = ChainWriter({.layers = 5}).binary();

@@ -604,7 +604,7 @@ TEST_P(SessionTest, AWrongCheckpointChangesNothing) {
 // Events
 //===----------------------------------------------------------------------===//
 
-// One line per step with the keys of the spec; the sums of a line agree, and a
+// One line per step with the keys of docs/specs; the sums of a line agree, and a
 // chain whose layouts agree converts nothing.
 TEST_P(SessionTest, WritesALineOfTelemetryPerStep) {
   TemporaryFolder folder;

@@ -1,4 +1,4 @@
-//===- TransferPlanTest.cpp - the worked tables of the spec ---------------===//
+//===- TransferPlanTest.cpp - worked tables of stitching -------------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -41,7 +41,7 @@ Layout in(Space space) { return Layout{.space = space}; }
 // Equality
 //===----------------------------------------------------------------------===//
 
-// The table of the spec: what is elided and what is copied, on a discrete
+// The table of docs/specs/runtime-stitching.md: what is elided and what is copied, on a discrete
 // device and, where it differs, on one of unified memory.
 TEST_F(TransferPlanTest, TheEqualityTable) {
   auto f32 = [](Shape shape, Layout layout) { return TensorDesc(std::move(shape), ElementType::f32, layout); };

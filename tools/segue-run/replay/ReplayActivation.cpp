@@ -5,8 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Beside the events of the spec there are those that a recorded run has more:
-// drop_restored, checksum_failed, pool_grown and growth_failed.
+// Events and answers are those of docs/specs/replay.md.
 //
 //===----------------------------------------------------------------------===//
 

@@ -7,11 +7,8 @@
 //
 // Ids are texts in a log and numbers in Conductor. There is no device: a cap
 // that the log does not give never binds. The two services with knobs have the
-// defaults of their specs, so that a record shows what hints do to them.
-//
-// Beside the events of the spec there are those that a recorded run has more:
-// register, detach, timeout, cancel, plan, precision, holders, and record, the
-// telemetry record of the step so far.
+// defaults of their configs, so that a record shows what hints do to them.
+// Events and answers are those of docs/specs/replay.md.
 //
 //===----------------------------------------------------------------------===//
 

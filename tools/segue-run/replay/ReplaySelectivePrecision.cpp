@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Replayer.h"
+#include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/Services/CalibrationCache.h"
 #include "segue/runtime/Services/SelectivePrecision.h"
 #include <cmath>
@@ -75,19 +76,6 @@ std::vector<PrecisionUnit> SelectivePrecisionReplayer::unitsOf(const ReplayLog &
     }
   }
   return units;
-}
-
-/// A number, or "nan", "inf", "-inf".
-static std::optional<double> numberOf(const Json &value) {
-  if (value.is_number())
-    return value.get<double>();
-  if (value == "nan")
-    return NAN;
-  if (value == "inf")
-    return INFINITY;
-  if (value == "-inf")
-    return -INFINITY;
-  return std::nullopt;
 }
 
 static const Json &objectOf(EventReader &event, std::string_view field) {

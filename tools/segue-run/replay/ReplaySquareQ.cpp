@@ -13,6 +13,7 @@
 
 #include "Replayer.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/Services/SquareQ/LayerQuantizer.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
 #include "segue/runtime/Services/SquareQ/SlabChecks.h"
@@ -21,7 +22,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <zlib.h>
 
 namespace segue::tool {
@@ -38,12 +38,8 @@ static std::string crcOf(std::span<const std::byte> bytes) {
 
 /// A number, or "nan", "inf", "-inf".
 static float floatOf(const Json &value) {
-  if (value.is_number())
-    return value.get<float>();
-  if (value == "nan")
-    return std::numeric_limits<float>::quiet_NaN();
-  if (value == "inf" || value == "-inf")
-    return value == "inf" ? INFINITY : -INFINITY;
+  if (std::optional<double> number = numberOf(value))
+    return float(*number);
   throw MalformedEvent(value.dump() + " is no number, nor \"nan\", \"inf\" or \"-inf\"");
 }
 
@@ -132,7 +128,7 @@ static double greatestError(const SlabForm &form, const Matrix &weight, const Qu
   return greatest;
 }
 
-/// Of the specification: |w - w'| <= scale * (0.5 + 2^-14).
+/// The bound of docs/specs/squareq.md: |w - w'| <= scale * (0.5 + 2^-14).
 static constexpr double errorBound = 0.5 + 0x1p-14;
 
 //===----------------------------------------------------------------------===//
@@ -400,8 +396,7 @@ private:
             {"requantize_same", quantized(form, back, config_.scaleSearch).qweight == layer.qweight}};
   }
 
-  /// A layer is {out, in, pad_k, zero_point}, [name, in, out, bias], [out, in] or
-  /// [out, in, pad_k]; `zero_point` is a number per row, sent unless all are 0.
+  /// The forms of a layer are in docs/specs/replay.md.
   Json applyServe(EventReader &event) const {
     uint64_t sent = 0, bf16 = 0;
     for (const Json &layer : event.json("layers")) {
@@ -412,12 +407,16 @@ private:
         for (const auto &[key, value] : layer.items())
           if (!std::ranges::count(std::initializer_list<std::string_view>{"out", "in", "pad_k", "bias", "zero_point"}, key))
             throw MalformedEvent("a layer has no \"" + key + "\"; out, in, pad_k, bias and zero_point are known");
-        if (layer.contains("zero_point"))
-          for (const Json &zero : layer["zero_point"])
-            hasZeroPoints |= floatOf(zero) != 0;
         out = layer.value("out", int64_t(0));
         in = layer.value("in", int64_t(0));
         form.padK = layer.value("pad_k", config_.padK);
+        if (layer.contains("zero_point")) {
+          const Json &zeros = layer["zero_point"];
+          if (zeros.is_array() && zeros.size() != size_t(out))
+            throw MalformedEvent("\"zero_point\" of a layer is a number, or one per row");
+          for (const Json &zero : zeros)
+            hasZeroPoints |= floatOf(zero) != 0;
+        }
       } else if (layer.is_array() && layer.size() == 4 && layer[0].is_string()) {
         in = layer[1];
         out = layer[2];

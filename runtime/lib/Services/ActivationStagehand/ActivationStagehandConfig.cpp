@@ -52,7 +52,8 @@ ActivationStagehandConfig ActivationStagehandConfig::read(ConfigReader &reader) 
   reader.finish();
 
   if (config.highWatermarkMiB <= config.lowWatermarkMiB)
-    reader.fail("vram_high_watermark_mb", "high must be greater than low");
+    reader.fail(reader.has("vram_high_watermark_mb") ? "vram_high_watermark_mb" : "vram_low_watermark_mb",
+                "high must be greater than low");
   for (size_t i = 1; i < classes; ++i)
     if (config.poolClassesMiB[i] <= config.poolClassesMiB[i - 1])
       reader.fail("pinned_pool_classes_mb[" + std::to_string(i) + "]", "classes must be strictly ascending");

@@ -59,8 +59,8 @@ public:
   int64_t uncommitted() const { return uncommitted_; }
   int64_t hardCap() const { return hardCap_; }
 
-  /// Decides in the order of the spec, from its third rule on: the caller has
-  /// seen to it that the owner is known and the scope fits the phase.
+  /// Decides in the order of docs/specs/conductor.md, from its third rule on: the
+  /// caller has seen to it that the owner is known and the scope fits the phase.
   Grant reserve(const ReservationRequest &request, StepPhase phase, bool suppressed);
   /// True if the request makes no sense by itself.
   bool isInvalid(const ReservationRequest &request) const;

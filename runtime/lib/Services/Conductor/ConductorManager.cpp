@@ -143,7 +143,7 @@ private:
 };
 } // namespace
 
-// The order of the spec, by its numbers; (1) is the caller's requireCanFollow.
+// The order of docs/specs/conductor.md, by its numbers; (1) is the caller's requireCanFollow.
 void Conductor::Manager::transition(StepPhase next, double secondsInOld) {
   {
     Flag flag(inTransition);

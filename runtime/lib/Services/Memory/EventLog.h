@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Writes the events of one policy with the answers they got, in the format of
-// specs/replay.md. The file is whole JSON after every `flush`, so that what a
+// docs/specs/replay.md. The file is whole JSON after every `flush`, so that what a
 // killed run leaves can be replayed. Like telemetry it never stops a run: one
 // warning, then it is off. One thread.
 //

@@ -5,10 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Fields and answers are those of specs/replay.md, which ReplayActivation.cpp
-// reads back. A call that throws has changed nothing, and is no event. Beside
-// the spec's events there are drop_restored, checksum_failed, pool_grown and
-// growth_failed, without which the later decisions of such a run could not be replayed.
+// Events and answers are those of docs/specs/replay.md, which ReplayActivation.cpp
+// reads back. A call that throws has changed nothing, and is no event.
 //
 //===----------------------------------------------------------------------===//
 

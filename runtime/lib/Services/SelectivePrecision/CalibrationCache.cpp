@@ -8,6 +8,7 @@
 #include "segue/runtime/Services/CalibrationCache.h"
 #include "../SquareQ/Digest.h"
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/OutputFile.h"
 #include <cmath>
 #include <fstream>
@@ -41,7 +42,7 @@ std::optional<std::vector<double>> readCalibration(const Json &cache, std::strin
     auto it = errors->find(unit);
     if (it == errors->end())
       return std::nullopt;
-    double error = it->is_number() ? it->get<double>() : *it == "inf" ? INFINITY : NAN;
+    double error = numberOf(*it).value_or(NAN);
     if (!(error >= 0))
       return std::nullopt;
     result.push_back(error);
@@ -72,7 +73,7 @@ void saveCalibration(const std::filesystem::path &path, std::string_view fingerp
                      std::span<const std::string> units, std::span<const double> errors) {
   Json values = Json::object();
   for (size_t i = 0; i < units.size(); ++i)
-    values[units[i]] = std::isfinite(errors[i]) ? Json(errors[i]) : Json("inf");
+    values[units[i]] = numberOrText(errors[i]);
   OutputFile file(path);
   file.write(Json({{"fingerprint", fingerprint}, {"errors", values}}).dump(1) + "\n");
   file.commit();

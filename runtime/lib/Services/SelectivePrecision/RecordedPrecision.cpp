@@ -6,18 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "RecordedPrecision.h"
-#include <cmath>
+#include "segue/runtime/JsonNumbers.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
 
 /// JSON has no numbers for what is not finite.
-static Json numberOrText(double value) {
-  if (std::isfinite(value))
-    return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
 static Json describe(const PrecisionUnit &unit) {
   Json forms = Json::array();
   for (Precision form : unit.forms)

@@ -12,6 +12,7 @@
 
 #include "PrecisionState.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/JsonNumbers.h"
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -26,6 +27,14 @@ static Precision precisionOf(const std::string &text) {
   throw Error(ErrorCode::FileCorrupt, "selective precision: the state has the precision \"" + text + "\"");
 }
 
+/// Null stands for infinity in states that were saved before it had a text.
+static double errorIn(const Json &saved) {
+  double error = saved.is_null() ? INFINITY : numberOf(saved).value_or(NAN);
+  if (!(error >= 0))
+    throw Error(ErrorCode::FileCorrupt, "selective precision: the state has the error " + saved.dump());
+  return error;
+}
+
 Json SelectivePrecision::saveState() const {
   Json units = Json::object(), watches = Json::array();
   for (size_t i = 0; i < units_.size(); ++i) {
@@ -33,7 +42,7 @@ Json SelectivePrecision::saveState() const {
     Json errors = Json::object();
     for (Precision form : lowForms)
       if (const auto &error = unit.errors[uint8_t(form)])
-        errors[std::string(name(form))] = std::isfinite(*error) ? Json(*error) : Json();
+        errors[std::string(name(form))] = numberOrText(*error);
     units[units_[i].name] = {{"precision", name(unit.precision)},
                              {"decided", unit.decided},
                              {"last_switch", unit.lastSwitch ? Json(*unit.lastSwitch) : Json()},
@@ -78,7 +87,7 @@ std::function<void()> SelectivePrecision::prepareState(const Json &saved) {
       unit.history = from.at("history").get<std::deque<double>>();
       unit.errors = {};
       for (const auto &[form, error] : from.at("errors").items())
-        unit.errors[uint8_t(precisionOf(form))] = error.is_null() ? INFINITY : error.get<double>();
+        unit.errors[uint8_t(precisionOf(form))] = errorIn(error);
     }
     state.losses = saved.at("losses").get<std::deque<double>>();
     state.watches.clear();

@@ -7,6 +7,7 @@
 
 #include "PrecisionState.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/JsonNumbers.h"
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -390,7 +391,7 @@ Json SelectivePrecision::telemetry(int64_t step, const PrecisionDecision &decisi
       least = evaluated ? std::min(least, *one.sensitivity) : *one.sensitivity;
       ++evaluated;
     }
-    auto orNull = [](const std::optional<double> &value) { return value ? Json(*value) : Json(); };
+    auto orNull = [](const std::optional<double> &value) { return value ? numberOrText(*value) : Json(); };
     if (config_.logDecisions)
       details[unit.name] = {{"sensitivity", orNull(one.sensitivity)},
                             {"rel", orNull(one.relative)},

@@ -69,9 +69,11 @@ SelectivePrecisionConfig SelectivePrecisionConfig::read(ConfigReader &reader) {
   reader.finish();
 
   if (config.int8Threshold >= config.bf16Threshold)
-    reader.fail("int8_threshold", "int8_threshold must be below bf16_threshold");
+    reader.fail(reader.has("int8_threshold") ? "int8_threshold" : "bf16_threshold",
+                "int8_threshold must be below bf16_threshold");
   if (config.hysteresisMargin >= config.int8Threshold)
-    reader.fail("hysteresis_margin", "no unit could ever switch to int8");
+    reader.fail(reader.has("hysteresis_margin") ? "hysteresis_margin" : "int8_threshold",
+                "no unit could ever switch to int8");
   if (config.gradWeight + config.errorWeight <= 0)
     reader.fail("grad_weight", "the sum of grad_weight and error_weight must be above 0");
   config.lowPrecisions.clear();

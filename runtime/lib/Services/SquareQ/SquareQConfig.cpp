@@ -73,7 +73,8 @@ SquareQConfig SquareQConfig::read(ConfigReader &reader) {
   config.verify = reader.getEnum<SlabVerify>("verify", config.verify, verifies);
   reader.finish();
   if (config.scheme == SlabScheme::Int4Group && config.padK % config.group != 0)
-    reader.fail("pad_k", "int4_group needs a multiple of group (" + std::to_string(config.group) + ")");
+    reader.fail(reader.has("pad_k") ? "pad_k" : "pack_k",
+                "int4_group needs a multiple of group (" + std::to_string(config.group) + ")");
   if (config.scheme != SlabScheme::Int4Group && config.rotated)
     reader.fail("rotation", "only int4_group is rotated");
   if (config.scheme != SlabScheme::Int4Group && config.rank)

@@ -45,7 +45,7 @@ static std::vector<float> restored(const SlabForm &form, const QuantizedLayer &l
   return values;
 }
 
-// Every row of the table of the specification.
+// Every row of the table of docs/specs/squareq.md.
 TEST(LayerQuantizer, RowsOfTheSpecification) {
   struct Case {
     std::vector<float> row;
@@ -85,7 +85,7 @@ TEST(LayerQuantizer, PadsWithZeros) {
   EXPECT_EQ(padded.error.relRmse, bare.error.relRmse);
 }
 
-// The bounds of the specification: |w - w'| <= scale (0.5 + 2^-14) per element,
+// The bounds of docs/specs/squareq.md: |w - w'| <= scale (0.5 + 2^-14) per element,
 // relative RMSE under 5 %, cosine at least 0.9996; quantising again is the
 // identity, since the largest code of a row is 127.
 TEST(LayerQuantizer, KeepsTheBoundsForGaussianWeights) {

@@ -17,7 +17,7 @@
 
 using namespace segue;
 
-// The worked example of the specification, from tensors and from a list.
+// The worked example of docs/specs/squareq.md, from tensors and from a list.
 TEST(LinearLayers, SignatureOfTheSpecification) {
   std::vector<LinearLayer> layers{{"fc2", 8, 4, false}, {"fc1", 4, 8, true}};
   EXPECT_EQ(signatureText(layers), "fc1:4:8:True|fc2:8:4:False");
@@ -58,7 +58,7 @@ struct SizeRow {
 };
 } // namespace
 
-// The table of the specification.
+// The table of docs/specs/squareq.md.
 TEST(SlabForm, SizesOfTheSpecification) {
   for (const SizeRow &row : {SizeRow{3072, 3072, 3072, 9461760, 18874368, 0.501},
                              SizeRow{128, 100, 128, 17408, 25600, 0.680}, SizeRow{320, 4, 64, 23040, 2560, 9.0}}) {

@@ -114,7 +114,7 @@ TEST_F(SlabServerTest, SendsStoredBytes) {
   EXPECT_EQ(server.takeTelemetry().bytesH2d, 0u);
 }
 
-// The table of the specification: [3072, 3072] is 9,449,472 bytes.
+// The table of docs/specs/runtime-stitching.md: [3072, 3072] is 9,449,472 bytes.
 TEST_F(SlabServerTest, SendsWhatTheTableSays) {
   model_.clear();
   model_["fc.weight"] = gaussianTensor({3072, 3072}, ElementType::f32, 1);

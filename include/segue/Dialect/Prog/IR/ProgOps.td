@@ -1,6 +1,6 @@
 //===- ProgOps.td - ops of the prog dialect ----------------*- tablegen -*-===//
 //
-// The reference manual of the dialect: docs/Prog.md is generated from this
+// The reference manual of the dialect: docs/reference/Prog.md is generated from this
 // file. Meaning and units of every field are those of schemas/*.fbs.
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.

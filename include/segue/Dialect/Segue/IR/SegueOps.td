@@ -1,6 +1,6 @@
 //===- SegueOps.td - ops of the segue dialect --------------*- tablegen -*-===//
 //
-// The reference manual of the dialect: docs/dialects/Segue.md is generated
+// The reference manual of the dialect: docs/reference/Segue.md is generated
 // from this file. Sections open with the rules that their ops share.
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
