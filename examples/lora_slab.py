@@ -63,7 +63,7 @@ def digest(*files: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/lora"))
-    parser.add_argument("--base-text", type=Path, default=ROOT / "docs" / "design.md")
+    parser.add_argument("--base-text", type=Path, default=ROOT / "LICENSE")
     parser.add_argument("--text", type=Path, default=ROOT / "runtime" / "lib" / "Tensor" / "Layout.cpp")
     parser.add_argument("--base-steps", type=int, default=150)
     parser.add_argument("--steps", type=int, default=100)

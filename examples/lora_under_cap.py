@@ -53,7 +53,7 @@ def last(file: Path) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/lora-cap"))
-    parser.add_argument("--text", type=Path, default=ROOT / "docs" / "design.md")
+    parser.add_argument("--text", type=Path, default=ROOT / "LICENSE")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rank", type=int, default=4)
     parser.add_argument("--dim", type=int, default=256)

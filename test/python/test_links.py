@@ -66,6 +66,15 @@ def test_pages_that_sources_name_exist():
     assert missing == []
 
 
+def test_files_that_the_architecture_names_exist():
+    """`runtime/lib/Program/RunProgram.cpp` and `lib/Target/CPU`, and the end of a path where the folder was said before."""
+    names = re.findall(r"`([\w./-]+)`", (ROOT / "docs" / "architecture.md").read_text())
+    paths = {name.rstrip("/") for name in names if "/" in name or re.search(r"\.(cpp|h|td|py|fbs)$", name)}
+    files = tracked()
+    missing = [p for p in sorted(paths) if not any(f"/{f}".endswith(f"/{p}") or f"/{p}/" in f"/{f}" for f in files)]
+    assert len(paths) > 20 and missing == []
+
+
 def test_a_broken_link_is_found(tmp_path):
     (tmp_path / "there.md").write_text("# One Two: `three`\n")
     text = "[a](there.md) [b](gone.md) [c](there.md#one-two-three) [d](there.md#four) `[e](gone.md)` [f](https://x.org/gone)"

@@ -158,7 +158,7 @@ def gpt_run(folder, name, section):
         stagehand |= {"squareq_slab_path": str(slab), "squareq_manifest_path": str(folder / "gpt.manifest.json")}
         stagehand["selective_precision"] = section | {"telemetry_file": str(folder / f"{name}-precision.jsonl")}
     adamw = segue.AdamW(lr=3e-3)
-    data = text_batches(ROOT / "docs" / "design.md", 4, config.seq, seed=2)
+    data = text_batches(ROOT / "LICENSE", 4, config.seq, seed=2)
     batch = next(data)
     with segue.Trainer([segue.compile(model, (batch["tokens"], batch["targets"]), optimizer=adamw)], optimizer=adamw,
                        clip_grad_norm=1.0, device="sim:dram=8MiB,pinned=8MiB,link=8GB/s,latency=2us",
