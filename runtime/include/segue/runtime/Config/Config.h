@@ -49,7 +49,7 @@ public:
   /// shared ones that is nearly ours, as "memry"), or a value that its service
   /// refuses. Throws IoFailed if it cannot be read.
   static Config load(const std::filesystem::path &path);
-  /// The same for text; `name` stands in for the file's name.
+  /// Reads a text as `load` reads a file; `name` stands for the file in messages.
   static Config parse(std::string_view text, const std::string &name);
 
   /// Paths of the keys that are none of ours ("model", "memory.strategy"), for

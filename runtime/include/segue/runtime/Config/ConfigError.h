@@ -26,11 +26,11 @@ public:
   /// The key from the root of the file:
   /// "memory.stagehand.conductor_config.h2d_slots".
   const std::string &path() const { return path_; }
-  /// For an unknown key, the nearest known one: "h2d_slots". For a value, the
-  /// rule that it breaks: "soft cap above hard cap". May be empty.
+  /// The nearest known key for one that is unknown ("h2d_slots"), the
+  /// rule that a value breaks ("soft cap above hard cap"), or empty.
   const std::string &hint() const { return hint_; }
 
-  /// The same error with `context` (a file name) before its sentence.
+  /// Returns this error with `context` (a file name) before its sentence.
   ConfigError within(const std::string &context) const;
 
 private:

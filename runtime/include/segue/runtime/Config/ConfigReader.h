@@ -64,7 +64,7 @@ struct Range {
 
 class ConfigReader {
 public:
-  /// Whether paths are looked for in the file system.
+  /// Files says whether paths are looked for in the file system.
   enum class Files { Check, Ignore };
 
   /// Reads `object`, which must outlive the reader. `section` is its dotted
@@ -120,7 +120,7 @@ public:
   /// Throws the ConfigError for `key`. `rule` is said in the message and is
   /// the hint: "soft cap above hard cap".
   [[noreturn]] void fail(std::string_view key, const std::string &rule) const;
-  /// The same with the value that was found: "65 found, from 1 to 64 allowed".
+  /// Throws as `fail` does, and says the value that was found: "65 found, from 1 to 64 allowed".
   [[noreturn]] void failValue(std::string_view key, const std::string &allowed) const;
 
 private:

@@ -93,7 +93,7 @@ public:
   virtual void run(const AttentionArgs &args) const = 0;
 };
 
-/// The same for the gradients.
+/// The gradients of attention made ready; as AttentionPlan in all else.
 class AttentionGradPlan {
 public:
   virtual ~AttentionGradPlan() = default;

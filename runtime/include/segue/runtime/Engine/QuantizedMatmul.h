@@ -27,7 +27,7 @@
 namespace segue::inline runtime {
 
 struct QuantizedMatmulSpec {
-  /// Of x and the result; rows may be 0.
+  /// The rows of x and of the result; may be 0.
   int64_t rows = 0;
   /// The weight is [out, in], its rows `codeStride` elements apart: a byte or
   /// half a byte each.
@@ -65,7 +65,7 @@ struct QuantizedMatmulArgs {
   void *y = nullptr;
 };
 
-/// As MatmulPlan: any thread may run it, runs of one engine wait for each other.
+/// A product made ready. Any thread may run it; runs of one engine wait for each other.
 class QuantizedMatmulPlan {
 public:
   virtual ~QuantizedMatmulPlan() = default;

@@ -28,11 +28,11 @@
 
 namespace segue::inline runtime {
 
-/// Whose kernels run: they are machine code with all rights of this process.
+/// NativeCode says whose kernels run. They are machine code with all rights of this process.
 enum class NativeCode {
-  /// Those of files that this user has signed (Signatures.h): compiled here, or
-  /// trusted by `segue-run trust`. With SEGUE_ALLOW_NATIVE=1 in the environment,
-  /// for embedders and builds that sign nothing: those of any file.
+  /// Kernels run if this user has signed their file (Signatures.h), by compiling
+  /// it or by `segue-run trust`. With SEGUE_ALLOW_NATIVE=1 in the environment,
+  /// for embedders and builds that sign nothing, those of any file run.
   IfTrusted,
   /// The caller trusts the file: it has just compiled it, say.
   Allow,
@@ -47,7 +47,7 @@ struct LoadOptions {
   NativeCode nativeCode = NativeCode::IfTrusted;
 };
 
-/// Whether the kernels of a file may run.
+/// A NativeCodeLeave says whether the kernels of a file may run, and why.
 struct NativeCodeLeave {
   bool isGiven = false;
   /// Part of a sentence: "it is signed with the key of this user".
@@ -80,12 +80,12 @@ public:
   /// FileCorrupt or VersionUnsupported, each naming the file.
   static Binary load(const std::filesystem::path &path, const LoadOptions &options = {});
 
-  /// The same from bytes, which are copied. `name` stands for the file in
-  /// messages.
+  /// Loads a binary from bytes, which are copied.
+  /// `name` stands for the file in messages.
   static Binary fromMemory(std::span<const std::byte> bytes, const LoadOptions &options = {},
                            std::string name = "memory");
 
-  /// In the order of the file.
+  /// The programs, in the order of the file.
   const std::vector<Program> &programs() const { return programs_; }
   bool hasProgram(std::string_view name) const;
   /// Throws NameUnknown listing the programs there are.
@@ -93,15 +93,15 @@ public:
 
   /// Path of the file, or the name given to fromMemory.
   const std::string &name() const;
-  /// Who wrote the file, and with which options.
+  /// Returns the tool that wrote the file; options() returns those it was given.
   std::string producer() const;
   std::vector<std::pair<std::string, std::string>> options() const;
   std::vector<KernelInfo> kernels() const;
   std::vector<SegmentInfo> segments() const;
-  /// Whether its kernels may run, and why. The first call reads the whole file
-  /// where a signature decides; the answer stays.
+  /// Returns whether the kernels may run, and why. The first call reads
+  /// the whole file where a signature decides; the answer is kept.
   const NativeCodeLeave &nativeCodeLeave() const;
-  /// Of the whole file, bytes.
+  /// Returns the size of the whole file in bytes.
   uint64_t bytes() const;
 
 private:

@@ -27,9 +27,9 @@ struct BlockUse {
   std::vector<uint32_t> firstTouched, lastTouched;
   /// Outputs of role gradient that no command after it touches, ascending.
   std::vector<uint32_t> finished;
-  /// What its commands read of others: inputs that are no parameters, states or
-  /// hypers, as indices of them, and what other blocks give, as indices into
-  /// BlockUses::results; ascending.
+  /// The values that its commands read of others, ascending: inputs
+  /// that are no parameters, states or hypers, by index, and
+  /// results of other blocks, as indices into BlockUses::results.
   std::vector<uint32_t> inputsRead, resultsRead;
 };
 
@@ -41,7 +41,7 @@ struct BlockResult {
   /// Index into BlockUses::blocks; it is final after command `command`.
   uint32_t block = 0, command = 0;
   uint32_t buffer = 0;
-  /// Which output it is, or -1: a temporary, `bytes` of an arena from `offset` on.
+  /// The index of the output, or -1 for a temporary: `bytes` of an arena from `offset` on.
   int32_t output = -1;
   uint32_t arena = 0;
   uint64_t offset = 0, bytes = 0;
@@ -51,31 +51,31 @@ struct BlockResult {
 };
 
 struct BlockUses {
-  /// In the order in which they are opened.
+  /// The blocks, in the order in which they are opened.
   std::vector<BlockUse> blocks;
-  /// In the order in which they are final. Temporaries whose element type the file
-  /// does not tell (before version 0.3) are left out.
+  /// The results, in the order in which they are final, without temporaries
+  /// whose element type the file does not tell (before version 0.3).
   std::vector<BlockResult> results;
-  /// By input: a parameter, trained or frozen, a gradient of one or a state of an
-  /// optimizer that commands touch within blocks alone.
+  /// Per input, true for a parameter, trained or frozen, a gradient of one
+  /// or a state of an optimizer that commands touch within blocks alone.
   std::vector<bool> streamable;
-  /// By input: some command touches it.
+  /// Per input, true if some command touches it.
   std::vector<bool> touched;
-  /// By input: some command writes it in place.
+  /// Per input, true if some command writes it in place.
   std::vector<bool> written;
 };
 
-/// Walks all commands.
+/// Returns the blocks of a program; walks all commands.
 BlockUses blockUses(const Program &program);
 
-/// For people: the name of the output, or "temporary of matmul at model.py:12:3".
+/// Returns a text for people: the output's name, or "temporary of matmul at model.py:12:3".
 std::string describe(const Program &program, const BlockResult &result);
 
-/// Which of a program's blocks begins and ends: events name the program alone.
-/// One program runs at a time.
+/// A BlockCursor knows which of a program's blocks begins and ends,
+/// as events name the program alone. One program runs at a time.
 class BlockCursor {
 public:
-  /// In every program that begins with blocks: its uses.
+  /// Returns the uses of a program, for every one that begins with blocks.
   const BlockUses &usesOf(const Program &program);
   /// The block that begins, and the one that ends, as an index into blocks.
   size_t begin(const Program &program);

@@ -31,7 +31,7 @@
 
 namespace segue::inline runtime {
 
-/// Whether `next` may come after `now` in one step (schemas/PhaseOrder.h).
+/// Returns whether `next` may come after `now` in one step (schemas/PhaseOrder.h).
 bool canFollow(Phase now, Phase next);
 
 class EventSink {
@@ -46,9 +46,9 @@ public:
   /// to come now; outside of steps any phase may.
   void enter(Phase phase);
 
-  /// As long as one lives, what is submitted is no part of the step, and its
-  /// phases are not entered: an evaluation, or saved values that are computed
-  /// again. For the submitting thread, as all calls here. `sink` may be null.
+  /// While an object of this class lives, what is submitted is no part of the step,
+  /// and its phases are not entered: an evaluation, or saved values that are computed
+  /// again. Used on the submitting thread, as all calls here. `sink` may be null.
   class PhasesApart {
   public:
     explicit PhasesApart(EventSink *sink) : sink_(sink) { add(1); }
@@ -120,7 +120,7 @@ public:
   /// the optimizer.
   /// What the sink puts in their places lies on the device.
   virtual void onAccumulate(Tensor &sum, Tensor &gradient) {}
-  /// It is queued; `sum` may be put elsewhere.
+  /// The addition to `sum` is queued; `sum` may be put elsewhere.
   virtual void onAccumulated(Tensor &sum) {}
 
 protected:
@@ -132,7 +132,7 @@ protected:
 
 private:
   std::optional<Phase> phase_;
-  /// Since StepBegin; until StepEnd.
+  /// True from StepBegin to StepEnd.
   bool inStep_ = false;
   int apart_ = 0;
 };

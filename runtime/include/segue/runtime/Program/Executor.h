@@ -25,7 +25,7 @@
 
 namespace segue::inline runtime {
 
-/// What aligning inputs has cost so far.
+/// SubmitCounters hold what aligning inputs has cost so far.
 /// inputs = inputsElided + inputsConverted + cacheHits.
 struct SubmitCounters {
   uint64_t submits = 0, inputs = 0, inputsElided = 0, inputsConverted = 0, cacheHits = 0;
@@ -39,7 +39,7 @@ struct SubmitCounters {
 struct CommandProfile {
   /// Kernel or library call: "launch gelu_3", "matmul 1x512x768x768".
   std::string label;
-  /// Where in the source the command comes from, or empty.
+  /// The place in the source that the command comes from, or empty.
   std::string location;
   double seconds = 0;
   uint64_t calls = 0;
@@ -77,13 +77,13 @@ public:
   /// which inputs with a required alias hold unspecified values. One thread at a
   /// time submits to a device; a second one waits.
   std::vector<Tensor> run(std::vector<Tensor> &&inputs, EventSink *events = nullptr) const;
-  /// The same with copies of the handles, so that nothing is donated.
+  /// Runs with copies of the handles, so that nothing is donated.
   std::vector<Tensor> run(const std::vector<Tensor> &inputs, EventSink *events = nullptr) const;
 
-  /// The same for callers that keep their tensors in place: `inputs` stay, but
-  /// for those marked by donate(), which are null afterwards; `outputs` are
-  /// replaced, one per output. From the third submit with the same layouts on it
-  /// neither allocates nor locks, if its outputs and temporaries are small (1 MiB
+  /// Runs for callers that keep their tensors in place: `inputs` stay, but for
+  /// those marked by donate(), which are null afterwards; `outputs` are replaced,
+  /// one per output. From the third submit with the same layouts on, the call
+  /// neither allocates nor locks, if outputs and temporaries are small (1 MiB
   /// together) and the outputs before were dropped or are those in `outputs`.
   void run(std::span<Tensor> inputs, std::span<Tensor> outputs, EventSink *events = nullptr) const;
 

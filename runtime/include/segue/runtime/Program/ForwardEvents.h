@@ -20,7 +20,7 @@ namespace segue::inline runtime {
 
 template <typename Base = EventSink> class ForwardEvents : public Base {
 public:
-  /// Not owned; null: nobody is told.
+  /// The sink that is told, which is not owned; null for none.
   EventSink *target = nullptr;
 
   void onPhase(Phase phase) override {

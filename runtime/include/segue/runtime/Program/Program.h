@@ -22,7 +22,7 @@ namespace segue::inline runtime {
 
 class BinaryImage;
 
-/// What a value is to the training step; the values of schemas/program.fbs.
+/// A Role says what a value is to the training step. Values are those of schemas/program.fbs.
 enum class Role : int8_t {
   Input = 0,
   Parameter = 1,
@@ -52,9 +52,9 @@ struct Value {
   std::string of;
   /// "model.py:12:3 (h.0.attn)", or empty.
   std::string location;
-  /// Other layouts that the caller may choose, best first. Of an input: spaces
-  /// where it may lie as well. Of an output: what its last command can write at
-  /// no cost. Shape and element type are those of `desc`.
+  /// Other layouts that the caller may choose, best first: spaces where an
+  /// input may lie as well, and layouts that the last command of an output
+  /// can write at no cost. Shape and element type are those of `desc`.
   std::vector<std::shared_ptr<const TensorDesc>> alternatives;
 
   const TensorDesc &desc() const { return *sharedDesc; }

@@ -29,23 +29,23 @@ struct CommandCost {
   /// Floating point operations; of a launch as the compiler estimates them, 0
   /// in files before version 0.2.
   uint64_t flops = 0;
-  /// Read and written in the device's memory.
+  /// The bytes that are read and written in the device's memory.
   uint64_t bytes = 0;
-  /// In the source, or empty.
+  /// The place in the source, or empty.
   std::string location;
 };
 
-/// In the order of execution.
+/// Returns the costs of all commands in the order of execution.
 std::vector<CommandCost> commandCosts(const Program &program);
 
-/// What computing a saved value again would cost; 0: not known.
+/// A RecomputeCost is what computing a saved value again costs; 0 where that is not known.
 struct RecomputeCost {
   uint64_t flops = 0;
-  /// Op by op: an upper bound. 0 in files before version 0.2.
+  /// The bytes moved, op by op, as an upper bound; 0 in files before version 0.2.
   uint64_t bytes = 0;
 };
 
-/// One per entry of Program::savePoints().
+/// Returns a cost per entry of Program::savePoints().
 std::vector<RecomputeCost> recomputeCosts(const Program &program);
 
 } // namespace segue::inline runtime

@@ -25,8 +25,8 @@
 namespace segue::inline runtime {
 
 struct Recomputation {
-  /// Where an input of `program` comes from: an output (role saved) of forward,
-  /// or an input of it.
+  /// A Source says where an input of `program` comes from: an
+  /// output (role saved) of forward, or an input of forward.
   struct Source {
     bool isSaved = false;
     uint32_t index = 0;
@@ -36,22 +36,22 @@ struct Recomputation {
   uint32_t output = 0;
   /// One per input of `program`.
   std::vector<Source> sources;
-  /// Of the whole program, as commandCosts has it, and how many commands work.
+  /// The costs of the whole program, by commandCosts, and its number of commands that work.
   uint64_t flops = 0, bytes = 0, commands = 0;
-  /// relativeCost of it.
+  /// The program's relativeCost.
   double cost = 0;
 
-  /// On a device that does so many flops and moves so many bytes of its memory
-  /// in a second: each command takes the longer of the two.
+  /// Returns the time on a device that does so many flops and moves so many
+  /// bytes of its memory in a second. Each command takes the longer of the two.
   double seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand = 0) const;
 };
 
-/// What a program costs beside others, in no unit: as on a device whose memory
-/// moves one byte in the time of ten flops, as most do within a factor of a few.
+/// Returns the cost of a program beside others, without a unit: that on a device whose
+/// memory moves one byte in the time of ten flops, as most do within a factor of a few.
 double relativeCost(const Program &program);
 
-/// One per entry of `forward.savePoints()`; nothing where no program of the file
-/// makes the value again.
+/// Returns an entry per `forward.savePoints()`; it is empty
+/// where no program of the file makes the value again.
 std::vector<std::optional<Recomputation>> recomputations(const Program &forward);
 
 } // namespace segue::inline runtime

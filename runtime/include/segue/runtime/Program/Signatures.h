@@ -41,8 +41,8 @@ namespace segue::inline runtime {
 
 struct SignatureCheck {
   bool isSigned = false;
-  /// What was found, as part of a sentence: "it is signed with the key of this
-  /// user", "this user has no key yet".
+  /// The finding, as part of a sentence: "it is signed with
+  /// the key of this user", "this user has no key yet".
   std::string reason;
 };
 
@@ -58,8 +58,8 @@ public:
 
   const std::filesystem::path &folder() const { return folder_; }
 
-  /// Whether `file`, all bytes of one, was signed. Makes and changes nothing;
-  /// what cannot be read counts as not there.
+  /// Returns whether `file`, all bytes of a file, was signed. Makes
+  /// and changes nothing; what cannot be read counts as not there.
   SignatureCheck check(std::span<const std::byte> file) const;
 
   /// Signs `file`, with a new key if there is none. Returns what stood in the

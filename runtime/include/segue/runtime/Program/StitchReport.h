@@ -44,7 +44,7 @@ struct StitchEnd {
   /// Program::interfaceHash: what the compiler knows the program by.
   uint64_t interfaceHash = 0;
   std::string value;
-  /// Of the value, or of the first command that reads it.
+  /// The place in the source of the value, or of the first command that reads it.
   std::string location;
   auto operator<=>(const StitchEnd &) const = default;
 };
@@ -55,11 +55,11 @@ struct OutputDemand {
   /// False: there is no choice, and nobody counts.
   bool open = false;
   uint64_t elided = 0, converted = 0;
-  /// What the first reader that had to convert wants.
+  /// The description that the first reader which had to convert wants.
   std::shared_ptr<const TensorDesc> wanted;
 };
 
-/// What a tensor remembers of the program that made it.
+/// A TensorOrigin is what a tensor remembers of the program that made it.
 struct TensorOrigin {
   StitchEnd end;
   /// Index of the output.
@@ -75,9 +75,9 @@ struct StitchEdge {
   StitchEnd producer, consumer;
   uint64_t elided = 0, converted = 0, cacheHits = 0;
   uint64_t elidedBytes = 0, convertedBytes = 0, cacheHitBytes = 0;
-  /// Of the elided: those for which the producer made the copy (TensorOrigin).
+  /// The elided submits for which the producer made the copy (TensorOrigin).
   uint64_t packed = 0, packedBytes = 0;
-  /// Of the last conversion, if there was one.
+  /// The two ends of the last conversion, if there was one.
   TensorDesc from, to;
 
   uint64_t submits() const { return elided + converted + cacheHits; }
@@ -85,7 +85,7 @@ struct StitchEdge {
 
 class StitchReport {
 public:
-  /// Snapshot: most converted bytes first, then by name.
+  /// Returns a snapshot: most converted bytes first, then by name.
   std::vector<StitchEdge> edges() const;
   /// Forgets what was counted.
   void reset();
@@ -96,8 +96,8 @@ public:
 
   /// {"version":1,"steps":…,"edges":[…]}.
   Json toJson() const;
-  /// The same for people: one line per edge that copied, or whose producer copies
-  /// for it, then the sum of the others.
+  /// Returns a table for people: a line per edge that copied, or
+  /// whose producer copies for it, then the sum of the others.
   std::string table() const;
   /// The edges that copied, for the compiler: `{"version":1,"edges":[…]}` with
   /// the ends by interface hash, bytes per step and both layouts. Throws

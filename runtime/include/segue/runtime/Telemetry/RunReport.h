@@ -38,10 +38,10 @@
 
 namespace segue::inline runtime {
 
-/// What is known of a run. Everything may be missing.
+/// RunRecords hold what is known of a run. Everything may be missing.
 struct RunRecords {
   std::string device;
-  /// Of device_dram.
+  /// The cap of device_dram in bytes.
   std::optional<uint64_t> capBytes;
   std::optional<LinkSpeed> link;
   /// One object per step: step, loss, grad_norm, seconds.
@@ -49,11 +49,11 @@ struct RunRecords {
   /// Lines by service: "conductor", "activations", "weights", "precision",
   /// "stitch".
   std::map<std::string, std::vector<Json>> telemetry;
-  /// As StepTrace::toJson gives it, and the numbers of the steps in it; none:
-  /// they are counted from 1.
+  /// The trace that StepTrace::toJson gives, and the numbers of
+  /// the steps in it. Without numbers they are counted from 1.
   Json trace;
   std::vector<int64_t> tracedSteps;
-  /// As StitchReport::toJson gives it.
+  /// The report that StitchReport::toJson gives.
   Json seams;
 };
 
@@ -88,7 +88,7 @@ public:
   /// A step has ended.
   void addStep(const StepResult &result, double seconds);
 
-  /// All so far. Waits for queued work.
+  /// Returns all records so far. Waits for queued work.
   RunRecords records();
   /// Throws IoFailed, and FileCorrupt for telemetry that somebody else broke.
   void write(const std::filesystem::path &path);
@@ -96,7 +96,7 @@ public:
 private:
   struct TelemetryFile {
     std::filesystem::path path;
-    /// What earlier runs left in it.
+    /// The bytes that earlier runs left in the file.
     uint64_t bytesBefore = 0;
   };
 

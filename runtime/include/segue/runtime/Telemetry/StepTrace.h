@@ -36,16 +36,16 @@ namespace segue::inline runtime {
 
 class StepTrace final : public EventSink {
 public:
-  /// What of the memory is noted at each event: the total of each space, or also
-  /// who holds device_dram, by role (a walk over the books per event).
+  /// Memory says what is noted of the memory at each event: the total of each space,
+  /// or also who holds device_dram, by role (a walk over the books per event).
   enum class Memory : uint8_t { Totals, ByRole };
 
   /// Turns the device's records of copies on (`trace_copies`).
   explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals);
   ~StepTrace() override;
 
-  /// Off: what happens is not noted, copies included, until it is on again. To
-  /// be called between steps; on at first.
+  /// Turns noting on or off, copies included. The
+  /// trace is on at first. Call it between steps.
   void setOn(bool on);
 
   void onPhase(Phase phase) override;
@@ -57,7 +57,7 @@ public:
   /// {"traceEvents":[…]} with all events so far, times in microseconds since
   /// the first. Waits for queued work.
   Json toJson();
-  /// The same in a file. Throws IoFailed.
+  /// Writes what toJson returns into a file. Throws IoFailed.
   void write(const std::filesystem::path &path);
 
 private:
@@ -87,7 +87,7 @@ private:
   };
   std::vector<Displaced> displaced_;
   uint64_t lastDisplaced_ = 0;
-  /// Of device_dram: bytes by role.
+  /// The bytes of device_dram by role, with the mark at which they were noted.
   std::vector<std::pair<size_t, std::map<std::string, uint64_t>>> roles_;
   /// Indices of spans that have not ended: the phase, blocks innermost last.
   std::vector<size_t> open_;

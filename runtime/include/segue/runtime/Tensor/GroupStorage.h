@@ -28,9 +28,9 @@ namespace segue::inline runtime {
 /// The largest group extent.
 inline constexpr int64_t largestGroup = 64;
 
-/// What quantising a group found.
+/// A GroupScale is the result of quantising one group.
 struct GroupScale {
-  /// bf16.
+  /// The scale, as the bits of a bf16.
   uint16_t scale = 0;
   /// The first element that is NaN or infinite, or -1. It counts as 0.
   int64_t firstNonFinite = -1;

@@ -48,7 +48,7 @@
 
 namespace segue::inline runtime {
 
-/// Where bytes live; the values of schemas/types.fbs.
+/// A Space names the memory that bytes live in. Values are those of schemas/types.fbs.
 enum class Space : int8_t { Host = 0, HostPinned = 1, DeviceDram = 2, DeviceL1 = 3 };
 
 /// How an element is stored; the values of schemas/types.fbs. Row storages
@@ -102,9 +102,9 @@ struct Layout {
   /// Tile extent per trailing dimension, row-major inside. Empty: not tiled.
   std::vector<uint32_t> tile;
   StorageType storage = StorageType::Element;
-  /// Of the first element in its storage, bytes; a multiple of `alignment`.
+  /// Bytes from the start of the storage to the first element; a multiple of `alignment`.
   uint64_t offset = 0;
-  /// Of the first byte, bytes; a power of two.
+  /// The alignment of the first byte, in bytes; a power of two.
   uint32_t alignment = defaultAlignment;
   /// Row storages only: an f32 zero point per row follows the scales.
   bool zeroPoints = false;
@@ -142,7 +142,7 @@ std::vector<int64_t> effectiveStrides(std::span<const int64_t> shape, const Layo
 /// The extents padded up to whole tiles.
 Shape paddedExtents(std::span<const int64_t> shape, const Layout &layout);
 
-/// What one dimension adds to an address, in elements: see the head.
+/// A DimPlacement says what one dimension adds to an address, in elements (see the file's head).
 struct DimPlacement {
   int64_t extent = 1;
   /// Extent and step inside a tile; 1 and 0 where the dimension is not tiled.
@@ -157,7 +157,7 @@ struct DimPlacement {
 /// One placement per dimension. The layout must be valid for the shape.
 std::vector<DimPlacement> placeDims(std::span<const int64_t> shape, const Layout &layout);
 
-/// Where the element with `index` lies, in elements from the first.
+/// Returns the distance of the element at `index` from the first one, in elements.
 int64_t elementOffset(std::span<const int64_t> shape, const Layout &layout, std::span<const int64_t> index);
 
 /// Rows of a row storage: the extent of dimension 0, or 1 for rank 0 and 1;
@@ -166,24 +166,24 @@ int64_t rowCount(std::span<const int64_t> shape);
 
 /// The parts of a tensor, in bytes from its first element.
 struct LayoutParts {
-  /// From the first to behind the last element, padding of tiles included; of
-  /// group storages whole rows.
+  /// Bytes from the first element to behind the last one, with
+  /// the padding of tiles; a group storage counts whole rows.
   uint64_t elements = 0;
   int64_t rows = 0;
-  /// Of a row; group storages only.
+  /// The number of groups in a row; 0 but for group storages.
   int64_t groups = 0;
-  /// Where the scales and the zero points start; meaningless without them.
+  /// The offsets at which scales and zero points start; meaningless where there are none.
   uint64_t scales = 0, zeroPoints = 0;
-  /// The whole of it.
+  /// The bytes of all parts together.
   uint64_t bytes = 0;
 };
 
-/// What is wrong with tile and strides of a group storage: a sentence. Empty if
-/// nothing is, and for other storages.
+/// Returns a sentence that says what is wrong with tile and strides of a group
+/// storage. Returns an empty text if nothing is, and for other storages.
 std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layout);
 
-/// Nothing if a number is negative or a sum passes 2^63 - 1; the rest of the
-/// layout must be valid. A tensor without elements has no bytes.
+/// Returns nothing if a number is negative or a sum passes 2^63 - 1. The
+/// rest of the layout must be valid. A tensor without elements has no bytes.
 std::optional<LayoutParts> checkedParts(std::span<const int64_t> shape, ElementType element, const Layout &layout);
 
 /// True if the elements lie row-major without a gap. Strides of dimensions of
@@ -194,7 +194,7 @@ bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides);
 /// sorted by stride, each dimension steps over all smaller ones.
 bool isInjective(std::span<const int64_t> shape, std::span<const int64_t> strides);
 
-/// The same for a layout with tiles, whose padding counts as written.
+/// Returns whether the same holds for a layout with tiles, whose padding counts as written.
 bool isInjective(std::span<const int64_t> shape, const Layout &layout);
 
 /// The canonical form of the same placement: strides of dimensions of extent 1

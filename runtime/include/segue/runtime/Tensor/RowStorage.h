@@ -46,14 +46,14 @@ constexpr float largestCode(StorageType storage) {
 
 /// How the scale of a row is found.
 enum class ScaleSearch : int8_t {
-  /// From the largest magnitude.
+  /// The scale follows from the largest magnitude of the row.
   AbsMax = 0,
   /// The one of scale * {0.85, 0.88, 0.91, 0.94, 0.97, 1.0} that gives the row
   /// the smallest squared error, clamping included; the first of equals.
   Mse = 1,
 };
 
-/// What quantising a row found.
+/// A RowScale is the result of quantising one row.
 struct RowScale {
   float scale = smallestRowScale;
   /// True if the floor of the scale was taken: the row loses resolution.

@@ -43,9 +43,9 @@ enum class StorageState : uint8_t { Pending, Ready, Failed, Freed };
 
 std::string_view name(StorageState state);
 
-/// What became of the queued writes of a storage. Work keeps this, and not the
-/// storage, so that dropping the last handle gives the bytes back in the order
-/// of submission, whatever the queues have done by then.
+/// An Outcome says whether the queued writes of a storage went well. Queued work
+/// keeps the outcome and not the storage, so that dropping the last handle gives the
+/// bytes back in the order of submission, whatever the queues have done by then.
 class Outcome {
 public:
   Outcome() = default;
@@ -101,7 +101,7 @@ public:
   /// whose only holder gives it out again.
   void renew();
 
-  /// What a reader, and what a writer, waits for.
+  /// The fences that a reader (writes) and a writer (uses) of the storage waits for.
   const Fence &writes() const { return writes_; }
   const Fence &uses() const { return uses_; }
   /// Queued work at `fence` reads, or writes, the storage.
@@ -127,9 +127,9 @@ public:
   /// Work queued from now on writes all of the storage anew: what became of
   /// earlier writes does not matter to its readers any more.
   void forgetOutcome() { outcome_ = nullptr; }
-  /// Made on first use; work that writes the storage keeps it.
+  /// Returns the outcome, which is made on first use and kept by work that writes the storage.
   const std::shared_ptr<Outcome> &outcome();
-  /// The same, null if nothing that can fail has written it.
+  /// Returns the outcome, or null if nothing that can fail has written the storage.
   const std::shared_ptr<Outcome> &outcomeIfAny() const { return outcome_; }
   /// Null, or why its bytes were never written.
   const Error *failure() const { return outcome_ ? outcome_->error() : nullptr; }

@@ -39,7 +39,7 @@ public:
   static Tensor empty(const DeviceRef &device, TensorDesc desc);
   static Tensor empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc);
 
-  /// The same, every byte 0. Where the device works asynchronously, queued work writes them.
+  /// Returns a tensor as `empty` does, with every byte 0. On a device with queues, queued work writes them.
   static Tensor zeros(const DeviceRef &device, TensorDesc desc);
 
   /// Dense memory of the host that the caller may write at once: the way in for

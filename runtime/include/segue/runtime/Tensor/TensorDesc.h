@@ -37,7 +37,7 @@ struct TensorDesc {
   /// Product of the extents. The description must be valid.
   uint64_t elementCount() const;
 
-  /// Where elements, scales and zero points lie. Must be valid.
+  /// Returns where elements, scales and zero points lie. The description must be valid.
   LayoutParts parts() const;
 
   /// Bytes from the first element to behind the last byte: padding of tiles,
@@ -59,7 +59,7 @@ struct TensorDesc {
   /// " in host".
   std::string str() const;
 
-  /// The same with " aligned to 512", for reports of why a copy was made.
+  /// Returns `str()` with " aligned to 512" behind it, for reports of why a copy was made.
   std::string strWithAlignment() const;
 };
 

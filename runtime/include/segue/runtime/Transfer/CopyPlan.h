@@ -45,7 +45,7 @@ enum class InstructionSet : int8_t;
 
 class CopyPlan {
 public:
-  /// What differs between the two sides of a copy.
+  /// A Side holds what may differ between the two sides of a copy.
   struct Side {
     ElementType element = ElementType::f32;
     Layout layout;

@@ -18,7 +18,7 @@
 
 namespace segue::inline runtime {
 
-/// What an implicit conversion that loses bits of the stored value gets.
+/// LossyCasts says how an implicit conversion that loses bits of the stored value is met.
 enum class LossyCasts : uint8_t { Allow, Warn, Error };
 
 enum class L1Bounce : uint8_t { Allow, Forbid };

@@ -19,21 +19,21 @@
 
 namespace segue::inline runtime {
 
-/// The equality of layouts that decides elision, for a tensor and the layout
-/// wanted of it on its own device. No side effect.
+/// Returns whether `tensor` has `layout` on its own device,
+/// by the equality that decides elision. Has no side effect.
 bool hasLayout(const Tensor &tensor, const Layout &layout);
 
-/// A tensor with the shape of `tensor` and the element type and layout of
-/// `desc`, on `device`. The same handle if nothing is to be done (no copy);
-/// otherwise new storage, pending where the device works asynchronously. May
-/// narrow the element type. Throws LayoutMismatch if the shapes differ,
-/// Unsupported for a space that the device lacks, DeviceOom; `tensor` is never
-/// changed. See TransferEngine for more control.
+/// Returns a tensor with the shape of `tensor` and the element type and
+/// layout of `desc`, on `device`. Returns the same handle, without a copy,
+/// if nothing is to be done; otherwise new storage, which is pending on a
+/// device with queues. May narrow the element type. Throws LayoutMismatch
+/// if the shapes differ, Unsupported for a space that the device lacks, and
+/// DeviceOom; never changes `tensor`. TransferEngine gives more control.
 Tensor toLayout(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc);
 
-/// The same values in their logical element type, dense in memory of the host,
-/// which may read them at once: blocks until they are there. Throws the error
-/// of a copy or program that should have written them.
+/// Returns the values in their logical element type, dense in the host's
+/// memory. Blocks until they are there, so that the host may read them at
+/// once. Throws the error of a copy or program that should have written them.
 Tensor toHost(const Tensor &tensor);
 
 /// Blocks until the tensor is written. Throws the error of what should have
@@ -44,7 +44,7 @@ void wait(const Tensor &tensor);
 /// owns wrapped memory may change it then.
 void waitForUses(const Tensor &tensor);
 
-/// A copy in new storage, whether needed or not.
+/// Returns a copy in new storage, also where none is needed.
 Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc);
 
 /// Copies `source` over the whole of `target`, which has the same shape and
@@ -52,8 +52,8 @@ Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &d
 /// read-only memory.
 void copyInto(const Tensor &source, const Tensor &target);
 
-/// False: handles of the caller do not need the bytes any more once the next
-/// program has read them; they are freed then.
+/// With `retain` false, the bytes are freed once the next program
+/// has read them, although the caller still holds handles.
 void setRetain(const Tensor &tensor, bool retain);
 
 /// Gives the storage up: the next program that takes the tensor may overwrite

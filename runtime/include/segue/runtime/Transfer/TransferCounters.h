@@ -39,7 +39,7 @@ struct TransferCounters {
   /// each second try.
   Sum h2dCopies{0}, d2hCopies{0};
   Sum cacheEvictions{0};
-  /// What the link has carried, and how long it was at work for it: its speed.
+  /// The bytes that the link has carried and the time it was at work, which give its speed.
   Sum h2dCarriedBytes{0}, h2dCarriedNanoseconds{0}, d2hCarriedBytes{0}, d2hCarriedNanoseconds{0};
 };
 

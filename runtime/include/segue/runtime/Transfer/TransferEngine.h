@@ -40,14 +40,14 @@
 
 namespace segue::inline runtime {
 
-/// For whom a tensor is moved: what traces and errors say. Made once, when a
-/// program is made ready.
+/// A TransferConsumer says for whom a tensor is moved, in traces
+/// and errors. It is made once, when a program is made ready.
 struct TransferConsumer {
-  /// Of the program; empty for an explicit call.
+  /// The name of the program; empty for an explicit call.
   std::string program;
-  /// Of the input or tensor, with its position: "input 3 (\"x\")".
+  /// The name of the input or tensor, with its position: "input 3 (\"x\")".
   std::string tensor;
-  /// Where in the source the reader comes from: "model.py:12:3 (h.0.attn)".
+  /// The place in the source that the reader comes from: "model.py:12:3 (h.0.attn)".
   std::string location;
 
   /// `program "f", input 3 ("x")`, or what of it there is.
@@ -94,34 +94,34 @@ struct TransferOptions {
   /// reads it next. It waits for no token: its queue, which carries one hop at a
   /// time, brings it in turn, and the gate hears of it once it has passed.
   bool isPlanned = false;
-  /// Of copyInto: who waits for the target already is told of this copy too.
+  /// In copyInto, keeps the target's outcome: who waits for it already hears of this copy too.
   bool keepsOutcome = false;
-  /// May be null.
+  /// The reader that the copy is for, or null.
   std::shared_ptr<const TransferConsumer> consumer;
   std::shared_ptr<TransferChecksum> checksum;
   std::shared_ptr<TransferRetries> retries;
-  /// In whose name memory is taken.
+  /// The owner in whose name memory is taken.
   OwnerId owner = 0;
 };
 
-/// What became of an input.
+/// An Alignment says how an input came to its layout.
 enum class Alignment : uint8_t { Elided, Converted, Cached };
 
-/// Who may copy now: asked once per hop over the link, on the thread that calls
-/// the engine.
+/// A TransferGate decides which copy may go now. The engine asks it
+/// once per hop over the link, on the thread that calls the engine.
 class TransferGate {
 public:
   enum class Answer : uint8_t {
     Go,
     /// The slots of this direction are full: ask again when one is free.
     Wait,
-    /// Not now and not later; never the answer to Required and above.
+    /// The hop may not go at all; never the answer to Required and above.
     Deny
   };
   struct Grant {
     Answer answer = Answer::Go;
     uint64_t token = 0;
-    /// Of Wait: for how long at most, by the device's clock.
+    /// The longest time to wait, by the device's clock, where the answer is Wait.
     double waitSeconds = std::numeric_limits<double>::infinity();
   };
 
@@ -170,7 +170,7 @@ public:
   /// could do with pageable memory asks this first, as without staging the host
   /// waits for each copy.
   bool leavesRoomToStage(uint64_t bytes) const;
-  /// Not owned; null: every hop may go at once.
+  /// Sets the gate, which is not owned. With null, every hop may go at once.
   void setGate(TransferGate *gate);
   /// Tells the gate of the hops that are done by now; with `all`, blocks until
   /// every one is.
@@ -183,7 +183,7 @@ public:
   /// default stderr does.
   void setWarn(std::function<void(const std::string &)> warn);
 
-  /// The memoised plan of a transfer. Takes a lock; allocates the first time.
+  /// Returns the memoised plan of a transfer. Takes a lock; allocates the first time.
   std::shared_ptr<const TransferPlan> plan(const TensorDesc &given, const TensorDesc &wanted, bool forced = false);
 
   /// A tensor laid as `wanted`: the same handle, a cached copy, or new storage
@@ -195,8 +195,8 @@ public:
   Tensor toLayout(const DeviceRef &device, Tensor tensor, std::shared_ptr<const TensorDesc> wanted,
                   const TransferOptions &options = {});
 
-  /// The same for an input of a program, counted as such. What may be lost has
-  /// passed checkConversion before.
+  /// Brings an input of a program to `wanted` as toLayout does, and
+  /// counts it as an input. checkConversion has passed what it may lose.
   Alignment align(const DeviceRef &device, Tensor &tensor, const std::shared_ptr<const TensorDesc> &wanted,
                   const TransferOptions &options = {});
 

@@ -48,7 +48,7 @@ struct TransferStep {
   Kind kind = Kind::DeviceRelayout;
   Queue queue = Queue::Compute;
   Space from = Space::DeviceDram;
-  /// What the step writes, and where; the last step's is what was wanted.
+  /// The tensor that the step writes; that of the last step is the one that was wanted.
   TensorDesc target;
   /// Written at the target; over the link if Link.
   uint64_t bytes = 0;
