@@ -34,12 +34,12 @@ struct ConfigSection {
   void (*check)(ConfigReader &reader);
 };
 
-/// All sections of this build.
+/// Returns all sections of this build.
 std::span<const ConfigSection> configSections();
 
 class Config {
 public:
-  /// A file without sections: every service has its defaults.
+  /// Makes the config of a file without sections: every service has its defaults.
   Config();
 
   /// Reads a file, which may be that of a whole training program: keys of the
@@ -56,12 +56,12 @@ public:
   /// whoever tells the user that they say nothing here.
   const std::vector<std::string> &foreign() const { return foreign_; }
 
-  /// True if the file has this section.
+  /// Returns true if the file has this section.
   bool has(std::string_view section) const;
-  /// A reader of a section, of an empty object if the file has none. The
-  /// config must outlive it.
+  /// Returns a reader of a section, of an empty object
+  /// if the file has none. The config must outlive it.
   ConfigReader section(std::string_view section) const;
-  /// The section as it was written; an empty object if the file has none.
+  /// Returns the section as it was written; an empty object if the file has none.
   Json json(std::string_view section) const;
 
 private:

@@ -21,13 +21,13 @@ public:
   /// be empty (a file that is no JSON has no key).
   ConfigError(std::string section, std::string key, const std::string &sentence, std::string hint = {});
 
-  /// The key within its section: "h2d_slots".
+  /// Returns the key within its section: "h2d_slots".
   const std::string &key() const { return key_; }
-  /// The key from the root of the file:
+  /// Returns the key from the root of the file:
   /// "memory.stagehand.conductor_config.h2d_slots".
   const std::string &path() const { return path_; }
-  /// The nearest known key for one that is unknown ("h2d_slots"), the
-  /// rule that a value breaks ("soft cap above hard cap"), or empty.
+  /// Returns the nearest known key for one that is unknown ("h2d_slots"),
+  /// the rule that a value breaks ("soft cap above hard cap"), or empty.
   const std::string &hint() const { return hint_; }
 
   /// Returns this error with `context` (a file name) before its sentence.

@@ -54,11 +54,11 @@ struct Range {
   static Range above(double bound) { return {.low = bound, .lowOpen = true}; }
   static Range atLeast(double bound) { return {.low = bound}; }
   static Range between(double low, double high) { return {.low = low, .high = high}; }
-  /// Greater than `low`, at most `high`: (low, high].
+  /// Returns the range of numbers greater than `low`, at most `high`: (low, high].
   static Range aboveUpTo(double low, double high) { return {.low = low, .high = high, .lowOpen = true}; }
 
   bool contains(double value) const;
-  /// "from 1 to 64", "above 0 and at most 1"; empty if every number is in.
+  /// Returns a text such as "from 1 to 64" or "above 0 and at most 1"; empty if every number is in.
   std::string str() const;
 };
 
@@ -73,14 +73,14 @@ public:
 
   const std::string &section() const { return section_; }
 
-  /// True if the key is there with a value other than null. Notes it as known.
+  /// Returns true if the key is there with a value other than null. Notes it as known.
   bool has(std::string_view key);
 
   // Getters. `fallback` is the value of an absent key. A null is a value of
   // the wrong type except for the optional ones, where it means absent.
 
   bool getBool(std::string_view key, bool fallback);
-  /// 2 and 2.0 are whole numbers.
+  /// Reads an integer: 2 and 2.0 are whole numbers.
   int64_t getInt(std::string_view key, int64_t fallback, const Range &range = {});
   std::optional<int64_t> getOptionalInt(std::string_view key, const Range &range = {});
   double getNumber(std::string_view key, double fallback, const Range &range = {});
@@ -98,17 +98,17 @@ public:
     return found ? names[*found].second : fallback;
   }
 
-  /// Lists. A bad element is named by its index: "pinned_pool_classes_mb[2]".
+  /// Read lists. A bad element is named by its index: "pinned_pool_classes_mb[2]".
   std::vector<int64_t> getInts(std::string_view key, std::vector<int64_t> fallback, const Range &range = {});
   std::vector<double> getNumbers(std::string_view key, std::vector<double> fallback, const Range &range = {});
   std::vector<std::string> getStrings(std::string_view key, std::vector<std::string> fallback);
   std::optional<std::vector<std::string>> getOptionalStrings(std::string_view key);
-  /// True if the value is a list: for keys that hold one number or several.
+  /// Returns true if the value is a list: for keys that hold one number or several.
   bool isList(std::string_view key);
 
-  /// A path that is written to; its folder must exist.
+  /// Reads a path that is written to; its folder must exist.
   std::filesystem::path getOutputFile(std::string_view key, std::string_view fallback);
-  /// A path that is read from; a file must be there.
+  /// Reads a path that is read from; a file must be there.
   std::optional<std::filesystem::path> getInputFile(std::string_view key);
 
   /// Notes a key as known without reading it: it belongs to somebody else.

@@ -49,8 +49,8 @@ struct AttentionSpec {
   bool causal = false;
   float scale = 1;
 
-  /// Why no engine can run this: a sentence to append to "attention: ". Empty
-  /// if it can.
+  /// Returns why no engine can run this: a sentence
+  /// to append to "attention: ". Empty if it can.
   std::string findProblem() const;
 
   bool operator==(const AttentionSpec &) const = default;

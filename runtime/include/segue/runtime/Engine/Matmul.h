@@ -40,13 +40,13 @@ struct MatmulSpec {
   /// Adds to what c holds instead of overwriting it.
   bool accumulate = false;
 
-  /// 2 * batch * m * n * k.
+  /// Returns 2 * batch * m * n * k.
   double flops() const { return 2.0 * batch * m * n * k; }
 
-  /// Why no engine can run this: a sentence to append to "matmul: ". Empty if
-  /// it can. Element types are f32, bf16 or f16 (a and b alike); c has unit
-  /// column stride, rows that do not overlap, and strides that are not 0 where
-  /// the extent is above 1.
+  /// Returns why no engine can run this: a sentence to append to
+  /// "matmul: ". Empty if it can. Element types are f32, bf16 or f16
+  /// (a and b alike); c has unit column stride, rows that do not
+  /// overlap, and strides that are not 0 where the extent is above 1.
   std::string findProblem() const;
 
   bool operator==(const MatmulSpec &) const = default;
@@ -65,7 +65,7 @@ public:
   /// allocate. The result is the same at each run.
   virtual void run(const void *a, const void *b, void *c, const void *bias) const = 0;
 
-  /// How the work is done, for logs and benchmarks: "onednn rows x2".
+  /// Returns how the work is done, for logs and benchmarks: "onednn rows x2".
   virtual std::string describe() const = 0;
 };
 

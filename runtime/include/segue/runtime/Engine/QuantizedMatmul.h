@@ -48,7 +48,7 @@ struct QuantizedMatmulSpec {
   int64_t depth() const { return transposed ? out : in; }
   int64_t columns() const { return transposed ? in : out; }
   double flops() const { return 2.0 * double(rows) * double(out) * double(in); }
-  /// Why no engine can run this: a sentence. Empty if it can.
+  /// Returns why no engine can run this: a sentence. Empty if it can.
   std::string findProblem() const;
 
   bool operator==(const QuantizedMatmulSpec &) const = default;

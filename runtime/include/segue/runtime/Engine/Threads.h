@@ -45,8 +45,8 @@ private:
 /// inside a piece runs serially in place. Functions given must not throw.
 class Threads {
 public:
-  /// `count` threads; 0 takes OpenMP's default (OMP_NUM_THREADS, or as many as
-  /// the process may run on).
+  /// Takes `count` threads; 0 takes OpenMP's default
+  /// (OMP_NUM_THREADS, or as many as the process may run on).
   explicit Threads(int count = 0);
 
   int count() const { return count_; }

@@ -85,13 +85,13 @@ public:
   static Binary fromMemory(std::span<const std::byte> bytes, const LoadOptions &options = {},
                            std::string name = "memory");
 
-  /// The programs, in the order of the file.
+  /// Returns the programs, in the order of the file.
   const std::vector<Program> &programs() const { return programs_; }
   bool hasProgram(std::string_view name) const;
   /// Throws NameUnknown listing the programs there are.
   const Program &program(std::string_view name) const;
 
-  /// Path of the file, or the name given to fromMemory.
+  /// Returns the path of the file, or the name given to fromMemory.
   const std::string &name() const;
   /// Returns the tool that wrote the file; options() returns those it was given.
   std::string producer() const;

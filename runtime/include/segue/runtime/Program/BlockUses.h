@@ -77,10 +77,10 @@ class BlockCursor {
 public:
   /// Returns the uses of a program, for every one that begins with blocks.
   const BlockUses &usesOf(const Program &program);
-  /// The block that begins, and the one that ends, as an index into blocks.
+  /// Return the block that begins, and the one that ends, as an index into blocks.
   size_t begin(const Program &program);
   size_t end(const Program &program);
-  /// Whatever runs has been given up.
+  /// Forgets the blocks that are open: whatever runs has been given up.
   void reset();
 
 private:

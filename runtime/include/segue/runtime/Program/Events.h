@@ -86,7 +86,7 @@ public:
   /// No later command reads input `input`; the program's handles of it are gone.
   virtual void onFree(const Program &program, uint32_t input) {}
 
-  /// The result (role statistics) of a backward program that was submitted: f32
+  /// Gives the result (role statistics) of a backward program that was submitted: f32
   /// [4] on the device, final once queued work is done. See segue-gradient-statistics
   /// for what is in it; output.of names the block or layer.
   virtual void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {}
@@ -103,7 +103,7 @@ public:
   /// program keeps no handle of it when onBlockEnd is called.
   virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
 
-  /// Asked before a program begins: whether onBlockResult is to be called for it.
+  /// Asked before a program begins. Returns whether onBlockResult is to be called for it.
   virtual bool watchesResults(const Program &program) { return false; }
   /// The last command that writes a value which leaves its block is queued: result
   /// `result` of blockUses(program), which is handed over or given up later. Work

@@ -101,7 +101,7 @@ private:
   std::shared_ptr<PreparedProgram> prepared_;
 };
 
-/// Executor(device, program).run(inputs).
+/// Returns Executor(device, program).run(inputs).
 std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> &&inputs,
                            EventSink *events = nullptr);
 std::vector<Tensor> submit(const DeviceRef &device, const Program &program, const std::vector<Tensor> &inputs,

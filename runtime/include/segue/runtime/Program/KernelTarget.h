@@ -12,9 +12,9 @@
 
 namespace segue::inline runtime {
 
-/// The instruction set whose kernels this process runs where a binary has them:
-/// "x86-64-v4" where the processor has it and the environment does not say
-/// SEGUE_ISA=v3, else "x86-64-v3". From any thread.
+/// Returns the instruction set whose kernels this process runs where a
+/// binary has them: "x86-64-v4" where the processor has it and the
+/// environment does not say SEGUE_ISA=v3, else "x86-64-v3". From any thread.
 std::string kernelTarget();
 
 } // namespace segue::inline runtime

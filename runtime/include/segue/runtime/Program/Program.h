@@ -94,35 +94,35 @@ public:
   const std::string &name() const;
   const std::vector<Value> &inputs() const;
   const std::vector<Value> &outputs() const;
-  /// Throw InvalidArgument for an index outside.
+  /// Return a value. Throw InvalidArgument for an index outside.
   const Value &input(size_t index) const;
   const Value &output(size_t index) const;
-  /// Index of the input or output called so, or -1.
+  /// Returns the index of the input or output called so, or -1.
   int findInput(std::string_view name) const;
   int findOutput(std::string_view name) const;
 
-  /// The phases that its commands enter, in their order: Forward, Backward or
-  /// Optimizer. Empty: it runs in whatever phase is current.
+  /// Returns the phases that its commands enter, in their order: Forward,
+  /// Backward or Optimizer. Empty: it runs in whatever phase is current.
   const std::vector<Phase> &phases() const;
 
   const std::vector<Alias> &aliases() const;
   const std::vector<SavePoint> &savePoints() const;
 
-  /// Hash of names, roles and descs with their alternatives, as in the file.
+  /// Returns a hash of names, roles and descs with their alternatives, as in the file.
   uint64_t signatureHash() const;
-  /// Hash of names, roles, shapes and element types: the same for every
-  /// compilation of one source, whatever its layouts. What stitch_hints.json
-  /// calls a program by.
+  /// Returns a hash of names, roles, shapes and element types:
+  /// the same for every compilation of one source, whatever
+  /// its layouts. What stitch_hints.json calls a program by.
   uint64_t interfaceHash() const;
 
   /// Temporaries of all spaces, bytes, and the least that any placement could reach.
   uint64_t arenaBytes() const;
   uint64_t arenaLowerBound() const;
   std::vector<CommandCount> commandCounts() const;
-  /// Floating point operations of all matmul commands of one run.
+  /// Returns the floating point operations of all matmul commands of one run.
   uint64_t matmulFlops() const;
 
-  /// The program with that index in the same file.
+  /// Returns the program with that index in the same file.
   Program sibling(size_t index) const { return Program(image_, index); }
 
   const std::shared_ptr<const BinaryImage> &image() const { return image_; }

@@ -52,7 +52,7 @@ public:
   /// years, and read in a millisecond.
   static constexpr size_t most = 65536;
 
-  /// $XDG_DATA_HOME/segue, or ~/.local/share/segue.
+  /// Returns those in $XDG_DATA_HOME/segue, or ~/.local/share/segue.
   static Signatures ofUser();
   explicit Signatures(std::filesystem::path folder) : folder_(std::move(folder)) {}
 

@@ -90,18 +90,18 @@ public:
   /// Forgets what was counted.
   void reset();
 
-  /// A training step is over; bytes per step are over as many.
+  /// Notes that a training step is over; bytes per step are over as many.
   void endStep() { steps_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
 
-  /// {"version":1,"steps":…,"edges":[…]}.
+  /// Returns {"version":1,"steps":…,"edges":[…]}.
   Json toJson() const;
   /// Returns a table for people: a line per edge that copied, or
   /// whose producer copies for it, then the sum of the others.
   std::string table() const;
-  /// The edges that copied, for the compiler: `{"version":1,"edges":[…]}` with
-  /// the ends by interface hash, bytes per step and both layouts. Throws
-  /// IoFailed.
+  /// Writes the edges that copied, for the compiler:
+  /// `{"version":1,"edges":[…]}` with the ends by interface
+  /// hash, bytes per step and both layouts. Throws IoFailed.
   void writeHints(const std::filesystem::path &path) const;
 
   //===--------------------------------------------------------------------===//
@@ -138,7 +138,7 @@ private:
   std::atomic<uint64_t> steps_{0};
 };
 
-/// The report of a device.
+/// Returns the report of a device.
 StitchReport &stitchReport(Device &device);
 
 } // namespace segue::inline runtime

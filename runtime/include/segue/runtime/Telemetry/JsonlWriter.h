@@ -41,7 +41,7 @@ public:
   /// null. A line that an earlier run left half written is closed first.
   void write(const Json &record) noexcept;
 
-  /// False once a write has failed.
+  /// Returns false once a write has failed.
   bool isOn() const { return on_; }
   const std::filesystem::path &path() const { return path_; }
 

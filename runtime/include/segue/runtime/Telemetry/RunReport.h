@@ -64,14 +64,14 @@ struct RunRecords {
 /// JSON object.
 size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, uint64_t from = 0);
 
-/// The link of a device; nothing for one whose memory is the host's.
+/// Returns the link of a device; nothing for one whose memory is the host's.
 std::optional<LinkSpeed> linkSpeed(const Device &device);
 
-/// The figures of the page. Series with more than `points` entries come in
-/// buckets of neighbours.
+/// Returns the figures of the page. Series with more
+/// than `points` entries come in buckets of neighbours.
 Json reportData(const RunRecords &records, size_t points = 2000);
 
-/// The page that shows `data`.
+/// Returns the page that shows `data`.
 std::string reportPage(const Json &data);
 
 /// Writes a page, whole or not at all. Throws IoFailed.
@@ -85,7 +85,7 @@ public:
   RunReport(DeviceRef device, const Config *config, StepTrace *trace = nullptr);
 
   void onPhase(Phase phase) override;
-  /// A step has ended.
+  /// Notes that a step has ended.
   void addStep(const StepResult &result, double seconds);
 
   /// Returns all records so far. Waits for queued work.

@@ -54,8 +54,8 @@ public:
   void onSave(const Program &program, uint32_t output, Tensor &saved) override;
   void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
 
-  /// {"traceEvents":[…]} with all events so far, times in microseconds since
-  /// the first. Waits for queued work.
+  /// Returns {"traceEvents":[…]} with all events so far, times
+  /// in microseconds since the first. Waits for queued work.
   Json toJson();
   /// Writes what toJson returns into a file. Throws IoFailed.
   void write(const std::filesystem::path &path);

@@ -46,19 +46,19 @@ constexpr uint64_t byteSize(ElementType type) {
   return 0;
 }
 
-/// f32, bf16 or f16.
+/// Returns true for f32, bf16 and f16.
 constexpr bool isFloat(ElementType type) {
   return type == ElementType::f32 || type == ElementType::bf16 || type == ElementType::f16;
 }
 
-/// The name as written in IR, schema and messages.
+/// Returns the name as written in IR, schema and messages.
 constexpr std::string_view name(ElementType type) {
   constexpr std::string_view names[] = {"f32", "bf16", "f16", "i64", "i32", "i8", "i1"};
   auto index = static_cast<uint8_t>(type);
   return index < 7 ? names[index] : std::string_view("?");
 }
 
-/// The inverse of name(); nothing if `text` names no element type.
+/// Returns the inverse of name(), or nothing if `text` names no element type.
 constexpr std::optional<ElementType> parseElementType(std::string_view text) {
   for (ElementType type : allElementTypes)
     if (name(type) == text)
@@ -66,7 +66,7 @@ constexpr std::optional<ElementType> parseElementType(std::string_view text) {
   return std::nullopt;
 }
 
-/// bf16 is the upper half of an f32.
+/// Returns the number of a bf16, which is the upper half of an f32.
 constexpr float bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 
 /// Rounds to nearest even; a NaN stays a NaN (its quiet bit is set).
@@ -78,7 +78,7 @@ constexpr uint16_t floatToBf16(float value) {
   return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-/// IEEE 754 binary16, subnormals included.
+/// Returns the number of an IEEE 754 binary16, subnormals included.
 constexpr float f16ToFloat(uint16_t bits) {
   uint32_t sign = uint32_t(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
   if (magnitude >= 0x7c00u) // infinity, NaN

@@ -20,7 +20,7 @@
 
 namespace segue::inline runtime {
 
-/// The value of a code that is a number.
+/// Returns the value of a code that is a number.
 template <int mantissaBits, int bias> [[gnu::always_inline]] constexpr float fp8ToFloat(uint8_t code) {
   uint32_t sign = uint32_t(code & 0x80u) << 24, magnitude = code & 0x7fu;
   uint32_t normal = (magnitude << (23 - mantissaBits)) + (uint32_t(127 - bias) << 23);
@@ -30,8 +30,8 @@ template <int mantissaBits, int bias> [[gnu::always_inline]] constexpr float fp8
   return std::bit_cast<float>(sign | (magnitude < (1u << mantissaBits) ? subnormal : normal));
 }
 
-/// The code nearest to `value`, a tie to the even one. |value| must not exceed
-/// the largest code.
+/// Returns the code nearest to `value`, a tie to the
+/// even one. |value| must not exceed the largest code.
 template <int mantissaBits, int bias> [[gnu::always_inline]] constexpr uint8_t floatToFp8(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffu;
   constexpr int dropped = 23 - mantissaBits;

@@ -46,11 +46,11 @@ GroupScale quantizeGroup(std::span<const float> group, std::byte *codes, ScaleSe
 int64_t quantizeInt4Row(std::span<const float> row, int64_t group, std::span<std::byte> codes,
                         std::span<uint16_t> scales, ScaleSearch search = ScaleSearch::AbsMax);
 
-/// The inverse. `row` may be shorter than what the codes hold: padding.
+/// Reads back what quantizeInt4Row wrote. `row` may be shorter than what the codes hold: padding.
 void dequantizeInt4Row(std::span<const std::byte> codes, std::span<const uint16_t> scales, int64_t group,
                        std::span<float> row);
 
-/// The code of element `index` of a row.
+/// Returns the code of element `index` of a row.
 constexpr int int4Code(const std::byte *codes, int64_t index) {
   int nibble = int(codes[index / 2]) >> (index % 2 ? 4 : 0) & 15;
   return nibble >= 8 ? nibble - 16 : nibble;

@@ -69,7 +69,7 @@ std::string_view name(StorageType storage);
 /// Codes and scales in place of elements.
 constexpr bool isQuantized(StorageType storage) { return storage != StorageType::Element; }
 
-/// One byte per element and a scale per row.
+/// Returns true for one byte per element and a scale per row.
 constexpr bool isRowStorage(StorageType storage) {
   return storage >= StorageType::Int8Row && storage <= StorageType::Fp8E5M2Row;
 }
@@ -79,7 +79,7 @@ constexpr int64_t groupExtent(StorageType storage) {
   return storage == StorageType::Int4Group32 ? 32 : storage == StorageType::Int4Group64 ? 64 : 0;
 }
 
-/// Two elements per byte and a scale per group.
+/// Returns true for two elements per byte and a scale per group.
 constexpr bool isGroupStorage(StorageType storage) { return groupExtent(storage) != 0; }
 
 /// Bytes of one element as stored, without its share of a row's scale. Not of
@@ -112,16 +112,16 @@ struct Layout {
   bool operator==(const Layout &) const = default;
 };
 
-/// `base + bytes <= size` without overflow: the one check of ranges whose
-/// numbers come from a file or a caller.
+/// Returns `base + bytes <= size` without overflow: the one
+/// check of ranges whose numbers come from a file or a caller.
 constexpr bool rangeFits(uint64_t base, uint64_t bytes, uint64_t size) { return base <= size && bytes <= size - base; }
 
-/// a * b and a + b; nothing if the result passes 2^63 - 1.
+/// Return a * b and a + b, or nothing if the result passes 2^63 - 1.
 std::optional<uint64_t> checkedMultiply(uint64_t a, uint64_t b);
 std::optional<uint64_t> checkedAdd(uint64_t a, uint64_t b);
 
-/// Product of the extents (1 for a scalar); nothing if an extent is negative
-/// or the product passes 2^63 - 1.
+/// Returns the product of the extents (1 for a scalar); nothing
+/// if an extent is negative or the product passes 2^63 - 1.
 std::optional<uint64_t> checkedElementCount(std::span<const int64_t> shape);
 
 /// Bytes from the first to behind the last element of a strided view; 0 if it
@@ -129,17 +129,17 @@ std::optional<uint64_t> checkedElementCount(std::span<const int64_t> shape);
 std::optional<uint64_t> checkedSpanBytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
                                          uint64_t bytesPerElement);
 
-/// Row-major strides of `shape`, in elements.
+/// Returns the row-major strides of `shape`, in elements.
 std::vector<int64_t> denseStrides(std::span<const int64_t> shape);
 
 /// Strides of `shape` in tiles without a gap: row-major over the untiled
 /// dimensions and the grid of tiles. Without `tile`, as above.
 std::vector<int64_t> denseStrides(std::span<const int64_t> shape, std::span<const uint32_t> tile);
 
-/// `layout.strides`, or the dense ones where it is empty.
+/// Returns `layout.strides`, or the dense ones where it is empty.
 std::vector<int64_t> effectiveStrides(std::span<const int64_t> shape, const Layout &layout);
 
-/// The extents padded up to whole tiles.
+/// Returns the extents padded up to whole tiles.
 Shape paddedExtents(std::span<const int64_t> shape, const Layout &layout);
 
 /// A DimPlacement says what one dimension adds to an address, in elements (see the file's head).
@@ -154,7 +154,7 @@ struct DimPlacement {
   int64_t at(int64_t index) const { return index / tile * stride + index % tile * inTile; }
 };
 
-/// One placement per dimension. The layout must be valid for the shape.
+/// Returns one placement per dimension. The layout must be valid for the shape.
 std::vector<DimPlacement> placeDims(std::span<const int64_t> shape, const Layout &layout);
 
 /// Returns the distance of the element at `index` from the first one, in elements.
@@ -186,27 +186,27 @@ std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layou
 /// rest of the layout must be valid. A tensor without elements has no bytes.
 std::optional<LayoutParts> checkedParts(std::span<const int64_t> shape, ElementType element, const Layout &layout);
 
-/// True if the elements lie row-major without a gap. Strides of dimensions of
-/// extent 1 do not matter; a tensor without elements is dense.
+/// Returns true if the elements lie row-major without a gap. Strides of
+/// dimensions of extent 1 do not matter; a tensor without elements is dense.
 bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides);
 
-/// True if no two indices lie at the same place, by the sufficient rule that
-/// sorted by stride, each dimension steps over all smaller ones.
+/// Returns true if no two indices lie at the same place, by the sufficient
+/// rule that sorted by stride, each dimension steps over all smaller ones.
 bool isInjective(std::span<const int64_t> shape, std::span<const int64_t> strides);
 
 /// Returns whether the same holds for a layout with tiles, whose padding counts as written.
 bool isInjective(std::span<const int64_t> shape, const Layout &layout);
 
-/// The canonical form of the same placement: strides of dimensions of extent 1
-/// or of one tile as if dense, dense strides left out, everything but space,
-/// offset and alignment left out for a tensor without elements. A tile that
-/// changes no address is left out: one of ones, and more generally a leading
-/// extent that divides its dimension and whose tiles follow each other.
+/// Returns the canonical form of the same placement: strides of dimensions of
+/// extent 1 or of one tile as if dense, dense strides left out, everything but
+/// space, offset and alignment left out for a tensor without elements. A tile
+/// that changes no address is left out: one of ones, and more generally a
+/// leading extent that divides its dimension and whose tiles follow each other.
 Layout canonicalize(std::span<const int64_t> shape, const Layout &layout);
 
-/// The equality that decides elision: may a tensor of `shape` laid as `given`
-/// stand where `wanted` is declared? Compares canonical forms; a greater
-/// alignment satisfies a smaller one, not the reverse; `offset` says where the
+/// Decides elision: may a tensor of `shape` laid as `given` stand where
+/// `wanted` is declared? Compares canonical forms; a greater alignment
+/// satisfies a smaller one, not the reverse; `offset` says where the
 /// tensor starts in its storage and does not take part. On a device of
 /// `unified` memory, host, host_pinned and device_dram are one space.
 bool satisfies(std::span<const int64_t> shape, const Layout &given, const Layout &wanted, bool unified);

@@ -39,7 +39,7 @@ namespace segue::inline runtime {
 /// The scale of a row is never smaller, so that its reciprocal is finite.
 inline constexpr float smallestRowScale = 1e-8f;
 
-/// The largest magnitude of a code: 127, 448 or 57344.
+/// Returns the largest magnitude of a code: 127, 448 or 57344.
 constexpr float largestCode(StorageType storage) {
   return storage == StorageType::Int8Row ? 127.0f : storage == StorageType::Fp8E4M3Row ? 448.0f : 57344.0f;
 }
@@ -71,7 +71,7 @@ RowScale quantizeRow(std::span<const float> row, StorageType storage, std::span<
 void dequantizeRow(std::span<const std::byte> codes, StorageType storage, float scale, float zeroPoint,
                    std::span<float> row);
 
-/// The scale of a row whose largest finite magnitude is `absmax`.
+/// Returns the scale of a row whose largest finite magnitude is `absmax`.
 constexpr float rowScale(float absmax, StorageType storage) {
   float scale = absmax / largestCode(storage);
   return scale < smallestRowScale ? smallestRowScale : scale;
@@ -81,8 +81,8 @@ constexpr float rowScale(float absmax, StorageType storage) {
 // Single codes
 //===----------------------------------------------------------------------===//
 
-/// The value of a code of `storage`. The E4M3 codes 0x7f and 0xff are NaN; E5M2
-/// has infinities and NaN as IEEE 754 numbers have.
+/// Returns the value of a code of `storage`. The E4M3 codes 0x7f and
+/// 0xff are NaN; E5M2 has infinities and NaN as IEEE 754 numbers have.
 constexpr float codeToFloat(uint8_t code, StorageType storage) {
   switch (storage) {
   case StorageType::Fp8E4M3Row:
@@ -97,8 +97,8 @@ constexpr float codeToFloat(uint8_t code, StorageType storage) {
   }
 }
 
-/// The code next to `value` (already divided by the scale), to nearest even;
-/// what is too large saturates, NaN becomes 0 (int8) or a NaN (fp8).
+/// Returns the code next to `value` (already divided by the scale), to nearest
+/// even; what is too large saturates, NaN becomes 0 (int8) or a NaN (fp8).
 constexpr uint8_t floatToCode(float value, StorageType storage) {
   bool isNan = value != value;
   if (isNan)

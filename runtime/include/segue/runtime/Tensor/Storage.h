@@ -55,7 +55,7 @@ public:
 
   /// Keeps the first error; on any thread.
   void fail(const Error &error);
-  /// Null, or why the bytes were never written.
+  /// Returns null, or why the bytes were never written.
   const Error *error() const { return error_.load(std::memory_order_acquire); }
 
 private:
@@ -79,17 +79,17 @@ public:
   Storage &operator=(const Storage &) = delete;
   ~Storage();
 
-  /// Unique in the process while it runs; never used again.
+  /// Returns an id that is unique in the process while it runs; never used again.
   uint64_t id() const { return id_; }
   const DeviceRef &device() const { return device_; }
   Space space() const { return space_; }
   uint64_t bytes() const { return bytes_; }
-  /// Null once freed. On a device it may change with every allocation there (see
-  /// Compactor): ask again, keep none. An address of the space: the host reads it only where
-  /// the space is the host's, or the device's memory is unified.
+  /// Returns the address, or null once freed. On a device it may change with every
+  /// allocation there (see Compactor): ask again, keep none. An address of the space: the
+  /// host reads it only where the space is the host's, or the device's memory is unified.
   std::byte *data() const { return data_; }
 
-  /// True if the memory belongs to somebody else.
+  /// Returns true if the memory belongs to somebody else.
   bool isExternal() const { return external_; }
   bool isWritable() const { return writable_; }
 
@@ -101,39 +101,39 @@ public:
   /// whose only holder gives it out again.
   void renew();
 
-  /// The fences that a reader (writes) and a writer (uses) of the storage waits for.
+  /// Return the fences that a reader (writes) and a writer (uses) of the storage waits for.
   const Fence &writes() const { return writes_; }
   const Fence &uses() const { return uses_; }
-  /// Queued work at `fence` reads, or writes, the storage.
+  /// Notes that queued work at `fence` reads, or writes, the storage.
   void addRead(const Fence &fence) { uses_.join(fence); }
   void addWrite(const Fence &fence) {
     writes_.join(fence);
     uses_.join(fence);
   }
 
-  /// False: handles that are left do not need the bytes after the next program
-  /// that reads them; it frees the storage. See setRetain.
+  /// Returns false if handles that are left do not need the bytes after the
+  /// next program that reads them; it frees the storage. See setRetain.
   bool isRetained() const { return retained_.load(std::memory_order_relaxed); }
   void setRetained(bool retained) { retained_.store(retained, std::memory_order_relaxed); }
-  /// True: the next program that takes the storage may write it, whoever holds
-  /// a handle. See donate.
+  /// Returns true if the next program that takes the storage
+  /// may write it, whoever holds a handle. See donate.
   bool isDonated() const { return donated_.load(std::memory_order_relaxed); }
   void setDonated(bool donated) { donated_.store(donated, std::memory_order_relaxed); }
 
-  /// Converted copies of it are kept in a cache that must know when it is freed.
+  /// Notes that converted copies of it are kept in a cache that must know when it is freed.
   void setDerived() { derived_.store(true, std::memory_order_release); }
 
   StorageState state() const;
-  /// Work queued from now on writes all of the storage anew: what became of
-  /// earlier writes does not matter to its readers any more.
+  /// Notes that work queued from now on writes all of the storage anew:
+  /// what became of earlier writes does not matter to its readers any more.
   void forgetOutcome() { outcome_ = nullptr; }
   /// Returns the outcome, which is made on first use and kept by work that writes the storage.
   const std::shared_ptr<Outcome> &outcome();
   /// Returns the outcome, or null if nothing that can fail has written the storage.
   const std::shared_ptr<Outcome> &outcomeIfAny() const { return outcome_; }
-  /// Null, or why its bytes were never written.
+  /// Returns null, or why its bytes were never written.
   const Error *failure() const { return outcome_ ? outcome_->error() : nullptr; }
-  /// False if requireUsable would throw.
+  /// Returns false if requireUsable would throw.
   bool isUsable() const { return !freed_ && !failure(); }
   /// Throws that error, or UseAfterFree, if there is one; `what` names the
   /// tensor.
@@ -147,7 +147,7 @@ private:
   friend class Compactor;
   Storage() = default;
 
-  /// Queued work at `moved` has brought the bytes to another address.
+  /// Notes that queued work at `moved` has brought the bytes to another address.
   void moveTo(std::byte *data, const Fence &moved) {
     data_ = data;
     addWrite(moved);

@@ -33,21 +33,21 @@ public:
   /// No tensor: `if (tensor)` is false.
   Tensor() = default;
 
-  /// Storage for `desc` in the space it names; not initialised. Throws
-  /// InvalidArgument for a bad description, DeviceOom, and Unsupported where
-  /// the device lacks the space.
+  /// Takes storage for `desc` in the space it names; not
+  /// initialised. Throws InvalidArgument for a bad description,
+  /// DeviceOom, and Unsupported where the device lacks the space.
   static Tensor empty(const DeviceRef &device, TensorDesc desc);
   static Tensor empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc);
 
   /// Returns a tensor as `empty` does, with every byte 0. On a device with queues, queued work writes them.
   static Tensor zeros(const DeviceRef &device, TensorDesc desc);
 
-  /// Dense memory of the host that the caller may write at once: the way in for
-  /// values from elsewhere. Not initialised. On a device of unified memory it is
-  /// the device's too.
+  /// Takes dense memory of the host that the caller may write at
+  /// once: the way in for values from elsewhere. Not initialised.
+  /// On a device of unified memory it is the device's too.
   static Tensor onHost(const DeviceRef &device, Shape shape, ElementType element);
 
-  /// One element, in device_dram.
+  /// Makes a tensor of one element, in device_dram.
   static Tensor scalar(const DeviceRef &device, float value);
   static Tensor scalar(const DeviceRef &device, int64_t value);
 
@@ -57,8 +57,8 @@ public:
   static Tensor wrap(const DeviceRef &device, TensorDesc desc, void *data, std::function<void()> release,
                      bool writable = true);
 
-  /// A tensor of `desc` in existing storage, from desc.layout.offset on.
-  /// Throws InvalidArgument if it does not fit.
+  /// Makes a tensor of `desc` in existing storage, from
+  /// desc.layout.offset on. Throws InvalidArgument if it does not fit.
   static Tensor in(std::shared_ptr<Storage> storage, std::shared_ptr<const TensorDesc> desc);
 
   explicit operator bool() const { return storage_ != nullptr; }
@@ -71,23 +71,23 @@ public:
   const std::shared_ptr<Storage> &storage() const { return storage_; }
   const DeviceRef &device() const { return storage_->device(); }
 
-  /// The first element; where it can be read is a matter of its space.
+  /// Returns the address of the first element; where it can be read is a matter of its space.
   std::byte *bytes() const { return storage_->data() + desc_->layout.offset; }
   template <typename T> T *data() const { return reinterpret_cast<T *>(bytes()); }
 
-  /// The only element, converted; blocks until it is there. 0 on a device
-  /// without bytes. Throws InvalidArgument for more than one, and the error of
-  /// what should have written it.
+  /// Returns the only element, converted; blocks until it is there.
+  /// 0 on a device without bytes. Throws InvalidArgument for more
+  /// than one, and the error of what should have written it.
   double item() const;
 
-  /// True if nobody else holds the storage and it is not external: what makes
-  /// a moved tensor a donation.
+  /// Returns true if nobody else holds the storage and it
+  /// is not external: what makes a moved tensor a donation.
   bool isSoleOwner() const { return storage_.use_count() == 1 && !storage_->isExternal(); }
 
-  /// TensorDesc::hash of its description, kept: what `submit` compares.
+  /// Returns the TensorDesc::hash of its description, kept: what `submit` compares.
   uint64_t descHash() const { return descHash_; }
 
-  /// Null for what no program made. Lives as long as the device.
+  /// Returns the origin, or null for what no program made. Lives as long as the device.
   const TensorOrigin *origin() const { return origin_; }
 
 private:

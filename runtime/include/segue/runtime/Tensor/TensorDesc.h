@@ -34,7 +34,7 @@ struct TensorDesc {
   /// rows, sizes below 2^63. Throws InvalidArgument.
   void validate() const;
 
-  /// Product of the extents. The description must be valid.
+  /// Returns the product of the extents. The description must be valid.
   uint64_t elementCount() const;
 
   /// Returns where elements, scales and zero points lie. The description must be valid.
@@ -47,16 +47,16 @@ struct TensorDesc {
   /// Strides in elements, also where the layout leaves them out.
   std::vector<int64_t> strides() const { return effectiveStrides(shape, layout); }
 
-  /// True if the elements, stored as they are, lie row-major without a gap.
+  /// Returns true if the elements, stored as they are, lie row-major without a gap.
   bool isDense() const;
 
-  /// 64-bit hash of shape, element type and canonical layout less alignment,
-  /// offset and space: equal for descriptions that differ in no byte.
+  /// Returns a 64-bit hash of shape, element type and canonical layout less
+  /// alignment, offset and space: equal for descriptions that differ in no byte.
   uint64_t hash() const;
 
-  /// "bf16[8,128,768]"; what is not the default follows: " strides [1,8]",
-  /// " tile [32,32]", " stored as int8_row", " with zero points",
-  /// " in host".
+  /// Returns a text such as "bf16[8,128,768]"; what is not
+  /// the default follows: " strides [1,8]", " tile [32,32]",
+  /// " stored as int8_row", " with zero points", " in host".
   std::string str() const;
 
   /// Returns `str()` with " aligned to 512" behind it, for reports of why a copy was made.

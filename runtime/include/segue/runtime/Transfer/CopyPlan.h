@@ -77,7 +77,7 @@ public:
   uint64_t bytesRead() const;
   uint64_t bytesWritten() const;
 
-  /// True if a run is one copy of consecutive bytes.
+  /// Returns true if a run is one copy of consecutive bytes.
   bool isContiguous() const;
 
 private:

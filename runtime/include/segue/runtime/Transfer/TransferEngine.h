@@ -50,7 +50,7 @@ struct TransferConsumer {
   /// The place in the source that the reader comes from: "model.py:12:3 (h.0.attn)".
   std::string location;
 
-  /// `program "f", input 3 ("x")`, or what of it there is.
+  /// Returns `program "f", input 3 ("x")`, or what of it there is.
   std::string str() const;
 };
 
@@ -128,13 +128,13 @@ public:
   virtual ~TransferGate() = default;
   /// `direction` is HostToDevice or DeviceToHost.
   virtual Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
-  /// A token although the slots are full: nothing is left to wait for, or the
-  /// wait has lasted too long.
+  /// Returns a token although the slots are full: nothing
+  /// is left to wait for, or the wait has lasted too long.
   virtual uint64_t overrun(Queue direction, TransferPriority priority, uint64_t bytes) = 0;
-  /// A hop that was planned is done.
+  /// Tells the gate that a hop which was planned is done.
   virtual void passed(Queue direction, uint64_t bytes, double seconds, bool succeeded) = 0;
-  /// The hop is done, after `seconds` at work; not `succeeded` if the transfer
-  /// failed. Told before the engine's next hop is asked for.
+  /// Tells the gate that the hop is done, after `seconds` at work; not `succeeded`
+  /// if the transfer failed. Told before the engine's next hop is asked for.
   virtual void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) = 0;
 };
 
@@ -148,9 +148,9 @@ struct CopyRecord {
   std::shared_ptr<const TransferConsumer> consumer;
 };
 
-/// Shape, logical element type, device and losslessness, in this order (rule
-/// R1). Throws LayoutMismatch that begins with `where`; returns true if the
-/// conversion is lossy and `policy` lets it pass. Nothing is changed.
+/// Checks shape, logical element type, device and losslessness, in this order
+/// (rule R1). Throws LayoutMismatch that begins with `where`; returns true if
+/// the conversion is lossy and `policy` lets it pass. Nothing is changed.
 bool checkConversion(const std::string &where, const Tensor &given, const TensorDesc &wanted, const Device &device,
                      LossyCasts policy);
 
@@ -164,11 +164,11 @@ public:
   /// Takes effect for the next transfer; plans and cached copies are dropped.
   void configure(StitchOptions options);
   const StitchOptions &options() const { return options_; }
-  /// False if `bytes` more of page-locked memory, kept for longer than a transfer,
-  /// would take what copies from and to pageable memory are staged in: both
-  /// directions at once, but no more than a sixteenth of that memory. Whoever
-  /// could do with pageable memory asks this first, as without staging the host
-  /// waits for each copy.
+  /// Returns false if `bytes` more of page-locked memory, kept for
+  /// longer than a transfer, would take what copies from and to pageable
+  /// memory are staged in: both directions at once, but no more than a
+  /// sixteenth of that memory. Whoever could do with pageable memory
+  /// asks this first, as without staging the host waits for each copy.
   bool leavesRoomToStage(uint64_t bytes) const;
   /// Sets the gate, which is not owned. With null, every hop may go at once.
   void setGate(TransferGate *gate);
@@ -186,12 +186,12 @@ public:
   /// Returns the memoised plan of a transfer. Takes a lock; allocates the first time.
   std::shared_ptr<const TransferPlan> plan(const TensorDesc &given, const TensorDesc &wanted, bool forced = false);
 
-  /// A tensor laid as `wanted`: the same handle, a cached copy, or new storage
-  /// that queued work fills. `device` is the one that the engine belongs to.
-  /// A tensor of another device comes through its host memory; that alone
-  /// blocks. Null if `options.priority` is Speculative or below and the gate
-  /// denied it. Throws what planTransfer throws, the error of a FAILED or FREED
-  /// tensor, DeviceOom; `tensor` is unchanged then.
+  /// Returns a tensor laid as `wanted`: the same handle, a cached copy, or
+  /// new storage that queued work fills. `device` is the one that the engine
+  /// belongs to. A tensor of another device comes through its host memory;
+  /// that alone blocks. Null if `options.priority` is Speculative or below
+  /// and the gate denied it. Throws what planTransfer throws, the error of a
+  /// FAILED or FREED tensor, DeviceOom; `tensor` is unchanged then.
   Tensor toLayout(const DeviceRef &device, Tensor tensor, std::shared_ptr<const TensorDesc> wanted,
                   const TransferOptions &options = {});
 
@@ -200,7 +200,7 @@ public:
   Alignment align(const DeviceRef &device, Tensor &tensor, const std::shared_ptr<const TensorDesc> &wanted,
                   const TransferOptions &options = {});
 
-  /// A copy in new storage, whether needed or not.
+  /// Returns a copy in new storage, also where none is needed.
   Tensor copyTo(const DeviceRef &device, const Tensor &tensor, std::shared_ptr<const TensorDesc> wanted,
                 const TransferOptions &options = {});
 
@@ -216,10 +216,10 @@ public:
 
   TransferCounters &counters() { return counters_; }
   const TransferCounters &counters() const { return counters_; }
-  /// The line of `stitch_telemetry.jsonl` for what was counted since the line
-  /// before.
+  /// Returns the line of `stitch_telemetry.jsonl`
+  /// for what was counted since the line before.
   StitchTelemetry record(int64_t step);
-  /// The copies since the last call; empty unless `trace_copies`.
+  /// Returns the copies since the last call; empty unless `trace_copies`.
   std::vector<CopyRecord> takeTrace();
 
   /// Drops cached copies that nobody uses, the least recently used first, until

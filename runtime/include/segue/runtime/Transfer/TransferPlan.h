@@ -33,7 +33,7 @@ namespace segue::inline runtime {
 class CopyPlan;
 class Device;
 
-/// host and host_pinned.
+/// Returns true for host and host_pinned.
 constexpr bool isHostSpace(Space space) { return space == Space::Host || space == Space::HostPinned; }
 
 struct TransferStep {
@@ -57,7 +57,7 @@ struct TransferStep {
   /// Null for Link.
   std::shared_ptr<const CopyPlan> relayout;
 
-  /// "host -> device_dram".
+  /// Returns the hop as a text: "host -> device_dram".
   std::string hop() const;
 };
 
@@ -78,14 +78,14 @@ struct TransferPlan {
   std::shared_ptr<const TransferPlan> withoutZeroPoints;
 };
 
-/// `forced`: a copy is wanted even if the given tensor would serve. Throws
-/// LayoutMismatch if the shapes differ, InvalidArgument if `wanted` puts two
-/// elements in one place, Unsupported naming the space that the device lacks.
+/// Plans a transfer. With `forced`, a copy is wanted even if the given tensor would
+/// serve. Throws LayoutMismatch if the shapes differ, InvalidArgument if `wanted` puts
+/// two elements in one place, Unsupported naming the space that the device lacks.
 TransferPlan planTransfer(const TensorDesc &given, const TensorDesc &wanted, const Device &device,
                           const StitchOptions &options, bool forced = false);
 
-/// True if every stored value of `given` can be had back from `wanted`: equal
-/// or wider elements, row storage to elements, never elements to row storage.
+/// Returns true if every stored value of `given` can be had back from `wanted`:
+/// equal or wider elements, row storage to elements, never elements to row storage.
 bool isLossless(const TensorDesc &given, const TensorDesc &wanted);
 
 } // namespace segue::inline runtime
