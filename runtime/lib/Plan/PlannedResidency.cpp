@@ -16,7 +16,11 @@ PlannedResidency::PlannedResidency(DeviceRef device, const StepProfile &profile,
   follow(profile, plan);
 }
 
-PlannedResidency::PlannedResidency(DeviceRef device) : device_(std::move(device)), residency_(device_) {}
+PlannedResidency::PlannedResidency(DeviceRef device) : device_(std::move(device)), residency_(device_) {
+  roomMaker_ = device_->memory().addRoomMaker("planned residency", 0, [this](Space space, uint64_t wanted) {
+    return space == Space::DeviceDram ? residency_.makeRoom(wanted) : 0;
+  });
+}
 
 void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &plan) {
   stayAll();

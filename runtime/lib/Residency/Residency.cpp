@@ -7,10 +7,7 @@
 
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 namespace segue::inline runtime {
 
@@ -18,11 +15,7 @@ namespace segue::inline runtime {
 /// up would leave a step half done.
 static constexpr int mostFetches = 8;
 
-Residency::Residency(DeviceRef device) : device_(std::move(device)) {
-  roomMaker_ = device_->memory().addRoomMaker("residency", 0, [this](Space space, uint64_t wanted) {
-    return space == Space::DeviceDram ? makeRoom(wanted) : 0;
-  });
-}
+Residency::Residency(DeviceRef device) : device_(std::move(device)) {}
 
 Residency::~Residency() {
   try {
@@ -79,6 +72,11 @@ std::map<Item::Id, Item>::iterator Residency::erase(std::map<Item::Id, Item>::it
 
 void Residency::forget(Item &item) { erase(items_.find(item.id)); }
 
+void Residency::abandon(Item &item) {
+  abandoned_.push_back({item.id, item.host().tensor});
+  forget(item);
+}
+
 void Residency::forgetUnheld() {
   for (auto it = items_.begin(); it != items_.end();) {
     const Tensor &home = it->second.host().tensor;
@@ -95,17 +93,19 @@ void Residency::forgetStep() {
 // To the device
 //===----------------------------------------------------------------------===//
 
-/// Gives up the device's copy, which the host has too.
-void Residency::drop(Item &item) {
-  item.enter(Tier::Device, CopyState::Absent);
-  item.copy(Tier::Device).tensor = Tensor();
+void Residency::drop(Item &item, Tier tier) {
+  if (item.at(tier).exists())
+    item.enter(tier, CopyState::Absent);
+  if (const Tensor &home = item.at(tier).tensor; home && tier == Tier::Host)
+    byHome_.erase(home.storage()->id());
+  item.copy(tier).tensor = Tensor();
 }
 
 /// A copy that came to nothing is none; the host has its value.
 void Residency::dropFailed(Item &item) {
   if (item.device().exists() && !item.isStale(Tier::Host) && item.device().state != CopyState::Leaving &&
       item.device().tensor.storage()->failure())
-    drop(item);
+    drop(item, Tier::Device);
 }
 
 void Residency::startFetch(Item &item) {
@@ -132,6 +132,17 @@ void Residency::stay(Item &item) {
       device_->transfer().copyTo(device_, item.device().tensor, item.onDevice, options);
 }
 
+bool Residency::tryFetch(Item &item, const TransferOptions &how) {
+  Tensor there = device_->transfer().toLayout(device_, item.host().tensor, item.onDevice, how);
+  if (!there)
+    return false;
+  item.enter(Tier::Device, CopyState::Coming);
+  item.put(Tier::Device, std::move(there), CopyState::Coming);
+  item.isReported_ = true;
+  coming_.push_back(item.id);
+  return true;
+}
+
 void Residency::fetch(Item &item) {
   dropFailed(item);
   if (!item.device().exists())
@@ -155,6 +166,8 @@ Tensor Residency::need(Item &item, bool isWritten, bool mustArrive) {
   }
   if (isWritten)
     item.write();
+  else if (item.isReported_ && item.device().state == CopyState::Coming)
+    item.enter(Tier::Device, CopyState::Present); // for work that waits for its fence
   return item.device().tensor;
 }
 
@@ -220,6 +233,8 @@ std::optional<Error> Residency::finishCopy(Item &item) {
   const Error *wrong = program ? program->error() : ofDevice;
   if (wrong && !home.failure())
     home.outcome()->fail(*wrong);
+  if (item.isReported_ && !home.failure() && isGood_ && !isGood_(item))
+    home.outcome()->fail(Error(ErrorCode::ChecksumMismatch, "other bytes came than left"));
   if (!home.failure() || wrong || ofDevice) {
     item.isKept_ = false;
     item.enter(Tier::Host, CopyState::Present);
@@ -236,14 +251,39 @@ std::optional<Error> Residency::finishCopy(Item &item) {
 }
 
 void Residency::arrive(Item &item) {
-  bool failed = finishCopy(item).has_value();
+  std::optional<Error> failure = finishCopy(item);
+  bool failed = failure.has_value();
+  if (item.isReported_)
+    ends_.push_back({item.id, Tier::Host, std::move(failure)});
   if (failed || std::exchange(item.stays_, false) || item.isStale(Tier::Host))
     item.enter(Tier::Device, CopyState::Present);
   else
-    drop(item);
+    drop(item, Tier::Device);
+}
+
+/// The copy of a reported item to the device has ended.
+void Residency::arriveOnDevice(Item &item) {
+  std::optional<Error> failure;
+  if (const Error *error = item.device().tensor.storage()->failure())
+    failure = *error;
+  if (failure)
+    drop(item, Tier::Device);
+  else
+    item.enter(Tier::Device, CopyState::Present);
+  ends_.push_back({item.id, Tier::Device, std::move(failure)});
 }
 
 void Residency::poll() {
+  for (; !coming_.empty(); coming_.pop_front()) {
+    Item *item = find(coming_.front());
+    if (!item || item->device().state != CopyState::Coming)
+      continue;
+    if (!device_->isDone(item->device().tensor.storage()->writes()))
+      break;
+    arriveOnDevice(*item);
+  }
+  for (; !abandoned_.empty() && device_->isDone(abandoned_.front().home.storage()->writes()); abandoned_.pop_front())
+    ends_.push_back({abandoned_.front().item, Tier::Host, std::nullopt});
   while (!leaving_.empty()) {
     Item *item = find(leaving_.front());
     bool isLeaving = item && item->device().state == CopyState::Leaving;
@@ -271,6 +311,16 @@ bool Residency::awaitDeparture() {
 void Residency::settle() {
   while (!leaving_.empty())
     awaitOldest();
+  for (const Abandoned &each : abandoned_)
+    device_->wait(each.home.storage()->writes());
+  poll();
+}
+
+const Item *Residency::oldestLeaving() {
+  for (; !leaving_.empty(); leaving_.pop_front())
+    if (Item *item = find(leaving_.front()); item && item->device().state == CopyState::Leaving)
+      return item;
+  return nullptr;
 }
 
 bool Residency::leave(Item &item) {
@@ -282,7 +332,7 @@ bool Residency::leave(Item &item) {
   if (!item.device().exists() || item.device().state == CopyState::Leaving)
     return true;
   if (!item.isStale(Tier::Host)) {
-    drop(item);
+    drop(item, Tier::Device);
     return true;
   }
   if (device_->hasUnifiedMemory())
@@ -296,6 +346,17 @@ bool Residency::leave(Item &item) {
   else
     arrive(item); // where there are no bytes, nothing fails
   return true;
+}
+
+void Residency::leaveTo(Item &item, const Tensor &home, const TransferOptions &how) {
+  home.storage()->forgetOutcome();
+  device_->transfer().copyInto(item.device().tensor, home, how);
+  item.isReported_ = true;
+  byHome_[home.storage()->id()] = &item;
+  item.enter(Tier::Host, CopyState::Coming);
+  item.put(Tier::Host, home, CopyState::Coming);
+  item.enter(Tier::Device, CopyState::Leaving);
+  leaving_.push_back(item.id);
 }
 
 void Residency::leaveAll() {
@@ -327,7 +388,7 @@ uint64_t Residency::makeRoom(uint64_t wanted) {
   for (auto it = items_.begin(); it != items_.end() && !isEnough(); ++it)
     if (Item &item = it->second; item.device().exists() && item.device().state != CopyState::Leaving &&
                                  !item.isStale(Tier::Host) && item.device().tensor.isSoleOwner())
-      drop(item);
+      drop(item, Tier::Device);
   return before - std::min(before, live());
 }
 
@@ -369,7 +430,7 @@ void Residency::written(Item &item) {
   ++item.version_;
   item.put(Tier::Host, item.host().tensor, CopyState::Present);
   if (item.device().exists())
-    drop(item);
+    drop(item, Tier::Device);
   item.stays_ = item.isKept_ = false;
   item.program_ = nullptr;
   item.checksum_ = nullptr;

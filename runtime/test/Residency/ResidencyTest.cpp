@@ -169,6 +169,9 @@ TEST(ResidencyTest, BytesThatChangedOnTheHostAreNotUsed) {
 
 TEST(ResidencyTest, RoomIsMadeByWhatLeaves) {
   SavedTensors saved("latency=1ms");
+  auto maker = saved.device->memory().addRoomMaker("residency", 0, [&](Space space, uint64_t wanted) {
+    return space == Space::DeviceDram ? saved.residency.makeRoom(wanted) : 0;
+  });
   std::vector<Item *> items;
   for (int i = 0; i < 60; ++i) {
     items.push_back(&saved.save(float(i)));

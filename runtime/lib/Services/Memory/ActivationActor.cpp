@@ -42,7 +42,9 @@ static std::unique_ptr<EventLog> openLog(const ServiceContext &context, Json sec
 }
 
 ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section)
-    : context_(context), policy_(config, openLog(context, std::move(section))), recomputer_(context.device) {
+    : context_(context), policy_(config, openLog(context, std::move(section))), residency_(context.device),
+      recomputer_(context.device) {
+  residency_.setJudge([this](const Item &item) { return isGood(*byItem_.at(item.id)); });
   std::vector<uint64_t> classBytes;
   for (int64_t size : config.poolClassesMiB)
     classBytes.push_back(uint64_t(size) << 20);
@@ -104,7 +106,7 @@ void ActivationActor::onPhase(Phase phase) {
     return;
   int64_t away = 0;
   for (const auto &[id, held] : held_)
-    if (!held->device && (held->host || held->recompute))
+    if (!held->device() && (held->host() || held->recompute))
       away += int64_t(held->bytes);
   figures_.onTurn(used() + away);
   order_.clear();
@@ -126,11 +128,12 @@ void ActivationActor::onPhase(Phase phase) {
 }
 
 void ActivationActor::endStep() {
-  while (!spills_.empty())
-    settleSpill(*spills_.front());
+  while (const Item *oldest = residency_.oldestLeaving()) {
+    waitFor(oldest->host().tensor.storage()->writes());
+    residency_.poll();
+    noteEnds(Hears::Nothing);
+  }
   settleQueued(/*all=*/true);
-  while (!restores_.empty())
-    context_.device->wait(restores_.front()->fence), restores_.pop_front();
   double stalled = settleStalls(), computed = now() - stepBegan_ - stalled;
   uint64_t budget = std::min<uint64_t>(context_.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);
   if (context_.twin) {
@@ -178,20 +181,22 @@ void ActivationActor::writeRecord() {
 }
 
 void ActivationActor::forgetStep() {
+  residency_.settle();
   for (auto &[id, held] : held_) {
-    if (held->copy != Held::Copy::None)
-      context_.device->wait(held->fence);
-    dropDevice(*held);
-    giveHost(*held);
+    if (held->isComing())
+      context_.device->wait(held->device().storage()->writes());
+    forgetItem(*held);
   }
+  residency_.takeEnds();
+  ends_.clear();
+  byItem_.clear();
   held_.clear();
+  reclaimSlabs();
   byStorage_.clear();
   inUse_.clear();
   byPlace_.clear();
   names_.clear();
   recomputer_.forget();
-  spills_.clear();
-  restores_.clear();
   queued_.clear();
   stalls_.clear();
   putOff_.clear();
@@ -251,8 +256,8 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
   if (decision.kind == SaveDecision::Kind::Share) {
     ++sharing->uses;
     byPlace_.push_back({place, sharing});
-    if (sharing->host)
-      saved = sharing->host;
+    if (Tensor host = sharing->host())
+      saved = std::move(host);
     return;
   }
   if (event.notOwned) { // its owner frees it
@@ -293,7 +298,7 @@ void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &
   Tensor device = bring(*held);
   setIdle(*held, false);
   inUse_[{program.image().get(), program.index(), input}] = held;
-  if (held->device)
+  if (held->device())
     saved = std::move(device);
 }
 
@@ -307,15 +312,19 @@ Tensor ActivationActor::bring(Held &held) {
     order_.pop_front();
   if (decision.kind == Kind::Wait || decision.kind == Kind::Restore)
     settleRestore(held);
-  if (held.device && decision.kind != Kind::Rescue && !context_.device->isDone(held.device.storage()->writes()))
-    noteStall(watchCopy(*context_.device, held.device, lastStall_));
-  if (held.recompute && !held.device)
+  if (held.device() && decision.kind != Kind::Rescue &&
+      !context_.device->isDone(held.device().storage()->writes()))
+    noteStall(watchCopy(*context_.device, held.device(), lastStall_));
+  if (held.recompute && !held.device())
     recompute(held);
-  if (held.device)
-    know(held, held.device);
+  Tensor device;
+  if (held.device()) {
+    device = residency_.need(*held.item);
+    know(held, device);
+  }
   issue(decision.issued);
-  if (held.device)
-    return held.device;
+  if (device)
+    return device;
   std::shared_ptr<Storage> storage = held.kept.lock();
   return storage ? Tensor::in(std::move(storage), held.deviceDesc) : Tensor();
 }
@@ -374,7 +383,7 @@ void ActivationActor::dropToRecompute(Held &held, Tensor &saved) {
 
 void ActivationActor::loseHost(Held &held) {
   held.recompute = true;
-  giveHost(held);
+  forgetItem(held);
 }
 
 void ActivationActor::recompute(Held &held) {
@@ -390,8 +399,8 @@ void ActivationActor::recompute(Held &held) {
   std::vector<Tensor> outputs = recomputer_.run(held.place, std::move(sources));
   // What comes with it is not made a second time.
   for (const auto &[place, output] : recomputer_.madeWith(held.place))
-    if (Held *other = findPlace(place); other && other->recompute && !other->device) {
-      other->device = outputs[output];
+    if (Held *other = findPlace(place); other && other->recompute && !other->device()) {
+      holdItem(*other, outputs[output]);
       setIdle(*other, true);
     }
 }
@@ -426,8 +435,13 @@ void ActivationActor::onFree(const Program &program, uint32_t input) {
 void ActivationActor::release(Held &held) {
   std::string id = held.id;
   bool last = --held.uses == 0;
-  if (last)
-    dropDevice(held);
+  bool isLeaving = held.isLeaving();
+  if (last && isLeaving) { // it was rescued: its slab is busy until the copy ends
+    freeDevice(held);
+    residency_.abandon(*std::exchange(held.item, nullptr));
+  } else if (last) {
+    forgetItem(held);
+  }
   std::vector<std::string> issued = policy_.release(id, used());
   if (last) {
     takeOut(order_, held);
@@ -435,11 +449,8 @@ void ActivationActor::release(Held &held) {
       byStorage_.erase(storage);
     held.storages.clear();
     std::erase_if(byPlace_, [&](const auto &entry) { return entry.second == &held; });
-    // The slab of a record that was rescued is busy until its copy ends.
-    if (held.copy == Held::Copy::None) {
-      giveHost(held);
+    if (!isLeaving)
       held_.erase(id);
-    }
   }
   issue(issued);
 }

@@ -5,10 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Carries out what Activation Stagehand decides. A tensor that leaves is copied
-// into a slab of the pinned pool on the D2H queue; the device's bytes are held
-// until the copy is known to be good, so that a need that comes first, or a copy
-// that failed, finds them whole. One that returns is copied to new memory on the
+// Carries out what Activation Stagehand decides, with the verbs of Residency. A
+// tensor that leaves is copied into a slab of the pinned pool on the D2H queue; a
+// need that comes first, or a copy that failed, finds the device's bytes whole. One that returns is copied to new memory on the
 // H2D queue, ahead of its need where the policy says so; a copy ahead that finds
 // no token or no memory is put off and tried again at the next event. Who needs it
 // waits in the compute queue, and the copy is tried again in its own queue; what
@@ -37,6 +36,7 @@
 #include "ServiceActor.h"
 #include "StepFigures.h"
 #include "segue/runtime/Memory/PinnedPool.h"
+#include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/Recomputer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <deque>
@@ -93,24 +93,26 @@ private:
     /// The storages that stand for it in programs' hands.
     std::set<uint64_t> storages;
     std::shared_ptr<const TensorDesc> deviceDesc;
-    /// The device's bytes, while they must stay: until a copy out is good, from
-    /// the start of a copy in to the last use. Null for one that never left.
-    Tensor device;
+    /// Where its bytes are, from when it leaves; null for one that never left, or
+    /// that nobody has.
+    Item *item = nullptr;
+    /// Its key in byItem_, also when the item is given up before its copy out ends.
+    Item::Id itemId = 0;
     /// Of one that never left: what the program holds.
     std::weak_ptr<Storage> kept;
-    /// Where they lie on the host, in `slab` unless it is unpinned.
-    Tensor host;
-    PinnedSlab slab;
     std::optional<uint32_t> checksum;
-    /// The copy under way: what it must reach, and what became of it.
-    enum class Copy : uint8_t { None, Out, In } copy = Copy::None;
-    Fence fence;
-    std::shared_ptr<Outcome> outcome;
     std::shared_ptr<TransferRetries> retries; // of a copy in
     /// The policy wants it back, and no copy could be started yet.
     bool putOff = false;
     /// Conductor's reservation for the returned bytes; 0: none.
     uint64_t reservation = 0;
+
+    /// The device's bytes, while they must stay: until a copy out is good, from the
+    /// start of a copy in to the last use.
+    Tensor device() const { return item ? item->device().tensor : Tensor(); }
+    Tensor host() const { return item ? item->host().tensor : Tensor(); }
+    bool isLeaving() const { return item && item->device().state == CopyState::Leaving; }
+    bool isComing() const { return item && item->device().state == CopyState::Coming; }
   };
   /// A copy back whose readers are queued behind it.
   struct Queued {
@@ -154,16 +156,23 @@ private:
   // ActivationCopies.cpp, out
   void dropMade(int64_t goal);
   void spill(Held &held, const HostBuffer &buffer, Tensor &saved);
-  bool takeHost(Held &held, const HostBuffer &buffer);
-  bool startSpill(Held &held);
+  Tensor takeHost(Held &held, const HostBuffer &buffer);
+  bool startSpill(Held &held, const Tensor &home);
   bool isGood(Held &held);
   /// Blocks until the copy out is good or given up.
   void settleSpill(Held &held);
-  void finishSpill(Held &held);
-  /// True: it was started again.
-  bool retrySpill(Held &held);
+  /// False: it failed and was started again.
+  bool finishSpill(Held &held, bool failed);
   void giveHost(Held &held);
-  void reclaimLent();
+  void reclaimSlabs();
+  /// What has become of copies that ended: records hear of it, and the policy unless
+  /// the step is over. `toHost`: of those to the host alone.
+  enum class Hears : uint8_t { All, ToHost, Nothing };
+  void noteEnds(Hears hears = Hears::All);
+  void noteEnd(Held &held, const Residency::End &end, bool tellsPolicy);
+  /// Takes the end of the held one's copy from those that were noticed.
+  std::optional<Residency::End> takeEnd(const Held &held);
+  Held *findItem(Item::Id item);
   // back
   enum class Urgency : uint8_t { Ahead, Needed };
   void issue(const std::vector<std::string> &ids);
@@ -180,7 +189,7 @@ private:
   /// The policy hears of each try of a copy back, and of its end if it failed.
   TransferDecision tellRestore(const std::string &id, const TransferRetries &retries, bool failed);
   /// Throws if the policy gives up.
-  void noteFailedRestore(Held &held);
+  void noteFailedRestore(Held &held, const Error &cause);
   /// Blocks; what compute stands still meanwhile is a stall.
   void waitFor(const Fence &copy);
   void noteStall(std::shared_ptr<const CopyWait> wait);
@@ -188,11 +197,19 @@ private:
   double settleStalls();
   LinkRates linkRates() const;
   void dropDevice(Held &held);
+  void freeDevice(Held &held);
+  void holdItem(Held &held, const Tensor &device);
+  void forgetItem(Held &held);
   static bool takeOut(std::deque<Held *> &queue, Held &held);
 
   ServiceContext &context_;
   RecordedActivation policy_;
   std::optional<PinnedPool> pool_;
+  /// Slabs of the pool that hold copies, or that somebody still holds a tensor in.
+  std::vector<PinnedSlab> slabs_;
+  Residency residency_;
+  std::vector<Residency::End> ends_;
+  std::map<Item::Id, Held *> byItem_;
   std::unique_ptr<Hints> hints_;
   ServiceId service_{};
   std::vector<uint64_t> poolReservations_;
@@ -220,12 +237,9 @@ private:
   uint64_t lastStall_ = 0;
   /// By the output that backward gets, until it is released.
   std::vector<std::pair<SavedPlace, Held *>> byPlace_;
-  /// Copies under way, oldest first; restores that were put off; the needs to
-  /// come.
-  std::deque<Held *> spills_, restores_, putOff_, order_;
+  /// Restores that were put off; the needs to come.
+  std::deque<Held *> putOff_, order_;
   std::deque<Queued> queued_;
-  /// Slabs that somebody still holds a tensor in.
-  std::vector<PinnedSlab> lent_;
   bool makingRoom_ = false;
 };
 

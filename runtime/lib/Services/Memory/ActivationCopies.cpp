@@ -46,34 +46,58 @@ static Error notBack(const std::string &id, const std::string &block, const std:
 //===----------------------------------------------------------------------===//
 
 void ActivationActor::poll() {
-  Device &device = *context_.device;
   if (figures_.isBetweenNeeds())
     figures_.see(occupied());
-  while (!spills_.empty() && device.isDone(spills_.front()->fence)) {
-    Held &held = *spills_.front();
-    if (!isGood(held) && retrySpill(held))
-      continue;
-    std::string id = held.id;
-    finishSpill(held);
-    issue(policy_.transferDone(id, used()).issued);
-  }
+  residency_.poll();
+  noteEnds();
   settleQueued(/*all=*/false);
-  while (!restores_.empty() && device.isDone(restores_.front()->fence)) {
-    Held &held = *restores_.front();
-    restores_.pop_front();
-    held.copy = Held::Copy::None;
-    if (!held.outcome || !held.outcome->error()) {
-      tellRestore(held.id, *held.retries, /*failed=*/false);
-      issue(policy_.transferDone(held.id, used()).issued);
-      continue;
-    }
-    noteFailedRestore(held);
-    if (held.recompute)
-      continue;
-    held.putOff = true;
-    putOff_.push_front(&held);
-  }
   issuePutOff();
+}
+
+ActivationActor::Held *ActivationActor::findItem(Item::Id item) {
+  auto found = byItem_.find(item);
+  return found == byItem_.end() ? nullptr : found->second;
+}
+
+std::optional<Residency::End> ActivationActor::takeEnd(const Held &held) {
+  std::ranges::move(residency_.takeEnds(), std::back_inserter(ends_));
+  auto found = std::ranges::find_if(ends_, [&](const Residency::End &end) { return findItem(end.item) == &held; });
+  if (found == ends_.end())
+    return std::nullopt;
+  Residency::End end = std::move(*found);
+  ends_.erase(found);
+  return end;
+}
+
+void ActivationActor::noteEnds(Hears hears) {
+  std::ranges::move(residency_.takeEnds(), std::back_inserter(ends_));
+  auto concerns = [&](const Residency::End &end) { return hears != Hears::ToHost || end.tier == Tier::Host; };
+  for (auto found = ends_.end(); (found = std::ranges::find_if(ends_, concerns)) != ends_.end();) {
+    Residency::End end = std::move(*found);
+    ends_.erase(found);
+    if (Held *held = findItem(end.item))
+      noteEnd(*held, end, hears != Hears::Nothing);
+    std::ranges::move(residency_.takeEnds(), std::back_inserter(ends_));
+  }
+}
+
+void ActivationActor::noteEnd(Held &held, const Residency::End &end, bool tellsPolicy) {
+  std::string id = held.id;
+  if (end.tier == Tier::Host) {
+    if (finishSpill(held, end.failure.has_value()) && tellsPolicy)
+      issue(policy_.transferDone(id, used()).issued);
+  } else if (!tellsPolicy) {
+    return;
+  } else if (!end.failure) {
+    tellRestore(id, *held.retries, /*failed=*/false);
+    issue(policy_.transferDone(id, used()).issued);
+  } else {
+    noteFailedRestore(held, *end.failure);
+    if (!held.recompute) {
+      held.putOff = true;
+      putOff_.push_front(&held);
+    }
+  }
 }
 
 void ActivationActor::makeRoom(uint64_t wanted) {
@@ -82,14 +106,13 @@ void ActivationActor::makeRoom(uint64_t wanted) {
   makingRoom_ = true;
   int64_t goal = used() - int64_t(wanted);
   try {
-    while (!spills_.empty() && used() > goal) {
-      waitFor(spills_.front()->fence);
-      Held &held = *spills_.front();
-      if (!isGood(held) && retrySpill(held))
-        continue;
-      std::string id = held.id;
-      finishSpill(held);
-      issue(policy_.transferDone(id, used()).issued);
+    while (used() > goal) {
+      const Item *oldest = residency_.oldestLeaving();
+      if (!oldest)
+        break;
+      waitFor(oldest->host().tensor.storage()->writes());
+      residency_.poll();
+      noteEnds(Hears::ToHost);
     }
     if (used() > goal)
       for (const std::string &id : policy_.dropRestored(used() - goal)) {
@@ -110,12 +133,12 @@ void ActivationActor::makeRoom(uint64_t wanted) {
 void ActivationActor::dropMade(int64_t goal) {
   std::vector<Held *> made;
   for (const auto &[id, held] : held_)
-    if (held->recompute && held->isIdle && held->device.storage().use_count() == 1)
+    if (held->recompute && held->isIdle && held->item->device().tensor.storage().use_count() == 1)
       made.push_back(held.get());
   std::ranges::sort(made, {}, [](const Held *held) { return std::pair(held->place.submit, ~held->order); });
   for (Held *held : made)
     if (used() > goal)
-      dropDevice(*held);
+      forgetItem(*held);
 }
 
 //===----------------------------------------------------------------------===//
@@ -123,8 +146,8 @@ void ActivationActor::dropMade(int64_t goal) {
 //===----------------------------------------------------------------------===//
 
 /// Memory of the host as the policy's book has it. Where a slab that the book
-/// has free is not, other memory serves. False if there is none at all.
-bool ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
+/// has free is not, other memory serves. Null if there is none at all.
+Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   TensorDesc desc = *held.deviceDesc;
   desc.layout.offset = 0;
   std::shared_ptr<Storage> storage;
@@ -132,132 +155,137 @@ bool ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   if (buffer.poolClass) {
     auto slab = pool_->tryTake(*buffer.poolClass);
     if (!slab) {
-      reclaimLent();
+      reclaimSlabs();
       slab = pool_->tryTake(*buffer.poolClass);
     }
     if (slab) {
-      held.slab = std::move(*slab);
-      storage = held.slab.storage;
+      storage = slab->storage;
       storage->renew();
-      storage->forgetOutcome();
+      slabs_.push_back(std::move(*slab));
     }
   }
   try {
     if (!storage)
       storage = Storage::allocate(context_.device, desc.layout.space, desc.spanBytes(), desc.layout.alignment, owner_);
   } catch (const OutOfMemory &) {
-    return false;
+    return Tensor();
   }
-  held.host = Tensor::in(std::move(storage), std::make_shared<const TensorDesc>(std::move(desc)));
-  return true;
+  return Tensor::in(std::move(storage), std::make_shared<const TensorDesc>(std::move(desc)));
+}
+
+void ActivationActor::holdItem(Held &held, const Tensor &device) {
+  held.item = &residency_.hold(device, nameOf(held.id, held.block), owner_, ItemLifetime::Step);
+  held.itemId = held.item->id;
+  byItem_[held.itemId] = &held;
+}
+
+void ActivationActor::forgetItem(Held &held) {
+  freeDevice(held);
+  if (!held.item)
+    return;
+  byItem_.erase(held.itemId);
+  residency_.forget(*std::exchange(held.item, nullptr));
 }
 
 void ActivationActor::spill(Held &held, const HostBuffer &buffer, Tensor &saved) {
-  held.device = saved;
+  holdItem(held, saved);
   setIdle(held, true);
-  bool started = takeHost(held, buffer) && startSpill(held);
-  while (!started) {
+  Tensor home;
+  auto start = [&] {
+    if (!home)
+      home = takeHost(held, buffer);
+    return home && startSpill(held, home);
+  };
+  while (!start()) {
     if (policy_.transferFailed(held.id, used()).kind != TransferDecision::Kind::Retry) {
-      giveHost(held);
-      dropDevice(held); // the program's handle is enough
+      forgetItem(held); // the program's handle is enough
       setIdle(held, true);
       return;
     }
-    started = (held.host || takeHost(held, buffer)) && startSpill(held);
   }
   if (!buffer.poolClass)
     settleSpill(held);
-  if (!held.host) // the copy failed while it was waited for
+  if (!held.host()) // the copy failed while it was waited for
     return;
-  know(held, held.host);
-  saved = held.host;
+  know(held, home);
+  saved = std::move(home);
 }
 
-/// Copies held.device over held.host.
-bool ActivationActor::startSpill(Held &held) {
+/// Copies the device's bytes over `home`. False: there is no memory to stage them in.
+bool ActivationActor::startSpill(Held &held, const Tensor &home) {
   ConductorGate::As as(context_.gate, service_);
   // Where the host may read the source, its sum is that of what was saved.
   Device &device = *context_.device;
   if (policy_.config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
-    held.checksum = checksumOf(held.device);
+    held.checksum = checksumOf(held.device());
   try {
-    held.host.storage()->forgetOutcome();
-    context_.engine().copyInto(held.device, held.host, {.owner = owner_});
+    residency_.leaveTo(*held.item, home, {.owner = owner_});
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw;
     return false;
   }
-  held.copy = Held::Copy::Out;
-  held.fence = held.host.storage()->writes();
-  held.outcome = held.host.storage()->outcomeIfAny();
-  spills_.push_back(&held);
   return true;
 }
 
 /// Whether what a copy that has ended brought is what left.
 bool ActivationActor::isGood(Held &held) {
-  if (held.outcome && held.outcome->error())
-    return false;
   if (!policy_.config().debugChecksums || !context_.device->hasBytes())
     return true;
-  uint32_t found = checksumOf(held.host);
+  uint32_t found = checksumOf(held.host());
   if (held.checksum && *held.checksum != found)
     return false;
   held.checksum = found;
   return true;
 }
 
-bool ActivationActor::retrySpill(Held &held) {
-  takeOut(spills_, held);
-  held.copy = Held::Copy::None;
-  while (policy_.transferFailed(held.id, used()).kind == TransferDecision::Kind::Retry)
-    if (startSpill(held))
-      return true;
-  context_.warn(nameOf(held.id, held.block) + " could not be copied to the host and stays on the device");
-  giveHost(held);
-  return false;
-}
-
-/// The copy is good, or was given up: then the host's memory is gone and the
+/// The copy is good, or is given up: then the host's memory is gone and the
 /// device's stays.
-void ActivationActor::finishSpill(Held &held) {
-  takeOut(spills_, held);
-  held.copy = Held::Copy::None;
-  bool rescued = held.needed || held.uses == 0;
-  if (rescued)
-    giveHost(held);
-  else if (held.host)
-    dropDevice(held);
-  if (held.uses == 0)
+bool ActivationActor::finishSpill(Held &held, bool failed) {
+  if (held.uses == 0) { // it was freed meanwhile
+    byItem_.erase(held.itemId);
     held_.erase(held.id);
+    return true;
+  }
+  if (failed) {
+    Tensor home = held.host();
+    while (policy_.transferFailed(held.id, used()).kind == TransferDecision::Kind::Retry)
+      if (startSpill(held, home))
+        return false;
+    context_.warn(nameOf(held.id, held.block) + " could not be copied to the host and stays on the device");
+    giveHost(held);
+  } else if (held.needed) { // it was rescued
+    giveHost(held);
+  } else {
+    freeDevice(held);
+  }
+  return true;
 }
 
 void ActivationActor::settleSpill(Held &held) {
-  do {
-    waitFor(held.fence);
-  } while (!isGood(held) && retrySpill(held));
-  finishSpill(held);
+  while (true) {
+    if (held.host())
+      waitFor(held.host().storage()->writes());
+    else // it was freed meanwhile
+      residency_.settle();
+    residency_.poll();
+    std::optional<Residency::End> end = takeEnd(held);
+    if (!end || finishSpill(held, end->failure.has_value()))
+      return;
+  }
 }
 
 void ActivationActor::giveHost(Held &held) {
-  held.host = Tensor();
-  PinnedSlab slab = std::move(held.slab);
-  held.slab = {};
-  if (!slab.storage)
-    return;
-  if (slab.storage.use_count() == 1)
-    pool_->give(std::move(slab));
-  else
-    lent_.push_back(std::move(slab));
+  residency_.drop(*held.item, Tier::Host);
+  reclaimSlabs();
 }
 
 /// Whoever held a tensor in them may have dropped it since.
-void ActivationActor::reclaimLent() {
-  for (PinnedSlab &slab : lent_)
+void ActivationActor::reclaimSlabs() {
+  for (PinnedSlab &slab : slabs_)
     if (slab.storage.use_count() == 1)
       pool_->give(std::move(slab));
-  std::erase_if(lent_, [](const PinnedSlab &slab) { return !slab.storage; });
+  std::erase_if(slabs_, [](const PinnedSlab &slab) { return !slab.storage; });
 }
 
 //===----------------------------------------------------------------------===//
@@ -285,7 +313,7 @@ void ActivationActor::issuePutOff() {
 bool ActivationActor::verifyHost(Held &held) {
   if (!held.checksum || !context_.device->hasBytes())
     return true;
-  uint32_t found = checksumOf(held.host);
+  uint32_t found = checksumOf(held.host());
   if (found == *held.checksum)
     return true;
   if (policy_.checksumFailed(held.id)) {
@@ -337,13 +365,13 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
     return false;
   ConductorGate::As as(context_.gate, service_);
   // To make room for what is only ahead would take it from what is nearer.
-  bool before = std::exchange(makingRoom_, makingRoom_ || ahead);
+  bool before = std::exchange(makingRoom_, makingRoom_ || ahead), started = false;
   try {
-    held.device = context_.engine().toLayout(context_.device, held.host, held.deviceDesc, options);
+    started = residency_.tryFetch(*held.item, options);
     makingRoom_ = before;
   } catch (const Error &error) {
     makingRoom_ = before;
-    dropDevice(held);
+    freeDevice(held);
     if (error.code() == ErrorCode::DeviceOom && ahead)
       return false;
     if (error.code() == ErrorCode::DeviceOom && context_.conductor.isEnabled())
@@ -351,23 +379,19 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
                          context_.conductor.holdersTable());
     throw;
   }
-  if (!held.device) {
-    dropDevice(held);
+  if (!started) {
+    freeDevice(held);
     return false;
   }
   setIdle(held, true);
   if (held.reservation)
     context_.conductor.commit(held.reservation, int64_t(held.bytes));
-  held.copy = Held::Copy::In;
-  held.fence = held.device.storage()->writes();
-  held.outcome = held.device.storage()->outcomeIfAny();
-  restores_.push_back(&held);
   return true;
 }
 
-void ActivationActor::noteFailedRestore(Held &held) {
-  std::string cause = held.outcome->error()->what();
-  dropDevice(held);
+/// The device's copy came to nothing, and the host's is whole.
+void ActivationActor::noteFailedRestore(Held &held, const Error &cause) {
+  freeDevice(held);
   TransferDecision decision = tellRestore(held.id, *held.retries, /*failed=*/true);
   if (decision.kind == TransferDecision::Kind::Recompute) {
     loseHost(held);
@@ -375,27 +399,27 @@ void ActivationActor::noteFailedRestore(Held &held) {
     return;
   }
   if (decision.kind != TransferDecision::Kind::Retry)
-    throw notBack(held.id, held.block, cause);
+    throw notBack(held.id, held.block, cause.what());
 }
 
 void ActivationActor::settleRestore(Held &held) {
   if (std::exchange(held.putOff, false))
     takeOut(putOff_, held);
   while (true) {
-    if (held.copy == Held::Copy::None)
+    if (!held.device())
       startRestore(held, Urgency::Needed);
     if (held.recompute) // whoever waits for it makes it
       return;
     if (!held.depth) // nothing else could make it
       return leaveToQueue(held);
-    waitFor(held.fence);
-    takeOut(restores_, held);
-    held.copy = Held::Copy::None;
-    if (!held.outcome || !held.outcome->error()) {
+    waitFor(held.device().storage()->writes());
+    residency_.poll();
+    std::optional<Residency::End> end = takeEnd(held);
+    if (!end || !end->failure) {
       tellRestore(held.id, *held.retries, /*failed=*/false);
       return;
     }
-    noteFailedRestore(held);
+    noteFailedRestore(held, *end->failure);
     if (held.recompute)
       return;
   }
@@ -404,9 +428,8 @@ void ActivationActor::settleRestore(Held &held) {
 /// Its readers wait in the compute queue; if it fails, so do they, and nothing of
 /// theirs is used.
 void ActivationActor::leaveToQueue(Held &held) {
-  takeOut(restores_, held);
-  held.copy = Held::Copy::None;
-  queued_.push_back({held.id, held.block, held.fence, held.outcome, held.retries});
+  const Storage &storage = *residency_.need(*held.item).storage();
+  queued_.push_back({held.id, held.block, storage.writes(), storage.outcomeIfAny(), held.retries});
 }
 
 void ActivationActor::settleQueued(bool all) {
@@ -458,8 +481,15 @@ LinkRates ActivationActor::linkRates() const {
           rate(counters.h2dCarriedBytes, counters.h2dCarriedNanoseconds)};
 }
 
+/// Gives up the device's bytes, where another tier has them or nobody needs them.
 void ActivationActor::dropDevice(Held &held) {
-  held.device = Tensor();
+  if (held.item && held.item->device().exists())
+    residency_.drop(*held.item, Tier::Device);
+  freeDevice(held);
+}
+
+/// The device's bytes are in use no more.
+void ActivationActor::freeDevice(Held &held) {
   setIdle(held, false);
   if (uint64_t id = std::exchange(held.reservation, 0))
     context_.conductor.release(id);

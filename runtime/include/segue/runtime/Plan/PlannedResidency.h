@@ -126,6 +126,7 @@ private:
   std::optional<PlanFollower> follower_;
   ResidentPlan plan_;
   Residency residency_;
+  DeviceMemory::RoomMakerHandle roomMaker_;
   BlockCursor cursor_;
   bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, fetchesLater_ = false;
   /// Of the program that runs, by input.

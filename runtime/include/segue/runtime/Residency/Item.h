@@ -110,6 +110,8 @@ private:
   bool stays_ = false;
   /// Its last copy to the host failed, and the device's stayed.
   bool isKept_ = false;
+  /// Whoever leaves or fetches it hears of the ends of its copies.
+  bool isReported_ = false;
   /// The hash of what went to the host last; null where copies are not checked.
   std::shared_ptr<TransferChecksum> checksum_;
   /// What became of the program that wrote what is on its way to the host.

@@ -6,7 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // One table of items (see Item.h) on one device with memory of its own, and the
-// verbs by which policies move them:
+// verbs by which policies move them. A plan says only when (leave, fetch); watermarks
+// choose the host's memory and the token of each copy, and are told of its end
+// (leaveTo, tryFetch, takeEnds):
 //
 //   Item &item = residency.hold(saved, "h.0.saved.1", owner);   // truth on the device
 //   residency.leave(item);                        // queued; the host has it soon
@@ -30,10 +32,13 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Residency/Item.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace segue::inline runtime {
 
@@ -70,6 +75,9 @@ public:
   Item *findHome(const Tensor &home);
   /// Forgets the item, and gives up its copies once queued work is done with them.
   void forget(Item &item);
+  /// Forgets a reported item that is Leaving; the end of its copy is reported as one
+  /// that went well, and its home is kept until then.
+  void abandon(Item &item);
   /// Forgets every item whose home nobody else holds.
   void forgetUnheld();
   /// The step is over or was given up: forgets the items that live within it.
@@ -83,16 +91,27 @@ public:
   /// the device's copy once that is whole. False, with nothing done, where the host's
   /// memory is the device's.
   bool leave(Item &item);
+  /// The same for an item without a home, which `home` becomes, in any memory of the
+  /// host; nothing else is looked at. `how`: of the copy. Its end is reported. Throws
+  /// DeviceOom, with nothing changed, where the copy finds no memory to be staged in.
+  void leaveTo(Item &item, const Tensor &home, const TransferOptions &how);
   void leaveAll();
   /// What could not be copied to the host leaves again.
   void leaveKept();
   /// Queues a copy to the device, unless there is one.
   void fetch(Item &item);
+  /// Queues one as `how` says, whose end is reported, unless somebody calls `need`
+  /// before: then whoever reads it waits in its queue. False, with nothing done, where
+  /// the gate denies it. Throws DeviceOom, with nothing changed.
+  bool tryFetch(Item &item, const TransferOptions &how);
   /// The copy on the device; fetches it where there is none. `isWritten`: what is
   /// queued next changes it. `mustArrive`: blocks until it is there, and fetches
   /// again what did not arrive; throws TransferFailed after eight times. For programs
   /// that write in place, which must not begin without all they read.
   Tensor need(Item &item, bool isWritten = false, bool mustArrive = false);
+  /// Gives up the copy of `tier`, which another has, too. The host's memory is the
+  /// caller's again, and the item has no home.
+  void drop(Item &item, Tier tier);
   /// The copy on the device becomes the caller's own, fetched where there is none,
   /// and the item is forgotten.
   Tensor take(Item &item);
@@ -106,6 +125,21 @@ public:
 
   /// Gives up what has left by now. Every verb does.
   void poll();
+  /// The end of a copy that was reported.
+  struct End {
+    Item::Id item;
+    /// Where the copy came to, or would have.
+    Tier tier;
+    /// Of one that failed: its source is whole.
+    std::optional<Error> failure;
+  };
+  /// The ends that were noticed since the last call, in their order.
+  std::vector<End> takeEnds() { return std::exchange(ends_, {}); }
+  /// Asked of each reported copy to the host that has ended, before the device's bytes
+  /// are given up: false takes it for one that failed.
+  void setJudge(std::function<bool(const Item &)> isGood) { isGood_ = std::move(isGood); }
+  /// The item whose way to the host is longest under way, or null.
+  const Item *oldestLeaving();
   /// Blocks until one more item has left, or stays; false if none is leaving.
   bool awaitDeparture();
   /// Blocks until all have.
@@ -130,13 +164,13 @@ public:
   const Counts &counts() const { return counts_; }
 
 private:
-  void drop(Item &item);
   void dropFailed(Item &item);
   void startFetch(Item &item);
   void stay(Item &item);
   void copyToHost(Item &item);
   std::optional<Error> finishCopy(Item &item);
   void arrive(Item &item);
+  void arriveOnDevice(Item &item);
   void awaitOldest();
   void written(Item &item);
   std::map<Item::Id, Item>::iterator erase(std::map<Item::Id, Item>::iterator item);
@@ -148,10 +182,18 @@ private:
   std::map<uint64_t, Item *> byHome_;
   /// Items whose copy to the host is under way, the oldest first; some are gone.
   std::deque<Item::Id> leaving_;
+  /// Reported items whose copy to the device is under way, the oldest first.
+  std::deque<Item::Id> coming_;
+  std::vector<End> ends_;
+  struct Abandoned {
+    Item::Id item;
+    Tensor home;
+  };
+  std::deque<Abandoned> abandoned_;
+  std::function<bool(const Item &)> isGood_;
   std::function<void(const std::string &)> warn_;
   Counts counts_;
   bool isPlaced_ = false, checksCopies_ = false;
-  DeviceMemory::RoomMakerHandle roomMaker_;
 };
 
 } // namespace segue::inline runtime
