@@ -329,7 +329,7 @@ TEST(ConductorBudget, GrantsEverythingWhenOff) {
   EXPECT_EQ(conductor.releaseToken(1, owner), std::nullopt);
   EXPECT_EQ(conductor.inflight(LinkDirection::H2d), 0);
   EXPECT_TRUE(conductor.record().is_null());
-  EXPECT_TRUE(conductor.saveState().is_null());
+  EXPECT_TRUE(ConductorInspection::state(conductor).is_null());
   EXPECT_TRUE(conductor.holders().empty());
   EXPECT_EQ(conductor.detach(owner).tokens, 0u);
   // A config that does not enable it is the same.

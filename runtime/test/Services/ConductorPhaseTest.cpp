@@ -36,9 +36,9 @@ TEST(ConductorPhase, AllowsExactlyTheTransitionsOfTheSpec) {
         EXPECT_TRUE(rig.conductor.enterPhase(next));
         EXPECT_EQ(rig.conductor.phase(), next);
       } else {
-        Json before = rig.conductor.saveState();
+        Json before = ConductorInspection::state(rig.conductor);
         EXPECT_ERROR(rig.conductor.enterPhase(next), PhaseOrder, "cannot follow " + std::string(nameOf(old)));
-        EXPECT_EQ(rig.conductor.saveState(), before);
+        EXPECT_EQ(ConductorInspection::state(rig.conductor), before);
       }
     }
 }

@@ -96,7 +96,7 @@ TEST(ConductorPolicy, ShrinksTheWindowUnderContention) {
   rig.conductor.releaseToken(1);
   rig.conductor.enterBlock("h.6");
   EXPECT_EQ(rig.window(), 1);
-  EXPECT_EQ(rig.conductor.saveState()["contention"], 0);
+  EXPECT_EQ(ConductorInspection::state(rig.conductor)["contention"], 0);
   rig.conductor.endStep();
   rig.conductor.beginStep(1);
   EXPECT_EQ(rig.window(), 3);

@@ -8,6 +8,7 @@
 #ifndef SEGUE_RUNTIME_TEST_SERVICES_CONDUCTORRIG_H
 #define SEGUE_RUNTIME_TEST_SERVICES_CONDUCTORRIG_H
 
+#include "Services/ConductorInspection.h"
 #include "segue/runtime/Services/Conductor.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

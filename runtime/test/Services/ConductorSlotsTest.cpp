@@ -119,13 +119,13 @@ TEST(ConductorSlots, RefusesTokensThatAreNotHeld) {
   ConductorRig rig(oneSlot);
   rig.acquire(1, H2d);
   rig.wait(2, H2d);
-  Json before = rig.conductor.saveState();
+  Json before = ConductorInspection::state(rig.conductor);
   EXPECT_ERROR(rig.conductor.releaseToken(1, rig.b), TokenInvalid, "token 1 is held by \"a\", not by \"b\"");
   EXPECT_ERROR(rig.conductor.releaseToken(1, ServiceId(99)), TokenInvalid, "not by a known owner");
   EXPECT_ERROR(rig.conductor.releaseToken(2, rig.a), TokenInvalid, "token 2 is not held"); // it waits
   EXPECT_ERROR(rig.conductor.releaseToken(3), TokenInvalid, "token 3 is not held");
   EXPECT_ERROR(rig.conductor.complete(2, 1, 1), TokenInvalid, "token 2 is not held");
-  EXPECT_EQ(rig.conductor.saveState(), before);
+  EXPECT_EQ(ConductorInspection::state(rig.conductor), before);
   rig.conductor.releaseToken(1);
   rig.conductor.releaseToken(2);
   EXPECT_ERROR(rig.conductor.releaseToken(1, rig.a), TokenInvalid,

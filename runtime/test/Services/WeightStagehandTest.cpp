@@ -523,22 +523,6 @@ TEST(WeightPolicy, EvaluationHasNoWayBack) {
   EXPECT_EQ(stagehand.resident(), (Ids{"a", "c"}));
 }
 
-TEST(WeightPolicy, RestoresItsState) {
-  WeightStagehand one = make(R"({"policy": "planned"})", sized(six), 4);
-  runStep(one, 3, six, 2, 1);
-  WeightStagehand two = make(R"({"policy": "planned"})", sized(six), 4);
-  two.restoreState(Json::parse(one.saveState().dump()));
-  EXPECT_EQ(two.saveState().dump(), one.saveState().dump());
-  EXPECT_EQ(two.window(), one.window());
-  EXPECT_EQ(two.rolling(), one.rolling());
-  EXPECT_TRUE(two.resident().empty());
-  auto code = [&](const char *state) { return errorOf([&] { two.restoreState(Json::parse(state)); }).first; };
-  EXPECT_EQ(code("{}"), ErrorCode::FileCorrupt);
-  EXPECT_EQ(code(R"({"version": 2})"), ErrorCode::VersionUnsupported);
-  EXPECT_EQ(code(R"({"version": 1, "step": 0, "blocks": {"z": {}}, "history": []})"), ErrorCode::FileCorrupt);
-  EXPECT_EQ(two.saveState().dump(), one.saveState().dump());
-}
-
 // A block that is stored in another form takes other bytes from its next load
 // on; not while it is on the device.
 TEST(WeightPolicy, BlocksChangeTheirForm) {

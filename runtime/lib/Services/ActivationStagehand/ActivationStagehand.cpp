@@ -486,27 +486,4 @@ void ActivationStagehand::growthFailed(uint32_t poolClass, int64_t count) {
   lastRecord_ = std::make_shared<const Json>(std::move(record));
 }
 
-Json ActivationStagehand::saveState() const {
-  Json slabs = Json::array();
-  for (size_t i = 0; i < buffers_.classes(); ++i)
-    slabs.push_back(buffers_.slabs(i));
-  return {{"version", 1}, {"step", step_}, {"slabs", slabs}};
-}
-
-void ActivationStagehand::restoreState(const Json &state) {
-  std::vector<int64_t> slabs;
-  try {
-    if (state.at("version") != 1)
-      throw Error(ErrorCode::VersionUnsupported, "activation stagehand: state of another version");
-    slabs = state.at("slabs").get<std::vector<int64_t>>();
-    step_ = state.at("step").get<int64_t>();
-  } catch (const Json::exception &error) {
-    throw Error(ErrorCode::FileCorrupt, std::string("activation stagehand: bad state: ") + error.what());
-  }
-  if (slabs.size() != buffers_.classes() || std::ranges::any_of(slabs, [](int64_t count) { return count < 0; }))
-    throw Error(ErrorCode::FileCorrupt, "activation stagehand: the state belongs to another pool");
-  forgetStep();
-  buffers_ = HostBufferBook(inBytes(config_.poolClassesMiB), std::move(slabs), toBytes(config_.unpinnedMaxMiB));
-}
-
 } // namespace segue::inline runtime

@@ -135,17 +135,9 @@ void BudgetBook::enter(const ReservationRequest &request, StepPhase phase, int64
   entry.phase = phase;
   entry.granted = granted;
   entry.ceiling = request.mode == BudgetMode::Ceiling ? request.bytes : 0;
-  restore(entry);
+  table_.insert(entry);
   OwnerBooks &owner = books(request.owner);
   size_t resource = size_t(request.resource);
-  if (request.mode != BudgetMode::Ceiling && owner.granted[resource] > owner.ceiling[resource])
-    ++ceilingExceeded_;
-}
-
-void BudgetBook::restore(const Reservation &entry) {
-  OwnerBooks &owner = books(entry.owner);
-  size_t resource = size_t(entry.resource);
-  table_.insert(entry);
   if (entry.mode == BudgetMode::Ceiling)
     owner.ceiling[resource] = std::min(owner.ceiling[resource], entry.ceiling);
   owner.granted[resource] += entry.granted;
@@ -153,6 +145,8 @@ void BudgetBook::restore(const Reservation &entry) {
     uncommitted_ += entry.granted - entry.committed;
   else
     pinned_ += entry.granted;
+  if (request.mode != BudgetMode::Ceiling && owner.granted[resource] > owner.ceiling[resource])
+    ++ceilingExceeded_;
 }
 
 /// Takes a reservation, which is out of the table already, off the sums.

@@ -80,9 +80,6 @@ public:
   /// Of one live reservation, or null.
   const Reservation *find(uint64_t id) const { return table_.find(id); }
   uint64_t nextSequence() const { return nextSequence_; }
-  /// Puts a saved reservation back as it was.
-  void restore(const Reservation &reservation);
-  void restoreSequence(uint64_t next) { nextSequence_ = next; }
 
 private:
   static constexpr int64_t unbounded = INT64_MAX;

@@ -119,8 +119,6 @@ struct Conductor::Manager {
   //===--------------------------------------------------------------------===//
 
   Json record();
-  Json saveState() const;
-  void restoreState(const Json &state);
   /// Hands an event to the log. What a callback did in the middle of a call
   /// comes after the call, whose decision it did not change.
   void trace(Json event, Json answer);

@@ -36,11 +36,6 @@ public:
 
   const RuntimeLimitHints &pushed() const { return pushed_; }
   int64_t contention() const { return contention_; }
-  void restore(RuntimeLimitHints base, RuntimeLimitHints pushed, int64_t contention) {
-    base_ = std::move(base);
-    pushed_ = std::move(pushed);
-    contention_ = contention;
-  }
   const RuntimeLimitHints &base() const { return base_; }
 
 private:

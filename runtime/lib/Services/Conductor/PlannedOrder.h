@@ -41,7 +41,6 @@ public:
   std::optional<int> windowToHide(double bytesPerSecond) const;
 
   size_t next() const { return next_; }
-  void restoreNext(size_t next) { next_ = next; }
 
 private:
   static constexpr size_t unknown = SIZE_MAX;

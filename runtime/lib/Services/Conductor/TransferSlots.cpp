@@ -11,13 +11,13 @@
 
 namespace segue::inline runtime {
 
-void TransferSlots::restore(const Token &token) {
+void TransferSlots::insert(const Token &token) {
   tokens_.insert(token);
   ++inflight_[size_t(token.direction)];
 }
 
 void TransferSlots::hold(const TokenRequest &request) {
-  restore(Token{.id = request.id, .owner = request.owner, .direction = request.direction});
+  insert(Token{.id = request.id, .owner = request.owner, .direction = request.direction});
 }
 
 void TransferSlots::wait(const TokenRequest &request) {
@@ -40,7 +40,7 @@ TokenWaiter TransferSlots::takeWaiter(uint64_t id) {
 
 void TransferSlots::timeOut(uint64_t id) {
   TokenWaiter waiter = takeWaiter(id);
-  restore(Token{.id = waiter.id, .owner = waiter.owner, .direction = waiter.direction});
+  insert(Token{.id = waiter.id, .owner = waiter.owner, .direction = waiter.direction});
 }
 
 void TransferSlots::cancelWait(uint64_t id) { takeWaiter(id); }

@@ -67,17 +67,15 @@ public:
   /// Frees the tokens of an owner, or of everybody.
   size_t dropTokens(std::optional<ServiceId> owner);
 
-  /// By id, for a saved state.
+  /// In the order of their ids.
   std::vector<Token> tokens() const;
   uint64_t nextSequence() const { return nextSequence_; }
-  void restore(const Token &token);
-  void restore(const TokenWaiter &waiter) { waiting_.push_back(waiter); }
-  void restoreSequence(uint64_t next) { nextSequence_ = next; }
 
 private:
   const TokenWaiter *findWaiter(uint64_t id) const;
   TokenWaiter takeWaiter(uint64_t id);
   Token &held(uint64_t id);
+  void insert(const Token &token);
 
   IdTable<Token> tokens_;
   std::vector<TokenWaiter> waiting_; // by sequence

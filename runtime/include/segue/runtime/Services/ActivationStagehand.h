@@ -140,10 +140,6 @@ public:
   /// There was no memory for `count` of the slabs of a growth; the record says so.
   void growthFailed(uint32_t poolClass, int64_t count);
 
-  /// What outlives a step: the size of the pool.
-  Json saveState() const;
-  void restoreState(const Json &state);
-
 private:
   enum class State { Kept, Spilling, Spilled, Restoring, Restored, Recompute, Released };
   struct Record;

@@ -181,15 +181,9 @@ public:
   /// The telemetry record of the step so far, or of the one that ended last.
   /// Null when off.
   Json record() const;
-  /// Everything that decisions depend on, but the plan and the services. For
-  /// whoever keeps it: link SegueRuntime::SegueServiceStates.
-  Json saveState() const;
-  /// Goes on from a saved state: the same events get the same answers. The
-  /// same owners must be registered, the plan set. Throws InvalidArgument,
-  /// with nothing changed, for a state that this Conductor cannot have.
-  void restoreState(const Json &state);
-
 private:
+  /// Shows tests what is inside.
+  friend struct ConductorInspection;
   struct Manager;
   std::unique_ptr<Manager> manager_;
 };

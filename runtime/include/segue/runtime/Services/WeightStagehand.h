@@ -293,15 +293,6 @@ public:
   /// there is none, for everybody; may be negative.
   int64_t headroomBytes() const;
 
-  //===--------------------------------------------------------------------===//
-  // State
-  //===--------------------------------------------------------------------===//
-
-  /// What outlives a run: when blocks were used, their times, the last records.
-  /// Blocks are on no device afterwards.
-  Json saveState() const;
-  void restoreState(const Json &state);
-
 private:
   struct Block;
   struct Counts;
