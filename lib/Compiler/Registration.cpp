@@ -9,6 +9,7 @@
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllExtensions.h"
 #include "segue/Compiler/Pipelines.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Conversion/SegueToProg/SegueToProg.h"
 #include "segue/Dialect/Check/IR/CheckDialect.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
@@ -24,6 +25,7 @@ void segue::registerAllSegue(mlir::DialectRegistry &registry) {
   mlir::registerAllExtensions(registry);
   registry.insert<check::CheckDialect, prog::ProgDialect, SegueDialect>();
   registerDerivatives(registry);
+  registerKernelModels(registry);
   registerLowerings(registry);
 }
 

@@ -11,6 +11,7 @@
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Dialect/Segue/Interpreter/HostBytes.h"
 #include "segue/Dialect/Segue/Lowerings/Lowerings.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
@@ -49,6 +50,7 @@ static HostTensor withoutZone(RankedTensorType type, const std::vector<char> &by
 Kernels::Kernels(const std::string &text) {
   DialectRegistry registry;
   registry.insert<SegueDialect, func::FuncDialect>();
+  registerKernelModels(registry);
   registerLowerings(registry);
   context.appendDialectRegistry(registry);
   context.loadAllAvailableDialects();

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelBuilder.h"
-#include "Philox.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 
@@ -109,7 +108,7 @@ void KernelBuilder::store(Value value, unsigned argument, Value index, OpBuilder
 }
 
 //===----------------------------------------------------------------------===//
-// Gather, pad, concat
+// Indices from memory, regions of several operands
 //===----------------------------------------------------------------------===//
 
 /// The argument that an index comes from, for the error status: the first
@@ -131,6 +130,14 @@ static unsigned indexArgument(Value indices) {
 
 Value KernelBuilder::checkedIndex(Value indices, const IndexExpr &at, int64_t rows, size_t scope) {
   Value number = element(indices, at);
+  if (!number)
+    return {};
+  if (!status) {
+    OpBuilder &first = front();
+    status = memref::AllocaOp::create(first, loc, MemRefType::get({1}, first.getI64Type()));
+    Value zero = arith::ConstantOp::create(first, loc, first.getI64IntegerAttr(0));
+    memref::StoreOp::create(first, loc, zero, status, constantIndex(0));
+  }
   OpBuilder &b = scopes[scope]->builder;
   Value index = arith::IndexCastOp::create(b, loc, b.getIndexType(), number);
   // Unsigned: a negative index is too large.
@@ -145,29 +152,20 @@ Value KernelBuilder::checkedIndex(Value indices, const IndexExpr &at, int64_t ro
   return arith::SelectOp::create(b, loc, inside, index, constantIndex(0));
 }
 
-Value KernelBuilder::gatherElement(GatherOp op, const IndexExpr &index) {
-  auto parts = gatherIndex(plan.space, op, index);
-  if (!parts) {
-    failedToBuild = true;
-    return {};
-  }
-  size_t scope = scopeOf(op.getIndices(), parts->indices);
-  Value row = checkedIndex(op.getIndices(), parts->indices, parts->tableRows, scope);
-  unsigned variable = plan.space.addVariable(parts->tableRows, /*splittable=*/false);
+unsigned KernelBuilder::addVariable(Value value, int64_t extent, size_t scope) {
+  unsigned variable = plan.space.addVariable(extent, /*splittable=*/false);
   variableScope[variable] = scope;
-  variableValue[variable] = row;
-  IndexExpr table = parts->rest;
-  table.add(variable, parts->rowElements);
-  return element(op.getTable(), table);
+  variableValue[variable] = value;
+  return variable;
 }
 
-Value KernelBuilder::choose(ArrayRef<GuardedOperand> operands, Type type,
+Value KernelBuilder::choose(ArrayRef<KernelRead> operands, Type type,
                             function_ref<Value(OpBuilder &)> otherwise) {
   while (!operands.empty() && decide(plan.space, operands.front().guards) == Truth::No)
     operands = operands.drop_front();
   if (operands.empty())
     return otherwise(top().builder);
-  const GuardedOperand &first = operands.front();
+  const KernelRead &first = operands.front();
   if (decide(plan.space, first.guards) == Truth::Yes)
     return element(first.value, first.index);
 
@@ -207,26 +205,26 @@ Value KernelBuilder::choose(ArrayRef<GuardedOperand> operands, Type type,
   return branch.getResult(0);
 }
 
-Value KernelBuilder::guardedElement(Operation *op, const IndexExpr &index, size_t scope) {
-  auto operands = guardedOperands(plan.space, op, index);
-  if (!operands) {
-    failedToBuild = true;
-    return {};
-  }
+Value KernelBuilder::chosenElement(ArrayRef<KernelRead> reads, Type type, size_t scope,
+                                   function_ref<Value(OpBuilder &)> otherwise) {
   // Everything is written in `scope`, so that the value is known there.
   SmallVector<Scope *> inner(scopes);
   scopes.truncate(scope + 1);
-  Type type = computeType(elementOf(op->getResult(0)));
-  Value result = choose(*operands, type, [&](OpBuilder &b) -> Value {
-    auto pad = dyn_cast<PadOp>(op);
-    if (!pad)
-      return arith::ConstantOp::create(b, loc, cast<TypedAttr>(b.getZeroAttr(type)));
-    if (auto value = dyn_cast<FloatAttr>(pad.getValue()))
-      return arith::ConstantOp::create(b, loc, b.getFloatAttr(type, value.getValueAsDouble()));
-    return arith::ConstantOp::create(b, loc, pad.getValue());
-  });
+  Value result = choose(reads, type, otherwise);
   scopes = inner;
   return result;
+}
+
+Value KernelBuilder::reducedElement(Operation *op, const IndexExpr &index, size_t scope) {
+  auto sums = columnSums.find(op->getResult(0));
+  if (!columnEpilogue || sums == columnSums.end() || index != plan.column) {
+    op->emitOpError("is used in its own kernel at an index other than that of its result");
+    return {};
+  }
+  OpBuilder &b = builderOf(scope);
+  Value column = materialize(plan.column, scope);
+  Value at = arith::SubIOp::create(b, loc, column, blockStart);
+  return memref::LoadOp::create(b, loc, sums->second, at);
 }
 
 //===----------------------------------------------------------------------===//
@@ -271,51 +269,8 @@ Value KernelBuilder::computeElement(Value value, const IndexExpr &index, size_t 
     Value at = materialize(index, scope);
     return load(argument.getArgNumber(), at, elementOf(value), b);
   }
-  if (isa<ReduceOp>(op)) {
-    auto sums = columnSums.find(value);
-    if (!columnEpilogue || sums == columnSums.end() || index != plan.column) {
-      op->emitOpError("is used in its own kernel at an index other than that of its result");
-      return {};
-    }
-    Value column = materialize(plan.column, scope);
-    Value at = arith::SubIOp::create(b, loc, column, blockStart);
-    return memref::LoadOp::create(b, loc, sums->second, at);
-  }
-  if (auto constant = dyn_cast<ConstantOp>(op)) {
-    auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());
-    if (!elements || !elements.isSplat()) {
-      op->emitOpError("with different elements is no part of a kernel");
-      return {};
-    }
-    OpBuilder &first = scopes.front()->builder;
-    if (isa<FloatType>(elementOf(value)))
-      return arith::ConstantOp::create(
-          first, loc, first.getF32FloatAttr(elements.getSplatValue<FloatAttr>().getValueAsDouble()));
-    return arith::ConstantOp::create(first, loc, cast<TypedAttr>(elements.getSplatValue<Attribute>()));
-  }
-  if (IndexSpace::isView(op)) {
-    auto operand = plan.space.throughView(op, index);
-    return operand ? element(op->getOperand(0), *operand) : Value();
-  }
-  if (auto iota = dyn_cast<IotaOp>(op)) {
-    auto at = iotaIndex(plan.space, iota, index);
-    if (!at)
-      return {};
-    Value count = materialize(*at, scope);
-    Type type = computeType(elementOf(value));
-    if (isa<IntegerType>(type))
-      return arith::IndexCastOp::create(b, loc, type, count);
-    return arith::SIToFPOp::create(b, loc, type, arith::IndexCastOp::create(b, loc, b.getI32Type(), count).getResult());
-  }
-  if (auto random = dyn_cast<RandomOp>(op)) {
-    Value seed = element(random.getSeed(), {}), step = element(random.getStep(), {});
-    Value at = materialize(index, scope);
-    return buildPhilox(b, loc, seed, step, random.getId(), at);
-  }
-  if (auto gather = dyn_cast<GatherOp>(op))
-    return gatherElement(gather, index);
-  if (isa<PadOp, ConcatOp>(op))
-    return guardedElement(op, index, scope);
+  if (auto kernel = dyn_cast<KernelOpInterface>(op))
+    return kernel.buildElement(*this, index, scope);
   auto scalar = dyn_cast<ScalarOpInterface>(op);
   if (!scalar) {
     op->emitOpError("is no part of a kernel");

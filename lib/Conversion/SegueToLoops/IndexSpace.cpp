@@ -128,8 +128,6 @@ std::optional<SmallVector<IndexExpr>> IndexSpace::delinearize(const IndexExpr &i
   return indices;
 }
 
-bool IndexSpace::isView(Operation *op) { return isa<ReshapeOp, TransposeOp, BroadcastOp, SliceOp>(op); }
-
 namespace {
 /// A run of dimensions of a view's result that is walked as one:
 /// operand index = sum over runs of (start + index * step) * stride.
@@ -196,4 +194,29 @@ std::optional<IndexExpr> IndexSpace::throughView(Operation *view, const IndexExp
     operand.add(at, run.step * run.stride);
   }
   return operand;
+}
+
+//===----------------------------------------------------------------------===//
+// Guards
+//===----------------------------------------------------------------------===//
+
+Truth segue::decide(const IndexSpace &space, const Guard &guard) {
+  auto [least, greatest] = space.range(guard.index);
+  if (greatest < guard.low || least >= guard.high)
+    return Truth::No;
+  if (least >= guard.low && greatest < guard.high && guard.step == 1)
+    return Truth::Yes;
+  return Truth::Runtime;
+}
+
+Truth segue::decide(const IndexSpace &space, ArrayRef<Guard> guards) {
+  Truth all = Truth::Yes;
+  for (const Guard &guard : guards) {
+    Truth one = decide(space, guard);
+    if (one == Truth::No)
+      return one;
+    if (one == Truth::Runtime)
+      all = one;
+  }
+  return all;
 }

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // LoopBuilder.cpp writes loops, reductions and stores; ElementBuilder.cpp
-// writes the computation of one element of a value at an index. What does not
+// writes the computation of one element of a value at an index, as the ops of the
+// region say in KernelModels.cpp. What does not
 // depend on the variable of a loop is written before that loop.
 //
 //===----------------------------------------------------------------------===//
@@ -25,7 +26,8 @@ public:
 
   mlir::FailureOr<LoopKernel> build(llvm::StringRef name, mlir::OpBuilder &builder);
 
-private:
+  // For ops that say how they are computed: KernelModels.cpp, OwnLoops.cpp.
+
   /// A block that is being written, with what is known in it.
   struct Scope {
     explicit Scope(mlir::OpBuilder builder) : builder(builder) {}
@@ -36,44 +38,69 @@ private:
     /// Inside of a condition: nothing may move out.
     bool guarded = false;
   };
-  using Roots = llvm::SmallVector<mlir::Value>;
 
-  //===--- ElementBuilder.cpp ---===//
+  /// The element of `value` at the flat `index`, written where it is known first.
+  /// Null once anything failed.
   mlir::Value element(mlir::Value value, const IndexExpr &index);
-  mlir::Value computeElement(mlir::Value value, const IndexExpr &index, size_t scope);
-  mlir::Value gatherElement(GatherOp op, const IndexExpr &index);
-  mlir::Value guardedElement(mlir::Operation *op, const IndexExpr &index, size_t scope);
-  mlir::Value choose(llvm::ArrayRef<GuardedOperand> operands, mlir::Type type,
-                     llvm::function_ref<mlir::Value(mlir::OpBuilder &)> otherwise);
+  /// The element that a reduction of this kernel has summed up.
+  mlir::Value reducedElement(mlir::Operation *op, const IndexExpr &index, size_t scope);
+  /// The element of the first of `reads` whose guards hold, or `otherwise`, known
+  /// in scope number `scope`.
+  mlir::Value chosenElement(llvm::ArrayRef<KernelRead> reads, mlir::Type type, size_t scope,
+                            llvm::function_ref<mlir::Value(mlir::OpBuilder &)> otherwise);
   /// A checked index of a table with `rows` rows: 0 and an error status if bad.
   mlir::Value checkedIndex(mlir::Value indices, const IndexExpr &at, int64_t rows, size_t scope);
-  mlir::Value load(unsigned argument, mlir::Value index, mlir::Type type, mlir::OpBuilder &b);
-  void store(mlir::Value value, unsigned argument, mlir::Value index, mlir::OpBuilder &b);
-  size_t scopeOf(const IndexExpr &index);
+  /// A variable of indices whose value was found in `scope`, below `extent`.
+  unsigned addVariable(mlir::Value value, int64_t extent, size_t scope);
   size_t scopeOf(mlir::Value value, const IndexExpr &index);
   mlir::Value materialize(const IndexExpr &index, size_t scope);
-  mlir::Value variableIn(unsigned variable, size_t scope);
   mlir::Value constantIndex(int64_t value);
-
-  //===--- LoopBuilder.cpp ---===//
+  mlir::OpBuilder &builderOf(size_t scope) { return scopes[scope]->builder; }
+  /// Where constants go: before all loops.
+  mlir::OpBuilder &front() { return scopes.front()->builder; }
   Scope &top() { return *scopes.back(); }
+  size_t innermost() const { return scopes.size() - 1; }
+  mlir::Value load(unsigned argument, mlir::Value index, mlir::Type type, mlir::OpBuilder &b);
+  void store(mlir::Value value, unsigned argument, mlir::Value index, mlir::OpBuilder &b);
   /// Writes a loop in the innermost scope and its body in a new one. `parallel`
   /// marks it with `kParallelAttr`.
   llvm::SmallVector<mlir::Value>
   loop(mlir::Value low, mlir::Value high, int64_t step, mlir::ValueRange initial,
        llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::Value, mlir::ValueRange)> write, bool parallel = false);
+  /// Defines the variables that a row index, or a column, stands for.
+  void defineRow(mlir::Value row);
+  void defineColumn(mlir::Value column);
+  mlir::Value identity(ReduceKind kind, mlir::Type type, mlir::OpBuilder &b);
+  mlir::Value combine(ReduceKind kind, mlir::Value sum, mlir::Value value, mlir::OpBuilder &b);
+  /// The arguments of the kernel that `value` is stored to.
+  llvm::SmallVector<unsigned> resultArgumentsOf(mlir::Value value);
+  const LoopPlan &getPlan() const { return plan; }
+  /// The tasks of one call: [begin, end).
+  std::pair<mlir::Value, mlir::Value> getRange() const { return {begin, end}; }
+  mlir::Location getLoc() const { return loc; }
+  IndexSpace &getSpace() { return plan.space; }
+  /// Where a value was asked for at an index that no loop can take apart.
+  void fail() { failedToBuild = true; }
+  bool hasFailed() const { return failedToBuild; }
+
+private:
+  //===--- ElementBuilder.cpp ---===//
+  mlir::Value computeElement(mlir::Value value, const IndexExpr &index, size_t scope);
+  mlir::Value choose(llvm::ArrayRef<KernelRead> reads, mlir::Type type,
+                     llvm::function_ref<mlir::Value(mlir::OpBuilder &)> otherwise);
+  size_t scopeOf(const IndexExpr &index);
+  mlir::Value variableIn(unsigned variable, size_t scope);
+
+  //===--- LoopBuilder.cpp ---===//
   llvm::SmallVector<mlir::Value> columnLoop(size_t at, mlir::ValueRange initial,
                                             llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
   void define(unsigned variable, mlir::Value value);
-  void defineRow(mlir::Value row);
   void buildFlat();
   void buildRows();
   void buildRow(mlir::Value row, mlir::Value chunk);
   void buildLevel(int64_t level, mlir::Value chunk);
   void buildColumns();
-  void buildScatter();
-  mlir::Value identity(ReduceKind kind, mlir::Type type, mlir::OpBuilder &b);
-  mlir::Value combine(ReduceKind kind, mlir::Value sum, mlir::Value value, mlir::OpBuilder &b);
+  void buildOwn();
   unsigned resultArgument(unsigned result) { return fused.getInputs().size() + result; }
   void describe(LoopKernel &kernel);
 
@@ -85,7 +112,9 @@ private:
   llvm::SmallVector<Scope *> scopes;
   size_t rowScope = 0;
   int64_t currentLevel = 0;
-  mlir::Value begin, end, status;
+  mlir::Value begin, end;
+  /// One i64 that the first checked index makes.
+  mlir::Value status;
   llvm::DenseMap<unsigned, size_t> variableScope;
   llvm::DenseMap<unsigned, mlir::Value> variableValue;
   llvm::DenseMap<mlir::Value, mlir::Value> buffers;

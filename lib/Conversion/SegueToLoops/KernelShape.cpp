@@ -36,6 +36,7 @@ static LogicalResult join(Operation *op, std::optional<KernelShape> &shape, Kern
     return success();
   }
   bool fits = shape->kind == wanted.kind && shape->rows == wanted.rows && shape->cols == wanted.cols &&
+              shape->inner == wanted.inner &&
               (!shape->chunks || !wanted.chunks || shape->chunks == wanted.chunks);
   if (!fits)
     return op->emitOpError("needs other loops than the ops before it in one kernel");
@@ -43,27 +44,13 @@ static LogicalResult join(Operation *op, std::optional<KernelShape> &shape, Kern
   return success();
 }
 
-FailureOr<KernelShape> KernelShape::infer(Block &body) {
+FailureOr<KernelShape> segue::inferKernelShape(Block &body) {
   std::optional<KernelShape> shape;
   for (Operation &op : body) {
-    KernelShape wanted;
-    if (auto reduce = dyn_cast<ReduceOp>(op)) {
-      FailureOr<ReduceExtents> extents = ReduceExtents::of(reduce);
-      if (failed(extents))
-        return op.emitOpError("reduces dimensions that are not adjacent; run `segue-form-kernels` first");
-      if (extents->inner == 1)
-        wanted = {Kind::Rows, extents->outer, extents->reduced, 0};
-      else if (extents->outer == 1)
-        wanted = {Kind::Columns, extents->reduced, extents->inner, 0};
-      else
-        wanted = {Kind::Rows, extents->outer * extents->reduced, extents->inner, extents->outer};
-    } else if (auto scatter = dyn_cast<ScatterAddOp>(op)) {
-      int64_t rows = scatter.getIndices().getType().getNumElements();
-      wanted = {Kind::Scatter, rows, scatter.getUpdates().getType().getNumElements() / rows, 0};
-    } else {
+    if (!hasLoops(&op))
       continue;
-    }
-    if (failed(join(&op, shape, wanted)))
+    FailureOr<KernelShape> wanted = cast<KernelOpInterface>(op).getKernelShape();
+    if (failed(wanted) || failed(join(&op, shape, *wanted)))
       return failure();
   }
   if (shape)

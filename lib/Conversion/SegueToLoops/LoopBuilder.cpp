@@ -104,6 +104,11 @@ SmallVector<Value> KernelBuilder::columnLoop(size_t at, ValueRange initial,
   return values;
 }
 
+void KernelBuilder::defineColumn(Value column) {
+  for (const LoopPlan::Loop &columns : plan.columnLoops)
+    define(columns.variable, column);
+}
+
 void KernelBuilder::define(unsigned variable, Value value) {
   variableScope[variable] = scopes.size() - 1;
   variableValue[variable] = value;
@@ -131,8 +136,7 @@ void KernelBuilder::defineRow(Value row) {
 
 void KernelBuilder::buildFlat() {
   auto writeElement = [&](Value at, ValueRange) -> SmallVector<Value> {
-    for (const LoopPlan::Loop &columns : plan.columnLoops)
-      define(columns.variable, at);
+    defineColumn(at);
     SmallVector<Value> values;
     for (Value value : body.getTerminator()->getOperands())
       values.push_back(element(value, plan.element));
@@ -283,10 +287,6 @@ void KernelBuilder::buildColumns() {
     auto type = MemRefType::get({kBlockColumns}, computeType(elementOf(reduce.getInput())));
     columnSums[reduce.getResult()] = memref::AllocaOp::create(top().builder, loc, type);
   }
-  auto defineColumn = [&](Value column) {
-    for (const LoopPlan::Loop &columns : plan.columnLoops)
-      define(columns.variable, column);
-  };
   loop(begin, end, kBlockColumns, {}, [&](Value start, ValueRange) -> SmallVector<Value> {
     blockStart = start;
     rowScope = scopes.size() - 1;
@@ -348,53 +348,21 @@ void KernelBuilder::buildColumns() {
 }
 
 //===----------------------------------------------------------------------===//
-// Scatter: every task walks all indices, in order, for its own columns
+// Loops that the ops of the region write
 //===----------------------------------------------------------------------===//
 
-void KernelBuilder::buildScatter() {
-  for (Operation &op : body) {
-    auto scatter = dyn_cast<ScatterAddOp>(op);
-    if (!scatter)
-      continue;
-    int64_t tableRows = tensorType(scatter.getResult()).getDimSize(0);
-    Value width = constantIndex(plan.shape.cols);
-    for (auto [result, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
-      if (value != scatter.getResult())
-        continue;
-      unsigned argument = resultArgument(result);
-      Type type = computeType(elementOf(value));
-      auto address = [&](Value row, Value column) -> Value {
-        OpBuilder &b = top().builder;
-        return arith::AddIOp::create(b, loc, arith::MulIOp::create(b, loc, row, width).getResult(), column);
-      };
-      loop(constantIndex(0), constantIndex(tableRows), 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
-        loop(begin, end, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
-          Value at = address(row, column);
-          store(identity(ReduceKind::Sum, type, top().builder), argument, at, top().builder);
-          return {};
-        });
-        return {};
-      });
-      loop(constantIndex(0), constantIndex(plan.shape.rows), 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
-        defineRow(row);
-        Value index = checkedIndex(scatter.getIndices(), plan.row, tableRows, scopes.size() - 1);
-        // A bad index is reported, and what is added is 0.
-        loop(begin, end, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
-          for (const LoopPlan::Loop &columns : plan.columnLoops)
-            define(columns.variable, column);
-          Value update = element(scatter.getUpdates(), plan.element);
-          if (failedToBuild)
-            return {};
-          Value at = address(index, column);
-          OpBuilder &b = top().builder;
-          Value sum = load(argument, at, elementOf(value), b);
-          store(combine(ReduceKind::Sum, sum, update, b), argument, at, b);
-          return {};
-        });
-        return {};
-      });
-    }
-  }
+SmallVector<unsigned> KernelBuilder::resultArgumentsOf(Value value) {
+  SmallVector<unsigned> arguments;
+  for (auto [result, yielded] : llvm::enumerate(body.getTerminator()->getOperands()))
+    if (yielded == value)
+      arguments.push_back(resultArgument(result));
+  return arguments;
+}
+
+void KernelBuilder::buildOwn() {
+  for (Operation &op : body)
+    if (hasLoops(&op))
+      cast<KernelOpInterface>(op).buildOwnLoops(*this);
 }
 
 //===----------------------------------------------------------------------===//
@@ -420,8 +388,12 @@ void KernelBuilder::describe(LoopKernel &kernel) {
     kernel.grain = shape.chunks ? 1 : std::max<int64_t>(1, kTaskElements / shape.cols);
     rowsOfUnit = shape.chunks ? shape.rows / shape.chunks : 1;
     break;
+  case KernelShape::Kind::OwnByRows:
+    kernel.range = shape.rows;
+    kernel.grain = std::max<int64_t>(1, kTaskElements / shape.cols);
+    break;
   case KernelShape::Kind::Columns:
-  case KernelShape::Kind::Scatter:
+  case KernelShape::Kind::OwnByColumns:
     kernel.range = shape.cols;
     kernel.grain = kTaskColumns;
     break;
@@ -508,12 +480,6 @@ FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
   // Constants and allocations go to the front, before what is hoisted.
   Scope top(OpBuilder::atBlockEnd(entry));
   scopes.push_back(&top);
-  bool checks = llvm::any_of(body, [](Operation &op) { return isa<GatherOp, ScatterAddOp>(op); });
-  if (checks) {
-    status = memref::AllocaOp::create(top.builder, loc, MemRefType::get({1}, builder.getI64Type()));
-    Value zero = arith::ConstantOp::create(top.builder, loc, builder.getI64IntegerAttr(0));
-    memref::StoreOp::create(top.builder, loc, zero, status, constantIndex(0));
-  }
   switch (plan.shape.kind) {
   case KernelShape::Kind::Map:
     buildFlat();
@@ -524,12 +490,13 @@ FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
   case KernelShape::Kind::Columns:
     buildColumns();
     break;
-  case KernelShape::Kind::Scatter:
-    buildScatter();
+  case KernelShape::Kind::OwnByRows:
+  case KernelShape::Kind::OwnByColumns:
+    buildOwn();
     break;
   }
   Value code;
-  if (checks)
+  if (status)
     code = memref::LoadOp::create(top.builder, loc, status, constantIndex(0));
   else
     code = arith::ConstantOp::create(top.builder, loc, builder.getI64IntegerAttr(0));

@@ -23,119 +23,14 @@ constexpr int64_t kRowBufferBytes = 64 << 10;
 /// What is worth a row buffer, in the unit of `cost`.
 constexpr int64_t kBufferedCost = 10;
 
-static ArrayRef<int64_t> shapeOf(Value value) { return cast<RankedTensorType>(value.getType()).getShape(); }
 static int64_t elementsOf(Value value) { return cast<RankedTensorType>(value.getType()).getNumElements(); }
 
-//===----------------------------------------------------------------------===//
-// Indices of pad, concat and gather
-//===----------------------------------------------------------------------===//
-
-Truth segue::decide(const IndexSpace &space, const Guard &guard) {
-  auto [least, greatest] = space.range(guard.index);
-  if (greatest < guard.low || least >= guard.high)
-    return Truth::No;
-  if (least >= guard.low && greatest < guard.high && guard.step == 1)
-    return Truth::Yes;
-  return Truth::Runtime;
-}
-
-Truth segue::decide(const IndexSpace &space, ArrayRef<Guard> guards) {
-  Truth all = Truth::Yes;
-  for (const Guard &guard : guards) {
-    Truth one = decide(space, guard);
-    if (one == Truth::No)
-      return one;
-    if (one == Truth::Runtime)
-      all = one;
-  }
-  return all;
-}
-
-static std::optional<SmallVector<GuardedOperand>> concatOperands(IndexSpace &space, ConcatOp op,
-                                                                 const IndexExpr &index) {
-  // As [outer, along], where an operand takes a piece of `along`.
-  ArrayRef<int64_t> shape = op.getType().getShape();
-  int64_t outer = 1, inner = 1, dim = op.getDim();
-  for (auto [at, extent] : llvm::enumerate(shape))
-    (static_cast<int64_t>(at) < dim ? outer : inner) *= static_cast<int64_t>(at) == dim ? 1 : extent;
-  auto indices = space.delinearize(index, {outer, shape[dim] * inner});
-  if (!indices)
-    return std::nullopt;
-  SmallVector<GuardedOperand> operands;
-  int64_t start = 0;
-  for (Value input : op.getInputs()) {
-    int64_t length = shapeOf(input)[dim] * inner;
-    GuardedOperand operand{input, (*indices)[1], {}};
-    operand.index.offset -= start;
-    operand.index.add((*indices)[0], length);
-    operand.guards.push_back({(*indices)[1], start, start + length, 1});
-    operands.push_back(std::move(operand));
-    start += length;
-  }
-  return operands;
-}
-
-static std::optional<SmallVector<GuardedOperand>> padOperands(IndexSpace &space, PadOp op, const IndexExpr &index) {
-  // Runs of dimensions: one that is not padded joins the one before it.
-  struct Run {
-    int64_t extent, low, interior, high;
-    int64_t padded() const { return low + extent + (extent - 1) * interior + high; }
-  };
-  SmallVector<Run> runs;
-  for (auto [extent, low, interior, high] :
-       llvm::zip_equal(shapeOf(op.getInput()), op.getLow(), op.getInterior(), op.getHigh())) {
-    bool isPadded = low != 0 || high != 0 || (interior != 0 && extent > 1);
-    if (!runs.empty() && !isPadded && (runs.back().interior == 0 || extent == 1)) {
-      Run &before = runs.back();
-      before = {before.extent * extent, before.low * extent, before.interior, before.high * extent};
-      continue;
-    }
-    runs.push_back({extent, low, interior, high});
-  }
-  SmallVector<int64_t> padded;
-  for (const Run &run : runs)
-    padded.push_back(run.padded());
-  auto indices = space.delinearize(index, padded);
-  if (!indices)
-    return std::nullopt;
-  GuardedOperand operand{op.getInput(), {}, {}};
-  int64_t stride = 1;
-  for (size_t at = runs.size(); at-- > 0;) {
-    const Run &run = runs[at];
-    int64_t step = run.interior + 1;
-    IndexExpr inner = (*indices)[at];
-    if (run.padded() != run.extent)
-      operand.guards.push_back({inner, run.low, run.low + (run.extent - 1) * step + 1, step});
-    inner.offset -= run.low;
-    operand.index.add(step == 1 ? inner : space.quotient(inner, step), stride);
-    stride *= run.extent;
-  }
-  return SmallVector<GuardedOperand>{operand};
-}
-
-std::optional<SmallVector<GuardedOperand>> segue::guardedOperands(IndexSpace &space, Operation *op,
-                                                                  const IndexExpr &index) {
-  if (auto concat = dyn_cast<ConcatOp>(op))
-    return concatOperands(space, concat, index);
-  return padOperands(space, cast<PadOp>(op), index);
-}
-
-std::optional<IndexExpr> segue::iotaIndex(IndexSpace &space, IotaOp op, const IndexExpr &index) {
-  ArrayRef<int64_t> shape = op.getType().getShape();
-  int64_t outer = 1, inner = 1, dim = op.getDim();
-  for (auto [at, extent] : llvm::enumerate(shape))
-    (static_cast<int64_t>(at) < dim ? outer : inner) *= static_cast<int64_t>(at) == dim ? 1 : extent;
-  auto indices = space.delinearize(index, {outer, shape[dim], inner});
-  return indices ? std::optional<IndexExpr>((*indices)[1]) : std::nullopt;
-}
-
-std::optional<GatherIndex> segue::gatherIndex(IndexSpace &space, GatherOp op, const IndexExpr &index) {
-  int64_t rows = elementsOf(op.getIndices()), tableRows = shapeOf(op.getTable()).front();
-  int64_t rowElements = elementsOf(op.getTable()) / tableRows;
-  auto parts = space.delinearize(index, {rows, rowElements});
-  if (!parts)
-    return std::nullopt;
-  return GatherIndex{(*parts)[0], (*parts)[1], tableRows, rowElements};
+bool segue::readsOf(Operation *op, IndexSpace &space, const IndexExpr &index, SmallVectorImpl<KernelRead> &reads) {
+  if (auto kernel = dyn_cast<KernelOpInterface>(op))
+    return kernel.getKernelReads(space, index, reads);
+  for (Value operand : op->getOperands())
+    reads.push_back({operand, index, {}});
+  return true;
 }
 
 //===----------------------------------------------------------------------===//
@@ -167,9 +62,9 @@ LogicalResult LoopPlan::classify(FusedOp fused) {
   for (auto [at, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
     int64_t elements = elementsOf(value);
     auto reduce = value.getDefiningOp<ReduceOp>();
-    if (shape.kind == KernelShape::Kind::Scatter) {
-      if (!value.getDefiningOp<ScatterAddOp>())
-        return fused.emitOpError("result ") << at << " is not that of the scatter_add";
+    if (shape.isOwn()) {
+      if (!value.getDefiningOp() || !hasLoops(value.getDefiningOp()))
+        return fused.emitOpError("result ") << at << " is not made by the loops of the kernel";
       results.push_back(ResultKind::Element);
     } else if (reduce && shape.chunks && llvm::is_contained(columnReduces, reduce)) {
       results.push_back(ResultKind::Chunk);
@@ -199,15 +94,8 @@ int64_t LoopPlan::cost(Value value) {
     return known->second;
   Operation *op = value.getDefiningOp();
   int64_t total = 1;
-  if (op && !isa<ConstantOp, ReduceOp>(op) && elementsOf(value) >= shape.elements()) {
-    if (isa<ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp, PowOp>(op))
-      total = 20;
-    else if (isa<RandomOp>(op))
-      total = 100;
-    else if (isa<DivOp, SqrtOp, RsqrtOp>(op))
-      total = 5;
-    else if (IndexSpace::isView(op))
-      total = 0;
+  if (op && op->getNumOperands() && !hasLoops(op) && elementsOf(value) >= shape.elements()) {
+    total = elementCostOf(op);
     for (Value operand : op->getOperands())
       total += cost(operand);
     total = std::min<int64_t>(total, 1000);
@@ -227,7 +115,7 @@ bool LoopPlan::visit(Value value, const IndexExpr &index) {
     if (stored.contains(value) && level.lookup(value) < currentLevel)
       return true;
     bool fits = shape.cols * 4 <= kRowBufferBytes;
-    if (fits && cost(value) > kBufferedCost && !IndexSpace::isView(op)) {
+    if (fits && cost(value) > kBufferedCost && !isView(op)) {
       buffered.insert({value, first->second});
       return true;
     }
@@ -243,59 +131,41 @@ bool LoopPlan::visit(Value value, const IndexExpr &index) {
     access.lastLevel = std::max(access.lastLevel, currentLevel);
     return true;
   }
-  if (isa<ConstantOp, ReduceOp>(op))
+  // A reduction is a root of its own.
+  if (hasLoops(op))
     return true;
-  if (IndexSpace::isView(op)) {
-    auto operand = space.throughView(op, index);
-    return operand && visit(op->getOperand(0), *operand);
-  }
-  if (auto iota = dyn_cast<IotaOp>(op))
-    return iotaIndex(space, iota, index).has_value();
-  if (isa<RandomOp>(op))
-    return visit(op->getOperand(0), {}) && visit(op->getOperand(1), {});
-  if (auto gather = dyn_cast<GatherOp>(op)) {
-    auto parts = gatherIndex(space, gather, index);
-    if (!parts || !visit(gather.getIndices(), parts->indices))
-      return false;
-    IndexExpr table = parts->rest;
-    table.add(space.addVariable(parts->tableRows, /*splittable=*/false), parts->rowElements);
-    return visit(gather.getTable(), table);
-  }
-  if (isa<PadOp, ConcatOp>(op)) {
-    auto operands = guardedOperands(space, op, index);
-    if (!operands)
-      return false;
-    for (const GuardedOperand &operand : *operands)
-      for (const Guard &guard : operand.guards) {
-        if (decide(space, guard) != Truth::Runtime || guard.index.terms.size() != 1 || guard.step != 1)
-          continue;
-        auto [variable, coefficient] = guard.index.terms.front();
-        bool isColumn = llvm::any_of(columnLoops, [&, v = variable](const Loop &loop) { return loop.variable == v; });
-        if (flat || !isColumn || coefficient != 1)
-          continue;
-        for (int64_t edge : {guard.low - guard.index.offset, guard.high - guard.index.offset})
-          if (edge > space[variable].low && edge < space[variable].high)
-            wantedBounds[variable].insert(edge);
-      }
-    if (!wantedBounds.empty())
-      return false;
-    for (const GuardedOperand &operand : *operands)
-      if (decide(space, operand.guards) != Truth::No && !visit(operand.value, operand.index))
-        return false;
-    return true;
-  }
-  for (Value operand : op->getOperands())
-    if (!visit(operand, index))
+  SmallVector<KernelRead> reads;
+  if (!readsOf(op, space, index, reads))
+    return false;
+  for (const KernelRead &read : reads)
+    for (const Guard &guard : read.guards) {
+      if (decide(space, guard) != Truth::Runtime || guard.index.terms.size() != 1 || guard.step != 1)
+        continue;
+      auto [variable, coefficient] = guard.index.terms.front();
+      bool isColumn = llvm::any_of(columnLoops, [&, v = variable](const Loop &loop) { return loop.variable == v; });
+      if (flat || !isColumn || coefficient != 1)
+        continue;
+      for (int64_t edge : {guard.low - guard.index.offset, guard.high - guard.index.offset})
+        if (edge > space[variable].low && edge < space[variable].high)
+          wantedBounds[variable].insert(edge);
+    }
+  if (!wantedBounds.empty())
+    return false;
+  for (const KernelRead &read : reads)
+    if (decide(space, read.guards) != Truth::No && !visit(read.value, read.index))
       return false;
   return true;
 }
 
 bool LoopPlan::walkRoots(Block &body) {
-  if (shape.kind == KernelShape::Kind::Scatter) {
+  if (shape.isOwn()) {
     for (Operation &op : body)
-      if (auto scatter = dyn_cast<ScatterAddOp>(op))
-        if (!visit(scatter.getUpdates(), element) || !visit(scatter.getIndices(), row))
-          return false;
+      if (hasLoops(&op))
+        for (OpOperand &operand : op.getOpOperands()) {
+          auto access = cast<KernelOpInterface>(op).getOperandAccess(operand.getOperandNumber());
+          if (!visit(operand.get(), access == OperandAccess::Row ? row : element))
+            return false;
+        }
     return true;
   }
   if (shape.kind == KernelShape::Kind::Columns) {
@@ -361,11 +231,12 @@ void LoopPlan::makeSpace(ArrayRef<int64_t> rowExtents, ArrayRef<int64_t> columnE
     column.add(loop.variable, stride);
     stride *= loop.extent;
   }
-  element = column;
+  // Rows may lie side by side, `inner` of them.
+  element.add(column, shape.inner);
   stride = 1;
   for (Loop &loop : llvm::reverse(rowLoops)) {
     row.add(loop.variable, stride);
-    element.add(loop.variable, stride * shape.cols);
+    element.add(loop.variable, stride < shape.inner ? stride : stride * shape.cols);
     stride *= loop.extent;
   }
 }
@@ -382,7 +253,7 @@ static int64_t columnsOfMap(int64_t elements, int64_t inner) {
 
 FailureOr<LoopPlan> LoopPlan::make(FusedOp fused) {
   Block &body = *fused.getBody().begin();
-  FailureOr<KernelShape> shape = KernelShape::infer(body);
+  FailureOr<KernelShape> shape = inferKernelShape(body);
   if (failed(shape))
     return failure();
   LoopPlan plan;
@@ -391,7 +262,8 @@ FailureOr<LoopPlan> LoopPlan::make(FusedOp fused) {
   if (failed(plan.classify(fused)))
     return failure();
 
-  SmallVector<int64_t> rowExtents = {plan.shape.rows}, columnExtents = {plan.shape.cols};
+  SmallVector<int64_t> rowExtents = {plan.shape.rows / plan.shape.inner, plan.shape.inner};
+  SmallVector<int64_t> columnExtents = {plan.shape.cols};
   std::map<size_t, std::set<int64_t>> bounds;
   // Each round splits or cuts a loop; there are few divisors and edges.
   for (int round = 0; round < 256; ++round) {

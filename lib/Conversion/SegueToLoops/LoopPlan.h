@@ -23,39 +23,9 @@
 
 namespace segue {
 
-/// The region where a `pad` or `concat` takes its operand: low <= index < high
-/// and (index - low) divisible by `step`.
-struct Guard {
-  IndexExpr index;
-  int64_t low, high, step;
-};
-
-/// One operand of a `pad` or `concat` at one index of its result.
-struct GuardedOperand {
-  mlir::Value value;
-  IndexExpr index;
-  llvm::SmallVector<Guard> guards;
-};
-
-enum class Truth { No, Yes, Runtime };
-
-/// What is known of a guard from the ranges of the variables.
-Truth decide(const IndexSpace &space, const Guard &guard);
-Truth decide(const IndexSpace &space, llvm::ArrayRef<Guard> guards);
-
-/// The operands of a `pad` or `concat` at index `index` of its result.
-std::optional<llvm::SmallVector<GuardedOperand>> guardedOperands(IndexSpace &space, mlir::Operation *op,
-                                                                 const IndexExpr &index);
-
-/// Splits the index of a gather's result: the indices' and the rest of the row.
-struct GatherIndex {
-  IndexExpr indices, rest;
-  int64_t tableRows, rowElements;
-};
-std::optional<GatherIndex> gatherIndex(IndexSpace &space, GatherOp op, const IndexExpr &index);
-
-/// What a count gives at an index.
-std::optional<IndexExpr> iotaIndex(IndexSpace &space, IotaOp op, const IndexExpr &index);
+/// Where the op that makes an element reads its operands, whichever interface tells.
+/// False where a loop must be split first.
+bool readsOf(mlir::Operation *op, IndexSpace &space, const IndexExpr &index, llvm::SmallVectorImpl<KernelRead> &reads);
 
 class LoopPlan {
 public:

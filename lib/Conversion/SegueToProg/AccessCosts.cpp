@@ -72,7 +72,7 @@ uint64_t AccessCosts::read(Value value, const Window &window) {
   bool isCopied = false; // once, whoever reads the copy
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
-    if (isViewOp(user))
+    if (isView(user))
       cost += readView(user, window);
     else if (auto dot = dyn_cast<DotGeneralOp>(user))
       cost += readByProduct(dot, use.getOperandNumber(), window);
@@ -173,7 +173,7 @@ uint64_t AccessCosts::writeTiles(Value value) {
 static bool isWrittenElsewhere(Value value) {
   return llvm::any_of(value.getUsers(), [](Operation *user) {
     return isa<ConcatOp, PadOp>(user) || user->hasTrait<OpTrait::IsTerminator>() ||
-           (isViewOp(user) && isWrittenElsewhere(user->getResult(0)));
+           (isView(user) && isWrittenElsewhere(user->getResult(0)));
   });
 }
 

@@ -204,7 +204,7 @@ Window FunctionLowering::windowOf(Value value) {
 std::optional<Window> FunctionLowering::windowOfCodes(Value value) {
   SmallVector<Operation *> views;
   while (Operation *producer = value.getDefiningOp()) {
-    if (!isViewOp(producer) || owned.contains(value))
+    if (!isView(producer) || owned.contains(value))
       return std::nullopt;
     views.push_back(producer);
     value = producer->getOperand(0);

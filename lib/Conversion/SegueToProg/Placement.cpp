@@ -26,7 +26,7 @@ using namespace segue;
 
 /// The value whose bytes `value` shows.
 Value FunctionLowering::rootOf(Value value) {
-  while (isViewOp(value.getDefiningOp()) && !owned.contains(value))
+  while (isView(value.getDefiningOp()) && !owned.contains(value))
     value = value.getDefiningOp()->getOperand(0);
   return value;
 }
@@ -36,7 +36,7 @@ void FunctionLowering::placeValues() {
   for (auto [i, op] : llvm::enumerate(body)) {
     position[&op] = i;
     for (Value operand : op.getOperands()) {
-      while (isViewOp(operand.getDefiningOp()))
+      while (isView(operand.getDefiningOp()))
         operand = operand.getDefiningOp()->getOperand(0);
       lastUse[operand] = i;
     }
@@ -93,7 +93,7 @@ void FunctionLowering::placeResults() {
     // Shape ops take any place, but what they are made of is written earlier:
     // too early for a place that lies over an input.
     auto result = cast<OpResult>(value);
-    bool isShape = isViewOp(result.getOwner()) || isa<ConcatOp, PadOp, segue::ConstantOp>(result.getOwner());
+    bool isShape = isView(result.getOwner()) || isa<ConcatOp, PadOp, segue::ConstantOp>(result.getOwner());
     bool fits = isShape ? aliasOf[i] < 0 : AccessCosts::writeDirect(result, place).has_value();
     if (windows.contains(value) || !fits || (aliasOf[i] >= 0 && !mayOverwrite(result, aliasOf[i]))) {
       lateResults.push_back(i);
@@ -152,7 +152,7 @@ void FunctionLowering::propose(Value value, const Window &place) {
 std::optional<Window> FunctionLowering::predict(Value value) {
   if (auto known = windows.find(value); known != windows.end())
     return known->second;
-  if (isViewOp(value.getDefiningOp())) {
+  if (isView(value.getDefiningOp())) {
     std::optional<Window> operand = predict(value.getDefiningOp()->getOperand(0));
     return operand ? applyShapeOp(value.getDefiningOp(), *operand) : std::nullopt;
   }
@@ -191,7 +191,7 @@ void FunctionLowering::placeOperandsOf(Operation *op) {
     }
     return;
   }
-  if (!isViewOp(op) || op->use_empty())
+  if (!isView(op) || op->use_empty())
     return;
   // A shape op without a place is a view, unless no strides show it or its
   // readers would copy that view.

@@ -125,8 +125,6 @@ std::optional<Collapsed> Window::collapse(ArrayRef<int64_t> dims) const {
   return run ? *run : Collapsed{1, 1};
 }
 
-bool segue::isViewOp(Operation *op) { return isa_and_present<TransposeOp, SliceOp, BroadcastOp, ReshapeOp>(op); }
-
 std::optional<Window> segue::applyShapeOp(Operation *op, const Window &operand) {
   ArrayRef<int64_t> shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
   return TypeSwitch<Operation *, std::optional<Window>>(op)

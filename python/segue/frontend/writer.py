@@ -219,8 +219,9 @@ class GraphWriter:
 
     # --- elementwise -------------------------------------------------------------
 
-    def unary(self, name: str, x: Value) -> Value:
-        return self._emit(name, x.name, x.type, [(x.shape, x.dtype)], [x])[0]
+    def unary(self, name: str, x: Value, attributes: str = "") -> Value:
+        """An op whose result has the type of its operand; `attributes` follow the operand in the text."""
+        return self._emit(name, f"{x.name} {attributes}".rstrip(), x.type, [(x.shape, x.dtype)], [x])[0]
 
     def gelu(self, kind: str, x: Value) -> Value:
         return self._emit("gelu", f"{kind} {x.name}", x.type, [(x.shape, x.dtype)], [x])[0]
@@ -370,8 +371,7 @@ class GraphWriter:
                           [(x.shape, x.dtype), stat], [v for v in (x, gamma) if v is not None])[0]
 
     def softmax(self, x: Value, dim: int, log: bool = False) -> Value:
-        return self._emit("log_softmax" if log else "softmax", f"{x.name} dim {dim}", x.type,
-                          [(x.shape, x.dtype)], [x])[0]
+        return self.unary("log_softmax" if log else "softmax", x, f"dim {dim}")
 
     def cross_entropy(self, logits: Value, targets: Value, ignore_index: int) -> Value:
         row = (logits.shape[:1], torch.float32)

@@ -18,16 +18,13 @@
 #ifndef SEGUE_CONVERSION_SEGUETOLOOPS_INDEXSPACE_H
 #define SEGUE_CONVERSION_SEGUETOLOOPS_INDEXSPACE_H
 
+#include "mlir/IR/Value.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <tuple>
-
-namespace mlir {
-class Operation;
-}
 
 namespace segue {
 
@@ -87,7 +84,6 @@ public:
   /// The flat index of the operand of a reshape, transpose, broadcast or
   /// slice, from that of its result.
   std::optional<IndexExpr> throughView(mlir::Operation *view, const IndexExpr &index);
-  static bool isView(mlir::Operation *op);
 
   /// `index` divided by `divisor`, as a variable of its own.
   IndexExpr quotient(const IndexExpr &index, int64_t divisor) { return divided(index, divisor, false); }
@@ -101,6 +97,27 @@ private:
   llvm::SmallVector<Variable> variables;
   std::map<std::tuple<IndexExpr, int64_t, bool>, unsigned> fallbacks;
 };
+
+/// The region of a result that an op takes from one of its operands: low <= index < high
+/// and (index - low) divisible by `step`.
+struct Guard {
+  IndexExpr index;
+  int64_t low, high, step;
+};
+
+/// Where one element of an op's result reads an operand, in the region that all
+/// `guards` leave.
+struct KernelRead {
+  mlir::Value value;
+  IndexExpr index;
+  llvm::SmallVector<Guard> guards;
+};
+
+enum class Truth { No, Yes, Runtime };
+
+/// What is known of a guard from the ranges of the variables.
+Truth decide(const IndexSpace &space, const Guard &guard);
+Truth decide(const IndexSpace &space, llvm::ArrayRef<Guard> guards);
 
 } // namespace segue
 

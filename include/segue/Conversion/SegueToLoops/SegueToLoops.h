@@ -20,28 +20,8 @@
 
 namespace segue {
 
-/// How the loops of a kernel lie. Derived from the ops of its region.
-struct KernelShape {
-  enum class Kind {
-    /// Elementwise over `cols` elements, any of which may be a task.
-    Map,
-    /// Rows of `cols` elements: reductions along a row, and with `chunks` also
-    /// sums over the rows of each chunk.
-    Rows,
-    /// Reductions of [rows, cols] over the rows; columns are the tasks.
-    Columns,
-    /// `segue.scatter_add`: columns are the tasks.
-    Scatter,
-  };
-  Kind kind = Kind::Map;
-  int64_t rows = 1, cols = 1;
-  /// 0, or a divisor of `rows`.
-  int64_t chunks = 0;
-
-  int64_t elements() const { return rows * cols; }
-  /// The shape that a region needs; an error says which op does not fit.
-  static mlir::FailureOr<KernelShape> infer(mlir::Block &body);
-};
+/// The shape of the kernel of a region; an error says which op does not fit.
+mlir::FailureOr<KernelShape> inferKernelShape(mlir::Block &body);
 
 /// A reduce over adjacent dimensions, as [outer, reduced, inner].
 struct ReduceExtents {
@@ -64,6 +44,10 @@ struct LoopKernel {
   /// Pairs (operand, result) that may share a buffer.
   llvm::SmallVector<int64_t> inPlace;
 };
+
+/// Attaches KernelOpInterface to the ops of the segue dialect that kernels know
+/// besides elementwise ones.
+void registerKernelModels(mlir::DialectRegistry &registry);
 
 /// Builds the function of a kernel at the insertion point of `builder`:
 /// `(memref<?xT>..., index begin, index end) -> i64` with one memref per operand

@@ -240,6 +240,7 @@ static void attach(MLIRContext *context) {
 void segue::registerLowerings(DialectRegistry &registry) {
   registry.insert<arith::ArithDialect, math::MathDialect>();
   registry.addExtension(+[](MLIRContext *context, SegueDialect *) {
+    attachCosts(context);
     attachScalarModels(context);
     attach<SigmoidOp, expandSigmoid>(context);
     attach<SiluOp, expandSilu>(context);

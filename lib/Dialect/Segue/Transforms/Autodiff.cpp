@@ -308,7 +308,7 @@ struct Autodiff : segue::impl::SegueAutodiffBase<Autodiff> {
     eraseDeadOps(backward);
 
     ValueSet needed = neededValues(*forward, backward);
-    ValueSet saved = recomputationOf(needed, [](Value v) { return !isAlwaysRemade(v.getDefiningOp()); }).leaves;
+    ValueSet saved = recomputationOf(needed, [](Value v) { return remakeOf(v.getDefiningOp()) != Remake::Always; }).leaves;
     Separation separation = separate(*forward, backward, saved);
     valuesSaved += separation.saved.size();
     for (Value value : separation.saved)

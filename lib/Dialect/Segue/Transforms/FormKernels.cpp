@@ -15,7 +15,6 @@
 #include "ReductionForms.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/IRMapping.h"
-#include "segue/Conversion/SegueToLoops/IndexSpace.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -105,7 +104,7 @@ private:
     // Made by this rewriter, or an argument, or of another block.
     if (!op || op->getBlock() != &block || !isShared(op))
       return value;
-    if (clusters.kindOf(op) == KernelClusters::OpKind::View || isa<ConstantOp>(op)) {
+    if (clusters.kindOf(op) == KernelClusters::OpKind::View || op->hasTrait<OpTrait::ConstantLike>()) {
       for (OpOperand &operand : op->getOpOperands())
         operand.set(placeShared(operand.get()));
       op->moveBefore(block.getTerminator());

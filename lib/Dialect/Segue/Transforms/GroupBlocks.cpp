@@ -34,7 +34,7 @@ static StringAttr blockOf(Operation *op) { return op->getAttrOfType<StringAttr>(
 
 /// True for ops that become no command where they stand.
 static bool isFollower(Operation *op) {
-  return isa<ConstantOp, ReshapeOp, TransposeOp, BroadcastOp, SliceOp, ToLayoutOp>(op);
+  return isView(op) || op->hasTrait<OpTrait::ConstantLike>() || isa<ToLayoutOp>(op);
 }
 
 namespace {

@@ -31,9 +31,7 @@ static int64_t elementsOf(Value value) { return tensorType(value).getNumElements
 // What an op is
 //===----------------------------------------------------------------------===//
 
-static bool isPrimitive(Operation *op) {
-  return isa<ScalarOpInterface>(op) || isa<RandomOp, PadOp, ConcatOp, ReduceOp, GatherOp, ScatterAddOp>(op);
-}
+static bool isPrimitive(Operation *op) { return kernelRoleOf(op) == KernelRole::Member; }
 
 /// Whether a scalar is read, at some remove, by an op on more than scalars.
 static bool hasTensorReader(Operation *op) {
@@ -55,7 +53,7 @@ bool KernelClusters::isFreeScalar(Operation *op) {
     return false;
   // What a barrier wants must be there as a value, and what only scalars want
   // shares their kernel.
-  if (llvm::any_of(op->getUsers(), [](Operation *user) { return !isPrimitive(user) && !IndexSpace::isView(user); }) ||
+  if (llvm::any_of(op->getUsers(), [](Operation *user) { return !isPrimitive(user) && !isView(user); }) ||
       !hasTensorReader(op))
     return false;
   llvm::SmallPtrSet<Operation *, 16> seen;
@@ -70,7 +68,7 @@ bool KernelClusters::isFreeScalar(Operation *op) {
       if (Operation *def = operand.getDefiningOp()) {
         if (elementsOf(operand) != 1)
           return false;
-        if (!isa<ScalarOpInterface>(def) && !IndexSpace::isView(def) && !isa<ConstantOp>(def))
+        if (!isa<ScalarOpInterface>(def) && !isView(def) && !def->hasTrait<OpTrait::ConstantLike>())
           return false;
         work.push_back(def);
       }
@@ -109,49 +107,33 @@ static bool needsCopy(TransposeOp transpose, ReshapeOp reshape) {
 /// a kernel makes: the kernel writes it in that order.
 static bool isWrittenTransposed(TransposeOp op) {
   Operation *source = op.getInput().getDefiningOp();
-  while (source && IndexSpace::isView(source))
+  while (source && isView(source))
     source = source->getOperand(0).getDefiningOp();
   if (!source || !isPrimitive(source))
     return false;
   return llvm::any_of(op->getUsers(), [&](Operation *user) {
     auto reshape = dyn_cast<ReshapeOp>(user);
     return reshape && needsCopy(op, reshape) && llvm::any_of(reshape->getUsers(), [](Operation *reader) {
-             return !isPrimitive(reader) && !IndexSpace::isView(reader);
+             return !isPrimitive(reader) && !isView(reader);
            });
   });
 }
 
 void KernelClusters::classify(Operation *op) {
-  OpKind kind = OpKind::Barrier;
-  if (auto constant = dyn_cast<ConstantOp>(op)) {
-    auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());
-    kind = elements && elements.isSplat() ? OpKind::Free : OpKind::Barrier;
-  } else if (isa<IotaOp>(op) || isFreeScalar(op)) {
-    kind = OpKind::Free;
-  } else if (auto transpose = dyn_cast<TransposeOp>(op); transpose && isWrittenTransposed(transpose)) {
-    kind = OpKind::Member;
-  } else if (IndexSpace::isView(op)) {
-    kind = OpKind::View;
-  } else if (isPrimitive(op)) {
-    kind = OpKind::Member;
-  }
-  kinds[op] = kind;
+  auto transpose = dyn_cast<TransposeOp>(op);
+  KernelRole role = transpose && isWrittenTransposed(transpose) ? KernelRole::Member
+                    : isFreeScalar(op)                          ? KernelRole::Source
+                                                                : kernelRoleOf(op);
+  kinds[op] = role == KernelRole::Source   ? OpKind::Free
+              : role == KernelRole::View   ? OpKind::View
+              : role == KernelRole::Member ? OpKind::Member
+                                           : OpKind::Barrier;
 }
 
 KernelShape KernelClusters::shapeOf(Operation *op) {
-  if (auto reduce = dyn_cast<ReduceOp>(op)) {
-    ReduceExtents e = *ReduceExtents::of(reduce);
-    if (e.inner == 1)
-      return {KernelShape::Kind::Rows, e.outer, e.reduced, 0};
-    if (e.outer == 1)
-      return {KernelShape::Kind::Columns, e.reduced, e.inner, 0};
-    return {KernelShape::Kind::Rows, e.outer * e.reduced, e.inner, e.outer};
-  }
-  if (auto scatter = dyn_cast<ScatterAddOp>(op)) {
-    int64_t rows = elementsOf(scatter.getIndices());
-    return {KernelShape::Kind::Scatter, rows, elementsOf(scatter.getUpdates()) / rows, 0};
-  }
-  return {KernelShape::Kind::Map, 1, elementsOf(op->getResult(0)), 0};
+  if (auto kernel = dyn_cast<KernelOpInterface>(op))
+    return *kernel.getKernelShape();
+  return {KernelShape::Kind::Map, 1, elementsOf(op->getResult(0))};
 }
 
 //===----------------------------------------------------------------------===//
@@ -177,18 +159,10 @@ KernelClusters::Relation KernelClusters::relate(OpOperand &operand, Value &sourc
 
     source = operand.get();
     std::optional<IndexExpr> at = index;
-    if (auto gather = dyn_cast<GatherOp>(reader)) {
-      if (operand.getOperandNumber() == 0) {
-        source = throughViews(source);
-        return Relation::Dynamic;
-      }
-      int64_t rows = elementsOf(gather.getIndices());
-      auto parts = space.delinearize(index, {rows, elements / rows});
-      at = parts ? std::optional<IndexExpr>((*parts)[0]) : std::nullopt;
-    } else if (isa<RandomOp>(reader)) {
-      at = IndexExpr();
-    } else if (isa<TransposeOp>(reader)) {
-      at = space.throughView(reader, index);
+    if (auto kernel = dyn_cast<KernelOpInterface>(reader); kernel && !hasLoops(reader)) {
+      SmallVector<KernelRead> reads;
+      at = kernel.getKernelReads(space, index, reads) ? std::optional(reads[operand.getOperandNumber()].index)
+                                                      : std::nullopt;
     }
     while (at && source.getDefiningOp() && kindOf(source.getDefiningOp()) == OpKind::View) {
       Operation *view = source.getDefiningOp();
@@ -226,18 +200,14 @@ Value KernelClusters::throughViews(Value value) {
 KernelClusters::Read KernelClusters::readOf(Operation *reader, unsigned at) {
   OpOperand &operand = reader->getOpOperand(at);
   Read read;
-  read.elements =
-      isa<ReduceOp, ScatterAddOp>(reader) ? elementsOf(reader->getOperand(0)) : elementsOf(reader->getResult(0));
-  if (isa<PadOp, ConcatOp>(reader)) {
-    // Each element is read once at most.
+  read.elements = shapeOf(reader).elements();
+  auto kernel = dyn_cast<KernelOpInterface>(reader);
+  OperandAccess access = kernel ? kernel.getOperandAccess(at) : OperandAccess::Element;
+  if (access != OperandAccess::Element) {
     read.source = throughViews(operand.get());
-    read.relation = Relation::Other;
-    read.elements = std::min(read.elements, elementsOf(operand.get()));
-    return read;
-  }
-  if (isa<ScatterAddOp>(reader) && at == 1) {
-    read.source = throughViews(operand.get());
-    read.relation = Relation::Other;
+    read.relation = access == OperandAccess::Found ? Relation::Dynamic : Relation::Other;
+    if (access == OperandAccess::Part)
+      read.elements = std::min(read.elements, elementsOf(operand.get()));
     return read;
   }
   read.relation = relate(operand, read.source, read.elements, read.cols);
@@ -337,8 +307,7 @@ std::optional<KernelShape> KernelClusters::joinAlong(unsigned producer, unsigned
     return b;
   };
   // What costs next to nothing may be computed again for every reader.
-  bool cheap = from.ops.size() <= 1 && !isa<RandomOp, GatherOp, ExpOp, Expm1Op, SinOp, CosOp, TanhOp, ErfOp, LogOp, Log1pOp,
-                                            PowOp, DivOp>(from.ops[0]);
+  bool cheap = from.ops.size() <= 1 && elementCostOf(from.ops[0]) < kCostWorthKeeping;
 
   bool allSame = true, noDynamic = true;
   for (auto &[op, read] : edges) {
@@ -348,9 +317,9 @@ std::optional<KernelShape> KernelClusters::joinAlong(unsigned producer, unsigned
   if (!noDynamic)
     return std::nullopt;
 
-  if (b.kind == Kind::Scatter)
+  if (b.isOwn())
     return inlined(false);
-  if (a.kind == Kind::Scatter)
+  if (a.isOwn())
     return std::nullopt;
   if (b.kind == Kind::Columns)
     return a.kind == Kind::Map ? inlined(false) : std::nullopt;
@@ -389,8 +358,7 @@ std::optional<KernelShape> KernelClusters::joinAlong(unsigned producer, unsigned
     return std::nullopt;
   for (auto &[op, read] : edges) {
     int64_t source = elementsOf(read.source);
-    auto reduce = read.source.getDefiningOp<ReduceOp>();
-    bool isChunk = reduce && ReduceExtents::of(reduce)->inner != 1;
+    bool isChunk = shapeOf(read.source.getDefiningOp()).chunks != 0;
     bool same = read.relation == Relation::Same && (isFull(source) || isRow(source));
     bool toRow = read.relation == Relation::Row && isRow(source) && isFull(read.elements) && read.cols == rows.cols;
     if (isChunk || (!same && !toRow))
@@ -447,7 +415,7 @@ bool KernelClusters::tryMergeSiblings(unsigned a, unsigned b) {
     return false;
   const KernelShape &l = nodes[a].shape, &r = nodes[b].shape;
   std::optional<KernelShape> shape;
-  if (l.kind == Kind::Scatter || r.kind == Kind::Scatter)
+  if (l.isOwn() || r.isOwn())
     return false;
   if (l.kind == r.kind)
     shape = joinRows(l, r);

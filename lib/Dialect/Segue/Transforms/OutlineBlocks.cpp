@@ -50,7 +50,7 @@ struct OutlineBlocks : segue::impl::SegueOutlineBlocksBase<OutlineBlocks> {
     SmallVector<Segment> pieces;
     llvm::DenseMap<Operation *, unsigned> pieceOf;
     for (Operation &op : forward.getBody().front().without_terminator()) {
-      if (isa<ConstantOp>(op))
+      if (op.hasTrait<OpTrait::ConstantLike>())
         continue;
       Attribute block = op.getAttr(SegueDialect::kBlockAttr);
       if (pieces.empty() || pieces.back().block != block)
@@ -62,7 +62,7 @@ struct OutlineBlocks : segue::impl::SegueOutlineBlocksBase<OutlineBlocks> {
       for (Operation *op : piece.ops) {
         for (Value operand : op->getOperands()) {
           Operation *def = operand.getDefiningOp();
-          if (!def || (!isa<ConstantOp>(def) && pieceOf.lookup(def) != number))
+          if (!def || (!def->hasTrait<OpTrait::ConstantLike>() && pieceOf.lookup(def) != number))
             piece.inputs.insert(operand);
         }
         for (Value result : op->getResults())
@@ -106,7 +106,7 @@ struct OutlineBlocks : segue::impl::SegueOutlineBlocksBase<OutlineBlocks> {
     builder.setInsertionPointToStart(body);
     for (Operation *op : piece.ops) {
       for (Value operand : op->getOperands())
-        if (Operation *def = operand.getDefiningOp(); isa_and_present<ConstantOp>(def) && !mapping.contains(operand))
+        if (Operation *def = operand.getDefiningOp(); def && def->hasTrait<OpTrait::ConstantLike>() && !mapping.contains(operand))
           builder.clone(*def, mapping);
       builder.clone(*op, mapping);
     }

@@ -11,7 +11,6 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "OpCost.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -40,12 +39,18 @@ static std::string textOf(Operation *op) {
   return text;
 }
 
+/// Functions of one operand that cost something, and what is more than elementwise.
+static bool isTelling(Operation *op) {
+  if (isa<ScalarOpInterface>(op))
+    return op->getNumOperands() == 1 && elementCostOf(op) >= kCostWorthKeeping;
+  return kernelRoleOf(op) == KernelRole::Member || isa<TransposeOp>(op);
+}
+
 /// A name that tells people what a kernel does: its most telling ops.
 static std::string nameOf(FusedOp fused, unsigned number) {
   SmallVector<StringRef> words;
   for (Operation &op : *fused.getBody().begin())
-    if (isa<ReduceOp, ScatterAddOp, GatherOp, RandomOp, ExpOp, TanhOp, ErfOp, SqrtOp, RsqrtOp, LogOp, Log1pOp, ConcatOp,
-            PadOp, TransposeOp>(op)) {
+    if (isTelling(&op)) {
       StringRef word = op.getName().stripDialect();
       if (!llvm::is_contained(words, word) && words.size() < 3)
         words.push_back(word);
@@ -65,7 +70,7 @@ static std::string nameOf(FusedOp fused, unsigned number) {
 static int64_t flopsPerUnit(FusedOp fused, int64_t range) {
   int64_t flops = 0;
   for (Operation &op : fused.getBody().front().without_terminator())
-    flops += estimateFlops(&op);
+    flops += flopsOf(&op);
   return llvm::divideCeil(static_cast<uint64_t>(flops), static_cast<uint64_t>(std::max<int64_t>(range, 1)));
 }
 

@@ -10,7 +10,6 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "OpCost.h"
 #include "SavedValues.h"
 #include "TrainingSignature.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
@@ -42,7 +41,7 @@ struct ForwardGraph {
   ForwardGraph(func::FuncOp forward, const ValueSet &needed, function_ref<bool(Operation *)> mayRecompute) {
     for (Operation *op : recomputationOf(needed, [](Value) { return false; }).ops) {
       SaveGraph::Op node;
-      node.flops = estimateFlops(op);
+      node.flops = flopsOf(op);
       node.mayRecompute = mayRecompute(op);
       for (Value operand : op->getOperands())
         node.operands.push_back(indexOf(forward, operand));
@@ -82,7 +81,7 @@ static int64_t totalBytes(ArrayRef<Value> values) {
 static int64_t totalFlops(ArrayRef<Operation *> ops) {
   int64_t flops = 0;
   for (Operation *op : ops)
-    flops += estimateFlops(op);
+    flops += flopsOf(op);
   return flops;
 }
 
@@ -90,7 +89,7 @@ static int64_t totalFlops(ArrayRef<Operation *> ops) {
 static int64_t totalTraffic(ArrayRef<Operation *> ops) {
   int64_t bytes = 0;
   for (Operation *op : ops) {
-    if (isAlwaysRemade(op))
+    if (remakeOf(op) == Remake::Always)
       continue;
     for (Value value : llvm::concat<Value>(SmallVector<Value>(op->getOperands()), SmallVector<Value>(op->getResults())))
       bytes += tensorBytes(value.getType());
@@ -129,10 +128,10 @@ struct PlanSaved : segue::impl::SeguePlanSavedBase<PlanSaved> {
 
   bool mayRecompute(Operation *op) const {
     if (recompute == Recompute::None)
-      return isAlwaysRemade(op);
-    if (maxRecomputeFlops > 0 && estimateFlops(op) > maxRecomputeFlops)
+      return remakeOf(op) == Remake::Always;
+    if (maxRecomputeFlops > 0 && flopsOf(op) > maxRecomputeFlops)
       return false;
-    return recompute == Recompute::All ? isMemoryEffectFree(op) : isCheapToRecompute(op);
+    return recompute == Recompute::All ? isMemoryEffectFree(op) : remakeOf(op) != Remake::OnDemand;
   }
 
   LogicalResult plan(ModuleOp module) {

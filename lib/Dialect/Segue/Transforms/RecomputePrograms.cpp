@@ -12,7 +12,6 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "OpCost.h"
 #include "SavedValues.h"
 #include "TrainingSignature.h"
 #include "mlir/IR/IRMapping.h"
@@ -31,7 +30,7 @@ using namespace mlir;
 using namespace segue;
 
 /// True for ops that become no command, or a copy at most.
-static bool isShapeOp(Operation *op) { return isAlwaysRemade(op) || isa<SliceOp>(op); }
+static bool isShapeOp(Operation *op) { return remakeOf(op) == Remake::Always || isView(op); }
 
 namespace {
 /// Saved results of @forward that one function gives.
@@ -79,7 +78,7 @@ struct Slicer {
       if (auto launch = dyn_cast<LaunchOp>(op))
         flops += flopsPerUnit.lookup(launch.getKernel()) * launch.getRange();
       else
-        flops += estimateFlops(op);
+        flops += segue::flopsOf(op);
     return flops;
   }
 

@@ -41,8 +41,6 @@ Recomputation segue::recomputationOf(const ValueSet &values, function_ref<bool(V
   return recomputation;
 }
 
-bool segue::isAlwaysRemade(Operation *op) { return isa<ConstantOp, IotaOp, ReshapeOp, TransposeOp, BroadcastOp>(op); }
-
 //===----------------------------------------------------------------------===//
 // separate
 //===----------------------------------------------------------------------===//

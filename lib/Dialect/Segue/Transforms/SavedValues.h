@@ -39,10 +39,6 @@ struct Recomputation {
 };
 Recomputation recomputationOf(const ValueSet &values, llvm::function_ref<bool(mlir::Value)> isAvailable);
 
-/// True for ops that only look at their operand in another way, or make a value
-/// from nothing: autodiff never saves their results.
-bool isAlwaysRemade(mlir::Operation *op);
-
 /// What `separate` did.
 struct Separation {
   /// The saved values, in the order of forward's results.

@@ -74,9 +74,9 @@ class NodeBuilder:
         dtype = promoted_type(*xs)
         return [self.value(x, dtype=dtype) for x in xs]
 
-    def unary(self, name: str, x: Value) -> Value:
-        """Integers are taken to the float type that PyTorch would use."""
-        return self.writer.unary(name, self.writer.cast(x, self.dtype))
+    def unary(self, name: str, x: Value, attributes: str = "") -> Value:
+        """Operands are taken to the element type of the result: integers to a float, where PyTorch does that."""
+        return self.writer.unary(name, self.writer.cast(x, self.dtype), attributes)
 
 
 def promoted_type(*xs) -> torch.dtype:

@@ -23,10 +23,17 @@
 #include "mlir/Interfaces/ControlFlowInterfaces.h"
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "segue/Dialect/Segue/IR/OpAnswers.h"
 
 #include <optional>
 
 namespace segue {
+
+// Of lib/Conversion/SegueToLoops, which answers KernelOpInterface.
+class IndexSpace;
+class KernelBuilder;
+struct IndexExpr;
+struct KernelRead;
 
 /// Where tensors, temporaries and constants start unless they say otherwise,
 /// bytes.

@@ -1,9 +1,10 @@
 //===- SegueInterfaces.td - what ops of the dialect can do -*- tablegen -*-===//
 //
-// The three interfaces are attached as external models, each from one library,
-// so that the dialect itself stays small: derivatives from
-// lib/Dialect/Segue/Derivatives, expansions and scalar bodies from
-// lib/Dialect/Segue/Lowerings. "How to add an op" in docs/ lists the places.
+// The interfaces are attached as external models, each from one library, so that
+// the dialect itself stays small: derivatives from lib/Dialect/Segue/Derivatives;
+// costs, expansions and scalar bodies from lib/Dialect/Segue/Lowerings; how an op
+// takes part in kernels from lib/Conversion/SegueToLoops. docs/guides/adding.md
+// lists the places, and OpAnswersTest fails where an op gives no answer.
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -75,6 +76,71 @@ def Segue_ScalarOpInterface : OpInterface<"ScalarOpInterface"> {
     }],
     "::mlir::Value", "buildScalar",
     (ins "::mlir::OpBuilder &":$builder, "::mlir::ValueRange":$operands)>
+  ];
+}
+
+def Segue_CostOpInterface : OpInterface<"CostOpInterface"> {
+  let cppNamespace = "::segue";
+  let description = [{
+    Tells what an op costs, for choices between keeping a value and computing it
+    again. Every op has it; passes ask through the functions of OpAnswers.h.
+  }];
+  let methods = [
+    InterfaceMethod<[{
+      About the instructions for one element of the result inside of a kernel,
+      those of the operands not included; a transcendental function counts as
+      what its polynomial takes.
+    }],
+    "int64_t", "getElementCost">,
+    InterfaceMethod<[{
+      Flops of the whole op. What only moves or looks at elements is free, and so
+      is a draw of random numbers, which is there to be repeated.
+    }],
+    "int64_t", "getFlops">,
+    InterfaceMethod<"Tells when the results are computed again instead of kept.",
+    "::segue::Remake", "getRemake">
+  ];
+}
+
+def Segue_KernelOpInterface : OpInterface<"KernelOpInterface"> {
+  let cppNamespace = "::segue";
+  let description = [{
+    Tells how an op that is no ScalarOpInterface takes part in kernels. The pass
+    that forms kernels asks for the role, the shape of the loops and how operands
+    are read; whoever builds the loops asks for one element, or for the loops.
+  }];
+  let methods = [
+    InterfaceMethod<"Tells what the op is to a kernel.", "::segue::KernelRole", "getKernelRole">,
+    InterfaceMethod<"True for a root of a kernel: a reduction, or an op that writes its loops itself.",
+    "bool", "hasKernelLoops", (ins), "", "return false;">,
+    InterfaceMethod<[{
+      The loops that the op needs: Map over its elements unless `hasKernelLoops`.
+      Fails, with an error on the op, where no loops can do it.
+    }],
+    "::llvm::FailureOr<::segue::KernelShape>", "getKernelShape", (ins), "",
+    [{
+      auto type = ::mlir::cast<::mlir::RankedTensorType>($_op->getResult(0).getType());
+      return ::segue::KernelShape{::segue::KernelShape::Kind::Map, 1, type.getNumElements()};
+    }]>,
+    InterfaceMethod<"Tells where operand number `operand` is read.", "::segue::OperandAccess", "getOperandAccess",
+    (ins "unsigned":$operand), "", "return ::segue::OperandAccess::Element;">,
+    InterfaceMethod<[{
+      Appends, for each operand, where the element at the flat `index` of the
+      result reads it. False where a loop must be split first, as
+      `space.wantedSplit` says. Not asked of an op with loops.
+    }],
+    "bool", "getKernelReads",
+    (ins "::segue::IndexSpace &":$space, "const ::segue::IndexExpr &":$index,
+         "::llvm::SmallVectorImpl<::segue::KernelRead> &":$reads)>,
+    InterfaceMethod<[{
+      Builds the element at the flat `index` of the result in scope number `scope`
+      of `kernel`. Null where that is not possible, with an error on the op unless
+      the index could not be taken apart.
+    }],
+    "::mlir::Value", "buildElement",
+    (ins "::segue::KernelBuilder &":$kernel, "const ::segue::IndexExpr &":$index, "size_t":$scope)>,
+    InterfaceMethod<"Writes the loops of an op whose shape is its own, with the stores of its result.",
+    "void", "buildOwnLoops", (ins "::segue::KernelBuilder &":$kernel), "", [{ llvm_unreachable("has no loops of its own"); }]>
   ];
 }
 
