@@ -62,7 +62,7 @@ ROWS = torch.tensor([
     [1e4, 1.0001e4, 1e4, 0.9999e4], [3e18, -2e18, 1e18, 0.0], [88.0, 89.0, 90.0, 91.0], [-88.0, -89.0, -200.0, -104.0]])
 ROWWISE = {
     "softmax": lambda x: torch.softmax(x, -1), "log_softmax": lambda x: torch.log_softmax(x, -1),
-    "logsumexp": lambda x: x.logsumexp(-1), "sum": lambda x: x.sum(-1), "mean": lambda x: x.mean(-1),
+    "cumsum": lambda x: x.cumsum(-1), "logsumexp": lambda x: x.logsumexp(-1), "sum": lambda x: x.sum(-1), "mean": lambda x: x.mean(-1),
     "amax": lambda x: x.amax(-1), "amin": lambda x: x.amin(-1), "max": lambda x: x.max(-1).values, "var": lambda x: x.var(-1),
     "std": lambda x: x.std(-1), "norm1": lambda x: x.norm(1, -1), "norm2": lambda x: x.norm(2, -1), "norm_inf": lambda x: torch.linalg.vector_norm(x, INF, -1),
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]), "layer_norm_eps": lambda x: F.layer_norm(x, x.shape[-1:], eps=1e-12),

@@ -267,8 +267,13 @@ for _shape in [(4, 8), (1, 1), (3, 5, 7), (33, 65)]:
     if _n > 1:
         case(f"layer_norm-{text(_shape)}", lambda x, g, b, n=_n: F.layer_norm(x, (n,), g, b), normal(*_shape), normal(_n), normal(_n))
     case(f"rms_norm-{text(_shape)}", lambda x, g, n=_n: F.rms_norm(x, (n,), g, 1e-2), normal(*_shape), normal(_n))
+    case(f"cumsum-{text(_shape)}", lambda x: torch.cumsum(x, 0) + x.cumsum(-1) * 2, normal(*_shape))
     case(f"softmax-{text(_shape)}", lambda x: torch.softmax(x, 0) + torch.softmax(x, -1), normal(*_shape))
     case(f"log_softmax-{text(_shape)}", lambda x: torch.log_softmax(x, 0) + F.log_softmax(x, -1), normal(*_shape))
+case("cumsum_middle", lambda x: (x * 2).cumsum(1).tanh(), normal(3, 40, 5))
+case("cumsum_scalar", lambda x: torch.cumsum(x, 0), normal())
+case("cumsum_counts", lambda x: torch.cumsum(x, -1), integers(0, 9, 5, 7, dtype=torch.int32))
+case("cumsum_in_bf16", lambda x: torch.cumsum(x, 0, dtype=torch.bfloat16), normal(9, 4), tolerance=2e-2)
 case("layer_norm_plain", lambda x: F.layer_norm(x, (7,)), normal(3, 7))
 case("layer_norm_two_dims", lambda x, g, b: F.layer_norm(x, (5, 7), g, b), normal(3, 5, 7), normal(5, 7), normal(5, 7))
 case("rms_norm_plain", lambda x: F.rms_norm(x, (7,)), normal(3, 7))

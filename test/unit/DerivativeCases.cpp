@@ -286,6 +286,11 @@ static void addNormalizations(std::vector<DerivativeCase> &cases) {
                    {{"x", x}, {"g", g, -1, 1, true}},
                    "  %y, %m, %r = segue.layer_norm %x gamma %g : " + g + " eps 1.0e-2 : " + x + " -> tensor<3xf32>",
                    {{"y", x}}});
+  for (std::string direction : {"dim 0", "dim 1 reverse", "dim 2"})
+    cases.push_back({"cumsum_" + direction.substr(0, 3) + direction.substr(4, 1),
+                     {{"x", tensor("3x4x5")}},
+                     "  %y = segue.cumsum %x " + direction + " : tensor<3x4x5xf32>",
+                     {{"y", tensor("3x4x5")}}});
   for (std::string op : {"softmax", "log_softmax"}) {
     for (std::string dim : {"0", "1", "2"})
       cases.push_back({op + "_dim_" + dim,

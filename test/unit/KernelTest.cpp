@@ -414,6 +414,25 @@ TEST(Kernel, ColumnSumsInsideOfRowKernels) {
 // Indexing
 //===----------------------------------------------------------------------===//
 
+TEST(Kernel, CumulativeSums) {
+  for (std::string along : {"dim 0", "dim 1", "dim 2", "dim 0 reverse", "dim 1 reverse", "dim 2 reverse"})
+    for (std::string type : {"tensor<3x5x7xf32>", "tensor<1x300x2xf32>", "tensor<4x1x65xbf16>", "tensor<2x9x3xi32>"})
+      expectParity(fill("func.func @f(%x: $1) -> $1 {\n %y = segue.cumsum %x $0 : $1\n return %y : $1\n}", along, type),
+                   type.find("bf16") == std::string::npos ? Tolerance{} : Tolerance{1e-2, 1e-2});
+  // What is read is computed where it is read, through views and at other indices; the sums are read by a kernel of theirs.
+  Kernels fused(R"(func.func @f(%x: tensor<6x40xf32>, %z: tensor<6xf32>) -> tensor<40x6xf32> {
+    %t = segue.transpose %x [1, 0] : tensor<6x40xf32> -> tensor<40x6xf32>
+    %b = segue.broadcast %z dims [1] : tensor<6xf32> -> tensor<40x6xf32>
+    %p = segue.mul %t, %b : tensor<40x6xf32>
+    %s = segue.cumsum %p dim 0 : tensor<40x6xf32>
+    %y = segue.tanh %s : tensor<40x6xf32>
+    return %y : tensor<40x6xf32>
+  })");
+  ASSERT_TRUE(fused.ok());
+  EXPECT_EQ(fused.launches(), 2u);
+  expectParity(fused, randomArguments(fused));
+}
+
 TEST(Kernel, GatherAndScatter) {
   Kernels gather(R"(func.func @f(%t: tensor<5x12xf32>, %i: tensor<3x7xi64>, %p: tensor<7x12xf32>) -> tensor<3x7x12xf32> {
     %e = segue.gather %t[%i] : tensor<5x12xf32>, tensor<3x7xi64> -> tensor<3x7x12xf32>

@@ -96,6 +96,54 @@ private:
     });
   }
 };
+
+/// Every task sums along some rows, in order.
+struct CumsumModel : OwnLoopsModel<CumsumModel, CumsumOp> {
+  FailureOr<KernelShape> getKernelShape(Operation *op) const {
+    auto cumsum = cast<CumsumOp>(op);
+    ArrayRef<int64_t> shape = cumsum.getType().getShape();
+    int64_t inner = 1, extent = shape[cumsum.getDim()];
+    for (int64_t trailing : shape.drop_front(cumsum.getDim() + 1))
+      inner *= trailing;
+    return KernelShape{KernelShape::Kind::OwnByRows, cumsum.getType().getNumElements() / extent, extent, 0, inner};
+  }
+  void buildOwnLoops(Operation *op, KernelBuilder &kernel) const {
+    auto cumsum = cast<CumsumOp>(op);
+    Location loc = kernel.getLoc();
+    auto [begin, end] = kernel.getRange();
+    int64_t extent = kernel.getPlan().shape.cols;
+    Value zero = kernel.constantIndex(0), count = kernel.constantIndex(extent), last = kernel.constantIndex(extent - 1);
+    Type type = computeType(elementOf(cumsum.getInput()));
+    bool isFloat = isa<FloatType>(type);
+    kernel.loop(begin, end, 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
+      kernel.defineRow(row);
+      OpBuilder &outside = kernel.top().builder;
+      Type wide = isFloat ? Type(outside.getF64Type()) : type;
+      Value nothing = arith::ConstantOp::create(outside, loc, cast<TypedAttr>(outside.getZeroAttr(wide)));
+      kernel.loop(zero, count, 1, nothing, [&](Value step, ValueRange carried) -> SmallVector<Value> {
+        OpBuilder &b = kernel.top().builder;
+        kernel.defineColumn(cumsum.getReverse() ? arith::SubIOp::create(b, loc, last, step).getResult() : step);
+        Value value = kernel.element(cumsum.getInput(), kernel.getPlan().element);
+        if (!value)
+          return {carried[0]};
+        Value sum;
+        if (isFloat)
+          sum = arith::AddFOp::create(b, loc, carried[0], arith::ExtFOp::create(b, loc, wide, value).getResult());
+        else
+          sum = arith::AddIOp::create(b, loc, carried[0], value);
+        Value stored = isFloat ? arith::TruncFOp::create(b, loc, type, sum).getResult() : sum;
+        Value at = kernel.materialize(kernel.getPlan().element, kernel.innermost());
+        for (unsigned argument : kernel.resultArgumentsOf(cumsum.getResult()))
+          kernel.store(stored, argument, at, b);
+        return {sum};
+      });
+      return {};
+    });
+  }
+};
 } // namespace
 
-void segue::attachOwnLoops(MLIRContext *context) { ScatterModel::attach(context); }
+void segue::attachOwnLoops(MLIRContext *context) {
+  CumsumModel::attach(context);
+  ScatterModel::attach(context);
+}

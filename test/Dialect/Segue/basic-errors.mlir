@@ -549,6 +549,14 @@ func.func @rms_norm_c2(%x: tensor<4x8xf32>) {
 
 // -----
 
+func.func @cumsum_c1(%x: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.cumsum' op `dim` is 2, but `input` of shape [4, 8] has 2 dimensions}}
+  %0 = segue.cumsum %x dim 2 : tensor<4x8xf32>
+  return
+}
+
+// -----
+
 func.func @softmax_c1(%x: tensor<4x8xf32>) {
   // expected-error @below {{'segue.softmax' op `dim` is 2, but `input` of shape [4, 8] has 2 dimensions}}
   %0 = segue.softmax %x dim 2 : tensor<4x8xf32>

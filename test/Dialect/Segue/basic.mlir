@@ -143,6 +143,12 @@ func.func @attention(%q: tensor<2x4x16x8xf32>, %k: tensor<2x4x16x8xf32>, %v: ten
   return
 }
 
+func.func @cumulative(%x: tensor<4x8xf32>, %n: tensor<4x8xi64>) {
+  %0 = segue.cumsum %x dim 1 reverse : tensor<4x8xf32>
+  %1 = segue.cumsum %n dim 0 : tensor<4x8xi64>
+  return
+}
+
 // CHECK-LABEL: func.func @norms
 func.func @norms(%x: tensor<4x8xf32>, %g: tensor<8xf32>, %b: tensor<8xf32>, %t: tensor<4xi64>) {
   %0, %m0, %r0 = segue.layer_norm %x gamma %g : tensor<8xf32> beta %b : tensor<8xf32> eps 1.0e-5 : tensor<4x8xf32> -> tensor<4xf32>

@@ -170,7 +170,13 @@ static Gradients attentionGradients(AttentionOp op, GradientBuilder &b, ValueRan
   return answer;
 }
 
+/// Element i goes into all sums from i on: the gradients of these are summed.
+static Gradients cumsumGradients(CumsumOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
+  return SmallVector<Value>{b.create<CumsumOp>(gradients[0], op.getDim(), !op.getReverse())};
+}
+
 void segue::attachContractionDerivatives(MLIRContext *context) {
+  attachDerivative<CumsumOp, cumsumGradients>(context);
   attachDerivative<DotGeneralOp, dotGeneralGradients>(context);
   attachDerivative<AttentionOp, attentionGradients>(context);
 }

@@ -27,6 +27,8 @@ LogicalResult ReduceOp::verify() {
   return success();
 }
 
+LogicalResult CumsumOp::verify() { return checks::dimension(*this, getDim(), {"input", getInput()}); } // C1
+
 /// (C1) `batch` and `contract` together name distinct dimensions of `value`.
 static LogicalResult distinct(Operation *op, checks::Named value, ArrayRef<int64_t> batch, ArrayRef<int64_t> contract) {
   std::string prefix = value.name.str();

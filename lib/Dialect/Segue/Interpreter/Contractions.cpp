@@ -57,6 +57,30 @@ static LogicalResult evaluateReduce(ReduceOp op, const Frame &in, Results out) {
   return success();
 }
 
+static LogicalResult evaluateCumsum(CumsumOp op, const Frame &in, Results out) {
+  const HostTensor &input = in[op.getInput()];
+  ArrayRef<int64_t> shape = input.type.getShape();
+  int64_t dim = op.getDim(), step = op.getReverse() ? 1 : -1;
+  // Row-major order meets each element after the one before it; the last is met first backwards.
+  SmallVector<SmallVector<int64_t>> indices;
+  forEachIndex(shape, [&](ArrayRef<int64_t> index, int64_t) { indices.emplace_back(index); });
+  if (op.getReverse())
+    std::reverse(indices.begin(), indices.end());
+  for (SmallVector<int64_t> &index : indices) {
+    int64_t to = positionOf(shape, index);
+    copyElement(out[0], to, input, to);
+    index[dim] += step;
+    if (index[dim] < 0 || index[dim] == shape[dim])
+      continue;
+    int64_t before = positionOf(shape, index);
+    if (input.isFloat())
+      out[0].floats[to] += out[0].floats[before];
+    else
+      out[0].ints[to] = static_cast<int64_t>(static_cast<uint64_t>(out[0].ints[to]) + out[0].ints[before]);
+  }
+  return success();
+}
+
 static LogicalResult evaluateDotGeneral(DotGeneralOp op, const Frame &in, Results out) {
   const HostTensor &lhs = in[op.getLhs()], &rhs = in[op.getRhs()];
   SmallVector<int64_t> lhsFree = op.getLhsFree(), rhsFree = op.getRhsFree(), contracted;
@@ -188,6 +212,7 @@ static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, 
 
 void interpreter::addContractions(EvaluatorTable &table) {
   table.add(evaluateReduce);
+  table.add(evaluateCumsum);
   table.add(evaluateDotGeneral);
   table.add(evaluateAttention);
   table.add(evaluateAttentionGrad);

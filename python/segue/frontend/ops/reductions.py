@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from .table import Unsupported, all_dims, lowers
+from .table import Unsupported, all_dims, lowers, normalised
 
 
 def _count(shape, dims) -> int:
@@ -22,6 +22,11 @@ def _count(shape, dims) -> int:
 @lowers("aten.sum.default", "aten.sum.dim_IntList")
 def sum_(b, x, dim=None, keepdim=False, *, dtype=None):
     return b.reduce("sum", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
+
+
+@lowers("aten.cumsum.default")
+def cumsum(b, x, dim, *, dtype=None):
+    return b.unary("cumsum", x, f"dim {normalised(dim, x.rank)}") if x.rank else b.cast(x, b.dtype)
 
 
 @lowers("aten.mean.default", "aten.mean.dim")

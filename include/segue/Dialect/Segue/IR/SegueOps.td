@@ -361,6 +361,21 @@ def Segue_ReduceOp : Segue_Op<"reduce", [Pure]> {
   let hasCanonicalizer = 1;
 }
 
+def Segue_CumsumOp : Segue_Op<"cumsum", [Pure, SameOperandsAndResultType]> {
+  let summary = "sums all elements up to each along a dimension";
+  let description = [{
+    `result[..., i, ...] = sum over k <= i of x[..., k, ...]` or, with `reverse`,
+    over k >= i, in the order of the dimension. Floats accumulate in f64 and are
+    rounded once. (C1) `dim` is a dimension.
+
+    Example: `%y = segue.cumsum %x dim 1 reverse : tensor<4x8xf32>`
+  }];
+  let arguments = (ins Segue_NumberTensor:$input, I64Attr:$dim, UnitAttr:$reverse);
+  let results = (outs Segue_NumberTensor:$result);
+  let assemblyFormat = "$input `dim` $dim (`reverse` $reverse^)? attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
 def Segue_DotGeneralOp : Segue_Op<"dot_general", [Pure]> {
   let summary = "multiplies and sums over shared dimensions: any batched matmul";
   let description = [{
