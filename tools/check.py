@@ -12,7 +12,8 @@ Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_
 are run by hand and count for nothing. What a benchmark missed (the property
-"missed" of a case) is shown and fails nothing: machines differ.
+"missed" of a case) is shown and fails nothing: machines differ. Last come the
+slowest steps, of the tests and of the build that lies there.
 Exit status 0 only if every suite ran and nothing failed.
 """
 
@@ -27,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+SLOWEST = 10  # steps to be shown
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -41,6 +43,7 @@ class Suite:
     skipped: int = 0
     failures: list = field(default_factory=list)
     missed: list = field(default_factory=list)
+    steps: list = field(default_factory=list)  # seconds and name of each case
     seconds: float = 0.0
 
 
@@ -105,6 +108,7 @@ def read_report(suite: Suite) -> None:
         if case.get("status") == "disabled":  # by its name, to be run by hand
             continue
         name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
+        suite.steps.append((float(case.get("time") or 0), f"{suite.name}: {name}"))
         suite.missed += [f"{name}: {p.get('value')}" for p in case.findall("properties/property") if p.get("name") == "missed"]
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
             suite.failures.append(name)
@@ -138,6 +142,16 @@ def run(suite: Suite) -> None:
     read_report(suite)
     if code and not suite.failures:
         suite.failures.append(f"(the runner exited with {code})")
+
+
+def build_steps(build: Path) -> list:
+    """Seconds and output of each step of the builds in and below `build`, as ninja logged them last."""
+    steps = {}
+    for log in build.rglob(".ninja_log"):
+        for line in log.read_text().splitlines()[1:]:
+            begin, end, _, output, _ = line.split("\t")
+            steps[log.parent / output] = (int(end) - int(begin)) / 1000
+    return [(seconds, f"build: {os.path.relpath(output, build)}") for output, seconds in steps.items()]
 
 
 def main() -> int:
@@ -177,6 +191,9 @@ def main() -> int:
         sum(len(s.failures) for s in chosen),
         sum(s.skipped for s in chosen),
     )
+    print("slowest steps, in seconds")
+    for seconds, name in sorted(sum((suite.steps for suite in chosen), build_steps(build)), reverse=True)[:SLOWEST]:
+        print(f"{seconds:7.0f}  {name}")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

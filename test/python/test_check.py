@@ -142,3 +142,11 @@ def test_filters_that_the_documents_name():
     assert len(found) > 2
     for program, cases in found:
         assert sanitized.matching_nothing(BUILD / "bin" / program, cases) == [], program
+
+
+def test_the_slowest_steps_are_known(tmp_path):
+    suite = reported(tmp_path, '<testcase classname="a" name="b" time="2.5"/><testcase classname="a" name="c"/>')
+    assert suite.steps == [(2.5, "unit: a::b"), (0.0, "unit: a::c")]
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / ".ninja_log").write_text("# ninja log v6\n10\t3510\t0\tlib/a.o\t1f\n0\t500\t0\tlib/b.o\t2f\n")
+    assert sorted(check.build_steps(tmp_path)) == [(0.5, "build: inner/lib/b.o"), (3.5, "build: inner/lib/a.o")]
