@@ -56,6 +56,29 @@ def test_looking_for_nan():
     assert {row[0] for row in re.findall(r"(f32|bf16|f16) +\d+ KiB +([\d.]+) us +[\d.]+ GB/s", text)} == {"f32", "bf16", "f16"}
 
 
+def test_the_cuda_probe():
+    """Without a driver or a device it says so; with one, a part of it runs."""
+    probe = BUILD / "bin" / "segue-cuda-probe"
+    done = subprocess.run([probe, "queues"], capture_output=True, text=True, timeout=60)
+    if done.returncode == 2:
+        assert done.stdout == "" and re.fullmatch(r"cuda-probe: (no CUDA driver: \S+ is not there|cuInit: CUDA_ERROR_\w+ \(\d+\))\n", done.stderr)
+    else:
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 0 and {row["part"] for row in rows} == {"context", "queues"}, done.stderr
+    refused = subprocess.run([probe, "quues"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1 and 'there is no part "quues"' in refused.stderr
+
+
+@pytest.mark.parametrize("only", ["softmax_bf16_1024_v8_t128_registers", "colsum_f32_512_v4", "flash_64_128_s2"])
+def test_cuda_kernels_lower(tmp_path, only):
+    """The schedules that were measured on a GPU are valid MLIR down to NVVM; a toolkit makes PTX of it."""
+    text = output(sys.executable, ROOT / "bench" / "cuda" / "kernels" / "build.py", "--small", "--only", only, "--out", tmp_path)
+    [name] = text.split()
+    lowered = (tmp_path / f"{name}.nvvm.mlir").read_text()
+    assert "nvvm.kernel" in lowered and "nvvm.barrier" in lowered and "memref." not in lowered
+    assert ("nvvm.mma.sync" in lowered) == only.startswith("flash")
+
+
 def test_submit():
     text = output(sys.executable, ROOT / "bench" / "submit" / "run.py", "--build", BUILD, "--peers", "")
     assert len(re.findall(r"^\| segue \| .* \| [\d.]+ \|$", text, re.M)) == 4
