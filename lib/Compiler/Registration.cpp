@@ -10,6 +10,7 @@
 #include "mlir/InitAllExtensions.h"
 #include "segue/Compiler/Pipelines.h"
 #include "segue/Conversion/SegueToLoops/SegueToLoops.h"
+#include "segue/Conversion/SegueToProg/Commands.h"
 #include "segue/Conversion/SegueToProg/SegueToProg.h"
 #include "segue/Dialect/Check/IR/CheckDialect.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
@@ -24,6 +25,7 @@ void segue::registerAllSegue(mlir::DialectRegistry &registry) {
   mlir::registerAllDialects(registry);
   mlir::registerAllExtensions(registry);
   registry.insert<check::CheckDialect, prog::ProgDialect, SegueDialect>();
+  registerCommands(registry);
   registerDerivatives(registry);
   registerKernelModels(registry);
   registerLowerings(registry);

@@ -32,7 +32,9 @@ struct ConstantModel : KernelModel<ConstantModel, ConstantOp> {
     auto elements = dyn_cast<DenseElementsAttr>(cast<ConstantOp>(op).getValue());
     return elements && elements.isSplat() ? KernelRole::Source : KernelRole::Outside;
   }
-  bool getKernelReads(Operation *, IndexSpace &, const IndexExpr &, SmallVectorImpl<KernelRead> &) const { return true; }
+  bool getKernelReads(Operation *, IndexSpace &, const IndexExpr &, SmallVectorImpl<KernelRead> &) const {
+    return true;
+  }
   Value buildElement(Operation *op, KernelBuilder &kernel, const IndexExpr &, size_t) const {
     auto elements = dyn_cast<DenseElementsAttr>(cast<ConstantOp>(op).getValue());
     if (!elements || !elements.isSplat()) {

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "AccessCosts.h"
+#include "segue/Conversion/SegueToProg/Commands.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
-#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 using namespace segue;
@@ -36,48 +36,22 @@ void segue::forEachOrder(ArrayRef<int64_t> shape, function_ref<void(ArrayRef<int
 // Readers
 //===----------------------------------------------------------------------===//
 
-static bool needsCopy(OpOperand &use, const Window &window) {
-  return llvm::TypeSwitch<Operation *, bool>(use.getOwner())
-      .Case([&](segue::LaunchOp) { return !window.isDense(); })
-      .Case([&](segue::AttentionOp op) { return use.get() != op.getMask() && !window.hasUnitLastStride(); })
-      .Case([&](segue::AttentionGradOp op) {
-        if (use.get() == op.getLse())
-          return !window.isDense();
-        return use.get() != op.getMask() && !window.hasUnitLastStride();
-      })
-      // What is returned, joined or padded is written anew wherever it lies.
-      .Default(false);
-}
-
-static uint64_t readByProduct(DotGeneralOp dot, unsigned operand, const Window &window) {
-  if (operand > 1) // the bias
-    return 0;
-  bool isLhs = operand == 0;
-  std::optional<Collapsed> batch = window.collapse(isLhs ? dot.getLhsBatch() : dot.getRhsBatch());
-  SmallVector<int64_t> freeDims = isLhs ? dot.getLhsFree() : dot.getRhsFree();
-  std::optional<Collapsed> free = window.collapse(freeDims);
-  std::optional<Collapsed> contract = window.collapse(isLhs ? dot.getLhsContract() : dot.getRhsContract());
-  if (!batch || !free || !contract)
-    return conversionOf(window);
-  const Collapsed &column = isLhs ? *contract : *free, &row = isLhs ? *free : *contract;
-  if (column.extent == 1 || column.stride == 1)
-    return 0;
-  if (row.extent == 1 || row.stride == 1)
-    return window.bytes() / layout_costs::kTurnedProductShare;
-  return layout_costs::kScatteredProductPasses * window.bytes();
-}
-
 uint64_t AccessCosts::read(Value value, const Window &window) {
   uint64_t cost = 0;
   bool isCopied = false; // once, whoever reads the copy
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
-    if (isView(user))
+    if (isView(user)) {
       cost += readView(user, window);
-    else if (auto dot = dyn_cast<DotGeneralOp>(user))
-      cost += readByProduct(dot, use.getOperandNumber(), window);
-    else
-      isCopied |= needsCopy(use, window);
+      continue;
+    }
+    // What is returned, joined or padded is written anew wherever it lies.
+    auto command = dyn_cast<CommandOpInterface>(user);
+    if (!command)
+      continue;
+    std::optional<uint64_t> moved = command.getReadCost(use.getOperandNumber(), window);
+    cost += moved.value_or(0);
+    isCopied |= !moved;
   }
   return cost + (isCopied ? conversionOf(window) : 0);
 }
@@ -113,25 +87,9 @@ bool AccessCosts::isWorthCopying(Operation *op, const Window &operand) {
 // Writers
 //===----------------------------------------------------------------------===//
 
-/// A product into `place`, whose dimensions are those of its batch, rows and columns.
-static std::optional<uint64_t> writeByProduct(DotGeneralOp dot, const Window &place) {
-  auto all = llvm::to_vector(llvm::seq<int64_t>(0, place.shape.size()));
-  size_t batch = dot.getLhsBatch().size(), rows = dot.getLhsFree().size();
-  ArrayRef<int64_t> dims(all);
-  std::optional<Collapsed> b = place.collapse(dims.take_front(batch)), m = place.collapse(dims.slice(batch, rows)),
-                           n = place.collapse(dims.drop_front(batch + rows));
-  if (!b || !m || !n)
-    return std::nullopt;
-  if (n->extent == 1 || n->stride == 1)
-    return 0;
-  if (dot.getBias() || (m->extent != 1 && m->stride != 1))
-    return std::nullopt;
-  return place.bytes() / layout_costs::kTurnedProductShare;
-}
-
 std::optional<uint64_t> AccessCosts::writeDirect(Value value, const Window &place) {
   Operation *producer = value.getDefiningOp();
-  while (producer && isa<TransposeOp, ReshapeOp>(producer)) {
+  if (isView(producer)) {
     Value operand = producer->getOperand(0);
     std::optional<Window> inverse = invertShapeOp(producer, place);
     if (!inverse || (!operand.hasOneUse() && !inverse->isDense()))
@@ -140,17 +98,11 @@ std::optional<uint64_t> AccessCosts::writeDirect(Value value, const Window &plac
   }
   if (!producer)
     return std::nullopt;
-  auto where = [](bool fits) { return fits ? std::optional<uint64_t>(0) : std::nullopt; };
-  return llvm::TypeSwitch<Operation *, std::optional<uint64_t>>(producer)
-      .Case([&](DotGeneralOp dot) { return writeByProduct(dot, place); })
-      .Case<ConcatOp, PadOp>([](auto) { return 0; })
-      .Case([&](segue::AttentionOp op) {
-        return where(value == op.getLse() ? place.isDense() : place.hasUnitLastStride());
-      })
-      .Case([&](segue::AttentionGradOp) { return where(place.hasUnitLastStride()); })
-      .Case([&](segue::LaunchOp) { return where(place.isDense()); })
-      // Slices, broadcasts and constants are copied to where they must be.
-      .Default([](Operation *) { return std::nullopt; });
+  if (auto command = dyn_cast<CommandOpInterface>(producer))
+    return command.getWriteCost(cast<OpResult>(value).getResultNumber(), place);
+  // Parts are written wherever they lie; slices, broadcasts and constants are copied to
+  // where they must be.
+  return isInParts(producer) ? std::optional<uint64_t>(0) : std::nullopt;
 }
 
 uint64_t AccessCosts::write(Value value, const Window &place) {
@@ -172,7 +124,7 @@ uint64_t AccessCosts::writeTiles(Value value) {
 /// write it there at once.
 static bool isWrittenElsewhere(Value value) {
   return llvm::any_of(value.getUsers(), [](Operation *user) {
-    return isa<ConcatOp, PadOp>(user) || user->hasTrait<OpTrait::IsTerminator>() ||
+    return isInParts(user) || user->hasTrait<OpTrait::IsTerminator>() ||
            (isView(user) && isWrittenElsewhere(user->getResult(0)));
   });
 }

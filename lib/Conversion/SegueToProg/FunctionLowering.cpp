@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // The signature, the windows of values, and the emission of commands. What
-// each op becomes is in LowerOps.cpp, where values are written in
-// Placement.cpp.
+// each op becomes is in Commands.cpp, Products.cpp and LowerOps.cpp, where values
+// are written in Placement.cpp.
 //
 //===----------------------------------------------------------------------===//
 
@@ -177,7 +177,6 @@ Window FunctionLowering::constantWindow(segue::ConstantOp op) {
                        type.getElementType());
 }
 
-/// Where `value` can be read.
 Window FunctionLowering::windowOf(Value value) {
   if (auto known = windows.find(value); known != windows.end())
     return known->second;
@@ -199,8 +198,6 @@ Window FunctionLowering::windowOf(Value value) {
   return windows[value] = window;
 }
 
-/// `value` as a window over the elements, as if they lay dense, of an input that
-/// is a matrix of codes; nothing if it is something else, or has been unpacked.
 std::optional<Window> FunctionLowering::windowOfCodes(Value value) {
   SmallVector<Operation *> views;
   while (Operation *producer = value.getDefiningOp()) {
@@ -224,7 +221,6 @@ std::optional<Window> FunctionLowering::windowOfCodes(Value value) {
   return seen;
 }
 
-/// Where the command that makes `value` writes it.
 Window FunctionLowering::targetOf(Value value) {
   if (auto known = windows.find(value); known != windows.end())
     return known->second;
@@ -261,7 +257,6 @@ void FunctionLowering::pack(const Window &source, unsigned output) {
   counts.copiedBytes += *prog::viewBytes(cast<MemRefType>(buffer.getType()));
 }
 
-/// Where `value` can be read as a dense row-major tensor.
 Window FunctionLowering::denseWindowOf(Value value) {
   Window window = windowOf(value);
   if (window.isDense())
@@ -280,7 +275,6 @@ Window FunctionLowering::denseWindowOf(Value value) {
   return denseCopies[value] = dense;
 }
 
-/// Where `value` can be read with its last dimension contiguous.
 Window FunctionLowering::rowWindowOf(Value value) {
   Window window = windowOf(value);
   return window.hasUnitLastStride() ? window : denseWindowOf(value);

@@ -51,6 +51,36 @@ public:
   /// Inputs with role saved, in the order of first use.
   llvm::ArrayRef<unsigned> restoreOrder() const { return restored; }
 
+  // For commands (Commands.cpp, Products.cpp): operands and results as windows, then
+  // `prepare` with all of them, then the command on views, then `emitted`.
+
+  /// Where `value` can be read.
+  Window windowOf(mlir::Value value);
+  /// Where `value` can be read as a dense row-major tensor.
+  Window denseWindowOf(mlir::Value value);
+  /// Where `value` can be read with its last dimension contiguous.
+  Window rowWindowOf(mlir::Value value);
+  /// `value` as a window over the elements, as if they lay dense, of an input that
+  /// is a matrix of codes; nothing if it is something else, or has been unpacked.
+  std::optional<Window> windowOfCodes(mlir::Value value);
+  /// Where the command that makes `value` writes it.
+  Window targetOf(mlir::Value value);
+  /// A new buffer of dense rows, and one with a copy of `source`.
+  Window temporary(llvm::ArrayRef<int64_t> shape, mlir::Type element);
+  Window copyToTemporary(const Window &source);
+  /// Must come before the views of a command, with all windows that it reads and writes.
+  void prepare(llvm::ArrayRef<Window> reads, llvm::ArrayRef<Window> writes);
+  mlir::Value view(const Window &window);
+  /// Notes `command` as the last that uses the buffers given to `prepare`.
+  void emitted(mlir::Operation *command);
+  void copy(const Window &source, const Window &target);
+  /// The declared type of input number `input` of the program.
+  mlir::RankedTensorType inputType(unsigned input) { return program.getInput(input).getType(); }
+  mlir::OpBuilder &getBuilder() { return builder; }
+  mlir::Location getLoc() const { return loc; }
+  /// A product that reads a weight of codes was made.
+  void countFused() { ++counts.fused; }
+
 private:
   // Signature.
   llvm::LogicalResult buildSignature(mlir::Operation *insertAfter);
@@ -68,12 +98,6 @@ private:
 
   // Commands.
   llvm::LogicalResult lower(mlir::Operation *op);
-  llvm::LogicalResult lowerLaunch(LaunchOp op);
-  llvm::LogicalResult lowerDot(DotGeneralOp op);
-  bool lowerDotOfCodes(DotGeneralOp op);
-  std::optional<Window> biasOf(DotGeneralOp op, bool turned);
-  llvm::LogicalResult lowerAttention(AttentionOp op);
-  llvm::LogicalResult lowerAttentionGrad(AttentionGradOp op);
   void lowerShapeOp(mlir::Operation *op);
   void lowerConcat(ConcatOp op);
   void lowerPad(PadOp op);
@@ -82,27 +106,14 @@ private:
   void markSaved();
 
   // Windows of values.
-  Window windowOf(mlir::Value value);
-  std::optional<Window> windowOfCodes(mlir::Value value);
-  Window targetOf(mlir::Value value);
-  Window denseWindowOf(mlir::Value value);
-  Window rowWindowOf(mlir::Value value);
-  Window matrixOf(mlir::Value value, llvm::ArrayRef<int64_t> batch, llvm::ArrayRef<int64_t> rows,
-                  llvm::ArrayRef<int64_t> columns);
-  Window temporary(llvm::ArrayRef<int64_t> shape, mlir::Type element);
   Window constantWindow(ConstantOp op);
   Window splatWindow(mlir::Attribute element, llvm::ArrayRef<int64_t> shape);
   mlir::Value constantBuffer(llvm::StringRef bytes);
-  Window copyToTemporary(const Window &source);
   Window unpack(mlir::BlockArgument arg);
   void pack(const Window &source, unsigned output);
   void copyReshaped(const Window &source, const Window &target);
 
   // Emission.
-  void prepare(llvm::ArrayRef<Window> reads, llvm::ArrayRef<Window> writes);
-  mlir::Value view(const Window &window);
-  void emitted(mlir::Operation *command);
-  void copy(const Window &source, const Window &target);
   void fill(mlir::Value buffer, mlir::Attribute element);
 
   mlir::func::FuncOp func;

@@ -18,6 +18,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FunctionLowering.h"
+#include "segue/Conversion/SegueToProg/Commands.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "llvm/Support/InterleavedRange.h"
 
@@ -58,20 +59,11 @@ bool FunctionLowering::mayOverwrite(OpResult value, unsigned input) {
     return true;
   if (last->second > position[producer])
     return false;
-  auto launch = dyn_cast<LaunchOp>(producer);
-  if (!launch)
-    return false;
-  ArrayRef<int64_t> pairs = launch.getInPlace();
-  for (auto [i, operand] : llvm::enumerate(launch.getInputs())) {
-    if (rootOf(operand) != arg)
-      continue;
-    bool listed = false;
-    for (size_t pair = 0; pair + 1 < pairs.size(); pair += 2)
-      listed |= pairs[pair] == static_cast<int64_t>(i) && pairs[pair + 1] == value.getResultNumber();
-    if (!listed)
-      return false;
-  }
-  return true;
+  auto command = dyn_cast<CommandOpInterface>(producer);
+  return command && llvm::all_of(producer->getOpOperands(), [&](OpOperand &operand) {
+           return rootOf(operand.get()) != arg ||
+                  command.mayWriteOver(operand.getOperandNumber(), value.getResultNumber());
+         });
 }
 
 void FunctionLowering::placeResults() {
@@ -93,7 +85,8 @@ void FunctionLowering::placeResults() {
     // Shape ops take any place, but what they are made of is written earlier:
     // too early for a place that lies over an input.
     auto result = cast<OpResult>(value);
-    bool isShape = isView(result.getOwner()) || isa<ConcatOp, PadOp, segue::ConstantOp>(result.getOwner());
+    bool isShape = isView(result.getOwner()) || isInParts(result.getOwner()) ||
+                   result.getOwner()->hasTrait<OpTrait::ConstantLike>();
     bool fits = isShape ? aliasOf[i] < 0 : AccessCosts::writeDirect(result, place).has_value();
     if (windows.contains(value) || !fits || (aliasOf[i] >= 0 && !mayOverwrite(result, aliasOf[i]))) {
       lateResults.push_back(i);
@@ -110,7 +103,7 @@ void FunctionLowering::placeResults() {
 void FunctionLowering::orderTemporaries() {
   AccessCosts byUse;
   for (Operation &op : func.getBody().front().without_terminator()) {
-    if (!isa<DotGeneralOp, AttentionOp, AttentionGradOp>(op))
+    if (!isa<CommandOpInterface>(op))
       continue;
     for (Value result : op.getResults()) {
       if (windows.contains(result))

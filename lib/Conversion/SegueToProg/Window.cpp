@@ -146,3 +146,8 @@ std::optional<Window> segue::invertShapeOp(Operation *op, const Window &result) 
     return result.reshape(cast<RankedTensorType>(op->getOperand(0).getType()).getShape());
   return std::nullopt;
 }
+
+bool segue::isInParts(Operation *op) {
+  auto kernel = dyn_cast_if_present<KernelOpInterface>(op);
+  return kernel && op->getNumOperands() && kernel.getOperandAccess(0) == OperandAccess::Part;
+}

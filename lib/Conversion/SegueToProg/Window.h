@@ -69,6 +69,9 @@ std::optional<Window> applyShapeOp(mlir::Operation *op, const Window &operand);
 /// result lies in `result`.
 std::optional<Window> invertShapeOp(mlir::Operation *op, const Window &result);
 
+/// True for `pad` and `concat`: each operand is a part of the result.
+bool isInParts(mlir::Operation *op);
+
 } // namespace segue
 
 #endif // SEGUE_LIB_CONVERSION_SEGUETOPROG_WINDOW_H

@@ -20,8 +20,8 @@ using namespace segue;
 
 // Costs of one element. A division and a root keep the divider busy; functions
 // without an instruction are polynomials; ten rounds of Philox give four numbers.
-constexpr int64_t kMoves = 0, kSimple = 1, kDivides = 4, kNormalizes = 8, kPolynomial = 16, kComposite = 24, kPower = 32,
-                  kDraws = 100;
+constexpr int64_t kMoves = 0, kSimple = 1, kDivides = 4, kNormalizes = 8, kPolynomial = 16, kComposite = 24,
+                  kPower = 32, kDraws = 100;
 /// The test of an index against its table comes before the element is read.
 constexpr int64_t kChecksIndex = 4;
 
@@ -94,8 +94,8 @@ void segue::attachCosts(MLIRContext *context) {
   // A slice keeps less than its operand has: it is worth a choice.
   attach<kMoves, SliceOp, ToLayoutOp>(context);
 
-  attach<kSimple, NegOp, AbsOp, SignOp, FloorOp, CeilOp, TruncOp, RoundOp, NotOp, AddOp, SubOp, MulOp, MaxOp, MinOp, AndOp,
-         OrOp, CompareOp, SelectOp, CastOp, ReluOp, PadOp, ConcatOp, ReduceOp>(context);
+  attach<kSimple, NegOp, AbsOp, SignOp, FloorOp, CeilOp, TruncOp, RoundOp, NotOp, AddOp, SubOp, MulOp, MaxOp, MinOp,
+         AndOp, OrOp, CompareOp, SelectOp, CastOp, ReluOp, PadOp, ConcatOp, ReduceOp>(context);
   attach<kDivides, DivOp, SqrtOp, RsqrtOp>(context);
   attach<kPolynomial, ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp>(context);
   attach<kPower, PowOp>(context);

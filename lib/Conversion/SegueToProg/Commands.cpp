@@ -1,0 +1,142 @@
+//===- Commands.cpp - launches and calls of attention ---------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/Conversion/SegueToProg/Commands.h"
+#include "FunctionLowering.h"
+#include "Products.h"
+#include "mlir/IR/DialectRegistry.h"
+
+using namespace mlir;
+using namespace segue;
+
+#include "segue/Conversion/SegueToProg/Commands.cpp.inc"
+
+static std::optional<uint64_t> freeIf(bool fits) { return fits ? std::optional<uint64_t>(0) : std::nullopt; }
+
+/// A mask as [batch, heads, rows, keys], repeated where it is 1.
+static Window broadcastMask(const Window &mask, ArrayRef<int64_t> shape) { return mask.broadcast({0, 1, 2, 3}, shape); }
+
+static SmallVector<int64_t> scoreShape(Value q, Value k) {
+  SmallVector<int64_t> shape(typeOf(q).getShape());
+  shape.back() = typeOf(k).getDimSize(2);
+  return shape;
+}
+
+namespace {
+struct LaunchCommand : CommandOpInterface::ExternalModel<LaunchCommand, segue::LaunchOp> {
+  LogicalResult lower(Operation *base, FunctionLowering &f) const {
+    auto op = cast<segue::LaunchOp>(base);
+    SmallVector<Window> inputs, outputs;
+    for (Value input : op.getInputs())
+      inputs.push_back(f.denseWindowOf(input));
+    for (Value result : op.getResults())
+      outputs.push_back(f.targetOf(result));
+    f.prepare(inputs, outputs);
+    SmallVector<Value> args;
+    SmallVector<int64_t> offsets;
+    for (const Window &window : llvm::concat<Window>(inputs, outputs)) {
+      args.push_back(window.buffer);
+      offsets.push_back(window.byteOffset());
+    }
+    bool atStart = llvm::all_of(offsets, [](int64_t offset) { return offset == 0; });
+    SmallVector<int64_t> inPlace;
+    for (size_t i = 0; i + 1 < op.getInPlace().size(); i += 2) {
+      inPlace.push_back(op.getInPlace()[i]);
+      inPlace.push_back(op.getInPlace()[i + 1] + inputs.size());
+    }
+    OpBuilder &b = f.getBuilder();
+    f.emitted(prog::LaunchOp::create(b, f.getLoc(), op.getKernelAttr(), args,
+                                     atStart ? DenseI64ArrayAttr() : b.getDenseI64ArrayAttr(offsets),
+                                     b.getI64IntegerAttr(op.getRange()), b.getI64IntegerAttr(op.getGrain()),
+                                     inPlace.empty() ? DenseI64ArrayAttr() : b.getDenseI64ArrayAttr(inPlace)));
+    return success();
+  }
+  std::optional<uint64_t> getReadCost(Operation *, unsigned, const Window &window) const {
+    return freeIf(window.isDense());
+  }
+  std::optional<uint64_t> getWriteCost(Operation *, unsigned, const Window &place) const {
+    return freeIf(place.isDense());
+  }
+  bool mayWriteOver(Operation *op, unsigned operand, unsigned result) const {
+    ArrayRef<int64_t> pairs = cast<segue::LaunchOp>(op).getInPlace();
+    for (size_t pair = 0; pair + 1 < pairs.size(); pair += 2)
+      if (pairs[pair] == operand && pairs[pair + 1] == result)
+        return true;
+    return false;
+  }
+};
+
+struct AttentionCommand : CommandOpInterface::ExternalModel<AttentionCommand, segue::AttentionOp> {
+  LogicalResult lower(Operation *base, FunctionLowering &f) const {
+    auto op = cast<segue::AttentionOp>(base);
+    SmallVector<Window> reading{f.rowWindowOf(op.getQ()), f.rowWindowOf(op.getK()), f.rowWindowOf(op.getV())};
+    if (op.getMask())
+      reading.push_back(broadcastMask(f.windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
+    SmallVector<Window> writing{f.targetOf(op.getResult()), f.targetOf(op.getLse())};
+    f.prepare(reading, writing);
+    SmallVector<Value> from, to;
+    for (const Window &window : reading)
+      from.push_back(f.view(window));
+    for (const Window &window : writing)
+      to.push_back(f.view(window));
+    OpBuilder &b = f.getBuilder();
+    f.emitted(prog::AttentionOp::create(b, f.getLoc(), from[0], from[1], from[2], op.getMask() ? from[3] : Value(),
+                                        to[0], to[1], op.getCausalAttr(),
+                                        b.getF32FloatAttr(op.getScale().convertToDouble())));
+    return success();
+  }
+  std::optional<uint64_t> getReadCost(Operation *base, unsigned operand, const Window &window) const {
+    auto op = cast<segue::AttentionOp>(base);
+    return freeIf(base->getOperand(operand) == op.getMask() || window.hasUnitLastStride());
+  }
+  std::optional<uint64_t> getWriteCost(Operation *base, unsigned result, const Window &place) const {
+    bool isLse = base->getResult(result) == cast<segue::AttentionOp>(base).getLse();
+    return freeIf(isLse ? place.isDense() : place.hasUnitLastStride());
+  }
+};
+
+struct AttentionGradCommand : CommandOpInterface::ExternalModel<AttentionGradCommand, segue::AttentionGradOp> {
+  LogicalResult lower(Operation *base, FunctionLowering &f) const {
+    auto op = cast<segue::AttentionGradOp>(base);
+    SmallVector<Window> reading{f.rowWindowOf(op.getQ()),   f.rowWindowOf(op.getK()),     f.rowWindowOf(op.getV()),
+                                f.rowWindowOf(op.getOut()), f.denseWindowOf(op.getLse()), f.rowWindowOf(op.getGrad())};
+    if (op.getMask())
+      reading.push_back(broadcastMask(f.windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
+    SmallVector<Window> writing{f.targetOf(op.getGradQ()), f.targetOf(op.getGradK()), f.targetOf(op.getGradV())};
+    f.prepare(reading, writing);
+    SmallVector<Value> from, to;
+    for (const Window &window : reading)
+      from.push_back(f.view(window));
+    for (const Window &window : writing)
+      to.push_back(f.view(window));
+    OpBuilder &b = f.getBuilder();
+    f.emitted(prog::AttentionGradOp::create(b, f.getLoc(), from[0], from[1], from[2], op.getMask() ? from[6] : Value(),
+                                            from[3], from[4], from[5], to[0], to[1], to[2], op.getCausalAttr(),
+                                            b.getF32FloatAttr(op.getScale().convertToDouble())));
+    return success();
+  }
+  std::optional<uint64_t> getReadCost(Operation *base, unsigned operand, const Window &window) const {
+    auto op = cast<segue::AttentionGradOp>(base);
+    Value value = base->getOperand(operand);
+    if (value == op.getLse())
+      return freeIf(window.isDense());
+    return freeIf(value == op.getMask() || window.hasUnitLastStride());
+  }
+  std::optional<uint64_t> getWriteCost(Operation *, unsigned, const Window &place) const {
+    return freeIf(place.hasUnitLastStride());
+  }
+};
+} // namespace
+
+void segue::registerCommands(DialectRegistry &registry) {
+  registry.addExtension(+[](MLIRContext *context, SegueDialect *) {
+    segue::LaunchOp::attachInterface<LaunchCommand>(*context);
+    segue::AttentionOp::attachInterface<AttentionCommand>(*context);
+    segue::AttentionGradOp::attachInterface<AttentionGradCommand>(*context);
+    attachProducts(context);
+  });
+}
