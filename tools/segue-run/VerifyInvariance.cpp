@@ -21,9 +21,9 @@
 #include "Commands.h"
 #include "ExitStatus.h"
 #include "TrainingSetup.h"
-#include "Units.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <bit>

@@ -8,6 +8,7 @@
 #include "segue/runtime/Plan/ServiceForecast.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
 #include "segue/runtime/Plan/RingSlots.h"
 #include "segue/runtime/Plan/WatermarkEstimate.h"
@@ -20,7 +21,6 @@
 
 namespace segue::inline runtime {
 
-static constexpr double bytesPerMiB = 1048576;
 
 static uint64_t capacityOf(const Device &device) {
   for (const SpaceInfo &info : device.spaces())

@@ -12,6 +12,7 @@
 
 #include "BudgetTrial.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
 #include "segue/runtime/Plan/StepTwin.h"
 #include <algorithm>
@@ -31,8 +32,6 @@ static constexpr uint64_t grainBytes = 256;
 /// copies end: so much of a budget, or a part in 256, is not counted on.
 static constexpr uint64_t mostLost = 2048;
 
-static constexpr double bytesPerMiB = 1048576;
-
 BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others)
     : step_(step), others_(others), spec_(virtualTwin(*step.device)) {}
 
@@ -41,7 +40,7 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
   if (!step_.options.config)
     return std::nullopt;
   Json stagehand = step_.options.config->json("memory.stagehand"), stitch = step_.options.config->json("memory.stitch");
-  double budget = double(budgetBytes) / bytesPerMiB, others = double(others_) / bytesPerMiB;
+  double budget = toMiB(int64_t(budgetBytes)), others = toMiB(int64_t(others_));
   auto quiet = [](Json &section) {
     section["telemetry_enabled"] = false;
     for (const char *key : {"debug_trace", "debug_event_trace"})

@@ -15,13 +15,13 @@ static constexpr std::pair<std::string_view, L1Bounce> l1BounceNames[] = {{"allo
                                                                           {"forbid", L1Bounce::Forbid}};
 
 /// Keys ending in _mb are MiB; a larger number than this has no bytes in 64 bits.
-static constexpr double greatestMiB = double(INT64_MAX >> 20);
+static constexpr double greatestCacheMiB = double(INT64_MAX >> 20);
 
 StitchOptions StitchOptions::read(ConfigReader &reader) {
   StitchOptions options;
   options.lossyCasts = reader.getEnum<LossyCasts>("lossy_casts", LossyCasts::Error, lossyCastsNames);
   options.derivedCache = reader.getBool("derived_cache", true);
-  options.derivedCacheMaxBytes = uint64_t(reader.getInt("derived_cache_max_mb", 1024, Range::between(0, greatestMiB)))
+  options.derivedCacheMaxBytes = uint64_t(reader.getInt("derived_cache_max_mb", 1024, Range::between(0, greatestCacheMiB)))
                                  << 20;
   options.stagingChunkBytes = uint64_t(reader.getInt("staging_chunk_mb", 4, Range::between(1, 256))) << 20;
   options.stagingBuffers = uint32_t(reader.getInt("staging_buffers", 2, Range::between(2, 16)));

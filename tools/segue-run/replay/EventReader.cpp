@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "EventReader.h"
-#include "Units.h"
+#include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/NearestName.h"
 #include <cmath>
 #include <nlohmann/json.hpp>

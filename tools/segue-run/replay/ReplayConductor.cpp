@@ -13,16 +13,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "Replayer.h"
-#include "Units.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Services/Conductor.h"
 #include <list>
 #include <map>
 #include <memory>
 
 namespace segue::tool {
-
-static double toMiB(int64_t bytes) { return double(bytes) / bytesPerMiB; }
 
 /// A field that is one of an enumeration's names; `fallback` if it may lack.
 template <typename E> static E enumField(EventReader &event, const char *field, std::optional<E> fallback = {}) {

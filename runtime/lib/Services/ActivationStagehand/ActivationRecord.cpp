@@ -6,12 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ActivationRecord.h"
+#include "segue/runtime/Mebibytes.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
 
 Json ActivationRecord::json() const {
-  constexpr double bytesPerMiB = 1 << 20;
   Json reasons = Json::object();
   for (const auto &[reason, count] : keptReasons)
     reasons[std::string(reason)] = count;
@@ -26,7 +26,7 @@ Json ActivationRecord::json() const {
           {"stall_count", stalls},
           {"pool_hits", poolHits},
           {"pool_misses", poolMisses},
-          {"vram_peak_mb", double(peakUsedBytes) / bytesPerMiB},
+          {"vram_peak_mb", toMiB(peakUsedBytes)},
           {"activations_shared", shared},
           {"activations_recomputed", recomputed},
           {"activations_rescued", rescued},
@@ -35,7 +35,7 @@ Json ActivationRecord::json() const {
           {"prefetch_late", prefetchLate},
           {"finalize_waits", finalizeWaits},
           {"kept_reasons", reasons},
-          {"unpinned_peak_mb", double(unpinnedPeakBytes) / bytesPerMiB},
+          {"unpinned_peak_mb", toMiB(unpinnedPeakBytes)},
           {"pool_bytes", poolBytes},
           {"pool_grown_slabs", poolGrownSlabs},
           {"transfer_retries", retries},

@@ -7,16 +7,13 @@
 
 #include "segue/runtime/Services/ActivationStagehand.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Services/ActivationRecord.h"
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
-
-static constexpr double bytesPerMiB = 1048576;
-
-static int64_t toBytes(double mib) { return std::llround(mib * bytesPerMiB); }
 
 struct ActivationStagehand::Record {
   std::string id, storage;

@@ -6,12 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
+#include "segue/runtime/Mebibytes.h"
 
 namespace segue::inline runtime {
 
 static constexpr char sectionPath[] = "memory.stagehand.activation_stagehand";
-/// An exbibyte: keeps every product of MiB and counts within 63 bits.
-static constexpr double greatestMiB = 1099511627776;
 static constexpr double greatestCount = 1 << 20;
 
 ActivationStagehandConfig ActivationStagehandConfig::read(ConfigReader &reader) {

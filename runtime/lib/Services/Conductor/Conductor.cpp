@@ -11,13 +11,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "ConductorManager.h"
+#include "segue/runtime/Mebibytes.h"
 #include <climits>
 
 namespace segue::inline runtime {
 
-static constexpr double bytesPerMiB = 1048576;
-
-static double toMiB(int64_t bytes) { return double(bytes) / bytesPerMiB; }
 static std::string idText(uint64_t id) { return std::to_string(id); }
 
 //===----------------------------------------------------------------------===//

@@ -6,14 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ConductorConfig.h"
+#include "segue/runtime/Mebibytes.h"
 #include <algorithm>
 #include <cmath>
 
 namespace segue::inline runtime {
 
-static constexpr double bytesPerMiB = 1048576;
-/// The greatest cap whose bytes are counted in 63 bits with room to add.
-static constexpr double greatestMiB = 1099511627776; // an exbibyte
 static constexpr double softShare = 0.90, hardShare = 0.95;
 static constexpr int64_t defaultWindow = 3;
 
@@ -48,7 +46,7 @@ ConductorConfig ConductorConfig::read(ConfigReader &reader) {
   return config;
 }
 
-static int64_t toBytes(double mib) { return std::max<int64_t>(1, std::llround(mib * bytesPerMiB)); }
+static int64_t capBytes(double mib) { return std::max<int64_t>(1, toBytes(mib)); }
 
 ConductorLimits ConductorConfig::limits(std::optional<uint64_t> capacityBytes,
                                         std::optional<int64_t> weightWindow) const {
@@ -56,17 +54,17 @@ ConductorLimits ConductorConfig::limits(std::optional<uint64_t> capacityBytes,
     throw ConfigError("memory.stagehand.conductor_config", key, rule, rule);
   };
   auto share = [&](double part) {
-    return capacityBytes ? toBytes(std::floor(double(*capacityBytes) / bytesPerMiB * part)) : INT64_MAX / 4;
+    return capacityBytes ? capBytes(std::floor(double(*capacityBytes) / bytesPerMiB * part)) : INT64_MAX / 4;
   };
   ConductorLimits limits;
-  limits.hardCapBytes = vramHardCapMiB ? toBytes(*vramHardCapMiB) : share(hardShare);
+  limits.hardCapBytes = vramHardCapMiB ? capBytes(*vramHardCapMiB) : share(hardShare);
   if (capacityBytes && uint64_t(limits.hardCapBytes) > *capacityBytes)
     fail("vram_hard_cap_mb",
          "hard cap above the device's capacity of " + std::to_string(*capacityBytes / uint64_t(bytesPerMiB)) + " MiB");
-  limits.softCapBytes = vramSoftCapMiB ? toBytes(*vramSoftCapMiB) : std::min(share(softShare), limits.hardCapBytes);
+  limits.softCapBytes = vramSoftCapMiB ? capBytes(*vramSoftCapMiB) : std::min(share(softShare), limits.hardCapBytes);
   if (limits.softCapBytes > limits.hardCapBytes)
     fail("vram_soft_cap_mb", "soft cap above hard cap");
-  limits.pinnedCapBytes = pinnedCapMiB ? toBytes(*pinnedCapMiB) : INT64_MAX / 4;
+  limits.pinnedCapBytes = pinnedCapMiB ? capBytes(*pinnedCapMiB) : INT64_MAX / 4;
   limits.h2dSlots = int(h2dSlots);
   limits.d2hSlots = int(d2hSlots);
   limits.prefetchWindow = int(prefetchWindowCap.value_or(std::max<int64_t>(1, weightWindow.value_or(defaultWindow))));

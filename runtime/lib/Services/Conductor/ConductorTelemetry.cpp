@@ -10,11 +10,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "ConductorManager.h"
+#include "segue/runtime/Mebibytes.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
-
-static double toMiB(int64_t bytes) { return double(bytes) / 1048576; }
 
 static Json numberOrNull(const std::optional<double> &number) { return number ? Json(*number) : Json(); }
 

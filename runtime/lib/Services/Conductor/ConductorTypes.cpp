@@ -6,11 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ConductorTypes.h"
+#include "segue/runtime/Mebibytes.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
-
-static constexpr double bytesPerMiB = 1048576;
 
 template <> std::span<const std::string_view> namesOf<StepPhase>() {
   static constexpr std::string_view names[] = {"IDLE", "STEP_BEGIN", "FORWARD", "BACKWARD", "OPTIMIZER", "STEP_END"};
@@ -81,12 +80,12 @@ Json toJson(const RuntimeLimitHints &hints) {
 }
 
 Json toJson(const Grant &grant) {
-  Json json{{"status", nameOf(grant.status)}, {"granted_mb", double(grant.bytes) / bytesPerMiB}};
+  Json json{{"status", nameOf(grant.status)}, {"granted_mb", toMiB(grant.bytes)}};
   if (grant.reason != DenyReason::None)
     json["reason"] = nameOf(grant.reason);
   json["reclaimed"] = Json::array();
   for (auto [id, bytes] : grant.reclaimed)
-    json["reclaimed"].push_back(Json::array({std::to_string(id), double(bytes) / bytesPerMiB}));
+    json["reclaimed"].push_back(Json::array({std::to_string(id), toMiB(bytes)}));
   return json;
 }
 

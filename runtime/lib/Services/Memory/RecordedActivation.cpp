@@ -12,11 +12,11 @@
 
 #include "RecordedActivation.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
 
-static double toMiB(int64_t bytes) { return double(bytes) / 1048576; }
 
 void RecordedActivation::stepBegin(int64_t step) {
   policy_.stepBegin(step);

@@ -7,13 +7,13 @@
 
 #include "WeightBlocks.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
 
-static constexpr double bytesPerMiB = 1048576;
 static constexpr size_t rollingSteps = 100;
 /// Memory that changes by less between the halves of the window is stable.
 static constexpr double trendMiB = 50;
@@ -45,8 +45,8 @@ Json WeightStagehand::makeRecord(bool aborted) const {
           {"evictions", counts.evictions},
           {"prefetch_hits", counts.hits},
           {"prefetch_misses", counts.misses},
-          {"vram_used_mb", double(vramBytes_) / bytesPerMiB},
-          {"vram_reserved_mb", double(std::max(reservedBytes_, vramBytes_)) / bytesPerMiB},
+          {"vram_used_mb", toMiB(vramBytes_)},
+          {"vram_reserved_mb", toMiB(std::max(reservedBytes_, vramBytes_))},
           {"host_pool_free", slabs_.free()},
           {"host_pool_in_use", slabs_.inUse()},
           {"dtype_promotions", counts.promotions},
@@ -64,7 +64,7 @@ Json WeightStagehand::makeRecord(bool aborted) const {
 void WeightStagehand::closeStep(bool aborted) {
   lastRecord_ = std::make_shared<const Json>(makeRecord(aborted));
   history_.push_back(
-      {counts_->hits, counts_->late, counts_->misses, counts_->stallMs, double(vramBytes_) / bytesPerMiB});
+      {counts_->hits, counts_->late, counts_->misses, counts_->stallMs, toMiB(vramBytes_)});
   if (history_.size() > rollingSteps)
     history_.pop_front();
   for (Block &block : blocks_) {

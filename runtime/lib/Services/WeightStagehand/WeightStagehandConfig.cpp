@@ -6,15 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/WeightStagehandConfig.h"
+#include "segue/runtime/Mebibytes.h"
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
 namespace segue::inline runtime {
 
-static constexpr double bytesPerMiB = 1048576;
-/// An exbibyte: keeps every product of MiB and counts within 63 bits.
-static constexpr double greatestMiB = 1099511627776;
 static constexpr int64_t defaultPoolMiB = 8192, defaultSlabMiB = 256;
 static constexpr double defaultHighMiB = 22000, defaultLowMiB = 18000;
 static constexpr double highShare = 0.80, lowShare = 0.60;
@@ -79,8 +77,6 @@ WeightStagehandConfig WeightStagehandConfig::read(ConfigReader &reader) {
                 "slab and manifest are given both or not at all");
   return config;
 }
-
-static int64_t toBytes(double mib) { return std::llround(mib * bytesPerMiB); }
 
 WeightLimits WeightStagehandConfig::limits(const WeightSizes &sizes) const {
   WeightLimits limits{};

@@ -12,11 +12,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "RecordedWeights.h"
+#include "segue/runtime/Mebibytes.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
 
-static double toMiB(int64_t bytes) { return double(bytes) / 1048576; }
 
 namespace {
 /// An event in the making. Its functions are calls: lists of pairs, as Json takes
