@@ -10,6 +10,9 @@ class Device:
     @property
     def name(self) -> str: ...
     @property
+    def twin(self) -> str | None:
+        """The spec of the device of virtual time on which steps for this one are planned; None where nothing can leave it."""
+    @property
     def threads(self) -> int: ...
     @property
     def has_unified_memory(self) -> bool:

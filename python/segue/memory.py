@@ -125,11 +125,11 @@ class Memory:
         return "\n".join(lines)
 
 
-def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | str | None, device: str | None, lives_on: str,
+def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | str | None, device: str | None, lives_on: "_runtime.Device",
              clip_grad_norm: float = 0.0, tied=(), micro_batches: int = 1) -> Memory:
     """Plays steps of these modules in virtual time; see `Trainer.memory`."""
     if device is None:
-        device = lives_on if lives_on.startswith("sim") else DEFAULT_DEVICE
+        device = lives_on.twin or DEFAULT_DEVICE
     budget_bytes = None if budget is None else parse_bytes(budget)
     found = json.loads(_runtime.forecast_memory(device, list(modules), clip_grad_norm, list(tied), (), micro_batches,
                                                 budget_bytes))

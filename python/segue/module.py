@@ -344,7 +344,7 @@ class Module(nn.Module):
         if optimizer is None and not isinstance(program, LoadedProgram):
             raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
                                        "give memory(optimizer=...)")
-        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device, lives_on=self._device.name,
+        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device, lives_on=self._device,
                         micro_batches=micro_batches)
 
     # --- copies -----------------------------------------------------------------------------------

@@ -418,7 +418,7 @@ class Trainer:
         --------
         >>> print(trainer.memory("512MiB"))
         """
-        return forecast(self._binaries(), budget=budget, device=device, lives_on=self._device.name,
+        return forecast(self._binaries(), budget=budget, device=device, lives_on=self._device,
                         clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation)
 
     def close(self) -> None:

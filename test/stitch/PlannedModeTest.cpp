@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../../runtime/test/Device/RenamedSim.h"
 #include "CompiledModule.h"
 #include "segue/runtime/Config/ConfigError.h"
 #include "segue/runtime/Plan/StepTwin.h"
@@ -150,7 +151,8 @@ protected:
 } // namespace
 INSTANTIATE_TEST_SUITE_P(All, PlannedModeTest,
                          testing::Values("sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
-                                         "sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5"));
+                                         "sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
+                                         "renamed:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1"));
 
 TEST_P(PlannedModeTest, ACapIsKeptAndChangesNoBit) {
   Run free = train(0);

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../../runtime/test/Device/RenamedSim.h"
 #include "segue/runtime/Runtime.h"
 #include <cmath>
 #include <cstring>
@@ -67,7 +68,7 @@ protected:
 } // namespace
 INSTANTIATE_TEST_SUITE_P(All, StitchTest,
                          testing::Values("cpu:threads=1", "cpu:threads=2", "sim:dram=16MiB,pinned=1MiB,link=4GB/s",
-                                         "sim:dram=16MiB,adversarial=5"));
+                                         "sim:dram=16MiB,adversarial=5", "renamed:dram=16MiB"));
 
 static double relativeDistance(const Tensor &givenA, const Tensor &givenB) {
   Tensor a = toHost(givenA), b = toHost(givenB);

@@ -40,7 +40,7 @@ int report(const ReportOptions &options) {
   if (!options.device.empty()) {
     DeviceRef device = Device::open(options.device);
     records.device = device->name();
-    records.link = linkSpeed(*device);
+    records.link = device->link();
   }
   writeReport(records, options.output);
   if (unknown)

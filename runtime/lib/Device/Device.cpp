@@ -5,37 +5,39 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A new device is a new line in `drivers`.
+// A new device is a new line in `builtIn`.
 //
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Device/Device.h"
 #include "../Program/SubmitLane.h"
 #include "CpuDevice.h"
+#include "Drivers.h"
 #include "SimDevice.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
+#include <vector>
 
 namespace segue::inline runtime {
 
-namespace {
-struct Driver {
-  std::string_view name;
-  DeviceRef (*open)(const DeviceOptions &options);
-};
-} // namespace
-
-static constexpr Driver drivers[] = {
+static constexpr Driver builtIn[] = {
     {"cpu", openCpuDevice},
     {"sim", openSimDevice},
 };
+
+static std::vector<Driver> &drivers() {
+  static std::vector<Driver> drivers(std::begin(builtIn), std::end(builtIn));
+  return drivers;
+}
+
+void addDriver(const Driver &driver) { drivers().push_back(driver); }
 
 DeviceRef Device::open(std::string_view spec) {
   std::string_view driverName = spec.substr(0, spec.find(':'));
   std::string_view rest = driverName.size() < spec.size() ? spec.substr(driverName.size() + 1) : "";
   std::string known;
-  for (const Driver &driver : drivers) {
+  for (const Driver &driver : drivers()) {
     if (driver.name == driverName)
       return driver.open(DeviceOptions(driverName, rest));
     known += (known.empty() ? "\"" : ", \"") + std::string(driver.name) + "\"";

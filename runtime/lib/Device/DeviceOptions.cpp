@@ -150,6 +150,12 @@ void DeviceOptions::set(std::string_view key, std::string_view value) {
   found->hasValue = true;
 }
 
+void DeviceOptions::add(const DeviceOptions &other, std::span<const std::string_view> without) {
+  for (const Option &option : other.options_)
+    if (std::ranges::find(without, option.key) == without.end())
+      options_.push_back(option);
+}
+
 std::string DeviceOptions::spec() const {
   std::string spec = driver_;
   for (size_t i = 0; i < options_.size(); ++i)

@@ -56,6 +56,9 @@ public:
   /// Sets an option, or adds it at the end.
   void set(std::string_view key, std::string_view value);
 
+  /// Adds the options of `other`, in their order, but those named by `without`.
+  void add(const DeviceOptions &other, std::span<const std::string_view> without);
+
   /// `driver:key=value,...`, or only the driver.
   std::string spec() const;
 

@@ -46,6 +46,10 @@ public:
   bool hasUnifiedMemory() const override { return false; }
   bool runsInline() const override { return false; }
   bool hasBytes() const override { return !clock_; }
+  std::optional<std::string> twin() const override { return profile_.twin; }
+  std::optional<LinkSpeed> link() const override {
+    return LinkSpeed{profile_.h2dBytesPerSecond, profile_.d2hBytesPerSecond, profile_.latencySeconds};
+  }
   int threads() const override { return engine_.threads().count(); }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {

@@ -25,6 +25,10 @@ static constexpr std::string_view specKeys[] = {
     "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "virtual"};
 
+/// A device of virtual time has none of these.
+static constexpr std::string_view realityKeys[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h", "fail-h2d",
+                                                   "shrink",      "stall",     "threads",    "virtual"};
+
 /// The options in a profile file: an object of texts, or of numbers for what
 /// has no unit.
 static DeviceOptions readProfile(const std::string &path) {
@@ -86,6 +90,9 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   if (adversarial && options.text("adversarial", "").empty())
     options.set("adversarial", std::to_string(std::random_device()()));
   profile.name = options.spec();
+  DeviceOptions twin("sim", "virtual");
+  twin.add(options, realityKeys);
+  profile.twin = profile.isVirtual ? profile.name : twin.spec();
 
   // What the file sets is checked as what the spec sets, and named as such.
   DeviceOptions file("sim", "");

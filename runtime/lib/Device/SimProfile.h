@@ -58,6 +58,9 @@ struct SimProfile {
   /// Opens the device again, seed included.
   std::string name;
 
+  /// Opens the device of virtual time on which steps for this one are planned.
+  std::string twin;
+
   /// Throws InvalidArgument for what it cannot use, IoFailed or FileCorrupt
   /// for a profile file.
   static SimProfile parse(DeviceOptions options);

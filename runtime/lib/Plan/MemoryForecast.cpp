@@ -26,7 +26,7 @@ uint64_t StepForecast::peakIn(Phase phase, Space space) const {
 
 MemoryForecast::MemoryForecast(const Device &device, std::vector<SessionModule> modules, SessionOptions options,
                                size_t microBatches)
-    : twin_(device.hasBytes() ? virtualTwin(device) : device.name(), modules, options, microBatches),
+    : twin_(virtualTwin(device), modules, options, microBatches),
       planner_(twin_.record()), unconstrained_(forecast("unconstrained", planner_.unconstrained())),
       smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {
   for (const SpaceInfo &info : device.spaces())

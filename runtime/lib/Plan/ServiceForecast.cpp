@@ -116,7 +116,7 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
   bool streams = weights.enabled && weights.isGiven;
   bool isPlanned = activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned;
 
-  Parts parts{device.hasBytes() ? virtualTwin(device) : device.name(), modules, options, microBatches};
+  Parts parts{virtualTwin(device), modules, options, microBatches};
   ConductorLimits limits =
       conductor.limits(capacityOf(device), streams ? std::optional(weights.prefetchWindowBlocks) : std::nullopt);
   uint64_t cap = conductor.enabled ? uint64_t(limits.hardCapBytes) : capacityOf(device);

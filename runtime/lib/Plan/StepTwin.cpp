@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/StepTwin.h"
-#include "../Device/SimProfile.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/StepRecorder.h"
@@ -33,23 +32,12 @@ static std::vector<std::string_view> splitOptions(std::string_view spec) {
   return options;
 }
 
-std::string virtualTwin(const Device &device, std::string_view speed) {
-  // What only real or hostile devices have.
-  static constexpr std::string_view dropped[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h", "fail-h2d",
-                                                 "shrink",      "stall",     "threads",    "virtual"};
-  std::string spec = device.name();
-  size_t colon = std::min(spec.find(':'), spec.size());
-  if (spec.substr(0, colon) != "sim")
-    throw Error(ErrorCode::Unsupported, "device \"" + spec +
-                                            "\" has one memory for host and device, so that nothing can leave it; "
-                                            "a plan needs a discrete device, such as sim:dram=512MiB,link=16GB/s");
-  std::string twin = "sim:virtual";
-  std::set<std::string_view> known;
-  for (std::string_view options : {std::string_view(spec).substr(std::min(colon + 1, spec.size())), speed})
-    for (std::string_view option : splitOptions(options))
-      if (std::ranges::find(dropped, keyOf(option)) == std::end(dropped) && known.insert(keyOf(option)).second)
-        (twin += ",") += option;
-  return twin;
+std::string virtualTwin(const Device &device) {
+  if (std::optional<std::string> twin = device.twin())
+    return *std::move(twin);
+  throw Error(ErrorCode::Unsupported, "device \"" + device.name() +
+                                          "\" has one memory for host and device, so that nothing can leave it; "
+                                          "a plan needs a discrete device, such as sim:dram=512MiB,link=16GB/s");
 }
 
 namespace {
@@ -189,12 +177,6 @@ static std::string withRoom(std::string_view spec) {
   return roomy;
 }
 
-static LinkSpeed linkOf(std::string_view spec) {
-  size_t colon = std::min(spec.find(':'), spec.size() - 1);
-  SimProfile profile = SimProfile::parse(DeviceOptions("sim", spec.substr(colon + 1)));
-  return {profile.h2dBytesPerSecond, profile.d2hBytesPerSecond, profile.latencySeconds};
-}
-
 TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
   TensorMap batch;
   for (size_t m = 0; m < modules.size(); ++m) {
@@ -232,7 +214,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
   if (state.device->hasBytes())
     throw Error(ErrorCode::InvalidArgument,
                 "device \"" + state.spec + "\" runs programs; a step is planned on sim:virtual");
-  state.link = linkOf(state.device->name());
+  state.link = state.device->link().value_or(LinkSpeed());
   options.events = &state.sink;
   state.planned.emplace(state.device);
   if (homes == Homes::Host)

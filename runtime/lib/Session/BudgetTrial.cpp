@@ -106,7 +106,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
     bool isTooSmall = error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible ||
                       std::string_view(error.what()).find("DEVICE_OOM") != std::string_view::npos;
     if (!isTooSmall)
-      return true;
+      throw;
     if (auto *memory = dynamic_cast<const OutOfMemory *>(&error))
       holders_ = memory->report().holders;
     return false;

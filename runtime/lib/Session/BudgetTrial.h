@@ -25,7 +25,8 @@ public:
   /// for a device that can have no twin.
   BudgetTrial(const StepToPlan &step, uint64_t others);
 
-  /// True also where a twin cannot tell: it has no values to choose precisions by.
+  /// Plays the first steps of the session on a device of so many bytes. False if memory
+  /// lacks; throws whatever else a step throws.
   bool trains(uint64_t budgetBytes);
 
   /// The least budget from `tooSmall` on that was seen to do, to half a percent or,

@@ -187,9 +187,10 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
 }
 
 void Session::State::planFor(size_t microBatches, std::span<const TensorMap> batches) {
-  bool isChecked = !options.isRehearsal && !hasOwnSink(), isPlanWanted = services && services->wantsPlan();
-  bool isRehearsed = services && services->wantsRehearsal();
-  if (!isPlanWanted && (plannedFor || !(isChecked || isRehearsed) || (device->hasUnifiedMemory() && !services)))
+  bool hasTwin = device->twin().has_value(), isPlanWanted = services && services->wantsPlan();
+  bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
+  bool isRehearsed = hasTwin && services && services->wantsRehearsal();
+  if (!isPlanWanted && (plannedFor || !(isChecked || isRehearsed)))
     return;
   requireWhole();
   requireValues();
@@ -200,9 +201,9 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   if (!isPlanWanted) {
     // Before the first step: later ones keep memory for reuse.
     if (isChecked)
-      tryOnTwin([&] { checkStep(services.get(), next); });
+      checkStep(services.get(), next);
     if (isRehearsed)
-      tryOnTwin([&] { rehearseStep(*services, next); });
+      rehearseStep(*services, next);
     plannedFor = microBatches;
     plannedSlots = slots;
     return;
@@ -229,19 +230,9 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   plannedSlots = services->weights() ? services->weights()->slots() : 0;
 }
 
-/// What cannot be known of a device, or of modules, is no reason not to run.
-void Session::State::tryOnTwin(const std::function<void()> &play) {
-  try {
-    play();
-  } catch (const Error &error) {
-    if (error.code() == ErrorCode::BudgetInfeasible)
-      throw;
-  }
-}
-
 void Session::State::refuseTooSmall(const OutOfMemory &error) const {
-  if (error.report().space == Space::DeviceDram && !step && !options.isRehearsal && !hasOwnSink())
-    tryOnTwin([&] { segue::refuseTooSmall(services.get(), {device, modules, options}, othersBytes); });
+  if (error.report().space == Space::DeviceDram && !step && !options.isRehearsal && !hasOwnSink() && device->twin())
+    segue::refuseTooSmall(services.get(), {device, modules, options}, othersBytes);
 }
 
 void Session::State::endStep() {

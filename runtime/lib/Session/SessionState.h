@@ -125,8 +125,6 @@ struct Session::State {
   /// whether Conductor's cap leaves room for one. `batches`: those that are known.
   /// Throws BudgetInfeasible before anything of the step has begun.
   void planFor(size_t microBatches, std::span<const TensorMap> batches);
-  /// Throws BudgetInfeasible if it does.
-  static void tryOnTwin(const std::function<void()> &play);
   /// Memory of the device was missing before the first step: throws BudgetInfeasible
   /// with what would do, or returns where that cannot be said.
   void refuseTooSmall(const OutOfMemory &error) const;

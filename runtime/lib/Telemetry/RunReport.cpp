@@ -90,15 +90,6 @@ void writeReport(const RunRecords &records, const std::filesystem::path &path) {
   file.commit();
 }
 
-std::optional<LinkSpeed> linkSpeed(const Device &device) {
-  std::string spec = device.name();
-  if (device.hasUnifiedMemory() || !spec.starts_with("sim"))
-    return std::nullopt;
-  size_t colon = std::min(spec.find(':'), spec.size() - 1);
-  SimProfile profile = SimProfile::parse(DeviceOptions("sim", std::string_view(spec).substr(colon + 1)));
-  return LinkSpeed{profile.h2dBytesPerSecond, profile.d2hBytesPerSecond, profile.latencySeconds};
-}
-
 /// The files that the services of `config` write.
 static std::vector<std::filesystem::path> telemetryFiles(const Config &config) {
   std::vector<std::filesystem::path> files;
@@ -129,7 +120,7 @@ RunReport::RunReport(DeviceRef device, const Config *config, StepTrace *trace)
       files_.push_back({std::move(file), absent ? 0 : bytes});
     }
   records_.device = device_->name();
-  records_.link = linkSpeed(*device_);
+  records_.link = device_->link();
 }
 
 static bool isTraced(int64_t step) { return step <= 4 || std::has_single_bit(uint64_t(step)); }

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DeviceKernels.h"
+#include "RenamedSim.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
@@ -71,6 +72,8 @@ std::vector<std::string> specs() {
       "sim:dram=1MiB,pinned=1MiB,l1=0,threads=1,h2d=2GB/s,d2h=1GB/s,latency=0s",
       "sim:virtual,dram=24GiB,pinned=64GiB,l1=50MiB,threads=2",
       "sim:virtual,l1=0,launch=0s,latency=0s",
+      "renamed:dram=1MiB,pinned=1MiB,l1=64KiB,latency=0s",
+      "renamed:virtual,l1=0",
   };
   for (int seed = 0; seed < 8; ++seed)
     specs.push_back("sim:dram=1MiB,pinned=1MiB,l1=64KiB,threads=2,adversarial=" + std::to_string(seed));

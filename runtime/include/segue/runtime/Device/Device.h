@@ -23,8 +23,8 @@
 // queue). That is why bodies touch device memory through `copy`, `relayout`,
 // `launch` and the engine's plans alone.
 //
-// A driver is one file and one line in the list of drivers in Device.cpp. One
-// thread submits to a device; any thread may allocate and free.
+// A driver is one file and one line in the list of drivers in Device.cpp; nobody
+// asks for a device's name. One thread submits to a device; any thread may allocate and free.
 //
 //===----------------------------------------------------------------------===//
 
@@ -32,6 +32,7 @@
 #define SEGUE_RUNTIME_DEVICE_DEVICE_H
 
 #include "segue/runtime/Device/Fence.h"
+#include "segue/runtime/Device/LinkSpeed.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include "segue/runtime/Tensor/Layout.h"
 #include <functional>
@@ -121,6 +122,15 @@ public:
   /// False for memory that no command may compute on: the host's, where a device
   /// has its own. The executor asks before it queues a command.
   virtual bool computesOn(const void *address) const { return true; }
+
+  /// The spec of a device of virtual time on which steps are planned for this one:
+  /// with its capacities, its link and its speed; its own where it keeps virtual time
+  /// itself. Nothing where host and device have one memory, so that nothing can leave
+  /// it and no plan is needed.
+  virtual std::optional<std::string> twin() const { return std::nullopt; }
+
+  /// How fast the link is. Nothing where there is none.
+  virtual std::optional<LinkSpeed> link() const { return std::nullopt; }
 
   /// Threads that a launch is split over.
   virtual int threads() const = 0;

@@ -20,6 +20,7 @@
 #ifndef SEGUE_RUNTIME_PLAN_STEPPROFILE_H
 #define SEGUE_RUNTIME_PLAN_STEPPROFILE_H
 
+#include "segue/runtime/Device/LinkSpeed.h"
 #include "segue/runtime/Program/Events.h"
 #include <cstdint>
 #include <string>
@@ -102,10 +103,6 @@ struct SharedSave {
 };
 
 /// The link between host and device.
-struct LinkSpeed {
-  double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
-};
-
 struct StepProfile {
   std::vector<StepEvent> events;
   std::vector<ResidencyGap> gaps;

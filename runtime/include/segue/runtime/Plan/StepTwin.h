@@ -27,11 +27,8 @@
 
 namespace segue::inline runtime {
 
-/// The spec of a `sim:virtual` device with the capacities and the link of
-/// `device`, its speed by `speed` ("flops=80TFLOP/s,membw=900GB/s") where its own
-/// spec says nothing. Throws Unsupported for a device whose host memory is its
-/// own: nothing can leave it.
-std::string virtualTwin(const Device &device, std::string_view speed = {});
+/// Device::twin. Throws Unsupported for a device that has none.
+std::string virtualTwin(const Device &device);
 
 /// Inputs without values: what the modules do not give each other by rule 3 of
 /// Wiring.h, as far as shapes tell.

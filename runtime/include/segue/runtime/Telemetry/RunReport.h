@@ -64,9 +64,6 @@ struct RunRecords {
 /// JSON object.
 size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, uint64_t from = 0);
 
-/// Returns the link of a device; nothing for one whose memory is the host's.
-std::optional<LinkSpeed> linkSpeed(const Device &device);
-
 /// Returns the figures of the page. Series with more
 /// than `points` entries come in buckets of neighbours.
 Json reportData(const RunRecords &records, size_t points = 2000);

@@ -1,0 +1,21 @@
+//===- LinkSpeed.h - how fast the link is -----------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_DEVICE_LINKSPEED_H
+#define SEGUE_RUNTIME_DEVICE_LINKSPEED_H
+
+namespace segue::inline runtime {
+
+/// The link between host and device: bytes per second of each direction, and the
+/// seconds that a copy takes besides.
+struct LinkSpeed {
+  double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_DEVICE_LINKSPEED_H
