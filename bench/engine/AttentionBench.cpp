@@ -13,7 +13,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include <benchmark/benchmark.h>
 #include <cmath>
 #include <string>
@@ -43,7 +43,7 @@ static void runAttention(benchmark::State &state, int threads, bool backward) {
   for (size_t i = 0; i < gradOut.size(); ++i)
     gradOut[i] = static_cast<float>(i * 6007 % 997) / 500 - 1;
   float *q = qkv.data(), *k = q + width, *v = k + width, *gradQ = gradQkv.data();
-  Engine engine{Threads(threads)};
+  CpuEngine engine{Threads(threads)};
   auto forward = engine.planAttention(spec.forward);
   auto derivative = engine.planAttentionGrad(spec);
   AttentionArgs args{q, k, v, nullptr, out.data(), lse.data()};

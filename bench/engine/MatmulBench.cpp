@@ -12,7 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "MatmulShapes.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include <benchmark/benchmark.h>
 #include <string>
 #include <vector>
@@ -38,7 +38,7 @@ static void runMatmul(benchmark::State &state, MatmulShape shape, ElementType ty
   };
   auto a = fill(shape.batch * shape.m * shape.k), b = fill(shape.batch * shape.k * shape.n),
        c = fill(shape.batch * shape.m * shape.n);
-  Engine engine{Threads(threads)};
+  CpuEngine engine{Threads(threads)};
   auto plan = engine.planMatmul(spec);
   for (auto _ : state)
     plan->run(a.data(), b.data(), c.data(), nullptr);

@@ -14,7 +14,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Transfer/CopyPlan.h"
 #include <array>
 #include <benchmark/benchmark.h>
@@ -35,7 +35,7 @@ static void runFused(benchmark::State &state, int64_t rows, bool transposed, Sto
   LayoutParts parts = weightOf(storage).parts();
   // Codes 3 or 0x33, scales of a small number, whatever their type.
   std::vector<uint8_t> weight(parts.bytes, 0x33);
-  Engine engine{Threads(1)};
+  CpuEngine engine{Threads(1)};
   auto plan = engine.planQuantizedMatmul(spec);
   for (auto _ : state)
     plan->run({.x = x.data(), .codes = weight.data(), .scales = weight.data() + parts.scales, .y = y.data()});
@@ -51,7 +51,7 @@ static void runDense(benchmark::State &state, int64_t rows, bool transposed, Sto
   std::vector<float> x(size_t(rows * extent), 0.01f), y(x.size()), w(size_t(extent * extent), 0.5f);
   std::vector<uint8_t> weight(weightOf(storage).spanBytes(), 0x33);
   CopyPlan dequantize(weightOf(storage), weightOf(StorageType::Element));
-  Engine engine{Threads(1)};
+  CpuEngine engine{Threads(1)};
   auto plan = engine.planMatmul(spec);
   for (auto _ : state) {
     if (isQuantized(storage))

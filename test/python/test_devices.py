@@ -23,7 +23,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples"))
 
 from models import GPTConfig, GPTFirst, GPTLast  # noqa: E402
 
-DEVICES = ["sim:dram=64MiB,link=16GB/s", "sim:dram=64MiB,pinned=1MiB,adversarial=3"]
+DEVICES = ["sim:dram=64MiB,link=16GB/s", "sim:dram=64MiB,pinned=1MiB,adversarial=3",
+           "sim:streams,dram=64MiB,link=16GB/s", "sim:streams,dram=64MiB,pinned=1MiB,adversarial=4"]
 
 
 class Front(nn.Module):

@@ -80,7 +80,9 @@ TensorMap bf16Batch(const DeviceRef &device, uint32_t seed) {
 
 class BlockGuardsTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(All, BlockGuardsTest,
-                         testing::Values("cpu:threads=2", "sim:dram=4MiB,pinned=8MiB", "sim:dram=4MiB,adversarial=1"));
+                         testing::Values("cpu:threads=2", "sim:dram=4MiB,pinned=8MiB", "sim:dram=4MiB,adversarial=1",
+                                         "sim:streams,dram=4MiB,pinned=8MiB",
+                                         "sim:streams,dram=4MiB,adversarial=1"));
 } // namespace
 
 // Statistics of norms, saved for backward in f32, and a loss in f32 are no

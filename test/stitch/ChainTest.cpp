@@ -110,7 +110,9 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(All, ChainTest,
                          testing::Values("cpu:threads=1", "sim:latency=0s,threads=1,l1=1MiB",
-                                         "sim:latency=0s,threads=1,l1=1MiB,adversarial=11"));
+                                         "sim:latency=0s,threads=1,l1=1MiB,adversarial=11",
+                                         "sim:streams,latency=0s,threads=1,l1=1MiB",
+                                         "sim:streams,latency=0s,threads=1,l1=1MiB,adversarial=11"));
 
 TEST_P(ChainTest, PlainLayoutsConvertNothing) {
   for (uint64_t seed = 2000; seed < 2004; ++seed)

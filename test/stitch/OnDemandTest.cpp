@@ -132,11 +132,14 @@ INSTANTIATE_TEST_SUITE_P(All, OnDemandTest,
                          testing::Combine(testing::Values(Case{"Product", &product}, Case{"Attention", &attention},
                                                           Case{"Copy", &copy}),
                                           testing::Values("cpu:threads=1", "sim:latency=0s,dram=64MiB,l1=1MiB",
-                                                          "sim:latency=0s,dram=64MiB,l1=1MiB,adversarial=5")),
+                                                          "sim:latency=0s,dram=64MiB,l1=1MiB,adversarial=5",
+                                         "sim:streams,latency=0s,dram=64MiB,l1=1MiB",
+                                         "sim:streams,latency=0s,dram=64MiB,l1=1MiB,adversarial=5")),
                          [](const auto &info) {
                            std::string device = std::get<1>(info.param);
                            bool adversary = device.find("adversarial") != std::string::npos;
-                           return std::string(std::get<0>(info.param).name) + "On" +
+                           bool streams = device.find("streams") != std::string::npos;
+                           return std::string(std::get<0>(info.param).name) + "On" + (streams ? "Streams" : "") +
                                   (adversary                   ? "Adversary"
                                    : device.starts_with("cpu") ? "Cpu"
                                                                : "Sim");

@@ -152,6 +152,8 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, PlannedModeTest,
                          testing::Values("sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
                                          "sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
+                                         "sim:streams,dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
+                                         "sim:streams,dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
                                          "renamed:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1"));
 
 TEST_P(PlannedModeTest, ACapIsKeptAndChangesNoBit) {

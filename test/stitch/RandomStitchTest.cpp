@@ -316,21 +316,23 @@ private:
   }
 
   void drawDevice(uint64_t seed) {
+    // Half of the others run bodies when they are enqueued.
+    std::string sim = seed % 2 ? "sim:" : "sim:streams,";
     std::string common = "latency=0s,link=1000GB/s,threads=1,dram=64MiB,pinned=16MiB,l1=1MiB";
     switch (below(random, 10)) {
     case 0:
       spec = "cpu:threads=1";
       break;
     case 1:
-      spec = "sim:" + common;
+      spec = sim + common;
       break;
     case 2:
     case 3:
       isFaulty = true;
-      spec = "sim:" + common + ",fail-copy=0.15,fail-alloc=0.05,shrink=0.001,adversarial=" + std::to_string(seed);
+      spec = sim + common + ",fail-copy=0.15,fail-alloc=0.05,shrink=0.001,adversarial=" + std::to_string(seed);
       break;
     default:
-      spec = "sim:" + common + ",adversarial=" + std::to_string(seed);
+      spec = sim + common + ",adversarial=" + std::to_string(seed);
     }
   }
 

@@ -76,7 +76,9 @@ static int stepsWithFailures(Session &session, int steps) {
 class RecordedWeightsTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(All, RecordedWeightsTest,
                          testing::Values("cpu:threads=2", "sim:dram=4MiB,pinned=8MiB,link=4GB/s",
-                                         "sim:dram=4MiB,adversarial=1", "sim:dram=4MiB,pinned=8MiB,adversarial=2"));
+                                         "sim:dram=4MiB,adversarial=1", "sim:dram=4MiB,pinned=8MiB,adversarial=2",
+                                         "sim:streams,dram=4MiB,pinned=8MiB,link=4GB/s",
+                                         "sim:streams,dram=4MiB,pinned=8MiB,adversarial=2"));
 
 // Steps, micro-batches, evaluations between steps and in the midst of one, a step
 // that is given up, one whose loss is NaN, parameters that are set between. Under

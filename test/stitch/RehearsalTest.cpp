@@ -93,7 +93,9 @@ struct RehearsalTest : testing::TestWithParam<const char *> {
 
 INSTANTIATE_TEST_SUITE_P(Sims, RehearsalTest,
                          testing::Values("sim:dram=16MiB,pinned=64MiB,latency=1us,threads=1",
-                                         "sim:dram=16MiB,pinned=64MiB,latency=1us,threads=1,adversarial=5"));
+                                         "sim:dram=16MiB,pinned=64MiB,latency=1us,threads=1,adversarial=5",
+                                         "sim:streams,dram=16MiB,pinned=64MiB,latency=1us,threads=1",
+                                         "sim:streams,dram=16MiB,pinned=64MiB,latency=1us,threads=1,adversarial=5"));
 
 // A pool that is too small as written has grown before the first save: no step
 // finds too little, and none grows more.

@@ -68,7 +68,9 @@ protected:
 } // namespace
 INSTANTIATE_TEST_SUITE_P(All, StitchTest,
                          testing::Values("cpu:threads=1", "cpu:threads=2", "sim:dram=16MiB,pinned=1MiB,link=4GB/s",
-                                         "sim:dram=16MiB,adversarial=5", "renamed:dram=16MiB"));
+                                         "sim:dram=16MiB,adversarial=5",
+                                         "sim:streams,dram=16MiB,pinned=1MiB,link=4GB/s",
+                                         "sim:streams,dram=16MiB,adversarial=5", "renamed:dram=16MiB"));
 
 static double relativeDistance(const Tensor &givenA, const Tensor &givenB) {
   Tensor a = toHost(givenA), b = toHost(givenB);

@@ -33,7 +33,9 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, StreamedSessionTest,
                          testing::Values("cpu:threads=2", "sim:dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us",
                                          "sim:dram=4MiB,pinned=64KiB", "sim:dram=4MiB,adversarial=1",
-                                         "sim:dram=4MiB,pinned=8MiB,adversarial=2"));
+                                         "sim:dram=4MiB,pinned=8MiB,adversarial=2",
+                                         "sim:streams,dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us",
+                                         "sim:streams,dram=4MiB,pinned=8MiB,adversarial=2"));
 
 static double lossOf(Session &session, int seed) { return session.step(batchOf(session.device(), seed), 1e-2).loss; }
 

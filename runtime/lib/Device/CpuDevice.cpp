@@ -12,8 +12,10 @@
 
 #include "CpuDevice.h"
 #include "../Memory/CachingAllocator.h"
+#include "HostEngine.h"
+#include "HostKernels.h"
 #include "KernelLaunch.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "RunWork.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <atomic>
@@ -48,14 +50,16 @@ public:
 
   uint64_t enqueue(Queue queue, const Fence &, Work work) override {
     uint64_t position = positions_[uint8_t(queue)].fetch_add(1, std::memory_order_relaxed) + 1;
-    work.run();
+    runWork(work);
     return position;
   }
   uint64_t position(Queue queue) const override { return positions_[uint8_t(queue)].load(std::memory_order_relaxed); }
   bool isDone(const Fence &) const override { return true; }
   void wait(const Fence &) override {}
 
-  void copy(void *target, const void *source, uint64_t bytes) override {
+  void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
+    if (tries)
+      tries->trying();
     if (bytes)
       std::memcpy(target, source, bytes);
   }
@@ -66,9 +70,12 @@ public:
 
   Engine &engine() override { return engine_; }
 
-  int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override {
-    return launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+  void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override {
+    launchKernel(engine_.threads(), kernel, args, range, grain, threads);
   }
+  void call(std::function<void()> function) override { function(); }
+  void stamp(const TimestampRef &stamp) override { stamp->set(seconds()); }
+  KernelRef makeKernel(const KernelSource &source) override { return makeHostKernel(source); }
 
   double seconds() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -77,7 +84,7 @@ public:
 private:
   CachingAllocator raw_;
   std::atomic<uint64_t> positions_[queueCount]{};
-  Engine engine_;
+  HostEngine engine_;
   std::string name_;
   SpaceInfo spaces_[3];
 };

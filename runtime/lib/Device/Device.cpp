@@ -73,6 +73,14 @@ bool Device::waitFor(const Fence &fence, double) {
   return true;
 }
 
+uint64_t Device::enqueueStamp(Queue queue, const Fence &after, TimestampRef stamp, std::string_view label) {
+  return enqueue(queue, after, {[this, stamp = std::move(stamp)] { this->stamp(stamp); }, {}, label});
+}
+
+uint64_t Device::enqueueCall(Queue queue, const Fence &after, std::function<void()> call, std::string_view label) {
+  return enqueue(queue, after, {[this, call = std::move(call)] { this->call(call); }, {}, label});
+}
+
 void Device::drain() {
   Fence all;
   for (Queue queue : allQueues)

@@ -13,11 +13,15 @@
 
 namespace segue::inline runtime {
 
-int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const *args, int64_t range, int64_t grain,
-                     int most) {
+void launchKernel(const Threads &threads, const Kernel &handle, std::span<void *const> given, int64_t range, int64_t grain,
+                  int most) {
+  KernelFunction kernel = static_cast<const HostKernel &>(handle).function();
+  void *const *args = given.data();
   if (most <= 1) {
     FlushDenormals flush;
-    return kernel(args, 0, range);
+    if (int64_t code = kernel(args, 0, range))
+      throw KernelFault(code);
+    return;
   }
   // The failing piece of the lowest position decides, so that the report does
   // not depend on which thread was first. A piece fails once.
@@ -33,7 +37,8 @@ int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const 
       result = code;
     }
   });
-  return result;
+  if (result)
+    throw KernelFault(result);
 }
 
 void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads) {

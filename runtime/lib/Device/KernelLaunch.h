@@ -18,9 +18,9 @@
 
 namespace segue::inline runtime {
 
-/// Device::launch on up to `most` of `threads`.
-int64_t launchKernel(const Threads &threads, KernelFunction kernel, void *const *args, int64_t range, int64_t grain,
-                     int most);
+/// Device::launch of a HostKernel on up to `most` of `threads`.
+void launchKernel(const Threads &threads, const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain,
+                  int most);
 
 /// Device::relayout on up to `threads` threads.
 void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads);

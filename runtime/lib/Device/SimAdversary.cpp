@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimAdversary.h"
+#include "RunWork.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 
@@ -75,8 +76,8 @@ void AdversarialQueues::run(size_t queue, std::unique_lock<std::mutex> &lock) {
   runner_ = std::this_thread::get_id();
   ++depth_;
   lock.unlock();
-  entry.work.run();
-  entry.work.run = nullptr;
+  runWork(entry.work);
+  entry.work = {};
   Fence done; // nobody else counts: only one thread runs entries
   for (size_t i = 0; i < queueCount; ++i)
     done.at[i] = done_[i].load() + (i == queue);

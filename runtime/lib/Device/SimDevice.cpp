@@ -14,15 +14,18 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimDevice.h"
+#include "HostEngine.h"
+#include "HostKernels.h"
 #include "KernelLaunch.h"
+#include "RunWork.h"
 #include "SimAdversary.h"
 #include "SimFaults.h"
 #include "SimLink.h"
 #include "SimMemory.h"
+#include "SimStreams.h"
 #include "SimThreads.h"
 #include "SimVirtualTime.h"
 #include "VirtualClock.h"
-#include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Memory/L1Compactor.h"
@@ -82,7 +85,7 @@ public:
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
     if (faults_)
       faults_->moveBudget(memory());
-    return queues_->enqueue(queue, after, std::move(work));
+    return queues_->enqueue(queue, after, profile_.streams ? recordBody(std::move(work)) : std::move(work));
   }
   uint64_t position(Queue queue) const override { return queues_->position(queue); }
   bool isDone(const Fence &fence) const override { return queues_->poll(fence); }
@@ -92,16 +95,26 @@ public:
   }
 
   bool computesOn(const void *address) const override { return ram_.isOnDevice(address); }
-  void copy(void *target, const void *source, uint64_t bytes) override;
+  void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
+    giveToStream([=, this] { copyWithTries(tries, [&] { copyNow(target, source, bytes); }); });
+  }
   void relayout(const CopyPlan &plan, const void *source, void *target) override;
-  Engine &engine() override { return engine_; }
-  int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override;
+  Engine &engine() override { return streamEngine_; }
+  void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override;
+  KernelRef makeKernel(const KernelSource &source) override { return makeHostKernel(source); }
+  void call(std::function<void()> function) override { giveToStream(std::move(function)); }
+  void stamp(const TimestampRef &stamp) override {
+    giveToStream([this, stamp] { stamp->set(seconds()); });
+  }
   double seconds() const override;
   double endOf(const Fence &fence) const override { return clock_ ? clock_->whenDone(fence) : NAN; }
 
 private:
+  void copyNow(void *target, const void *source, uint64_t bytes);
+
   SimProfile profile_;
-  Engine engine_;
+  HostEngine engine_;
+  StreamEngine streamEngine_{engine_};
   SimLink toDevice_, toHost_;
   SimMemory ram_;
   std::optional<SimFaults> faults_;
@@ -133,7 +146,7 @@ SimDevice::SimDevice(const SimProfile &profile)
     l1Compactor_.emplace(*this, *arena, ram_.l1Begin());
 }
 
-void SimDevice::copy(void *target, const void *source, uint64_t bytes) {
+void SimDevice::copyNow(void *target, const void *source, uint64_t bytes) {
   bool fromDevice = ram_.isOnDevice(source), onDevice = ram_.isOnDevice(target);
   if (clock_) {
     if (fromDevice != onDevice)
@@ -165,11 +178,17 @@ void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target)
                                                 "\": a relayout stays within one memory; copy between the host and "
                                                 "the device first");
   if (!clock_)
-    relayoutHere(plan, source, target, threads());
+    giveToStream([=, this, &plan] { relayoutHere(plan, source, target, threads()); });
 }
 
-int64_t SimDevice::launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) {
-  return clock_ ? 0 : launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+void SimDevice::launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) {
+  if (clock_)
+    return;
+  if (!openStream())
+    return launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+  giveToStream([=, this, &kernel, given = std::vector<void *>(args.begin(), args.end())] {
+    launchKernel(engine_.threads(), kernel, given, range, grain, threads);
+  });
 }
 
 double SimDevice::seconds() const {

@@ -23,11 +23,11 @@ static constexpr std::string_view figureKeys[] = {"d2h",     "dram",    "flops",
 static constexpr std::string_view specKeys[] = {
     "adversarial", "d2h", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-h2d", "flops",  "h2d",   "host",   "hostmem",
     "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
-static constexpr std::string_view specFlags[] = {"adversarial", "virtual"};
+static constexpr std::string_view specFlags[] = {"adversarial", "streams", "virtual"};
 
 /// A device of virtual time has none of these.
 static constexpr std::string_view realityKeys[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h", "fail-h2d",
-                                                   "shrink",      "stall",     "threads",    "virtual"};
+                                                   "shrink",      "stall",     "streams",    "threads",  "virtual"};
 
 /// The options in a profile file: an object of texts, or of numbers for what
 /// has no unit.
@@ -76,8 +76,11 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   SimProfile profile;
   profile.isVirtual = options.has("virtual");
   bool adversarial = options.has("adversarial");
+  profile.streams = options.has("streams");
   if (adversarial && profile.isVirtual)
     options.fail("it is either adversarial or virtual");
+  if (profile.streams && profile.isVirtual)
+    options.fail("it either has streams or is virtual, where no body runs");
   for (std::string_view key : {"fail-copy", "fail-alloc", "shrink", "stall"})
     if (options.has(key) && !adversarial)
       options.fail("option \"" + std::string(key) + "\" needs adversarial=SEED");

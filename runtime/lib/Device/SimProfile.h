@@ -19,6 +19,9 @@
 //                           and fail-alloc=0.1 (chances), shrink=0.5 (the part
 //                           of dram that is left at times), stall=0.1 (the
 //                           chance that a wait with a limit runs out of time)
+//   streams                 bodies of work run when they are enqueued, and what
+//                           they give to the device when its turn comes, as on
+//                           the streams of a GPU; also with adversarial
 //   virtual                 no bytes and no kernels, virtual time; with it,
 //                           flops=100TFLOP/s, membw=1000GB/s, launch=5us,
 //                           hostmem=8GB/s (memcpy of the host, on one thread)
@@ -52,6 +55,8 @@ struct SimProfile {
   CopyRange failToDevice, failToHost;
   bool hasFaults() const { return adversary || failToDevice.count || failToHost.count; }
 
+  /// Bodies run when they are enqueued.
+  bool streams = false;
   bool isVirtual = false;
   double flopsPerSecond = 0, memoryBytesPerSecond = 0, hostBytesPerSecond = 0, launchSeconds = 0;
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimThreads.h"
+#include "RunWork.h"
 #include <algorithm>
 #include <atomic>
 #include <cassert>
@@ -94,8 +95,8 @@ struct ThreadedQueues::State {
         return;
       Entry entry = ring.pop();
       lock.unlock();
-      entry.work.run();
-      entry.work.run = nullptr;
+      runWork(entry.work);
+      entry.work = {};
       lock.lock();
       if (!isCounted[queue])
         countEntry(queue);

@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "VectorKernels.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 
 const segue::VectorKernels &segue::vectorKernels(InstructionSet most) {
   __builtin_cpu_init();

@@ -108,10 +108,7 @@ bool DramCompactor::slide(Storage &storage, uint64_t from, uint64_t to) {
     return false;
   Fence after = storage.uses();
   after.join(taken.after);
-  Work work{[&device = device_, outcome = storage.outcomeIfAny(), target = base_ + to, source = base_ + from, bytes,
-             part, down] {
-              if (outcome && outcome->error()) // there is nothing to be kept
-                return;
+  Work work{[&device = device_, target = base_ + to, source = base_ + from, bytes, part, down] {
               for (uint64_t done = 0; done < bytes;) {
                 uint64_t now = std::min(part, bytes - done), at = down ? done : bytes - done - now;
                 device.copy(target + at, source + at, now);
@@ -120,6 +117,8 @@ bool DramCompactor::slide(Storage &storage, uint64_t from, uint64_t to) {
             },
             {.memoryBytes = 2 * bytes},
             "compaction"};
+  if (const auto &outcome = storage.outcomeIfAny())
+    work.mayBegin = [outcome] { return !outcome->error(); }; // else there is nothing to be kept
   Fence moved(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
   device_.giveMemory(Space::DeviceDram, base_ + (down && way < bytes ? from + bytes - part : from), part,
                      /*alignment=*/1, moved);

@@ -47,18 +47,15 @@ bool L1Compactor::makeRoom(uint64_t bytes, uint64_t alignment) {
 
   // Out first, then in: a move may go where another came from.
   auto copy = [&](void *target, const void *source, uint64_t size, const Fence &after, Storage &storage) {
-    return Fence(Queue::Compute,
-                 device_.enqueue(Queue::Compute, after,
-                                 {[&device = device_, target, source, size, outcome = storage.outcome()] {
-                                    try {
-                                      if (!outcome->error())
-                                        device.copy(target, source, size);
-                                    } catch (const Error &error) {
-                                      outcome->fail(error.within("compaction of L1"));
-                                    }
-                                  },
-                                  {.memoryBytes = 2 * size},
-                                  "l1 compaction"}));
+    Work work{[&device = device_, target, source, size] { device.copy(target, source, size); },
+              {.memoryBytes = 2 * size},
+              "l1 compaction"};
+    work.mayBegin = [outcome = storage.outcome()] { return !outcome->error(); };
+    work.ended = [outcome = storage.outcome()](const Error *error) {
+      if (error)
+        outcome->fail(error->within("compaction of L1"));
+    };
+    return Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
   };
   Fence moved;
   uint64_t used = 0;

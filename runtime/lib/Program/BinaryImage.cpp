@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "BinaryImage.h"
-#include "KernelLibrary.h"
 #include "PreparedProgram.h"
 #include "SignatureHash.h"
 #include "segue/runtime/Error.h"
@@ -203,18 +202,33 @@ const NativeCodeLeave &BinaryImage::nativeCodeLeave() const {
   return leave_;
 }
 
-KernelLibrary &BinaryImage::kernels() const {
-  std::lock_guard lock(mutex_);
-  if (!kernels_) {
-    if (!nativeCodeLeave().isGiven)
-      throw Error(ErrorCode::NativeCodeRefused,
-                  name_ + " holds machine code, which does not run: " + leave_.reason +
-                      ". If you trust where the file comes from, sign it with `segue-run trust FILE`, or allow it this "
-                      "time: --allow-native, allow_native_kernels=True in Python, NativeCode::Allow in C++, or "
-                      "SEGUE_ALLOW_NATIVE=1. It can be inspected and planned without");
-    kernels_ = std::make_unique<KernelLibrary>(*this);
+static KernelIsa isaOf(schema::Isa isa) {
+  switch (isa) {
+  case schema::Isa::x86_64_v3:
+    return KernelIsa::X86_64_V3;
+  case schema::Isa::x86_64_v4:
+    return KernelIsa::X86_64_V4;
+  case schema::Isa::ptx:
+    break;
   }
-  return *kernels_;
+  return KernelIsa::Ptx;
+}
+
+KernelSource BinaryImage::kernelSource(uint32_t index) const {
+  if (!nativeCodeLeave().isGiven)
+    throw Error(ErrorCode::NativeCodeRefused,
+                name_ + " holds machine code, which does not run: " + leave_.reason +
+                    ". If you trust where the file comes from, sign it with `segue-run trust FILE`, or allow it this "
+                    "time: --allow-native, allow_native_kernels=True in Python, NativeCode::Allow in C++, or "
+                    "SEGUE_ALLOW_NATIVE=1. It can be inspected and planned without");
+  const schema::Kernel &kernel = *root_->kernels()->Get(index);
+  KernelSource source{.file = name_, .kernel = kernel.name()->str(), .variants = {}};
+  for (uint32_t i = 0; i < countOf(kernel.variants()); ++i) {
+    const schema::KernelVariant &variant = *kernel.variants()->Get(i);
+    source.variants.push_back(
+        {isaOf(variant.isa()), variant.segment(), segment(variant.segment()), variant.symbol()->str()});
+  }
+  return source;
 }
 
 std::shared_ptr<PreparedProgram> BinaryImage::prepared(const DeviceRef &device, size_t program) const {

@@ -7,7 +7,7 @@
 //
 // What Binary, Program and Executor share: the bytes, the verified
 // FlatBuffer over them, signatures in the runtime's own types, and, once asked
-// for, mapped kernels and prepared programs.
+// for, prepared programs.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,6 +15,7 @@
 #define SEGUE_LIB_PROGRAM_BINARYIMAGE_H
 
 #include "binary_generated.h"
+#include "segue/runtime/Device/Kernel.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Binary.h"
@@ -23,7 +24,6 @@
 
 namespace segue::inline runtime {
 
-class KernelLibrary;
 class PreparedProgram;
 
 /// A read-only run of bytes in memory of its own: what was verified stays as it
@@ -78,8 +78,8 @@ public:
   /// Whether machine code may run. Any thread.
   const NativeCodeLeave &nativeCodeLeave() const;
 
-  /// The kernels, mapped at the first call. Throws NativeCodeRefused.
-  KernelLibrary &kernels() const;
+  /// A kernel with its code. Throws NativeCodeRefused.
+  KernelSource kernelSource(uint32_t kernel) const;
 
   /// The prepared form of a program on a device, made at the first call.
   std::shared_ptr<PreparedProgram> prepared(const DeviceRef &device, size_t program) const;
@@ -93,9 +93,7 @@ private:
 
   mutable std::once_flag leaveOnce_;
   mutable NativeCodeLeave leave_;
-  // Made when needed; the mutex guards all three.
-  mutable std::mutex mutex_;
-  mutable std::unique_ptr<KernelLibrary> kernels_;
+  mutable std::mutex mutex_; // guards prepared_
   struct PreparedEntry {
     std::weak_ptr<Device> device;
     std::shared_ptr<PreparedProgram> program;

@@ -6,30 +6,27 @@
 //===----------------------------------------------------------------------===//
 //
 // One operation on addresses that were taken when it was queued. On devices with
-// queues this is another thread's work, and an error has nobody to be thrown at:
-// it becomes the outcome of the run's outputs, and the operations after it do
-// nothing.
+// queues an error has nobody to be thrown at: it becomes the outcome of the run's
+// outputs, and the operations after it do nothing, or what nobody reads.
 //
 //===----------------------------------------------------------------------===//
 
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
-#include <algorithm>
-#include <cstring>
 
 namespace segue::inline runtime {
 
-void PreparedProgram::failLaunch(const Op &op, int64_t code) const {
+Error PreparedProgram::launchError(const Op &op, int64_t code) const {
   std::string where = image_.location(op.location);
   std::string message = "program \"" + info_.name + "\", kernel \"" + std::string(op.label) + "\"" +
                         (where.empty() ? "" : " at " + where) + ": ";
   if (code < 1 || uint64_t(code) > op.operandCount)
-    throw Error(ErrorCode::InvalidArgument, message + "failed with code " + std::to_string(code));
+    return Error(ErrorCode::InvalidArgument, message + "failed with code " + std::to_string(code));
   uint32_t slot = operands_[op.firstOperand + uint32_t(code - 1)].slot;
   message += "argument " + std::to_string(code - 1);
   if (slot < inputs_.size())
     message += " (input \"" + info_.inputs[slot].name + "\")";
-  throw Error(ErrorCode::IndexOutOfRange, message + " holds an index outside of its table");
+  return Error(ErrorCode::IndexOutOfRange, message + " holds an index outside of its table");
 }
 
 /// Verification lets no such file pass; this is for what it overlooks.
@@ -41,17 +38,9 @@ void PreparedProgram::failOnHost(const Op &op, uint32_t operand) const {
                   "\", where commands compute; only copies reach the host's");
 }
 
-template <typename T> static void fillWith(void *target, uint64_t bytes, uint64_t pattern) {
-  T value;
-  std::memcpy(&value, &pattern, sizeof(T));
-  auto *elements = static_cast<T *>(target);
-  std::fill(elements, elements + bytes / sizeof(T), value);
-}
-
 void PreparedProgram::perform(const Op &op, void *const *args) {
   if (auto *launch = std::get_if<LaunchOp>(&op.body)) {
-    if (int64_t code = device_.launch(launch->kernel, args, launch->range, launch->grain, launch->threads))
-      failLaunch(op, code);
+    device_.launch(*launch->kernel, {args, op.operandCount}, launch->range, launch->grain, launch->threads);
   } else if (auto *matmul = std::get_if<MatmulOp>(&op.body)) {
     matmul->plan->run(args[0], args[1], args[3], args[2]);
   } else if (auto *fused = std::get_if<FusedMatmulOp>(&op.body)) {
@@ -71,54 +60,93 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
     device_.relayout(*copy->plan, args[0], args[1]);
   } else {
     const FillOp &fill = std::get<FillOp>(op.body);
-    switch (fill.patternBytes) {
-    case 1:
-      return fillWith<uint8_t>(args[0], fill.bytes, fill.pattern);
-    case 2:
-      return fillWith<uint16_t>(args[0], fill.bytes, fill.pattern);
-    case 4:
-      return fillWith<uint32_t>(args[0], fill.bytes, fill.pattern);
-    default:
-      return fillWith<uint64_t>(args[0], fill.bytes, fill.pattern);
-    }
+    device_.engine().fill(args[0], fill.bytes, fill.pattern, fill.patternBytes);
   }
 }
 
-void PreparedProgram::performTimed(Op &op, void *const *args) {
-  double start = device_.seconds();
-  perform(op, args);
-  double seconds = device_.seconds() - start;
+/// Where commands are done at once.
+void PreparedProgram::performInline(Op &op, void *const *args) {
+  try {
+    if (!profiling_.load(std::memory_order_relaxed))
+      return perform(op, args);
+    double start = device_.seconds();
+    perform(op, args);
+    noteTime(op, device_.seconds() - start);
+  } catch (const KernelFault &fault) {
+    throw launchError(op, fault.kernelCode());
+  }
+}
+
+void PreparedProgram::noteTime(Op &op, double seconds) {
   std::lock_guard lock(profileMutex_);
   op.seconds += seconds;
   ++op.calls;
 }
 
-void PreparedProgram::performQueued(Run &run, Op &op) noexcept {
+//===----------------------------------------------------------------------===//
+// Where they are queued
+//===----------------------------------------------------------------------===//
+
+/// False if the run or what the operation reads has failed, which is noted then.
+bool PreparedProgram::mayBegin(Run &run, const Op &op) noexcept {
   if (run.failed.load(std::memory_order_relaxed))
+    return false;
+  PreparedProgram &self = *run.owner;
+  auto hasFailed = [&](uint32_t slot) {
+    const auto &outcome = run.outcomes[slot];
+    const Error *error = outcome ? outcome->error() : nullptr;
+    if (error)
+      self.fail(run, *error, /*asItIs=*/true);
+    return error != nullptr;
+  };
+  for (uint32_t i = op.before.begin; i < op.before.end; ++i)
+    if (hasFailed(self.marks_[i].slot))
+      return false;
+  if (std::holds_alternative<TransferOp>(op.body)) // its copy has ended; how, its target knows
+    return !hasFailed(self.operands_[op.firstOperand + op.firstWritten].slot);
+  return true;
+}
+
+void PreparedProgram::giveQueued(Run &run, Op &op) {
+  run.owner->perform(op, run.args.data() + op.firstOperand);
+}
+
+void PreparedProgram::endQueued(Run &run, const Op &op, const Error *error) noexcept {
+  if (!error)
     return;
   PreparedProgram &self = *run.owner;
-  for (uint32_t i = op.before.begin; i < op.before.end; ++i) {
-    const auto &outcome = run.outcomes[self.marks_[i].slot];
-    if (const Error *error = outcome ? outcome->error() : nullptr)
-      return self.fail(run, *error, /*asItIs=*/true);
-  }
-  if (std::holds_alternative<TransferOp>(op.body)) { // its copy has ended; how, its target knows
-    const auto &outcome = run.outcomes[self.operands_[op.firstOperand + op.firstWritten].slot];
-    if (const Error *error = outcome ? outcome->error() : nullptr)
-      self.fail(run, *error, /*asItIs=*/true);
-    return;
-  }
-  try {
-    void *const *args = run.args.data() + op.firstOperand;
-    if (self.profiling_.load(std::memory_order_relaxed))
-      self.performTimed(op, args);
-    else
-      self.perform(op, args);
-  } catch (const Error &error) {
-    self.fail(run, error, /*asItIs=*/false);
-  } catch (const std::exception &error) {
-    self.fail(run, Error(ErrorCode::InvalidArgument, "program \"" + self.info_.name + "\": " + error.what()), false);
-  }
+  if (auto *fault = dynamic_cast<const KernelFault *>(error))
+    self.fail(run, self.launchError(op, fault->kernelCode()), /*asItIs=*/false);
+  else
+    self.fail(run, *error, /*asItIs=*/false);
+}
+
+/// Two pointers each: no std::function allocates for them.
+Work PreparedProgram::workOf(Run &run, Op &op) {
+  Run *runPointer = &run;
+  Op *opPointer = &op;
+  Work work;
+  work.cost = op.cost;
+  work.label = op.label;
+  work.mayBegin = [runPointer, opPointer] { return mayBegin(*runPointer, *opPointer); };
+  if (std::holds_alternative<TransferOp>(op.body))
+    return work;
+  work.run = [runPointer, opPointer] { giveQueued(*runPointer, *opPointer); };
+  work.ended = [runPointer, opPointer](const Error *error) { endQueued(*runPointer, *opPointer, error); };
+  if (!profiling_.load(std::memory_order_relaxed))
+    return work;
+  auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+  work.run = [this, runPointer, opPointer, begin, end] {
+    device_.stamp(begin);
+    giveQueued(*runPointer, *opPointer);
+    device_.stamp(end);
+  };
+  work.ended = [this, runPointer, opPointer, begin, end](const Error *error) {
+    if (begin->isKnown() && end->isKnown())
+      noteTime(*opPointer, end->seconds() - begin->seconds());
+    endQueued(*runPointer, *opPointer, error);
+  };
+  return work;
 }
 
 /// Outputs that are not written carry the first cause; what was written by the

@@ -11,7 +11,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "CostOfCommand.h"
-#include "KernelLibrary.h"
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/CopyPlan.h"
@@ -50,7 +49,7 @@ void PreparedProgram::prepareLaunch(const schema::Launch &launch, Op &op) {
   LaunchOp body;
   // A device without bytes computes nothing: a file that is only planned with
   // never has its machine code mapped, whose constructors would run.
-  body.kernel = device_.hasBytes() ? image_.kernels().find(launch.kernel()) : nullptr;
+  body.kernel = device_.hasBytes() ? device_.makeKernel(image_.kernelSource(launch.kernel())) : nullptr;
   body.range = int64_t(launch.range());
   body.grain = int64_t(launch.grain());
   auto args = numbers(launch.args());

@@ -78,8 +78,8 @@ private:
     bool absent = false;
   };
   struct LaunchOp {
-    /// Null on a device without bytes, which never calls it.
-    KernelFunction kernel;
+    /// Null on a device without bytes, which never launches it.
+    KernelRef kernel;
     int64_t range, grain;
     int threads;
   };
@@ -324,9 +324,13 @@ private:
 
   // What queues run.
   void perform(const Op &op, void *const *args);
-  void performTimed(Op &op, void *const *args);
-  static void performQueued(Run &run, Op &op) noexcept;
-  [[noreturn]] void failLaunch(const Op &op, int64_t code) const;
+  void performInline(Op &op, void *const *args);
+  void noteTime(Op &op, double seconds);
+  Work workOf(Run &run, Op &op);
+  static bool mayBegin(Run &run, const Op &op) noexcept;
+  static void giveQueued(Run &run, Op &op);
+  static void endQueued(Run &run, const Op &op, const Error *error) noexcept;
+  Error launchError(const Op &op, int64_t code) const;
   [[noreturn]] void failOnHost(const Op &op, uint32_t operand) const;
   void fail(Run &run, const Error &error, bool asItIs) noexcept;
 

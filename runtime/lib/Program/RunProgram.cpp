@@ -444,10 +444,7 @@ void PreparedProgram::enqueue(Run &run, Op &op) {
       failOnHost(op, i);
   }
   if (inline_) {
-    if (profiling_.load(std::memory_order_relaxed))
-      performTimed(op, args);
-    else
-      perform(op, args);
+    performInline(op, args);
     return;
   }
   Fence after;
@@ -457,9 +454,7 @@ void PreparedProgram::enqueue(Run &run, Op &op) {
     const Storage &storage = *run.slots[marks_[i].slot].storage;
     after.join(marks_[i].kind == MarkKind::WaitForWrites ? storage.writes() : storage.uses());
   }
-  // Two pointers: no std::function allocates for them.
-  Work work{[runPointer = &run, opPointer = &op] { performQueued(*runPointer, *opPointer); }, op.cost, op.label};
-  run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
+  run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, workOf(run, op)));
 }
 
 /// A handle of what `operand` points to. `desc` is brought to where that lies.
@@ -498,8 +493,7 @@ void PreparedProgram::enqueueTransfer(Run &run, Op &op, std::span<Tensor> inputs
   transfer_.copyInto(source, target, {.keepsOutcome = true, .consumer = body.consumer});
   Fence after = target.storage()->writes();
   after.join(source.storage()->uses());
-  Work work{[runPointer = &run, opPointer = &op] { performQueued(*runPointer, *opPointer); }, op.cost, op.label};
-  run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, std::move(work)));
+  run.done = Fence(Queue::Compute, device_.enqueue(Queue::Compute, after, workOf(run, op)));
 }
 
 void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs,

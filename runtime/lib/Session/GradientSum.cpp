@@ -7,23 +7,12 @@
 
 #include "GradientSum.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
 
 namespace segue::inline runtime {
-
-/// Elements that pay for waking another thread.
-static constexpr int64_t addGrain = 1 << 14;
-
-/// Adds argument 1 to argument 0, both f32.
-static int64_t addKernel(void *const *args, int64_t begin, int64_t end) {
-  float *into = static_cast<float *>(args[0]);
-  const float *from = static_cast<const float *>(args[1]);
-  for (int64_t i = begin; i < end; ++i)
-    into[i] += from[i];
-  return 0;
-}
 
 void addGradient(Tensor &sum, Tensor gradient) {
   if (!sum) {
@@ -42,17 +31,18 @@ void addGradient(Tensor &sum, Tensor gradient) {
     sum = copyTo(device, sum, desc);
   Tensor addend = toLayout(device, gradient, desc);
   Storage &into = *sum.storage(), &from = *addend.storage();
-  void *args[] = {sum.bytes(), addend.bytes()};
+  auto *to = reinterpret_cast<float *>(sum.bytes());
+  auto *what = reinterpret_cast<const float *>(addend.bytes());
   int64_t count = int64_t(sum.elementCount());
   if (isOnHost) { // no queue computes there
     wait(sum);
     wait(addend);
-    if (device->hasBytes())
-      addKernel(args, 0, count);
+    for (int64_t i = 0; i < count && device->hasBytes(); ++i)
+      to[i] += what[i];
     return;
   }
   if (device->runsInline()) {
-    device->launch(addKernel, args, count, addGrain, device->threads());
+    device->engine().add(to, what, count);
     return;
   }
   Fence after = into.uses();
@@ -60,14 +50,19 @@ void addGradient(Tensor &sum, Tensor gradient) {
   Work work;
   work.label = "add gradients";
   work.cost = {.memoryBytes = 3 * uint64_t(count) * sizeof(float), .flops = uint64_t(count)};
-  work.run = [device = device.get(), sum = into.outcome(), addend = from.outcome(), to = args[0], what = args[1],
-              count] {
+  work.run = [device = device.get(), to, what, count] { device->engine().add(to, what, count); };
+  work.mayBegin = [sum = into.outcome(), addend = from.outcome()] {
     if (sum->error())
-      return;
-    if (const Error *error = addend->error())
-      return sum->fail(error->within("a sum of gradients lacks one"));
-    void *args[] = {to, what};
-    device->launch(addKernel, args, count, addGrain, device->threads());
+      return false;
+    if (const Error *error = addend->error()) {
+      sum->fail(error->within("a sum of gradients lacks one"));
+      return false;
+    }
+    return true;
+  };
+  work.ended = [sum = into.outcome()](const Error *error) {
+    if (error)
+      sum->fail(error->within("a sum of gradients"));
   };
   Fence fence(Queue::Compute, device->enqueue(Queue::Compute, after, std::move(work)));
   into.addWrite(fence);

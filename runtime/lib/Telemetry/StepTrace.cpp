@@ -10,24 +10,15 @@
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <array>
-#include <deque>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
-
-/// When the compute queue came to each mark; written there, read once it has.
-struct StepTrace::Marks {
-  std::mutex mutex;
-  std::deque<double> at;
-};
 
 static constexpr std::array<std::string_view, 5> tracks = {"phase", "block", "compute", "h2d", "d2h"};
 
 static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
 
-StepTrace::StepTrace(DeviceRef device, Memory memory)
-    : device_(std::move(device)), memory_(memory), marks_(std::make_shared<Marks>()) {
+StepTrace::StepTrace(DeviceRef device, Memory memory) : device_(std::move(device)), memory_(memory) {
   setOn(true);
 }
 
@@ -62,22 +53,13 @@ static std::string roleOf(const MemoryOwner &owner) {
 }
 
 size_t StepTrace::mark() {
-  size_t index;
-  {
-    std::lock_guard lock(marks_->mutex);
-    index = marks_->at.size();
-    marks_->at.push_back(0);
-  }
-  auto note = [marks = marks_, index, device = device_.get()] {
-    double now = device->seconds();
-    std::lock_guard lock(marks->mutex);
-    marks->at[index] = now;
-  };
+  size_t index = marks_.size();
+  marks_.push_back(std::make_shared<Timestamp>());
   if (device_->hasBytes()) {
-    device_->enqueue(Queue::Compute, Fence(), Work{note, {}, "mark"});
+    device_->enqueueStamp(Queue::Compute, Fence(), marks_.back(), "mark");
   } else {
     device_->wait(Fence(Queue::Compute, device_->position(Queue::Compute)));
-    note();
+    marks_.back()->set(device_->seconds());
   }
   for (const SpaceInfo &space : device_->spaces())
     levels_.push_back({index, space.space, device_->memory().liveBytes(space.space)});
@@ -154,9 +136,9 @@ Json StepTrace::toJson() {
       spans_[span].end = now;
   }
   device_->drain();
-  std::lock_guard lock(marks_->mutex);
+  auto at = [this](size_t mark) { return marks_[mark]->seconds(); };
 
-  double start = marks_->at.empty() ? 0 : marks_->at.front();
+  double start = marks_.empty() ? 0 : at(0);
   for (const Json &copy : copies_)
     start = std::min(start, copy["ts"].get<double>());
   auto micros = [](double seconds) { return std::max(0.0, seconds) * 1e6; };
@@ -176,8 +158,8 @@ Json StepTrace::toJson() {
                       {"ph", "X"},
                       {"pid", 1},
                       {"tid", trackId(span.track)},
-                      {"ts", micros(marks_->at[span.begin] - start)},
-                      {"dur", micros(marks_->at[span.end] - marks_->at[span.begin])},
+                      {"ts", micros(at(span.begin) - start)},
+                      {"dur", micros(at(span.end) - at(span.begin))},
                       {"args", std::move(args)}});
   }
   for (Json copy : copies_) {
@@ -189,7 +171,7 @@ Json StepTrace::toJson() {
     events.push_back({{"name", std::string(name(level.space))},
                       {"ph", "C"},
                       {"pid", 1},
-                      {"ts", micros(marks_->at[level.mark] - start)},
+                      {"ts", micros(at(level.mark) - start)},
                       {"args", {{"bytes", level.bytes}}}});
   for (const Displaced &each : displaced_)
     events.push_back({{"name", "departs from planned addresses"},
@@ -197,13 +179,13 @@ Json StepTrace::toJson() {
                       {"s", "p"},
                       {"pid", 1},
                       {"tid", 0},
-                      {"ts", micros(marks_->at[each.mark] - start)},
+                      {"ts", micros(at(each.mark) - start)},
                       {"args", {{"blocks", each.figures.displaced}, {"last", each.figures.lastDisplaced}}}});
-  for (const auto &[at, bytes] : roles_)
+  for (const auto &[mark, bytes] : roles_)
     events.push_back({{"name", "device_dram by role"},
                       {"ph", "C"},
                       {"pid", 1},
-                      {"ts", micros(marks_->at[at] - start)},
+                      {"ts", micros(at(mark) - start)},
                       {"args", bytes}});
   return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", {{"device", device_->name()}}}};
 }

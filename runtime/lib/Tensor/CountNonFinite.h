@@ -8,15 +8,10 @@
 #ifndef SEGUE_LIB_TENSOR_COUNTNONFINITE_H
 #define SEGUE_LIB_TENSOR_COUNTNONFINITE_H
 
+#include "segue/runtime/Engine/NonFinite.h"
 #include "segue/runtime/Tensor/Tensor.h"
-#include <atomic>
 
 namespace segue::inline runtime {
-
-/// Final once the work that counts is done.
-struct NonFiniteCount {
-  std::atomic<int64_t> nans{0}, infs{0};
-};
 
 /// Queues, behind what writes `value`, one pass over its bytes on the compute
 /// queue, which it splits over the device's threads. `value` is stored as its

@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ElementKernels.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 
 namespace segue::inline runtime {
 

@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "BlockKernels.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 
 const segue::BlockKernels &segue::blockKernels(InstructionSet most) {
   __builtin_cpu_init();

@@ -24,7 +24,7 @@
 #include "CopyBoxes.h"
 #include "GroupCopy.h"
 #include "RunConverter.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/RowStorage.h"
 #include <algorithm>

@@ -15,6 +15,7 @@
 
 #include "../Hash.h"
 #include "TransferEngineImpl.h"
+#include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <cstring>
@@ -145,6 +146,33 @@ static std::string whatFor(const std::shared_ptr<const TransferConsumer> &consum
   return consumer ? consumer->str() + ", " + tensor : "toLayout: " + tensor;
 }
 
+/// Copies over the link are tried once more if it stumbles, and then as often as `more`
+/// allows.
+class TransferEngine::Impl::Tries final : public CopyTries {
+public:
+  Tries(TransferCounters &counters, Queue direction, TransferRetries *more)
+      : counters_(counters), copies_(direction == Queue::HostToDevice ? counters.h2dCopies : counters.d2hCopies),
+        more_(more) {}
+
+  void trying() noexcept override { ++copies_; }
+  bool triesAgain(const Error &error, uint32_t failures) noexcept override {
+    if (error.code() != ErrorCode::TransferFailed) // only a link that stumbled is worth a second try
+      return false;
+    if (failures % 2 == 0) {
+      if (!more_ || more_->used >= more_->allowed)
+        return false;
+      ++more_->used;
+    }
+    ++counters_.retries;
+    return true;
+  }
+
+private:
+  TransferCounters &counters_;
+  TransferCounters::Sum &copies_;
+  TransferRetries *more_;
+};
+
 /// What the steps of one transfer share while they run.
 struct TransferEngine::Impl::Chain {
   Impl &impl;
@@ -156,54 +184,28 @@ struct TransferEngine::Impl::Chain {
   std::shared_ptr<TransferChecksum> checksum;
   std::shared_ptr<TransferRetries> retries;
   Staging staging; // addresses alone
+  /// Of the step over the link.
+  std::optional<Tries> tries;
 
   std::string what() const { return whatFor(consumer, *plan); }
 
-  /// Does `body` unless something failed before it, and keeps its failure.
-  template <typename Body> void step(size_t index, Body body) {
+  /// False if something failed before the step.
+  bool mayBegin(size_t index) {
     if (target->error())
-      return;
-    if (const Error *error = index == 0 && source ? source->error() : nullptr) {
+      return false;
+    const Error *error = index == 0 && source ? source->error() : nullptr;
+    if (error)
       target->fail(error->within(what() + " is a copy of a tensor that was never written"));
-      return;
-    }
-    auto failed = [&](const Error &error) {
-      ++impl.engine.counters().failures;
-      const TransferStep &step = plan->steps[index];
-      target->fail(error.within(what() + ": " + std::to_string(step.bytes) + " bytes, " + step.hop() + " on queue " +
-                                std::string(segue::name(step.queue))));
-    };
-    try {
-      body();
-    } catch (const Error &error) {
-      failed(error);
-    } catch (const std::exception &error) {
-      failed(Error(ErrorCode::TransferFailed, error.what()));
-    }
+    return !error;
+  }
+
+  void fail(size_t index, const Error &error) {
+    ++impl.engine.counters().failures;
+    const TransferStep &step = plan->steps[index];
+    target->fail(error.within(what() + ": " + std::to_string(step.bytes) + " bytes, " + step.hop() + " on queue " +
+                              std::string(segue::name(step.queue))));
   }
 };
-
-void TransferEngine::Impl::copyTwice(Queue direction, void *target, const void *source, uint64_t bytes,
-                                     TransferRetries *more) {
-  TransferCounters &counters = engine.counters();
-  TransferCounters::Sum &copies = direction == Queue::HostToDevice ? counters.h2dCopies : counters.d2hCopies;
-  for (bool again = false;;) {
-    ++copies;
-    try {
-      return device.copy(target, source, bytes);
-    } catch (const Error &error) {
-      if (error.code() != ErrorCode::TransferFailed) // only a link that stumbled is worth a second try
-        throw;
-      if (again) {
-        if (!more || more->used >= more->allowed)
-          throw;
-        ++more->used;
-      }
-      again = !again;
-      ++counters.retries;
-    }
-  }
-}
 
 void TransferEngine::Impl::countCarried(Queue queue, uint64_t bytes, double seconds) {
   TransferCounters &counters = engine.counters();
@@ -212,28 +214,32 @@ void TransferEngine::Impl::countCarried(Queue queue, uint64_t bytes, double seco
   (down ? counters.h2dCarriedNanoseconds : counters.d2hCarriedNanoseconds) += uint64_t(seconds * 1e9);
 }
 
-void TransferEngine::Impl::runLink(const TransferStep &step, const Chain &chain, std::byte *to, const std::byte *from) {
+void TransferEngine::Impl::giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from) {
   bool down = step.queue == Queue::HostToDevice;
   TransferChecksum *checksum = chain.checksum.get();
-  if (checksum && down && checksum->isSet())
-    if (uint64_t found = hashOf(from, step.bytes); found != checksum->value())
-      throw Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
-                                                   std::to_string(found) + ", not " +
-                                                   std::to_string(checksum->value()) + "); they were not used");
+  if (checksum && down)
+    device.call([checksum, from, bytes = step.bytes] {
+      uint64_t found = checksum->isSet() ? hashOf(from, bytes) : 0;
+      if (checksum->isSet() && found != checksum->value())
+        throw Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
+                                                     std::to_string(found) + ", not " +
+                                                     std::to_string(checksum->value()) + "); they were not used");
+    });
   if (chain.staging.addresses.empty() || !step.staged) {
-    copyTwice(step.queue, to, from, step.bytes, chain.retries.get());
+    device.copy(to, from, step.bytes, &*chain.tries);
   } else {
     StagingBuffers staging{chain.staging.addresses, chain.staging.chunkBytes};
-    LinkCopy link = [this, &step, more = chain.retries.get()](void *target, const void *source, uint64_t bytes) {
-      copyTwice(step.queue, target, source, bytes, more);
-    };
+    StagingQueue queue{[this, &chain](void *target, const void *source, uint64_t bytes) {
+                         device.copy(target, source, bytes, &*chain.tries);
+                       },
+                       [this](std::function<void()> function) { device.call(std::move(function)); }};
     if (down)
-      stagedToDevice(to, from, step.bytes, staging, toDeviceCopier, link);
+      stagedToDevice(to, from, step.bytes, staging, toDeviceCopier, queue);
     else
-      stagedToHost(to, from, step.bytes, staging, toHostCopier, link);
+      stagedToHost(to, from, step.bytes, staging, toHostCopier, queue);
   }
   if (checksum && !down)
-    checksum->set(hashOf(to, step.bytes));
+    device.call([checksum, to, bytes = step.bytes] { checksum->set(hashOf(to, bytes)); });
 }
 
 static std::string_view labelOf(const TransferStep &step) {
@@ -394,16 +400,26 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
       work.cost.memoryBytes = 2 * step.bytes; // as many are read, about
       break;
     }
-    work.run = [this, chain, i, read, written, record, linkSeconds, isLink] {
+    auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+    if (isLink)
+      chain->tries.emplace(counters, step.queue, options.retries.get());
+    work.mayBegin = [chain, i] { return chain->mayBegin(i); };
+    work.run = [this, chain, i, read, written, begin, end, isLink] {
       const TransferStep &step = chain->plan->steps[i];
-      double begin = device.seconds();
-      chain->step(i, [&] {
-        if (isLink)
-          runLink(step, *chain, written, read);
-        else
-          device.relayout(*step.relayout, read, written);
-      });
-      double seconds = device.seconds() - begin;
+      device.stamp(begin);
+      if (isLink)
+        giveLink(step, *chain, written, read);
+      else
+        device.relayout(*step.relayout, read, written);
+      device.stamp(end);
+    };
+    work.ended = [this, chain, i, begin, end, record, linkSeconds, isLink](const Error *error) {
+      const TransferStep &step = chain->plan->steps[i];
+      if (isLink && step.staged && !chain->staging.addresses.empty())
+        (step.queue == Queue::HostToDevice ? toDeviceCopier : toHostCopier).waitAll();
+      if (error)
+        chain->fail(i, *error);
+      double seconds = begin->isKnown() && end->isKnown() ? end->seconds() - begin->seconds() : 0;
       if (!isLink)
         engine.counters().alignNanoseconds += uint64_t(seconds * 1e9);
       else if (!chain->target->error())
@@ -411,7 +427,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
       if (isLink && linkSeconds)
         *linkSeconds = seconds;
       if (record)
-        record->begin = begin, record->seconds = seconds;
+        record->begin = begin->isKnown() ? begin->seconds() : 0, record->seconds = seconds;
     };
     Fence fence(step.queue, device.enqueue(step.queue, after, std::move(work)));
 
@@ -441,15 +457,6 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
 // Small writes
 //===----------------------------------------------------------------------===//
 
-/// Zeroes bytes [begin, end) of argument 0.
-static int64_t zeroKernel(void *const *args, int64_t begin, int64_t end) {
-  std::memset(static_cast<std::byte *>(args[0]) + begin, 0, size_t(end - begin));
-  return 0;
-}
-
-/// Bytes that pay for waking another thread.
-static constexpr int64_t zeroGrain = 256 << 10;
-
 bool TransferEngine::Impl::isHostReadable(const Tensor &tensor) const {
   return isHostSpace(tensor.desc().layout.space) || (device.hasUnifiedMemory() && device.runsInline());
 }
@@ -470,8 +477,7 @@ void TransferEngine::fillZero(const Tensor &target) {
   work.label = "zero";
   work.cost.memoryBytes = bytes;
   work.run = [&device = device_, address = static_cast<void *>(target.bytes()), bytes] {
-    void *args[] = {address};
-    device.launch(zeroKernel, args, int64_t(bytes), zeroGrain, device.threads());
+    device.engine().fill(address, bytes, /*pattern=*/0, /*patternBytes=*/1);
   };
   storage.addWrite(Fence(Queue::Compute, device_.enqueue(Queue::Compute, storage.uses(), std::move(work))));
 }
@@ -492,13 +498,19 @@ void TransferEngine::writeScalar(const Tensor &target, const void *value, uint64
   Work work;
   work.label = "copy h2d";
   work.cost.linkBytes = bytes;
-  work.run = [impl = impl_.get(), outcome = storage.outcome(), address = target.bytes(), kept, bytes] {
-    try {
-      impl->copyTwice(Queue::HostToDevice, address, kept.data(), bytes);
-    } catch (const Error &error) {
-      ++impl->engine.counters().failures;
-      outcome->fail(error.within("a scalar of " + std::to_string(bytes) + " bytes, host -> device_dram"));
-    }
+  struct Scalar {
+    std::array<std::byte, 8> value;
+    Impl::Tries tries;
+  };
+  auto scalar = std::make_shared<Scalar>(Scalar{kept, Impl::Tries(counters_, Queue::HostToDevice, nullptr)});
+  work.run = [&device = device_, address = target.bytes(), scalar, bytes] {
+    device.copy(address, scalar->value.data(), bytes, &scalar->tries);
+  };
+  work.ended = [&counters = counters_, outcome = storage.outcome(), bytes](const Error *error) {
+    if (!error)
+      return;
+    ++counters.failures;
+    outcome->fail(error->within("a scalar of " + std::to_string(bytes) + " bytes, host -> device_dram"));
   };
   storage.addWrite(Fence(Queue::HostToDevice, device_.enqueue(Queue::HostToDevice, storage.uses(), std::move(work))));
 }

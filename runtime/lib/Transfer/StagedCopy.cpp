@@ -8,6 +8,7 @@
 #include "StagedCopy.h"
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace segue::inline runtime {
 
@@ -59,12 +60,6 @@ void HostCopier::work() {
 }
 
 namespace {
-/// The copier is idle when this is left, also by an exception.
-struct Join {
-  HostCopier &copier;
-  ~Join() { copier.waitAll(); }
-};
-
 /// A transfer cut in chunks, the last of which may be shorter.
 struct Chunks {
   uint64_t bytes, chunkBytes;
@@ -72,44 +67,54 @@ struct Chunks {
   uint64_t begin(uint64_t i) const { return i * chunkBytes; }
   uint64_t size(uint64_t i) const { return std::min(chunkBytes, bytes - begin(i)); }
 };
+
+/// The jobs of one copy, which the functions on the host share.
+struct Jobs {
+  /// By buffer, the job that fills or empties it.
+  std::array<uint64_t, HostCopier::maxJobs> number{};
+  uint64_t filled = 0;
+};
 } // namespace
 
 void stagedToDevice(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
-                    HostCopier &copier, const LinkCopy &link) {
+                    HostCopier &copier, const StagingQueue &queue) {
   Chunks chunks{bytes, staging.chunkBytes};
-  uint64_t count = chunks.count(), buffers = staging.buffers.size();
-  Join join{copier};
+  uint64_t count = chunks.count();
   if (count == 1) { // no neighbour: no helper
-    std::memcpy(staging.buffers[0], source, bytes);
-    return link(target, staging.buffers[0], bytes);
+    queue.host([=, buffer = staging.buffers[0]] { std::memcpy(buffer, source, bytes); });
+    return queue.link(target, staging.buffers[0], bytes);
   }
   // Chunk i is in its buffer when its job is done; the buffer is free again
   // when the link is done with it.
-  std::array<uint64_t, HostCopier::maxJobs> jobs{};
-  uint64_t filled = 0;
+  auto jobs = std::make_shared<Jobs>();
   for (uint64_t i = 0; i < count; ++i) {
-    for (; filled < std::min(count, i + buffers); ++filled)
-      jobs[filled % buffers] =
-          copier.start(staging.buffers[filled % buffers], source + chunks.begin(filled), chunks.size(filled));
-    copier.wait(jobs[i % buffers]);
-    link(target + chunks.begin(i), staging.buffers[i % buffers], chunks.size(i));
+    queue.host([=, &copier, buffers = staging.buffers] {
+      for (uint64_t size = buffers.size(); jobs->filled < std::min(count, i + size); ++jobs->filled)
+        jobs->number[jobs->filled % size] = copier.start(
+            buffers[jobs->filled % size], source + chunks.begin(jobs->filled), chunks.size(jobs->filled));
+      copier.wait(jobs->number[i % buffers.size()]);
+    });
+    queue.link(target + chunks.begin(i), staging.buffers[i % staging.buffers.size()], chunks.size(i));
   }
 }
 
 void stagedToHost(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
-                  HostCopier &copier, const LinkCopy &link) {
+                  HostCopier &copier, const StagingQueue &queue) {
   Chunks chunks{bytes, staging.chunkBytes};
   uint64_t count = chunks.count(), buffers = staging.buffers.size();
-  Join join{copier};
-  std::array<uint64_t, HostCopier::maxJobs> jobs{}; // that empty the buffers
+  auto jobs = std::make_shared<Jobs>();
   for (uint64_t i = 0; i < count; ++i) {
     std::byte *buffer = staging.buffers[i % buffers];
-    copier.wait(jobs[i % buffers]);
-    link(buffer, source + chunks.begin(i), chunks.size(i));
-    if (i + 1 < count)
-      jobs[i % buffers] = copier.start(target + chunks.begin(i), buffer, chunks.size(i));
-    else
+    queue.host([=, &copier] { copier.wait(jobs->number[i % buffers]); });
+    queue.link(buffer, source + chunks.begin(i), chunks.size(i));
+    queue.host([=, &copier] {
+      if (i + 1 < count) {
+        jobs->number[i % buffers] = copier.start(target + chunks.begin(i), buffer, chunks.size(i));
+        return;
+      }
       std::memcpy(target + chunks.begin(i), buffer, chunks.size(i));
+      copier.waitAll();
+    });
   }
 }
 

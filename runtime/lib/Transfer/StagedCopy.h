@@ -66,15 +66,22 @@ struct StagingBuffers {
   uint64_t chunkBytes = 0;
 };
 
-/// Copies one chunk over the link; may throw.
-using LinkCopy = std::function<void(void *target, const void *source, uint64_t bytes)>;
+/// What a staged copy asks of a queue, which does it in the order asked: at once or later.
+struct StagingQueue {
+  /// Copies one chunk over the link.
+  std::function<void(void *target, const void *source, uint64_t bytes)> link;
+  /// Runs a function on the host.
+  std::function<void(std::function<void()>)> host;
+};
 
-/// Each returns when all bytes are there, or throws what `link` threw; the
-/// buffers are idle then. `bytes` is not 0.
+/// Each asks for all that brings the bytes; when that is done, they are there and the
+/// buffers idle. If something fails in between, the rest may be left out, and
+/// HostCopier::waitAll has to be called before anything else uses the buffers. Buffers
+/// and copier stay until then. `bytes` is not 0.
 void stagedToDevice(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
-                    HostCopier &copier, const LinkCopy &link);
+                    HostCopier &copier, const StagingQueue &queue);
 void stagedToHost(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
-                  HostCopier &copier, const LinkCopy &link);
+                  HostCopier &copier, const StagingQueue &queue);
 
 } // namespace segue::inline runtime
 

@@ -83,10 +83,8 @@ struct TransferEngine::Impl {
   std::shared_ptr<CopyRecord> traceStep(const TransferStep &step, const std::string &from,
                                         const TransferOptions &options);
   Staging takeStaging(const TransferStep &step);
-  void runLink(const TransferStep &step, const Chain &chain, std::byte *to, const std::byte *from);
-  /// One copy over the link; tried once more if the link stumbles, and then as
-  /// often as `more` allows.
-  void copyTwice(Queue direction, void *target, const void *source, uint64_t bytes, TransferRetries *more = nullptr);
+  class Tries;
+  void giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from);
   void countCarried(Queue queue, uint64_t bytes, double seconds);
   /// Nothing if the gate denied it.
   std::optional<uint64_t> acquire(const TransferStep &link, TransferPriority priority);

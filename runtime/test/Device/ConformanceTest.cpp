@@ -14,6 +14,7 @@
 #include "DeviceKernels.h"
 #include "RenamedSim.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/Tensor.h"
@@ -32,6 +33,22 @@ class ConformanceTest : public testing::TestWithParam<std::string> {
 protected:
   uint64_t enqueue(Queue queue, const Fence &after, std::function<void()> run, WorkCost cost = {}) {
     return device->enqueue(queue, after, {std::move(run), cost, "test"});
+  }
+  uint64_t enqueueCall(Queue queue, const Fence &after, std::function<void()> call) {
+    return device->enqueueCall(queue, after, std::move(call), "test");
+  }
+  /// Runs `body` on a queue, to its end. Returns what it failed with; empty if nothing.
+  std::string messageOf(Queue queue, std::function<void()> body, ErrorCode code) {
+    std::string message;
+    Work work{std::move(body), {}, "test"};
+    work.ended = [&](const Error *error) {
+      if (!error)
+        return;
+      EXPECT_EQ(error->code(), code) << error->what();
+      message = error->what();
+    };
+    device->wait(Fence(queue, device->enqueue(queue, {}, std::move(work))));
+    return message;
   }
 
   /// Spaces that a test may fill to the brim.
@@ -73,10 +90,12 @@ std::vector<std::string> specs() {
       "sim:virtual,dram=24GiB,pinned=64GiB,l1=50MiB,threads=2",
       "sim:virtual,l1=0,launch=0s,latency=0s",
       "renamed:dram=1MiB,pinned=1MiB,l1=64KiB,latency=0s",
+      "sim:streams,dram=1MiB,pinned=1MiB,l1=64KiB,latency=0s",
       "renamed:virtual,l1=0",
   };
   for (int seed = 0; seed < 8; ++seed)
-    specs.push_back("sim:dram=1MiB,pinned=1MiB,l1=64KiB,threads=2,adversarial=" + std::to_string(seed));
+    for (const char *driver : {"sim:", "sim:streams,"})
+      specs.push_back(driver + ("dram=1MiB,pinned=1MiB,l1=64KiB,threads=2,adversarial=" + std::to_string(seed)));
   return specs;
 }
 } // namespace
@@ -265,7 +284,7 @@ TEST_P(ConformanceTest, EntriesOfAQueueRunInOrderAndOnce) {
     std::vector<int> order;
     uint64_t last = 0;
     for (int i = 0; i < 100; ++i)
-      last = enqueue(queue, {}, [&order, i] { order.push_back(i); });
+      last = enqueueCall(queue, {}, [&order, i] { order.push_back(i); });
     device->wait(Fence(queue, last));
     if (!device->hasBytes())
       continue;
@@ -321,7 +340,7 @@ TEST_P(ConformanceTest, GoesAwayCleanlyWithWorkPending) {
   Fence all;
   for (int i = 0; i < 50; ++i)
     for (Queue queue : allQueues)
-      all.join(Fence(queue, enqueue(queue, all, [&ran, token] { ++ran; })));
+      all.join(Fence(queue, enqueueCall(queue, all, [&ran, token] { ++ran; })));
   bool hasBytes = device->hasBytes();
   device.reset();
   EXPECT_EQ(ran, hasBytes ? 150 : 0);
@@ -437,8 +456,9 @@ private:
     after.join(target.uses);
     uint64_t position = device_->enqueue(Queue::Compute, after,
                                          {[=, t = target.data(), s = a.data()] {
+                                            static const HostKernel kernel(mixKernel);
                                             void *args[] = {t, s};
-                                            EXPECT_EQ(device->launch(mixKernel, args, length, 8, threads), 0);
+                                            device->launch(kernel, args, length, 8, threads);
                                           },
                                           {.memoryBytes = 3 * bytes, .flops = length},
                                           "mix"});
@@ -546,16 +566,8 @@ TEST_P(ConformanceTest, RelayoutsDoNotQuantiseWhatIsNotFinite) {
     std::vector<float> values(64, 1);
     auto run = [&]() -> std::string {
       device->copy(source.data(), values.data(), 256);
-      std::string message;
-      device->wait(Fence(Queue::Compute, enqueue(Queue::Compute, {}, [&] {
-                           try {
-                             device->relayout(quantize, source.data(), target.data());
-                           } catch (const Error &error) {
-                             EXPECT_EQ(error.code(), ErrorCode::NonFinite);
-                             message = error.what();
-                           }
-                         })));
-      return message;
+      return messageOf(
+          Queue::Compute, [&] { device->relayout(quantize, source.data(), target.data()); }, ErrorCode::NonFinite);
     };
     EXPECT_EQ(run(), "");
     values[3 * 16] = std::numeric_limits<float>::infinity();
@@ -575,28 +587,95 @@ TEST_P(ConformanceTest, LaunchCoversTheRangeOnce) {
         std::vector<int32_t> values(size_t(range) + 1);
         device->copy(counts.data(), values.data(), 4 * values.size());
         device->copy(step.data(), &grain, 8);
-        int64_t result = -1;
-        device->wait(Fence(Queue::Compute, enqueue(Queue::Compute, {}, [&] {
-                             void *args[] = {counts.data(), step.data()};
-                             result = device->launch(markKernel, args, range, grain, threads);
-                           })));
-        ASSERT_EQ(result, 0);
+        HostKernel mark(markKernel);
+        std::string message = messageOf(
+            Queue::Compute,
+            [&] {
+              void *args[] = {counts.data(), step.data()}; // read during the call
+              device->launch(mark, args, range, grain, threads);
+            },
+            ErrorCode::IndexOutOfRange);
+        ASSERT_EQ(message, "");
         device->copy(values.data(), counts.data(), 4 * values.size());
         EXPECT_EQ(std::count(values.begin(), values.end() - 1, 1), range);
         EXPECT_EQ(values.back(), 0);
       }
 }
 
-// Of several failing pieces, the first by position is reported.
+// Of several failing pieces, the first by position is reported, at the end of the entry.
 TEST_P(ConformanceTest, LaunchReportsTheFirstFailure) {
   if (!device->hasBytes())
     return;
-  int64_t limit = 0;
-  void *args[] = {&limit};
+  HostKernel kernel(failBehindKernel);
+  Held limit(device, Space::DeviceDram, 8);
+  auto run = [&](int64_t most) {
+    device->copy(limit.data(), &most, 8);
+    int64_t code = 0;
+    Work work;
+    work.run = [&] {
+      void *args[] = {limit.data()};
+      device->launch(kernel, args, 1000, 10, 4);
+    };
+    work.ended = [&](const Error *error) {
+      if (auto *fault = dynamic_cast<const KernelFault *>(error))
+        code = fault->kernelCode();
+      EXPECT_EQ(error != nullptr, code != 0);
+    };
+    device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, {}, std::move(work))));
+    return code;
+  };
   for (int i = 0; i < 20; ++i)
-    EXPECT_EQ(device->launch(failBehindKernel, args, 1000, 10, 4), 1);
-  limit = 1000;
-  EXPECT_EQ(device->launch(failBehindKernel, args, 1000, 10, 4), 0);
+    EXPECT_EQ(run(0), 1);
+  EXPECT_EQ(run(1000), 0);
+}
+
+// A body sees nothing of what it gives: the order of its calls is the order in which
+// they are done, those on the host among them, and the times of its stamps ascend.
+TEST_P(ConformanceTest, WhatABodyGivesIsDoneInItsOrder) {
+  if (!device->hasBytes())
+    return;
+  Held there(device, Space::DeviceDram, 8), in(device, Space::Host, 8), out(device, Space::Host, 8);
+  auto *given = reinterpret_cast<int64_t *>(in.data()), *found = reinterpret_cast<int64_t *>(out.data());
+  std::string order;
+  auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+  EXPECT_FALSE(begin->isKnown());
+  Fence before(Queue::HostToDevice, enqueueCall(Queue::HostToDevice, {}, [&] { *given = 3, order += "before "; }));
+  Work work;
+  work.mayBegin = [&] { return order += "asked ", true; };
+  work.run = [&] {
+    device->stamp(begin);
+    device->copy(there.data(), given, 8);
+    device->call([&] { *given = 4, order += "call "; });
+    device->engine().fill(there.data(), 4, 1, 4);
+    device->copy(found, there.data(), 8);
+    device->stamp(end);
+  };
+  work.ended = [&](const Error *error) { order += error ? error->what() : "ended"; };
+  device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, before, std::move(work))));
+  EXPECT_EQ(order, "before asked call ended");
+  EXPECT_EQ(*found, 1);
+  EXPECT_EQ(*given, 4);
+  EXPECT_GE(end->seconds(), begin->seconds());
+}
+
+// An entry whose sources have failed says nothing of its own, whatever its work gives.
+TEST_P(ConformanceTest, AnEntryThatMayNotBeginHasNoErrors) {
+  if (!device->hasBytes())
+    return;
+  int asked = 0, ended = 0;
+  Work work;
+  work.mayBegin = [&] { return ++asked, false; };
+  work.run = [&] { device->call([] { throw Error(ErrorCode::IoFailed, "in vain"); }); };
+  work.ended = [&](const Error *error) {
+    ++ended;
+    EXPECT_EQ(error, nullptr);
+  };
+  device->wait(Fence(Queue::DeviceToHost, device->enqueue(Queue::DeviceToHost, {}, std::move(work))));
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(ended, 1);
+  EXPECT_NE(messageOf(Queue::Compute, [&] { device->call([] { throw Error(ErrorCode::IoFailed, "heard"); }); },
+                      ErrorCode::IoFailed),
+            "");
 }
 
 // Library calls give on the queue of a device what they give on the host.
@@ -618,7 +697,7 @@ TEST_P(ConformanceTest, EnginePlansRunOnTheComputeQueue) {
   attention.causal = true;
   attention.scale = 1 / std::sqrt(float(n / 2));
   ASSERT_EQ(attention.findProblem(), "");
-  Engine engine{Threads(device->threads())};
+  CpuEngine engine{Threads(device->threads())};
   std::vector<float> lse(2 * n);
 
   Held da(device, Space::DeviceDram, bytes), db(device, Space::DeviceDram, bytes), dc(device, Space::DeviceDram, bytes),

@@ -456,7 +456,7 @@ TEST(SimVirtualTest, NeedsNoMemory) {
   EXPECT_EQ(device->memory().tryAllocate(Space::DeviceDram, 1, 1).data, nullptr);
   device->copy(dram.data, pinned.data, 16000000000);
   EXPECT_NEAR(device->seconds(), 1.0, 1e-9);
-  EXPECT_EQ(device->launch(nullptr, nullptr, 100, 1, 1), 0);
+  device->launch(HostKernel(nullptr), {}, 100, 1, 1);
   release(device, Space::DeviceDram, dram, 80ull << 30);
   release(device, Space::HostPinned, pinned, 300ull << 30);
   release(device, Space::HostPinned, more, 212ull << 30);

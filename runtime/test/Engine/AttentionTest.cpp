@@ -12,7 +12,7 @@
 
 #include "Machines.h"
 #include "Values.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
@@ -152,7 +152,7 @@ static void computeByLoops(Problem &p) {
       }
 }
 
-static void runEngine(Engine &engine, Problem &p) {
+static void runEngine(CpuEngine &engine, Problem &p) {
   ASSERT_EQ(p.spec.findProblem(), "");
   void *mask = p.spec.forward.mask == MaskKind::none ? nullptr : p.mask.data();
   engine.planAttention(p.spec.forward)->run({p.q.data(), p.k.data(), p.v.data(), mask, p.out.data(), p.lse.data()});
@@ -186,7 +186,7 @@ static void check(const Machine &machine, const Case &c) {
                                   << "x" << c.keys << "x" << c.dim << (c.causal ? " causal" : "") << " mask "
                                   << int(c.mask) << " repeats " << c.maskRepeats << " lie " << int(c.lie) << " at "
                                   << machine.threads << " threads");
-  Engine engine(Threads(machine.threads), machine.set);
+  CpuEngine engine(Threads(machine.threads), machine.set);
   Problem p = makeProblem(c);
   computeByLoops(p);
   runEngine(engine, p);
@@ -234,7 +234,7 @@ TEST_P(AttentionTest, AgreesWithLoopsForAllMasks) {
 
 // A row that sees no key gives zeros, -inf, and no gradient; never NaN.
 TEST_P(AttentionTest, RowsThatSeeNothingGiveZeros) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   Case c{1, 2, 40, 40, 16, false, MaskKind::keep};
   Problem p = makeProblem(c);
   for (int64_t i = 0; i < p.mask.size(); ++i)
@@ -258,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, AttentionTest, kMachines, describe);
 
 // Scores far apart and far from 0: no overflow, no loss of the small ones.
 TEST(AttentionRangeTest, LargeScoresStayFinite) {
-  Engine engine;
+  CpuEngine engine;
   Problem p = makeProblem({1, 1, 20, 20, 4});
   p.spec.forward.scale = 300;
   computeByLoops(p);
@@ -269,7 +269,7 @@ TEST(AttentionRangeTest, LargeScoresStayFinite) {
 
 // A NaN in q must come out, where the session sees it, and in its row only.
 TEST(AttentionRangeTest, PassesNaNOn) {
-  Engine engine;
+  CpuEngine engine;
   Problem p = makeProblem({1, 1, 4, 4, 4});
   p.q.set(4, NAN);
   runEngine(engine, p);
@@ -283,7 +283,7 @@ TEST(AttentionDeterminismTest, IsTheSameAtEachRunAndThreadCount) {
   std::vector<Values> first;
   for (int threads : {1, 2, 3})
     for (int repeat = 0; repeat < 2; ++repeat) {
-      Engine engine{Threads(threads)};
+      CpuEngine engine{Threads(threads)};
       Problem p = makeProblem({1, 3, 200, 200, 32, true});
       runEngine(engine, p);
       std::vector<Values> results{p.out, p.gradQ, p.gradK, p.gradV};

@@ -13,7 +13,7 @@
 #ifndef SEGUE_RUNTIME_TEST_ENGINE_MACHINES_H
 #define SEGUE_RUNTIME_TEST_ENGINE_MACHINES_H
 
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include <gtest/gtest.h>
 #include <string>
 

@@ -7,7 +7,7 @@
 
 #include "Machines.h"
 #include "Values.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include <cmath>
 #include <gtest/gtest.h>
 #include <thread>
@@ -47,7 +47,7 @@ static int64_t span(const MatrixView &view, int64_t batch, int64_t rows, int64_t
 
 /// Runs the spec and compares each element with a sum in double; what lies
 /// between the rows of c must stay.
-static void check(Engine &engine, const MatmulSpec &spec) {
+static void check(CpuEngine &engine, const MatmulSpec &spec) {
   ASSERT_EQ(spec.findProblem(), "");
   Values a(spec.a.element, span(spec.a, spec.batch, spec.m, spec.k), 1);
   Values b(spec.b.element, span(spec.b, spec.batch, spec.k, spec.n), 2);
@@ -86,7 +86,7 @@ class MatmulTest : public testing::TestWithParam<Machine> {};
 
 // Every pair of ways to lie, every type.
 TEST_P(MatmulTest, AgreesWithLoopsForAllWaysToLie) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
     for (Lie left : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
       for (Lie right : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
@@ -101,7 +101,7 @@ TEST_P(MatmulTest, AgreesWithLoopsForAllWaysToLie) {
 }
 
 TEST_P(MatmulTest, AgreesWithLoopsForAllExtents) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
     for (const Extents &e : kExtents)
       for (ElementType result : {type, ElementType::f32})
@@ -123,7 +123,7 @@ TEST_P(MatmulTest, AgreesWithLoopsForAllExtents) {
 
 // One matrix for the whole batch, and one row for all rows: strides of 0.
 TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16}) {
     MatmulSpec spec{4, 20, 40, 30};
     spec.a = {type, {0, 0, 1}};
@@ -135,7 +135,7 @@ TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
 
 // A linear layer on [batch, seq, dim]: the batch is more rows, and one product.
 TEST_P(MatmulTest, MergesABatchThatIsMoreRows) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16})
     for (int64_t gap : {0, 9}) { // between the items: then they must stay apart
       MatmulSpec spec{5, 31, 40, 30};
@@ -148,7 +148,7 @@ TEST_P(MatmulTest, MergesABatchThatIsMoreRows) {
 
 // Without depth the sum is empty: c is the bias, or zero, or stays.
 TEST_P(MatmulTest, GivesBiasWhereThereIsNoDepth) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
     for (bool hasBias : {false, true})
       for (bool accumulate : {false, true}) {
@@ -164,7 +164,7 @@ TEST_P(MatmulTest, GivesBiasWhereThereIsNoDepth) {
 }
 
 TEST_P(MatmulTest, DoesNothingWithoutRowsOrColumns) {
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (Extents e : {Extents{0, 2, 2, 2}, Extents{1, 0, 2, 2}, Extents{1, 2, 0, 2}}) {
     MatmulSpec spec{e.batch, e.m, e.n, e.k};
     spec.a = place(ElementType::f32, e.m, e.k, Lie::Plain);
@@ -186,7 +186,7 @@ TEST(MatmulDeterminismTest, IsTheSameAtEachRunAndThreadCount) {
   std::vector<uint8_t> first;
   for (int threads : {1, 2, 3, 4})
     for (int repeat = 0; repeat < 3; ++repeat) {
-      Engine engine{Threads(threads)};
+      CpuEngine engine{Threads(threads)};
       test::Values c(ElementType::f32, spec.m * spec.n, 3);
       engine.planMatmul(spec)->run(a.data(), b.data(), c.data(), nullptr);
       if (first.empty())
@@ -196,7 +196,7 @@ TEST(MatmulDeterminismTest, IsTheSameAtEachRunAndThreadCount) {
 }
 
 TEST(MatmulPlanTest, EqualSpecsShareAPlan) {
-  Engine engine;
+  CpuEngine engine;
   MatmulSpec spec{
       1, 8, 8, 8, {ElementType::f32, {64, 8, 1}}, {ElementType::f32, {64, 8, 1}}, {ElementType::f32, {64, 8, 1}}};
   auto plan = engine.planMatmul(spec);
@@ -207,7 +207,7 @@ TEST(MatmulPlanTest, EqualSpecsShareAPlan) {
 
 // Plans share scratch: runs from several threads must not mix it up.
 TEST(MatmulPlanTest, RunsFromSeveralThreadsWaitForEachOther) {
-  Engine engine(Threads(1));
+  CpuEngine engine(Threads(1));
   auto runOften = [&engine](int64_t n) {
     MatmulSpec spec{
         1, 70, n, 90, {ElementType::f32, {0, 90, 1}}, {ElementType::f32, {0, n, 1}}, {ElementType::f32, {0, n, 1}}};
@@ -221,7 +221,7 @@ TEST(MatmulPlanTest, RunsFromSeveralThreadsWaitForEachOther) {
 
 // A NaN must reach the loss, where the session sees it.
 TEST(MatmulPlanTest, PassesNaNOn) {
-  Engine engine;
+  CpuEngine engine;
   MatmulSpec spec{
       1, 2, 2, 2, {ElementType::f32, {4, 2, 1}}, {ElementType::f32, {4, 2, 1}}, {ElementType::f32, {4, 2, 1}}};
   float a[] = {NAN, 1, 1, 1}, b[] = {1, 1, 1, 1}, c[4];

@@ -8,7 +8,7 @@
 #include "segue/runtime/Engine/QuantizedMatmul.h"
 #include "Machines.h"
 #include "Values.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Tensor/GroupStorage.h"
 #include <cmath>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ struct Weight {
 
 } // namespace
 
-static std::vector<uint8_t> runPlan(Engine &engine, const QuantizedMatmulSpec &spec, Weight &weight, Values &x,
+static std::vector<uint8_t> runPlan(CpuEngine &engine, const QuantizedMatmulSpec &spec, Weight &weight, Values &x,
                                     Values &y, Values *bias = nullptr) {
   engine.planQuantizedMatmul(spec)->run({.x = x.data(),
                                          .codes = weight.codes.data(),
@@ -74,7 +74,7 @@ static std::vector<uint8_t> runPlan(Engine &engine, const QuantizedMatmulSpec &s
 }
 
 /// Every element against a sum in double; what lies between the rows stays.
-static void check(Engine &engine, const QuantizedMatmulSpec &spec) {
+static void check(CpuEngine &engine, const QuantizedMatmulSpec &spec) {
   ASSERT_EQ(spec.findProblem(), "");
   Weight weight(spec, 7);
   Values x(spec.x, std::max<int64_t>(1, spec.rows * spec.xStride), 1);
@@ -107,7 +107,7 @@ TEST_P(QuantizedMatmul, AgreesWithLoops) {
   struct Extents {
     int64_t rows, out, in;
   };
-  Engine engine(Threads(GetParam().threads), GetParam().set);
+  CpuEngine engine(Threads(GetParam().threads), GetParam().set);
   for (auto [rows, out, in] : {Extents{1, 1, 1},
                                {3, 33, 17},
                                {13, 64, 100},
@@ -147,7 +147,7 @@ TEST(QuantizedMatmulPlan, IsTheSameForAllThreads) {
     spec.yStride = spec.columns();
     Weight weight(spec, 3);
     Values x(ElementType::f32, spec.rows * spec.xStride, 1), y(ElementType::f32, spec.rows * spec.yStride, 2);
-    Engine one(Threads(1)), three(Threads(3));
+    CpuEngine one(Threads(1)), three(Threads(3));
     std::vector<uint8_t> first = runPlan(one, spec, weight, x, y);
     EXPECT_EQ(runPlan(three, spec, weight, x, y), first);
     EXPECT_EQ(one.fusedCalls(), 1u);

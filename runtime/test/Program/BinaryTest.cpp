@@ -176,7 +176,9 @@ static void runFirst(const DeviceRef &device, const Binary &binary) {
 class HostileFileTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(All, HostileFileTest,
                          testing::Values("cpu:threads=1", "sim:latency=0s,link=100GB/s,threads=1",
-                                         "sim:latency=0s,link=100GB/s,threads=1,adversarial=3"));
+                                         "sim:latency=0s,link=100GB/s,threads=1,adversarial=3",
+                                         "sim:streams,latency=0s,link=100GB/s,threads=1",
+                                         "sim:streams,latency=0s,link=100GB/s,threads=1,adversarial=3"));
 TEST_P(HostileFileTest, EveryByteChangedAndResealed) {
   Bytes file = smallFile();
   DeviceRef device = Device::open(GetParam());

@@ -95,7 +95,9 @@ class FusedMatmulTest : public testing::TestWithParam<const char *> {};
 
 INSTANTIATE_TEST_SUITE_P(All, FusedMatmulTest,
                          testing::Values("cpu:threads=2", "sim:latency=0s,link=1000GB/s,threads=1",
-                                         "sim:latency=0s,link=1000GB/s,threads=1,adversarial=1"),
+                                         "sim:latency=0s,link=1000GB/s,threads=1,adversarial=1",
+                                         "sim:streams,latency=0s,link=1000GB/s,threads=1",
+                                         "sim:streams,latency=0s,link=1000GB/s,threads=1,adversarial=1"),
                          [](const auto &info) { return "device" + std::to_string(info.index); });
 
 TEST_P(FusedMatmulTest, AgreesWithUnpacking) {

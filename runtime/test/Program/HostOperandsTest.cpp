@@ -73,7 +73,9 @@ static std::string errorOf(const std::function<void()> &call) {
 
 class HostOperandsTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(Devices, HostOperandsTest,
-                         testing::Values("cpu:threads=1", "sim:threads=1", "sim:threads=1,adversarial=3"));
+                         testing::Values("cpu:threads=1", "sim:threads=1", "sim:threads=1,adversarial=3",
+                                         "sim:streams,threads=1",
+                                         "sim:streams,threads=1,adversarial=3"));
 
 TEST_P(HostOperandsTest, CopiesAreTransfers) {
   DeviceRef device = Device::open(GetParam());

@@ -116,7 +116,9 @@ struct OutputAlternativesTest : testing::TestWithParam<const char *> {
 } // namespace
 
 INSTANTIATE_TEST_SUITE_P(Devices, OutputAlternativesTest,
-                         testing::Values("cpu:threads=1", "sim:dram=16MiB", "sim:dram=16MiB,adversarial=8"));
+                         testing::Values("cpu:threads=1", "sim:dram=16MiB", "sim:dram=16MiB,adversarial=8",
+                                         "sim:streams,dram=16MiB",
+                                         "sim:streams,dram=16MiB,adversarial=8"));
 
 // Rows and columns change places, or rows are padded; by a matmul, which is
 // turned, or by a copy: two conversions, then none, and the same bits.

@@ -32,7 +32,8 @@ protected:
   }
 };
 } // namespace
-INSTANTIATE_TEST_SUITE_P(All, QueuedProgramTest, testing::Values("cpu:threads=1", "sim", "sim:adversarial=3"));
+INSTANTIATE_TEST_SUITE_P(All, QueuedProgramTest, testing::Values("cpu:threads=1", "sim", "sim:adversarial=3",
+                                         "sim:streams,adversarial=3"));
 
 // A chain of programs, each output used where it lies: nothing is copied, and
 // the values are those of the cpu.

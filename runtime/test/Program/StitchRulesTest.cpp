@@ -80,7 +80,9 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, StitchRulesTest,
                          testing::Values("cpu:threads=1", "sim:latency=0s,l1=64KiB",
                                          "sim:latency=0s,l1=64KiB,adversarial=1",
-                                         "sim:latency=0s,l1=64KiB,adversarial=2"));
+                                         "sim:latency=0s,l1=64KiB,adversarial=2",
+                                         "sim:streams,latency=0s,l1=64KiB",
+                                         "sim:streams,latency=0s,l1=64KiB,adversarial=2"));
 
 //===----------------------------------------------------------------------===//
 // R1, R2

@@ -26,7 +26,8 @@ struct Everywhere : SavedChainTest, testing::WithParamInterface<const char *> {}
 
 INSTANTIATE_TEST_SUITE_P(Sims, Everywhere,
                          testing::Values(plainSim, "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=3",
-                                         "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=4", "cpu:threads=1"));
+                                         "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=4",
+                                         "sim:streams,dram=8MiB,pinned=32MiB,threads=1,adversarial=4", "cpu:threads=1"));
 
 // Values do not depend on services, watermarks, checksums, slots or classes.
 TEST_P(Everywhere, ResultsDoNotDepend) {

@@ -34,7 +34,8 @@ struct RecomputeEverywhere : RecomputeTest, testing::WithParamInterface<const ch
 
 INSTANTIATE_TEST_SUITE_P(Sims, RecomputeEverywhere,
                          testing::Values(plainSim, "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=3",
-                                         "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=4", "cpu:threads=1"));
+                                         "sim:dram=8MiB,pinned=32MiB,threads=1,adversarial=4",
+                                         "sim:streams,dram=8MiB,pinned=32MiB,threads=1,adversarial=4", "cpu:threads=1"));
 
 // The file says what makes a value again, from what, and what that costs.
 TEST_F(RecomputeTest, TheFileSaysHow) {

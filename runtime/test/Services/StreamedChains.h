@@ -185,7 +185,9 @@ class OnDevices : public testing::TestWithParam<const char *> {
 public:
   static auto all() {
     return testing::Values("cpu", "sim:dram=4MiB,link=1GB/s", "sim:dram=4MiB,adversarial=1",
-                           "sim:dram=4MiB,adversarial=2");
+                           "sim:dram=4MiB,adversarial=2",
+                                         "sim:streams,dram=4MiB,link=1GB/s",
+                                         "sim:streams,dram=4MiB,adversarial=2");
   }
 };
 

@@ -26,7 +26,9 @@ static float firstOf(const Tensor &tensor) { return toHost(tensor).data<float>()
 class GradientSumTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(All, GradientSumTest,
                          testing::Values("cpu", "sim:dram=1MiB,pinned=1MiB", "sim:dram=1MiB,pinned=1MiB,adversarial=1",
-                                         "sim:dram=1MiB,pinned=1MiB,adversarial=2"));
+                                         "sim:dram=1MiB,pinned=1MiB,adversarial=2",
+                                         "sim:streams,dram=1MiB,pinned=1MiB",
+                                         "sim:streams,dram=1MiB,pinned=1MiB,adversarial=2"));
 
 // Where the first gradient of a step lies is where the program declares it; what is
 // added later, wherever it was made, is added there.

@@ -80,7 +80,9 @@ struct SessionDevicesTest : testing::TestWithParam<const char *> {
 INSTANTIATE_TEST_SUITE_P(Devices, SessionDevicesTest,
                          testing::Values("cpu:threads=2", "sim:dram=1MiB,pinned=1MiB,link=1GB/s,latency=5us",
                                          "sim:dram=1MiB,adversarial=1", "sim:dram=1MiB,adversarial=2",
-                                         "sim:dram=1MiB,adversarial=3", "sim:dram=1MiB,pinned=0,adversarial=4"));
+                                         "sim:dram=1MiB,adversarial=3", "sim:dram=1MiB,pinned=0,adversarial=4",
+                                         "sim:streams,dram=1MiB,pinned=1MiB,link=1GB/s,latency=5us",
+                                         "sim:streams,dram=1MiB,pinned=0,adversarial=4"));
 
 static Session withValues(Session session) {
   float start = 1;

@@ -40,7 +40,9 @@ struct SessionTest : testing::TestWithParam<const char *> {
 
 INSTANTIATE_TEST_SUITE_P(Devices, SessionTest,
                          testing::Values("cpu:threads=2", "sim:dram=1MiB,pinned=1MiB,link=1GB/s",
-                                         "sim:dram=1MiB,pinned=1MiB,adversarial=11"));
+                                         "sim:dram=1MiB,pinned=1MiB,adversarial=11",
+                                         "sim:streams,dram=1MiB,pinned=1MiB,link=1GB/s",
+                                         "sim:streams,dram=1MiB,pinned=1MiB,adversarial=11"));
 
 /// On the device.
 static Tensor tensor(const Vector &values) {

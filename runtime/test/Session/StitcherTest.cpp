@@ -60,7 +60,9 @@ struct Element {
 
 INSTANTIATE_TEST_SUITE_P(Devices, StitcherTest,
                          testing::Values("cpu:threads=1", "sim:dram=1MiB,link=1GB/s", "sim:dram=1MiB,adversarial=21",
-                                         "sim:dram=1MiB,adversarial=22"));
+                                         "sim:dram=1MiB,adversarial=22",
+                                         "sim:streams,dram=1MiB,link=1GB/s",
+                                         "sim:streams,dram=1MiB,adversarial=22"));
 
 template <typename Function> static void expectNear(const Vector &given, Function expected) {
   ASSERT_EQ(given.size(), size_t(moduleWidth));

@@ -8,7 +8,7 @@
 #include "../../lib/Tensor/CountNonFinite.h"
 #include "../../lib/Tensor/ElementKernels.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cmath>
 #include <cstring>
@@ -66,7 +66,9 @@ TEST(CountNonFinite, TablesAgreeWithIsNan) {
 class CountNonFiniteTest : public testing::TestWithParam<const char *> {};
 INSTANTIATE_TEST_SUITE_P(All, CountNonFiniteTest,
                          testing::Values("cpu:threads=1", "cpu:threads=4", "sim:dram=16MiB",
-                                         "sim:dram=16MiB,adversarial=1"));
+                                         "sim:dram=16MiB,adversarial=1",
+                                         "sim:streams,dram=16MiB",
+                                         "sim:streams,dram=16MiB,adversarial=1"));
 
 // Tensors of every layout that a program may give, with garbage in their gaps.
 TEST_P(CountNonFiniteTest, LooksAtElementsAlone) {

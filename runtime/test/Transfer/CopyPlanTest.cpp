@@ -7,7 +7,7 @@
 
 #include "segue/runtime/Transfer/CopyPlan.h"
 #include "Transfer/LayoutCases.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Engine/Threads.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/RowStorage.h"

@@ -40,13 +40,12 @@ protected:
   /// One copy between the host and wherever `data` lies, by `queue`; tried
   /// until it comes through.
   Fence copyRaw(Queue queue, const Fence &after, void *target, const void *source, uint64_t bytes) {
-    auto run = [raw = device.get(), target, source, bytes] {
-      while (true)
-        try {
-          return raw->copy(target, source, bytes);
-        } catch (const Error &) {
-        }
+    struct Endless final : CopyTries {
+      void trying() noexcept override {}
+      bool triesAgain(const Error &, uint32_t) noexcept override { return true; }
     };
+    static Endless endless;
+    auto run = [raw = device.get(), target, source, bytes] { raw->copy(target, source, bytes, &endless); };
     return Fence(queue, device->enqueue(queue, after, {run, {.linkBytes = bytes}, "test"}));
   }
 
@@ -118,7 +117,9 @@ TensorDesc place(const LayoutCase &layout, const Shape &shape, Space space, uint
 INSTANTIATE_TEST_SUITE_P(All, LayoutPairsTest,
                          testing::Values("cpu:threads=1", "cpu:threads=2", "sim:latency=0s,link=1000GB/s,threads=1",
                                          "sim:latency=0s,link=1000GB/s,threads=1,adversarial=1",
-                                         "sim:latency=0s,link=1000GB/s,threads=1,adversarial=2,fail-copy=0.001"),
+                                         "sim:latency=0s,link=1000GB/s,threads=1,adversarial=2,fail-copy=0.001",
+                                         "sim:streams,latency=0s,link=1000GB/s,threads=1",
+                                         "sim:streams,latency=0s,link=1000GB/s,threads=1,adversarial=1"),
                          [](const auto &info) {
                            std::string name = info.param;
                            std::ranges::replace_if(name, [](unsigned char c) { return !std::isalnum(c); }, '_');

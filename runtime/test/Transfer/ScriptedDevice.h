@@ -13,6 +13,7 @@
 #ifndef SEGUE_RUNTIME_TEST_TRANSFER_SCRIPTEDDEVICE_H
 #define SEGUE_RUNTIME_TEST_TRANSFER_SCRIPTEDDEVICE_H
 
+#include "../../lib/Device/RunWork.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include <atomic>
@@ -94,14 +95,14 @@ public:
   }
   segue::FreeMemory freeMemory(segue::Space space) const override { return inner_->freeMemory(space); }
   uint64_t enqueue(segue::Queue queue, const segue::Fence &after, segue::Work work) override {
-    work.run = [this, queue, run = std::move(work.run)] {
+    work.mayBegin = [this, queue, mayBegin = std::move(work.mayBegin)] {
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return !paused_; });
       }
       if (copySpeed_ > 0 && queue == segue::Queue::Compute)
         ownSeconds() += 1e-6;
-      run();
+      return !mayBegin || mayBegin();
     };
     return inner_->enqueue(queue, after, std::move(work));
   }
@@ -113,7 +114,10 @@ public:
     inner_->wait(fence);
   }
   bool waitFor(const segue::Fence &fence, double seconds) override { return inner_->waitFor(fence, seconds); }
-  void copy(void *target, const void *source, uint64_t bytes) override {
+  void copy(void *target, const void *source, uint64_t bytes, segue::CopyTries *tries) override {
+    segue::copyWithTries(tries, [&] { copyOnce(target, source, bytes); });
+  }
+  void copyOnce(void *target, const void *source, uint64_t bytes) {
     ++copies;
     if (bytes > largestCopy)
       largestCopy = bytes;
@@ -140,9 +144,15 @@ public:
     corrupt(target); // so copies are made where all memory is one
   }
   segue::Engine &engine() override { return inner_->engine(); }
-  int64_t launch(segue::KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) override {
-    return inner_->launch(kernel, args, range, grain, threads);
+  void launch(const segue::Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain,
+              int threads) override {
+    inner_->launch(kernel, args, range, grain, threads);
   }
+  void call(std::function<void()> function) override { inner_->call(std::move(function)); }
+  void stamp(const segue::TimestampRef &stamp) override {
+    inner_->call([this, stamp] { stamp->set(seconds()); });
+  }
+  segue::KernelRef makeKernel(const segue::KernelSource &source) override { return inner_->makeKernel(source); }
   double seconds() const override { return copySpeed_ > 0 ? ownSeconds() : inner_->seconds(); }
 
 private:

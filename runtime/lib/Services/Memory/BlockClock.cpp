@@ -18,15 +18,14 @@ std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64
     return nullptr;
   auto wait = std::make_shared<CopyWait>();
   Fence copy = tensor.storage()->writes();
-  device.enqueue(Queue::Compute, Fence(),
-                 Work{[wait, copy, device = &device] {
-                        wait->isLate = !device->isDone(copy);
-                        wait->begin = device->seconds();
-                      },
-                      {},
-                      "need"});
-  mark = device.enqueue(Queue::Compute, copy,
-                        Work{[wait, device = &device] { wait->end = device->seconds(); }, {}, "needed"});
+  Work need;
+  need.label = "need";
+  need.run = [wait, copy, device = &device] {
+    device->call([wait, copy, device] { wait->isLate = !device->isDone(copy); });
+    device->stamp(TimestampRef(wait, &wait->begin));
+  };
+  device.enqueue(Queue::Compute, Fence(), std::move(need));
+  mark = device.enqueueStamp(Queue::Compute, copy, TimestampRef(wait, &wait->end), "needed");
   return wait;
 }
 
@@ -37,11 +36,9 @@ std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_
   }
   auto wait = std::make_shared<CopyWait>();
   wait->isLate = true;
-  device.enqueue(Queue::Compute, Fence(),
-                 Work{[wait, device = &device] { wait->begin = device->seconds(); }, {}, "need"});
+  device.enqueueStamp(Queue::Compute, Fence(), TimestampRef(wait, &wait->begin), "need");
   device.wait(copy);
-  mark = device.enqueue(Queue::Compute, Fence(),
-                        Work{[wait, device = &device] { wait->end = device->seconds(); }, {}, "needed"});
+  mark = device.enqueueStamp(Queue::Compute, Fence(), TimestampRef(wait, &wait->end), "needed");
   return wait;
 }
 
@@ -62,10 +59,8 @@ void BlockClock::beginStep() {
 
 void BlockClock::mark(size_t part) {
   parts_.push_back(part);
-  marks_.push_back(std::make_shared<double>(0));
-  lastMark_ =
-      device_.enqueue(Queue::Compute, Fence(),
-                      Work{[mark = marks_.back(), device = &device_] { *mark = device->seconds(); }, {}, "clock"});
+  marks_.push_back(std::make_shared<Timestamp>());
+  lastMark_ = device_.enqueueStamp(Queue::Compute, Fence(), marks_.back(), "clock");
 }
 
 void BlockClock::onPhase() {
@@ -107,7 +102,7 @@ void BlockClock::endStep() {
   mark(open_.front()); // the end of the last part
   device_.wait(Fence(Queue::Compute, lastMark_));
   for (size_t i = 0; i + 1 < marks_.size(); ++i)
-    measured_[parts_[i]].seconds += *marks_[i + 1] - *marks_[i];
+    measured_[parts_[i]].seconds += marks_[i + 1]->seconds() - marks_[i]->seconds();
   for (const auto &[part, wait] : waits_)
     measured_[part].seconds = std::max(0.0, measured_[part].seconds - wait->seconds());
   if (before_.empty()) {

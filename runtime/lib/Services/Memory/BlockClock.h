@@ -19,15 +19,16 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Plan/MeasuredStep.h"
 #include "segue/runtime/Tensor/Tensor.h"
+#include <atomic>
 #include <memory>
 
 namespace segue::inline runtime {
 
 /// What the compute queue waits for a copy; written there.
 struct CopyWait {
-  bool isLate = false;
-  double begin = 0, end = 0;
-  double seconds() const { return isLate ? end - begin : 0; }
+  std::atomic<bool> isLate{false};
+  Timestamp begin, end;
+  double seconds() const { return isLate ? end.seconds() - begin.seconds() : 0; }
 };
 
 /// Has the compute queue wait for what writes `tensor`, as the next reader will,
@@ -66,7 +67,7 @@ private:
   uint64_t steps_ = 0, next_ = 1, pause_ = 50;
   bool isOn_ = false;
   /// When the compute queue came to each mark; written there.
-  std::vector<std::shared_ptr<double>> marks_;
+  std::vector<TimestampRef> marks_;
   /// The part from each mark on, indices into measured_.
   std::vector<size_t> parts_, open_;
   struct Part {

@@ -18,14 +18,13 @@ namespace segue::inline runtime {
 static bool hasQueueClock(const Device &device) { return device.hasBytes() && !device.runsInline(); }
 
 PhaseClock::Times::Moment PhaseClock::mark() {
-  auto moment = std::make_shared<std::atomic<double>>(NAN);
+  auto moment = std::make_shared<Timestamp>();
   if (hasQueueClock(device_))
-    lastEntry_ = device_.enqueue(Queue::Compute, Fence(),
-                                 Work{[moment, device = &device_] { *moment = device->seconds(); }, {}, "phase"});
+    lastEntry_ = device_.enqueueStamp(Queue::Compute, Fence(), moment, "phase");
   else if (auto *clock = dynamic_cast<const VirtualClock *>(&device_))
-    *moment = clock->endOf(Fence(Queue::Compute, device_.position(Queue::Compute)));
+    moment->set(clock->endOf(Fence(Queue::Compute, device_.position(Queue::Compute))));
   else
-    *moment = device_.seconds();
+    moment->set(device_.seconds());
   return moment;
 }
 
@@ -41,11 +40,11 @@ void PhaseClock::wait() const {
     device_.wait(Fence(Queue::Compute, lastEntry_));
 }
 
-bool PhaseClock::Times::areKnown() const { return end_ && !std::isnan(end_->load()); }
+bool PhaseClock::Times::areKnown() const { return end_ && end_->isKnown(); }
 
 void PhaseClock::Times::putInto(Json &record, double now) const {
   auto at = [&](const Moment &moment) {
-    double seconds = moment ? moment->load() : now;
+    double seconds = moment ? moment->seconds() : now;
     return std::isnan(seconds) ? now : seconds;
   };
   std::map<StepPhase, double> seconds;

@@ -19,7 +19,6 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Services/ConductorTypes.h"
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -38,8 +37,7 @@ public:
 
   private:
     friend class PhaseClock;
-    /// Written when the queue comes to it; NaN until then.
-    using Moment = std::shared_ptr<std::atomic<double>>;
+    using Moment = TimestampRef;
     std::vector<std::pair<StepPhase, Moment>> marks_;
     Moment end_;
   };

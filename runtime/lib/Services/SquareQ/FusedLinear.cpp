@@ -14,7 +14,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <array>
@@ -34,28 +34,6 @@ static bool isDenseIn(const Tensor &tensor, const DeviceRef &device) {
          isDense(tensor.shape(), effectiveStrides(tensor.shape(), layout));
 }
 
-/// data[i] *= factor; the factor comes as the bits of a pointer's target.
-static int64_t scaleKernel(void *const *args, int64_t begin, int64_t end) {
-  auto *data = static_cast<float *>(args[0]);
-  float factor = *static_cast<const float *>(args[1]);
-  for (int64_t i = begin; i < end; ++i)
-    data[i] *= factor;
-  return 0;
-}
-
-/// Elements that pay for waking another thread.
-static constexpr int64_t scaleGrain = 1 << 16;
-
-/// Rotates rows of args[0], which are as long as args[1] points to.
-static int64_t rotateKernel(void *const *args, int64_t begin, int64_t end) {
-  int64_t columns = *static_cast<const int64_t *>(args[1]);
-  rotateRows({static_cast<float *>(args[0]) + begin * columns, size_t((end - begin) * columns)});
-  return 0;
-}
-
-/// Rows that pay for waking another thread.
-static constexpr int64_t rotateGrain = 32;
-
 /// c [m, n] of f32 = a [m, k] b [k, n]; strides of b as given.
 static MatmulSpec product(int64_t m, int64_t n, int64_t k, std::array<int64_t, 3> b, bool accumulate) {
   MatmulSpec spec{.m = m, .n = n, .k = k, .accumulate = accumulate};
@@ -71,7 +49,7 @@ namespace {
 struct AdapterJob {
   std::shared_ptr<const MatmulPlan> down, up;
   const void *x, *first, *second;
-  void *between;
+  float *between;
   int64_t betweenCount;
   float factor;
 };
@@ -80,28 +58,31 @@ struct Job {
   std::shared_ptr<const QuantizedMatmulPlan> plan;
   QuantizedMatmulArgs args;
   /// Rows that are rotated before and after the product; null: none.
-  void *before = nullptr, *after = nullptr;
+  float *before = nullptr, *after = nullptr;
   int64_t rows = 0, columns = 0;
   std::vector<AdapterJob> adapters;
   std::vector<std::shared_ptr<Outcome>> sources;
   std::shared_ptr<Outcome> target;
 
-  void run(Device &device) {
+  bool mayBegin() {
     for (const auto &source : sources)
-      if (const Error *error = source->error())
-        return target->fail(error->within("fusedLinear: an operand was never written"));
-    auto rotate = [&](void *data) {
-      void *rotated[] = {data, &columns};
-      if (data)
-        device.launch(rotateKernel, rotated, rows, rotateGrain, device.threads());
-    };
-    rotate(before);
+      if (const Error *error = source->error()) {
+        target->fail(error->within("fusedLinear: an operand was never written"));
+        return false;
+      }
+    return true;
+  }
+
+  void run(Device &device) {
+    Engine &engine = device.engine();
+    if (before)
+      engine.rotate(before, rows, columns);
     plan->run(args);
-    rotate(after);
+    if (after)
+      engine.rotate(after, rows, columns);
     for (AdapterJob &low : adapters) {
       low.down->run(low.x, low.first, low.between, nullptr);
-      void *scaled[] = {low.between, &low.factor};
-      device.launch(scaleKernel, scaled, low.betweenCount, scaleGrain, device.threads());
+      engine.scale(low.between, low.betweenCount, low.factor);
       low.up->run(low.between, low.second, args.y, nullptr);
     }
   }
@@ -145,7 +126,7 @@ void JobMaker::addAdapter(const LoraAdapter &adapter, const Tensor &wide) {
   // Forward reads A [in, rank] and B [rank, out] as they lie; backward both
   // as their transposes: Bᵀ [out, rank], Aᵀ [rank, in].
   using Strides = std::array<int64_t, 3>;
-  AdapterJob low{.x = wide.bytes(), .first = first.bytes(), .second = second.bytes(), .between = between.bytes()};
+  AdapterJob low{.x = wide.bytes(), .first = first.bytes(), .second = second.bytes(), .between = reinterpret_cast<float *>(between.bytes())};
   low.down = device_->engine().planMatmul(
       product(rows_, rank, depth, transposed_ ? Strides{0, 1, out_} : Strides{0, rank, 1}, /*accumulate=*/false));
   low.up = device_->engine().planMatmul(
@@ -181,12 +162,12 @@ Tensor JobMaker::make(const Tensor &x, const LoraAdapter *adapter) {
   job_->rows = rows_;
   job_->columns = in_;
   if (weight_.rotated && transposed_) {
-    job_->after = y.bytes();
+    job_->after = reinterpret_cast<float *>(y.bytes());
   } else if (weight_.rotated) {
     // A copy of x, which is then rotated.
     auto wanted = std::make_shared<const TensorDesc>(TensorDesc(x.shape(), ElementType::f32));
     given = device_->transfer().copyTo(device_, x, wanted, {});
-    job_->before = given.bytes();
+    job_->before = reinterpret_cast<float *>(given.bytes());
     written_.push_back(given);
   }
 
@@ -232,6 +213,7 @@ void JobMaker::enqueue(const QuantizedMatmulSpec &spec, const Tensor &x, const T
   work.cost.flops = uint64_t(spec.flops());
   work.cost.memoryBytes = weight.desc().spanBytes() + x.desc().spanBytes() + y.desc().spanBytes();
   work.run = [job = job_, &device = *device_] { job->run(device); };
+  work.mayBegin = [job = job_] { return job->mayBegin(); };
   Fence fence(Queue::Compute, device_->enqueue(Queue::Compute, after, std::move(work)));
   for (const Tensor &tensor : read_)
     tensor.storage()->addRead(fence);

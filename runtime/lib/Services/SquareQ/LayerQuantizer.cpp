@@ -7,7 +7,7 @@
 
 #include "segue/runtime/Services/SquareQ/LayerQuantizer.h"
 #include "LowRank.h"
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/Tensor/GroupStorage.h"
 #include <algorithm>
 #include <atomic>

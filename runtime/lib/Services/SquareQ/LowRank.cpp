@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "LowRank.h"
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -33,7 +33,7 @@ struct Matrix {
 };
 } // namespace
 
-static std::vector<float> multiply(Engine &engine, const Matrix &a, const Matrix &b) {
+static std::vector<float> multiply(CpuEngine &engine, const Matrix &a, const Matrix &b) {
   MatmulSpec spec{.m = a.rows, .n = b.columns, .k = a.columns, .a = a.view(), .b = b.view()};
   spec.c.strides = {0, b.columns, 1};
   std::vector<float> c(size_t(spec.m * spec.n));
@@ -112,7 +112,7 @@ static std::vector<float> eigenvectors(const std::vector<float> &symmetric, int6
 }
 
 LowRankPair fitLowRank(std::span<const float> matrix, int64_t out, int64_t in, int64_t rank, const Threads &threads) {
-  Engine engine(threads);
+  CpuEngine engine(threads);
   int64_t width = std::min(rank + oversampling, std::min(out, in));
   Matrix m{matrix.data(), out, in}, mT{matrix.data(), in, out, true};
   // Numbers of which every machine makes the same.

@@ -11,7 +11,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/Transfer/CopyPlan.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>

@@ -21,7 +21,7 @@
 #include "segue/runtime/Config/ConfigError.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/OutputFile.h"
 #include <algorithm>
 #include <atomic>

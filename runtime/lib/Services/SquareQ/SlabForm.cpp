@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/SlabForm.h"
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include <algorithm>
 
 namespace segue::inline runtime {

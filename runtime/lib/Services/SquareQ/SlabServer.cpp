@@ -20,7 +20,7 @@
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/Session/Safetensors.h"
 #include <nlohmann/json.hpp>
 
@@ -225,26 +225,6 @@ SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element
 // The last step
 //===----------------------------------------------------------------------===//
 
-namespace {
-/// What restoring needs to know; queued work keeps it.
-struct RestoreJob {
-  bool rotated;
-  int64_t rank, columns;
-  const float *a, *b;
-  float *rows;
-};
-} // namespace
-
-static int64_t restoreKernel(void *const *args, int64_t begin, int64_t end) {
-  const auto &job = *static_cast<const RestoreJob *>(args[0]);
-  restoreRows(job.rotated, job.rank, job.a, job.b, begin, job.columns,
-              {job.rows + begin * job.columns, size_t((end - begin) * job.columns)});
-  return 0;
-}
-
-/// Rows that pay for waking another thread.
-static constexpr int64_t restoreGrain = 16;
-
 /// The weight as f32, of codes and what goes with them.
 Tensor SlabServer::restore(std::string_view name, const Brought &brought) {
   SlabSize size = slab_->size(name);
@@ -255,12 +235,14 @@ Tensor SlabServer::restore(std::string_view name, const Brought &brought) {
                   : Tensor();
   };
   Tensor rows = dense(brought.tensor), a = dense(brought.a), b = dense(brought.b);
-  auto job = std::make_shared<RestoreJob>(RestoreJob{.rotated = slab_->layer(name).form()->rotated,
-                                                     .rank = a ? a.shape()[1] : 0,
-                                                     .columns = size.in,
-                                                     .a = a ? reinterpret_cast<const float *>(a.bytes()) : nullptr,
-                                                     .b = b ? reinterpret_cast<const float *>(b.bytes()) : nullptr,
-                                                     .rows = reinterpret_cast<float *>(rows.bytes())});
+  auto floatsOf = [](const Tensor &tensor) { return tensor ? reinterpret_cast<float *>(tensor.bytes()) : nullptr; };
+  LowBitRows job{.rows = floatsOf(rows),
+                 .count = size.out,
+                 .columns = size.in,
+                 .rotated = slab_->layer(name).form()->rotated,
+                 .rank = a ? a.shape()[1] : 0,
+                 .a = floatsOf(a),
+                 .b = floatsOf(b)};
   Fence after = rows.storage()->uses();
   std::vector<std::shared_ptr<Outcome>> sources{rows.storage()->outcome()};
   for (const Tensor &factor : {a, b})
@@ -270,15 +252,17 @@ Tensor SlabServer::restore(std::string_view name, const Brought &brought) {
     }
   Work work;
   work.label = "restore";
-  work.cost.flops = 2 * uint64_t(size.out) * uint64_t(size.in) * (uint64_t(job->rank) + 8 * job->rotated);
+  work.cost.flops = 2 * uint64_t(size.out) * uint64_t(size.in) * (uint64_t(job.rank) + 8 * job.rotated);
   work.cost.memoryBytes = 2 * rows.desc().spanBytes();
-  work.run = [job, sources, rowCount = size.out, outcome = rows.storage()->outcome(), &device = *device_] {
+  work.mayBegin = [sources, outcome = rows.storage()->outcome()] {
     for (const auto &source : sources)
-      if (const Error *error = source->error())
-        return outcome->fail(*error);
-    void *args[] = {job.get()};
-    device.launch(restoreKernel, args, rowCount, restoreGrain, device.threads());
+      if (const Error *error = source->error()) {
+        outcome->fail(*error);
+        return false;
+      }
+    return true;
   };
+  work.run = [job, &device = *device_] { device.engine().restore(job); };
   Fence fence(Queue::Compute, device_->enqueue(Queue::Compute, after, std::move(work)));
   rows.storage()->addWrite(fence);
   for (const Tensor &factor : {a, b})
@@ -305,15 +289,14 @@ void SlabServer::finish(std::string_view name, Brought brought, const TensorDesc
     clock_->nanoseconds += uint64_t((device_->seconds() - begin) * 1e9);
   } else {
     // Two marks on the queue that converts, the first after the bytes are there.
-    auto begin = std::make_shared<double>(0);
-    Work mark;
-    mark.label = "dequantising begins";
-    mark.run = [begin, &device = *device_] { *begin = device.seconds(); };
-    device_->enqueue(Queue::Compute, brought.tensor.storage()->writes(), std::move(mark));
+    auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+    device_->enqueueStamp(Queue::Compute, brought.tensor.storage()->writes(), begin, "dequantising begins");
     run();
+    Work mark;
     mark.label = "dequantising ends";
-    mark.run = [begin, clock = clock_, &device = *device_] {
-      clock->nanoseconds += uint64_t((device.seconds() - *begin) * 1e9);
+    mark.run = [end, &device = *device_] { device.stamp(end); };
+    mark.ended = [begin, end, clock = clock_](const Error *) {
+      clock->nanoseconds += uint64_t((end->seconds() - begin->seconds()) * 1e9);
     };
     device_->enqueue(Queue::Compute, {}, std::move(mark));
   }

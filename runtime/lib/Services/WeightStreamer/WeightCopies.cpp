@@ -20,9 +20,7 @@
 namespace segue::inline runtime {
 
 void WeightStreamer::Impl::mark(Queue queue, const std::shared_ptr<Stopwatch> &watch, bool isEnd, const Fence &after) {
-  // The queue's work keeps no handle of the device.
-  Work work{[watch, isEnd, clock = device.get()] { (isEnd ? watch->end : watch->begin) = clock->seconds(); }, {}, {}};
-  device->enqueue(queue, after, std::move(work));
+  device->enqueueStamp(queue, after, TimestampRef(watch, isEnd ? &watch->end : &watch->begin));
 }
 
 /// All that is allocated, the ring included.
@@ -86,8 +84,7 @@ bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
   } catch (const Error &error) {
     block.error = error;
   }
-  device->enqueue(Queue::HostToDevice, {},
-                  Work{[watch = block.copyWatch, clock = device.get()] { watch->end = clock->seconds(); }, {}, {}});
+  device->enqueueStamp(Queue::HostToDevice, {}, TimestampRef(block.copyWatch, &block.copyWatch->end));
   block.copied = block.slot->uses();
   block.copied.join(Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)));
   return true;
@@ -97,8 +94,7 @@ bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
 void WeightStreamer::Impl::startClock(Block &block, const Fence &after) {
   if (std::exchange(block.copyWatch->isStarted, true))
     return;
-  device->enqueue(Queue::HostToDevice, after,
-                  Work{[watch = block.copyWatch, clock = device.get()] { watch->begin = clock->seconds(); }, {}, {}});
+  device->enqueueStamp(Queue::HostToDevice, after, TimestampRef(block.copyWatch, &block.copyWatch->begin));
 }
 
 /// A weight that its slab does not give is followed by all of the block again,
@@ -242,7 +238,7 @@ void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, ui
       }
     watch->addRead(clock->seconds() - begin);
   };
-  uint64_t entry = device->enqueue(Queue::HostToDevice, storage.uses(), Work{std::move(read), {}, "read weights"});
+  uint64_t entry = device->enqueueCall(Queue::HostToDevice, storage.uses(), std::move(read), "read weights");
   storage.addWrite(Fence(Queue::HostToDevice, entry));
 }
 
@@ -581,18 +577,17 @@ void WeightStreamer::Impl::bring(Block &block) {
   }
   auto watch = std::make_shared<CopyWait>();
   bool isLate = before.use == BeforeBlock::Use::Late;
-  device->enqueue(Queue::Compute, {},
-                  Work{[watch, isLate, copied = block.copied, clock = device.get()] {
-                         watch->isLate = !isLate || !clock->isDone(copied);
-                         watch->begin = clock->seconds();
-                       },
-                       {},
-                       "need"});
+  Work need;
+  need.label = "need";
+  need.run = [watch, isLate, copied = block.copied, clock = device.get()] { // keeps no handle of the device
+    clock->call([watch, isLate, copied, clock] { watch->isLate = !isLate || !clock->isDone(copied); });
+    clock->stamp(TimestampRef(watch, &watch->begin));
+  };
+  device->enqueue(Queue::Compute, {}, std::move(need));
   awaitLoad(block, /*isQueued=*/true);
   block.isAwaited = policy->state(block.id) == BlockState::Prefetching;
-  Fence done(Queue::Compute,
-             device->enqueue(Queue::Compute, block.copied,
-                             Work{[watch, clock = device.get()] { watch->end = clock->seconds(); }, {}, "needed"}));
+  Fence done(Queue::Compute, device->enqueueStamp(Queue::Compute, block.copied,
+                                                  TimestampRef(watch, &watch->end), "needed"));
   waits.push_back({&block, isLate, watch, done});
 }
 

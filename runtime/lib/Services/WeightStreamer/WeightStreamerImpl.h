@@ -24,26 +24,25 @@ namespace segue::inline runtime {
 
 /// When a queue came by, twice. Set by the queue's thread.
 struct Stopwatch {
-  std::atomic<double> begin{0}, end{0};
-  double milliseconds() const { return std::max(0.0, 1000 * (end.load() - begin.load())); }
+  Timestamp begin, end;
+  double milliseconds() const { return std::max(0.0, 1000 * (end.seconds() - begin.seconds())); }
 };
 
 /// What a load takes on the queue of the link, which sets it: from when its slot
 /// is free on, less the reads of files between its copies.
 struct LoadWatch {
-  /// Before the copies began: -1.
-  std::atomic<double> begin{-1}, end{0};
+  Timestamp begin, end;
   std::atomic<double> readSeconds{0}, readBetween{0};
   /// That is queued. Of the thread that submits.
   bool isStarted = false;
 
   void addRead(double seconds) {
     readSeconds = readSeconds + seconds;
-    if (begin >= 0)
+    if (begin.isKnown())
       readBetween = readBetween + seconds;
   }
   LoadTimes times() const {
-    double copySeconds = begin >= 0 ? end - begin - readBetween : 0;
+    double copySeconds = begin.isKnown() && end.isKnown() ? end.seconds() - begin.seconds() - readBetween : 0;
     return {.copyMs = 1000 * std::max(0.0, copySeconds), .fileReadMs = 1000 * readSeconds};
   }
 };

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "../lib/Services/SquareQ/LowRank.h"
 #include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"

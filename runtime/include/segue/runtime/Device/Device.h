@@ -16,12 +16,15 @@
 //   auto stumbling = Device::open("sim:fail-d2h=12x2");   // copies 12 and 13 to the host
 //   auto planned = Device::open("sim:virtual,dram=24GiB,flops=80TFLOP/s");
 //
-// Work is given to a queue with the fence that it waits for. A device that
-// `runsInline` has done it when `enqueue` returns; elsewhere it runs later, on
-// a thread of the queue (`sim`) or on the hardware's stream (`cuda`: the body
-// runs at once and what it calls on the device goes to the stream of the
-// queue). That is why bodies touch device memory through `copy`, `relayout`,
-// `launch` and the engine's plans alone.
+//   auto streams = Device::open("sim:streams");           // as a GPU's streams
+//
+// Work is given to a queue with the fence that it waits for. Its body says what is
+// to be done, through `copy`, `relayout`, `launch`, `stamp`, `call` and the engine,
+// and does nothing to memory itself. A device that `runsInline` has done it all when
+// `enqueue` returns. Some run the body when its turn comes, on a thread of the queue
+// (`sim`); others run it at once, and what it gave to the device goes to the stream
+// of the queue (`sim:streams`, a GPU). So a body neither sees what the work before
+// it has written, nor hears how what it gives ends: that is told to `Work::ended`.
 //
 // A driver is one file and one line in the list of drivers in Device.cpp; nobody
 // asks for a device's name. One thread submits to a device; any thread may allocate and free.
@@ -32,7 +35,9 @@
 #define SEGUE_RUNTIME_DEVICE_DEVICE_H
 
 #include "segue/runtime/Device/Fence.h"
+#include "segue/runtime/Device/Kernel.h"
 #include "segue/runtime/Device/LinkSpeed.h"
+#include "segue/runtime/Device/Timestamp.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include "segue/runtime/Tensor/Layout.h"
 #include <functional>
@@ -53,10 +58,6 @@ class SubmitLane;
 class Device;
 class TransferEngine;
 using DeviceRef = std::shared_ptr<Device>;
-
-/// A kernel of the generated code: runs units [begin, end). Returns 0, or i+1
-/// if argument i held an index outside of its table.
-using KernelFunction = int64_t (*)(void *const *args, int64_t begin, int64_t end);
 
 struct SpaceInfo {
   Space space;
@@ -81,15 +82,37 @@ struct WorkCost {
 
 /// One entry of a queue.
 struct Work {
-  /// Runs once, on a thread of the queue; throws nothing. It keeps alive what
-  /// it touches, handles of the device apart: a device that only its own queue
-  /// knows may never be waited for. It is destroyed once it has run, before its
-  /// fence is done. A device without bytes (`sim:virtual`) destroys it without
-  /// running it.
+  /// The body: gives the device what is to be done. Runs once, when it is enqueued or
+  /// when its turn comes, and touches no memory itself. What it throws ends the entry
+  /// as an error of the device does. It keeps alive what the device touches for it,
+  /// handles of the device apart: a device that only its own queue knows may never be
+  /// waited for. It is destroyed once the entry has ended, before its fence is done. A
+  /// device without bytes (`sim:virtual`) destroys it without running it. Null: there
+  /// is nothing to be done but to wait.
   std::function<void()> run;
   WorkCost cost;
   /// For traces: lives as long as the device.
   std::string_view label;
+  /// Asked on the host when all that the entry waits for is done, if not null: false if
+  /// that has failed, so that nothing need be done. A device that cannot leave its work
+  /// undone any more does it in vain. Throws nothing, and calls no device.
+  std::function<bool()> mayBegin;
+  /// Told on the host how the entry ended, if not null: null, or the first error of what
+  /// the body gave to the device, what came after it may have been left out; null too where
+  /// mayBegin was false. Before the fence is done. Throws nothing, and calls no device.
+  std::function<void(const Error *)> ended;
+};
+
+/// Says how often a copy over the link is tried. Whoever queues the copy keeps it until
+/// the work has ended. Called on the host, by one copy at a time.
+class CopyTries {
+public:
+  virtual void trying() noexcept = 0;
+  /// A copy has failed with `error`, so many times now: whether it is tried again.
+  virtual bool triesAgain(const Error &error, uint32_t failures) noexcept = 0;
+
+protected:
+  ~CopyTries() = default;
 };
 
 class Device {
@@ -209,25 +232,49 @@ public:
   /// Blocks until all queues are empty.
   void drain();
 
+  /// Appends an entry to `queue` that stamps the time when `after` is done and the queue
+  /// has come there. Returns its position.
+  uint64_t enqueueStamp(Queue queue, const Fence &after, TimestampRef stamp, std::string_view label = {});
+  /// Appends a host function.
+  uint64_t enqueueCall(Queue queue, const Fence &after, std::function<void()> call, std::string_view label = {});
+
   //===--------------------------------------------------------------------===//
   // What the bodies of work call
   //===--------------------------------------------------------------------===//
+  //
+  // Within a body, calls may return before what they ask for is done, which is done in
+  // the order of the calls and of the queue; its errors are those of the entry. Outside
+  // of one they do it at once, block, and throw.
 
   /// Copies bytes between any two of its spaces; the ranges do not overlap.
-  /// Blocks. Throws TransferFailed if the link failed: the target holds
-  /// anything then, the source is whole.
-  virtual void copy(void *target, const void *source, uint64_t bytes) = 0;
+  /// TransferFailed if the link failed, as often as `tries` lets it (null: once): the
+  /// target holds anything then, the source is whole.
+  virtual void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries = nullptr) = 0;
 
-  /// Runs a plan within one memory: the host's, or the device's. NonFinite if what it quantises is not finite.
+  /// Runs a plan, which stays until it is done, within one memory: the host's, or the
+  /// device's. NonFinite if what it quantises is not finite.
   virtual void relayout(const CopyPlan &plan, const void *source, void *target) = 0;
 
-  /// Library calls: plans are made when a program is prepared.
+  /// Library calls, whose plans are made when a program is prepared, and other work on
+  /// the device's memory.
   virtual Engine &engine() = 0;
 
-  /// Runs `kernel` over [0, range) in pieces that are multiples of `grain`, on
-  /// up to `threads` threads of the pool (1: inline, on the calling thread).
-  /// Blocks. Returns the first non-zero result by position, or 0.
-  virtual int64_t launch(KernelFunction kernel, void *const *args, int64_t range, int64_t grain, int threads) = 0;
+  /// Runs `kernel` over [0, range) in pieces that are multiples of `grain`, on up to
+  /// `threads` threads where it computes with those (1: on one). The arguments are read
+  /// during the call. KernelFault with the first non-zero code by position.
+  virtual void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) = 0;
+
+  /// Runs `function` on the host in the order of the queue: what waits for it waits until
+  /// it has returned. It may touch the host's memory, and nothing of the device but
+  /// isDone. What it throws is an error of the entry.
+  virtual void call(std::function<void()> function) = 0;
+
+  /// Stamps the time when all that the body gave before it is done.
+  virtual void stamp(const TimestampRef &stamp) = 0;
+
+  /// A handle for `source`. Throws Unsupported if the device runs no variant of it,
+  /// FileCorrupt for an object that cannot be loaded. Any thread.
+  virtual KernelRef makeKernel(const KernelSource &source) = 0;
 
   /// Seconds of a monotonic clock; the device's own where time is simulated.
   virtual double seconds() const = 0;

@@ -1,21 +1,22 @@
-//===- Engine.h - plans for the library commands ----------------*- C++ -*-===//
+//===- Engine.h - what a device computes besides kernels --------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// The engine of the cpu device turns a matmul or an attention into a plan, once,
-// when a program is loaded; the executor runs the plan at each submit.
+// The interface of a device's library. Programs and services compute on the memory of
+// a device through it and through launches of kernels, and in no other way.
 //
-//   Engine engine(Threads(2));
-//   auto plan = engine.planMatmul(spec);      // at load
-//   plan->run(a, b, c, bias);                 // at each submit
+// It turns a matmul or an attention into a plan, once, when a program is prepared; the
+// executor runs the plan at each submit. What needs no plan is asked for at once. Runs
+// of plans and operations are calls of a body (Device.h): within one they may return
+// before they are done, and their memory and arguments stay until then.
 //
-// The engine owns the scratch memory of its plans: one area per thread, as
-// large as the neediest plan, shared by all. Hence plans of one engine run one
-// at a time: any thread may plan and run, and waits for the one before. Plans
-// keep what they use alive and may outlive the engine.
+//   auto plan = device.engine().planMatmul(spec);   // when a program is prepared
+//   plan->run(a, b, c, bias);                       // in a body, at each submit
+//
+// Any thread may make plans. All memory is the device's.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,45 +24,48 @@
 #define SEGUE_RUNTIME_ENGINE_ENGINE_H
 
 #include "segue/runtime/Engine/Attention.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/Engine/Matmul.h"
+#include "segue/runtime/Engine/NonFinite.h"
 #include "segue/runtime/Engine/QuantizedMatmul.h"
-#include "segue/runtime/Engine/Threads.h"
 #include <cstdint>
 #include <memory>
 
 namespace segue::inline runtime {
 
-/// Instruction sets that the engine has kernels for, by what they need.
-enum class InstructionSet : int8_t { x86_64, x86_64_v3, x86_64_v4 };
-
 class Engine {
 public:
-  /// Uses the best instruction set that the processor has, up to `most`: a
-  /// lower one gives the results of a lesser machine, bf16 products apart.
-  explicit Engine(Threads threads = Threads(), InstructionSet most = InstructionSet::x86_64_v4);
-  ~Engine();
-  Engine(const Engine &) = delete;
-  Engine &operator=(const Engine &) = delete;
+  virtual ~Engine() = default;
 
-  /// Plans for specs without problem (findProblem() is empty; checked by
-  /// assert). Equal specs give the same plan. May allocate and compile code:
-  /// microseconds to milliseconds.
-  std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec);
-  std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec);
-  std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec);
-  std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec);
+  /// Plans for specs without problem (findProblem() is empty). Equal specs give the
+  /// same plan. May allocate and compile code: microseconds to milliseconds.
+  virtual std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec) = 0;
+  virtual std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec) = 0;
+  virtual std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) = 0;
+  virtual std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) = 0;
 
-  const Threads &threads() const;
+  /// Writes the lowest `patternBytes` (1, 2, 4 or 8) of `pattern` over and over to
+  /// `bytes`, a multiple of them.
+  virtual void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) = 0;
+
+  /// sum[i] += addend[i] for `count` numbers.
+  virtual void add(float *sum, const float *addend, int64_t count) = 0;
+
+  /// Adds the NaN and Inf of `rows`, the first of which begins at `data`, to `count` in
+  /// the host's memory.
+  virtual void countNonFinite(const NonFiniteRows &rows, const void *data, NonFiniteCount &count) = 0;
+
+  /// data[i] *= factor for `count` numbers.
+  virtual void scale(float *data, int64_t count, float factor) = 0;
+
+  /// Rotates `count` rows of `columns` in place (LowBitForms.h).
+  virtual void rotate(float *rows, int64_t count, int64_t columns) = 0;
+
+  /// Makes rows of codes rows of their weight, in place (restoreRows).
+  virtual void restore(const LowBitRows &rows) = 0;
 
   /// Runs of plans of planQuantizedMatmul so far: products that read codes.
-  uint64_t fusedCalls() const;
-
-  /// Bytes held as scratch for the plans made so far.
-  uint64_t scratchBytes() const;
-
-private:
-  struct State;
-  std::unique_ptr<State> state_;
+  virtual uint64_t fusedCalls() const = 0;
 };
 
 } // namespace segue::inline runtime

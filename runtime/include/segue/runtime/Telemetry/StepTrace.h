@@ -61,14 +61,14 @@ public:
   void write(const std::filesystem::path &path);
 
 private:
-  struct Marks;
   size_t mark();
   void closeSpans();
 
   DeviceRef device_;
   Memory memory_;
   bool on_ = true;
-  std::shared_ptr<Marks> marks_;
+  /// The compute queue comes to them.
+  std::vector<TimestampRef> marks_;
   struct Span {
     std::string track, name, program;
     size_t begin, end;

@@ -1,4 +1,4 @@
-//===- Engine.cpp - plans for the library commands ------------------------===//
+//===- CpuEngine.cpp - library commands on this processor -----------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -21,7 +21,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Engine/CpuEngine.h"
 #include "AttentionPlans.h"
 #include "OneDnnMatmul.h"
 #include "PanelMatmul.h"
@@ -54,7 +54,7 @@ private:
 
 } // namespace
 
-struct Engine::State {
+struct CpuEngine::State {
   State(Threads threads, InstructionSet most)
       : threads(threads), kernels(vectorKernels(most)), scratch(std::make_shared<Scratch>(threads.count())),
         fusedCalls(std::make_shared<std::atomic<uint64_t>>(0)) {}
@@ -70,8 +70,8 @@ struct Engine::State {
   PlanCache<AttentionGradSpec, AttentionGradPlan> attentionGrads;
 };
 
-Engine::Engine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
-Engine::~Engine() = default;
+CpuEngine::CpuEngine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
+CpuEngine::~CpuEngine() = default;
 
 /// One product instead of many where the batch is only more rows: all items
 /// share b, and the rows of a and c go on from one item to the next.
@@ -84,7 +84,7 @@ static MatmulSpec mergeBatchIntoRows(MatmulSpec spec) {
   return spec;
 }
 
-std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &given) {
+std::shared_ptr<const MatmulPlan> CpuEngine::planMatmul(const MatmulSpec &given) {
   assert(given.findProblem().empty() && "check findProblem() before planning");
   MatmulSpec spec = mergeBatchIntoRows(given);
   std::lock_guard guard(state_->planning);
@@ -96,7 +96,7 @@ std::shared_ptr<const MatmulPlan> Engine::planMatmul(const MatmulSpec &given) {
   });
 }
 
-std::shared_ptr<const QuantizedMatmulPlan> Engine::planQuantizedMatmul(const QuantizedMatmulSpec &spec) {
+std::shared_ptr<const QuantizedMatmulPlan> CpuEngine::planQuantizedMatmul(const QuantizedMatmulSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
   std::lock_guard guard(state_->planning);
   return state_->quantizedMatmuls.findOrMake(spec, [&] {
@@ -104,22 +104,22 @@ std::shared_ptr<const QuantizedMatmulPlan> Engine::planQuantizedMatmul(const Qua
   });
 }
 
-std::shared_ptr<const AttentionPlan> Engine::planAttention(const AttentionSpec &spec) {
+std::shared_ptr<const AttentionPlan> CpuEngine::planAttention(const AttentionSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
   std::lock_guard guard(state_->planning);
   return state_->attentions.findOrMake(
       spec, [&] { return makeAttentionPlan(spec, state_->threads, state_->scratch, state_->kernels); });
 }
 
-std::shared_ptr<const AttentionGradPlan> Engine::planAttentionGrad(const AttentionGradSpec &spec) {
+std::shared_ptr<const AttentionGradPlan> CpuEngine::planAttentionGrad(const AttentionGradSpec &spec) {
   assert(spec.findProblem().empty() && "check findProblem() before planning");
   std::lock_guard guard(state_->planning);
   return state_->attentionGrads.findOrMake(
       spec, [&] { return makeAttentionGradPlan(spec, state_->threads, state_->scratch, state_->kernels); });
 }
 
-const Threads &Engine::threads() const { return state_->threads; }
+const Threads &CpuEngine::threads() const { return state_->threads; }
 
-uint64_t Engine::fusedCalls() const { return state_->fusedCalls->load(std::memory_order_relaxed); }
+uint64_t CpuEngine::fusedCalls() const { return state_->fusedCalls->load(std::memory_order_relaxed); }
 
-uint64_t Engine::scratchBytes() const { return state_->scratch->totalBytes(); }
+uint64_t CpuEngine::scratchBytes() const { return state_->scratch->totalBytes(); }

@@ -20,8 +20,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_LOWBITFORMS_H
-#define SEGUE_RUNTIME_SERVICES_SQUAREQ_LOWBITFORMS_H
+#ifndef SEGUE_RUNTIME_ENGINE_LOWBITFORMS_H
+#define SEGUE_RUNTIME_ENGINE_LOWBITFORMS_H
 
 #include <cstdint>
 #include <span>
@@ -37,6 +37,16 @@ constexpr bool canRotate(int64_t columns) { return columns > 0 && columns % rota
 /// Rotates rows in place; their length is a multiple of rotationBlock.
 void rotateRows(std::span<float> rows);
 
+/// A weight [count, columns] of f32 that is Q, with what makes it W'.
+struct LowBitRows {
+  float *rows = nullptr;
+  int64_t count = 0, columns = 0;
+  bool rotated = false;
+  /// `a` is [count, rank] and `b` [rank, columns]; without a rank both may be null.
+  int64_t rank = 0;
+  const float *a = nullptr, *b = nullptr;
+};
+
 /// Makes rows of Q rows of W', in place: `rows` are the rows from `first` on of a
 /// weight of `columns`. `a` is [out, rank] and `b` [rank, columns]; without a
 /// rank both may be null.
@@ -45,4 +55,4 @@ void restoreRows(bool rotated, int64_t rank, const float *a, const float *b, int
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_SERVICES_SQUAREQ_LOWBITFORMS_H
+#endif // SEGUE_RUNTIME_ENGINE_LOWBITFORMS_H

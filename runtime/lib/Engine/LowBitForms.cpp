@@ -10,7 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Services/SquareQ/LowBitForms.h"
+#include "segue/runtime/Engine/LowBitForms.h"
 #include <cassert>
 
 namespace segue::inline runtime {

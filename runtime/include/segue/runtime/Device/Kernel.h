@@ -1,0 +1,88 @@
+//===- Kernel.h - code that a device launches -------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A file holds each kernel in variants: objects of machine code for several
+// instruction sets. A device makes a handle from those that it can run, and launches
+// the handle:
+//
+//   KernelRef kernel = device.makeKernel(source);
+//   device.launch(*kernel, args, range, grain, threads);
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_DEVICE_KERNEL_H
+#define SEGUE_RUNTIME_DEVICE_KERNEL_H
+
+#include "segue/runtime/Error.h"
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace segue::inline runtime {
+
+/// What a variant needs to run; of one family, later ones are preferred.
+enum class KernelIsa : uint8_t { X86_64_V3, X86_64_V4, Ptx };
+
+/// One kernel of a file.
+struct KernelSource {
+  struct Variant {
+    KernelIsa isa;
+    /// The segment of the file that holds the object.
+    uint32_t segment = 0;
+    /// Stays where it is as long as handles are made of it. Variants of several
+    /// kernels may lie in one object.
+    std::span<const std::byte> object;
+    std::string symbol;
+  };
+  /// The file and the kernel, for messages.
+  std::string file, kernel;
+  std::vector<Variant> variants;
+};
+
+/// A kernel as a device made it, for that device alone. Its code stays as long as the
+/// handle: whoever queues it keeps it until the work is done. Any thread.
+class Kernel {
+public:
+  virtual ~Kernel() = default;
+};
+using KernelRef = std::shared_ptr<const Kernel>;
+
+/// A launch ended with a code other than 0: i+1 if argument i held an index outside of
+/// its table.
+class KernelFault : public Error {
+public:
+  explicit KernelFault(int64_t code)
+      : Error(ErrorCode::IndexOutOfRange, "a kernel ended with code " + std::to_string(code)), code_(code) {}
+  int64_t kernelCode() const { return code_; }
+
+private:
+  int64_t code_;
+};
+
+/// A kernel that is code of this process: runs units [begin, end) and returns the code
+/// of KernelFault, or 0.
+using KernelFunction = int64_t (*)(void *const *args, int64_t begin, int64_t end);
+
+/// The handle of such code, for devices that compute on the host's processors.
+class HostKernel final : public Kernel {
+public:
+  /// `object` keeps the code mapped; null for code of the program itself.
+  explicit HostKernel(KernelFunction function, std::shared_ptr<const void> object = nullptr)
+      : function_(function), object_(std::move(object)) {}
+  KernelFunction function() const { return function_; }
+
+private:
+  KernelFunction function_;
+  std::shared_ptr<const void> object_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_DEVICE_KERNEL_H
