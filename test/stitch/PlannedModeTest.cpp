@@ -12,6 +12,7 @@
 
 #include "../../runtime/test/Device/RenamedSim.h"
 #include "CompiledModule.h"
+#include "ErrorOf.h"
 #include "segue/runtime/Config/ConfigError.h"
 #include "segue/runtime/Plan/StepTwin.h"
 #include "segue/runtime/Services/ActivationRecord.h"
@@ -286,8 +287,7 @@ TEST_P(PlannedModeTest, WatermarksAreRefusedACapThatNoStepKeeps) {
   EXPECT_EQ(what.find("BUDGET_INFEASIBLE: no step keeps to " + std::to_string(rest + 4096) + " bytes"), 0u) << what;
   EXPECT_NE(what.find("no saved tensor is left that could leave"), std::string::npos) << what;
   EXPECT_NE(what.find("most of that is"), std::string::npos) << what;
-  static constexpr std::string_view before = "the smallest budget is ";
-  uint64_t named = std::stoull(what.substr(what.find(before) + before.size()));
+  uint64_t named = smallestNamed(what);
   EXPECT_GT(named, rest + 4096);
   EXPECT_TRUE(attempt(named, true).first) << "what is named was tried";
   // A step of which nobody asked whether it fits, on the same device.

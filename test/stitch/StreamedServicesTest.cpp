@@ -237,13 +237,6 @@ static std::string plannedConfig(uint64_t capBytes, double highMiB = 0.2, const 
                             more + "}");
 }
 
-/// What the refusal of a cap names as the smallest.
-static uint64_t smallestNamed(const std::string &what) {
-  static constexpr std::string_view before = "the smallest budget is ";
-  size_t at = what.find(before);
-  return at == std::string::npos ? 0 : std::stoull(what.substr(at + before.size()));
-}
-
 // Parameters come through the ring, saved tensors, gradients and states by the
 // plan: the cap is kept to the byte, and where none can be kept, that is said
 // before the first step with the one that can.
@@ -410,6 +403,50 @@ TEST(StreamedFaults, LoadsAndSaveBacksThatFail) {
   EXPECT_GT(kept, 0) << "a block that cannot be saved back does not leave";
 }
 
+// The file that was loaded is the one that is streamed: whoever changes it before
+// the first step, or puts another in its place, is told, and no value of another
+// file is trained with.
+TEST(StreamedFaults, FilesThatChangeBeforeTheFirstStep) {
+  for (std::string way : {"written to", "cut", "gone", "replaced"}) {
+    SCOPED_TRACE(way);
+    TemporaryFolder folder;
+    std::filesystem::path path = folder.path / "weights.safetensors";
+    DeviceRef device = Device::open(plainSim);
+    TensorMap weights = makeSession(Device::open("cpu")).checkpoint().parameters;
+    saveSafetensors(path, weights);
+    Session session = makeSession(device, streamingConfig(0.2, 2));
+    session.loadWeights(path);
+    uint64_t size = std::filesystem::file_size(path);
+    if (way == "written to") {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(std::streamoff(size - 64));
+      file << "written by somebody else";
+    } else if (way == "cut") {
+      std::filesystem::resize_file(path, size - 100);
+    } else if (way == "gone") {
+      std::filesystem::remove(path);
+    } else {
+      weights["f0.weight"] = randomTensor(Device::open("cpu"), {modelWidth, modelWidth}, 77);
+      saveSafetensors(path, weights);
+      EXPECT_EQ(std::filesystem::file_size(path), size);
+    }
+    if (way == "written to" || way == "cut") {
+      EXPECT_EQ(errorOf([&] { session.parameter("f0.weight"); }).first, ErrorCode::SourceChanged);
+      EXPECT_EQ(errorOf([&] { session.checkpoint(); }).first, ErrorCode::SourceChanged);
+    } else { // the file that was loaded is there for who has it open
+      EXPECT_EQ(values(session.parameter("f0.weight")),
+                values(makeSession(Device::open("cpu")).parameter("f0.weight")));
+    }
+    auto [code, what] = errorOf([&] { session.step(batchOf(device, 0), 1e-2); });
+    EXPECT_EQ(code, ErrorCode::SourceChanged) << what;
+    EXPECT_NE(what.find("weights.safetensors"), std::string::npos) << what;
+    EXPECT_EQ(session.stepCount(), 0);
+    saveSafetensors(folder.path / "again.safetensors", makeSession(Device::open("cpu")).checkpoint().parameters);
+    session.loadWeights(folder.path / "again.safetensors");
+    EXPECT_EQ(session.step(batchOf(device, 0), 1e-2).loss, expectedCourse(1).losses[0]);
+  }
+}
+
 // "file changed, truncated or unreadable mid-run": SOURCE_CHANGED, no partial block
 // is used, trained parameters are those of the last finished step.
 TEST(StreamedFaults, FilesThatChange) {
@@ -481,10 +518,67 @@ TEST(StreamedFaults, NoRoomForTheRing) {
   auto [code, what] = errorOf([&] { session.step(batchOf(device, 0), 1e-2); });
   EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
   EXPECT_NE(what.find("most of that is (weights) (parameter)"), std::string::npos) << what;
-  std::smatch smallest;
-  ASSERT_TRUE(std::regex_search(what, smallest, std::regex("the smallest budget is ([0-9]+) bytes"))) << what;
-  device->memory().setBudget(Space::DeviceDram, std::stoull(smallest[1]));
+  ASSERT_GT(smallestNamed(what), 0u) << what;
+  device->memory().setBudget(Space::DeviceDram, smallestNamed(what));
   EXPECT_EQ(session.step(batchOf(device, 0), 1e-2).loss, expectedCourse(1).losses[0]);
+}
+
+// A cap that is too small for the ring is refused with the smallest that trains,
+// where watermarks follow the cap, where they are given, and beside a plan; also
+// where the device is full before the ring is asked for.
+TEST(StreamedFaults, EveryCapThatIsTooSmallForTheRingIsRefusedWithTheSmallest) {
+  constexpr uint64_t tooSmall = 30000, starved = 100000;
+  const double expected = expectedCourse(1).losses[0];
+  struct Case {
+    const char *name, *keys;
+  } cases[] = {{"automatic watermarks", R"("stagehand_enabled": true, "telemetry_enabled": false)"},
+               {"given watermarks", R"("telemetry_enabled": false, "vram_high_watermark_mb": 0.2)"},
+               {"beside a plan", R"("stagehand_enabled": true, "telemetry_enabled": false, "activation_stagehand":
+                   {"enabled": true, "mode": "planned", "telemetry_enabled": false})"}};
+  for (const auto &[name, keys] : cases) {
+    auto lossUnder = [&keys = keys](uint64_t capBytes) {
+      std::string cap = Json(double(capBytes) / 1048576).dump();
+      Session session = makeSession(Device::open("sim:pinned=8MiB,dram=" + std::to_string(capBytes)),
+                                    R"({"memory": {"stagehand": {)" + std::string(keys) +
+                                        R"(, "conductor_config": {"enabled": true, "telemetry_enabled": false,
+                                        "vram_hard_cap_mb": )" +
+                                        cap + R"(, "vram_soft_cap_mb": )" + cap + "}}}}");
+      return session.step(batchOf(session.device(), 0), 1e-2).loss;
+    };
+    for (uint64_t cap : {tooSmall, starved}) {
+      SCOPED_TRACE(std::string(name) + ", cap " + std::to_string(cap));
+      auto [code, what] = errorOf([&] { lossUnder(cap); });
+      EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+      uint64_t least = smallestNamed(what);
+      ASSERT_GT(least, cap) << what;
+      EXPECT_LT(least, 1u << 20) << what;
+      EXPECT_EQ(lossUnder(least), expected) << what;
+    }
+  }
+}
+
+// No cap is large enough for a ring that is to end below what is on the device
+// anyway: the key that is in the way is named, with what would do.
+TEST(StreamedFaults, AWatermarkThatIsTooLowForAnyCapIsNamed) {
+  auto config = [](double highMiB) {
+    return R"({"memory": {"stagehand": {"telemetry_enabled": false, "vram_high_watermark_mb": )" + Json(highMiB).dump() +
+           "}}}";
+  };
+  for (const char *spec : {"sim:dram=4MiB,pinned=8MiB", "sim:dram=30000,pinned=8MiB"}) {
+    SCOPED_TRACE(spec);
+    auto [code, what] = errorOf([&] {
+      Session session = makeSession(Device::open(spec), config(0.01));
+      session.step(batchOf(session.device(), 0), 1e-2);
+    });
+    EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+    EXPECT_NE(what.find("no larger cap helps"), std::string::npos) << what;
+    std::smatch key;
+    ASSERT_TRUE(std::regex_search(
+        what, key, std::regex("set memory.stagehand.vram_high_watermark_mb to ([0-9.]+) or more")))
+        << what;
+    Session session = makeSession(Device::open("sim:dram=4MiB,pinned=8MiB"), config(std::stod(key[1])));
+    EXPECT_EQ(session.step(batchOf(session.device(), 0), 1e-2).loss, expectedCourse(1).losses[0]) << what;
+  }
 }
 
 // "nonsense config": refused before anything is allocated.

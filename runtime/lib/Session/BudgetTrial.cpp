@@ -32,6 +32,9 @@ static constexpr uint64_t grainBytes = 256;
 /// copies end: so much of a budget, or a part in 256, is not counted on.
 static constexpr uint64_t mostLost = 2048;
 
+/// In the books of the twin, for what the session does not hold.
+static constexpr std::string_view othersName = "(others)";
+
 BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others)
     : step_(step), others_(others), spec_(virtualTwin(*step.device)) {}
 
@@ -40,29 +43,34 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
   if (!step_.options.config)
     return std::nullopt;
   Json stagehand = step_.options.config->json("memory.stagehand"), stitch = step_.options.config->json("memory.stitch");
-  double budget = toMiB(int64_t(budgetBytes)), others = toMiB(int64_t(others_));
+  double budget = toMiB(int64_t(budgetBytes));
   auto quiet = [](Json &section) {
     section["telemetry_enabled"] = false;
     for (const char *key : {"debug_trace", "debug_event_trace"})
       if (section.contains(key))
         section[key] = false;
   };
-  auto lower = [&](Json &section, const char *key, double least) {
+  auto lower = [&](Json &section, const char *key) {
     if (section.contains(key) && section[key].is_number())
-      section[key] = std::max(std::min(double(section[key]) - others, budget), std::min(double(section[key]), least));
+      section[key] = std::min(double(section[key]), budget);
   };
   // A key of its own makes it Weight Stagehand's section.
   if (std::ranges::any_of(stagehand.items(), [](const auto &item) { return !item.value().is_object(); }))
     quiet(stagehand);
   if (Json &activation = stagehand["activation_stagehand"]; activation.is_object()) {
     quiet(activation);
-    lower(activation, "vram_high_watermark_mb", 1 / bytesPerMiB);
-    lower(activation, "vram_low_watermark_mb", 0);
+    lower(activation, "vram_high_watermark_mb");
+    lower(activation, "vram_low_watermark_mb");
   }
   if (Json &conductor = stagehand["conductor_config"]; conductor.is_object()) {
     quiet(conductor);
+    auto given = [&](const char *key) { return conductor.contains(key) && conductor[key].is_number(); };
+    // Who gives both caps alike means one.
+    if (given("vram_soft_cap_mb") && given("vram_hard_cap_mb") &&
+        conductor["vram_soft_cap_mb"] >= conductor["vram_hard_cap_mb"])
+      conductor["vram_soft_cap_mb"] = budget;
     conductor["vram_hard_cap_mb"] = budget;
-    lower(conductor, "vram_soft_cap_mb", 1 / bytesPerMiB);
+    lower(conductor, "vram_soft_cap_mb");
   }
   for (auto it = stagehand.begin(); it != stagehand.end();)
     it = it->is_null() ? stagehand.erase(it) : std::next(it);
@@ -76,9 +84,9 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {
   uint64_t own = budgetBytes - std::min(budgetBytes, others_);
-  own -= std::min(mostLost, own / 256);
+  budgetBytes -= std::min(mostLost, own / 256);
   size_t colon = spec_.find(':');
-  std::string spec = spec_.substr(0, colon) + ":dram=" + std::to_string(std::max<uint64_t>(own, 1));
+  std::string spec = spec_.substr(0, colon) + ":dram=" + std::to_string(std::max<uint64_t>(budgetBytes, 1));
   for (size_t at = colon + 1; at < spec_.size();) {
     size_t comma = std::min(spec_.find(',', at), spec_.size());
     if (std::string_view option = std::string_view(spec_).substr(at, comma - at); !option.starts_with("dram="))
@@ -93,7 +101,12 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
   DeviceRef device;
   try {
     device = Device::open(spec);
-    same.config = configFor(own);
+    // Watermarks and shares are of all that there is.
+    std::shared_ptr<Storage> others;
+    if (others_)
+      others = Storage::allocate(device, Space::DeviceDram, others_, /*alignment=*/1,
+                                 device->memory().intern({.value = std::string(othersName)}));
+    same.config = configFor(budgetBytes);
     Session session(device, std::move(modules), std::move(same));
     session.allocateParameters();
     std::vector<TensorMap> batches(step_.microBatches,
@@ -107,8 +120,11 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
                       std::string_view(error.what()).find("DEVICE_OOM") != std::string_view::npos;
     if (!isTooSmall)
       throw;
-    if (auto *memory = dynamic_cast<const OutOfMemory *>(&error))
+    lastError_ = error;
+    if (auto *memory = dynamic_cast<const OutOfMemory *>(&error)) {
       holders_ = memory->report().holders;
+      std::erase_if(holders_, [](const MemoryHolder &holder) { return holder.owner.value == othersName; });
+    }
     return false;
   }
 }

@@ -16,6 +16,7 @@
 #define SEGUE_LIB_SESSION_BUDGETTRIAL_H
 
 #include "PlanStep.h"
+#include "segue/runtime/Error.h"
 
 namespace segue::inline runtime {
 
@@ -34,6 +35,9 @@ public:
   /// is what lacks. `enough`: one that should do.
   std::optional<uint64_t> smallest(uint64_t tooSmall, uint64_t enough);
 
+  /// How the last try that failed ended; none has failed: nothing.
+  const std::optional<Error> &lastError() const { return lastError_; }
+
   /// Who held the device where the last try failed.
   const std::vector<MemoryHolder> &holders() const { return holders_; }
 
@@ -43,6 +47,7 @@ private:
   const StepToPlan &step_;
   uint64_t others_;
   std::string spec_;
+  std::optional<Error> lastError_;
   std::vector<MemoryHolder> holders_;
 };
 

@@ -68,7 +68,7 @@ static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
 void Session::State::assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files,
                                const TensorMap &states, const std::function<void()> &checkSources) {
   std::vector<Tensor> fresh(values.size()), from, into;
-  auto livesInFile = [&](size_t slot) { return !files.empty() && !files[slot].path.empty(); };
+  auto livesInFile = [&](size_t slot) { return !files.empty() && files[slot].file; };
   for (size_t slot = 0; slot < values.size(); ++slot) {
     const Tensor &source = sources[slot];
     if (livesInFile(slot)) {
@@ -121,7 +121,7 @@ void Session::State::assignAll(const std::vector<Tensor> &sources, const std::ve
       continue;
     values[slot] = std::move(fresh[slot]);
     if (livesInFile(slot))
-      streamed->setFile(slot, files[slot].path, files[slot].name);
+      streamed->setFile(slot, files[slot].file, files[slot].name);
     else
       streamed->replaced(slot);
   }

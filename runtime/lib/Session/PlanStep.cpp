@@ -140,8 +140,14 @@ static void refuse(const MemoryServices *services, BudgetTrial &trial, const Ste
                    uint64_t others) {
   auto peak = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes);
   std::optional<uint64_t> smallest = trial.smallest(budget, others + peak->peakBytes);
-  if (!smallest)
+  if (!smallest) {
+    // The largest that was tried ended for another reason than the cap, such as a
+    // watermark that stays where it is.
+    if (const auto &error = trial.lastError(); error->code() == ErrorCode::BudgetInfeasible)
+      throw error->within("no step keeps to " + std::to_string(budget) +
+                          " bytes of device_dram, and no larger cap helps");
     return;
+  }
   std::vector<uint64_t> least = leastWithSavedAway(profile);
   auto tightest = services && services->spills()
                       ? profile.events.begin() + (std::ranges::max_element(least) - least.begin())

@@ -45,8 +45,8 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
 /// expect of each block. Throws Unsupported for a device that can have no twin.
 void checkStep(MemoryServices *services, const StepToPlan &step);
 
-/// The same for a session that lacked memory before its first step: returns if a
-/// twin does not. `others`: bytes of the device that are not the session's.
+/// The same for a session that lacked memory before its first step, or whose ring
+/// found none: returns if a twin does not. `others`: bytes of the device that are not the session's.
 void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others);
 
 /// Before the first step by watermarks: plays it on such a twin, and has `services`

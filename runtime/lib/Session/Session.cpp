@@ -61,7 +61,6 @@ static bool sameTensor(const Tensor &a, const Tensor &b) {
 Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
     : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
       table(modules, options.tied), values(table.size()), tape(table.size()) {
-  othersBytes = device->memory().liveBytes(Space::DeviceDram);
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
     for (const Value &hyper : module.hypers())
@@ -110,6 +109,15 @@ void Session::State::allocateStates(std::span<const std::pair<size_t, size_t>> i
       refuseTooSmall(error);
       throw;
     }
+  }
+}
+
+void Session::State::prepareStreamed(size_t microBatches, std::span<const TensorMap> batches) {
+  try {
+    streamed->prepare();
+  } catch (const Error &error) {
+    refuseTooSmall(error, microBatches, batches);
+    throw;
   }
 }
 
@@ -194,7 +202,7 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
     return;
   requireWhole();
   requireValues();
-  streamed->prepare(); // the ring is in the way of a plan
+  prepareStreamed(microBatches, batches); // the ring is in the way of a plan
   int64_t slots = services && services->weights() ? services->weights()->slots() : 0;
   bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
   StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
@@ -230,9 +238,17 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   plannedSlots = services->weights() ? services->weights()->slots() : 0;
 }
 
-void Session::State::refuseTooSmall(const OutOfMemory &error) const {
-  if (error.report().space == Space::DeviceDram && !step && !options.isRehearsal && !hasOwnSink() && device->twin())
-    segue::refuseTooSmall(services.get(), {device, modules, options}, othersBytes);
+void Session::State::refuseTooSmall(const Error &error, size_t microBatches, std::span<const TensorMap> batches) const {
+  auto *memory = dynamic_cast<const OutOfMemory *>(&error);
+  bool isTooSmall = memory ? memory->report().space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;
+  if (!isTooSmall || plannedFor || options.isRehearsal || hasOwnSink() || !device->twin())
+    return;
+  uint64_t placed = bytesOn(*device, batches), own = placed, live = device->memory().liveBytes(Space::DeviceDram);
+  TensorMap held = optimizerState;
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    held[std::to_string(slot)] = values[slot];
+  own += bytesOn(*device, std::span(&held, 1));
+  segue::refuseTooSmall(services.get(), {device, modules, options, microBatches, placed}, live - std::min(live, own));
 }
 
 void Session::State::endStep() {
@@ -412,8 +428,9 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (!s.waiting) {
       if (calibrationSamples())
         s.precision->calibrate(std::span(&batch, 1));
-      s.streamed->prepare();
-      s.planFor(s.plannedFor ? s.plannedFor : 1, std::span(&batch, 1));
+      size_t microBatches = s.plannedFor ? s.plannedFor : 1;
+      s.prepareStreamed(microBatches, std::span(&batch, 1));
+      s.planFor(microBatches, std::span(&batch, 1));
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -480,7 +497,7 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   TensorMap placed = s.placeBatch(wiring, batch);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   if (!s.waiting)
-    s.streamed->prepare();
+    s.prepareStreamed(1, std::span(&batch, 1));
   EventSink::PhasesApart apart(s.options.events);
   try {
     if (s.services)

@@ -185,7 +185,7 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
     if (isOfSlab) // the slab's, made of these or not
       sources.back() = Tensor();
     else if (state_->streamed->canLiveInFile(slot))
-      files[slot] = {path, entry->name};
+      files[slot] = {source, entry->name};
   }
   state_->assignAll(sources, files, {}, [&] { file.checkUnchanged(); });
   for (const auto &[slot, name] : originals)

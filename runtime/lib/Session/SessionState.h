@@ -38,7 +38,7 @@ struct Session::State {
   Tensor emptyParameter(size_t slot);
   Tensor placed(size_t slot, const Tensor &source);
   struct FileEntry {
-    std::filesystem::path path;
+    std::shared_ptr<const SafetensorsFile> file;
     std::string name;
   };
   /// Assigns sources by slot, and optimizer states by key. Of a frozen parameter
@@ -125,13 +125,13 @@ struct Session::State {
   /// whether Conductor's cap leaves room for one. `batches`: those that are known.
   /// Throws BudgetInfeasible before anything of the step has begun.
   void planFor(size_t microBatches, std::span<const TensorMap> batches);
-  /// Memory of the device was missing before the first step: throws BudgetInfeasible
-  /// with what would do, or returns where that cannot be said.
-  void refuseTooSmall(const OutOfMemory &error) const;
+  /// Where `error` says that memory of the device was missing before the first step:
+  /// throws BudgetInfeasible with what would do, or returns if that cannot be said.
+  void refuseTooSmall(const Error &error, size_t microBatches = 1, std::span<const TensorMap> batches = {}) const;
+  /// Has the ring ready for a step of such batches. Throws BudgetInfeasible.
+  void prepareStreamed(size_t microBatches, std::span<const TensorMap> batches);
   /// The user's sink may move tensors itself, of which a twin knows nothing.
   bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
-  /// Of device_dram, before the session was made.
-  uint64_t othersBytes = 0;
   /// Of the plan in force, and the ring's slots beside it; 0: there is none.
   size_t plannedFor = 0;
   int64_t plannedSlots = 0;

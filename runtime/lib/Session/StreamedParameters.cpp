@@ -9,6 +9,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 
@@ -175,7 +176,7 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
     std::string name = info.trained ? "" : nameIn(*slab, members);
     if (name.empty())
       continue;
-    backings_[slot] = {{}, name};
+    backings_[slot] = {nullptr, name};
     if (!has(slot)) {                              // it is served once, and stays
       if (isQuantized(info.desc.layout.storage)) { // as stored, not quantised again
         values[slot] = Tensor::empty(device, info.desc);
@@ -206,7 +207,7 @@ void StreamedParameters::setOriginal(size_t slot, std::function<Tensor()> read) 
 
 bool StreamedParameters::isInSlab(size_t slot) const {
   auto backing = backings_.find(slot);
-  return backing != backings_.end() && backing->second.file.empty();
+  return backing != backings_.end() && !backing->second.file;
 }
 
 const Tensor &StreamedParameters::dequantized(const DeviceRef &device, size_t slot) {
@@ -221,9 +222,9 @@ const Tensor &StreamedParameters::dequantized(const DeviceRef &device, size_t sl
   return dequantized_[slot] = std::move(host);
 }
 
-void StreamedParameters::setFile(size_t slot, std::filesystem::path path, std::string name) {
+void StreamedParameters::setFile(size_t slot, std::shared_ptr<const SafetensorsFile> file, std::string name) {
   giveHomeBack(slot);
-  backings_[slot] = {std::move(path), std::move(name)};
+  backings_[slot] = {std::move(file), std::move(name)};
   isStale_ = true;
 }
 
@@ -253,7 +254,7 @@ std::optional<WeightSource> StreamedParameters::sourceOf(size_t slot) const {
   source.host = values_[slot];
   if (auto backing = backings_.find(slot); backing != backings_.end()) {
     source.file = backing->second.file;
-    source.inSlab = source.file.empty();
+    source.inSlab = !source.file;
     source.name = backing->second.name;
   }
   return source;
@@ -291,7 +292,11 @@ bool StreamedParameters::isOnDevice(const Tensor &home) const {
 
 void StreamedParameters::checkFiles() const {
   if (streamer_ && streamer_->isStarted())
-    streamer_->checkFiles();
+    return streamer_->checkFiles();
+  std::set<const SafetensorsFile *> checked;
+  for (const auto &[slot, backing] : backings_)
+    if (backing.file && checked.insert(backing.file.get()).second)
+      backing.file->checkUnchanged();
 }
 
 void StreamedParameters::wait() {

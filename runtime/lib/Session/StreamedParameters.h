@@ -55,9 +55,9 @@ public:
   /// A frozen one can be read from its file again and again, which is checked
   /// each time.
   bool canLiveInFile(size_t slot) const { return streamer_ && has(slot) && !table_.infos()[slot].trained; }
-  /// The parameter lives in the file `path` under `name`; its value is the tensor
-  /// mapped from there.
-  void setFile(size_t slot, std::filesystem::path path, std::string name);
+  /// The parameter lives in the file under `name`; its value is the tensor mapped
+  /// from there.
+  void setFile(size_t slot, std::shared_ptr<const SafetensorsFile> file, std::string name);
   /// Puts tensors that stand for them in the place of the frozen parameters that
   /// the slab holds; their bytes are the slab's.
   void takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values);
@@ -107,8 +107,8 @@ private:
   /// Of the programs of the optimizer phase, with `residency_`: by input.
   std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
-    /// Empty: in the slab.
-    std::filesystem::path file;
+    /// Null: in the slab.
+    std::shared_ptr<const SafetensorsFile> file;
     std::string name;
   };
   std::map<size_t, Tensor> dequantized_;

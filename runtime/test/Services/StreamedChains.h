@@ -18,6 +18,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Services/WeightStreamer.h"
+#include "segue/runtime/Session/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cstring>
 #include <gtest/gtest.h>
@@ -37,6 +38,10 @@ inline Tensor random(const DeviceRef &device, Shape shape, uint64_t seed, float 
   for (uint64_t i = 0; i < tensor.elementCount(); ++i)
     tensor.data<float>()[i] = draw(engine);
   return tensor;
+}
+
+inline std::shared_ptr<const SafetensorsFile> openedFile(const std::filesystem::path &path) {
+  return std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
 }
 
 inline std::vector<float> valuesOf(const Tensor &tensor) {

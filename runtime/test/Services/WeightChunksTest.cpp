@@ -42,12 +42,12 @@ protected:
   }
   /// The first chain from the file, the second from the host.
   void stream(Model &model, WeightStreamer &streamer) {
-    model.stream(streamer, [&](size_t chain, size_t layer) {
+    model.stream(streamer, [&, file = openedFile(path)](size_t chain, size_t layer) {
       WeightSource source;
       if (chain == 1) {
         source.host = model.weightTensor(1, layer);
       } else {
-        source.file = path;
+        source.file = file;
         source.name = "w" + std::to_string(layer);
       }
       return source;

@@ -223,12 +223,12 @@ protected:
   void TearDown() override { std::filesystem::remove_all(folder); }
 
   void stream(Model &model, WeightStreamer &streamer) {
-    model.stream(streamer, [&](size_t chain, size_t layer) {
+    model.stream(streamer, [&, file = openedFile(path)](size_t chain, size_t layer) {
       WeightSource source;
       if (chain == 1) {
         source.host = model.weightTensor(1, layer);
       } else {
-        source.file = path;
+        source.file = file;
         source.name = "w" + std::to_string(layer);
       }
       return source;
@@ -291,7 +291,8 @@ TEST_F(WeightTimesTest, WaitingForASlotIsNoCopying) {
 // One slab, and a copy that is under way holds it: who needs another block waits
 // for the slab, is counted and, from a tenth of a second on, told of.
 TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
-  DeviceRef device = Device::open("sim:dram=4MiB,link=100KB/s"); // 164 ms a block
+  auto scripted = std::make_shared<ScriptedDevice>("sim:dram=4MiB");
+  DeviceRef device = scripted;
   Binary binary = ChainWriter(frozen).binary();
   std::vector<std::string> warnings;
   WeightStreamerOptions options;
@@ -299,9 +300,9 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   options.warn = [&](const std::string &text) { warnings.push_back(text); };
   WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 1, "pinned_pool_mb": 1, "pinned_slab_mb": 1)"),
                           std::move(options));
-  auto source = [&](const Value &value) {
+  auto source = [&, file = openedFile(path)](const Value &value) {
     WeightSource found;
-    found.file = path;
+    found.file = file;
     found.name = value.name;
     return std::optional(found);
   };
@@ -329,6 +330,8 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   EXPECT_EQ(errorOf([&] { submit(device, binary.program("forward"), inputs, &stop); }).first, ErrorCode::StepAborted);
   EXPECT_EQ(streamer.policy().state("a/h.1"), BlockState::Prefetching) << "its readers wait in the compute queue";
   device->drain();
+  scripted->timeWaitsAs(0.164);
+  scripted->pause(/*resumesWhenWaited=*/true); // so that the copy of h.2 does not end before
   streamer.enter(Phase::Backward);
   EXPECT_EQ(streamer.policy().state("a/h.2"), BlockState::Prefetching) << "in the slab of h.1";
   // The caller goes to where nobody expected him.
@@ -337,9 +340,9 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   submit(device, binary.program("backward"), inputs, &streamer);
   streamer.enter(Phase::StepEnd);
   EXPECT_EQ(streamer.policy().slabs().waitCount(), 1);
-  EXPECT_GT(streamer.policy().slabs().totalWaitMs(), 100);
+  EXPECT_DOUBLE_EQ(streamer.policy().slabs().totalWaitMs(), 164);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_TRUE(warnings[0].starts_with("pinned pool: \"a/h.5\" waited ")) << warnings[0];
+  EXPECT_TRUE(warnings[0].starts_with("pinned pool: \"a/h.5\" waited 164 ms for slabs")) << warnings[0];
 }
 
 // And that devices whose copies have one priority do nothing with it.

@@ -364,12 +364,12 @@ protected:
   std::unique_ptr<WeightStreamer> streamed(Model &model, const std::string &config = "",
                                            WeightStreamerOptions options = {.slots = 2}) {
     auto streamer = std::make_unique<WeightStreamer>(device, quiet(config), std::move(options));
-    model.stream(*streamer, [&](size_t chain, size_t layer) {
+    model.stream(*streamer, [&, file = openedFile(path)](size_t chain, size_t layer) {
       WeightSource source;
       if (chain == 1) {
         source.host = model.weightTensor(1, layer);
       } else {
-        source.file = path;
+        source.file = file;
         source.name = "w" + std::to_string(layer);
       }
       return source;
@@ -618,7 +618,10 @@ TEST(WeightStreamerFaults, SaysWhatDoesNotFit) {
   EXPECT_NE(what.find("block \"m/h.0\" needs a slot of 16384 bytes, and 15729 are left below the high watermark"),
             std::string::npos)
       << what;
-  std::tie(code, what) = errorOf([&] { make({.host = {}, .file = "some.safetensors", .name = "w"}); });
+  std::string path = testing::TempDir() + "read-only-" + std::to_string(getpid()) + ".safetensors";
+  saveSafetensors(path, {{"w0", weight}});
+  std::tie(code, what) = errorOf([&] { make({.host = {}, .file = openedFile(path), .name = "w0"}); });
+  std::filesystem::remove(path);
   EXPECT_EQ(code, ErrorCode::InvalidArgument);
   EXPECT_NE(what.find("weight \"m.w0\" is written by program \"optimizer\", and its source is read-only"),
             std::string::npos)

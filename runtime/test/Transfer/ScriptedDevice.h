@@ -48,6 +48,9 @@ public:
   /// this speed, by a microsecond per entry of the compute queue, and by nothing
   /// else.
   void timeCopiesAs(double bytesPerSecond) { copySpeed_ = bytesPerSecond; }
+  /// From now on the clock of each thread moves by so much whenever it waits for the
+  /// device, and by nothing else.
+  void timeWaitsAs(double seconds) { waitSeconds_ = seconds; }
   /// Copies tried, and the greatest size of one.
   std::atomic<int> copies{0};
   std::atomic<uint64_t> largestCopy{0};
@@ -112,6 +115,8 @@ public:
     if (resumesWhenWaited_)
       resume();
     inner_->wait(fence);
+    if (waitSeconds_ > 0)
+      ownSeconds() += waitSeconds_;
   }
   bool waitFor(const segue::Fence &fence, double seconds) override { return inner_->waitFor(fence, seconds); }
   void copy(void *target, const void *source, uint64_t bytes, segue::CopyTries *tries) override {
@@ -153,7 +158,7 @@ public:
     inner_->call([this, stamp] { stamp->set(seconds()); });
   }
   segue::KernelRef makeKernel(const segue::KernelSource &source) override { return inner_->makeKernel(source); }
-  double seconds() const override { return copySpeed_ > 0 ? ownSeconds() : inner_->seconds(); }
+  double seconds() const override { return copySpeed_ > 0 || waitSeconds_ > 0 ? ownSeconds() : inner_->seconds(); }
 
 private:
   static double &ownSeconds() {
@@ -172,7 +177,7 @@ private:
   segue::DeviceRef inner_;
   std::atomic<const void *> failingSource_{nullptr};
   std::atomic<int> triesToFail_{0};
-  std::atomic<double> copySpeed_{0};
+  std::atomic<double> copySpeed_{0}, waitSeconds_{0};
   std::atomic<bool> resumesWhenWaited_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

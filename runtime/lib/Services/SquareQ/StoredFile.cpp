@@ -18,6 +18,8 @@ namespace segue::inline runtime {
 
 StoredFile::StoredFile(const std::filesystem::path &path) : header_(SafetensorsFile::open(path)) {}
 
+StoredFile::StoredFile(SafetensorsFile opened) : header_(std::move(opened)) { checkUnchanged(); }
+
 const struct stat &StoredFile::status() const { return header_.mapping().status(); }
 
 void StoredFile::read(const SafetensorsEntry &entry, uint64_t from, std::span<std::byte> bytes) const {

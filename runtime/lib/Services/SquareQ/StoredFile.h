@@ -25,6 +25,8 @@ class StoredFile {
 public:
   /// Throws what SafetensorsFile::open throws.
   explicit StoredFile(const std::filesystem::path &path);
+  /// The file that somebody has opened: throws SourceChanged if another is at its path.
+  explicit StoredFile(SafetensorsFile opened);
   StoredFile(const StoredFile &) = delete;
   StoredFile &operator=(const StoredFile &) = delete;
 

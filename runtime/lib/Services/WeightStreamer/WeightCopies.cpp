@@ -515,7 +515,7 @@ void WeightStreamer::hostChanged(const Tensor &host) {
 }
 
 void WeightStreamer::checkFiles() const {
-  for (const auto &[path, file] : impl_->files)
+  for (const auto &file : impl_->files)
     file->checkUnchanged();
 }
 

@@ -15,6 +15,7 @@
 #include "segue/runtime/Services/WeightMatching.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -219,7 +220,7 @@ void WeightStreamer::Impl::askSources() {
       continue;
     weight->source = *source;
     const Tensor &host = source->host;
-    bool isOfHost = source->file.empty() && !source->inSlab;
+    bool isOfHost = !source->file && !source->inSlab;
     if (!weight->writer.empty() && !(isOfHost && host && host.storage()->isWritable()))
       throw Error(ErrorCode::InvalidArgument, "weight \"" + weight->key + "\" is written by program \"" +
                                                   weight->writer +
@@ -243,12 +244,18 @@ void WeightStreamer::Impl::askSources() {
 
 /// The tensors that files have for weights; all that do not match at once.
 void WeightStreamer::Impl::openFiles() {
-  std::map<std::filesystem::path, std::vector<Weight *>> wanted;
-  for (Weight *weight : weightOrder)
-    if (weight->desc && !weight->source.file.empty())
-      wanted[weight->source.file].push_back(weight);
-  for (const auto &[path, list] : wanted) {
-    auto file = std::make_shared<const StoredFile>(path);
+  std::vector<std::pair<const SafetensorsFile *, std::vector<Weight *>>> wanted;
+  for (Weight *weight : weightOrder) {
+    const SafetensorsFile *opened = weight->desc ? weight->source.file.get() : nullptr;
+    if (!opened)
+      continue;
+    auto known = std::ranges::find(wanted, opened, [](const auto &each) { return each.first; });
+    if (known == wanted.end())
+      known = wanted.insert(wanted.end(), {opened, {}});
+    known->second.push_back(weight);
+  }
+  for (const auto &[opened, list] : wanted) {
+    auto file = std::make_shared<const StoredFile>(*opened);
     std::vector<FrozenWeight> names;
     for (const Weight *weight : list)
       names.push_back({weight->source.name, weight->desc->shape, weight->desc->element});
@@ -265,7 +272,7 @@ void WeightStreamer::Impl::openFiles() {
       list[i]->entry = entries[match.sources[i]];
       list[i]->storedBytes = list[i]->entry->bytes;
     }
-    files[path] = std::move(file);
+    files.push_back(std::move(file));
   }
 }
 
@@ -276,7 +283,7 @@ void WeightStreamer::Impl::describeStored(Weight &weight) {
                   "weight \"" + weight.key + "\" is to come from a slab, which has no \"" + weight.source.name + "\"");
     weight.storedBytes = options.slab->storedBytes(weight.source.name);
   }
-  std::string source = weight.file            ? weight.source.file.string()
+  std::string source = weight.file            ? weight.source.file->path().string()
                        : weight.source.inSlab ? options.slab->path().string()
                                               : "the host's memory";
   weight.consumer = std::make_shared<const TransferConsumer>(
@@ -399,6 +406,13 @@ void WeightStreamer::Impl::takePool(const WeightLimits &limits) {
   }
 }
 
+/// In MiB with three digits, rounded up.
+static std::string mibAtLeast(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", std::ceil(double(bytes) / 1048576 * 1000) / 1000);
+  return text;
+}
+
 void WeightStreamer::Impl::takeMemory() {
   WeightSizes sizes;
   slotBytes = 0;
@@ -430,14 +444,20 @@ void WeightStreamer::Impl::takeMemory() {
     throw Error(ErrorCode::BudgetInfeasible, "weight streamer: block \"" + largest + "\" needs " + times + " of " +
                                                  std::to_string(slotBytes) + " bytes, and " + left);
   };
-  if (slots < int64_t(leastSlots) && !blocks.empty())
-    refuse(std::to_string(left) + " are left below the high watermark of " + std::to_string(limits.highBytes) +
-           " bytes");
+  if (slots < int64_t(leastSlots) && !blocks.empty()) {
+    std::string what = std::to_string(left) + " are left below the high watermark of " +
+                       std::to_string(limits.highBytes) + " bytes";
+    if (config.highWatermarkMiB)
+      what += "; set memory.stagehand.vram_high_watermark_mb to " +
+              mibAtLeast(memory.liveBytes(Space::DeviceDram) + leastSlots * slotBytes) + " or more";
+    refuse(what);
+  }
   while (int64_t(ring.size()) < slots)
     if (!takeSlot())
       break; // fewer are slower, never wrong
   if (ring.size() < leastSlots && !blocks.empty())
-    refuse("Conductor grants " + std::to_string(ring.size()) + " below vram_soft_cap_mb");
+    refuse("Conductor grants " + std::to_string(ring.size()) + " below vram_soft_cap_mb; raise " +
+           "memory.stagehand.conductor_config.vram_soft_cap_mb");
   if (std::ranges::any_of(blocks, [](const auto &block) { return block->isStaged; }))
     takePool(limits);
   giveSlabsBuffers(limits);

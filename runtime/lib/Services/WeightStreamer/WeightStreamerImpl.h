@@ -255,7 +255,7 @@ struct WeightStreamer::Impl {
   std::vector<Weight *> weightOrder;
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::string, Block *> byId;
-  std::map<std::filesystem::path, std::shared_ptr<const StoredFile>> files;
+  std::vector<std::shared_ptr<const StoredFile>> files;
 
   /// All that any form was chosen from.
   std::vector<std::shared_ptr<SlabSource>> formSlabs;

@@ -51,14 +51,17 @@
 
 namespace segue::inline runtime {
 
+class SafetensorsFile;
+
 /// Where a streamed parameter lies between two uses: one of three.
 struct WeightSource {
   /// In memory of the host. What a program writes is copied back to it. Beside
   /// one of the others it stands for the parameter where programs are called,
   /// and its bytes are not read.
   Tensor host;
-  /// In a safetensors file, under this name; read-only.
-  std::filesystem::path file;
+  /// In a safetensors file, under this name; read-only. It is read as it was opened:
+  /// one that was changed or replaced since is SourceChanged.
+  std::shared_ptr<const SafetensorsFile> file;
   /// In the slab of the options, under this name; read-only.
   bool inSlab = false;
   std::string name;
