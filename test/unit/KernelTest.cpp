@@ -489,6 +489,31 @@ TEST(Kernel, Optimizers) {
   }
 }
 
+// An eps as large as the root of the second moment halves a step; one below what an
+// f32 can add to it decides alone where the moment is 0.
+TEST(Kernel, TheEpsOfAdamW) {
+  for (std::string eps : {"0.5", "1.0e-3", "1.0e-30"}) {
+    SCOPED_TRACE(eps);
+    std::string text = R"(func.func @f(%p: tensor<64xf32>, %g: tensor<64xf32>, %m: tensor<64xf32>, %v: tensor<64xf32>,
+        %lr: tensor<f32>, %t: tensor<i64>, %c: tensor<f32>) -> (tensor<64xf32>, tensor<64xf32>, tensor<64xf32>) {
+      %p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps $0 decay 0.0 : tensor<64xf32>, tensor<64xf32>, tensor<64xf32>
+      return %p1, %m1, %v1 : tensor<64xf32>, tensor<64xf32>, tensor<64xf32>
+    })";
+    Kernels kernels(fill(text, eps));
+    ASSERT_TRUE(kernels.ok());
+    std::vector<HostTensor> arguments = randomArguments(kernels);
+    for (int64_t i = 0; i < 64; ++i) {
+      arguments[1].set(i, i % 3 ? 1e-3 * double(i) : 0);
+      arguments[2].set(i, 0);
+      arguments[3].set(i, 0);
+    }
+    arguments[4].set(0, 1e-1);
+    arguments[5].set(0, 1);
+    arguments[6].set(0, 1);
+    expectParity(kernels, arguments, {5e-6, 5e-6});
+  }
+}
+
 TEST(Kernel, OneOptimizerKernelForParametersOfAllSizes) {
   Kernels kernels(R"(func.func @f(%p: tensor<300xf32>, %q: tensor<7x90xf32>, %u: tensor<300xf32>, %w: tensor<7x90xf32>,
       %lr: tensor<f32>, %t: tensor<i64>, %c: tensor<f32>) -> (tensor<300xf32>, tensor<300xf32>, tensor<7x90xf32>, tensor<7x90xf32>) {

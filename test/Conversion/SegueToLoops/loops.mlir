@@ -53,3 +53,39 @@ func.func @cut(%x: tensor<64x4xf32>, %z: tensor<64x6xf32>) -> tensor<64x10xf32> 
   }
   return %y : tensor<64x10xf32>
 }
+
+// -----
+
+// Sums of a reduction may be taken in any order. Nothing else may: (x - max) - log(sum)
+// is no x - (max + log(sum)), where a large max swallows the logarithm.
+// CHECK: func.func @k0
+// CHECK: arith.addf {{.*}} fastmath<reassoc,nsz,contract>
+// CHECK: arith.subf {{.*}} fastmath<nsz,contract>
+// CHECK: arith.subf {{.*}} fastmath<nsz,contract>
+func.func @order(%x: tensor<4x16xf32>, %m: tensor<4x16xf32>) -> tensor<4x16xf32> {
+  %y = segue.fused(%a = %x : tensor<4x16xf32>, %n = %m : tensor<4x16xf32>) -> (tensor<4x16xf32>) {
+    %s = segue.reduce sum %a dims [1] : tensor<4x16xf32> -> tensor<4xf32>
+    %b = segue.broadcast %s dims [0] : tensor<4xf32> -> tensor<4x16xf32>
+    %c = segue.sub %a, %n : tensor<4x16xf32>
+    %d = segue.sub %c, %b : tensor<4x16xf32>
+    segue.yield %d : tensor<4x16xf32>
+  }
+  return %y : tensor<4x16xf32>
+}
+
+// -----
+
+// A result that is stored before the row of an operand was read for the last time
+// does not take its place; what is stored in the last level may.
+// CHECK: func.func @k0
+// CHECK-SAME: segue.in_place = array<i64: 0, 1>
+func.func @place(%x: tensor<4x16xf32>) -> (tensor<4x16xf32>, tensor<4x16xf32>) {
+  %y:2 = segue.fused(%a = %x : tensor<4x16xf32>) -> (tensor<4x16xf32>, tensor<4x16xf32>) {
+    %e = segue.exp %a : tensor<4x16xf32>
+    %s = segue.reduce sum %e dims [1] : tensor<4x16xf32> -> tensor<4xf32>
+    %b = segue.broadcast %s dims [0] : tensor<4xf32> -> tensor<4x16xf32>
+    %d = segue.add %a, %b : tensor<4x16xf32>
+    segue.yield %e, %d : tensor<4x16xf32>, tensor<4x16xf32>
+  }
+  return %y#0, %y#1 : tensor<4x16xf32>, tensor<4x16xf32>
+}
