@@ -7,9 +7,9 @@
 //
 // Two steps of two stitched modules, under each way to save memory, and their
 // parameters read: every copy over the link in turn fails once, twice, four times
-// and for long. The run ends with the losses and parameters of the run without
-// faults, to the bit; or it says TRANSFER_FAILED, with the parameters of the last
-// finished step, or STATE_TORN, and then refuses everything until a checkpoint is
+// and for long, and every allocation. The run ends with the losses and parameters of the run without
+// faults, to the bit; or it says TRANSFER_FAILED or DEVICE_OOM, with the parameters of
+// the last finished step, or STATE_TORN, and then refuses everything until a checkpoint is
 // loaded; and goes on to the same end. Queues are an adversary's, whose copies come
 // in the same order each time.
 //
@@ -76,8 +76,8 @@ struct Met {
 
 class FaultPlacesTest : public testing::TestWithParam<const char *> {
 protected:
-  std::string spec(const std::string &faults = "") const {
-    return "sim:dram=1MiB,pinned=3MiB,threads=1,adversarial=11" + faults;
+  std::string spec(const std::string &faults = "", const std::string &queues = ",adversarial=11") const {
+    return "sim:dram=1MiB,pinned=3MiB,threads=1" + queues + faults;
   }
 
   std::string config() const {
@@ -115,8 +115,11 @@ protected:
 
   /// Trains and reads, whatever fails. `mayTear`: an outage that outlasts every
   /// second try may leave an optimizer halfway.
-  Met play(Session &session, bool mayTear) {
+  Met play(Session &session, bool mayTear, bool lacksMemory = false) {
     Met met;
+    auto isNamed = [&](const Error &error) {
+      return FaultPlacesTest::isNamed(error) || (lacksMemory && error.code() == ErrorCode::DeviceOom);
+    };
     Parameters parameters;
     auto reload = [&] {
       ++met.torn;
@@ -125,7 +128,7 @@ protected:
       expectRefusal([&] { session.checkpoint(); });
       expectRefusal([&] { session.evaluate(batchOf(session.device(), 0)); });
       untilItSucceeds([&] { session.load(expected().checkpoint(std::min<int64_t>(session.stepCount(), steps - 1))); },
-                      [](const Error &error) { EXPECT_TRUE(isNamed(error)) << error.what(); });
+                      [&](const Error &error) { EXPECT_TRUE(isNamed(error)) << error.what(); });
     };
     auto look = [&](const Error &error) {
       std::string what = error.what();
@@ -227,6 +230,55 @@ TEST_P(FaultPlacesTest, EveryCopyFails) {
   std::printf("%s: %d runs, %llu copies to the device, %llu to the host;%s\n", GetParam(), runs,
               (unsigned long long)(after.toDevice - before.toDevice),
               (unsigned long long)(after.toHost - before.toHost), text.c_str());
+}
+
+namespace {
+/// Blocks of device_dram that were taken.
+struct Taken final : MemoryWatcher {
+  void onTaken(const void *, uint64_t, uint32_t, OwnerId) override { ++count; }
+  void onGiven(const void *) override {}
+  uint64_t count = 0;
+};
+} // namespace
+
+// One that fails once is tried again when room was made; one that fails on is said,
+// and the session goes on from the step before.
+TEST_P(FaultPlacesTest, EveryAllocationFails) {
+  for (uint64_t isHostile : {0, 1}) {
+    std::string queues = isHostile ? ",adversarial=11" : "";
+    Taken taken;
+    DeviceRef device = Device::open(spec("", queues));
+    device->memory().watch(&taken);
+    uint64_t first = 0;
+    {
+      Session calm = make(device);
+      first = taken.count;
+      Met none = play(calm, /*mayTear=*/false);
+      ASSERT_EQ(none.failed + none.torn, 0);
+    }
+    device->memory().watch(nullptr);
+    ASSERT_GT(taken.count, first + 20);
+    int runs = 0;
+    std::map<std::string, Met> met;
+    for (uint64_t n = first + 1; n <= taken.count; ++n)
+      for (std::string times : {"x1", "x9"}) {
+        if (times == "x1" ? n % 4 != 2 * isHostile : n % 2 != isHostile)
+          continue; // each is a run; the other device has the others
+        std::string fault = ",fail-dram=" + std::to_string(n) + times;
+        SCOPED_TRACE(std::string(GetParam()) + fault + queues);
+        DeviceRef faulty = Device::open(spec(fault, queues));
+        Session session = make(faulty);
+        Met each = play(session, /*mayTear=*/true, /*lacksMemory=*/true);
+        met[times].failed += each.failed;
+        met[times].torn += each.torn;
+        ++runs;
+        if (HasFailure())
+          return; // one place says enough
+      }
+    EXPECT_GT(met["x9"].failed, 0);
+    std::printf("%s%s: %d runs; x1: %d failed, %d torn; x9: %d failed, %d torn\n", GetParam(), queues.c_str(), runs,
+                met["x1"].failed, met["x1"].torn, met["x9"].failed, met["x9"].torn);
+  }
 }
 
 // A link that is dead from some copy on: whoever trains is told, again and again,

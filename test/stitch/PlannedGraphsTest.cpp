@@ -11,7 +11,10 @@
 // is refused with the smallest. Some graphs also train, five steps on a device that
 // has the budget and not a byte more: with the losses and the parameters of the run
 // without services, to the bit, and each block at its planned address. The run without
-// services has the memory that it was said to take, and no more.
+// services has the memory that it was said to take, and no more. Each of them also trains
+// in a mode that is drawn, nothing leaving, by watermarks or with its parameters through
+// a ring, under caps that are drawn: to the same bits, or it is refused before the first
+// step with the smallest cap that does.
 //
 //   SEGUE_PLANS=1000 SegueRandomStitchTests --gtest_filter='PlannedGraphs*'
 //   SEGUE_PLAN=17 ...                                     this one
@@ -19,6 +22,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CompiledModule.h"
+#include "ErrorOf.h"
 #include "RandomModel.h"
 #include "segue/runtime/Plan/StepTwin.h"
 #include <algorithm>
@@ -73,16 +77,58 @@ static std::string trainingText(RandomModel model) {
   return text.replace(text.find(name), name.size(), "segue.name = \"loss\"");
 }
 
+/// In three blocks, one after another.
+static std::string inBlocks(const std::string &text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);)
+    lines.push_back(line);
+  std::string blocks;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    std::string &line = lines[i];
+    if (size_t colon = line.rfind(" : "); line.find(" = segue.") != line.npos && colon != line.npos)
+      line.insert(colon, " {segue.block = \"b." + std::to_string(3 * i / lines.size()) + "\"}");
+    blocks += line + "\n";
+  }
+  return blocks;
+}
+
 namespace {
+enum class Mode { None, Watermarks, Ring, Planned };
+
+/// Sections of a config under a cap; none: nothing is asked.
+std::string configOf(Mode mode, uint64_t capBytes) {
+  if (mode == Mode::None)
+    return "";
+  std::ostringstream text;
+  text.precision(17);
+  double cap = double(capBytes) / 1048576;
+  text << R"({"memory": {"stagehand": {"telemetry_enabled": false,
+    "conductor_config": {"enabled": true, "telemetry_enabled": false, "vram_hard_cap_mb": )"
+       << cap << R"(, "vram_soft_cap_mb": )" << cap << "}";
+  if (mode == Mode::Ring)
+    text << R"(, "stagehand_enabled": true)";
+  if (mode == Mode::Watermarks)
+    text << R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false, "min_spill_bytes": 0,
+      "pinned_pool_classes_mb": [1, 4], "slabs_per_class": 4, "vram_low_watermark_mb": 0, "vram_high_watermark_mb": )"
+         << cap / 2 << "}";
+  if (mode == Mode::Planned)
+    text << R"(, "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false})";
+  text << "}}}";
+  return text.str();
+}
+
 class Graph {
 public:
-  explicit Graph(int64_t seed) : random(uint64_t(seed) * 7919 + 1) {
+  explicit Graph(int64_t seed) : random(uint64_t(seed) * 7919 + 1), mode(Mode(seed / trainedEvery % 3)) {
     do {
       model = RandomModel::make(random, /*scale=*/16);
     } while (std::ranges::none_of(model.values, [](const ModelValue &value) {
       return value.kind == ModelValue::Kind::Parameter; // something has to be trained
     }));
     text = trainingText(model);
+    if (mode == Mode::Ring)
+      text = inBlocks(text);
     CompileOptions options;
     options.name = "graph";
     options.training = true;
@@ -102,22 +148,17 @@ public:
     std::vector<float> bits;
     uint64_t peak = 0;
     AddressFigures addresses;
+    /// Of the ring.
+    int64_t slots = 0;
   };
 
-  /// Five steps; `cap`: the budget of a planned run, 0: none and no services.
-  Run train(const std::string &spec, uint64_t cap) const {
-    DeviceRef device = Device::open(spec);
+  /// Five steps under a cap, on a device of just as much.
+  Run train(const std::string &rest, uint64_t cap, Mode mode) const {
+    DeviceRef device = Device::open("sim:dram=" + std::to_string(cap) + rest);
     SessionOptions options;
-    if (cap) {
-      std::ostringstream config;
-      config.precision(17);
-      double mib = double(cap) / 1048576;
-      config << R"({"memory": {"stagehand": {
-        "conductor_config": {"enabled": true, "telemetry_enabled": false, "vram_hard_cap_mb": )"
-             << mib << R"(, "vram_soft_cap_mb": )" << mib << R"(},
-        "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false}}}})";
-      options.config = Config::parse(config.str(), "test");
-    }
+    options.warn = [](const std::string &) {};
+    if (std::string config = configOf(mode, cap); !config.empty())
+      options.config = Config::parse(config, "test");
     Session session(device, {{"graph", *binary}}, std::move(options));
     for (const ParameterInfo &info : session.parameters())
       session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
@@ -131,6 +172,8 @@ public:
       run.bits.push_back(float(session.step(batches, 1e-2).loss));
     }
     run.peak = device->memory().peakBytes(Space::DeviceDram);
+    if (const MemoryServices *services = session.services(); services && services->weights())
+      run.slots = services->weights()->slots();
     run.addresses = device->memory().addressFigures();
     for (const ParameterInfo &info : session.parameters())
       for (float value : values(session.parameter(info.key)))
@@ -143,6 +186,7 @@ public:
   std::string text;
   std::optional<Binary> binary;
   size_t microBatches = 1;
+  Mode mode;
 
 private:
   Tensor inputFor(const DeviceRef &device, const Value &input, uint32_t seed) const {
@@ -206,7 +250,43 @@ static size_t plan(const Graph &graph) {
   return planner.profile().gaps.size();
 }
 
-static void train(const Graph &graph, int64_t seed) {
+namespace {
+/// Of runs in the modes that were drawn.
+struct Drawn {
+  int runs = 0, refused = 0;
+  int64_t slots = 0;
+};
+} // namespace
+
+static void trainDrawn(const Graph &graph, const std::string &rest, uint64_t least, uint64_t most,
+                       const Graph::Run &free, Drawn &drawn) {
+  // A trial leaves a part in 256 of a budget for what lies between blocks: of less than
+  // this it would be less than what the alignment of one block may take.
+  if (most < 256 * 64)
+    return;
+  Random random(graph.random);
+  for (int i = 0; i < 2; ++i) {
+    uint64_t cap = least / 2 + random() % (most - least / 2);
+    SCOPED_TRACE("mode " + std::to_string(int(graph.mode)) + ", cap " + std::to_string(cap));
+    std::optional<Graph::Run> run;
+    try {
+      run = graph.train(rest, cap, graph.mode);
+    } catch (const Error &error) {
+      ASSERT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
+      uint64_t named = smallestNamed(error.what());
+      ASSERT_GT(named, cap) << error.what();
+      cap = named;
+      run = graph.train(rest, named, graph.mode);
+      ++drawn.refused;
+    }
+    EXPECT_TRUE(sameBits(run->bits, free.bits)) << "loss " << run->bits[0] << ", not " << free.bits[0];
+    EXPECT_LE(run->peak, cap);
+    drawn.slots += run->slots;
+    ++drawn.runs;
+  }
+}
+
+static void train(const Graph &graph, int64_t seed, Drawn &drawn) {
   std::string rest = ",pinned=64MiB,link=8GB/s,latency=1us,threads=1";
   if (seed % (2 * trainedEvery) == 0)
     rest += ",adversarial=" + std::to_string(1 + seed);
@@ -217,29 +297,31 @@ static void train(const Graph &graph, int64_t seed) {
   uint64_t most = certified(twin, planner, planner.unconstrained(), 0).bytes;
   uint64_t enough = bytesWithoutServices(virtualTwin(*Device::open(roomy)), {{"graph", *graph.binary}}, {},
                                          graph.microBatches);
-  Graph::Run free = graph.train("sim:dram=" + std::to_string(enough) + rest, 0);
+  Graph::Run free = graph.train(rest, enough, Mode::None);
   bool isThorough = std::getenv("SEGUE_PLANS");
   for (int i = 0; i < budgets; i += isThorough ? 1 : budgets / 2 - 1) {
     uint64_t cap = least + (most - least) * uint64_t(i) / (budgets - 1);
     SCOPED_TRACE("cap " + std::to_string(cap));
-    Graph::Run run = graph.train("sim:dram=" + std::to_string(cap) + rest, cap);
+    Graph::Run run = graph.train(rest, cap, Mode::Planned);
     EXPECT_TRUE(sameBits(run.bits, free.bits)) << "loss " << run.bits[0] << ", not " << free.bits[0];
     EXPECT_LE(run.peak, cap);
     EXPECT_EQ(run.addresses.displaced, 0u) << run.addresses.lastDisplaced;
   }
+  trainDrawn(graph, rest, least, enough, free, drawn);
 }
 
 TEST(PlannedGraphs, EveryBudgetIsKept) {
   const char *only = std::getenv("SEGUE_PLAN"), *number = std::getenv("SEGUE_PLANS");
   int64_t begin = only ? std::atoll(only) : 0, end = only ? begin + 1 : number ? std::atoll(number) : 60;
   size_t canLeave = 0, trained = 0;
+  Drawn drawn;
   for (int64_t seed = begin; seed < end && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("SEGUE_PLAN=" + std::to_string(seed));
     try {
       Graph graph(seed);
       canLeave += plan(graph);
       if (only || number || seed % trainedEvery == 0) {
-        train(graph, seed);
+        train(graph, seed, drawn);
         ++trained;
       }
       if (testing::Test::HasFailure())
@@ -248,9 +330,12 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
       ADD_FAILURE() << error.what();
     }
   }
-  std::printf("%lld graphs, %d budgets each, %zu tensors that can leave; %zu graphs trained\n",
-              (long long)(end - begin), budgets, canLeave, trained);
+  std::printf("%lld graphs, %d budgets each, %zu tensors that can leave; %zu graphs trained; %d runs in other modes, "
+              "%d of them refused first, %lld slots in rings\n",
+              (long long)(end - begin), budgets, canLeave, trained, drawn.runs, drawn.refused, (long long)drawn.slots);
   if (!only) {
+    EXPECT_GT(drawn.refused, 0);
+    EXPECT_GT(drawn.slots, 0);
     EXPECT_GT(canLeave, size_t(end - begin)) << "graphs in which nothing leaves show nothing";
   }
 }

@@ -56,7 +56,7 @@ public:
   int threads() const override { return engine_.threads().count(); }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
-    if (faults_ && space != Space::Host && faults_->allocationFails())
+    if (faults_ && space != Space::Host && faults_->allocationFails(space))
       return {};
     return ram_.take(space, bytes, alignment, lifetime);
   }
@@ -67,7 +67,7 @@ public:
     return ram_.reserve(space, ranges);
   }
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
-    if (faults_ && faults_->allocationFails())
+    if (faults_ && faults_->allocationFails(space))
       return {};
     return ram_.takeReserved(space, bytes, alignment, offset);
   }

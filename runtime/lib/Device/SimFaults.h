@@ -31,7 +31,11 @@ public:
 
   /// Called once per copy over the link.
   bool copyFails(bool toDevice);
-  bool allocationFails() { return happens(allocations_, failAlloc_); }
+  /// Called once per try to take memory of the device or page-locked memory.
+  bool allocationFails(Space space) {
+    bool isPlace = space == Space::DeviceDram && dram_.isNext();
+    return happens(allocations_, failAlloc_) || isPlace;
+  }
   /// Of waits that have a limit.
   bool timeRunsOut() { return happens(stalls_, stall_); }
 
@@ -42,18 +46,18 @@ public:
 private:
   bool happens(std::mt19937_64 &random, double chance);
 
-  /// Copies of a direction, of which some fail.
+  /// Copies of a direction, or tries to allocate, of which some fail.
   struct Place {
-    SimProfile::CopyRange fails;
-    std::atomic<uint64_t> copies{0};
+    SimProfile::FaultRange fails;
+    std::atomic<uint64_t> tries{0};
     bool isNext() {
-      uint64_t number = ++copies; // the first is 1
+      uint64_t number = ++tries; // the first is 1
       return number >= fails.first && number - fails.first < fails.count;
     }
   };
 
   double failCopy_, failAlloc_, shrink_, stall_;
-  Place toDevice_, toHost_;
+  Place toDevice_, toHost_, dram_;
   std::mutex mutex_;
   std::mt19937_64 copies_, allocations_, budgets_, stalls_;
   bool isShrunk_ = false;

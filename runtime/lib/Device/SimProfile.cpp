@@ -21,13 +21,14 @@ namespace segue::inline runtime {
 static constexpr std::string_view figureKeys[] = {"d2h",     "dram",    "flops",  "h2d",  "host",  "hostmem", "l1",
                                                   "latency", "launch",  "link",   "membw", "pinned", "threads"};
 static constexpr std::string_view specKeys[] = {
-    "adversarial", "d2h", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-h2d", "flops",  "h2d",   "host",   "hostmem",
+    "adversarial", "d2h", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-dram", "fail-h2d", "flops", "h2d", "host", "hostmem",
     "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "streams", "virtual"};
 
 /// A device of virtual time has none of these.
-static constexpr std::string_view realityKeys[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h", "fail-h2d",
-                                                   "shrink",      "stall",     "streams",    "threads",  "virtual"};
+static constexpr std::string_view realityKeys[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h",
+                                                   "fail-dram",   "fail-h2d",  "shrink",     "stall",
+                                                   "streams",     "threads",   "virtual"};
 
 /// The options in a profile file: an object of texts, or of numbers for what
 /// has no unit.
@@ -52,11 +53,11 @@ static DeviceOptions readProfile(const std::string &path) {
 }
 
 /// "7", "7x2" or "7+".
-static SimProfile::CopyRange readCopies(const DeviceOptions &options, std::string_view key) {
+static SimProfile::FaultRange readPlaces(const DeviceOptions &options, std::string_view key) {
   if (!options.has(key))
     return {};
   std::string text = options.text(key, "");
-  SimProfile::CopyRange range{0, 1};
+  SimProfile::FaultRange range{0, 1};
   const char *end = text.data() + text.size();
   auto [rest, error] = std::from_chars(text.data(), end, range.first);
   bool isGood = error == std::errc() && range.first > 0;
@@ -67,7 +68,7 @@ static SimProfile::CopyRange readCopies(const DeviceOptions &options, std::strin
     isGood = *rest == 'x' && wrong == std::errc() && after == end && range.count > 0;
   }
   if (!isGood)
-    options.fail(std::string(key) + "=" + text + " names no copies: 7 is the seventh, 7x2 two from it on, 7+ all");
+    options.fail(std::string(key) + "=" + text + " names none: 7 is the seventh, 7x2 two from it on, 7+ all");
   return range;
 }
 
@@ -128,8 +129,9 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.failAlloc = options.fraction("fail-alloc", 0);
   profile.shrink = options.fraction("shrink", 1);
   profile.stall = options.fraction("stall", 0);
-  profile.failToDevice = readCopies(options, "fail-h2d");
-  profile.failToHost = readCopies(options, "fail-d2h");
+  profile.failToDevice = readPlaces(options, "fail-h2d");
+  profile.failToHost = readPlaces(options, "fail-d2h");
+  profile.failDram = readPlaces(options, "fail-dram");
   return profile;
 }
 

@@ -15,6 +15,7 @@
 //   profile=FILE.json       an object of these options; those given here win
 //   fail-h2d=N, fail-d2h=N  the N-th copy of that direction since the device was
 //                           opened fails; NxK: K from it on, N+: all from it on
+//   fail-dram=N             so does the N-th try to take memory of dram
 //   adversarial[=SEED]      any order that fences allow; with it, fail-copy=0.1
 //                           and fail-alloc=0.1 (chances), shrink=0.5 (the part
 //                           of dram that is left at times), stall=0.1 (the
@@ -47,13 +48,13 @@ struct SimProfile {
   /// Part of dram that is left while it is shrunk; 1: it never shrinks.
   double shrink = 1;
 
-  /// `count` copies of a direction from the one with the number `first`, where
-  /// the first of all is 1.
-  struct CopyRange {
+  /// `count` copies of a direction, or tries to allocate, from the one with the
+  /// number `first`, where the first of all is 1.
+  struct FaultRange {
     uint64_t first = 0, count = 0;
   };
-  CopyRange failToDevice, failToHost;
-  bool hasFaults() const { return adversary || failToDevice.count || failToHost.count; }
+  FaultRange failToDevice, failToHost, failDram;
+  bool hasFaults() const { return adversary || failToDevice.count || failToHost.count || failDram.count; }
 
   /// Bodies run when they are enqueued.
   bool streams = false;

@@ -131,7 +131,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
 
 std::optional<uint64_t> BudgetTrial::smallest(uint64_t tooSmall, uint64_t enough) {
   auto until = std::chrono::steady_clock::now() + mostTime;
-  uint64_t low = tooSmall / grainBytes, high = std::max(low, enough / grainBytes) + 1;
+  uint64_t low = tooSmall / grainBytes, high = std::max(low, (enough + mostLost) / grainBytes) + 1;
   for (int more = 0; !trains(high * grainBytes); ++more) {
     if (more == 3)
       return std::nullopt;

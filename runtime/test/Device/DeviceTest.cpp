@@ -44,9 +44,9 @@ TEST(Device, BadSpecsAreNamed) {
   expect("sim:fail-copy=0.5", "\"fail-copy\" needs adversarial=SEED");
   expect("sim:adversarial=1,fail-copy=2", "fail-copy=2 is not a number from 0 to 1");
   expect("sim:stall=0.5", "\"stall\" needs adversarial=SEED");
-  for (const char *copies : {"0", "x2", "7x0", "7x", "7y2", "7+1", "-1"})
-    expect((std::string("sim:fail-d2h=") + copies).c_str(),
-           "names no copies: 7 is the seventh, 7x2 two from it on, 7+ all");
+  for (std::string place : {"d2h=0", "d2h=x2", "d2h=7x0", "d2h=7x", "d2h=7y2", "d2h=7+1", "d2h=-1", "dram=0"})
+    expect(("sim:fail-" + place).c_str(),
+           "names none: 7 is the seventh, 7x2 two from it on, 7+ all");
   expect("sim:virtual,fail-h2d=1", "\"fail-h2d\" does not go with virtual, where nothing is copied");
   expect("sim:flops=1TFLOP/s", "\"flops\" needs virtual");
   expect("sim:virtual,flops=0TFLOP/s", "flops=0TFLOP/s must be above 0");

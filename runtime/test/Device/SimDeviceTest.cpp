@@ -316,6 +316,22 @@ TEST(SimFaultsTest, CopiesFailAtAChosenPlace) {
   }
 }
 
+// So do tries to take memory of the device, and of no other space.
+TEST(SimFaultsTest, AllocationsFailAtAChosenPlace) {
+  for (std::string queues : {"", ",adversarial=5", ",virtual"}) {
+    DeviceRef device = Device::open("sim:dram=1MiB,fail-dram=3x2" + queues);
+    std::string log;
+    for (int i = 0; i < 6; ++i)
+      for (Space space : {Space::DeviceDram, Space::HostPinned}) {
+        MemoryBlock block = device->takeMemory(space, 64, 64, Lifetime::Long);
+        log += block.data ? '.' : 'x';
+        if (block.data)
+          device->giveMemory(space, block.data, 64, 64, {});
+      }
+    EXPECT_EQ(log, "....x.x.....");
+  }
+}
+
 // A wait with a limit ends with it, in the time of the device.
 TEST(SimDeviceTest, WaitsWithALimitEnd) {
   DeviceRef device = Device::open("sim:dram=1MiB");
