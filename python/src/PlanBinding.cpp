@@ -9,7 +9,7 @@
 #include "SessionArguments.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Plan/MemoryForecast.h"
+#include "segue/runtime/Reports/MemoryForecast.h"
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

@@ -19,11 +19,11 @@
 #include "TensorExchange.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/OutputFile.h"
-#include "segue/runtime/Program/KernelTarget.h"
+#include "segue/runtime/Device/KernelTarget.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
-#include "segue/runtime/Telemetry/RunReport.h"
+#include "segue/runtime/Reports/RunReport.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>

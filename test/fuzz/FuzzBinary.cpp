@@ -21,8 +21,8 @@
 #include "SignatureHash.h"
 #include "binary_generated.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Plan/MemoryForecast.h"
-#include "segue/runtime/Plan/ServiceForecast.h"
+#include "segue/runtime/Reports/MemoryForecast.h"
+#include "segue/runtime/Reports/ServiceForecast.h"
 #include "segue/runtime/Runtime.h"
 #include <cstdio>
 #include <cstdlib>

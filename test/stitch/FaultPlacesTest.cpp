@@ -16,7 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "StreamedModel.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <map>

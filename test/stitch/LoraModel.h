@@ -18,7 +18,7 @@
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Session/Session.h"
 #include <algorithm>
 #include <cstdlib>

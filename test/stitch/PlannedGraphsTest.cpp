@@ -24,7 +24,7 @@
 #include "CompiledModule.h"
 #include "ErrorOf.h"
 #include "RandomModel.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include <algorithm>
 #include <cstring>
 #include <set>

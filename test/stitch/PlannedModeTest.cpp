@@ -14,7 +14,7 @@
 #include "CompiledModule.h"
 #include "ErrorOf.h"
 #include "segue/runtime/Config/ConfigError.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Services/ActivationRecord.h"
 #include <algorithm>
 #include <filesystem>

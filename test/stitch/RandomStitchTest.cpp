@@ -26,7 +26,7 @@
 #include "RandomModel.h"
 #include "StoredPieces.h"
 #include "segue/runtime/Runtime.h"
-#include "segue/runtime/Tensor/RowStorage.h"
+#include "segue/runtime/Layout/RowStorage.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <cmath>
 #include <cstring>

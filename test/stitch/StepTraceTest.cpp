@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Telemetry/StepTrace.h"
+#include "segue/runtime/Reports/StepTrace.h"
 #include "segue/runtime/Runtime.h"
 #include <fstream>
 #include <gtest/gtest.h>

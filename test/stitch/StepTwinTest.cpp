@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Runtime.h"
 #include <gtest/gtest.h>
 

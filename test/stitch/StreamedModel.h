@@ -16,7 +16,7 @@
 #define SEGUE_TEST_STITCH_STREAMEDMODEL_H
 
 #include "CompiledModule.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Session/Session.h"
 #include <filesystem>
 #include <sstream>

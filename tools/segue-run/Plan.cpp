@@ -15,8 +15,8 @@
 #include "Commands.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Plan/MemoryForecast.h"
-#include "segue/runtime/Plan/ServiceForecast.h"
+#include "segue/runtime/Reports/MemoryForecast.h"
+#include "segue/runtime/Reports/ServiceForecast.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -15,7 +15,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
-#include "segue/runtime/Telemetry/RunReport.h"
+#include "segue/runtime/Reports/RunReport.h"
 #include <cstdio>
 
 namespace segue::tool {

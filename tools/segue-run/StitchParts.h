@@ -23,7 +23,7 @@
 #define SEGUE_TOOLS_SEGUERUN_STITCHPARTS_H
 
 #include "Binaries.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <map>
 #include <optional>
 

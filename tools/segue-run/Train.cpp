@@ -17,7 +17,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
-#include "segue/runtime/Telemetry/RunReport.h"
+#include "segue/runtime/Reports/RunReport.h"
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include "Binaries.h"
 #include "TensorText.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include <algorithm>

@@ -10,7 +10,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Device/Device.h"
-#include "../Program/SubmitLane.h"
 #include "CpuDevice.h"
 #include "Drivers.h"
 #include "SimDevice.h"
@@ -46,7 +45,7 @@ DeviceRef Device::open(std::string_view spec) {
                                               std::string(driverName) + "\"; known are " + known);
 }
 
-Device::Device() : memory_(*this), lane_(std::make_unique<SubmitLane>(*this)) {}
+Device::Device() : memory_(*this), lane_(makeSubmitLane(*this)) {}
 Device::~Device() = default;
 
 TransferEngine &Device::transfer() {

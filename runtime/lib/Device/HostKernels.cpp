@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "HostKernels.h"
-#include "segue/runtime/Program/KernelTarget.h"
+#include "segue/runtime/Device/KernelTarget.h"
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>

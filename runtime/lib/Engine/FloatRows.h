@@ -14,7 +14,7 @@
 #define SEGUE_RUNTIME_LIB_ENGINE_FLOATROWS_H
 
 #include "VectorKernels.h"
-#include "segue/runtime/Tensor/ElementType.h"
+#include "segue/runtime/Layout/ElementType.h"
 #include <cassert>
 #include <cstring>
 

@@ -16,7 +16,7 @@
 
 #include "QuantizedPanels.h"
 #include "FloatRows.h"
-#include "segue/runtime/Tensor/GroupStorage.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 #include <algorithm>
 #include <array>
 

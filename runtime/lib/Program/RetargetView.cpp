@@ -12,7 +12,7 @@
 
 #include "RetargetView.h"
 #include "RetargetStrides.h"
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 
 namespace segue::inline runtime {
 

@@ -98,6 +98,8 @@ uint64_t SubmitLane::droppableBytes(Space space) {
   return bytes;
 }
 
+std::shared_ptr<SubmitLane> makeSubmitLane(Device &device) { return std::make_shared<SubmitLane>(device); }
+
 StitchReport &stitchReport(Device &device) { return device.lane().report(); }
 
 } // namespace segue::inline runtime

@@ -14,7 +14,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>

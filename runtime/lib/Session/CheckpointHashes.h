@@ -16,7 +16,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SESSION_CHECKPOINTHASHES_H
 #define SEGUE_RUNTIME_LIB_SESSION_CHECKPOINTHASHES_H
 
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 
 namespace segue::inline runtime {
 

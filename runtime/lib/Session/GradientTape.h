@@ -15,7 +15,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SESSION_GRADIENTTAPE_H
 #define SEGUE_RUNTIME_LIB_SESSION_GRADIENTTAPE_H
 
-#include "segue/runtime/Session/Module.h"
+#include "segue/runtime/Program/Module.h"
 
 namespace segue::inline runtime {
 

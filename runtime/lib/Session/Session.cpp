@@ -14,7 +14,7 @@
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"

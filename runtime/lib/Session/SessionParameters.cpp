@@ -10,7 +10,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 

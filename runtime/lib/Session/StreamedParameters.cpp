@@ -9,7 +9,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/BlockUses.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 

@@ -15,7 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ElementKernels.h"
-#include "segue/runtime/Tensor/Fp8.h"
+#include "segue/runtime/Layout/Fp8.h"
 
 #include <type_traits>
 

@@ -18,7 +18,7 @@
 #ifndef SEGUE_RUNTIME_LIB_TRANSFER_COPYBOXES_H
 #define SEGUE_RUNTIME_LIB_TRANSFER_COPYBOXES_H
 
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 
 namespace segue::inline runtime {
 

@@ -26,7 +26,7 @@
 #include "RunConverter.h"
 #include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Tensor/RowStorage.h"
+#include "segue/runtime/Layout/RowStorage.h"
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "GroupCopy.h"
-#include "segue/runtime/Tensor/GroupStorage.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 #include <algorithm>
 #include <bit>
 #include <cstring>

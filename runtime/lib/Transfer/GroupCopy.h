@@ -19,7 +19,7 @@
 
 #include "../Tensor/ElementKernels.h"
 #include "BlockKernels.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 
 namespace segue::inline runtime {
 

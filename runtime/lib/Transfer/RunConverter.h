@@ -15,7 +15,7 @@
 #define SEGUE_RUNTIME_LIB_TRANSFER_RUNCONVERTER_H
 
 #include "../Tensor/ElementKernels.h"
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <cstddef>
 
 namespace segue::inline runtime {

@@ -9,7 +9,7 @@
 #include "Machines.h"
 #include "Values.h"
 #include "segue/runtime/Engine/CpuEngine.h"
-#include "segue/runtime/Tensor/GroupStorage.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 #include <cmath>
 #include <gtest/gtest.h>
 

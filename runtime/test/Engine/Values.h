@@ -13,7 +13,7 @@
 #ifndef SEGUE_RUNTIME_TEST_ENGINE_VALUES_H
 #define SEGUE_RUNTIME_TEST_ENGINE_VALUES_H
 
-#include "segue/runtime/Tensor/ElementType.h"
+#include "segue/runtime/Layout/ElementType.h"
 #include <cstdint>
 #include <cstring>
 #include <vector>

@@ -27,7 +27,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/ResidencyPlanner.h"
-#include "segue/runtime/Plan/WatermarkEstimate.h"
+#include "segue/runtime/Reports/WatermarkEstimate.h"
 #include <cstdio>
 #include <gtest/gtest.h>
 

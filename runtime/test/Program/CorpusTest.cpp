@@ -14,7 +14,7 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/Executor.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <cmath>

@@ -16,7 +16,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Program/Executor.h"
-#include "segue/runtime/Tensor/GroupStorage.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cmath>
 #include <gtest/gtest.h>

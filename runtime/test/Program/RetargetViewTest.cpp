@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Program/RetargetView.h"
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <numeric>

@@ -18,7 +18,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Services/WeightStreamer.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cstring>
 #include <gtest/gtest.h>

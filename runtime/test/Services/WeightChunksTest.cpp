@@ -12,7 +12,7 @@
 
 #include "ErrorOf.h"
 #include "StreamedChains.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <filesystem>
 #include <unistd.h>
 

@@ -15,7 +15,7 @@
 #include "Transfer/ScriptedDevice.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/ForwardEvents.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <cmath>
 #include <filesystem>
 #include <gtest/gtest.h>

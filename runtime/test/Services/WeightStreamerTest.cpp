@@ -10,7 +10,7 @@
 #include "Transfer/ScriptedDevice.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/ForwardEvents.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

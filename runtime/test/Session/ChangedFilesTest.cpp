@@ -14,7 +14,7 @@
 #include "Session/SessionModules.h"
 #include "Session/TemporaryFolder.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <atomic>
 #include <cstring>

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include <gtest/gtest.h>
 #include <random>
 #include <set>

@@ -10,7 +10,7 @@
 #include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Engine/Threads.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Tensor/RowStorage.h"
+#include "segue/runtime/Layout/RowStorage.h"
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>

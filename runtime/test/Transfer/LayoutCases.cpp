@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Transfer/LayoutCases.h"
-#include "segue/runtime/Tensor/RowStorage.h"
+#include "segue/runtime/Layout/RowStorage.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>

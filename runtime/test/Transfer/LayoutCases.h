@@ -15,7 +15,7 @@
 #ifndef SEGUE_RUNTIME_TEST_TRANSFER_LAYOUTCASES_H
 #define SEGUE_RUNTIME_TEST_TRANSFER_LAYOUTCASES_H
 
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include <cstddef>
 #include <string>
 #include <vector>

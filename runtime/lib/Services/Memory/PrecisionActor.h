@@ -16,7 +16,7 @@
 
 #include "ServiceActor.h"
 #include "segue/runtime/Services/WeightStreamer.h"
-#include "segue/runtime/Session/Module.h"
+#include "segue/runtime/Program/Module.h"
 
 namespace segue::inline runtime {
 

@@ -23,7 +23,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/OutputError.h"
 #include "segue/runtime/Services/PrecisionUnits.h"
-#include "segue/runtime/Session/Module.h"
+#include "segue/runtime/Program/Module.h"
 #include <set>
 
 namespace segue::inline runtime {

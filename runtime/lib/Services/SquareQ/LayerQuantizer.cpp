@@ -8,7 +8,7 @@
 #include "segue/runtime/Services/SquareQ/LayerQuantizer.h"
 #include "LowRank.h"
 #include "segue/runtime/Engine/LowBitForms.h"
-#include "segue/runtime/Tensor/GroupStorage.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 #include <algorithm>
 #include <atomic>
 #include <cmath>

@@ -21,7 +21,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SquareQ/LinearLayers.h"
 #include "segue/runtime/Engine/LowBitForms.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {

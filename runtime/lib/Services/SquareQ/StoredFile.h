@@ -15,7 +15,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SERVICES_SQUAREQ_STOREDFILE_H
 #define SEGUE_RUNTIME_LIB_SERVICES_SQUAREQ_STOREDFILE_H
 
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <atomic>
 #include <sys/stat.h>
 

@@ -13,8 +13,8 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
-#include "segue/runtime/Session/Safetensors.h"
-#include "segue/runtime/Tensor/GroupStorage.h"
+#include "segue/runtime/Files/Safetensors.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <fstream>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include "Session/TemporaryFolder.h"
 #include "segue/runtime/Services/SquareQ/Slab.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <gtest/gtest.h>
 
 /// Begins with a slab of the small model by the default config.

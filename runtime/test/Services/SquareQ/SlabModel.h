@@ -10,7 +10,7 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Services/SquareQ/SlabBuilder.h"
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <cmath>
 #include <cstring>
 #include <random>

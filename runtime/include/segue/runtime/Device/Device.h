@@ -39,7 +39,7 @@
 #include "segue/runtime/Device/LinkSpeed.h"
 #include "segue/runtime/Device/Timestamp.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -284,10 +284,14 @@ protected:
 
 private:
   DeviceMemory memory_;
-  std::unique_ptr<SubmitLane> lane_;
+  std::shared_ptr<SubmitLane> lane_;
   std::once_flag transferOnce_;
   std::unique_ptr<TransferEngine> transfer_;
 };
+
+/// Makes what programs of `device` share while they are submitted. Programs lie above
+/// devices: Program/SubmitLane.cpp has the body.
+std::shared_ptr<SubmitLane> makeSubmitLane(Device &device);
 
 } // namespace segue::inline runtime
 

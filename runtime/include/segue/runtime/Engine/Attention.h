@@ -14,7 +14,7 @@
 #ifndef SEGUE_RUNTIME_ENGINE_ATTENTION_H
 #define SEGUE_RUNTIME_ENGINE_ATTENTION_H
 
-#include "segue/runtime/Tensor/ElementType.h"
+#include "segue/runtime/Layout/ElementType.h"
 #include <array>
 #include <string>
 

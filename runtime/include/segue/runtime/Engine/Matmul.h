@@ -13,7 +13,7 @@
 #ifndef SEGUE_RUNTIME_ENGINE_MATMUL_H
 #define SEGUE_RUNTIME_ENGINE_MATMUL_H
 
-#include "segue/runtime/Tensor/ElementType.h"
+#include "segue/runtime/Layout/ElementType.h"
 #include <array>
 #include <string>
 

@@ -8,7 +8,7 @@
 #ifndef SEGUE_RUNTIME_ENGINE_NONFINITE_H
 #define SEGUE_RUNTIME_ENGINE_NONFINITE_H
 
-#include "segue/runtime/Tensor/ElementType.h"
+#include "segue/runtime/Layout/ElementType.h"
 #include <atomic>
 #include <cstdint>
 #include <vector>

@@ -22,7 +22,7 @@
 #ifndef SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H
 #define SEGUE_RUNTIME_ENGINE_QUANTIZEDMATMUL_H
 
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 
 namespace segue::inline runtime {
 

@@ -28,7 +28,7 @@
 #include "segue/runtime/Device/Fence.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/AddressPlan.h"
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <functional>
 #include <list>
 #include <map>

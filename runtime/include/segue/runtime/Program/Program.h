@@ -13,7 +13,7 @@
 #ifndef SEGUE_RUNTIME_PROGRAM_PROGRAM_H
 #define SEGUE_RUNTIME_PROGRAM_PROGRAM_H
 
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include <memory>
 #include <string>
 #include <vector>

@@ -24,7 +24,7 @@
 #define SEGUE_RUNTIME_PROGRAM_STITCHREPORT_H
 
 #include "segue/runtime/Json.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include <atomic>
 #include <deque>
 #include <filesystem>

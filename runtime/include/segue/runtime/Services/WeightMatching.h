@@ -16,7 +16,7 @@
 #define SEGUE_RUNTIME_SERVICES_WEIGHTMATCHING_H
 
 #include "segue/runtime/Services/WeightNames.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include <span>
 
 namespace segue::inline runtime {

@@ -36,7 +36,7 @@
 #include "segue/runtime/Services/HostSlabQueue.h"
 #include "segue/runtime/Services/WeightPlan.h"
 #include "segue/runtime/Services/WeightStagehandConfig.h"
-#include "segue/runtime/Tensor/ElementType.h"
+#include "segue/runtime/Layout/ElementType.h"
 #include <deque>
 #include <unordered_map>
 

@@ -15,7 +15,7 @@
 #ifndef SEGUE_RUNTIME_SESSION_CHECKPOINT_H
 #define SEGUE_RUNTIME_SESSION_CHECKPOINT_H
 
-#include "segue/runtime/Session/Safetensors.h"
+#include "segue/runtime/Files/Safetensors.h"
 #include <functional>
 
 namespace segue::inline runtime {

@@ -45,7 +45,7 @@
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/Checkpoint.h"
-#include "segue/runtime/Session/Module.h"
+#include "segue/runtime/Program/Module.h"
 #include "segue/runtime/Session/Wiring.h"
 
 namespace segue::inline runtime {

@@ -32,7 +32,7 @@
 #ifndef SEGUE_RUNTIME_SESSION_STITCHER_H
 #define SEGUE_RUNTIME_SESSION_STITCHER_H
 
-#include "segue/runtime/Session/Module.h"
+#include "segue/runtime/Program/Module.h"
 #include <memory>
 #include <span>
 

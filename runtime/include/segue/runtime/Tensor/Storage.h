@@ -27,7 +27,7 @@
 #include "segue/runtime/Device/Fence.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <atomic>
 #include <functional>
 #include <memory>

@@ -21,7 +21,7 @@
 #define SEGUE_RUNTIME_TENSOR_TENSOR_H
 
 #include "segue/runtime/Tensor/Storage.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 
 namespace segue::inline runtime {
 

@@ -35,7 +35,7 @@
 #ifndef SEGUE_RUNTIME_TRANSFER_COPYPLAN_H
 #define SEGUE_RUNTIME_TRANSFER_COPYPLAN_H
 
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include <cstddef>
 #include <memory>
 

@@ -23,7 +23,7 @@
 #define SEGUE_RUNTIME_TRANSFER_TRANSFERPLAN_H
 
 #include "segue/runtime/Device/Fence.h"
-#include "segue/runtime/Tensor/TensorDesc.h"
+#include "segue/runtime/Layout/TensorDesc.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include <memory>
 #include <vector>

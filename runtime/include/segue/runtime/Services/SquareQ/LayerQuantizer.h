@@ -17,7 +17,7 @@
 
 #include "segue/runtime/Engine/Threads.h"
 #include "segue/runtime/Services/SquareQ/SlabForm.h"
-#include "segue/runtime/Tensor/RowStorage.h"
+#include "segue/runtime/Layout/RowStorage.h"
 #include <functional>
 #include <vector>
 

@@ -20,7 +20,7 @@
 #ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_LINEARLAYERS_H
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_LINEARLAYERS_H
 
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <string>
 #include <string_view>
 #include <vector>

@@ -22,7 +22,7 @@
 #ifndef SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABFORM_H
 #define SEGUE_RUNTIME_SERVICES_SQUAREQ_SLABFORM_H
 
-#include "segue/runtime/Tensor/Layout.h"
+#include "segue/runtime/Layout/Layout.h"
 #include <string_view>
 
 namespace segue::inline runtime {

@@ -15,7 +15,7 @@
 
 #include "segue/runtime/Config/ConfigReader.h"
 #include "segue/runtime/Services/SquareQ/SlabForm.h"
-#include "segue/runtime/Tensor/RowStorage.h"
+#include "segue/runtime/Layout/RowStorage.h"
 
 namespace segue::inline runtime {
 

@@ -1,0 +1,101 @@
+//===- Safetensors.h - tensors in files by name -----------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The safetensors format: u64 length of a JSON header, the header, the bytes.
+// Every number of the header is checked against the file before use: each
+// entry's bytes fit its shape, and the entries cover the data without gap,
+// overlap or rest.
+//
+//   SafetensorsFile file = SafetensorsFile::open("init.safetensors");
+//   for (const SafetensorsEntry &entry : file.entries())
+//     session.setParameter(entry.name, file.tensor(device, entry.name));
+//
+// A file is mapped, not read: replace it by rename, as saveSafetensors does,
+// while a tensor of it lives. One that is changed in place ends nothing, but what
+// was read of it is known by checkUnchanged() alone. Any thread may read.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_FILES_SAFETENSORS_H
+#define SEGUE_RUNTIME_FILES_SAFETENSORS_H
+
+#include "segue/runtime/Program/Module.h"
+#include <filesystem>
+
+namespace segue::inline runtime {
+
+using Metadata = std::map<std::string, std::string, std::less<>>;
+
+class FileMapping;
+
+struct SafetensorsEntry {
+  std::string name;
+  /// As written in the file: "F32", "BF16", "U8", ...
+  std::string dtype;
+  /// The element type that stands for `dtype`; none for types Segue lacks.
+  std::optional<ElementType> element;
+  Shape shape;
+  /// From the start of the file, and their number.
+  uint64_t offset = 0, bytes = 0;
+};
+
+class SafetensorsFile {
+public:
+  /// Maps and checks a file. Throws IoFailed, and FileCorrupt naming the file
+  /// and the entry that is wrong.
+  static SafetensorsFile open(const std::filesystem::path &path);
+
+  const std::filesystem::path &path() const { return path_; }
+  const Metadata &metadata() const { return metadata_; }
+  /// By name.
+  const std::vector<SafetensorsEntry> &entries() const { return entries_; }
+  /// Null if there is none.
+  const SafetensorsEntry *find(std::string_view name) const;
+
+  /// The tensor called so, dense, read-only, in the mapped file (copied only
+  /// where it is not aligned to its element). Keeps the mapping alive. Throws
+  /// NameUnknown with the nearest name, Unsupported for an element type that
+  /// Segue lacks.
+  Tensor tensor(const DeviceRef &device, std::string_view name) const;
+  /// The same in memory of its own. Throws SourceChanged, too.
+  Tensor copyOf(const DeviceRef &device, std::string_view name) const;
+
+  /// To be called when tensors or bytes were read: throws SourceChanged if the
+  /// file was cut or written to since it was opened, so that what was read may be
+  /// of the one or of the other, or zeros. One that was replaced by a rename is
+  /// read as it was.
+  void checkUnchanged() const;
+  /// To be called before they are read by who must notice every write: blocks for
+  /// some milliseconds if the file has just been written, until a write gives it
+  /// another time. Throws SourceChanged.
+  void settle() const;
+
+  /// The stored bytes of an entry of this file, whatever their type and
+  /// alignment, in the mapped file: valid while it, or a tensor of it, lives.
+  std::span<const std::byte> bytes(const SafetensorsEntry &entry) const;
+  /// The file that is mapped.
+  const FileMapping &mapping() const { return *mapping_; }
+
+private:
+  SafetensorsFile() = default;
+
+  std::filesystem::path path_;
+  Metadata metadata_;
+  std::vector<SafetensorsEntry> entries_;
+  std::shared_ptr<const FileMapping> mapping_;
+};
+
+/// All tensors of a file; throws what open and tensor throw.
+TensorMap loadSafetensors(const DeviceRef &device, const std::filesystem::path &path);
+
+/// Writes the tensors, dense, through an OutputFile: whoever reads `path` sees
+/// the old file or the new one, whole. Throws IoFailed.
+void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors, const Metadata &metadata = {});
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_FILES_SAFETENSORS_H

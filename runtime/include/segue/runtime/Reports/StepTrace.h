@@ -1,0 +1,99 @@
+//===- StepTrace.h - training steps as a Perfetto trace ---------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An EventSink that writes what a session does as a trace that chrome://tracing
+// and ui.perfetto.dev open: phases, blocks, one track per queue with every copy
+// (from which layout to which, for which program, where in the source), and the
+// live bytes of each space.
+//
+//   StepTrace trace(device);
+//   Session session(device, modules, {.events = &trace});
+//   session.step(batch, lr);
+//   trace.write("trace.json");
+//
+// Times are the device's: a phase or block lasts from when the compute queue
+// comes to it until it comes to the next. Bytes are counted in the order of
+// submits. It costs an entry of the compute queue per event and a record per
+// copy, kept in memory until written; trace some steps, not a whole training.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_REPORTS_STEPTRACE_H
+#define SEGUE_RUNTIME_REPORTS_STEPTRACE_H
+
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Program/Events.h"
+#include <filesystem>
+#include <map>
+#include <memory>
+
+namespace segue::inline runtime {
+
+class StepTrace final : public EventSink {
+public:
+  /// Memory says what is noted of the memory at each event: the total of each space,
+  /// or also who holds device_dram, by role (a walk over the books per event).
+  enum class Memory : uint8_t { Totals, ByRole };
+
+  /// Turns the device's records of copies on (`trace_copies`).
+  explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals);
+  ~StepTrace() override;
+
+  /// Turns noting on or off, copies included. The
+  /// trace is on at first. Call it between steps.
+  void setOn(bool on);
+
+  void onPhase(Phase phase) override;
+  void onBlockBegin(const Program &program, std::string_view block) override;
+  void onBlockEnd(const Program &program) override;
+  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
+  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+
+  /// Returns {"traceEvents":[…]} with all events so far, times
+  /// in microseconds since the first. Waits for queued work.
+  Json toJson();
+  /// Writes what toJson returns into a file. Throws IoFailed.
+  void write(const std::filesystem::path &path);
+
+private:
+  size_t mark();
+  void closeSpans();
+
+  DeviceRef device_;
+  Memory memory_;
+  bool on_ = true;
+  /// The compute queue comes to them.
+  std::vector<TimestampRef> marks_;
+  struct Span {
+    std::string track, name, program;
+    size_t begin, end;
+  };
+  std::vector<Span> spans_;
+  struct Level {
+    size_t mark;
+    Space space;
+    uint64_t bytes;
+  };
+  std::vector<Level> levels_;
+  /// Blocks that were put elsewhere than planned, seen at a mark.
+  struct Displaced {
+    size_t mark;
+    AddressFigures figures;
+  };
+  std::vector<Displaced> displaced_;
+  uint64_t lastDisplaced_ = 0;
+  /// The bytes of device_dram by role, with the mark at which they were noted.
+  std::vector<std::pair<size_t, std::map<std::string, uint64_t>>> roles_;
+  /// Indices of spans that have not ended: the phase, blocks innermost last.
+  std::vector<size_t> open_;
+  std::vector<Json> copies_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_REPORTS_STEPTRACE_H

@@ -1,0 +1,248 @@
+//===- Module.cpp - a compiled module and its calls -----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// At construction the inputs of backward are joined to the outputs and inputs
+// of forward by name, once; a call then only moves handles.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Program/Module.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+
+namespace segue::inline runtime {
+
+Module::Module(DeviceRef device, Binary binary, std::string name)
+    : device_(std::move(device)), binary_(std::move(binary)), name_(std::move(name)) {
+  if (name_.empty())
+    name_ = binary_.name();
+  const Program *forward = find("forward");
+  if (!forward)
+    forward = find("inference");
+  if (!forward)
+    throw Error(ErrorCode::NameUnknown, "module \"" + name_ + "\": the binary has neither a program \"forward\" nor " +
+                                            "\"inference\"; it is not the file of a module");
+  for (const Value &value : forward->inputs()) {
+    switch (value.role) {
+    case Role::Parameter:
+      parameters_.push_back(value);
+      break;
+    case Role::Frozen:
+      frozen_.push_back(value);
+      break;
+    case Role::Hyper:
+      hypers_.push_back(value);
+      break;
+    default:
+      inputs_.push_back(value);
+    }
+  }
+  for (const Value &value : forward->outputs())
+    if (value.role == Role::Output)
+      outputs_.push_back(value);
+  if (hasBackward())
+    joinBackward();
+}
+
+const Program *Module::find(std::string_view program) const {
+  for (const Program &candidate : binary_.programs())
+    if (candidate.name() == program)
+      return &candidate;
+  return nullptr;
+}
+
+void Module::joinBackward() {
+  const Program *forward = find("forward");
+  auto corrupt = [&](const std::string &sentence) {
+    return Error(ErrorCode::FileCorrupt, "module \"" + name_ + "\": " + sentence + "; compile the module again");
+  };
+  if (!forward)
+    throw corrupt("there is a program \"backward\", but no \"forward\"");
+  for (const Value &value : find("backward")->inputs()) {
+    std::string what = "input \"" + value.name + "\" of backward";
+    const Value *source = nullptr;
+    if (value.role == Role::Gradient) {
+      size_t index = 0;
+      while (index < outputs_.size() && outputs_[index].name != value.of)
+        ++index;
+      if (index == outputs_.size())
+        throw corrupt(what + " is the gradient of \"" + value.of + "\", which forward does not give");
+      source = &outputs_[index];
+      backwardInputs_.push_back({Source::Gradient, index});
+    } else if (value.role == Role::Saved) {
+      int index = forward->findOutput(value.name);
+      if (index < 0)
+        throw corrupt(what + " is not among the saved values of forward");
+      source = &forward->output(index);
+      backwardInputs_.push_back({Source::SavedOutput, size_t(index)});
+    } else {
+      int index = forward->findInput(value.name);
+      if (index < 0)
+        throw corrupt(what + " is not an input of forward");
+      source = &forward->input(index);
+      backwardInputs_.push_back({Source::ForwardInput, size_t(index)});
+    }
+    if (source->desc().shape != value.desc().shape || source->desc().element != value.desc().element)
+      throw corrupt(what + " is " + value.desc().str() + ", but " + source->desc().str() + " in forward");
+  }
+}
+
+bool Module::takesGradientOf(std::string_view output) const {
+  const Program *backward = find("backward");
+  if (backward)
+    for (const Value &value : backward->inputs())
+      if (value.role == Role::Gradient && value.of == output)
+        return true;
+  return false;
+}
+
+bool Module::givesGradientOf(std::string_view name) const {
+  const Program *backward = find("backward");
+  if (backward)
+    for (const Value &value : backward->outputs())
+      if (value.of == name)
+        return true;
+  return false;
+}
+
+std::vector<Tensor> Module::gather(const Program &program, const Lookup &values) const {
+  std::vector<Tensor> inputs;
+  inputs.reserve(program.inputs().size());
+  for (const Value &value : program.inputs()) {
+    Tensor tensor = values(value);
+    if (!tensor)
+      throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": no tensor was given for " +
+                                               std::string(runtime::name(value.role)) + " \"" + value.name + "\" (" +
+                                               value.desc().str() + ")");
+    inputs.push_back(std::move(tensor));
+  }
+  return inputs;
+}
+
+static Module::Lookup lookupIn(const TensorMap &values) {
+  return [&values](const Value &value) {
+    auto it = values.find(value.name);
+    return it == values.end() ? Tensor() : it->second;
+  };
+}
+
+std::vector<Tensor> Module::infer(const TensorMap &values, EventSink *events) const {
+  return infer(lookupIn(values), events);
+}
+
+ForwardResult Module::forward(const TensorMap &values, EventSink *events) const {
+  return forward(lookupIn(values), events);
+}
+
+/// The results of role output, in order; the others are dropped.
+static std::vector<Tensor> outputsOf(const Program &program, const std::vector<Tensor> &results) {
+  std::vector<Tensor> outputs;
+  for (size_t i = 0; i < results.size(); ++i)
+    if (program.outputs()[i].role == Role::Output)
+      outputs.push_back(results[i]);
+  return outputs;
+}
+
+std::vector<Tensor> Module::infer(const Lookup &values, EventSink *events) const {
+  const Program *program = find("inference");
+  if (!program)
+    program = find("forward");
+  return outputsOf(*program, submit(device_, *program, gather(*program, values), events));
+}
+
+ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
+  const Program *program = find("forward");
+  if (!program)
+    throw Error(ErrorCode::InvalidArgument,
+                "module \"" + name_ + "\" was compiled for inference only; compile it for training");
+  std::vector<Tensor> inputs = gather(*program, values);
+  ForwardResult result;
+  if (!hasBackward()) {
+    result.outputs = outputsOf(*program, submit(device_, *program, std::move(inputs), events));
+    return result;
+  }
+  // Keep only what backward reads again; the executor may free the rest.
+  Token &token = result.token;
+  token.backwardInputs_.resize(backwardInputs_.size());
+  for (size_t i = 0; i < backwardInputs_.size(); ++i)
+    if (backwardInputs_[i].source == Source::ForwardInput)
+      token.backwardInputs_[i] = inputs[backwardInputs_[i].index];
+  std::vector<Tensor> results = submit(device_, *program, std::move(inputs), events);
+  for (size_t i = 0; i < backwardInputs_.size(); ++i) {
+    if (backwardInputs_[i].source != Source::SavedOutput)
+      continue;
+    const Tensor &saved = results[backwardInputs_[i].index];
+    token.backwardInputs_[i] = saved;
+    token.savedBytes_ += saved.desc().spanBytes();
+  }
+  token.valid_ = true;
+  result.outputs = outputsOf(*program, results);
+  return result;
+}
+
+TensorMap Module::backward(Token token, const TensorMap &outputGradients, EventSink *events) const {
+  if (!token && hasBackward())
+    throw Error(ErrorCode::InvalidArgument,
+                "module \"" + name_ + "\": backward needs the token of a forward, and each token serves once");
+  return backward(std::move(token), outputGradients, TensorMap(), events);
+}
+
+TensorMap Module::backward(Token token, const TensorMap &outputGradients, const TensorMap &values,
+                           EventSink *events) const {
+  const Program *program = find("backward");
+  if (!program)
+    throw Error(ErrorCode::InvalidArgument,
+                "module \"" + name_ + "\" has no program \"backward\"; compile it for training");
+  token.backwardInputs_.resize(backwardInputs_.size());
+  for (const auto &[name, gradient] : outputGradients) {
+    std::vector<std::string_view> known;
+    for (const Value &output : outputs_)
+      known.push_back(output.name);
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw Error(ErrorCode::NameUnknown, "module \"" + name_ + "\": a gradient was given for \"" + name +
+                                              "\", which is not an output" + nearestHint(name, known));
+  }
+  for (size_t i = 0; i < backwardInputs_.size(); ++i) {
+    const Value &wanted = program->inputs()[i];
+    if (backwardInputs_[i].source != Source::Gradient) {
+      if (auto given = values.find(wanted.name); given != values.end())
+        token.backwardInputs_[i] = given->second;
+      if (!token.backwardInputs_[i])
+        throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": backward reads \"" + wanted.name + "\" (" +
+                                                 wanted.desc().str() +
+                                                 ") again, but neither the token nor the values given have it");
+      continue;
+    }
+    auto it = outputGradients.find(wanted.of);
+    if (it == outputGradients.end() || !it->second) {
+      token.backwardInputs_[i] = Tensor::zeros(device_, wanted.desc());
+      continue;
+    }
+    if (it->second.shape() != wanted.desc().shape)
+      throw Error(ErrorCode::LayoutMismatch, "module \"" + name_ + "\", gradient of output \"" + wanted.of +
+                                                 "\": " + it->second.desc().str() + " given, " + wanted.desc().str() +
+                                                 " declared");
+    // Gradients that were summed over several readers arrive in f32.
+    token.backwardInputs_[i] = toLayout(device_, it->second, wanted.desc());
+  }
+  token.valid_ = false;
+  std::vector<Tensor> results = submit(device_, *program, std::move(token.backwardInputs_), events);
+  TensorMap gradients;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Value &output = program->outputs()[i];
+    if (output.role == Role::Gradient)
+      gradients[output.of] = std::move(results[i]);
+    else if (output.role == Role::Statistics && events)
+      events->onStatistics(*program, uint32_t(i), results[i]);
+  }
+  return gradients;
+}
+
+} // namespace segue::inline runtime

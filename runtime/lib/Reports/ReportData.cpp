@@ -1,0 +1,311 @@
+//===- ReportData.cpp - the figures of a run's page -----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// From lines to columns: what a chart needs, and no more than it can show.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Reports/RunReport.h"
+#include <algorithm>
+#include <cmath>
+
+namespace segue::inline runtime {
+
+/// Parts of a traced step for which the use of the link is told.
+static constexpr size_t linkBins = 240;
+/// Moments of it for which the memory is told.
+static constexpr size_t memoryPoints = 600;
+
+/// Numbers of a line by key; keys of an object within are joined by a point.
+static void flatten(const Json &line, const std::string &prefix, std::map<std::string, double> &numbers) {
+  for (const auto &[key, value] : line.items()) {
+    if (value.is_number() || value.is_boolean())
+      numbers[prefix + key] = value.is_boolean() ? double(value.get<bool>()) : value.get<double>();
+    else if (value.is_object() && key != "block_details")
+      flatten(value, prefix + key + ".", numbers);
+  }
+}
+
+/// Half-open ranges of `count` entries, at most `points` of them and about equal.
+static std::vector<std::pair<size_t, size_t>> bucketsOf(size_t count, size_t points) {
+  std::vector<std::pair<size_t, size_t>> buckets;
+  size_t number = std::min(count, points);
+  for (size_t i = 0; i < number; ++i)
+    buckets.emplace_back(count * i / number, count * (i + 1) / number);
+  return buckets;
+}
+
+static Json orNull(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+/// Columns by key, null where a line lacks it. Bucketed: mean, least and most of
+/// each bucket, and the step with which it begins.
+static Json columns(const std::vector<Json> &lines, const char *stepKey, size_t points) {
+  std::vector<std::map<std::string, double>> rows(lines.size());
+  std::map<std::string, bool> keys;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    flatten(lines[i], "", rows[i]);
+    for (const auto &[key, value] : rows[i])
+      keys[key] = true;
+  }
+  auto at = [&](size_t row, const std::string &key) {
+    auto found = rows[row].find(key);
+    return found == rows[row].end() ? NAN : found->second;
+  };
+  auto buckets = bucketsOf(lines.size(), points);
+  bool isBucketed = buckets.size() < lines.size();
+  Json json{{"lines", lines.size()}, {"bucketed", isBucketed}, {"step", Json::array()}, {"columns", Json::object()}};
+  for (auto [begin, end] : buckets)
+    json["step"].push_back(orNull(at(begin, stepKey)));
+  if (!lines.empty())
+    json["last_step"] = orNull(at(lines.size() - 1, stepKey));
+  for (const auto &[key, present] : keys) {
+    if (key == stepKey)
+      continue;
+    Json means = Json::array(), least = Json::array(), most = Json::array();
+    for (auto [begin, end] : buckets) {
+      double sum = 0, low = INFINITY, high = -INFINITY;
+      size_t count = 0;
+      for (size_t row = begin; row < end; ++row)
+        if (double value = at(row, key); std::isfinite(value)) {
+          sum += value;
+          ++count;
+          low = std::min(low, value);
+          high = std::max(high, value);
+        }
+      // Of one line its own figure, to the last bit.
+      means.push_back(count == 0 ? Json() : count == 1 ? Json(low) : Json(sum / double(count)));
+      least.push_back(count ? Json(low) : Json());
+      most.push_back(count ? Json(high) : Json());
+    }
+    Json column{{"mean", std::move(means)}};
+    if (isBucketed) {
+      column["min"] = std::move(least);
+      column["max"] = std::move(most);
+    }
+    json["columns"][key] = std::move(column);
+  }
+  return json;
+}
+
+/// What each block was stored as, by decision; a bucket shows its last.
+static Json precision(const std::vector<Json> &lines, size_t points) {
+  Json json{{"step", Json::array()}, {"blocks", Json::object()}};
+  for (const Json &line : lines)
+    if (line.contains("block_details"))
+      for (const auto &[block, detail] : line["block_details"].items())
+        json["blocks"][block] = Json::array();
+  for (auto [begin, end] : bucketsOf(lines.size(), points)) {
+    const Json &line = lines[end - 1];
+    json["step"].push_back(line.value("step_id", Json()));
+    for (auto &[block, stored] : json["blocks"].items()) {
+      const Json *details = line.contains("block_details") ? &line["block_details"] : nullptr;
+      stored.push_back(details && details->contains(block) ? (*details)[block].value("precision", Json()) : Json());
+    }
+  }
+  return json;
+}
+
+//===----------------------------------------------------------------------===//
+// Within a step
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// The parts of one traced step, as they stand in the trace.
+struct TracedStep {
+  double begin = 0, end = 0;
+  std::vector<const Json *> phases, totals, roles;
+  /// By direction.
+  std::map<std::string, std::vector<const Json *>> copies;
+};
+} // namespace
+
+static std::vector<TracedStep> splitSteps(const Json &trace) {
+  std::map<int, std::string> tracks;
+  std::vector<const Json *> phases;
+  for (const Json &event : trace["traceEvents"]) {
+    if (event["ph"] == "M")
+      tracks[event["tid"].get<int>()] = event["args"]["name"].get<std::string>();
+    if (event["ph"] == "X" && tracks[event["tid"].get<int>()] == "phase")
+      phases.push_back(&event);
+  }
+  std::vector<TracedStep> steps;
+  for (const Json *phase : phases) {
+    if ((*phase)["name"] == "step_begin")
+      steps.emplace_back().begin = (*phase)["ts"].get<double>();
+    if (steps.empty())
+      continue;
+    steps.back().phases.push_back(phase);
+    // What follows STEP_END until the next step is not of it.
+    double end = (*phase)["name"] == "step_end" ? 0 : (*phase)["dur"].get<double>();
+    steps.back().end = (*phase)["ts"].get<double>() + end;
+  }
+  auto stepAt = [&](double time) -> TracedStep * {
+    auto after = std::ranges::upper_bound(steps, time, {}, &TracedStep::begin);
+    return after == steps.begin() ? nullptr : &*std::prev(after);
+  };
+  for (const Json &event : trace["traceEvents"]) {
+    if (event["ph"] == "M")
+      continue;
+    TracedStep *step = stepAt(event["ts"].get<double>());
+    if (!step)
+      continue;
+    if (event["ph"] == "C") {
+      if (event["name"] == "device_dram")
+        step->totals.push_back(&event);
+      if (event["name"] == "device_dram by role")
+        step->roles.push_back(&event);
+    } else if (std::string track = tracks[event["tid"].get<int>()]; track == "h2d" || track == "d2h") {
+      step->copies[track].push_back(&event);
+    }
+  }
+  return steps;
+}
+
+/// Who a role's bytes belong to.
+static std::string holderOf(const std::string &role) {
+  static const std::map<std::string, std::string> known = {
+      {"parameter", "weights"},         {"frozen", "weights"},      {"saved", "activations"},
+      {"gradient", "gradients"},        {"state", "optimizer"},     {"input", "inputs and outputs"},
+      {"output", "inputs and outputs"}, {"(arena)", "temporaries"}, {"(staging)", "temporaries"},
+      {"(weights)", "weights"},         {"hyper", "temporaries"}};
+  auto found = known.find(role);
+  return found == known.end() ? "other" : found->second;
+}
+
+/// Live bytes by holder over the step; of neighbours that one point stands for,
+/// the moment with the most.
+static Json memoryOver(const TracedStep &step, size_t points) {
+  Json json{{"ms", Json::array()}, {"total", Json::array()}, {"by", Json::object()}};
+  std::vector<std::map<std::string, uint64_t>> holders(step.roles.size());
+  std::map<std::string, bool> names;
+  for (size_t i = 0; i < step.roles.size(); ++i)
+    for (const auto &[role, bytes] : (*step.roles[i])["args"].items()) {
+      holders[i][holderOf(role)] += bytes.get<uint64_t>();
+      names[holderOf(role)] = true;
+    }
+  auto bytesAt = [&](size_t i) { return (*step.totals[i])["args"]["bytes"].get<uint64_t>(); };
+  for (auto [begin, end] : bucketsOf(step.totals.size(), points)) {
+    size_t most = begin;
+    for (size_t i = begin + 1; i < end; ++i)
+      if (bytesAt(i) > bytesAt(most))
+        most = i;
+    json["ms"].push_back(((*step.totals[most])["ts"].get<double>() - step.begin) / 1e3);
+    json["total"].push_back(bytesAt(most));
+    if (most < holders.size())
+      for (const auto &[name, present] : names)
+        json["by"][name].push_back(holders[most].contains(name) ? holders[most][name] : 0);
+  }
+  return json;
+}
+
+/// Bytes per second over each direction of the link, in equal parts of the step.
+static Json linkOver(const TracedStep &step) {
+  double width = std::max(step.end - step.begin, 1e-3) / linkBins;
+  Json json{{"bin_ms", width / 1e3}};
+  for (const char *direction : {"h2d", "d2h"}) {
+    std::vector<double> rate(linkBins);
+    uint64_t bytes = 0;
+    auto copies = step.copies.find(direction);
+    for (size_t i = 0; copies != step.copies.end() && i < copies->second.size(); ++i) {
+      const Json &copy = *copies->second[i];
+      double begin = copy["ts"].get<double>() - step.begin, length = copy["dur"].get<double>();
+      uint64_t size = copy["args"]["bytes"].get<uint64_t>();
+      bytes += size;
+      size_t first = size_t(std::clamp(begin / width, 0.0, double(linkBins - 1)));
+      size_t last = size_t(std::clamp((begin + length) / width, 0.0, double(linkBins - 1)));
+      for (size_t bin = first; bin <= last; ++bin) {
+        // What goes on after the step's end is of its last part.
+        double from = bin == first ? begin : double(bin) * width;
+        double to = bin == last ? begin + length : double(bin + 1) * width;
+        double part = last > first ? (to - from) / length : 1;
+        rate[bin] += double(size) * part / (width * 1e-6);
+      }
+    }
+    json[direction] = rate;
+    json[std::string(direction) + "_bytes"] = bytes;
+  }
+  return json;
+}
+
+static Json timelines(const RunRecords &records, size_t points) {
+  Json json = Json::array();
+  if (!records.trace.is_object())
+    return json;
+  std::vector<TracedStep> steps = splitSteps(records.trace);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const TracedStep &step = steps[i];
+    Json phases = Json::array();
+    for (const Json *phase : step.phases)
+      phases.push_back({{"name", (*phase)["name"]},
+                        {"ms", ((*phase)["ts"].get<double>() - step.begin) / 1e3},
+                        {"dur", (*phase)["name"] == "step_end" ? 0 : (*phase)["dur"].get<double>() / 1e3}});
+    json.push_back({{"step", i < records.tracedSteps.size() ? records.tracedSteps[i] : int64_t(i + 1)},
+                    {"ms", (step.end - step.begin) / 1e3},
+                    {"phases", std::move(phases)},
+                    {"memory", memoryOver(step, std::min(points, memoryPoints))},
+                    {"link", linkOver(step)}});
+  }
+  return json;
+}
+
+/// The edges between programs: sums, and those that copied most.
+static Json seams(const Json &report) {
+  Json json{{"elided", 0},       {"converted", 0},       {"cache_hits", 0},  {"packed", 0},
+            {"elided_bytes", 0}, {"converted_bytes", 0}, {"packed_bytes", 0}};
+  json["edges"] = Json::array();
+  if (!report.is_object())
+    return json;
+  for (const Json &edge : report["edges"]) {
+    for (auto &[key, sum] : json.items())
+      if (edge.contains(key))
+        sum = sum.get<uint64_t>() + edge[key].get<uint64_t>();
+    if (edge["converted"] != 0 && json["edges"].size() < 20)
+      json["edges"].push_back(edge);
+  }
+  return json;
+}
+
+Json reportData(const RunRecords &records, size_t points) {
+  Json json{{"version", 1}, {"device", records.device}};
+  json["cap_bytes"] = records.capBytes ? Json(*records.capBytes) : Json();
+  json["link"] = !records.link ? Json()
+                               : Json{{"h2d_bytes_per_second", records.link->h2dBytesPerSecond},
+                                      {"d2h_bytes_per_second", records.link->d2hBytesPerSecond}};
+  json["steps"] = columns(records.steps, "step", points);
+  json["services"] = Json::object();
+  for (const auto &[service, lines] : records.telemetry)
+    json["services"][service] =
+        columns(lines, service == "conductor" || service == "precision" ? "step_id" : "step", points);
+  auto decisions = records.telemetry.find("precision");
+  json["precision"] = decisions == records.telemetry.end() ? Json() : precision(decisions->second, points);
+  json["timelines"] = timelines(records, points);
+  json["seams"] = seams(records.seams);
+  return json;
+}
+
+//===----------------------------------------------------------------------===//
+// The page
+//===----------------------------------------------------------------------===//
+
+/// report.html; see CMakeLists.txt.
+extern const char reportTemplate[];
+
+std::string reportPage(const Json &data) {
+  std::string page = reportTemplate, text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // Nothing in a name ends the script that the data lies in.
+  std::string safe;
+  for (char c : text)
+    if (c == '<')
+      safe += "\\u003c";
+    else
+      safe += c;
+  constexpr std::string_view place = "@DATA@";
+  page.replace(page.find(place), place.size(), safe);
+  return page;
+}
+
+} // namespace segue::inline runtime

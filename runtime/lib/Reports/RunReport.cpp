@@ -1,0 +1,165 @@
+//===- RunReport.cpp - a run as one page ----------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Gathers what a run leaves. What is made of it is in ReportData.cpp, the page
+// in report.html.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Reports/RunReport.h"
+#include "../Device/SimProfile.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/StitchReport.h"
+#include "segue/runtime/Services/ActivationStagehandConfig.h"
+#include "segue/runtime/Services/ConductorConfig.h"
+#include "segue/runtime/Services/SelectivePrecisionConfig.h"
+#include "segue/runtime/Services/WeightStagehandConfig.h"
+#include "segue/runtime/OutputFile.h"
+#include "segue/runtime/Transfer/StitchOptions.h"
+#include <algorithm>
+#include <bit>
+#include <fstream>
+
+namespace segue::inline runtime {
+
+/// By a key that no other has.
+static std::string serviceOf(const Json &line) {
+  static constexpr std::pair<std::string_view, std::string_view> known[] = {
+      {"vram_headroom_mb", "conductor"}, {"activations_saved", "activations"}, {"reload_ratio", "weights"},
+      {"inputs_elided", "stitch"},       {"blocks_bf16", "precision"},         {"loss", "steps"}};
+  for (const auto &[key, service] : known)
+    if (line.contains(key))
+      return std::string(service);
+  return "";
+}
+
+static size_t readLines(const std::filesystem::path &path, RunRecords &records, uint64_t from) {
+  std::ifstream file(path);
+  if (!file)
+    throw Error(ErrorCode::IoFailed, path.string() + ": cannot be opened");
+  file.seekg(std::streamoff(from));
+  size_t unknown = 0, number = 0;
+  for (std::string text; std::getline(file, text);) {
+    ++number;
+    if (text.empty())
+      continue;
+    Json line;
+    std::optional<JsonProblem> problem = readJson(text, line);
+    if (problem || !line.is_object()) {
+      if (file.eof())
+        break; // the last line of a run that was killed, or that still writes
+      throw Error(ErrorCode::FileCorrupt, path.string() + ", line " + std::to_string(number) +
+                                              (from ? " of this run" : "") + ": a JSON object was expected" +
+                                              (problem ? ": " + problem->sentence : ""));
+    }
+    std::string service = serviceOf(line);
+    if (service.empty())
+      ++unknown;
+    else if (service == "steps")
+      records.steps.push_back(std::move(line));
+    else
+      records.telemetry[service].push_back(std::move(line));
+  }
+  return unknown;
+}
+
+size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, uint64_t from) {
+  if (!std::filesystem::is_directory(path))
+    return readLines(path, records, from);
+  std::vector<std::filesystem::path> files;
+  for (const auto &entry : std::filesystem::directory_iterator(path))
+    if (entry.path().extension() == ".jsonl")
+      files.push_back(entry.path());
+  if (files.empty())
+    throw Error(ErrorCode::IoFailed, path.string() + ": there is no .jsonl file in this folder");
+  std::ranges::sort(files);
+  size_t unknown = 0;
+  for (const std::filesystem::path &file : files)
+    unknown += readLines(file, records, 0);
+  return unknown;
+}
+
+void writeReport(const RunRecords &records, const std::filesystem::path &path) {
+  std::string page = reportPage(reportData(records));
+  OutputFile file(path);
+  file.write(page);
+  file.commit();
+}
+
+/// The files that the services of `config` write.
+static std::vector<std::filesystem::path> telemetryFiles(const Config &config) {
+  std::vector<std::filesystem::path> files;
+  auto add = [&](const char *section, auto read) {
+    if (!config.has(section))
+      return;
+    ConfigReader reader = config.section(section);
+    if (TelemetryConfig telemetry = read(reader).telemetry; telemetry.enabled)
+      files.push_back(telemetry.file);
+  };
+  add("memory.stagehand.conductor_config", ConductorConfig::read);
+  add("memory.stagehand.activation_stagehand", ActivationStagehandConfig::read);
+  add("memory.stagehand", WeightStagehandConfig::read);
+  add("memory.stagehand.selective_precision", SelectivePrecisionConfig::read);
+  add("memory.stitch", StitchOptions::read);
+  return files;
+}
+
+RunReport::RunReport(DeviceRef device, const Config *config, StepTrace *trace)
+    : device_(std::move(device)), trace_(trace) {
+  if (!trace_)
+    trace_ = &own_.emplace(device_, StepTrace::Memory::ByRole);
+  target = trace_;
+  if (config)
+    for (std::filesystem::path &file : telemetryFiles(*config)) {
+      std::error_code absent;
+      uint64_t bytes = std::filesystem::file_size(file, absent);
+      files_.push_back({std::move(file), absent ? 0 : bytes});
+    }
+  records_.device = device_->name();
+  records_.link = device_->link();
+}
+
+static bool isTraced(int64_t step) { return step <= 4 || std::has_single_bit(uint64_t(step)); }
+
+void RunReport::onPhase(Phase phase) {
+  if (phase == Phase::StepBegin) {
+    records_.capBytes = device_->memory().budget(Space::DeviceDram);
+    bool isWanted = isTraced(++begun_);
+    if (own_) {
+      own_->setOn(isWanted);
+      target = isWanted ? trace_ : nullptr;
+    }
+    if (isWanted || !own_)
+      records_.tracedSteps.push_back(begun_);
+  }
+  ForwardEvents::onPhase(phase);
+}
+
+void RunReport::addStep(const StepResult &result, double seconds) {
+  // Steps of a run that was resumed go on from there.
+  if (records_.steps.empty())
+    for (int64_t &step : records_.tracedSteps)
+      step += result.step - begun_;
+  if (records_.steps.empty())
+    begun_ = result.step;
+  records_.steps.push_back(
+      {{"step", result.step}, {"loss", result.loss}, {"grad_norm", result.gradNorm}, {"seconds", seconds}});
+}
+
+RunRecords RunReport::records() {
+  RunRecords records = records_;
+  for (const TelemetryFile &file : files_)
+    if (std::filesystem::exists(file.path))
+      readTelemetry(file.path, records, file.bytesBefore);
+  records.trace = trace_->toJson();
+  records.seams = stitchReport(*device_).toJson();
+  return records;
+}
+
+void RunReport::write(const std::filesystem::path &path) { writeReport(records(), path); }
+
+} // namespace segue::inline runtime

@@ -1,0 +1,200 @@
+//===- StepTrace.cpp - training steps as a Perfetto trace -----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Reports/StepTrace.h"
+#include "segue/runtime/OutputFile.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+static constexpr std::array<std::string_view, 5> tracks = {"phase", "block", "compute", "h2d", "d2h"};
+
+static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
+
+StepTrace::StepTrace(DeviceRef device, Memory memory) : device_(std::move(device)), memory_(memory) {
+  setOn(true);
+}
+
+StepTrace::~StepTrace() = default;
+
+void StepTrace::setOn(bool on) {
+  if (!on)
+    closeSpans();
+  on_ = on;
+  TransferEngine &engine = device_->transfer();
+  if (engine.options().traceCopies == on)
+    return;
+  StitchOptions options = engine.options();
+  options.traceCopies = on;
+  engine.configure(std::move(options));
+}
+
+/// A step that was aborted leaves its blocks open, too.
+void StepTrace::closeSpans() {
+  if (open_.empty())
+    return;
+  size_t now = mark();
+  for (size_t span : std::exchange(open_, {}))
+    spans_[span].end = now;
+}
+
+/// What a role is called in the trace; temporaries and buffers have none.
+static std::string roleOf(const MemoryOwner &owner) {
+  if (!owner.role.empty())
+    return owner.role;
+  return owner.value.empty() ? "unnamed" : owner.value;
+}
+
+size_t StepTrace::mark() {
+  size_t index = marks_.size();
+  marks_.push_back(std::make_shared<Timestamp>());
+  if (device_->hasBytes()) {
+    device_->enqueueStamp(Queue::Compute, Fence(), marks_.back(), "mark");
+  } else {
+    device_->wait(Fence(Queue::Compute, device_->position(Queue::Compute)));
+    marks_.back()->set(device_->seconds());
+  }
+  for (const SpaceInfo &space : device_->spaces())
+    levels_.push_back({index, space.space, device_->memory().liveBytes(space.space)});
+  AddressFigures figures = device_->memory().addressFigures();
+  uint64_t before = std::exchange(lastDisplaced_, figures.displaced);
+  if (figures.displaced > before) { // less, where a plan begins
+    figures.displaced -= before;
+    displaced_.push_back({index, std::move(figures)});
+  }
+  if (memory_ == Memory::ByRole) {
+    auto &[at, bytes] = roles_.emplace_back();
+    at = index;
+    for (const MemoryHolder &holder : device_->memory().holders(Space::DeviceDram))
+      bytes[roleOf(holder.owner)] += holder.liveBytes;
+  }
+  return index;
+}
+
+void StepTrace::onPhase(Phase phase) {
+  if (!on_)
+    return;
+  if (phase == Phase::StepBegin)
+    setOn(true); // a session's config may have turned copies off
+  size_t now = mark();
+  for (size_t span : std::exchange(open_, {}))
+    spans_[span].end = now;
+  open_.push_back(spans_.size());
+  spans_.push_back({"phase", std::string(name(phase)), "", now, now});
+}
+
+void StepTrace::onBlockBegin(const Program &program, std::string_view block) {
+  if (!on_)
+    return;
+  size_t now = mark();
+  open_.push_back(spans_.size());
+  spans_.push_back({"block", std::string(block), program.name(), now, now});
+}
+
+void StepTrace::onBlockEnd(const Program &) {
+  if (open_.empty() || spans_[open_.back()].track != "block")
+    return;
+  spans_[open_.back()].end = mark();
+  open_.pop_back();
+}
+
+void StepTrace::onSave(const Program &, uint32_t, Tensor &) {
+  if (on_)
+    mark();
+}
+
+void StepTrace::onRestore(const Program &, uint32_t, Tensor &) {
+  if (on_)
+    mark();
+}
+
+Json StepTrace::toJson() {
+  for (const CopyRecord &copy : device_->transfer().takeTrace()) {
+    Json args{{"bytes", copy.bytes}, {"from", copy.from}, {"to", copy.to}};
+    if (copy.consumer) {
+      args["for"] = copy.consumer->str();
+      args["location"] = copy.consumer->location;
+    }
+    copies_.push_back({{"name", copy.hop},
+                       {"ph", "X"},
+                       {"pid", 1},
+                       {"tid", trackId(copy.queue)},
+                       {"ts", copy.begin},
+                       {"dur", copy.seconds},
+                       {"args", std::move(args)}});
+  }
+  if (!open_.empty()) {
+    size_t now = mark();
+    for (size_t span : open_)
+      spans_[span].end = now;
+  }
+  device_->drain();
+  auto at = [this](size_t mark) { return marks_[mark]->seconds(); };
+
+  double start = marks_.empty() ? 0 : at(0);
+  for (const Json &copy : copies_)
+    start = std::min(start, copy["ts"].get<double>());
+  auto micros = [](double seconds) { return std::max(0.0, seconds) * 1e6; };
+
+  Json events = Json::array();
+  for (size_t track = 0; track < tracks.size(); ++track)
+    events.push_back({{"name", "thread_name"},
+                      {"ph", "M"},
+                      {"pid", 1},
+                      {"tid", track},
+                      {"args", {{"name", std::string(tracks[track])}}}});
+  for (const Span &span : spans_) {
+    Json args = Json::object();
+    if (!span.program.empty())
+      args["program"] = span.program;
+    events.push_back({{"name", span.name},
+                      {"ph", "X"},
+                      {"pid", 1},
+                      {"tid", trackId(span.track)},
+                      {"ts", micros(at(span.begin) - start)},
+                      {"dur", micros(at(span.end) - at(span.begin))},
+                      {"args", std::move(args)}});
+  }
+  for (Json copy : copies_) {
+    copy["ts"] = micros(copy["ts"].get<double>() - start);
+    copy["dur"] = micros(copy["dur"].get<double>());
+    events.push_back(std::move(copy));
+  }
+  for (const Level &level : levels_)
+    events.push_back({{"name", std::string(name(level.space))},
+                      {"ph", "C"},
+                      {"pid", 1},
+                      {"ts", micros(at(level.mark) - start)},
+                      {"args", {{"bytes", level.bytes}}}});
+  for (const Displaced &each : displaced_)
+    events.push_back({{"name", "departs from planned addresses"},
+                      {"ph", "i"},
+                      {"s", "p"},
+                      {"pid", 1},
+                      {"tid", 0},
+                      {"ts", micros(at(each.mark) - start)},
+                      {"args", {{"blocks", each.figures.displaced}, {"last", each.figures.lastDisplaced}}}});
+  for (const auto &[mark, bytes] : roles_)
+    events.push_back({{"name", "device_dram by role"},
+                      {"ph", "C"},
+                      {"pid", 1},
+                      {"ts", micros(at(mark) - start)},
+                      {"args", bytes}});
+  return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", {{"device", device_->name()}}}};
+}
+
+void StepTrace::write(const std::filesystem::path &path) {
+  std::string text = toJson().dump();
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+} // namespace segue::inline runtime

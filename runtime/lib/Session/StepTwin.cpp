@@ -1,0 +1,434 @@
+//===- StepTwin.cpp - a session in virtual time ---------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Session/StepTwin.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/StepRecorder.h"
+#include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Program/ForwardEvents.h"
+#include "segue/runtime/Plan/PlannedResidency.h"
+#include <algorithm>
+#include <ranges>
+#include <set>
+#include <tuple>
+
+namespace segue::inline runtime {
+
+static std::string_view keyOf(std::string_view option) { return option.substr(0, option.find('=')); }
+
+static std::vector<std::string_view> splitOptions(std::string_view spec) {
+  std::vector<std::string_view> options;
+  while (!spec.empty()) {
+    size_t comma = std::min(spec.find(','), spec.size());
+    if (comma)
+      options.push_back(spec.substr(0, comma));
+    spec.remove_prefix(std::min(comma + 1, spec.size()));
+  }
+  return options;
+}
+
+std::string virtualTwin(const Device &device) {
+  if (std::optional<std::string> twin = device.twin())
+    return *std::move(twin);
+  throw Error(ErrorCode::Unsupported, "device \"" + device.name() +
+                                          "\" has one memory for host and device, so that nothing can leave it; "
+                                          "a plan needs a discrete device, such as sim:dram=512MiB,link=16GB/s");
+}
+
+namespace {
+/// Hands events on, and notes what each phase holds at most.
+class PeaksByPhase final : public ForwardEvents<> {
+public:
+  PeaksByPhase(Device &device, EventSink *next) : memory_(device.memory()), spaces_(device.spaces()) {
+    target = next;
+    memory_.resetPeak();
+  }
+
+  void onPhase(Phase phase) override {
+    close();
+    phase_ = phase;
+    ForwardEvents::onPhase(phase);
+  }
+
+  /// What came since the last phase began is of it.
+  void close() {
+    for (const SpaceInfo &info : spaces_) {
+      uint64_t bytes = memory_.peakBytes(info.space);
+      if (info.space == Space::DeviceDram && bytes > peakBytes) {
+        peakBytes = bytes;
+        holders = memory_.holders(info.space);
+      }
+      auto known = std::ranges::find_if(
+          peaks, [&](const PhasePeak &peak) { return peak.phase == phase_ && peak.space == info.space; });
+      if (known != peaks.end())
+        known->bytes = std::max(known->bytes, bytes);
+      else if (bytes)
+        peaks.push_back({phase_, info.space, bytes});
+    }
+    memory_.resetPeak();
+  }
+
+  std::vector<PhasePeak> peaks;
+  /// Of device_dram, with who held it then.
+  uint64_t peakBytes = 0;
+  std::vector<MemoryHolder> holders;
+
+private:
+  DeviceMemory &memory_;
+  std::span<const SpaceInfo> spaces_;
+  Phase phase_ = Phase::StepBegin;
+};
+} // namespace
+
+/// Parameters come with their block, whatever `target` does with the others.
+class StepTwin::WithWeights final : public ForwardEvents<> {
+public:
+  WithWeights(const DeviceRef &device, TwinWeights weights)
+      : device_(device), streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
+
+  /// Told how long blocks wait; may be null.
+  StepRecorder *recorder = nullptr;
+
+  WeightStreamer &streamer() { return streamer_; }
+
+  void onPhase(Phase phase) override {
+    ForwardEvents::onPhase(phase);
+    streamer_.onPhase(phase);
+  }
+  void onBlockBegin(const Program &program, std::string_view block) override {
+    ForwardEvents::onBlockBegin(program, block);
+    double begin = device_->seconds();
+    streamer_.onBlockBegin(program, block);
+    if (recorder)
+      recorder->waitedForLink(device_->seconds() - begin);
+  }
+  void onBlockEnd(const Program &program) override {
+    ForwardEvents::onBlockEnd(program);
+    streamer_.onBlockEnd(program);
+  }
+  /// Who records wants to see all of them.
+  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override {
+    bool isTheirs = ForwardEvents::defersInput(program, input, value);
+    bool isMine = streamer_.defersInput(program, input, value);
+    if (isMine)
+      mine_.insert({program.image().get(), program.index(), input});
+    else
+      mine_.erase({program.image().get(), program.index(), input});
+    return isMine || isTheirs;
+  }
+  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override {
+    if (mine_.contains({program.image().get(), program.index(), input}))
+      return streamer_.onBlockInput(program, input, value);
+    ForwardEvents::onBlockInput(program, input, value);
+  }
+
+private:
+  static WeightStagehandConfig quiet(WeightStagehandConfig config) {
+    config.telemetry.enabled = config.debugTrace = false;
+    return config;
+  }
+
+  DeviceRef device_;
+  WeightStreamer streamer_;
+  /// Inputs by program that it brings.
+  std::set<std::tuple<const void *, size_t, uint32_t>> mine_;
+};
+
+struct StepTwin::State {
+  /// A session has one sink for its life; the twin's steps have each their own.
+  ForwardEvents<> sink;
+  std::string spec;
+  DeviceRef device;
+  std::optional<AllocationTrace> trace;
+  /// Brings what lives on the host; the session refers to it.
+  std::optional<PlannedResidency> planned;
+  std::optional<WithWeights> weights;
+  std::optional<Session> session;
+  std::vector<TensorMap> batches;
+  /// What the last step gave.
+  StepResult last;
+  LinkSpeed link;
+
+  void step(EventSink *now) {
+    sink.target = now;
+    if (weights) {
+      weights->target = now;
+      sink.target = &*weights;
+    }
+    last = session->step(batches, 1e-3);
+    sink.target = nullptr;
+    device->drain();
+  }
+};
+
+/// `spec` with as much device_dram as any step may want.
+static std::string withRoom(std::string_view spec) {
+  size_t colon = std::min(spec.find(':'), spec.size());
+  std::string roomy(spec.substr(0, colon));
+  roomy += ":dram=1024TiB";
+  for (std::string_view option : splitOptions(spec.substr(std::min(colon + 1, spec.size()))))
+    if (keyOf(option) != "dram")
+      (roomy += ",") += option;
+  return roomy;
+}
+
+TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
+  TensorMap batch;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const Module *previous = m ? &modules[m - 1] : nullptr;
+    auto isWired = [&](const Value &input) {
+      return std::ranges::any_of(
+          wires, [&](const Wire &wire) { return wire.module == modules[m].name() && wire.input == input.name; });
+    };
+    size_t next = 0;
+    for (const Value &input : modules[m].inputs()) {
+      if (isWired(input) || batch.contains(input.name))
+        continue;
+      while (previous && next < previous->outputs().size() && isLoss(previous->outputs()[next]))
+        ++next;
+      if (previous && next < previous->outputs().size()) {
+        const TensorDesc &given = previous->outputs()[next].desc();
+        if (given.shape == input.desc().shape && given.element == input.desc().element) {
+          ++next;
+          continue;
+        }
+      }
+      batch[input.name] = Tensor::onHost(device, input.desc().shape, input.desc().element);
+    }
+  }
+  return batch;
+}
+
+StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                   size_t microBatches, std::optional<TwinWeights> weights, Homes homes)
+    : state_(std::make_unique<State>()) {
+  State &state = *state_;
+  state.device = Device::open(withRoom(spec));
+  state.trace.emplace(state.device->memory());
+  state.spec = spec;
+  if (state.device->hasBytes())
+    throw Error(ErrorCode::InvalidArgument,
+                "device \"" + state.spec + "\" runs programs; a step is planned on sim:virtual");
+  state.link = state.device->link().value_or(LinkSpeed());
+  options.events = &state.sink;
+  state.planned.emplace(state.device);
+  if (homes == Homes::Host)
+    options.residency = &state.planned->residency();
+  if (weights) {
+    state.weights.emplace(state.device, std::move(*weights));
+    state.planned->leaveParametersToOthers();
+    options.weights = &state.weights->streamer();
+  }
+  std::vector<Wire> wires = options.wires;
+  state.session.emplace(state.device, std::move(modules), std::move(options));
+  state.session->allocateParameters();
+  preparePrograms(state.device, state.session->modules());
+  state.batches.assign(microBatches, batchWithoutValues(state.device, state.session->modules(), wires));
+}
+
+StepTwin::~StepTwin() = default;
+
+const DeviceRef &StepTwin::device() const { return state_->device; }
+const std::string &StepTwin::spec() const { return state_->spec; }
+const Session &StepTwin::session() const { return *state_->session; }
+const WeightStreamer *StepTwin::weights() const { return state_->weights ? &state_->weights->streamer() : nullptr; }
+
+LinkSpeed StepTwin::link() const { return state_->link; }
+EventSink &StepTwin::events() { return *state_->planned; }
+
+double StepTwin::run(EventSink *sink) {
+  State &state = *state_;
+  double begin = state.device->seconds();
+  state.planned->stayAll();
+  state.step(sink ? sink : &*state.planned);
+  return state.device->seconds() - begin;
+}
+
+StepProfile StepTwin::record() {
+  State &state = *state_;
+  run(); // prepares programs and brings what then stays
+  StepRecorder recorder(*state.device);
+  recorder.target = &*state.planned;
+  if (state.weights)
+    state.weights->recorder = &recorder;
+  state.step(&recorder);
+  if (state.weights)
+    state.weights->recorder = nullptr;
+  StepProfile profile = recorder.takeProfile(state.link);
+  // Everything leaves once: what frees nothing then never does.
+  ResidencyPlan everything;
+  for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
+    everything.away.push_back({gap, profile.gaps[gap].needed});
+  std::ranges::stable_sort(everything.away, {}, &Departure::returns);
+  begin(profile, everything);
+  for (int step = 0; step < 2; ++step) // what is where when a step begins is the doing of the step before
+    state.step(&*state.planned);
+  std::vector<uint32_t> held = state.planned->heldElsewhere();
+  std::ranges::sort(held);
+  removeGaps(profile, std::move(held));
+  return profile;
+}
+
+/// Steps of a session without services, until what it keeps for later is there.
+static constexpr int stepsWithoutServices = 4;
+
+uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                              size_t microBatches) {
+  DeviceRef device = Device::open(withRoom(spec));
+  AllocationTrace trace(device->memory());
+  std::vector<Wire> wires = options.wires;
+  Session session(device, std::move(modules), std::move(options));
+  session.allocateParameters();
+  std::vector<TensorMap> batches(microBatches, batchWithoutValues(device, session.modules(), wires));
+  StepResult last;
+  for (int step = 0; step < stepsWithoutServices; ++step)
+    last = session.step(batches, 1e-3);
+  return trace.highest(device->reserveMemory(Space::DeviceDram, {}));
+}
+
+/// As a plan is begun: what lives on the host is there, and nothing is kept to be
+/// used again.
+void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
+  State &state = *state_;
+  state.planned->follow(profile, plan);
+  state.planned->residency().settle();
+  state.last = {};
+  state.device->drain();
+  dropCaches(*state.device);
+}
+
+StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan &plan, int moreSteps) {
+  State &state = *state_;
+  Device &device = *state.device;
+  PlannedResidency &planned = *state.planned;
+  begin(profile, plan);
+  state.trace->begin();
+  state.trace->beginStep();
+  state.step(&planned);
+  state.trace->beginStep();
+  PlannedResidency::Counts before = planned.counts();
+  PeaksByPhase peaks(device, &planned);
+  double begin = device.seconds();
+  state.step(&peaks);
+  peaks.close();
+  const PlannedResidency::Counts &counts = planned.counts();
+  Played played{.peakBytes = peaks.peakBytes,
+                .peaks = std::move(peaks.peaks),
+                .seconds = device.seconds() - begin,
+                .holders = std::move(peaks.holders),
+                .left = counts.left - before.left,
+                .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
+                .fetchedLate = counts.fetchedLate - before.fetchedLate,
+                .unpinned = counts.unpinned - before.unpinned};
+  for (int more = 0; more < moreSteps && (more == 0 || !state.trace->repeats()); ++more) {
+    state.trace->beginStep();
+    state.step(&planned);
+  }
+  played.heldElsewhere = planned.heldElsewhere();
+  played.allocations = state.trace->end();
+  return played;
+}
+
+void preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
+  for (const Module &module : modules)
+    for (const char *name : {"forward", "backward", "grad_norm", "optimizer"})
+      if (const Program *program = module.find(name))
+        Executor(device, *program);
+}
+
+void dropCaches(Device &device) {
+  try {
+    uint64_t tooMuch = device.memory().budget(Space::DeviceDram) + 1;
+    MemoryBlock block = device.memory().allocate(Space::DeviceDram, tooMuch, 1);
+    device.memory().free(Space::DeviceDram, block.data, tooMuch, 1, block.account, {});
+  } catch (const OutOfMemory &) { // all were asked
+  }
+}
+
+uint64_t StepTwin::restBytes() {
+  State &state = *state_;
+  Device &device = *state.device;
+  state.planned->residency().leaveAll();
+  state.planned->residency().settle();
+  state.last = {};
+  device.drain();
+  dropCaches(device);
+  uint64_t bytes = device.memory().liveBytes(Space::DeviceDram);
+  std::set<std::string> inRing;
+  if (state.weights) {
+    bytes -= state.weights->streamer().ringBytes();
+    for (const StreamedParameter &parameter : state.weights->streamer().parameters())
+      inRing.insert(parameter.key);
+  }
+  auto add = [&](const Tensor &tensor) {
+    if (state.planned->residency().isHome(tensor))
+      bytes +=
+          device.takenBytes(Space::DeviceDram, tensor.desc().spanBytes(), std::max(1u, tensor.desc().layout.alignment));
+  };
+  for (const ParameterInfo &info : state.session->parameters())
+    if (!inRing.contains(info.members.front().module + "." + info.members.front().name))
+      add(state.session->parameter(info.key));
+  for (const auto &[key, tensor] : state.session->state())
+    add(tensor);
+  return bytes;
+}
+
+CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const ResidencyPlan &plan, uint64_t bytes,
+                        const FreeRoom *room) {
+  CertifiedPlan certified{.plan = &plan, .played = twin.play(planner.profile(), plan)};
+  const StepAllocations &steps = certified.played.allocations;
+  FreeRoom empty{{{steps.bytesBefore, uint64_t(1) << 60}}, steps.bytesBefore};
+  auto pack = [&](const FreeRoom &room, std::span<const AddressRange> ranges) {
+    std::optional<AddressPlan> packed = packAddresses(steps, ranges, bytes - std::min(bytes, room.liveBytes));
+    if (!packed)
+      return;
+    // What lies between, too small to be of use, is lost.
+    uint64_t between = 0, end = packed->ranges.empty() ? 0 : packed->ranges.back().end();
+    for (const AddressRange &range : room.ranges)
+      between += std::min(end, range.end()) - std::min(end, range.begin);
+    uint64_t needed = room.liveBytes + std::max(between, packed->bytes());
+    if (certified.addresses && certified.bytes <= needed)
+      return;
+    certified.addresses = std::move(packed);
+    certified.bytes = needed;
+  };
+  if (room && !room->ranges.empty()) {
+    // As on an empty device, where that is enough.
+    auto largest = std::ranges::max_element(room->ranges, {}, &AddressRange::bytes);
+    pack(*room, std::span(largest, 1));
+    if (room->ranges.size() > 1 && (!certified.addresses || certified.bytes > bytes))
+      pack(*room, room->ranges);
+  } else if (!room) {
+    pack(empty, empty.ranges);
+  }
+  if (certified.addresses)
+    return certified;
+  // Without addresses, it is what the budget must be at least.
+  if (room && steps.repeats()) {
+    pack(empty, empty.ranges);
+    certified.addresses.reset();
+    certified.bytes += room->liveBytes - std::min(room->liveBytes, steps.bytesBefore);
+    certified.bytes = std::max(certified.bytes, bytes + 1);
+  } else {
+    certified.bytes = certified.played.peakBytes;
+  }
+  return certified;
+}
+
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room) {
+  for (uint64_t target = bytes; target >= planner.smallestBudget();) {
+    CertifiedPlan found = certified(twin, planner, planner.plan(target), bytes, room);
+    if (found.bytes <= bytes)
+      return found;
+    uint64_t planned = found.plan->peakBytes;
+    target = planned - std::min(planned, found.bytes - bytes);
+  }
+  return certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
+}
+
+} // namespace segue::inline runtime
