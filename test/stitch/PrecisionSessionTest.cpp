@@ -206,6 +206,22 @@ TEST(PrecisionSessionServicesTest, OtherServicesChangeNothing) {
             alone);
 }
 
+// A device with little more than a run takes: nobody asks a twin, which has no values
+// to choose by, whether that is enough.
+TEST(PrecisionSessionServicesTest, LittleMemoryIsNoErrorOfTheConfig) {
+  auto run = [&](uint64_t bytes) {
+    DeviceRef device = Device::open("sim:pinned=8MiB,dram=" + std::to_string(bytes));
+    LoraFolder folder;
+    Session session = loraSession(device, precisionConfig(folder, dynamicPrecision(folder)));
+    std::vector<double> losses;
+    for (int64_t step = 0; step < 12; ++step)
+      losses.push_back(session.step(loraBatch(device, step), 1e-3).loss);
+    return std::pair(losses, device->memory().peakBytes(Space::DeviceDram));
+  };
+  auto [losses, peak] = run(4 << 20);
+  EXPECT_EQ(run(peak + peak / 12).first, losses);
+}
+
 // Two micro-batches are two collections, each of which the history keeps.
 TEST_P(PrecisionSessionTest, EachMicroBatchIsACollection) {
   LoraFolder folder;

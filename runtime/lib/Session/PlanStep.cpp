@@ -16,8 +16,8 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
-#include "segue/runtime/Plan/RingSlots.h"
-#include "segue/runtime/Plan/StepTwin.h"
+#include "segue/runtime/Session/RingSlots.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -161,6 +161,10 @@ static void refuse(const MemoryServices *services, BudgetTrial &trial, const Ste
                  .othersBytes = others});
 }
 
+/// Whether a trial can say what a budget does. Selective Precision's choice needs
+/// values, which a twin has not.
+static bool canTry(const MemoryServices *services) { return !services || !services->precision(); }
+
 void checkStep(MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
@@ -180,7 +184,7 @@ void checkStep(MemoryServices *services, const StepToPlan &step) {
       services->expect(profile, int64_t(liveBytes(device)) - int64_t(rest + twinRing));
   };
   uint64_t most = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes)->peakBytes;
-  if (others() + most + most / 8 <= budget || BudgetTrial(step, others()).trains(budget))
+  if (!canTry(services) || others() + most + most / 8 <= budget || BudgetTrial(step, others()).trains(budget))
     return expect();
   dropCaches(device); // sessions before this one may have left some
   BudgetTrial trial(step, others());
@@ -190,6 +194,8 @@ void checkStep(MemoryServices *services, const StepToPlan &step) {
 }
 
 void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others) {
+  if (!canTry(services))
+    return;
   BudgetTrial trial(step, others);
   uint64_t budget = step.device->memory().budget(Space::DeviceDram);
   if (!trial.trains(budget))
