@@ -148,7 +148,7 @@ SHAPE_OPS = {
     "split": lambda x: x.split(2, dim=1), "split_sizes": lambda x: x.split([1, 4], dim=1),
     "chunk": lambda x: x.chunk(4, dim=-1), "unbind": lambda x: x.unbind(1)[2], "cat": lambda x: torch.cat([x, x[:, :2]], 1),
     "stack": lambda x: torch.stack([x, x * 2], -1), "repeat": lambda x: x.repeat(2, 1, 3), "tile": lambda x: x.tile(2, 1),
-    "repeat_interleave": lambda x: x.repeat_interleave(3, dim=1), "roll": lambda x: x.roll(2, 1),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, dim=1), "roll": lambda x: x.roll(2, 1), "flip": lambda x: x.flip(1) * x.flip((0, -1)),
     "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5), "pad_plain": lambda x: torch.constant_pad_nd(x, (1, 2), 0.25), "pad_negative": lambda x: F.pad(x, (-1, 2)),
     "tril": lambda x: x.tril(), "tril_below": lambda x: x.tril(-1), "triu": lambda x: x.triu(1), "contiguous": lambda x: x.transpose(0, 1).contiguous(),
     "clone": lambda x: x.clone() * 2, "rotate_half": lambda x: torch.cat([-x[..., 3:], x[..., :3]], -1),

@@ -218,6 +218,15 @@ def index_select(b, x, dim, index):
     return _gather_dim(b, x, normalised(dim, x.rank), index)
 
 
+@lowers("aten.flip.default")
+def flip(b, x, dims):
+    for dim in sorted({normalised(d, x.rank) for d in dims}):
+        size = x.shape[dim]
+        backwards = b.binary("sub", b.constant(size - 1, (size,), torch.int64), b.iota(0, (size,)))
+        x = _gather_dim(b, x, dim, backwards)
+    return x
+
+
 @lowers("aten.index.Tensor")
 def index(b, x, indices):
     given = [(i, v) for i, v in enumerate(indices) if v is not None]
