@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/lora"))
     parser.add_argument("--base-text", type=Path, default=ROOT / "LICENSE")
-    parser.add_argument("--text", type=Path, default=ROOT / "runtime" / "lib" / "Tensor" / "Layout.cpp")
+    parser.add_argument("--text", type=Path, default=ROOT / "runtime" / "lib" / "Layout" / "Layout.cpp")
     parser.add_argument("--base-steps", type=int, default=150)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rank", type=int, default=8)

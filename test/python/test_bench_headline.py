@@ -57,7 +57,7 @@ def test_a_small_case(tmp_path):
 
 def test_a_cap_that_is_too_small_is_told(tmp_path):
     done = run(tmp_path, "--cap-gb", "0.002")
-    assert done.returncode == 1 and "without, 0.002 GB: segue-run: DEVICE_OOM" in done.stderr, done.stderr
+    assert done.returncode == 1 and "without, 0.002 GB: segue-run: BUDGET_INFEASIBLE: no step keeps to 2000000 bytes" in done.stderr, done.stderr
 
 
 def test_the_model_is_the_published_one():

@@ -310,7 +310,15 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   streamer.add(StepPhase::Backward, "a", binary.program("backward"), source);
   streamer.start();
   struct StopAfterTwo : ForwardEvents<> {
+    ScriptedDevice *device = nullptr;
     int blocks = 0;
+    void onBlockBegin(const Program &program, std::string_view block) override {
+      if (blocks == 1) { // the copy of this block stays under way
+        device->drain();
+        device->pause();
+      }
+      ForwardEvents::onBlockBegin(program, block);
+    }
     void onBlockEnd(const Program &program) override {
       ForwardEvents::onBlockEnd(program);
       if (++blocks == 2)
@@ -318,6 +326,7 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
     }
   } stop;
   stop.target = &streamer;
+  stop.device = scripted.get();
   std::vector<Tensor> rows, weights;
   for (uint64_t i = 0; i < 7; ++i)
     rows.push_back(random(device, {2, 64}, i, 1));
@@ -329,9 +338,10 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   streamer.enter(Phase::Forward);
   EXPECT_EQ(errorOf([&] { submit(device, binary.program("forward"), inputs, &stop); }).first, ErrorCode::StepAborted);
   EXPECT_EQ(streamer.policy().state("a/h.1"), BlockState::Prefetching) << "its readers wait in the compute queue";
+  scripted->resume();
   device->drain();
   scripted->timeWaitsAs(0.164);
-  scripted->pause(/*resumesWhenWaited=*/true); // so that the copy of h.2 does not end before
+  scripted->pauseCopiesIn(); // so that the copy of h.2 does not end before
   streamer.enter(Phase::Backward);
   EXPECT_EQ(streamer.policy().state("a/h.2"), BlockState::Prefetching) << "in the slab of h.1";
   // The caller goes to where nobody expected him.

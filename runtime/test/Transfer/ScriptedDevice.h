@@ -64,8 +64,12 @@ public:
   /// if it `resumesWhenWaited`.
   void pause(bool resumesWhenWaited = false) {
     resumesWhenWaited_ = resumesWhenWaited;
-    std::lock_guard lock(mutex_);
-    paused_ = true;
+    stop(/*onlyCopiesIn=*/false);
+  }
+  /// Copies to the device wait from now on until the host waits for one of them.
+  void pauseCopiesIn() {
+    resumesWhenWaited_ = false;
+    stop(/*onlyCopiesIn=*/true);
   }
   void resume() {
     {
@@ -101,7 +105,7 @@ public:
     work.mayBegin = [this, queue, mayBegin = std::move(work.mayBegin)] {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return !paused_; });
+        changed_.wait(lock, [&] { return !paused_ || (onlyCopiesIn_ && queue != segue::Queue::HostToDevice); });
       }
       if (copySpeed_ > 0 && queue == segue::Queue::Compute)
         ownSeconds() += 1e-6;
@@ -112,7 +116,8 @@ public:
   uint64_t position(segue::Queue queue) const override { return inner_->position(queue); }
   bool isDone(const segue::Fence &fence) const override { return inner_->isDone(fence); }
   void wait(const segue::Fence &fence) override {
-    if (resumesWhenWaited_)
+    constexpr double longEnough = 0.05; // for what does not wait for a copy
+    if (resumesWhenWaited_ || (onlyCopiesIn_ && !inner_->waitFor(fence, longEnough)))
       resume();
     inner_->wait(fence);
     if (waitSeconds_ > 0)
@@ -161,6 +166,11 @@ public:
   double seconds() const override { return copySpeed_ > 0 || waitSeconds_ > 0 ? ownSeconds() : inner_->seconds(); }
 
 private:
+  void stop(bool onlyCopiesIn) {
+    std::lock_guard lock(mutex_);
+    onlyCopiesIn_ = onlyCopiesIn;
+    paused_ = true;
+  }
   static double &ownSeconds() {
     static thread_local double seconds = 0;
     return seconds;
@@ -178,7 +188,7 @@ private:
   std::atomic<const void *> failingSource_{nullptr};
   std::atomic<int> triesToFail_{0};
   std::atomic<double> copySpeed_{0}, waitSeconds_{0};
-  std::atomic<bool> resumesWhenWaited_{false};
+  std::atomic<bool> resumesWhenWaited_{false}, onlyCopiesIn_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool paused_ = false;
