@@ -160,7 +160,7 @@ struct GatherModel : KernelModel<GatherModel, GatherOp> {
 
 static std::optional<SmallVector<KernelRead>> readsOfConcat(IndexSpace &space, ConcatOp op,
                                                                  const IndexExpr &index) {
-  // As [outer, along], where an operand takes a piece of `along`.
+  // The shape is [outer, along], where an operand takes a piece of `along`.
   ArrayRef<int64_t> shape = op.getType().getShape();
   int64_t outer = 1, inner = 1, dim = op.getDim();
   for (auto [at, extent] : llvm::enumerate(shape))

@@ -45,7 +45,7 @@ uint64_t AccessCosts::read(Value value, const Window &window) {
       cost += readView(user, window);
       continue;
     }
-    // What is returned, joined or padded is written anew wherever it lies.
+    // A value that is returned, joined or padded is written anew wherever it lies.
     auto command = dyn_cast<CommandOpInterface>(user);
     if (!command)
       continue;

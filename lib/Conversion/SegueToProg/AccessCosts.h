@@ -47,7 +47,7 @@ public:
   /// and those that read it there.
   uint64_t write(mlir::Value value, const Window &place);
 
-  /// What writing `value` to a place in tiles costs, which a copy of dense rows fills.
+  /// Returns what writing `value` to a place in tiles costs, which a copy of dense rows fills.
   uint64_t writeTiles(mlir::Value value);
 
   /// True if what reads the view `op` is served better by a dense copy than by the

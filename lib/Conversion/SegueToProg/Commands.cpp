@@ -70,6 +70,14 @@ struct LaunchCommand : CommandOpInterface::ExternalModel<LaunchCommand, segue::L
   }
 };
 
+/// Views of the windows, in their order.
+static SmallVector<Value> viewsOf(ArrayRef<Window> windows, FunctionLowering &f) {
+  SmallVector<Value> views;
+  for (const Window &window : windows)
+    views.push_back(f.view(window));
+  return views;
+}
+
 struct AttentionCommand : CommandOpInterface::ExternalModel<AttentionCommand, segue::AttentionOp> {
   LogicalResult lower(Operation *base, FunctionLowering &f) const {
     auto op = cast<segue::AttentionOp>(base);
@@ -78,11 +86,7 @@ struct AttentionCommand : CommandOpInterface::ExternalModel<AttentionCommand, se
       reading.push_back(broadcastMask(f.windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
     SmallVector<Window> writing{f.targetOf(op.getResult()), f.targetOf(op.getLse())};
     f.prepare(reading, writing);
-    SmallVector<Value> from, to;
-    for (const Window &window : reading)
-      from.push_back(f.view(window));
-    for (const Window &window : writing)
-      to.push_back(f.view(window));
+    SmallVector<Value> from = viewsOf(reading, f), to = viewsOf(writing, f);
     OpBuilder &b = f.getBuilder();
     f.emitted(prog::AttentionOp::create(b, f.getLoc(), from[0], from[1], from[2], op.getMask() ? from[3] : Value(),
                                         to[0], to[1], op.getCausalAttr(),
@@ -108,11 +112,7 @@ struct AttentionGradCommand : CommandOpInterface::ExternalModel<AttentionGradCom
       reading.push_back(broadcastMask(f.windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
     SmallVector<Window> writing{f.targetOf(op.getGradQ()), f.targetOf(op.getGradK()), f.targetOf(op.getGradV())};
     f.prepare(reading, writing);
-    SmallVector<Value> from, to;
-    for (const Window &window : reading)
-      from.push_back(f.view(window));
-    for (const Window &window : writing)
-      to.push_back(f.view(window));
+    SmallVector<Value> from = viewsOf(reading, f), to = viewsOf(writing, f);
     OpBuilder &b = f.getBuilder();
     f.emitted(prog::AttentionGradOp::create(b, f.getLoc(), from[0], from[1], from[2], op.getMask() ? from[6] : Value(),
                                             from[3], from[4], from[5], to[0], to[1], to[2], op.getCausalAttr(),

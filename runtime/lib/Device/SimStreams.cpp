@@ -29,7 +29,7 @@ private:
 };
 
 struct Recorded {
-  /// With its body, which keeps what the operations touch.
+  /// The entry, with its body, which keeps what the operations touch.
   Work work;
   std::vector<StreamOperation> operations;
 };

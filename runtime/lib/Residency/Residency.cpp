@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime {
 
-/// What must arrive is fetched so often, each time tried twice by the engine: to give
+/// An item that must arrive is fetched so often, each time tried twice by the engine: to give
 /// up would leave a step half done.
 static constexpr int mostFetches = 8;
 
@@ -120,7 +120,7 @@ void Residency::startFetch(Item &item) {
   counts_.fetchedBytes += item.onDevice->spanBytes();
 }
 
-/// What is needed again while it leaves.
+/// An item that leaves is needed again, and stays.
 void Residency::stay(Item &item) {
   if (item.device().state != CopyState::Leaving || std::exchange(item.stays_, true) || !isPlaced_ ||
       item.device().tensor.storage()->failure())
@@ -370,8 +370,8 @@ void Residency::leaveKept() {
       leave(item);
 }
 
-/// What leaves goes first; then what could not, once more; then what the host has,
-/// too, and would have to come again.
+/// Items that leave go first; then those that could not, once more; then those that
+/// the host has, too, and that would have to come again.
 uint64_t Residency::makeRoom(uint64_t wanted) {
   DeviceMemory &memory = device_->memory();
   uint64_t before = memory.liveBytes(Space::DeviceDram), budget = memory.budget(Space::DeviceDram);

@@ -23,7 +23,7 @@ struct StepToPlan {
   uint64_t placedBytes = 0;
 };
 
-/// What every twin of the session is made of: its modules, and the options that decide
+/// The parts that every twin of the session is made of: its modules, and the options that decide
 /// what a step computes. Services, slabs and sinks are the twin's own.
 struct TwinParts {
   std::vector<SessionModule> modules;
@@ -45,8 +45,8 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
 /// expect of each block. Throws Unsupported for a device that can have no twin.
 void checkStep(MemoryServices *services, const StepToPlan &step);
 
-/// The same for a session that lacked memory before its first step, or whose ring
-/// found none: returns if a twin does not. `others`: bytes of the device that are not the session's.
+/// Refuses the cap of a session that lacked memory before its first step, or whose ring
+/// found none, as checkStep does: returns if a twin has enough. `others`: bytes of the device that are not the session's.
 void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others);
 
 /// Before the first step by watermarks: plays it on such a twin, and has `services`

@@ -184,7 +184,7 @@ struct TransferEngine::Impl::Chain {
   std::shared_ptr<TransferChecksum> checksum;
   std::shared_ptr<TransferRetries> retries;
   Staging staging; // addresses alone
-  /// Of the step over the link.
+  /// The tries of the step over the link.
   std::optional<Tries> tries;
 
   std::string what() const { return whatFor(consumer, *plan); }

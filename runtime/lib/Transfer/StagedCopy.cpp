@@ -70,7 +70,7 @@ struct Chunks {
 
 /// The jobs of one copy, which the functions on the host share.
 struct Jobs {
-  /// By buffer, the job that fills or empties it.
+  /// The job that fills or empties each buffer.
   std::array<uint64_t, HostCopier::maxJobs> number{};
   uint64_t filled = 0;
 };

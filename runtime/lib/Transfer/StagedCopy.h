@@ -66,7 +66,7 @@ struct StagingBuffers {
   uint64_t chunkBytes = 0;
 };
 
-/// What a staged copy asks of a queue, which does it in the order asked: at once or later.
+/// The operations that a staged copy asks of a queue, which does them in the order asked: at once or later.
 struct StagingQueue {
   /// Copies one chunk over the link.
   std::function<void(void *target, const void *source, uint64_t bytes)> link;

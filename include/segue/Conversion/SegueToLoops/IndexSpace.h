@@ -115,7 +115,7 @@ struct KernelRead {
 
 enum class Truth { No, Yes, Runtime };
 
-/// What is known of a guard from the ranges of the variables.
+/// The answer that the ranges of the variables give for a guard.
 Truth decide(const IndexSpace &space, const Guard &guard);
 Truth decide(const IndexSpace &space, llvm::ArrayRef<Guard> guards);
 

@@ -17,7 +17,7 @@ class DialectRegistry;
 
 namespace segue {
 
-// Of lib/Conversion/SegueToProg, which answers CommandOpInterface.
+// Defined in lib/Conversion/SegueToProg, which answers CommandOpInterface.
 class FunctionLowering;
 struct Window;
 

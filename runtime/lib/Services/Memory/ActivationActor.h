@@ -165,7 +165,7 @@ private:
   bool finishSpill(Held &held, bool failed);
   void giveHost(Held &held);
   void reclaimSlabs();
-  /// What has become of copies that ended: records hear of it, and the policy unless
+  /// Notes the copies that have ended: records hear of them, and the policy unless
   /// the step is over. `toHost`: of those to the host alone.
   enum class Hears : uint8_t { All, ToHost, Nothing };
   void noteEnds(Hears hears = Hears::All);

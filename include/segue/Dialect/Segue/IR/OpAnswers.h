@@ -86,7 +86,7 @@ struct KernelShape {
   bool isOwn() const { return kind == Kind::OwnByRows || kind == Kind::OwnByColumns; }
 };
 
-/// What one element of a value costs that is worth keeping for its readers: a
+/// The cost of one element of a value that is worth keeping for its readers: a
 /// division. What costs less is computed again for each.
 inline constexpr int64_t kCostWorthKeeping = 4;
 

@@ -29,7 +29,7 @@
 
 namespace segue {
 
-// Of lib/Conversion/SegueToLoops, which answers KernelOpInterface.
+// Defined in lib/Conversion/SegueToLoops, which answers KernelOpInterface.
 class IndexSpace;
 class KernelBuilder;
 struct IndexExpr;

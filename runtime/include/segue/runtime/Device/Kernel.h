@@ -27,7 +27,7 @@
 
 namespace segue::inline runtime {
 
-/// What a variant needs to run; of one family, later ones are preferred.
+/// The instruction set that a variant needs; of one family, later ones are preferred.
 enum class KernelIsa : uint8_t { X86_64_V3, X86_64_V4, Ptx };
 
 /// One kernel of a file.

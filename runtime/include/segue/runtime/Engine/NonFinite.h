@@ -26,7 +26,7 @@ struct NonFiniteCount {
 struct NonFiniteRows {
   ElementType element = ElementType::f32;
   int64_t units = 0, perUnit = 0, elements = 0;
-  /// Of the outer dimensions; and the step within a run.
+  /// Strides of the outer dimensions, and the step within a run.
   std::vector<int64_t> extents, strides;
   int64_t innerStride = 1;
 };

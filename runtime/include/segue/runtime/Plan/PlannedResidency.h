@@ -132,7 +132,7 @@ private:
   /// Of the program that runs, by input.
   std::map<uint32_t, Item::Id> brought_;
   PlanFollower::Decisions now_;
-  /// By the item; and the item by gap, of what has come back too.
+  /// Tensors that are away, by their item; and items by gap, also those that have come back.
   std::map<Item::Id, Away> away_;
   std::map<uint32_t, Item::Id> itemOfGap_;
   std::vector<uint32_t> heldElsewhere_;

@@ -114,7 +114,7 @@ private:
   bool isReported_ = false;
   /// The hash of what went to the host last; null where copies are not checked.
   std::shared_ptr<TransferChecksum> checksum_;
-  /// What became of the program that wrote what is on its way to the host.
+  /// The outcome of the program that wrote the value which is on its way to the host.
   std::shared_ptr<Outcome> program_;
 };
 

@@ -15,7 +15,7 @@
 //   residency.fetch(item);                        // queued, ahead of its need
 //   Tensor there = residency.take(item);          // for the program that reads it
 //
-// What leaves is copied to page-locked memory, or to pageable memory where there is
+// A value that leaves is copied to page-locked memory, or to pageable memory where there is
 // none left. The device's bytes are given up once the copy is known to be whole,
 // or earlier where their room is needed: then the host waits for it. A copy that
 // fails after the engine's second try loses nothing: the device's copy stays, serves
@@ -91,12 +91,12 @@ public:
   /// the device's copy once that is whole. False, with nothing done, where the host's
   /// memory is the device's.
   bool leave(Item &item);
-  /// The same for an item without a home, which `home` becomes, in any memory of the
-  /// host; nothing else is looked at. `how`: of the copy. Its end is reported. Throws
+  /// Queues a copy of an item without a home to `home`, in any memory of the host,
+  /// which becomes its home, and gives up the device's copy once that is whole. `how`: of the copy. Its end is reported. Throws
   /// DeviceOom, with nothing changed, where the copy finds no memory to be staged in.
   void leaveTo(Item &item, const Tensor &home, const TransferOptions &how);
   void leaveAll();
-  /// What could not be copied to the host leaves again.
+  /// Items that could not be copied to the host leave again.
   void leaveKept();
   /// Queues a copy to the device, unless there is one.
   void fetch(Item &item);
@@ -130,7 +130,7 @@ public:
     Item::Id item;
     /// Where the copy came to, or would have.
     Tier tier;
-    /// Of one that failed: its source is whole.
+    /// The cause, where the copy failed; its source is whole then.
     std::optional<Error> failure;
   };
   /// The ends that were noticed since the last call, in their order.
@@ -142,7 +142,7 @@ public:
   const Item *oldestLeaving();
   /// Blocks until one more item has left, or stays; false if none is leaving.
   bool awaitDeparture();
-  /// Blocks until all have.
+  /// Blocks until every item that leaves has left, or stays.
   void settle();
   /// Homes have the newest values when it returns; copies on the device stay. Throws
   /// TransferFailed.
@@ -151,7 +151,7 @@ public:
   bool holdsNewer(const Tensor &home);
   /// The home was written by the caller: the copy on the device is stale and dropped.
   void homeWritten(const Tensor &home);
-  /// All of them were.
+  /// Every home was written by the caller.
   void homesWritten();
 
   struct Counts {
@@ -178,7 +178,7 @@ private:
   DeviceRef device_;
   std::map<Item::Id, Item> items_;
   Item::Id nextId_ = 1;
-  /// By the storage of the home.
+  /// Items by the storage of their home.
   std::map<uint64_t, Item *> byHome_;
   /// Items whose copy to the host is under way, the oldest first; some are gone.
   std::deque<Item::Id> leaving_;
