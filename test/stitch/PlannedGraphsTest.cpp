@@ -12,9 +12,9 @@
 // has the budget and not a byte more: with the losses and the parameters of the run
 // without services, to the bit, and each block at its planned address. The run without
 // services has the memory that it was said to take, and no more. Each of them also trains
-// in a mode that is drawn, nothing leaving, by watermarks or with its parameters through
-// a ring, under caps that are drawn: to the same bits, or it is refused before the first
-// step with the smallest cap that does.
+// in a mode that is drawn, nothing leaving, by watermarks, with its parameters through
+// a ring, or planned beside a ring, under caps that are drawn: to the same bits, or it is
+// refused before the first step with the smallest cap that does.
 //
 //   SEGUE_PLANS=1000 SegueRandomStitchTests --gtest_filter='PlannedGraphs*'
 //   SEGUE_PLAN=17 ...                                     this one
@@ -94,7 +94,9 @@ static std::string inBlocks(const std::string &text) {
 }
 
 namespace {
-enum class Mode { None, Watermarks, Ring, Planned };
+enum class Mode { None, Watermarks, Ring, PlannedWithRing, Planned };
+
+constexpr bool hasRing(Mode mode) { return mode == Mode::Ring || mode == Mode::PlannedWithRing; }
 
 /// Sections of a config under a cap; none: nothing is asked.
 std::string configOf(Mode mode, uint64_t capBytes) {
@@ -106,13 +108,13 @@ std::string configOf(Mode mode, uint64_t capBytes) {
   text << R"({"memory": {"stagehand": {"telemetry_enabled": false,
     "conductor_config": {"enabled": true, "telemetry_enabled": false, "vram_hard_cap_mb": )"
        << cap << R"(, "vram_soft_cap_mb": )" << cap << "}";
-  if (mode == Mode::Ring)
-    text << R"(, "stagehand_enabled": true)";
+  // Any key of its own turns Weight Stagehand on, unless this one turns it off.
+  text << R"(, "stagehand_enabled": )" << (hasRing(mode) ? "true" : "false");
   if (mode == Mode::Watermarks)
     text << R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false, "min_spill_bytes": 0,
       "pinned_pool_classes_mb": [1, 4], "slabs_per_class": 4, "vram_low_watermark_mb": 0, "vram_high_watermark_mb": )"
          << cap / 2 << "}";
-  if (mode == Mode::Planned)
+  if (mode == Mode::Planned || mode == Mode::PlannedWithRing)
     text << R"(, "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false})";
   text << "}}}";
   return text.str();
@@ -120,14 +122,14 @@ std::string configOf(Mode mode, uint64_t capBytes) {
 
 class Graph {
 public:
-  explicit Graph(int64_t seed) : random(uint64_t(seed) * 7919 + 1), mode(Mode(seed / trainedEvery % 3)) {
+  explicit Graph(int64_t seed) : random(uint64_t(seed) * 7919 + 1), mode(Mode(seed / trainedEvery % 4)) {
     do {
       model = RandomModel::make(random, /*scale=*/16);
     } while (std::ranges::none_of(model.values, [](const ModelValue &value) {
       return value.kind == ModelValue::Kind::Parameter; // something has to be trained
     }));
     text = trainingText(model);
-    if (mode == Mode::Ring)
+    if (hasRing(mode))
       text = inBlocks(text);
     CompileOptions options;
     options.name = "graph";
