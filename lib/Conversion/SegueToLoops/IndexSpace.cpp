@@ -52,7 +52,7 @@ void IndexExpr::add(const IndexExpr &other, int64_t factor) {
 //===----------------------------------------------------------------------===//
 
 unsigned IndexSpace::addVariable(int64_t extent, bool splittable) {
-  variables.push_back(Variable{0, extent, splittable, {}, 0, false});
+  variables.push_back(Variable{0, extent, extent, splittable, {}, 0, false});
   return variables.size() - 1;
 }
 
@@ -82,7 +82,7 @@ std::pair<int64_t, int64_t> IndexSpace::range(const IndexExpr &index) const {
 IndexExpr IndexSpace::divided(const IndexExpr &index, int64_t divisor, bool remainder) {
   auto [entry, isNew] = fallbacks.try_emplace({index, divisor, remainder}, variables.size());
   if (isNew) {
-    variables.push_back(Variable{0, divisor, false, index, divisor, remainder});
+    variables.push_back(Variable{0, divisor, divisor, false, index, divisor, remainder});
   }
   return IndexExpr::variable(entry->second);
 }
@@ -115,9 +115,10 @@ std::optional<SmallVector<IndexExpr>> IndexSpace::delinearize(const IndexExpr &i
     }
     for (const IndexExpr::Term &term : part.terms) {
       const Variable &variable = variables[term.variable];
-      int64_t factor = extent / term.coefficient, count = variable.high;
-      if (variable.splittable && variable.low == 0 && extent % term.coefficient == 0 && factor < count &&
-          count % factor == 0) {
+      // All of the loop is split, whichever segment of it is walked.
+      int64_t factor = extent / term.coefficient;
+      if (variable.splittable && variable.low == 0 && extent % term.coefficient == 0 && factor < variable.extent &&
+          variable.extent % factor == 0) {
         wantedSplit = Split{term.variable, factor};
         return std::nullopt;
       }

@@ -241,6 +241,17 @@ void LoopPlan::makeSpace(ArrayRef<int64_t> rowExtents, ArrayRef<int64_t> columnE
   }
 }
 
+/// What the loops leave out would be written by nobody.
+bool LoopPlan::coversAll() const {
+  auto product = [](ArrayRef<Loop> loops) {
+    int64_t elements = 1;
+    for (const Loop &loop : loops)
+      elements *= loop.extent;
+    return elements;
+  };
+  return product(rowLoops) == shape.rows && product(columnLoops) == shape.cols;
+}
+
 /// How many columns a row gets when a Map falls apart in rows of `inner`: some
 /// hundreds, to pay for starting a row.
 static int64_t columnsOfMap(int64_t elements, int64_t inner) {
@@ -279,8 +290,11 @@ FailureOr<LoopPlan> LoopPlan::make(FusedOp fused) {
     plan.wantedBounds.clear();
     plan.currentLevel = 0;
     plan.firstLevel.clear();
-    if (plan.walkSegments(body, 0))
+    if (plan.walkSegments(body, 0)) {
+      if (!plan.coversAll())
+        return fused.emitOpError("loops of the kernel leave elements out");
       return plan;
+    }
 
     if (!plan.space.wantedSplit) {
       for (auto &[variable, edges] : plan.wantedBounds)

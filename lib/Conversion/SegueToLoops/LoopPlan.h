@@ -66,6 +66,7 @@ public:
 
 private:
   mlir::LogicalResult classify(FusedOp fused);
+  bool coversAll() const;
   void makeSpace(llvm::ArrayRef<int64_t> rowExtents, llvm::ArrayRef<int64_t> columnExtents);
   /// One walk over all that is computed; false if the loops must change.
   bool walk(mlir::Block &body);

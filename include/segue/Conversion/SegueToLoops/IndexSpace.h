@@ -53,8 +53,9 @@ struct IndexExpr {
 class IndexSpace {
 public:
   struct Variable {
-    /// Values are in [low, high).
+    /// Values are in [low, high): a segment of the loop's [0, extent) while that is made.
     int64_t low, high;
+    int64_t extent;
     /// May be replaced by two loops.
     bool splittable;
     /// Of a fallback: the variable is `source` divided by `divisor`, or the
