@@ -384,6 +384,16 @@ void DeviceMemory::beginPlannedStep() {
     follower_->beginStep();
 }
 
+bool DeviceMemory::staysPlanned(const void *data, uint64_t bytes, OwnerId owner) {
+  std::lock_guard lock(mutex_);
+  const AddressPlan::Block *planned = follower_ && follower_->isAsked() ? follower_->next(owner, bytes) : nullptr;
+  if (!planned || planOrigin_ + planned->offset != data)
+    return false;
+  follower_->advance(owner);
+  ++addressFigures_.placed;
+  return true;
+}
+
 void DeviceMemory::endPlannedStep() {
   std::lock_guard lock(mutex_);
   if (follower_)

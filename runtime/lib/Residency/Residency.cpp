@@ -120,10 +120,14 @@ void Residency::startFetch(Item &item) {
   counts_.fetchedBytes += item.onDevice->spanBytes();
 }
 
-/// An item that leaves is needed again, and stays.
+/// An item that leaves is needed again, and stays: where it lies, or where a plan has
+/// its next copy.
 void Residency::stay(Item &item) {
   if (item.device().state != CopyState::Leaving || std::exchange(item.stays_, true) || !isPlaced_ ||
       item.device().tensor.storage()->failure())
+    return;
+  const Storage &storage = *item.device().tensor.storage();
+  if (device_->memory().staysPlanned(storage.data(), storage.bytes(), item.owner))
     return;
   TransferOptions options;
   options.owner = item.owner;

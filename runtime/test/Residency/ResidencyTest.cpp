@@ -135,6 +135,35 @@ TEST(ResidencyTest, WhatLeavesComesBackWheneverItIsNeeded) {
     }
 }
 
+// A plan may have the next copy of an item where the one lies that is leaving still:
+// that one stays, and nothing is displaced.
+TEST(ResidencyTest, WhatStillLiesAtItsNextAddressStaysThere) {
+  DeviceRef device = Device::open("sim:dram=1MiB,pinned=1MiB,threads=1,link=100KB/s");
+  DeviceMemory &memory = device->memory();
+  MemoryOwner owner{.value = "w", .role = "parameter"};
+  AddressPlan plan;
+  plan.lines = {{owner, {{{0, 1024}, {0, 1024}}}}};
+  plan.ranges = {{0, 1024}};
+  Residency residency(device);
+  ASSERT_TRUE(memory.followAddresses(std::move(plan), [&] { return residency.awaitDeparture(); }));
+  residency.setPlaced(true);
+  Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
+  auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
+  Item &item = residency.adopt(home, "w", memory.intern(owner), onDevice);
+  for (int step = 0; step < 3; ++step) {
+    memory.beginPlannedStep();
+    residency.need(item, /*isWritten=*/true);
+    residency.leave(item);
+    residency.need(item);
+    memory.endPlannedStep();
+    residency.settle();
+    residency.leave(item);
+    residency.settle();
+  }
+  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
+  EXPECT_EQ(memory.addressFigures().placed, 6u);
+}
+
 TEST(ResidencyTest, ACopyThatFailsLosesNothing) {
   SavedTensors saved("fail-d2h=1x2");
   Item &item = saved.save(7);
