@@ -37,6 +37,8 @@ using Random = std::mt19937_64;
 static constexpr int budgets = 10;
 /// Every so many graphs, one trains.
 static constexpr int64_t trainedEvery = 6;
+/// Graphs that a long run has found, which train in every check.
+static constexpr int64_t foundBefore[] = {61, 74};
 
 /// Ends in the sum of the squares' means of whatever `model` computes.
 static std::string trainingText(RandomModel model) {
@@ -317,12 +319,12 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
   int64_t begin = only ? std::atoll(only) : 0, end = only ? begin + 1 : number ? std::atoll(number) : 60;
   size_t canLeave = 0, trained = 0;
   Drawn drawn;
-  for (int64_t seed = begin; seed < end && !testing::Test::HasFailure(); ++seed) {
+  auto check = [&](int64_t seed, bool trains) {
     SCOPED_TRACE("SEGUE_PLAN=" + std::to_string(seed));
     try {
       Graph graph(seed);
       canLeave += plan(graph);
-      if (only || number || seed % trainedEvery == 0) {
+      if (trains) {
         train(graph, seed, drawn);
         ++trained;
       }
@@ -331,7 +333,12 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
     } catch (const std::exception &error) {
       ADD_FAILURE() << error.what();
     }
-  }
+  };
+  for (int64_t seed = begin; seed < end && !testing::Test::HasFailure(); ++seed)
+    check(seed, only || number || seed % trainedEvery == 0);
+  for (int64_t seed : foundBefore)
+    if (!only && !number)
+      check(seed, /*trains=*/true);
   std::printf("%lld graphs, %d budgets each, %zu tensors that can leave; %zu graphs trained; %d runs in other modes, "
               "%d of them refused first, %lld slots in rings\n",
               (long long)(end - begin), budgets, canLeave, trained, drawn.runs, drawn.refused, (long long)drawn.slots);

@@ -28,8 +28,9 @@ static constexpr auto mostTime = std::chrono::seconds(10);
 /// Budgets that are named are multiples of it.
 static constexpr uint64_t grainBytes = 256;
 
-/// What alignment leaves between blocks depends on their order, and that on when
-/// copies end: so much of a budget, or a part in 256, is not counted on.
+/// With services, what alignment leaves between blocks depends on their order, and that
+/// on when copies end: so much of a budget, or a part in 256, is not counted on. Without,
+/// every step is the one that was tried.
 static constexpr uint64_t mostLost = 2048;
 
 /// In the books of the twin, for what the session does not hold.
@@ -83,8 +84,8 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 }
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {
-  uint64_t own = budgetBytes - std::min(budgetBytes, others_);
-  budgetBytes -= std::min(mostLost, own / 256);
+  if (step_.options.config)
+    budgetBytes -= std::min(mostLost, (budgetBytes - std::min(budgetBytes, others_)) / 256);
   size_t colon = spec_.find(':');
   std::string spec = spec_.substr(0, colon) + ":dram=" + std::to_string(std::max<uint64_t>(budgetBytes, 1));
   for (size_t at = colon + 1; at < spec_.size();) {
