@@ -59,7 +59,7 @@ def test_every_cap_trains_or_is_refused(gpt):
         assert max(named) < 1.15 * min(named), stdout
 
 
-@pytest.mark.parametrize("adversary", ["", ",adversarial=3", ",adversarial=11"])
+@pytest.mark.parametrize("adversary", ["", ",adversarial=3", ",streams,adversarial=11"])
 def test_fifty_steps(gpt, adversary):
     stdout = verify(gpt, 50, [100, 80, 60], adversary)
     runs = {}

@@ -74,19 +74,24 @@ struct Met {
   int failed = 0, torn = 0;
 };
 
-class FaultPlacesTest : public testing::TestWithParam<const char *> {
+/// Who moves what, and the mode of the simulated device: empty, or one of its options.
+using Setup = std::pair<const char *, const char *>;
+
+class FaultPlacesTest : public testing::TestWithParam<Setup> {
 protected:
+  const std::string mode = GetParam().first;
+  const std::string onStreams = GetParam().second;
+
   std::string spec(const std::string &faults = "", const std::string &queues = ",adversarial=11") const {
-    return "sim:dram=1MiB,pinned=3MiB,threads=1" + queues + faults;
+    return "sim:dram=1MiB,pinned=3MiB,threads=1" + onStreams + queues + faults;
   }
 
   std::string config() const {
-    std::string mode = GetParam();
     if (mode == "stitched")
       return "";
     std::string activation = R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false,)";
     if (mode == "planned") {
-      static const uint64_t cap = [&] {
+      static const uint64_t cap = [&] { // no cap depends on streams
         StepTwin twin(virtualTwin(*Device::open(spec())), modelModules(),
                       {.wires = {{"back", "hidden", "front", "h"}}});
         ResidencyPlanner plans(twin.record());
@@ -172,8 +177,8 @@ protected:
 
   /// DEVICE_OOM: what stayed on the device since it could not leave takes the room
   /// of what is to come.
-  static bool isNamed(const Error &error) {
-    bool mayStay = GetParam() == std::string("planned") || GetParam() == std::string("streamed");
+  bool isNamed(const Error &error) {
+    bool mayStay = mode == "planned" || mode == "streamed";
     return error.code() == ErrorCode::TransferFailed || error.code() == ErrorCode::StateTorn ||
            (mayStay && error.code() == ErrorCode::DeviceOom);
   }
@@ -189,8 +194,12 @@ protected:
 };
 } // namespace
 
-INSTANTIATE_TEST_SUITE_P(All, FaultPlacesTest, testing::Values("stitched", "watermarks", "planned", "streamed"),
-                         [](const auto &info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, FaultPlacesTest, testing::Values(Setup("stitched", ""), Setup("watermarks", ""), Setup("planned", ""),
+                                         Setup("streamed", ""),
+                                         Setup("planned", ",streams"), Setup("streamed", ",streams")),
+                         [](const auto &info) {
+                           return info.param.first + std::string(*info.param.second ? "OnStreams" : "");
+                         });
 
 TEST_P(FaultPlacesTest, EveryCopyFails) {
   DeviceRef device = Device::open(spec());
@@ -202,7 +211,7 @@ TEST_P(FaultPlacesTest, EveryCopyFails) {
   ASSERT_GT(after.toDevice, before.toDevice + 4);
   ASSERT_GT(after.toHost, before.toHost + 4);
   // A load is tried once more and then given up, also halfway through an optimizer.
-  bool mayTearSoon = GetParam() == std::string("streamed");
+  bool mayTearSoon = mode == "streamed";
   int runs = 0;
   std::map<std::string, Met> met;
   for (bool toDevice : {true, false})
@@ -211,7 +220,7 @@ TEST_P(FaultPlacesTest, EveryCopyFails) {
         if (times == "x64" && n % 4)
           continue; // each is many attempts
         std::string fault = (toDevice ? ",fail-h2d=" : ",fail-d2h=") + std::to_string(n + 1) + times;
-        SCOPED_TRACE(std::string(GetParam()) + fault);
+        SCOPED_TRACE(mode + onStreams + fault);
         DeviceRef faulty = Device::open(spec(fault));
         Session session = make(faulty);
         Met each = play(session, /*mayTear=*/times == "x64" || (times == "x4" && toDevice && mayTearSoon));
@@ -227,7 +236,7 @@ TEST_P(FaultPlacesTest, EveryCopyFails) {
   std::string text;
   for (const auto &[times, each] : met)
     text += " " + times + ": " + std::to_string(each.failed) + " failed, " + std::to_string(each.torn) + " torn;";
-  std::printf("%s: %d runs, %llu copies to the device, %llu to the host;%s\n", GetParam(), runs,
+  std::printf("%s: %d runs, %llu copies to the device, %llu to the host;%s\n", (mode + onStreams).c_str(), runs,
               (unsigned long long)(after.toDevice - before.toDevice),
               (unsigned long long)(after.toHost - before.toHost), text.c_str());
 }
@@ -265,7 +274,7 @@ TEST_P(FaultPlacesTest, EveryAllocationFails) {
         if (times == "x1" ? n % 4 != 2 * isHostile : n % 2 != isHostile)
           continue; // each is a run; the other device has the others
         std::string fault = ",fail-dram=" + std::to_string(n) + times;
-        SCOPED_TRACE(std::string(GetParam()) + fault + queues);
+        SCOPED_TRACE(mode + onStreams + fault + queues);
         DeviceRef faulty = Device::open(spec(fault, queues));
         Session session = make(faulty);
         Met each = play(session, /*mayTear=*/true, /*lacksMemory=*/true);
@@ -276,7 +285,7 @@ TEST_P(FaultPlacesTest, EveryAllocationFails) {
           return; // one place says enough
       }
     EXPECT_GT(met["x9"].failed, 0);
-    std::printf("%s%s: %d runs; x1: %d failed, %d torn; x9: %d failed, %d torn\n", GetParam(), queues.c_str(), runs,
+    std::printf("%s%s: %d runs; x1: %d failed, %d torn; x9: %d failed, %d torn\n", (mode + onStreams).c_str(), queues.c_str(), runs,
                 met["x1"].failed, met["x1"].torn, met["x9"].failed, met["x9"].torn);
   }
 }
@@ -294,7 +303,7 @@ TEST_P(FaultPlacesTest, ADeadLinkIsSaid) {
     uint64_t first = toDevice ? before.toDevice : before.toHost, last = toDevice ? after.toDevice : after.toHost;
     for (uint64_t n = first; n < last; n += 5) {
       std::string fault = (toDevice ? ",fail-h2d=" : ",fail-d2h=") + std::to_string(n + 1) + "+";
-      SCOPED_TRACE(std::string(GetParam()) + fault);
+      SCOPED_TRACE(mode + onStreams + fault);
       DeviceRef faulty = Device::open(spec(fault));
       Session session = make(faulty);
       int told = 0;

@@ -294,6 +294,8 @@ static void train(const Graph &graph, int64_t seed, Drawn &drawn) {
   std::string rest = ",pinned=64MiB,link=8GB/s,latency=1us,threads=1";
   if (seed % (2 * trainedEvery) == 0)
     rest += ",adversarial=" + std::to_string(1 + seed);
+  if (seed % (4 * trainedEvery) < 2 * trainedEvery)
+    rest += ",streams";
   std::string roomy = "sim:dram=64MiB" + rest;
   StepTwin twin = graph.twin(virtualTwin(*Device::open(roomy)));
   ResidencyPlanner planner(twin.record());

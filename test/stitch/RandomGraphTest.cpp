@@ -79,7 +79,10 @@ static void checkGraph(uint64_t seed, int64_t &interpreted) {
   CompiledModule module(graph.text, options);
   if (!module.binary)
     FAIL() << module.diagnostics;
-  for (std::string spec : {std::string("cpu:threads=1"), "sim:dram=64MiB,threads=1,adversarial=" + std::to_string(seed)}) {
+  std::string simulated = "sim:dram=64MiB,threads=1,adversarial=" + std::to_string(seed);
+  if (seed & 4)
+    simulated += ",streams";
+  for (const std::string &spec : {std::string("cpu:threads=1"), simulated}) {
     GraphTensors actual = play(Device::open(spec), *module.binary, answers.given);
     EXPECT_EQ(actual.size(), answers.expected.size());
     for (auto &[name, expected] : answers.expected)

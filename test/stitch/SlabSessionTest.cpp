@@ -174,7 +174,8 @@ TEST_F(SlabSessionTest, ProductsOfCodesAreStreamedAsCodes) {
     EXPECT_EQ(record["dequant_ms"], 0);
   }
   // Whatever the order of the queues, and without a link.
-  for (const char *spec : {"sim:dram=4MiB,pinned=8MiB,adversarial=1", "cpu:threads=2"}) {
+  for (const char *spec : {"sim:dram=4MiB,pinned=8MiB,adversarial=1", "sim:streams,dram=4MiB,pinned=8MiB,adversarial=1",
+                           "cpu:threads=2"}) {
     device = Device::open(spec);
     Session session = make(codes, "", 0.06);
     EXPECT_EQ(train(session, 5), expected) << spec;

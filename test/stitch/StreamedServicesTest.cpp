@@ -176,7 +176,8 @@ TEST(StreamedServices, SaysWhereActivationsWouldOutstayWeights) {
 }
 
 TEST(StreamedServices, SpillsAndStreamsTogether) {
-  for (const char *spec : {plainSim, "sim:dram=4MiB,pinned=8MiB,adversarial=3", "cpu:threads=2"}) {
+  for (const char *spec : {plainSim, "sim:dram=4MiB,pinned=8MiB,adversarial=3", "sim:streams,dram=4MiB,pinned=8MiB,adversarial=3",
+                           "cpu:threads=2"}) {
     SCOPED_TRACE(spec);
     std::string activation = R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false,
       "min_spill_bytes": 0, "pinned_pool_classes_mb": [1], "slabs_per_class": 2,
@@ -242,7 +243,8 @@ static std::string plannedConfig(uint64_t capBytes, double highMiB = 0.2, const 
 // before the first step with the one that can.
 TEST(StreamedServices, PlansBesideARing) {
   for (const char *spec : {"sim:dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us",
-                           "sim:dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us,adversarial=7"}) {
+                           "sim:dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us,adversarial=7",
+                           "sim:streams,dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us,adversarial=7"}) {
     SCOPED_TRACE(spec);
     DeviceRef device = Device::open(spec);
     Session refused = makeSession(device, plannedConfig(80000));
@@ -655,7 +657,8 @@ TEST(StreamedSlab, TrainsUnderACapToTheSameBits) {
   std::string activation = R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false,
     "min_spill_bytes": 0, "pinned_pool_classes_mb": [1], "slabs_per_class": 2,
     "vram_high_watermark_mb": 0.1, "vram_low_watermark_mb": 0})";
-  for (const char *spec : {plainSim, "cpu:threads=2", "sim:dram=4MiB,pinned=8MiB,adversarial=1"}) {
+  for (const char *spec : {plainSim, "cpu:threads=2", "sim:dram=4MiB,pinned=8MiB,adversarial=1",
+                           "sim:streams,dram=4MiB,pinned=8MiB,adversarial=1"}) {
     SCOPED_TRACE(spec);
     Session session = makeSlabSession(Device::open(spec), servicesConfig(0.22, 2, 2, "", activation + files.keys()));
     EXPECT_EQ(courseOf(session, 5), expected);
