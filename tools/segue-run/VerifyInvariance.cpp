@@ -24,6 +24,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Mebibytes.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <bit>
@@ -63,25 +64,11 @@ static uint64_t hashOf(const Tensor &tensor) {
   return std::hash<std::string_view>()({reinterpret_cast<const char *>(host.bytes()), host.desc().spanBytes()});
 }
 
-/// The device with so many bytes of memory, as whoever has a cap has a card of that
-/// size.
-static std::string withCapacity(const std::string &spec, uint64_t dramBytes) {
-  size_t colon = std::min(spec.find(':'), spec.size());
-  std::string with = spec.substr(0, colon) + ":dram=" + std::to_string(dramBytes);
-  for (size_t at = colon + 1; at < spec.size();) {
-    size_t comma = std::min(spec.find(',', at), spec.size());
-    std::string option = spec.substr(at, comma - at);
-    if (!option.starts_with("dram="))
-      with += "," + option;
-    at = comma + 1;
-  }
-  return with;
-}
-
-/// `capBytes`: all that the device has; 0: as it is given.
+/// `capBytes`: all memory of the device, as whoever has a cap has a card of that size;
+/// 0: as it is given.
 static RunBits runOnce(const TrainOptions &options, const std::string *text, const Config &config,
                        uint64_t capBytes = 0) {
-  DeviceRef device = Device::open(capBytes ? withCapacity(options.device, capBytes) : options.device);
+  DeviceRef device = Device::open(capBytes ? withDram(options.device, std::to_string(capBytes)) : options.device);
   SessionOptions given;
   given.config = config;
   TrainingSetup setup(device, options, text, std::move(given));

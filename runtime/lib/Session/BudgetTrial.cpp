@@ -86,14 +86,6 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 bool BudgetTrial::trains(uint64_t budgetBytes) {
   if (step_.options.config)
     budgetBytes -= std::min(mostLost, (budgetBytes - std::min(budgetBytes, others_)) / 256);
-  size_t colon = spec_.find(':');
-  std::string spec = spec_.substr(0, colon) + ":dram=" + std::to_string(std::max<uint64_t>(budgetBytes, 1));
-  for (size_t at = colon + 1; at < spec_.size();) {
-    size_t comma = std::min(spec_.find(',', at), spec_.size());
-    if (std::string_view option = std::string_view(spec_).substr(at, comma - at); !option.starts_with("dram="))
-      (spec += ",") += option;
-    at = comma + 1;
-  }
   auto [modules, same] = twinParts(step_);
   same.openSlab = step_.options.openSlab;
   same.aliases = step_.options.aliases;
@@ -101,7 +93,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
   same.isRehearsal = true;
   DeviceRef device;
   try {
-    device = Device::open(spec);
+    device = Device::open(withDram(spec_, std::to_string(std::max<uint64_t>(budgetBytes, 1))));
     // Watermarks and shares are of all that there is.
     std::shared_ptr<Storage> others;
     if (others_)

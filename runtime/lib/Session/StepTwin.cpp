@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/StepTwin.h"
+#include "../Device/DeviceOptions.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/StepRecorder.h"
@@ -19,25 +20,19 @@
 
 namespace segue::inline runtime {
 
-static std::string_view keyOf(std::string_view option) { return option.substr(0, option.find('=')); }
-
-static std::vector<std::string_view> splitOptions(std::string_view spec) {
-  std::vector<std::string_view> options;
-  while (!spec.empty()) {
-    size_t comma = std::min(spec.find(','), spec.size());
-    if (comma)
-      options.push_back(spec.substr(0, comma));
-    spec.remove_prefix(std::min(comma + 1, spec.size()));
-  }
-  return options;
-}
-
 std::string virtualTwin(const Device &device) {
   if (std::optional<std::string> twin = device.twin())
     return *std::move(twin);
   throw Error(ErrorCode::Unsupported, "device \"" + device.name() +
                                           "\" has one memory for host and device, so that nothing can leave it; "
                                           "a plan needs a discrete device, such as sim:dram=512MiB,link=16GB/s");
+}
+
+std::string withDram(std::string_view spec, std::string_view capacity) {
+  size_t colon = std::min(spec.find(':'), spec.size());
+  DeviceOptions options(spec.substr(0, colon), spec.substr(std::min(colon + 1, spec.size())));
+  options.set("dram", capacity);
+  return options.spec();
 }
 
 namespace {
@@ -167,15 +162,7 @@ struct StepTwin::State {
 };
 
 /// `spec` with as much device_dram as any step may want.
-static std::string withRoom(std::string_view spec) {
-  size_t colon = std::min(spec.find(':'), spec.size());
-  std::string roomy(spec.substr(0, colon));
-  roomy += ":dram=1024TiB";
-  for (std::string_view option : splitOptions(spec.substr(std::min(colon + 1, spec.size()))))
-    if (keyOf(option) != "dram")
-      (roomy += ",") += option;
-  return roomy;
-}
+static std::string withRoom(std::string_view spec) { return withDram(spec, "1024TiB"); }
 
 TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
   TensorMap batch;

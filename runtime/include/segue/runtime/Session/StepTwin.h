@@ -30,6 +30,9 @@ namespace segue::inline runtime {
 /// Device::twin. Throws Unsupported for a device that has none.
 std::string virtualTwin(const Device &device);
 
+/// The device `spec` with another capacity of its device_dram, such as "512MiB".
+std::string withDram(std::string_view spec, std::string_view capacity);
+
 /// Inputs without values: what the modules do not give each other by rule 3 of
 /// Wiring.h, as far as shapes tell.
 TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires);
