@@ -89,6 +89,11 @@ protected:
            << telemetry << R"("}}}})";
       options.config = Config::parse(text.str(), "test");
     }
+    // A block that lies elsewhere than where it was certified is a broken promise,
+    // whether or not there was room for it.
+    options.warn = [](const std::string &text) {
+      EXPECT_EQ(text.find("departed from the addresses"), std::string::npos) << text;
+    };
     return options;
   }
 

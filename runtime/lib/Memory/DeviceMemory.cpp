@@ -197,20 +197,20 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
     throw Error(ErrorCode::Unsupported,
                 "device \"" + device_.name() + "\" has no space " + std::string(segue::name(space)));
   stir(space);
-  bool isOccupied;
   MemoryBlock block;
-  do {
-    isOccupied = false;
-    block = attempt(space, bytes, alignment, owner, lifetime, Occupied::Tell, &isOccupied);
-  } while (isOccupied && awaitRoom_ && awaitRoom_());
-  if (isOccupied)
-    block = tryAllocate(space, bytes, alignment, owner, lifetime);
-  auto takeTogether = [&] {
-    if (compact(space, bytes, alignment))
+  // Where a plan has it, if somebody is about to leave there; else anywhere.
+  auto take = [&] {
+    bool isOccupied;
+    do {
+      isOccupied = false;
+      block = attempt(space, bytes, alignment, owner, lifetime, Occupied::Tell, &isOccupied);
+    } while (isOccupied && awaitRoom_ && awaitRoom_());
+    if (isOccupied)
       block = tryAllocate(space, bytes, alignment, owner, lifetime);
     return block.data != nullptr;
   };
-  if (block.data || takeTogether())
+  auto takeTogether = [&] { return compact(space, bytes, alignment) && take(); };
+  if (take() || takeTogether())
     return block;
 
   std::vector<std::shared_ptr<Maker>> makers;
@@ -227,7 +227,7 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
     for (uint64_t live = liveBytes(space);;) {
       uint64_t freed = maker->make(space, bytes);
       tried.back().second += freed;
-      if (freed && ((block = tryAllocate(space, bytes, alignment, owner, lifetime)).data || takeTogether()))
+      if (freed && (take() || takeTogether()))
         return block;
       if (uint64_t before = std::exchange(live, liveBytes(space)); !freed || live >= before)
         break;

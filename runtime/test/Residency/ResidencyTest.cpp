@@ -164,6 +164,39 @@ TEST(ResidencyTest, WhatStillLiesAtItsNextAddressStaysThere) {
   EXPECT_EQ(memory.addressFigures().placed, 6u);
 }
 
+// Where the budget is short as well, room is made until the planned address is free, and
+// not until any is.
+TEST(ResidencyTest, RoomIsMadeAtThePlannedAddress) {
+  DeviceRef device = Device::open("sim:dram=2KiB,pinned=1MiB,threads=1,link=100KB/s");
+  DeviceMemory &memory = device->memory();
+  AddressPlan plan;
+  plan.ranges = {{0, 2048}};
+  plan.steps = 2;
+  Residency residency(device);
+  std::vector<Item *> items;
+  auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
+  for (auto [name, offset] : {std::pair("first", 0), std::pair("second", 1024), std::pair("third", 1024)}) {
+    MemoryOwner owner{.value = name, .role = "state"};
+    AddressPlan::Block block{uint64_t(offset), 1024};
+    plan.lines.push_back({owner, {{block}, {block}}});
+    Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
+    items.push_back(&residency.adopt(home, name, memory.intern(owner), onDevice));
+  }
+  DeviceMemory::RoomMakerHandle maker = memory.addRoomMaker(
+      "residency", 0, [&](Space space, uint64_t wanted) { return space == Space::DeviceDram ? residency.makeRoom(wanted) : 0; });
+  ASSERT_TRUE(memory.followAddresses(std::move(plan), [&] { return residency.awaitDeparture(); }));
+  residency.setPlaced(true);
+  memory.beginPlannedStep();
+  for (Item *item : {items[0], items[1]}) {
+    residency.need(*item, /*isWritten=*/true);
+    residency.leave(*item);
+  }
+  residency.need(*items[2]);
+  memory.endPlannedStep();
+  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
+  EXPECT_EQ(memory.addressFigures().placed, 3u);
+}
+
 TEST(ResidencyTest, ACopyThatFailsLosesNothing) {
   SavedTensors saved("fail-d2h=1x2");
   Item &item = saved.save(7);
