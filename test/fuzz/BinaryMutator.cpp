@@ -304,6 +304,66 @@ private:
 };
 } // namespace
 
+namespace {
+/// Looks at every vector of 8-byte numbers that the schemas have.
+class AlignmentCheck {
+public:
+  bool holds(const schema::Binary &root) {
+    each(root.kernels(), [&](const schema::Kernel &kernel) {
+      see(kernel.fixed_bytes());
+      see(kernel.bytes_per_unit());
+    });
+    each(root.programs(), [&](const schema::Program &program) {
+      for (const auto *values : {program.inputs(), program.outputs()})
+        each(values, [&](const schema::Value &value) {
+          see(value.desc()->shape());
+          see(value.desc()->layout());
+          each(value.alternatives(), [&](const schema::Layout &layout) { see(&layout); });
+        });
+      each(program.commands(), [&](const schema::Command &command) { see(command); });
+    });
+    return all_;
+  }
+
+private:
+  template <typename Tables, typename See> static void each(const Tables *tables, See see) {
+    for (uint32_t i = 0; tables && i < tables->size(); ++i)
+      see(*tables->Get(i));
+  }
+  template <typename T> void see(const flatbuffers::Vector<T> *numbers) {
+    all_ &= !numbers || reinterpret_cast<uintptr_t>(numbers->data()) % sizeof(T) == 0;
+  }
+  void see(const schema::Layout *layout) {
+    if (layout)
+      see(layout->strides());
+  }
+  void see(std::initializer_list<const schema::View *> views) {
+    for (const schema::View *view : views)
+      if (view) {
+        see(view->shape());
+        see(view->strides());
+      }
+  }
+  void see(const schema::Command &command) {
+    if (const auto *launch = command.body_as_Launch())
+      see(launch->offsets());
+    if (const auto *m = command.body_as_Matmul())
+      see({m->a(), m->b(), m->c(), m->bias()});
+    if (const auto *a = command.body_as_Attention())
+      see({a->q(), a->k(), a->v(), a->mask(), a->out(), a->lse()});
+    if (const auto *g = command.body_as_AttentionGrad())
+      see({g->q(), g->k(), g->v(), g->mask(), g->out(), g->lse(), g->grad_out(), g->grad_q(), g->grad_k(),
+           g->grad_v()});
+    if (const auto *copy = command.body_as_ToLayout())
+      see({copy->source(), copy->target()});
+  }
+
+  bool all_ = true;
+};
+} // namespace
+
+bool areNumbersAligned(const schema::Binary &root) { return AlignmentCheck().holds(root); }
+
 std::optional<TestFile> readTables(std::span<const std::byte> file) {
   uint64_t flatBufferBytes;
   if (file.size() < 40)
@@ -314,7 +374,7 @@ std::optional<TestFile> readTables(std::span<const std::byte> file) {
       uint64_t(flatbuffers::GetPrefixedSize(data)) + 4 > flatBufferBytes)
     return std::nullopt;
   flatbuffers::Verifier verifier(data, size_t(flatBufferBytes), 64, flatbuffers::uoffset_t(flatBufferBytes / 4));
-  if (!VerifySizePrefixedBinaryBuffer(verifier))
+  if (!VerifySizePrefixedBinaryBuffer(verifier) || !areNumbersAligned(*GetSizePrefixedBinary(data)))
     return std::nullopt;
   TestFile result;
   GetSizePrefixedBinary(data)->UnPackTo(&result.root);

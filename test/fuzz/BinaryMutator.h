@@ -23,8 +23,12 @@
 
 namespace segue::test {
 
-/// The tables and segments of a file; nothing where its FlatBuffer or the places
-/// of its segments cannot be read.
+/// Whether all numbers of 8 bytes lie where they can be read: the verifier of FlatBuffers
+/// looks at where the count of a vector lies, and not at its numbers.
+bool areNumbersAligned(const schema::Binary &root);
+
+/// The tables and segments of a file; nothing where its FlatBuffer, its numbers or the
+/// places of its segments cannot be read.
 std::optional<TestFile> readTables(std::span<const std::byte> file);
 
 /// Changes one to four fields; returns the file, its hashes right.
