@@ -157,7 +157,8 @@ TEST_P(BlockGuardsTest, NamesTheBlockWhereNanBegins) {
 TEST(BlockGuards, NothingIsCountedThatNeverRan) {
   struct Stop : EventSink {
     int left = INT_MAX;
-    void onBlockBegin(const Program &, std::string_view) override {
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::BlockBegin &) {
       if (--left == 0)
         throw Error(ErrorCode::DeviceOom, "no room for what follows");
     }

@@ -324,8 +324,9 @@ TEST_P(PlannedModeTest, DepartedAddressesAreInTheTelemetry) {
   struct Stranger final : EventSink {
     DeviceRef device;
     std::shared_ptr<Storage> held;
-    void onPhase(Phase phase) override {
-      if (phase == Phase::Backward && !held)
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::PhaseBegin &begin) {
+      if (begin.phase == Phase::Backward && !held)
         held = Storage::allocate(device, Space::DeviceDram, 4096, 64, device->memory().intern({.value = "stranger"}));
     }
   } stranger;

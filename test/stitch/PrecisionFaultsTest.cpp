@@ -89,14 +89,15 @@ namespace {
 class Poison final : public EventSink {
 public:
   explicit Poison(DeviceRef device) : device_(std::move(device)) {}
-  void onStatistics(const Program &, uint32_t, const Tensor &statistics) override {
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::Statistics &result) {
     if (!isOn)
       return;
     Tensor bad = Tensor::onHost(device_, {4}, ElementType::f32);
     for (int i = 0; i < 4; ++i)
       bad.data<float>()[i] = std::numeric_limits<float>::infinity();
-    copyInto(bad, statistics);
-    wait(statistics);
+    copyInto(bad, result.statistics);
+    wait(result.statistics);
   }
   bool isOn = false;
 
@@ -173,14 +174,15 @@ class NoRoom final : public EventSink {
 public:
   explicit NoRoom(DeviceRef device, Phase phase = Phase::Forward)
       : device_(std::move(device)), phase_(phase), budget_(memory().budget(Space::DeviceDram)) {}
-  void onPhase(Phase phase) override {
-    isNow_ = phase == phase_;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    isNow_ = begin.phase == phase_;
     memory().setBudget(Space::DeviceDram, budget_);
-    if (phase == Phase::Forward) // backward takes its arena first
+    if (begin.phase == Phase::Forward) // backward takes its arena first
       squeeze();
   }
-  void onBlockBegin(const Program &, std::string_view) override { squeeze(); }
-  void onBlockEnd(const Program &) override { squeeze(); }
+  void on(const event::BlockBegin &) { squeeze(); }
+  void on(const event::BlockEnd &) { squeeze(); }
   bool isOn = false;
 
 private:
@@ -252,8 +254,9 @@ namespace {
 class ChangesTheSlab final : public EventSink {
 public:
   explicit ChangesTheSlab(std::filesystem::path slab) : slab_(std::move(slab)) {}
-  void onPhase(Phase phase) override {
-    if (isOn && phase == Phase::Backward)
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    if (isOn && begin.phase == Phase::Backward)
       std::filesystem::last_write_time(slab_, std::filesystem::last_write_time(slab_) + std::chrono::seconds(1));
   }
   bool isOn = false;

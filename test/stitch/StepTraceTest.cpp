@@ -111,7 +111,7 @@ TEST_P(StepTraceTest, WritesAFileThatParses) {
 // What lies elsewhere than planned is an instant of the trace.
 TEST_P(StepTraceTest, ShowsWhereAPlanIsDepartedFrom) {
   DeviceMemory &memory = device->memory();
-  trace.onPhase(Phase::StepBegin);
+  trace.on(event::PhaseBegin{Phase::StepBegin});
   AddressPlan plan;
   plan.lines.push_back({MemoryOwner{.value = "planned"}, {{{.offset = 8 << 20, .bytes = 64}}}});
   plan.ranges = {{8 << 20, 64}};
@@ -119,8 +119,8 @@ TEST_P(StepTraceTest, ShowsWhereAPlanIsDepartedFrom) {
     GTEST_SKIP() << "no addresses here";
   memory.beginPlannedStep();
   auto stranger = Storage::allocate(device, Space::DeviceDram, 128, 64, memory.intern({.value = "stranger"}));
-  trace.onPhase(Phase::Forward);
-  trace.onPhase(Phase::StepEnd);
+  trace.on(event::PhaseBegin{Phase::Forward});
+  trace.on(event::PhaseBegin{Phase::StepEnd});
   memory.endPlannedStep();
   memory.forgetAddresses();
   std::vector<Json> found = select(trace.toJson(), "i");

@@ -74,17 +74,19 @@ void PlannedResidency::fetchReturns() {
   }
 }
 
-void PlannedResidency::onPhase(Phase phase) {
-  if (phase == Phase::StepBegin) {
+void PlannedResidency::receive(const Event &event) { deliver(*this, event); }
+
+void PlannedResidency::on(const event::PhaseBegin &begin) {
+  if (begin.phase == Phase::StepBegin) {
     forget();
     residency_.forgetUnheld(); // parameters that were replaced
     inStep_ = true;
     if (follower_)
       follower_->beginStep();
   }
-  isOptimizing_ = phase == Phase::Optimizer;
-  next(StepEvent::Kind::Phase, name(phase));
-  if (phase == Phase::StepEnd) {
+  isOptimizing_ = begin.phase == Phase::Optimizer;
+  next(StepEvent::Kind::Phase, name(begin.phase));
+  if (begin.phase == Phase::StepEnd) {
     inStep_ = false;
     residency_.leaveKept();
   }
@@ -114,7 +116,8 @@ void PlannedResidency::noteHeldElsewhere(const Away &away) {
     heldElsewhere_.push_back(away.gap);
 }
 
-void PlannedResidency::onSave(const Program &program, uint32_t output, Tensor &saved) {
+void PlannedResidency::on(const event::Save &save) {
+  const auto &[program, output, saved] = save;
   advance(StepEvent::Kind::Save, program.outputs()[output].name);
   for (uint32_t gap : now_.leaves) {
     const Value &value = program.outputs()[output];
@@ -140,7 +143,8 @@ void PlannedResidency::onSave(const Program &program, uint32_t output, Tensor &s
   fetchesLater_ = true;
 }
 
-void PlannedResidency::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+void PlannedResidency::on(const event::Restore &restore) {
+  const auto &[program, input, saved] = restore;
   next(StepEvent::Kind::Restore, program.inputs()[input].name);
   Item *item = residency_.findHome(saved);
   auto found = item ? away_.find(item->id) : away_.end();
@@ -169,7 +173,8 @@ bool PlannedResidency::leavesNow(uint32_t resident) const {
   return std::ranges::any_of(now_.leaves, [&](uint32_t gap) { return plan_.residentOf[gap] == resident; });
 }
 
-void PlannedResidency::onBlockBegin(const Program &program, std::string_view block) {
+void PlannedResidency::on(const event::BlockBegin &begin) {
+  const auto &[program, block] = begin;
   cursor_.begin(program);
   next(StepEvent::Kind::BlockBegin, block);
 }
@@ -179,12 +184,13 @@ bool PlannedResidency::brings(const Program &program, uint32_t input, const Tens
   return residency_.isHome(value) && (bringsParameters_ || role == Role::Gradient || role == Role::State);
 }
 
-bool PlannedResidency::defersInput(const Program &program, uint32_t input, const Tensor &value) {
+void PlannedResidency::on(const event::OfferInput &offer) {
   brought_.clear();
-  return brings(program, input, value);
+  offer.isDeferred |= brings(offer.program, offer.input, offer.value);
 }
 
-void PlannedResidency::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+void PlannedResidency::on(const event::BlockInput &need) {
+  const auto &[program, input, value] = need;
   if (!brings(program, input, value))
     return;
   const Value &declared = program.inputs()[input];
@@ -200,9 +206,9 @@ void PlannedResidency::onBlockInput(const Program &program, uint32_t input, Tens
   value = residency_.need(*item, cursor_.usesOf(program).written[input], /*mustArrive=*/isOptimizing_);
 }
 
-void PlannedResidency::onBlockEnd(const Program &program) {
-  const BlockUses &uses = cursor_.usesOf(program);
-  size_t block = cursor_.end(program);
+void PlannedResidency::on(const event::BlockEnd &end) {
+  const BlockUses &uses = cursor_.usesOf(end.program);
+  size_t block = cursor_.end(end.program);
   advance(StepEvent::Kind::BlockEnd, "");
   if (isPlanned())
     for (uint32_t gap : now_.leaves)
@@ -216,13 +222,14 @@ void PlannedResidency::onBlockEnd(const Program &program) {
       continue;
     if (follower_ && !isPlanned())
       residency_.leave(*item);
-    if (program.inputs()[input].role == Role::Gradient && item->host().tensor.isSoleOwner())
+    if (end.program.inputs()[input].role == Role::Gradient && item->host().tensor.isSoleOwner())
       residency_.forget(*item);
   }
   fetchReturns();
 }
 
-void PlannedResidency::onOutput(const Program &program, uint32_t output, Tensor &value) {
+void PlannedResidency::on(const event::Output &made) {
+  const auto &[program, output, value] = made;
   advance(StepEvent::Kind::Output, program.outputs()[output].name);
   sendHome(value);
   fetchesLater_ = true;
@@ -243,16 +250,17 @@ void PlannedResidency::sendHome(Tensor &value) {
   plan_.items[*resident] = item.id;
 }
 
-void PlannedResidency::onAccumulate(Tensor &sum, Tensor &gradient) {
+void PlannedResidency::on(const event::Accumulate &addition) {
+  const auto &[sum, gradient] = addition;
   next(StepEvent::Kind::Accumulate, "");
   for (Tensor *tensor : {&sum, &gradient})
     if (Item *item = residency_.findHome(*tensor))
       *tensor = residency_.take(*item);
 }
 
-void PlannedResidency::onAccumulated(Tensor &sum) {
+void PlannedResidency::on(const event::Accumulated &addition) {
   advance(StepEvent::Kind::Accumulated, "");
-  sendHome(sum);
+  sendHome(addition.sum);
   fetchReturns();
 }
 

@@ -40,8 +40,10 @@ uint32_t StepRecorder::record(StepEvent::Kind kind, std::string_view label) {
   return uint32_t(profile_.events.size() - 1);
 }
 
-void StepRecorder::onPhase(Phase phase) {
-  if (phase == Phase::StepBegin) {
+void StepRecorder::receive(const Event &event) { deliver(*this, event); }
+
+void StepRecorder::on(const event::PhaseBegin &begin) {
+  if (begin.phase == Phase::StepBegin) {
     profile_ = {};
     open_.clear();
     shared_.clear();
@@ -52,21 +54,22 @@ void StepRecorder::onPhase(Phase phase) {
     inUse_.clear();
     broughtByTarget_.clear();
   }
-  phase_ = phase;
-  record(StepEvent::Kind::Phase, name(phase));
-  ForwardEvents::onPhase(phase);
+  phase_ = begin.phase;
+  record(StepEvent::Kind::Phase, name(begin.phase));
+  forward(begin);
 }
 
-void StepRecorder::onBlockBegin(const Program &program, std::string_view block) {
+void StepRecorder::on(const event::BlockBegin &begin) {
+  const auto &[program, block] = begin;
   cursor_.begin(program);
   blocks_.emplace_back(block);
   record(StepEvent::Kind::BlockBegin, block);
-  ForwardEvents::onBlockBegin(program, block);
+  forward(begin);
 }
 
-void StepRecorder::onBlockEnd(const Program &program) {
-  const BlockUses &uses = cursor_.usesOf(program);
-  size_t block = cursor_.end(program);
+void StepRecorder::on(const event::BlockEnd &end) {
+  const BlockUses &uses = cursor_.usesOf(end.program);
+  size_t block = cursor_.end(end.program);
   if (!blocks_.empty())
     blocks_.pop_back();
   uint32_t event = record(StepEvent::Kind::BlockEnd, "");
@@ -76,14 +79,15 @@ void StepRecorder::onBlockEnd(const Program &program) {
       track.leaves = event;
       track.isChanged |= uses.written[input];
     }
-  ForwardEvents::onBlockEnd(program);
+  forward(end);
 }
 
 //===----------------------------------------------------------------------===//
 // Saved tensors
 //===----------------------------------------------------------------------===//
 
-void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved) {
+void StepRecorder::on(const event::Save &save) {
+  const auto &[program, output, saved] = save;
   const Value &value = program.outputs()[output];
   uint32_t event = record(StepEvent::Kind::Save, value.name);
   const Storage &storage = *saved.storage();
@@ -96,7 +100,7 @@ void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved
       profile_.sharedSaves.push_back({.bytes = gap.bytes, .saved = gap.leaves});
     }
     gap.leaves = never;
-    return ForwardEvents::onSave(program, output, saved);
+    return forward(save);
   }
   uint64_t bytes = device_.takenBytes(storage.space(), storage.bytes(), saved.desc().layout.alignment);
   profile_.gaps.push_back({.tensor = program.name() + "." + value.name,
@@ -106,10 +110,11 @@ void StepRecorder::onSave(const Program &program, uint32_t output, Tensor &saved
                            .outBytes = storage.bytes(),
                            .inBytes = storage.bytes(),
                            .leaves = event});
-  ForwardEvents::onSave(program, output, saved);
+  forward(save);
 }
 
-void StepRecorder::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+void StepRecorder::on(const event::Restore &restore) {
+  const auto &[program, input, saved] = restore;
   uint32_t event = record(StepEvent::Kind::Restore, program.inputs()[input].name);
   if (auto shared = shared_.find(saved.storage()->id()); shared != shared_.end())
     profile_.sharedSaves[shared->second].needed = event;
@@ -118,7 +123,7 @@ void StepRecorder::onRestore(const Program &program, uint32_t input, Tensor &sav
     profile_.gaps[entry->second].needed = event;
     open_.erase(entry);
   }
-  ForwardEvents::onRestore(program, input, saved);
+  forward(restore);
 }
 
 //===----------------------------------------------------------------------===//
@@ -172,16 +177,19 @@ void StepRecorder::use(uint32_t resident, uint32_t index) {
   track.leaves = noIndex;
 }
 
-bool StepRecorder::defersInput(const Program &program, uint32_t input, const Tensor &value) {
+void StepRecorder::on(const event::OfferInput &offer) {
   if (!target)
-    return false;
+    return;
   inUse_.clear();
-  if (ForwardEvents::defersInput(program, input, value))
-    broughtByTarget_.insert({program.image().get(), program.index(), input});
-  return true;
+  bool isBrought = false;
+  forward(event::OfferInput{offer.program, offer.input, offer.value, isBrought});
+  if (isBrought)
+    broughtByTarget_.insert({offer.program.image().get(), offer.program.index(), offer.input});
+  offer.isDeferred = true;
 }
 
-void StepRecorder::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+void StepRecorder::on(const event::BlockInput &need) {
+  const auto &[program, input, value] = need;
   bool isBrought = broughtByTarget_.erase({program.image().get(), program.index(), input}) > 0;
   // What lives on the device stays there; gradients do where nothing leaves.
   if (isBrought || program.inputs()[input].role == Role::Gradient) {
@@ -190,10 +198,11 @@ void StepRecorder::onBlockInput(const Program &program, uint32_t input, Tensor &
     use(resident, input);
   }
   if (isBrought)
-    ForwardEvents::onBlockInput(program, input, value);
+    forward(need);
 }
 
-void StepRecorder::onOutput(const Program &program, uint32_t output, Tensor &value) {
+void StepRecorder::on(const event::Output &made) {
+  const auto &[program, output, value] = made;
   if (!target)
     return;
   record(StepEvent::Kind::Output, program.outputs()[output].name);
@@ -201,28 +210,29 @@ void StepRecorder::onOutput(const Program &program, uint32_t output, Tensor &val
   use(resident, 0);
   tracks_[resident].leaves = lastEvent();
   tracks_[resident].isChanged = true;
-  ForwardEvents::onOutput(program, output, value);
+  forward(made);
 }
 
-void StepRecorder::onAccumulate(Tensor &sum, Tensor &gradient) {
+void StepRecorder::on(const event::Accumulate &addition) {
+  const auto &[sum, gradient] = addition;
   if (!target)
     return;
   record(StepEvent::Kind::Accumulate, "");
   summed_ = residentOf(sum, nullptr);
   use(*summed_, 0);
   use(residentOf(gradient, nullptr), 1);
-  ForwardEvents::onAccumulate(sum, gradient);
+  forward(addition);
 }
 
-void StepRecorder::onAccumulated(Tensor &sum) {
+void StepRecorder::on(const event::Accumulated &addition) {
   if (!target)
     return;
   uint32_t event = record(StepEvent::Kind::Accumulated, "");
-  residents_[sum.storage()->id()] = *summed_;
+  residents_[addition.sum.storage()->id()] = *summed_;
   profile_.uses.push_back({event, 0, *summed_});
   tracks_[*summed_].leaves = event;
   tracks_[*summed_].isChanged = true;
-  ForwardEvents::onAccumulated(sum);
+  forward(addition);
 }
 
 StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {

@@ -28,7 +28,9 @@ void PreparedProgram::checkInputs(const Program &program, std::span<const Tensor
                                                 " inputs given, " + std::to_string(inputs_.size()) + " declared");
   for (size_t i = 0; i < inputs.size(); ++i) {
     InputPlan &plan = inputs_[i];
-    plan.deferred = events && plan.streamable && inputs[i] && events->defersInput(program, uint32_t(i), inputs[i]);
+    plan.deferred = false;
+    if (events && plan.streamable && inputs[i])
+      events->receive(event::OfferInput{program, uint32_t(i), inputs[i], plan.deferred});
     checkInput(i, inputs[i], events != nullptr);
   }
 }

@@ -32,7 +32,7 @@ void EventSink::enter(Phase phase) {
   }
   phase_ = phase;
   inStep_ = phase == Phase::StepBegin || (inStep_ && phase != Phase::StepEnd);
-  onPhase(phase);
+  receive(event::PhaseBegin{phase});
 }
 
 void enterPhase(const ProgramInfo &program, Phase phase, EventSink &events) {

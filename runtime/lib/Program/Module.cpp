@@ -240,7 +240,7 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
     if (output.role == Role::Gradient)
       gradients[output.of] = std::move(results[i]);
     else if (output.role == Role::Statistics && events)
-      events->onStatistics(*program, uint32_t(i), results[i]);
+      events->receive(event::Statistics{*program, uint32_t(i), results[i]});
   }
   return gradients;
 }

@@ -310,8 +310,9 @@ private:
   void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                    std::span<Tensor> outputs, Given given, EventSink *events);
   /// An output is final: `tell` may put another tensor in its place.
-  void handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events,
-                void (EventSink::*tell)(const Program &, uint32_t, Tensor &));
+  /// `Final`: event::Save or event::Output.
+  template <typename Final>
+  void handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events);
   void handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
                      EventSink &events);
   void tellResults(Run &run, const Op &op, const Program &program, EventSink &events);

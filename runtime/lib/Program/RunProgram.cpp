@@ -313,10 +313,10 @@ void PreparedProgram::applyAfter(const Op &op, Run &run, std::span<Tensor> input
   }
 }
 
-void PreparedProgram::handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events,
-                               void (EventSink::*tell)(const Program &, uint32_t, Tensor &)) {
+template <typename Final>
+void PreparedProgram::handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events) {
   Tensor saved = tensor;
-  (events.*tell)(program, output, saved);
+  events.receive(Final{program, output, saved});
   if (saved && saved.storage() == tensor.storage())
     return;
   const TensorDesc &declared = *outputs_[output].desc;
@@ -339,7 +339,7 @@ void PreparedProgram::handleRestore(Run &run, uint32_t input, const Program &pro
     return;
   InputPlan &plan = inputs_[input];
   Tensor saved = tensor;
-  events.onRestore(program, input, saved);
+  events.receive(event::Restore{program, input, saved});
   if (!saved)
     throw Error(ErrorCode::MissingInput,
                 inputText(input) + ": the event sink took the tensor away; " + plan.wanted->str() + " is needed now");
@@ -353,9 +353,9 @@ void PreparedProgram::handleRestore(Run &run, uint32_t input, const Program &pro
 void PreparedProgram::tellResults(Run &run, const Op &op, const Program &program, EventSink &events) {
   for (uint32_t i = op.results.begin; i < op.results.end; ++i) {
     const BlockResult &result = blocks_.results[i];
-    events.onBlockResult(program, i,
-                         result.output >= 0 ? run.placed[size_t(result.output)]
-                                            : Tensor::in(run.arenas[result.arena], resultDescs_[i]));
+    Tensor value = result.output >= 0 ? run.placed[size_t(result.output)]
+                                      : Tensor::in(run.arenas[result.arena], resultDescs_[i]);
+    events.receive(event::BlockResult{program, i, value});
   }
 }
 
@@ -372,13 +372,13 @@ void PreparedProgram::takeLate(Run &run, uint32_t input, Tensor value) {
 
 void PreparedProgram::beginBlock(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                                  EventSink &events) {
-  events.onBlockBegin(program, event.block);
+  events.receive(event::BlockBegin{program, event.block});
   for (uint32_t input : blocks_.blocks[event.index].firstTouched) {
     const InputPlan &plan = inputs_[input];
     if (!plan.deferred)
       continue;
     Tensor value = inputs[input];
-    events.onBlockInput(program, input, value);
+    events.receive(event::BlockInput{program, input, value});
     if (!value)
       throw Error(ErrorCode::MissingInput,
                   inputText(input) + ": the event sink deferred the tensor and brought none; " + plan.wanted->str() +
@@ -404,9 +404,9 @@ void PreparedProgram::endBlock(Run &run, const Event &event, const Program &prog
     if (isGivenAway(inputs[input], given == Given::Away))
       inputs[input] = Tensor();
   }
-  events.onBlockEnd(program);
+  events.receive(event::BlockEnd{program});
   for (uint32_t output : blocks_.blocks[event.index].finished)
-    handOver(run, output, program, outputs[output], events, &EventSink::onOutput);
+    handOver<event::Output>(run, output, program, outputs[output], events);
 }
 
 void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
@@ -416,7 +416,7 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
     if (isGivenAway(inputs[event.index], given == Given::Away))
       inputs[event.index] = Tensor();
     if (events)
-      events->onFree(program, event.index);
+      events->receive(event::Free{program, event.index});
     return;
   }
   if (!events)
@@ -428,7 +428,7 @@ void PreparedProgram::handleEvent(Run &run, const Event &event, const Program &p
   else if (event.kind == schema::CommandBody::BlockEnd)
     endBlock(run, event, program, inputs, outputs, given, *events);
   else if (event.kind == schema::CommandBody::Save)
-    handOver(run, event.index, program, outputs[event.index], *events, &EventSink::onSave);
+    handOver<event::Save>(run, event.index, program, outputs[event.index], *events);
   else
     handleRestore(run, event.index, program, inputs[event.index],
                   isGivenAway(inputs[event.index], given == Given::Away), *events);
@@ -546,10 +546,12 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
   if (events) {
     if (info_.beginsWithPhase)
       enterPhase(info_, info_.phases.front(), *events);
-    events->onSubmit(program, inputs);
+    events->receive(event::Submit{program, inputs});
   }
   checkInputs(program, inputs, events);
-  bool tellsResults = events && !blocks_.results.empty() && events->watchesResults(program);
+  bool tellsResults = false;
+  if (events && !blocks_.results.empty())
+    events->receive(event::OfferResults{program, tellsResults});
   if (hasAlternatives_)
     answerDemand();
   struct Release {

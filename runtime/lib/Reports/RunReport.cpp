@@ -125,8 +125,13 @@ RunReport::RunReport(DeviceRef device, const Config *config, StepTrace *trace)
 
 static bool isTraced(int64_t step) { return step <= 4 || std::has_single_bit(uint64_t(step)); }
 
-void RunReport::onPhase(Phase phase) {
-  if (phase == Phase::StepBegin) {
+void RunReport::receive(const Event &event) {
+  deliver(*this, event);
+  forward(event);
+}
+
+void RunReport::on(const event::PhaseBegin &begin) {
+  if (begin.phase == Phase::StepBegin) {
     records_.capBytes = device_->memory().budget(Space::DeviceDram);
     bool isWanted = isTraced(++begun_);
     if (own_) {
@@ -136,7 +141,6 @@ void RunReport::onPhase(Phase phase) {
     if (isWanted || !own_)
       records_.tracedSteps.push_back(begun_);
   }
-  ForwardEvents::onPhase(phase);
 }
 
 void RunReport::addStep(const StepResult &result, double seconds) {

@@ -78,19 +78,22 @@ size_t StepTrace::mark() {
   return index;
 }
 
-void StepTrace::onPhase(Phase phase) {
+void StepTrace::receive(const Event &event) { deliver(*this, event); }
+
+void StepTrace::on(const event::PhaseBegin &begin) {
   if (!on_)
     return;
-  if (phase == Phase::StepBegin)
+  if (begin.phase == Phase::StepBegin)
     setOn(true); // a session's config may have turned copies off
   size_t now = mark();
   for (size_t span : std::exchange(open_, {}))
     spans_[span].end = now;
   open_.push_back(spans_.size());
-  spans_.push_back({"phase", std::string(name(phase)), "", now, now});
+  spans_.push_back({"phase", std::string(name(begin.phase)), "", now, now});
 }
 
-void StepTrace::onBlockBegin(const Program &program, std::string_view block) {
+void StepTrace::on(const event::BlockBegin &begin) {
+  const auto &[program, block] = begin;
   if (!on_)
     return;
   size_t now = mark();
@@ -98,19 +101,19 @@ void StepTrace::onBlockBegin(const Program &program, std::string_view block) {
   spans_.push_back({"block", std::string(block), program.name(), now, now});
 }
 
-void StepTrace::onBlockEnd(const Program &) {
+void StepTrace::on(const event::BlockEnd &) {
   if (open_.empty() || spans_[open_.back()].track != "block")
     return;
   spans_[open_.back()].end = mark();
   open_.pop_back();
 }
 
-void StepTrace::onSave(const Program &, uint32_t, Tensor &) {
+void StepTrace::on(const event::Save &) {
   if (on_)
     mark();
 }
 
-void StepTrace::onRestore(const Program &, uint32_t, Tensor &) {
+void StepTrace::on(const event::Restore &) {
   if (on_)
     mark();
 }

@@ -37,9 +37,9 @@ void GradientTape::add(ValueId value, Tensor gradient, EventSink *events) {
   Tensor &sum = gradients_[value];
   if (!events || !sum || value >= kept_)
     return addGradient(sum, std::move(gradient));
-  events->onAccumulate(sum, gradient);
+  events->receive(event::Accumulate{sum, gradient});
   addGradient(sum, std::move(gradient));
-  events->onAccumulated(sum);
+  events->receive(event::Accumulated{sum});
 }
 
 void GradientTape::play(Play which, EventSink *events) {

@@ -37,17 +37,20 @@ std::string withDram(std::string_view spec, std::string_view capacity) {
 
 namespace {
 /// Hands events on, and notes what each phase holds at most.
-class PeaksByPhase final : public ForwardEvents<> {
+class PeaksByPhase final : public ForwardEvents {
 public:
   PeaksByPhase(Device &device, EventSink *next) : memory_(device.memory()), spaces_(device.spaces()) {
     target = next;
     memory_.resetPeak();
   }
 
-  void onPhase(Phase phase) override {
+  void receive(const Event &event) override {
+    deliver(*this, event);
+    forward(event);
+  }
+  void on(const event::PhaseBegin &begin) {
     close();
-    phase_ = phase;
-    ForwardEvents::onPhase(phase);
+    phase_ = begin.phase;
   }
 
   /// What came since the last phase began is of it.
@@ -81,7 +84,7 @@ private:
 } // namespace
 
 /// Parameters come with their block, whatever `target` does with the others.
-class StepTwin::WithWeights final : public ForwardEvents<> {
+class StepTwin::WithWeights final : public ForwardEvents {
 public:
   WithWeights(const DeviceRef &device, TwinWeights weights)
       : device_(device), streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
@@ -91,36 +94,39 @@ public:
 
   WeightStreamer &streamer() { return streamer_; }
 
-  void onPhase(Phase phase) override {
-    ForwardEvents::onPhase(phase);
-    streamer_.onPhase(phase);
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    forward(begin);
+    streamer_.on(begin);
   }
-  void onBlockBegin(const Program &program, std::string_view block) override {
-    ForwardEvents::onBlockBegin(program, block);
-    double begin = device_->seconds();
-    streamer_.onBlockBegin(program, block);
+  void on(const event::BlockBegin &begin) {
+    forward(begin);
+    double began = device_->seconds();
+    streamer_.on(begin);
     if (recorder)
-      recorder->waitedForLink(device_->seconds() - begin);
+      recorder->waitedForLink(device_->seconds() - began);
   }
-  void onBlockEnd(const Program &program) override {
-    ForwardEvents::onBlockEnd(program);
-    streamer_.onBlockEnd(program);
+  void on(const event::BlockEnd &end) {
+    forward(end);
+    streamer_.on(end);
   }
   /// Who records wants to see all of them.
-  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override {
-    bool isTheirs = ForwardEvents::defersInput(program, input, value);
-    bool isMine = streamer_.defersInput(program, input, value);
+  void on(const event::OfferInput &offer) {
+    forward(offer);
+    bool isMine = false;
+    streamer_.on(event::OfferInput{offer.program, offer.input, offer.value, isMine});
+    offer.isDeferred |= isMine;
     if (isMine)
-      mine_.insert({program.image().get(), program.index(), input});
+      mine_.insert({offer.program.image().get(), offer.program.index(), offer.input});
     else
-      mine_.erase({program.image().get(), program.index(), input});
-    return isMine || isTheirs;
+      mine_.erase({offer.program.image().get(), offer.program.index(), offer.input});
   }
-  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override {
-    if (mine_.contains({program.image().get(), program.index(), input}))
-      return streamer_.onBlockInput(program, input, value);
-    ForwardEvents::onBlockInput(program, input, value);
+  void on(const event::BlockInput &need) {
+    if (mine_.contains({need.program.image().get(), need.program.index(), need.input}))
+      return streamer_.on(need);
+    forward(need);
   }
+  void on(const auto &other) { forward(other); }
 
 private:
   static WeightStagehandConfig quiet(WeightStagehandConfig config) {
@@ -136,7 +142,7 @@ private:
 
 struct StepTwin::State {
   /// A session has one sink for its life; the twin's steps have each their own.
-  ForwardEvents<> sink;
+  ForwardEvents sink;
   std::string spec;
   DeviceRef device;
   std::optional<AllocationTrace> trace;

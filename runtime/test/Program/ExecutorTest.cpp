@@ -235,12 +235,13 @@ static TestFile makeCommandsFile() {
 namespace {
 struct Recorder : EventSink {
   std::vector<std::string> events;
-  void onBlockBegin(const Program &, std::string_view block) override {
-    events.push_back("begin " + std::string(block));
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::BlockBegin &begin) {
+    events.push_back("begin " + std::string(begin.block));
   }
-  void onBlockEnd(const Program &) override { events.push_back("end"); }
-  void onSave(const Program &program, uint32_t output, Tensor &) override {
-    events.push_back("save " + program.output(output).name);
+  void on(const event::BlockEnd &) { events.push_back("end"); }
+  void on(const event::Save &save) {
+    events.push_back("save " + save.program.output(save.output).name);
   }
 };
 } // namespace
@@ -319,19 +320,21 @@ TEST_P(ExecutorTest, DeferredParametersComeWithTheirBlocks) {
     DeviceRef device;
     std::vector<std::string> events;
     std::map<std::string, Tensor> brought;
-    bool defersInput(const Program &program, uint32_t input, const Tensor &) override {
-      events.push_back("defer " + program.input(input).name);
-      return true;
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::OfferInput &offer) {
+      events.push_back("defer " + offer.program.input(offer.input).name);
+      offer.isDeferred = true;
     }
-    void onBlockBegin(const Program &, std::string_view block) override {
-      events.push_back("begin " + std::string(block));
+    void on(const event::BlockBegin &begin) {
+      events.push_back("begin " + std::string(begin.block));
     }
-    void onBlockInput(const Program &program, uint32_t input, Tensor &value) override {
+    void on(const event::BlockInput &need) {
+      const auto &[program, input, value] = need;
       const Value &declared = program.input(input);
       events.push_back("bring " + declared.name);
       value = brought[declared.name] = copyTo(device, value, declared.desc());
     }
-    void onBlockEnd(const Program &) override {
+    void on(const event::BlockEnd &) {
       for (const auto &[name, tensor] : brought)
         if (tensor.isSoleOwner())
           events.push_back("free " + name);
@@ -364,10 +367,11 @@ TEST_P(ExecutorTest, DeferredParametersComeWithTheirBlocks) {
 TEST_P(ExecutorTest, DeferredParametersMustComeAsDeclared) {
   struct Streamer : EventSink {
     Tensor given;
-    bool defersInput(const Program &program, uint32_t input, const Tensor &) override {
-      return program.input(input).name == "b";
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::OfferInput &offer) {
+      offer.isDeferred = offer.program.input(offer.input).name == "b";
     }
-    void onBlockInput(const Program &, uint32_t, Tensor &value) override { value = given; }
+    void on(const event::BlockInput &need) { need.value = given; }
   } streamer;
   Binary binary = Binary::fromMemory(makeBlocksFile().serialize());
   std::vector<Tensor> inputs{ramp({2, 2}), ramp({2, 2}), ramp({2, 2})};
@@ -487,15 +491,17 @@ TEST_P(ExecutorTest, ResultsOfBlocksAreTold) {
     bool wants = true;
     std::vector<std::string> events;
     std::map<uint32_t, std::vector<float>> values;
-    bool watchesResults(const Program &) override { return wants; }
-    void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::OfferResults &offer) { offer.areWatched = wants; }
+    void on(const event::BlockResult &written) {
+      const auto &[program, result, value] = written;
       events.push_back(describe(program, blockUses(program).results[result]));
       values[result] = {value.data<float>(), value.data<float>() + value.elementCount()};
     }
-    void onBlockEnd(const Program &) override { events.push_back("end"); }
-    void onSave(const Program &, uint32_t, Tensor &saved) override {
+    void on(const event::BlockEnd &) { events.push_back("end"); }
+    void on(const event::Save &save) {
       events.push_back("save");
-      saved = copyTo(saved.device(), saved, saved.desc()); // as one that spills
+      save.saved = copyTo(save.saved.device(), save.saved, save.saved.desc()); // as one that spills
     }
   } watch;
   Binary binary = Binary::fromMemory(makeResultsFile(schema::ElementType::f32).serialize());
@@ -520,7 +526,8 @@ TEST_P(ExecutorTest, ResultsOfBlocksAreTold) {
 TEST_P(ExecutorTest, FreeReleasesTheInput) {
   struct Watch : EventSink {
     bool released = false, releasedBeforeEnd = false;
-    void onBlockEnd(const Program &) override { releasedBeforeEnd = released; }
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::BlockEnd &) { releasedBeforeEnd = released; }
   } watch;
   Binary binary = Binary::fromMemory(makeCommandsFile().serialize());
   alignas(64) float values[6] = {};

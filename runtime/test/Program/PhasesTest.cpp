@@ -25,11 +25,12 @@ namespace {
 /// What a sink is told, as text.
 struct EventLog : EventSink {
   std::vector<std::string> events;
-  void onPhase(Phase phase) override { events.push_back(std::string(name(phase))); }
-  void onSubmit(const Program &program, std::span<const Tensor>) override {
-    events.push_back("(" + program.name() + ")");
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) { events.push_back(std::string(name(begin.phase))); }
+  void on(const event::Submit &submit) {
+    events.push_back("(" + submit.program.name() + ")");
   }
-  void onBlockBegin(const Program &, std::string_view block) override { events.push_back(std::string(block)); }
+  void on(const event::BlockBegin &begin) { events.push_back(std::string(begin.block)); }
 };
 } // namespace
 

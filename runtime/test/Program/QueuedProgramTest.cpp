@@ -171,12 +171,13 @@ struct Spiller : EventSink {
   DeviceRef device;
   std::vector<uint32_t> freed;
   explicit Spiller(DeviceRef device) : device(std::move(device)) {}
-  void onSave(const Program &, uint32_t, Tensor &saved) override {
-    TensorDesc desc = saved.desc();
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::Save &save) {
+    TensorDesc desc = save.saved.desc();
     desc.layout.space = Space::HostPinned;
-    saved = toLayout(device, saved, desc);
+    save.saved = toLayout(device, save.saved, desc);
   }
-  void onFree(const Program &, uint32_t input) override { freed.push_back(input); }
+  void on(const event::Free &free) { freed.push_back(free.input); }
 };
 } // namespace
 
@@ -238,7 +239,8 @@ TEST_P(QueuedProgramTest, LateOutputsFailWithTheirProgram) {
   Tensor host = Tensor::wrap(device, TensorDesc({64}, ElementType::i64), indices.data(), {});
   struct Drain : EventSink {
     DeviceRef device;
-    void onBlockEnd(const Program &) override { device->drain(); }
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::BlockEnd &) { device->drain(); }
   } drain;
   drain.device = device;
   try {

@@ -608,7 +608,8 @@ TEST_F(StitchFaultsTest, AStepIsAborted) {
   addCommand(table, schema::BlockEndT{});
   Binary withBlock = fileOf(std::move(file));
   struct Abort final : EventSink {
-    void onBlockBegin(const Program &, std::string_view) override { throw std::runtime_error("the user stopped"); }
+    void receive(const Event &event) override { deliver(*this, event); }
+    void on(const event::BlockBegin &) { throw std::runtime_error("the user stopped"); }
   } abort;
   Tensor y = sequence(device, 64);
   std::vector<Tensor> inputs{sequence(device, 64), y}, outputs(1);

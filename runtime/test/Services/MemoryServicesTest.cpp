@@ -295,7 +295,7 @@ TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
     std::vector<Tensor> saved = forward();
     enter(Phase::Backward);
     device->drain();
-    services->onBlockBegin(chain.program("backward"), "drained"); // all spills are known to be good
+    services->receive(event::BlockBegin{chain.program("backward"), "drained"}); // all spills are known to be good
     scripted->copiesToFail = fail;
     if (fail == 2) {
       EXPECT_EQ(backward(std::move(saved)), reference);
@@ -400,13 +400,13 @@ TEST_F(MemoryServicesTest, TheChecksumIsCrc32) {
   Tensor digits = Tensor::onHost(device, {9}, ElementType::i8);
   std::memcpy(digits.bytes(), "123456789", 9);
   digits = copyTo(device, digits, TensorDesc({9}, ElementType::i8));
-  services->onSave(chain.program("forward"), 0, digits);
+  services->receive(event::Save{chain.program("forward"), 0, digits});
   device->drain();
   enter(Phase::Backward); // the sum is taken when the copy is known to have ended
   ASSERT_EQ(digits.desc().layout.space, Space::HostPinned);
   digits.data<int8_t>()[0] = '0';
   try {
-    services->onRestore(chain.program("backward"), 0, digits);
+    services->receive(event::Restore{chain.program("backward"), 0, digits});
     FAIL() << "nothing was thrown";
   } catch (const Error &error) {
     EXPECT_EQ(error.code(), ErrorCode::ChecksumMismatch);
@@ -546,25 +546,25 @@ TEST_F(MemoryServicesTest, WhatIsRescuedStaysOnTheDevice) {
     expected[size_t(i)] = 3 + 0.5f * float(i % 97);
   enter(Phase::StepBegin);
   enter(Phase::Forward);
-  services->onSubmit(forward, std::vector<Tensor>{x, y});
+  services->receive(event::Submit{forward, std::vector<Tensor>{x, y}});
   scripted->pause();
-  services->onSave(forward, 0, one);
+  services->receive(event::Save{forward, 0, one});
   ASSERT_NE(one.desc().layout.space, Space::DeviceDram) << "it is on its way out";
-  services->onSave(forward, 1, other);
+  services->receive(event::Save{forward, 1, other});
   enter(Phase::Backward);
-  services->onSubmit(backward, std::vector<Tensor>{one, other});
-  services->onRestore(backward, 0, one);
+  services->receive(event::Submit{backward, std::vector<Tensor>{one, other}});
+  services->receive(event::Restore{backward, 0, one});
   EXPECT_EQ(one.desc().layout.space, Space::DeviceDram);
   scripted->resume();
   device->drain();
-  services->onBlockBegin(backward, "drained"); // the copy is known to have ended
+  services->receive(event::BlockBegin{backward, "drained"}); // the copy is known to have ended
   one = Tensor();
-  services->onFree(backward, 0);
-  services->onRestore(backward, 1, other);
+  services->receive(event::Free{backward, 0});
+  services->receive(event::Restore{backward, 1, other});
   ASSERT_EQ(other.desc().layout.space, Space::DeviceDram);
   Tensor host = toHost(other);
   EXPECT_EQ(std::vector<float>(host.data<float>(), host.data<float>() + elements), expected);
-  services->onFree(backward, 1);
+  services->receive(event::Free{backward, 1});
   other = Tensor();
   enter(Phase::StepEnd);
   EXPECT_EQ(services->activationRecord()["activations_rescued"], 1);
@@ -589,13 +589,13 @@ TEST_F(MemoryServicesTest, RestoredTensorsMakeRoom) {
   enter(Phase::Backward);
   for (int i = 0; i < 3; ++i) {
     device->drain();
-    services->onBlockBegin(chain.program("backward"), "drained");
+    services->receive(event::BlockBegin{chain.program("backward"), "drained"});
   }
   // x, y and four that came back; what is kept for the next run of backward goes
   // first. Needed is the one that is expected last.
   device->memory().setBudget(Space::DeviceDram, 6 * bytes);
   Tensor first = saved.front();
-  services->onRestore(chain.program("backward"), 0, first);
+  services->receive(event::Restore{chain.program("backward"), 0, first});
   EXPECT_EQ(first.desc().layout.space, Space::DeviceDram);
   device->memory().setBudget(Space::DeviceDram, 8 << 20);
   EXPECT_EQ(backward(std::move(saved)), reference);
@@ -667,12 +667,12 @@ TEST_F(MemoryServicesTest, OutOfMemoryShowsTheHoldersOfConductor) {
   std::vector<Tensor> saved = forward();
   device->drain();
   enter(Phase::Backward);
-  services->onBlockBegin(chain.program("backward"), "drained"); // the spills' memory is free
+  services->receive(event::BlockBegin{chain.program("backward"), "drained"}); // the spills' memory is free
   // x, y and half a tensor: what is kept for the next run serves nobody either.
   device->memory().setBudget(Space::DeviceDram, 2 * bytes + bytes / 2);
   Tensor last = saved.back();
   try {
-    services->onRestore(chain.program("backward"), count - 1, last);
+    services->receive(event::Restore{chain.program("backward"), count - 1, last});
     FAIL() << "nothing was thrown";
   } catch (const Error &error) {
     EXPECT_EQ(error.code(), ErrorCode::DeviceOom);

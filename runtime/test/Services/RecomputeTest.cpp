@@ -297,7 +297,7 @@ TEST_F(RecomputeTest, AChecksumRecovers) {
     enter(Phase::Forward);
     std::vector<Tensor> saved = forward();
     device->drain();
-    services->onBlockBegin(chain.program("backward"), "drained"); // all spills are known to be good
+    services->receive(event::BlockBegin{chain.program("backward"), "drained"}); // all spills are known to be good
     if (ahead)
       for (int k : {3, 5})
         saved[k].data<uint8_t>()[1000] ^= 1;
@@ -327,7 +327,7 @@ TEST_F(RecomputeTest, AFailedRestoreRecovers) {
     enter(Phase::Forward);
     std::vector<Tensor> saved = forward();
     device->drain();
-    services->onBlockBegin(chain.program("backward"), "drained");
+    services->receive(event::BlockBegin{chain.program("backward"), "drained"});
     scripted->copiesToFail = 4; // one copy: twice by the engine, once more by the service
     enter(Phase::Backward);
     EXPECT_EQ(backward(std::move(saved)), reference);

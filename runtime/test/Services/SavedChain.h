@@ -250,9 +250,10 @@ inline constexpr const char *plainSim = "sim:dram=8MiB,pinned=32MiB,link=8GB/s,l
 /// Changes a byte of what lies on the host, before it comes back.
 struct Vandal : EventSink {
   bool armed = false;
-  void onRestore(const Program &, uint32_t input, Tensor &saved) override {
-    if (armed && input == 5 && saved.desc().layout.space == Space::HostPinned)
-      saved.data<uint8_t>()[1000] ^= 1;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::Restore &restore) {
+    if (armed && restore.input == 5 && restore.saved.desc().layout.space == Space::HostPinned)
+      restore.saved.data<uint8_t>()[1000] ^= 1;
   }
 };
 

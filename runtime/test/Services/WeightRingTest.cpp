@@ -102,19 +102,22 @@ TEST(WeightRingPlans, PlannedKeepsWhatTakesLongest) {
 
 namespace {
 /// What is allocated when the step ends.
-struct AtTheEnd : ForwardEvents<> {
+struct AtTheEnd : ForwardEvents {
   DeviceRef device;
   uint64_t liveBytes = 0;
-  void onPhase(Phase phase) override {
-    if (phase == Phase::StepEnd)
+  void receive(const Event &event) override {
+    deliver(*this, event);
+    forward(event);
+  }
+  void on(const event::PhaseBegin &begin) {
+    if (begin.phase == Phase::StepEnd)
       liveBytes = device->memory().liveBytes(Space::DeviceDram);
-    ForwardEvents::onPhase(phase);
   }
 };
 
 /// Takes memory when backward begins, as gradients and activations do, and gives it
 /// back before the next step.
-struct Pressure : ForwardEvents<> {
+struct Pressure : ForwardEvents {
   DeviceRef device;
   int64_t floats = 0;
   Tensor taken;
@@ -122,22 +125,24 @@ struct Pressure : ForwardEvents<> {
   uint64_t bytesInBackward = 0;
   const WeightStreamer *streamer = nullptr;
 
-  void onPhase(Phase phase) override {
-    if (phase == Phase::StepEnd)
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    if (begin.phase == Phase::StepEnd)
       taken = {};
-    if (phase == Phase::Backward) {
+    if (begin.phase == Phase::Backward) {
       slotsInForward = streamer->slots();
       taken = Tensor::empty(device, TensorDesc({floats}, ElementType::f32));
     }
-    ForwardEvents::onPhase(phase);
+    forward(begin);
   }
-  void onBlockEnd(const Program &program) override {
-    ForwardEvents::onBlockEnd(program);
+  void on(const event::BlockEnd &end) {
+    forward(end);
     if (taken) {
       slotsInBackward = streamer->slots();
       bytesInBackward = device->memory().liveBytes(Space::DeviceDram);
     }
   }
+  void on(const auto &other) { forward(other); }
 };
 } // namespace
 
@@ -309,21 +314,22 @@ TEST_F(WeightTimesTest, WaitsForSlabsAreCounted) {
   streamer.add(StepPhase::Forward, "a", binary.program("forward"), source);
   streamer.add(StepPhase::Backward, "a", binary.program("backward"), source);
   streamer.start();
-  struct StopAfterTwo : ForwardEvents<> {
+  struct StopAfterTwo : ForwardEvents {
     ScriptedDevice *device = nullptr;
     int blocks = 0;
-    void onBlockBegin(const Program &program, std::string_view block) override {
+    void receive(const Event &event) override {
+      deliver(*this, event);
+      forward(event);
+      if (blocks == 2)
+        throw Error(ErrorCode::StepAborted, "enough");
+    }
+    void on(const event::BlockBegin &) {
       if (blocks == 1) { // the copy of this block stays under way
         device->drain();
         device->pause();
       }
-      ForwardEvents::onBlockBegin(program, block);
     }
-    void onBlockEnd(const Program &program) override {
-      ForwardEvents::onBlockEnd(program);
-      if (++blocks == 2)
-        throw Error(ErrorCode::StepAborted, "enough");
-    }
+    void on(const event::BlockEnd &) { ++blocks; }
   } stop;
   stop.target = &streamer;
   stop.device = scripted.get();

@@ -106,25 +106,25 @@ TEST_P(WeightStreamerTest, SevenLoads) {
 
 namespace {
 /// Hands everything on and notes what is watched.
-struct Watched : ForwardEvents<> {
+struct Watched : ForwardEvents {
   int programs = 0, results = 0;
-  bool watchesResults(const Program &program) override {
-    bool watches = ForwardEvents::watchesResults(program);
-    programs += watches;
-    return watches;
+  void receive(const Event &event) override {
+    forward(event);
+    deliver(*this, event);
   }
-  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
-    ++results;
-    ForwardEvents::onBlockResult(program, result, value);
+  void on(const event::OfferResults &offer) {
+    programs += offer.areWatched;
   }
+  void on(const event::BlockResult &) { ++results; }
 };
 
 /// What is not finite in all that forward and backward gave.
-struct Tally : ForwardEvents<> {
+struct Tally : EventSink {
   int64_t nans = 0, infs = 0;
-  bool watchesResults(const Program &) override { return true; }
-  void onBlockResult(const Program &, uint32_t, const Tensor &value) override {
-    for (float each : valuesOf(value)) {
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::OfferResults &offer) { offer.areWatched = true; }
+  void on(const event::BlockResult &written) {
+    for (float each : valuesOf(written.value)) {
       nans += std::isnan(each);
       infs += std::isinf(each);
     }
@@ -202,21 +202,21 @@ TEST_P(WeightStreamerTest, LooksAtNothingUnlessAsked) {
 // A program that cannot go on while its kernels wait in the queue: they are not
 // run any more, and what lies in their outputs is no value of a block.
 TEST(WeightStreamerGuards, CountNothingThatNeverRan) {
-  struct Stop : ForwardEvents<> {
+  struct Stop : ForwardEvents {
     DeviceRef device;
     std::promise<void> goOn;
     int blocks = 0, results = 0;
-    void onBlockBegin(const Program &program, std::string_view block) override {
+    void receive(const Event &event) override {
+      deliver(*this, event);
+      forward(event);
+    }
+    void on(const event::BlockBegin &) {
       if (++blocks == 1 && device)
         device->enqueue(Queue::Compute, {}, Work{[held = goOn.get_future().share()] { held.wait(); }, {}, "held"});
       if (blocks == 4)
         throw Error(ErrorCode::DeviceOom, "no room for what follows");
-      ForwardEvents::onBlockBegin(program, block);
     }
-    void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override {
-      ++results;
-      ForwardEvents::onBlockResult(program, result, value);
-    }
+    void on(const event::BlockResult &) { ++results; }
   };
   // An adversary runs what it likes when it likes; a thread of its own can be held.
   for (int seed = 0; seed < 25; ++seed) {
@@ -256,10 +256,11 @@ TEST_P(WeightStreamerTest, AnAbortedStepHasItsCounts) {
   WeightStreamer streamer(device, quiet(), std::move(options));
   model.stream(streamer);
   struct Stop : Watched {
-    void onPhase(Phase phase) override {
-      if (phase == Phase::Backward)
+    void receive(const Event &event) override {
+      auto *begin = std::get_if<event::PhaseBegin>(&event);
+      if (begin && begin->phase == Phase::Backward)
         throw Error(ErrorCode::StepAborted, "enough");
-      Watched::onPhase(phase);
+      Watched::receive(event);
     }
   } stop;
   stop.target = &streamer;
@@ -293,12 +294,15 @@ TEST_P(WeightStreamerTest, KeepsBlocksWhileAScopeLives) {
   auto scope = streamer.keepResident({"a/h.0", "a/h.1"}); // before there is a policy
   model.stream(streamer);
   // At the turn the last four blocks are there, unless somebody keeps others.
-  struct AtTheTurn : ForwardEvents<> {
+  struct AtTheTurn : ForwardEvents {
     std::vector<std::string> there;
-    void onPhase(Phase phase) override {
-      if (phase == Phase::Backward)
+    void receive(const Event &event) override {
+      deliver(*this, event);
+      forward(event);
+    }
+    void on(const event::PhaseBegin &begin) {
+      if (begin.phase == Phase::Backward)
         there = static_cast<WeightStreamer *>(target)->policy().resident();
-      ForwardEvents::onPhase(phase);
     }
   } turn;
   turn.target = &streamer;
@@ -457,13 +461,16 @@ TEST(WeightStreamerFaults, AStepThatFailedLeavesNothingBehind) {
 
 namespace {
 /// How far the device had come when the last program of forward was queued.
-struct AtTheTurn : ForwardEvents<> {
+struct AtTheTurn : ForwardEvents {
   const WeightStreamer *streamer = nullptr;
   bool isUnderWay = false;
-  void onPhase(Phase phase) override {
-    if (phase == Phase::Backward)
+  void receive(const Event &event) override {
+    deliver(*this, event);
+    forward(event);
+  }
+  void on(const event::PhaseBegin &begin) {
+    if (begin.phase == Phase::Backward)
       isUnderWay = streamer->policy().state("b/h.1") == BlockState::Prefetching;
-    ForwardEvents::onPhase(phase);
   }
 };
 } // namespace
@@ -498,12 +505,15 @@ TEST(WeightStreamerQueues, WhatComesInTimeIsAHit) {
   model.stream(streamer);
   model.step(&streamer);
   // Compute takes longer than every copy that was queued before.
-  struct Slow : ForwardEvents<> {
+  struct Slow : ForwardEvents {
     DeviceRef device;
-    void onBlockEnd(const Program &program) override {
+    void receive(const Event &event) override {
+      deliver(*this, event);
+      forward(event);
+    }
+    void on(const event::BlockEnd &) {
       device->enqueue(Queue::Compute, Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)),
                       Work{[] {}, {}, "slow"});
-      ForwardEvents::onBlockEnd(program);
     }
   } slow;
   slow.target = &streamer;
@@ -553,13 +563,16 @@ TEST(WeightStreamerQueues, LoadsAreTriedOnceMoreInTheQueue) {
 namespace {
 /// Lets the copy of the rate fail in the queue, and the first block of the optimizer
 /// wait behind it until the host waits.
-struct AnOptimizerThatFails : ForwardEvents<> {
+struct AnOptimizerThatFails : ForwardEvents {
   ScriptedDevice *device = nullptr;
   Model *model = nullptr;
   bool isArmed = false;
-  void onPhase(Phase phase) override {
-    ForwardEvents::onPhase(phase);
-    isArmed = phase == Phase::Optimizer;
+  void receive(const Event &event) override {
+    forward(event);
+    deliver(*this, event);
+  }
+  void on(const event::PhaseBegin &begin) {
+    isArmed = begin.phase == Phase::Optimizer;
     if (!isArmed)
       return;
     device->drain();
@@ -567,8 +580,7 @@ struct AnOptimizerThatFails : ForwardEvents<> {
     device->failNextCopy(2);
     model->placeRateAnew();
   }
-  void onBlockBegin(const Program &program, std::string_view block) override {
-    ForwardEvents::onBlockBegin(program, block);
+  void on(const event::BlockBegin &) {
     if (std::exchange(isArmed, false))
       device->pause(/*resumesWhenWaited=*/true);
   }

@@ -228,7 +228,8 @@ TEST_P(StitcherTest, WhatIsRefused) {
 namespace {
 struct PhaseLog : EventSink {
   std::vector<Phase> phases;
-  void onPhase(Phase phase) override { phases.push_back(phase); }
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) { phases.push_back(begin.phase); }
 };
 } // namespace
 

@@ -91,18 +91,19 @@ ActivationActor::~ActivationActor() {
 // The course of a step
 //===----------------------------------------------------------------------===//
 
-void ActivationActor::beginStep(int64_t step) {
-  policy_.stepBegin(step);
-  figures_.beginStep();
-  stepBegan_ = now();
-}
+void ActivationActor::receive(const Event &event) { deliver(*this, event); }
 
-void ActivationActor::onPhase(Phase phase) {
-  if (phase == Phase::StepEnd)
+void ActivationActor::on(const event::PhaseBegin &begin) {
+  if (begin.phase == Phase::StepBegin) {
+    policy_.stepBegin(begin.step);
+    figures_.beginStep();
+    stepBegan_ = now();
+  }
+  if (begin.phase == Phase::StepEnd)
     return endStep();
-  if (phase == Phase::Optimizer) // what was computed from a copy that failed is not used
+  if (begin.phase == Phase::Optimizer) // what was computed from a copy that failed is not used
     settleQueued(/*all=*/true);
-  if (phase != Phase::Backward)
+  if (begin.phase != Phase::Backward)
     return;
   int64_t away = 0;
   for (const auto &[id, held] : held_)
@@ -167,7 +168,7 @@ void ActivationActor::prepare(const RehearsedStep &step) {
       policy_.poolGrown(growth.poolClass, added);
 }
 
-void ActivationActor::abortStep() {
+void ActivationActor::on(const event::StepAbort &) {
   settleStalls();
   policy_.abortStep();
   writeRecord();
@@ -224,11 +225,13 @@ void ActivationActor::know(Held &held, const Tensor &tensor) {
   byStorage_[id] = &held;
 }
 
-void ActivationActor::onSubmit(const Program &program, std::span<const Tensor> inputs) {
+void ActivationActor::on(const event::Submit &submit) {
+  const auto &[program, inputs] = submit;
   figures_.onSubmit(program, recomputer_.onSubmit(program, inputs));
 }
 
-void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &saved) {
+void ActivationActor::on(const event::Save &save) {
+  const auto &[program, output, saved] = save;
   if (saved.desc().layout.space != Space::DeviceDram)
     return;
   SavedPlace place = recomputer_.placeOf(program, output);
@@ -290,7 +293,8 @@ void ActivationActor::onSave(const Program &program, uint32_t output, Tensor &sa
     setIdle(held, true);
 }
 
-void ActivationActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
+void ActivationActor::on(const event::Restore &restore) {
+  const auto &[program, input, saved] = restore;
   Held *held = findStorage(saved);
   if (!held)
     return;
@@ -423,7 +427,8 @@ void ActivationActor::addNeeds(Held &held) {
   order_.push_back(&held);
 }
 
-void ActivationActor::onFree(const Program &program, uint32_t input) {
+void ActivationActor::on(const event::Free &free) {
+  const auto &[program, input] = free;
   auto it = inUse_.find({program.image().get(), program.index(), input});
   if (it == inUse_.end())
     return;

@@ -33,7 +33,7 @@
 
 #include "BlockClock.h"
 #include "RecordedActivation.h"
-#include "ServiceActor.h"
+#include "ServiceContext.h"
 #include "StepFigures.h"
 #include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Residency/Residency.h"
@@ -46,7 +46,7 @@
 
 namespace segue::inline runtime {
 
-class ActivationActor final : public ServiceActor {
+class ActivationActor final : public EventSink {
 public:
   /// Takes the pool, and its reservation from Conductor. Throws ConfigError,
   /// DeviceOom. `section`: the config as it was written, for the log.
@@ -57,15 +57,15 @@ public:
   RehearsedStep rehearsed() const { return {grown_, toRecompute_}; }
   void prepare(const RehearsedStep &step);
 
-  void onPhase(Phase phase) override;
-  void onSubmit(const Program &program, std::span<const Tensor> inputs) override;
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
-  void onFree(const Program &program, uint32_t input) override;
-  void beginStep(int64_t step) override;
-  void poll() override;
-  void makeRoom(uint64_t wanted) override;
-  void abortStep() override;
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
+  void on(const event::Submit &submit);
+  void on(const event::Save &save);
+  void on(const event::Restore &restore);
+  void on(const event::Free &free);
+  void on(const event::Poll &);
+  void on(const event::Pressure &pressure);
+  void on(const event::StepAbort &);
 
 private:
   /// One saved storage that backward has not finished with.

@@ -45,7 +45,7 @@ static Error notBack(const std::string &id, const std::string &block, const std:
 // Copies that end
 //===----------------------------------------------------------------------===//
 
-void ActivationActor::poll() {
+void ActivationActor::on(const event::Poll &) {
   if (figures_.isBetweenNeeds())
     figures_.see(occupied());
   residency_.poll();
@@ -100,11 +100,11 @@ void ActivationActor::noteEnd(Held &held, const Residency::End &end, bool tellsP
   }
 }
 
-void ActivationActor::makeRoom(uint64_t wanted) {
+void ActivationActor::on(const event::Pressure &pressure) {
   if (makingRoom_)
     return;
   makingRoom_ = true;
-  int64_t goal = used() - int64_t(wanted);
+  int64_t goal = used() - int64_t(pressure.bytes);
   try {
     while (used() > goal) {
       const Item *oldest = residency_.oldestLeaving();

@@ -35,7 +35,7 @@ struct MemoryServices::Impl {
   ~Impl();
 
   void startConductor(const ConductorConfig &config, Json section, std::optional<int64_t> weightWindow);
-  void addActor(std::unique_ptr<ServiceActor> actor) { actors.push_back(std::move(actor)); }
+  void addActor(std::unique_ptr<EventSink> actor) { actors.push_back(std::move(actor)); }
   void compareWatermarks(const WeightStagehandConfig &weights, const ActivationStagehandConfig &activation);
   /// Before everything else that an event does.
   void catchUp();
@@ -46,9 +46,25 @@ struct MemoryServices::Impl {
   /// Writes the records whose times are known, or `all`.
   void writeTimed(bool all);
   uint64_t makeRoom(uint64_t wanted);
-  template <typename... Arguments, typename... Given>
-  void tell(bool isTheirs, void (EventSink::*next)(Arguments...), void (ServiceActor::*actor)(Arguments...),
-            Given &&...given);
+  void tellActors(const Event &event) {
+    for (const auto &actor : actors)
+      actor->receive(event);
+  }
+  void tellNext(const Event &event) {
+    if (options.next)
+      options.next->receive(event);
+  }
+
+  void on(const event::PhaseBegin &begin);
+  void on(const event::Submit &submit);
+  void on(const event::BlockBegin &begin);
+  void on(const event::BlockEnd &end);
+  void on(const event::OfferInput &offer);
+  void on(const event::BlockInput &need);
+  void on(const event::OfferResults &offer);
+  void on(const event::BlockResult &written);
+  /// What concerns nobody outside of a step.
+  template <typename Other> void on(const Other &other);
 
   MemoryServicesOptions options;
   ServiceContext context;
@@ -56,7 +72,7 @@ struct MemoryServices::Impl {
   std::optional<JsonlWriter> conductorTelemetry;
   std::optional<uint64_t> budgetBefore;
   DeviceMemory::RoomMakerHandle roomMaker;
-  std::vector<std::unique_ptr<ServiceActor>> actors;
+  std::vector<std::unique_ptr<EventSink>> actors;
   /// Among the actors, or null.
   ActivationActor *activation = nullptr;
   /// Its section, until the first step was rehearsed; null then.
@@ -70,10 +86,9 @@ struct MemoryServices::Impl {
   bool inStep = false, isEvaluating = false;
   /// Who brings an input that was deferred, by program and input; null: the
   /// user's sink.
-  std::map<std::tuple<const void *, size_t, uint32_t>, ServiceActor *> bringers;
-  /// Who watches the results of the program that runs.
-  std::vector<ServiceActor *> resultWatchers;
-  bool nextWatchesResults = false;
+  std::map<std::tuple<const void *, size_t, uint32_t>, EventSink *> bringers;
+  /// Who watches the results of the program that runs, the user's sink first.
+  std::vector<EventSink *> resultWatchers;
   /// Where Conductor is on.
   std::optional<PhaseClock> phaseClock;
   /// Records that are due, in their order; the device may still run their steps.
@@ -275,8 +290,7 @@ void MemoryServices::Impl::catchUp() {
     return;
   if (context.conductor.isEnabled())
     context.engine().settle(/*all=*/false);
-  for (const auto &actor : actors)
-    actor->poll();
+  tellActors(event::Poll{});
   context.conductor.measure(int64_t(context.usedBytes()));
 }
 
@@ -303,7 +317,7 @@ uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
   uint64_t before = context.usedBytes();
   for (const auto &actor : actors)
     if (uint64_t freed = before - std::min(before, context.usedBytes()); freed < wanted)
-      actor->makeRoom(wanted - freed);
+      actor->receive(event::Pressure{wanted - freed});
   return before - std::min(before, context.usedBytes());
 }
 
@@ -319,14 +333,11 @@ void MemoryServices::Impl::beginStep() {
   }
   if (precision)
     precision->applyForms();
-  for (const auto &actor : actors)
-    actor->beginStep(nextStep);
-  ++nextStep;
+  tellActors(event::PhaseBegin{Phase::StepBegin, nextStep++});
 }
 
 void MemoryServices::Impl::endStep() {
-  for (const auto &actor : actors)
-    actor->onPhase(Phase::StepEnd);
+  tellActors(event::PhaseBegin{Phase::StepEnd});
   if (context.conductor.isEnabled()) {
     context.engine().settle(/*all=*/false);
     context.conductor.measure(int64_t(context.usedBytes()));
@@ -342,8 +353,7 @@ void MemoryServices::Impl::endStep() {
 void MemoryServices::Impl::enter(Phase phase) {
   if (context.conductor.isEnabled() && context.conductor.enterPhase(stepPhase(phase)))
     phaseClock->enter(stepPhase(phase));
-  for (const auto &actor : actors)
-    actor->onPhase(phase);
+  tellActors(event::PhaseBegin{phase});
 }
 
 void MemoryServices::Impl::writeTimed(bool all) {
@@ -445,22 +455,19 @@ void MemoryServices::beginEvaluation() {
   if (impl_->inStep)
     return;
   impl_->isEvaluating = true;
-  for (const auto &actor : impl_->actors)
-    actor->beginEvaluation();
+  impl_->tellActors(event::EvaluationBegin{});
 }
 
 void MemoryServices::endEvaluation() {
   if (!std::exchange(impl_->isEvaluating, false))
     return;
-  for (const auto &actor : impl_->actors)
-    actor->endEvaluation();
+  impl_->tellActors(event::EvaluationEnd{});
 }
 
 void MemoryServices::abortEvaluation() noexcept {
   impl_->isEvaluating = false;
   try {
-    for (const auto &actor : impl_->actors)
-      actor->abortEvaluation();
+    impl_->tellActors(event::EvaluationAbort{});
   } catch (const std::exception &error) {
     impl_->context.warn(std::string("memory services: an evaluation could not be aborted in order: ") + error.what());
   }
@@ -479,8 +486,7 @@ void MemoryServices::Impl::abortStep() noexcept {
   try {
     context.device->drain();
     context.engine().settle(/*all=*/true);
-    for (const auto &actor : actors)
-      actor->abortStep();
+    tellActors(event::StepAbort{});
     if (context.conductor.isEnabled()) {
       phaseClock->endStep();
       context.conductor.abortStep();
@@ -493,130 +499,108 @@ void MemoryServices::Impl::abortStep() noexcept {
   }
 }
 
-void MemoryServices::onPhase(Phase phase) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onPhase(phase);
-  if (phase == Phase::StepBegin) {
-    s.abortStep(); // one that nobody ended
-    return s.beginStep();
+void MemoryServices::receive(const Event &event) { deliver(*impl_, event); }
+
+void MemoryServices::Impl::on(const event::PhaseBegin &begin) {
+  tellNext(begin);
+  if (begin.phase == Phase::StepBegin) {
+    abortStep(); // one that nobody ended
+    return beginStep();
   }
-  if (!s.inStep)
-    return;
-  s.catchUp();
-  phase == Phase::StepEnd ? s.endStep() : s.enter(phase);
-}
-
-void MemoryServices::onSubmit(const Program &program, std::span<const Tensor> inputs) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onSubmit(program, inputs);
-  if (!s.inStep)
-    return;
-  for (const auto &actor : s.actors)
-    actor->onSubmit(program, inputs);
-}
-
-void MemoryServices::onBlockBegin(const Program &program, std::string_view block) {
-  Impl &s = *impl_;
-  if (s.options.next)
-    s.options.next->onBlockBegin(program, block);
-  if (!s.inStep && !s.isEvaluating)
-    return;
-  s.catchUp();
-  if (s.context.conductor.isEnabled() && s.inStep)
-    s.context.conductor.enterBlock(block);
-  for (const auto &actor : s.actors)
-    actor->onBlockBegin(program, block);
-}
-
-static bool isNull(const Tensor &tensor) { return !tensor; }
-template <typename T> static bool isNull(const T &) { return false; }
-
-/// The user's sink, ends of copies, then the actors; `isTheirs`: it concerns them.
-/// A tensor that the sink took away is the executor's to complain of.
-template <typename... Arguments, typename... Given>
-void MemoryServices::Impl::tell(bool isTheirs, void (EventSink::*next)(Arguments...),
-                                void (ServiceActor::*actor)(Arguments...), Given &&...given) {
-  if (options.next)
-    (options.next->*next)(given...);
-  if (!isTheirs || (isNull(given) || ...))
+  if (!inStep)
     return;
   catchUp();
-  for (const auto &each : actors)
-    (each.get()->*actor)(given...);
+  begin.phase == Phase::StepEnd ? endStep() : enter(begin.phase);
 }
 
-void MemoryServices::onBlockEnd(const Program &program) {
-  impl_->tell(impl_->inStep || impl_->isEvaluating, &EventSink::onBlockEnd, &ServiceActor::onBlockEnd, program);
+void MemoryServices::Impl::on(const event::Submit &submit) {
+  tellNext(submit);
+  if (inStep)
+    tellActors(submit);
 }
 
-void MemoryServices::onSave(const Program &program, uint32_t output, Tensor &saved) {
-  impl_->tell(impl_->inStep, &EventSink::onSave, &ServiceActor::onSave, program, output, saved);
+void MemoryServices::Impl::on(const event::BlockBegin &begin) {
+  tellNext(begin);
+  if (!inStep && !isEvaluating)
+    return;
+  catchUp();
+  if (context.conductor.isEnabled() && inStep)
+    context.conductor.enterBlock(begin.block);
+  tellActors(begin);
 }
 
-void MemoryServices::onRestore(const Program &program, uint32_t input, Tensor &saved) {
-  impl_->tell(impl_->inStep, &EventSink::onRestore, &ServiceActor::onRestore, program, input, saved);
+void MemoryServices::Impl::on(const event::BlockEnd &end) {
+  tellNext(end);
+  if (!inStep && !isEvaluating)
+    return;
+  catchUp();
+  tellActors(end);
 }
 
-void MemoryServices::onFree(const Program &program, uint32_t input) {
-  impl_->tell(impl_->inStep, &EventSink::onFree, &ServiceActor::onFree, program, input);
+/// A tensor that the user's sink took away is the executor's to complain of.
+template <typename Other> static bool isTakenAway(const Other &other) {
+  if constexpr (requires { other.saved; })
+    return !other.saved;
+  else if constexpr (requires { other.gradient; })
+    return !other.sum || !other.gradient;
+  else if constexpr (requires { other.sum; })
+    return !other.sum;
+  else if constexpr (requires { other.value; })
+    return !other.value;
+  else
+    return false;
 }
 
-void MemoryServices::onOutput(const Program &program, uint32_t output, Tensor &value) {
-  impl_->tell(impl_->inStep, &EventSink::onOutput, &ServiceActor::onOutput, program, output, value);
+template <typename Other> void MemoryServices::Impl::on(const Other &other) {
+  tellNext(other);
+  if (!inStep || isTakenAway(other))
+    return;
+  catchUp();
+  tellActors(other);
 }
 
-void MemoryServices::onAccumulate(Tensor &sum, Tensor &gradient) {
-  impl_->tell(impl_->inStep, &EventSink::onAccumulate, &ServiceActor::onAccumulate, sum, gradient);
+/// The first who wants it brings it.
+void MemoryServices::Impl::on(const event::OfferInput &offer) {
+  std::tuple key(static_cast<const void *>(offer.program.image().get()), offer.program.index(), offer.input);
+  auto take = [&](EventSink *sink, EventSink *bringer) {
+    bool isTaken = false;
+    sink->receive(event::OfferInput{offer.program, offer.input, offer.value, isTaken});
+    if (isTaken)
+      bringers[key] = bringer;
+    offer.isDeferred |= isTaken;
+    return isTaken;
+  };
+  if (options.next && take(options.next, nullptr))
+    return;
+  if (inStep || isEvaluating)
+    std::ranges::any_of(actors, [&](const auto &actor) { return take(actor.get(), actor.get()); });
 }
 
-void MemoryServices::onAccumulated(Tensor &sum) {
-  impl_->tell(impl_->inStep, &EventSink::onAccumulated, &ServiceActor::onAccumulated, sum);
+void MemoryServices::Impl::on(const event::BlockInput &need) {
+  EventSink *bringer = bringers.find({need.program.image().get(), need.program.index(), need.input})->second;
+  (bringer ? bringer : options.next)->receive(need);
 }
 
-bool MemoryServices::defersInput(const Program &program, uint32_t input, const Tensor &value) {
-  Impl &s = *impl_;
-  std::tuple key(static_cast<const void *>(program.image().get()), program.index(), input);
-  if (s.options.next && s.options.next->defersInput(program, input, value)) {
-    s.bringers[key] = nullptr;
-    return true;
-  }
-  if (s.inStep || s.isEvaluating)
-    for (const auto &actor : s.actors)
-      if (actor->defersInput(program, input, value)) {
-        s.bringers[key] = actor.get();
-        return true;
-      }
-  return false;
-}
-
-void MemoryServices::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
-  ServiceActor *actor = impl_->bringers.find({program.image().get(), program.index(), input})->second;
-  actor ? actor->onBlockInput(program, input, value) : impl_->options.next->onBlockInput(program, input, value);
-}
-
-bool MemoryServices::watchesResults(const Program &program) {
-  Impl &s = *impl_;
-  s.resultWatchers.clear();
-  s.nextWatchesResults = s.options.next && s.options.next->watchesResults(program);
-  if (s.inStep)
-    for (const auto &actor : s.actors)
-      if (actor->watchesResults(program))
-        s.resultWatchers.push_back(actor.get());
-  return s.nextWatchesResults || !s.resultWatchers.empty();
+void MemoryServices::Impl::on(const event::OfferResults &offer) {
+  resultWatchers.clear();
+  auto ask = [&](EventSink *sink) {
+    bool isWatching = false;
+    sink->receive(event::OfferResults{offer.program, isWatching});
+    if (isWatching)
+      resultWatchers.push_back(sink);
+  };
+  if (options.next)
+    ask(options.next);
+  if (inStep)
+    for (const auto &actor : actors)
+      ask(actor.get());
+  offer.areWatched |= !resultWatchers.empty();
 }
 
 /// In the midst of a block: ends of copies wait for the next event.
-void MemoryServices::onBlockResult(const Program &program, uint32_t result, const Tensor &value) {
-  if (impl_->nextWatchesResults)
-    impl_->options.next->onBlockResult(program, result, value);
-  for (ServiceActor *actor : impl_->resultWatchers)
-    actor->onBlockResult(program, result, value);
-}
-
-void MemoryServices::onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {
-  impl_->tell(impl_->inStep, &EventSink::onStatistics, &ServiceActor::onStatistics, program, output, statistics);
+void MemoryServices::Impl::on(const event::BlockResult &written) {
+  for (EventSink *watcher : resultWatchers)
+    watcher->receive(written);
 }
 
 PrecisionActor *MemoryServices::precision() const { return impl_->precision; }

@@ -147,59 +147,59 @@ std::optional<MeasuredStep> PlannedActor::takeMeasured() {
   return profile && driftOf(profile_, *profile) > greatestDrift ? measured : std::nullopt;
 }
 
-void PlannedActor::onPhase(Phase phase) {
+void PlannedActor::receive(const Event &event) { deliver(*this, event); }
+
+void PlannedActor::on(const event::PhaseBegin &begin) {
+  if (begin.phase == Phase::StepBegin) {
+    context_.device->memory().beginPlannedStep();
+    meter_.beginStep(begin.step);
+    clock_.beginStep();
+  }
   clock_.onPhase();
-  ForwardEvents::onPhase(phase);
+  forward(begin);
   meter_.see();
-  if (phase != Phase::StepEnd)
+  if (begin.phase != Phase::StepEnd)
     return;
   context_.device->memory().endPlannedStep();
   clock_.endStep();
   write(/*aborted=*/false);
 }
 
-void PlannedActor::onBlockBegin(const Program &program, std::string_view block) {
+void PlannedActor::on(const event::BlockBegin &begin) {
   clock_.onBlockBegin();
-  ForwardEvents::onBlockBegin(program, block);
+  forward(begin);
   meter_.see();
 }
 
-void PlannedActor::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
-  Tensor home = value;
-  ForwardEvents::onBlockInput(program, input, value);
-  if (value.storage() != home.storage())
-    clock_.onNeed(value);
+void PlannedActor::on(const event::BlockInput &need) {
+  Tensor home = need.value;
+  forward(need);
+  if (need.value.storage() != home.storage())
+    clock_.onNeed(need.value);
 }
 
-void PlannedActor::onBlockEnd(const Program &program) {
+void PlannedActor::on(const event::BlockEnd &end) {
   clock_.onBlockEnd();
-  ForwardEvents::onBlockEnd(program);
+  forward(end);
 }
 
-void PlannedActor::onSave(const Program &program, uint32_t output, Tensor &saved) {
-  Tensor before = saved;
+void PlannedActor::on(const event::Save &save) {
+  Tensor before = save.saved;
   meter_.see();
-  ForwardEvents::onSave(program, output, saved);
+  forward(save);
   if (before.desc().layout.space == Space::DeviceDram)
-    meter_.noteSave(before, saved, planned_.isPlanned());
+    meter_.noteSave(before, save.saved, planned_.isPlanned());
 }
 
-void PlannedActor::onRestore(const Program &program, uint32_t input, Tensor &saved) {
-  Tensor before = saved;
+void PlannedActor::on(const event::Restore &restore) {
+  Tensor before = restore.saved;
   uint64_t late = planned_.counts().fetchedLate;
-  ForwardEvents::onRestore(program, input, saved);
+  forward(restore);
   meter_.see();
-  clock_.addWait(meter_.noteRestore(before, saved, planned_.counts().fetchedLate == late));
+  clock_.addWait(meter_.noteRestore(before, restore.saved, planned_.counts().fetchedLate == late));
 }
 
-void PlannedActor::beginStep(int64_t step) {
-  context_.device->memory().beginPlannedStep();
-  meter_.beginStep(step);
-  clock_.beginStep();
-  onPhase(Phase::StepBegin);
-}
-
-void PlannedActor::abortStep() {
+void PlannedActor::on(const event::StepAbort &) {
   context_.device->memory().endPlannedStep();
   planned_.forget();
   clock_.abortStep();

@@ -16,7 +16,7 @@
 
 #include "BlockClock.h"
 #include "PlannedMeter.h"
-#include "ServiceActor.h"
+#include "ServiceContext.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
 #include "segue/runtime/Plan/PlannedResidency.h"
@@ -27,7 +27,7 @@
 
 namespace segue::inline runtime {
 
-class PlannedActor final : public ForwardEvents<ServiceActor> {
+class PlannedActor final : public ForwardEvents {
 public:
   /// `section` is the config's as it was written: of its keys, a plan has no use
   /// for some, which is said.
@@ -49,15 +49,16 @@ public:
   /// Of the last step that ended or was aborted.
   Json record() const { return lastRecord_; }
 
-  void onPhase(Phase phase) override;
-  void onBlockBegin(const Program &program, std::string_view block) override;
-  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
-  void onBlockEnd(const Program &program) override;
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
+  void on(const event::BlockBegin &begin);
+  void on(const event::BlockInput &need);
+  void on(const event::BlockEnd &end);
+  void on(const event::Save &save);
+  void on(const event::Restore &restore);
 
-  void beginStep(int64_t step) override;
-  void abortStep() override;
+  void on(const event::StepAbort &);
+  void on(const auto &other) { forward(other); }
 
 private:
   bool reservePinned(uint64_t bytes);

@@ -14,7 +14,7 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
 
-#include "ServiceActor.h"
+#include "ServiceContext.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include "segue/runtime/Program/Module.h"
 
@@ -37,7 +37,7 @@ public:
   virtual void settle(bool givesRing) = 0;
 };
 
-class PrecisionActor : public ServiceActor {
+class PrecisionActor : public EventSink {
 public:
   /// Makes the units and the policy. `host` stays. Throws ConfigError for forced
   /// units that are none or not eligible, and for statistics of another

@@ -16,28 +16,18 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
 
-#include "ServiceActor.h"
+#include "ServiceContext.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 
 namespace segue::inline runtime {
 
-class WeightActor final : public ForwardEvents<ServiceActor> {
+class WeightActor final : public ForwardEvents {
 public:
   WeightActor(ServiceContext &context, WeightStagehandConfig config, WeightStreamerOptions options);
   ~WeightActor() override;
 
   WeightStreamer &streamer() { return *streamer_; }
-
-  void beginStep(int64_t step) override {
-    streamer_->setStep(step);
-    onPhase(Phase::StepBegin);
-  }
-  void makeRoom(uint64_t wanted) override { streamer_->makeRoom(wanted); }
-  void abortStep() override { streamer_->abortStep(); }
-  void beginEvaluation() override { streamer_->beginEvaluation(); }
-  void endEvaluation() override { streamer_->endEvaluation(); }
-  void abortEvaluation() override { streamer_->abortEvaluation(); }
 
 private:
   class Hints;

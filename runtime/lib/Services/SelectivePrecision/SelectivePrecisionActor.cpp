@@ -206,22 +206,21 @@ void SelectivePrecisionActor::refused(size_t unit, const Error &error) {
   warnOnce("selective precision: \"" + plan_.units[unit].unit.name + "\" goes back to bf16: " + error.what());
 }
 
-void SelectivePrecisionActor::beginStep(int64_t step) {
-  step_ = step - 1;
-  collections_.clear();
-  loss_.reset();
-}
-
-void SelectivePrecisionActor::onPhase(Phase phase) {
-  if (phase == Phase::Backward) {
+void SelectivePrecisionActor::on(const event::PhaseBegin &begin) {
+  if (begin.phase == Phase::StepBegin) {
+    step_ = begin.step - 1;
+    collections_.clear();
+    loss_.reset();
+  } else if (begin.phase == Phase::Backward) {
     collections_.emplace_back();
     returned_.clear();
-  } else if (phase == Phase::StepEnd) {
+  } else if (begin.phase == Phase::StepEnd) {
     endStep();
   }
 }
 
-void SelectivePrecisionActor::onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {
+void SelectivePrecisionActor::on(const event::Statistics &result) {
+  const auto &[program, output, statistics] = result;
   if (!policy_ || collections_.empty() || !context_.device->hasBytes())
     return;
   // Two modules of one file: they run in the order that start() was given.
@@ -300,7 +299,7 @@ void SelectivePrecisionActor::logChanges(const PrecisionDecision &decision) {
     context_.log("[PRECISION step=" + std::to_string(step_ + 1) + "]" + text);
 }
 
-void SelectivePrecisionActor::abortStep() {
+void SelectivePrecisionActor::on(const event::StepAbort &) {
   collections_.clear();
   loss_.reset();
   if (policy_)

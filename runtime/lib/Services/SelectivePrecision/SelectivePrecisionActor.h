@@ -47,10 +47,10 @@ public:
   std::string saveState() const override;
   std::function<void()> prepareState(const std::string &text) override;
 
-  void beginStep(int64_t step) override;
-  void onPhase(Phase phase) override;
-  void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override;
-  void abortStep() override;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin);
+  void on(const event::Statistics &result);
+  void on(const event::StepAbort &);
 
 private:
   class Hints;

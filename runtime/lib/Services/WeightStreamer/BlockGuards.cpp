@@ -92,21 +92,21 @@ void WeightStreamer::Impl::checkPromotions(RecordedWeights &policy) {
 // Values
 //===----------------------------------------------------------------------===//
 
-bool WeightStreamer::watchesResults(const Program &program) {
+void WeightStreamer::on(const event::OfferResults &offer) {
   Impl &s = *impl_;
-  if (!s.config.nanInfCheck || !s.inStep || !s.isCurrent(program))
-    return false;
+  if (!s.config.nanInfCheck || !s.inStep || !s.isCurrent(offer.program))
+    return;
   auto runsIn = [&](const Impl::Order &order) { return std::ranges::find(order, s.current) != order.end(); };
-  return runsIn(s.phases[0]) || runsIn(s.phases[1]);
+  offer.areWatched |= runsIn(s.phases[0]) || runsIn(s.phases[1]);
 }
 
-void WeightStreamer::onBlockResult(const Program &, uint32_t result, const Tensor &value) {
+void WeightStreamer::on(const event::BlockResult &written) {
   Impl &s = *impl_;
-  Impl::Block *block = s.current->blocks[s.current->uses.results[result].block].part;
+  Impl::Block *block = s.current->blocks[s.current->uses.results[written.result].block].part;
   if (!block)
     return;
-  Impl::Look &look = s.looks.emplace_back(Impl::Look{block, s.current, result, {}, {}});
-  look.count = countNonFinite(value, look.done);
+  Impl::Look &look = s.looks.emplace_back(Impl::Look{block, s.current, written.result, {}, {}});
+  look.count = countNonFinite(written.value, look.done);
 }
 
 /// One warning per step: what follows from it would be many.

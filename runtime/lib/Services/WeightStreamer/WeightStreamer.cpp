@@ -480,22 +480,26 @@ bool WeightStreamer::Impl::isCurrent(const Program &program) const {
 // Events
 //===----------------------------------------------------------------------===//
 
-void WeightStreamer::onPhase(Phase phase) {
+void WeightStreamer::receive(const Event &event) { deliver(*this, event); }
+
+void WeightStreamer::on(const event::PhaseBegin &begin) {
   Impl &s = *impl_;
+  if (begin.step)
+    setStep(begin.step);
   if (!s.policy)
     return;
-  if (phase == Phase::StepBegin)
+  if (begin.phase == Phase::StepBegin)
     return s.beginStep();
   if (!s.inStep)
     return;
-  if (phase == Phase::StepEnd)
+  if (begin.phase == Phase::StepEnd)
     return s.endStep(/*aborted=*/false);
   s.poll();
-  if (phase == Phase::Optimizer) // what was computed from a load that failed is not used
+  if (begin.phase == Phase::Optimizer) // what was computed from a load that failed is not used
     s.settleAwaited();
-  if (phase == Phase::Backward)
+  if (begin.phase == Phase::Backward)
     s.readSlabsAhead(s.phases[1]);
-  s.policy->enterPhase(stepPhase(phase));
+  s.policy->enterPhase(stepPhase(begin.phase));
 }
 
 void WeightStreamer::setHints(const WeightHints &hints) {
@@ -610,27 +614,27 @@ void WeightStreamer::abortEvaluation() {
   s.endCopies();
 }
 
-bool WeightStreamer::defersInput(const Program &program, uint32_t input, const Tensor &value) {
+void WeightStreamer::on(const event::OfferInput &offer) {
   Impl &s = *impl_;
   if (!s.inStep && !s.isEvaluating)
-    return false;
-  auto [it, end] = s.byProgram.equal_range({program.image().get(), program.index()});
+    return;
+  auto [it, end] = s.byProgram.equal_range({offer.program.image().get(), offer.program.index()});
   for (; it != end; ++it) {
-    Impl::Weight *weight = it->second->inputs[input];
+    Impl::Weight *weight = it->second->inputs[offer.input];
     // Another tensor than the source's is the caller's own business.
-    if (!weight || !weight->block || (weight->source.host && weight->source.host.storage() != value.storage()))
+    if (!weight || !weight->block || (weight->source.host && weight->source.host.storage() != offer.value.storage()))
       continue;
     s.current = it->second;
     s.nextBlock = 0;
     s.open.clear();
-    return true;
+    offer.isDeferred = true;
+    return;
   }
-  return false;
 }
 
-void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
+void WeightStreamer::on(const event::BlockBegin &begin) {
   Impl &s = *impl_;
-  if (!s.isCurrent(program))
+  if (!s.isCurrent(begin.program))
     return;
   size_t index = s.nextBlock++;
   s.open.push_back(index);
@@ -644,14 +648,15 @@ void WeightStreamer::onBlockBegin(const Program &program, std::string_view) {
   s.started = Fence(Queue::Compute, s.device->position(Queue::Compute));
 }
 
-void WeightStreamer::onBlockInput(const Program &program, uint32_t input, Tensor &value) {
+void WeightStreamer::on(const event::BlockInput &need) {
+  const auto &[program, input, value] = need;
   Impl::Weight &weight = *impl_->current->inputs[input];
   value = Tensor::in(weight.block->slot, weight.desc);
 }
 
-void WeightStreamer::onBlockEnd(const Program &program) {
+void WeightStreamer::on(const event::BlockEnd &end) {
   Impl &s = *impl_;
-  if (!s.isCurrent(program) || s.open.empty())
+  if (!s.isCurrent(end.program) || s.open.empty())
     return;
   size_t index = s.open.back();
   s.open.pop_back();

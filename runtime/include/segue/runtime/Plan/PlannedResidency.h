@@ -47,16 +47,17 @@ public:
   /// The next step goes by none.
   void stayAll();
 
-  void onPhase(Phase phase) override;
-  void onBlockBegin(const Program &program, std::string_view block) override;
-  void onBlockEnd(const Program &program) override;
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
-  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
-  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
-  void onOutput(const Program &program, uint32_t output, Tensor &value) override;
-  void onAccumulate(Tensor &sum, Tensor &gradient) override;
-  void onAccumulated(Tensor &sum) override;
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
+  void on(const event::BlockBegin &begin);
+  void on(const event::BlockEnd &end);
+  void on(const event::Save &save);
+  void on(const event::Restore &restore);
+  void on(const event::OfferInput &offer);
+  void on(const event::BlockInput &need);
+  void on(const event::Output &made);
+  void on(const event::Accumulate &addition);
+  void on(const event::Accumulated &addition);
 
   /// A step was aborted: what is away is nobody's any more.
   void forget();

@@ -10,14 +10,23 @@
 // event. Calls come from the thread that submits, between two commands, and must
 // be short: what a command does has been queued then, not done.
 //
-// A saved value is in the sink's hands between `onSave` and `onRestore`:
+// An event is data, of one of the kinds in the namespace `event`. A sink has a
+// function for each kind that concerns it, and hands the others on or drops them:
 //
-//   void onSave(const Program &, uint32_t, Tensor &saved) override {
-//     saved = engine.toLayout(device, saved, pinned);  // queued; the device's bytes
-//   }                                                  // go back in stream order
-//   void onRestore(const Program &, uint32_t, Tensor &saved) override {
-//     saved = fetched_[saved.storage()->id()];         // on its way since long
-//   }
+//   class Keeper final : public EventSink {
+//   public:
+//     void receive(const Event &event) override { deliver(*this, event); }
+//     void on(const event::Save &save) {                     // the device's bytes
+//       save.saved = engine.toLayout(device, save.saved, pinned); // go back in
+//     }                                                      // stream order
+//     void on(const event::Restore &restore) {
+//       restore.saved = fetched_[restore.saved.storage()->id()];
+//     }
+//   };
+//
+// What a sink answers, it writes through the references of the event. A new kind
+// is a struct here and a line of `Event`; those whom it does not concern stay as
+// they are.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,15 +37,169 @@
 #include "segue/runtime/Tensor/Tensor.h"
 #include <optional>
 #include <span>
+#include <variant>
 
 namespace segue::inline runtime {
 
 /// Returns whether `next` may come after `now` in one step (schemas/PhaseOrder.h).
 bool canFollow(Phase now, Phase next);
 
+namespace event {
+
+/// A phase has begun; once for all modules of the phase.
+struct PhaseBegin {
+  Phase phase;
+  /// At StepBegin, the number of the step where somebody counts; 0 otherwise.
+  int64_t step = 0;
+};
+
+/// A program begins, with what the caller gives it; nothing is aligned yet. A
+/// handle of an input that is kept must not outlive the program's own need of
+/// it: keep a weak one.
+struct Submit {
+  const Program &program;
+  std::span<const Tensor> inputs;
+};
+
+struct BlockBegin {
+  const Program &program;
+  std::string_view block;
+};
+struct BlockEnd {
+  const Program &program;
+};
+
+/// Output `output` (role saved) has its final value once queued work is done.
+/// What is put in the place of `saved`, of the same shape and element type, is
+/// what the program returns; its commands go on with their own handle until
+/// the last of them that reads it. A saved value is in the sink's hands from here
+/// to its Restore.
+struct Save {
+  const Program &program;
+  uint32_t output;
+  Tensor &saved;
+};
+/// Input `input` (role saved) is about to be read. `saved` is what the program
+/// was given, in any space or storage, and is brought to the declared layout
+/// afterwards; or put in its place a tensor of that shape and element type. With
+/// a sink, inputs that a program restores are aligned here and not at the start.
+struct Restore {
+  const Program &program;
+  uint32_t input;
+  Tensor &saved;
+};
+/// No later command reads input `input`; the program's handles of it are gone.
+struct Free {
+  const Program &program;
+  uint32_t input;
+};
+
+/// Gives the result (role statistics) of a backward program that was submitted: f32
+/// [4] on the device, final once queued work is done. See segue-gradient-statistics
+/// for what is in it; output.of names the block or layer.
+struct Statistics {
+  const Program &program;
+  uint32_t output;
+  const Tensor &statistics;
+};
+
+/// Asks, before a program begins, who brings a parameter, gradient or state of an
+/// optimizer that its commands touch within blocks alone (see BlockUses.h). A sink
+/// that sets `isDeferred` brings it at BlockInput, and `value` may lie anywhere. An
+/// output that is the input, updated in place, is then the caller's own handle, into
+/// which the sink copies back. Nobody clears what another has set.
+struct OfferInput {
+  const Program &program;
+  uint32_t input;
+  const Tensor &value;
+  bool &isDeferred;
+};
+/// The block that has just begun touches input `input`, which was deferred.
+/// `value` is what the program was given; what is put in its place has the
+/// same shape and element type, and lies as declared where it is written. The
+/// program keeps no handle of it at BlockEnd.
+struct BlockInput {
+  const Program &program;
+  uint32_t input;
+  Tensor &value;
+};
+
+/// Asks, before a program begins, whether BlockResult is wanted of it: a sink that
+/// wants it sets `areWatched`. Nobody clears what another has set.
+struct OfferResults {
+  const Program &program;
+  bool &areWatched;
+};
+/// The last command that writes a value which leaves its block is queued: result
+/// `result` of blockUses(program), which is handed over or given up later. Work
+/// of the compute queue that is queued now finds it; storage that such work
+/// reads is told so (addRead). No handle of it is kept.
+struct BlockResult {
+  const Program &program;
+  uint32_t result;
+  const Tensor &value;
+};
+
+/// Output `output`, a gradient, has its final value once queued work is done:
+/// the last block that touches it has ended, after its BlockEnd. What is put in
+/// the place of `value`, of the same shape and element type, is what the program
+/// returns. There is none for a gradient that is touched outside of blocks.
+struct Output {
+  const Program &program;
+  uint32_t output;
+  Tensor &value;
+};
+/// `gradient` is about to be added to `sum`, of a parameter; `sum` waits for
+/// the optimizer. What the sink puts in their places lies on the device.
+struct Accumulate {
+  Tensor &sum, &gradient;
+};
+/// The addition to `sum` is queued; `sum` may be put elsewhere.
+struct Accumulated {
+  Tensor &sum;
+};
+
+// MemoryServices tells the events below to those who stand behind it.
+
+/// Copies may have ended: comes before every other event of a step.
+struct Poll {};
+/// `bytes` of device_dram are missing. Comes from within allocations.
+struct Pressure {
+  uint64_t bytes;
+};
+/// The step cannot be finished and the queues are drained: everything is released.
+struct StepAbort {};
+/// Programs run outside of steps: their blocks begin and end, and nothing else.
+struct EvaluationBegin {};
+struct EvaluationEnd {};
+/// A program of an evaluation has failed.
+struct EvaluationAbort {};
+
+} // namespace event
+
+using Event = std::variant<event::PhaseBegin, event::Submit, event::BlockBegin, event::BlockEnd, event::Save,
+                           event::Restore, event::Free, event::Statistics, event::OfferInput, event::BlockInput,
+                           event::OfferResults, event::BlockResult, event::Output, event::Accumulate,
+                           event::Accumulated, event::Poll, event::Pressure, event::StepAbort,
+                           event::EvaluationBegin, event::EvaluationEnd, event::EvaluationAbort>;
+
+/// Calls `sink.on(…)` with the event as what it is, where `sink` has such a
+/// function; it must be public. An `on(const auto &)` gets all others.
+template <typename Sink> void deliver(Sink &sink, const Event &event) {
+  std::visit(
+      [&](const auto &each) {
+        if constexpr (requires { sink.on(each); })
+          sink.on(each);
+      },
+      event);
+}
+
 class EventSink {
 public:
   virtual ~EventSink() = default;
+
+  /// Gets every event. A sink that overrides nothing drops them all.
+  virtual void receive(const Event &event) {}
 
   /// A phase begins: StepBegin and StepEnd by whoever runs steps, the others by
   /// the programs, as their commands come to them. Rule R8: the phase that is
@@ -63,65 +226,6 @@ public:
     }
     EventSink *sink_;
   };
-
-  /// A phase has begun; once for all modules of the phase.
-  virtual void onPhase(Phase phase) {}
-  /// A program begins, with what the caller gives it; nothing is aligned yet. A
-  /// handle of an input that is kept must not outlive the program's own need of
-  /// it: keep a weak one.
-  virtual void onSubmit(const Program &program, std::span<const Tensor> inputs) {}
-  virtual void onBlockBegin(const Program &program, std::string_view block) {}
-  virtual void onBlockEnd(const Program &program) {}
-  /// Output `output` (role saved) has its final value once queued work is done.
-  /// What is put in the place of `saved`, of the same shape and element type, is
-  /// what the program returns; its commands go on with their own handle until
-  /// the last of them that reads it.
-  virtual void onSave(const Program &program, uint32_t output, Tensor &saved) {}
-  /// Input `input` (role saved) is about to be read. `saved` is what the program
-  /// was given, in any space or storage, and is brought to the declared layout
-  /// after the call; or put in its place a tensor of that shape and element
-  /// type. With a sink, inputs that a program restores are aligned here and not
-  /// at the start.
-  virtual void onRestore(const Program &program, uint32_t input, Tensor &saved) {}
-  /// No later command reads input `input`; the program's handles of it are gone.
-  virtual void onFree(const Program &program, uint32_t input) {}
-
-  /// Gives the result (role statistics) of a backward program that was submitted: f32
-  /// [4] on the device, final once queued work is done. See segue-gradient-statistics
-  /// for what is in it; output.of names the block or layer.
-  virtual void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) {}
-
-  /// Asked before a program begins, for each parameter, gradient and state of an
-  /// optimizer that its commands touch within blocks alone (see BlockUses.h).
-  /// True: it is brought by onBlockInput, and `value` may lie anywhere. An output
-  /// that is the input, updated in place, is then the caller's own handle, into
-  /// which the sink copies back.
-  virtual bool defersInput(const Program &program, uint32_t input, const Tensor &value) { return false; }
-  /// The block that has just begun touches input `input`, which was deferred.
-  /// `value` is what the program was given; what is put in its place has the
-  /// same shape and element type, and lies as declared where it is written. The
-  /// program keeps no handle of it when onBlockEnd is called.
-  virtual void onBlockInput(const Program &program, uint32_t input, Tensor &value) {}
-
-  /// Asked before a program begins. Returns whether onBlockResult is to be called for it.
-  virtual bool watchesResults(const Program &program) { return false; }
-  /// The last command that writes a value which leaves its block is queued: result
-  /// `result` of blockUses(program), which is handed over or given up later. Work
-  /// of the compute queue that is queued now finds it; storage that such work
-  /// reads is told so (addRead). No handle of it is kept.
-  virtual void onBlockResult(const Program &program, uint32_t result, const Tensor &value) {}
-
-  /// Output `output`, a gradient, has its final value once queued work is done:
-  /// the last block that touches it has ended, and onBlockEnd was called. What is
-  /// put in the place of `value`, of the same shape and element type, is what the
-  /// program returns. Not called for one that is touched outside of blocks.
-  virtual void onOutput(const Program &program, uint32_t output, Tensor &value) {}
-  /// `gradient` is about to be added to `sum`, of a parameter; `sum` waits for
-  /// the optimizer.
-  /// What the sink puts in their places lies on the device.
-  virtual void onAccumulate(Tensor &sum, Tensor &gradient) {}
-  /// The addition to `sum` is queued; `sum` may be put elsewhere.
-  virtual void onAccumulated(Tensor &sum) {}
 
 protected:
   /// The step was given up: whatever phase comes next begins.

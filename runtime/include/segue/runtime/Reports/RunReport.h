@@ -74,14 +74,15 @@ std::string reportPage(const Json &data);
 /// Writes a page, whole or not at all. Throws IoFailed.
 void writeReport(const RunRecords &records, const std::filesystem::path &path);
 
-class RunReport final : public ForwardEvents<> {
+class RunReport final : public ForwardEvents {
 public:
   /// `config`: that of the session, read now; null: it has none. `trace`: one
   /// that the run makes anyway, with the memory by role; it then gets all
   /// events from here, and is not owned. Null: the report has its own.
   RunReport(DeviceRef device, const Config *config, StepTrace *trace = nullptr);
 
-  void onPhase(Phase phase) override;
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
   /// Notes that a step has ended.
   void addStep(const StepResult &result, double seconds);
 

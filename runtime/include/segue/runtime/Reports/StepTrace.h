@@ -48,11 +48,12 @@ public:
   /// trace is on at first. Call it between steps.
   void setOn(bool on);
 
-  void onPhase(Phase phase) override;
-  void onBlockBegin(const Program &program, std::string_view block) override;
-  void onBlockEnd(const Program &program) override;
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
+  void on(const event::BlockBegin &begin);
+  void on(const event::BlockEnd &end);
+  void on(const event::Save &save);
+  void on(const event::Restore &restore);
 
   /// Returns {"traceEvents":[…]} with all events so far, times
   /// in microseconds since the first. Waits for queued work.

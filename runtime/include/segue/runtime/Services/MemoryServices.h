@@ -8,9 +8,9 @@
 // Conductor and the stagehands decide and do nothing; this does what they say.
 // It is the sink of the executor's and the session's events, the gate of the
 // device's transfer engine, and one who makes room before the device is out of
-// memory. Each service has an actor behind it (lib/Services/Memory/ServiceActor.h,
-// where a new service joins the list that MemoryServices.cpp makes); what all share, Conductor first, is in the
-// ServiceContext that each of them gets.
+// memory. Behind it, each service has an actor (a new one joins the list that
+// MemoryServices.cpp makes); what all share, Conductor first, is in the
+// ServiceContext that each of them gets (lib/Services/Memory/ServiceContext.h).
 //
 //   std::unique_ptr<MemoryServices> services = MemoryServices::create(device, Config::load("segue.json"));
 //   SessionOptions options{.events = services.get()};      // null: nothing is asked
@@ -169,21 +169,7 @@ public:
   Json activationRecord() const;
   Json weightRecord() const;
 
-  void onPhase(Phase phase) override;
-  void onSubmit(const Program &program, std::span<const Tensor> inputs) override;
-  void onBlockBegin(const Program &program, std::string_view block) override;
-  void onBlockEnd(const Program &program) override;
-  void onSave(const Program &program, uint32_t output, Tensor &saved) override;
-  void onRestore(const Program &program, uint32_t input, Tensor &saved) override;
-  void onFree(const Program &program, uint32_t input) override;
-  void onOutput(const Program &program, uint32_t output, Tensor &value) override;
-  void onAccumulate(Tensor &sum, Tensor &gradient) override;
-  void onAccumulated(Tensor &sum) override;
-  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
-  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
-  bool watchesResults(const Program &program) override;
-  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override;
-  void onStatistics(const Program &program, uint32_t output, const Tensor &statistics) override;
+  void receive(const Event &event) override;
 
 private:
   struct Impl;

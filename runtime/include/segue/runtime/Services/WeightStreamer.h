@@ -232,13 +232,19 @@ public:
   /// and that of the slab.
   Json record() const;
 
-  void onPhase(Phase phase) override;
-  bool defersInput(const Program &program, uint32_t input, const Tensor &value) override;
-  void onBlockBegin(const Program &program, std::string_view block) override;
-  void onBlockInput(const Program &program, uint32_t input, Tensor &value) override;
-  void onBlockEnd(const Program &program) override;
-  bool watchesResults(const Program &program) override;
-  void onBlockResult(const Program &program, uint32_t result, const Tensor &value) override;
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
+  void on(const event::OfferInput &offer);
+  void on(const event::BlockBegin &begin);
+  void on(const event::BlockInput &need);
+  void on(const event::BlockEnd &end);
+  void on(const event::OfferResults &offer);
+  void on(const event::BlockResult &written);
+  void on(const event::Pressure &pressure) { makeRoom(pressure.bytes); }
+  void on(const event::StepAbort &) { abortStep(); }
+  void on(const event::EvaluationBegin &) { beginEvaluation(); }
+  void on(const event::EvaluationEnd &) { endEvaluation(); }
+  void on(const event::EvaluationAbort &) { abortEvaluation(); }
 
 private:
   struct Impl;

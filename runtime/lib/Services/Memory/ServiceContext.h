@@ -1,0 +1,58 @@
+//===- ServiceContext.h - what the actors of one device share ---*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An actor stands between the events of a run and one policy: it tells the
+// policy what happens, carries out its decisions on the device, and tells it how
+// they went. It is an EventSink, to which MemoryServices hands each event, within a
+// step only, in the order of the actors. To add one: derive from EventSink, and add a
+// line to MemoryServices::create.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
+#define SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
+
+#include "ConductorGate.h"
+#include "EventLog.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Services/Conductor.h"
+#include "segue/runtime/Services/MemoryServices.h"
+#include "segue/runtime/Services/WeightMatching.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
+
+namespace segue::inline runtime {
+
+/// Sections of the config.
+inline constexpr const char *conductorSection = "memory.stagehand.conductor_config";
+inline constexpr const char *activationSection = "memory.stagehand.activation_stagehand";
+
+/// What the actors of one device share. Outlives them.
+struct ServiceContext {
+  DeviceRef device;
+  /// Off where it is not enabled.
+  Conductor conductor;
+  /// Takes Conductor's tokens; see ConductorGate::As.
+  ConductorGate gate{conductor};
+  /// `log` may be empty: nobody wants to hear.
+  std::function<void(const std::string &)> warn, log;
+  std::filesystem::path recordEvents;
+  /// For the checks of slabs.
+  std::vector<ProgramWeight> program;
+  NameAliases aliases;
+  /// Where the device is a twin, on which a step is rehearsed.
+  std::optional<TwinFigures> twin;
+
+  TransferEngine &engine() { return device->transfer(); }
+  uint64_t usedBytes() const { return device->memory().liveBytes(Space::DeviceDram); }
+  /// For reservations and tokens of Conductor.
+  uint64_t newId() { return gate.newId(); }
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
