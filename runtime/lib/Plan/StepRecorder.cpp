@@ -191,8 +191,9 @@ void StepRecorder::on(const event::OfferInput &offer) {
 void StepRecorder::on(const event::BlockInput &need) {
   const auto &[program, input, value] = need;
   bool isBrought = broughtByTarget_.erase({program.image().get(), program.index(), input}) > 0;
-  // What lives on the device stays there; gradients do where nothing leaves.
-  if (isBrought || program.inputs()[input].role == Role::Gradient) {
+  // What lives on the device stays there; gradients do where nothing leaves. One that
+  // came by no event of an output cannot leave.
+  if (isBrought || (program.inputs()[input].role == Role::Gradient && residents_.contains(value.storage()->id()))) {
     uint32_t resident = residentOf(value, &program.inputs()[input]);
     inUse_[input] = resident;
     use(resident, input);
