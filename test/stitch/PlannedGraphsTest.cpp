@@ -101,7 +101,8 @@ enum class Mode { None, Watermarks, Ring, PlannedWithRing, Planned };
 constexpr bool hasRing(Mode mode) { return mode == Mode::Ring || mode == Mode::PlannedWithRing; }
 
 /// Sections of a config under a cap; none: nothing is asked.
-std::string configOf(Mode mode, uint64_t capBytes) {
+/// Watermarks are of `watermarkBytes`, which stay where they are for what is named.
+std::string configOf(Mode mode, uint64_t capBytes, uint64_t watermarkBytes) {
   if (mode == Mode::None)
     return "";
   std::ostringstream text;
@@ -115,7 +116,7 @@ std::string configOf(Mode mode, uint64_t capBytes) {
   if (mode == Mode::Watermarks)
     text << R"(, "activation_stagehand": {"enabled": true, "telemetry_enabled": false, "min_spill_bytes": 0,
       "pinned_pool_classes_mb": [1, 4], "slabs_per_class": 4, "vram_low_watermark_mb": 0, "vram_high_watermark_mb": )"
-         << cap / 2 << "}";
+         << double(watermarkBytes) / 1048576 << "}";
   if (mode == Mode::Planned || mode == Mode::PlannedWithRing)
     text << R"(, "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false})";
   text << "}}}";
@@ -157,11 +158,11 @@ public:
   };
 
   /// Five steps under a cap, on a device of just as much.
-  Run train(const std::string &rest, uint64_t cap, Mode mode) const {
+  Run train(const std::string &rest, uint64_t cap, Mode mode, uint64_t watermark = 0) const {
     DeviceRef device = Device::open("sim:dram=" + std::to_string(cap) + rest);
     SessionOptions options;
     options.warn = [](const std::string &) {};
-    if (std::string config = configOf(mode, cap); !config.empty())
+    if (std::string config = configOf(mode, cap, watermark); !config.empty())
       options.config = Config::parse(config, "test");
     Session session(device, {{"graph", *binary}}, std::move(options));
     for (const ParameterInfo &info : session.parameters())
@@ -270,17 +271,17 @@ static void trainDrawn(const Graph &graph, const std::string &rest, uint64_t lea
     return;
   Random random(graph.random);
   for (int i = 0; i < 2; ++i) {
-    uint64_t cap = least / 2 + random() % (most - least / 2);
+    uint64_t cap = least / 2 + random() % (most - least / 2), watermark = cap / 2;
     SCOPED_TRACE("mode " + std::to_string(int(graph.mode)) + ", cap " + std::to_string(cap));
     std::optional<Graph::Run> run;
     try {
-      run = graph.train(rest, cap, graph.mode);
+      run = graph.train(rest, cap, graph.mode, watermark);
     } catch (const Error &error) {
       ASSERT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
       uint64_t named = smallestNamed(error.what());
       ASSERT_GT(named, cap) << error.what();
       cap = named;
-      run = graph.train(rest, named, graph.mode);
+      run = graph.train(rest, named, graph.mode, watermark);
       ++drawn.refused;
     }
     EXPECT_TRUE(sameBits(run->bits, free.bits)) << "loss " << run->bits[0] << ", not " << free.bits[0];

@@ -29,9 +29,11 @@ static constexpr auto mostTime = std::chrono::seconds(10);
 static constexpr uint64_t grainBytes = 256;
 
 /// With services, what alignment leaves between blocks depends on their order, and that
-/// on when copies end: so much of a budget, or a part in 256, is not counted on. Without,
-/// every step is the one that was tried.
-static constexpr uint64_t mostLost = 2048;
+/// on when copies end: so much of a budget is not counted on, a part in 256 but no less
+/// than a dozen small blocks may lose. Without, every step is the one that was tried.
+static uint64_t lostBytes(uint64_t ownBytes) {
+  return std::clamp<uint64_t>(ownBytes / 256, std::min<uint64_t>(1024, ownBytes / 16), 2048);
+}
 
 /// In the books of the twin, for what the session does not hold.
 static constexpr std::string_view othersName = "(others)";
@@ -85,7 +87,7 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {
   if (step_.options.config)
-    budgetBytes -= std::min(mostLost, (budgetBytes - std::min(budgetBytes, others_)) / 256);
+    budgetBytes -= lostBytes(budgetBytes - std::min(budgetBytes, others_));
   auto [modules, same] = twinParts(step_);
   same.openSlab = step_.options.openSlab;
   same.aliases = step_.options.aliases;
@@ -124,7 +126,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
 
 std::optional<uint64_t> BudgetTrial::smallest(uint64_t tooSmall, uint64_t enough) {
   auto until = std::chrono::steady_clock::now() + mostTime;
-  uint64_t low = tooSmall / grainBytes, high = std::max(low, (enough + mostLost) / grainBytes) + 1;
+  uint64_t low = tooSmall / grainBytes, high = std::max(low, (enough + lostBytes(enough)) / grainBytes) + 1;
   for (int more = 0; !trains(high * grainBytes); ++more) {
     if (more == 3)
       return std::nullopt;
