@@ -278,6 +278,12 @@ private:
       for (auto *view : {&grad->q, &grad->k, &grad->v, &grad->mask, &grad->out, &grad->lse, &grad->grad_out,
                          &grad->grad_q, &grad->grad_k, &grad->grad_v})
         walk(*view);
+    } else if (LibraryCallT *call = body.AsLibraryCall()) {
+      text(call->operation);
+      for (auto *views : {&call->reads, &call->writes})
+        for (auto &view : *views)
+          walk(view);
+      numbers(call->numbers);
     } else if (ToLayoutT *copy = body.AsToLayout()) {
       walk(copy->source);
       walk(copy->target);

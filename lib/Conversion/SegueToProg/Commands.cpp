@@ -1,4 +1,4 @@
-//===- Commands.cpp - launches and calls of attention ---------------------===//
+//===- Commands.cpp - launches, calls of attention and of the library -----===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -130,7 +130,41 @@ struct AttentionGradCommand : CommandOpInterface::ExternalModel<AttentionGradCom
     return freeIf(place.hasUnitLastStride());
   }
 };
+
+/// An op that is an operation of the device's library, which reads and writes dense
+/// tensors. The op says its numbers and flops; its name is that of the operation.
+template <typename OpTy>
+struct LibraryCommand : CommandOpInterface::ExternalModel<LibraryCommand<OpTy>, OpTy> {
+  LogicalResult lower(Operation *op, FunctionLowering &f) const {
+    SmallVector<Window> reading, writing;
+    for (Value operand : op->getOperands())
+      reading.push_back(f.denseWindowOf(operand));
+    for (Value result : op->getResults())
+      writing.push_back(f.targetOf(result));
+    f.prepare(reading, writing);
+    f.emitted(prog::LibraryCallOp::create(f.getBuilder(), f.getLoc(), op->getName().stripDialect(),
+                                          viewsOf(reading, f), viewsOf(writing, f),
+                                          cast<OpTy>(op).getLibraryNumbers()));
+    return success();
+  }
+  std::optional<uint64_t> getReadCost(Operation *, unsigned, const Window &window) const {
+    return freeIf(window.isDense());
+  }
+  std::optional<uint64_t> getWriteCost(Operation *, unsigned, const Window &place) const {
+    return freeIf(place.isDense());
+  }
+};
+
+template <typename OpTy> struct LibraryCost : CostOpInterface::ExternalModel<LibraryCost<OpTy>, OpTy> {
+  int64_t getElementCost(Operation *) const { return 1; }
+  int64_t getFlops(Operation *op) const { return cast<OpTy>(op).getLibraryFlops(); }
+  Remake getRemake(Operation *) const { return Remake::OnDemand; }
+};
 } // namespace
+
+template <typename... OpTys> static void attachLibraryCalls(MLIRContext *context) {
+  (OpTys::template attachInterface<LibraryCommand<OpTys>, LibraryCost<OpTys>>(*context), ...);
+}
 
 void segue::registerCommands(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, SegueDialect *) {

@@ -385,6 +385,16 @@ private:
           attention.grad_v = exportView(op.getGradV());
           return success();
         })
+        .Case([&](prog::LibraryCallOp op) {
+          schema::LibraryCallT &call = addCommand<schema::LibraryCallT>(op);
+          call.operation = op.getCallee().str();
+          for (Value read : op.getReads())
+            call.reads.push_back(exportView(read));
+          for (Value written : op.getWrites())
+            call.writes.push_back(exportView(written));
+          call.numbers.assign(op.getNumbers().begin(), op.getNumbers().end());
+          return success();
+        })
         .Case([&](prog::ToLayoutOp op) {
           schema::ToLayoutT &copy = addCommand<schema::ToLayoutT>(op);
           copy.source = exportView(op.getSource(), op.getSourceType());

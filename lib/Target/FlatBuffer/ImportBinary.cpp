@@ -602,6 +602,16 @@ private:
                                     op.causal() ? unit : UnitAttr(), builder.getF32FloatAttr(op.scale()));
       return success();
     }
+    case schema::CommandBody::LibraryCall: {
+      const schema::LibraryCall &op = *command.body_as_LibraryCall();
+      SmallVector<Value> writes;
+      for (auto [views, values] : {std::pair(op.reads(), &v), std::pair(op.writes(), &writes)})
+        for (size_t i = 0; i < count(views); ++i)
+          if (failed(importViews({views->Get(i)}, loc, *values)))
+            return failure();
+      prog::LibraryCallOp::create(builder, loc, text(op.operation()), v, writes, list(op.numbers()));
+      return success();
+    }
     case schema::CommandBody::ToLayout: {
       const schema::ToLayout &op = *command.body_as_ToLayout();
       TypeAttr sourceType, targetType;

@@ -157,7 +157,7 @@ class GraphWriter:
     def location_definitions(self) -> str:
         return "\n".join(f"#loc{number} = loc({text})" for text, number in self._locations.items())
 
-    def _emit(self, name: str, head: str, tail: str, results: list[tuple[tuple[int, ...], torch.dtype]],
+    def emit(self, name: str, head: str, tail: str, results: list[tuple[tuple[int, ...], torch.dtype]],
               operands=(), attributes: str = "") -> list[Value]:
         number = self._count
         self._count += 1
@@ -206,7 +206,7 @@ class GraphWriter:
 
     def iota(self, dim: int, shape, dtype: torch.dtype = torch.int64) -> Value:
         shape = tuple(shape)
-        return self._emit("iota", f"dim {dim}", tensor_type(shape, dtype), [(shape, dtype)])[0]
+        return self.emit("iota", f"dim {dim}", tensor_type(shape, dtype), [(shape, dtype)])[0]
 
     def random(self, shape) -> Value:
         """Uniform in [0, 1), f32, another draw at each call."""
@@ -214,37 +214,37 @@ class GraphWriter:
         shape, number = tuple(shape), self.random_id
         self.random_id += 1
         step = "%step" if self._counts_steps else self.constant(0, (), torch.int64).name
-        return self._emit("random", f"%seed, {step} id {number}", tensor_type(shape, torch.float32),
+        return self.emit("random", f"%seed, {step} id {number}", tensor_type(shape, torch.float32),
                           [(shape, torch.float32)])[0]
 
     # --- elementwise -------------------------------------------------------------
 
     def unary(self, name: str, x: Value, attributes: str = "") -> Value:
         """An op whose result has the type of its operand; `attributes` follow the operand in the text."""
-        return self._emit(name, f"{x.name} {attributes}".rstrip(), x.type, [(x.shape, x.dtype)], [x])[0]
+        return self.emit(name, f"{x.name} {attributes}".rstrip(), x.type, [(x.shape, x.dtype)], [x])[0]
 
     def gelu(self, kind: str, x: Value) -> Value:
-        return self._emit("gelu", f"{kind} {x.name}", x.type, [(x.shape, x.dtype)], [x])[0]
+        return self.emit("gelu", f"{kind} {x.name}", x.type, [(x.shape, x.dtype)], [x])[0]
 
     def binary(self, name: str, a: Value, b: Value) -> Value:
         """Broadcasts both to one shape; element types must already agree."""
         a, b = self.broadcast_together(a, b)
-        return self._emit(name, f"{a.name}, {b.name}", a.type, [(a.shape, a.dtype)], [a, b])[0]
+        return self.emit(name, f"{a.name}, {b.name}", a.type, [(a.shape, a.dtype)], [a, b])[0]
 
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
         a, b = self.broadcast_together(a, b)
         tail = f"{a.type} -> {tensor_type(a.shape, torch.bool)}"
-        return self._emit("compare", f"{predicate} {a.name}, {b.name}", tail, [(a.shape, torch.bool)])[0]
+        return self.emit("compare", f"{predicate} {a.name}, {b.name}", tail, [(a.shape, torch.bool)])[0]
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
         condition, a, b = self.broadcast_together(condition, a, b)
-        return self._emit("select", f"{condition.name}, {a.name}, {b.name}", f"{condition.type}, {a.type}",
+        return self.emit("select", f"{condition.name}, {a.name}, {b.name}", f"{condition.type}, {a.type}",
                           [(a.shape, a.dtype)], [a, b])[0]
 
     def cast(self, x: Value, dtype: torch.dtype) -> Value:
         if x.dtype == dtype:
             return x
-        return self._emit("cast", x.name, f"{x.type} -> {tensor_type(x.shape, dtype)}", [(x.shape, dtype)], [x])[0]
+        return self.emit("cast", x.name, f"{x.type} -> {tensor_type(x.shape, dtype)}", [(x.shape, dtype)], [x])[0]
 
     # --- shapes --------------------------------------------------------------------
 
@@ -262,21 +262,21 @@ class GraphWriter:
         shape, dims = tuple(shape), list(dims)
         if shape == x.shape:
             return x
-        return self._emit("broadcast", f"{x.name} dims {_ints(dims)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
+        return self.emit("broadcast", f"{x.name} dims {_ints(dims)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
                           [(shape, x.dtype)], [x])[0]
 
     def reshape(self, x: Value, shape) -> Value:
         shape = tuple(shape)
         if shape == x.shape:
             return x
-        return self._emit("reshape", x.name, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+        return self.emit("reshape", x.name, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
     def transpose(self, x: Value, permutation) -> Value:
         permutation = list(permutation)
         if permutation == list(range(x.rank)):
             return x
         shape = tuple(x.shape[p] for p in permutation)
-        return self._emit("transpose", f"{x.name} {_ints(permutation)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
+        return self.emit("transpose", f"{x.name} {_ints(permutation)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
                           [(shape, x.dtype)], [x])[0]
 
     def slice(self, x: Value, starts, limits, steps) -> Value:
@@ -284,7 +284,7 @@ class GraphWriter:
         if shape == x.shape:
             return x
         head = f"{x.name} {_ints(starts)} to {_ints(limits)} by {_ints(steps)}"
-        return self._emit("slice", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+        return self.emit("slice", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
     def slice_dim(self, x: Value, dim: int, start: int, limit: int, step: int = 1) -> Value:
         starts, limits, steps = [0] * x.rank, list(x.shape), [1] * x.rank
@@ -296,7 +296,7 @@ class GraphWriter:
         shape = tuple(l + d + (d - 1) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
         head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints(interior)} "
                 f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
-        return self._emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+        return self.emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
     def concat(self, values: list[Value], dim: int) -> Value:
         if len(values) == 1:
@@ -306,7 +306,7 @@ class GraphWriter:
         dtype = values[0].dtype
         head = f"{', '.join(v.name for v in values)} dim {dim}"
         tail = f"{', '.join(v.type for v in values)} -> {tensor_type(tuple(shape), dtype)}"
-        return self._emit("concat", head, tail, [(tuple(shape), dtype)], values)[0]
+        return self.emit("concat", head, tail, [(tuple(shape), dtype)], values)[0]
 
     # --- reductions and contractions -------------------------------------------------
 
@@ -314,7 +314,7 @@ class GraphWriter:
         dims = sorted(dims)
         if dims:
             shape = tuple(d for i, d in enumerate(x.shape) if i not in dims)
-            result = self._emit("reduce", f"{kind} {x.name} dims {_ints(dims)}",
+            result = self.emit("reduce", f"{kind} {x.name} dims {_ints(dims)}",
                                 f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
         else:
             result = x
@@ -330,7 +330,7 @@ class GraphWriter:
         head = (f"{a.name}, {b.name} batch {_ints(batch[0])} x {_ints(batch[1])} "
                 f"contract {_ints(contract[0])} x {_ints(contract[1])}")
         tail = f"{a.type}, {b.type} -> {tensor_type(shape, a.dtype)}"
-        return self._emit("dot_general", head, tail, [(shape, a.dtype)], [a, b])[0]
+        return self.emit("dot_general", head, tail, [(shape, a.dtype)], [a, b])[0]
 
     def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float) -> list[Value]:
         """The result, and the logarithm of the sum of exponentials per row."""
@@ -339,7 +339,7 @@ class GraphWriter:
         if mask is not None:
             head += f" mask {mask.name} : {mask.type}"
         head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
-        return self._emit("attention", head, f"{q.type}, {k.type} -> {tensor_type(*lse)}",
+        return self.emit("attention", head, f"{q.type}, {k.type} -> {tensor_type(*lse)}",
                           [(q.shape, q.dtype), lse], [q, k, v])
 
     def attention_grad(self, q: Value, k: Value, v: Value, mask: Value | None, out: Value, lse: Value, grad: Value,
@@ -350,7 +350,7 @@ class GraphWriter:
             head += f" mask {mask.name} : {mask.type}"
         head += f" out {out.name} lse {lse.name} grad {grad.name}"
         head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
-        return self._emit("attention_grad", head, f"{q.type}, {k.type}, {lse.type}",
+        return self.emit("attention_grad", head, f"{q.type}, {k.type}, {lse.type}",
                           [(x.shape, x.dtype) for x in (q, k, v)], [q, k, v])
 
     # --- normalisation, losses, indexing -------------------------------------------------
@@ -361,13 +361,13 @@ class GraphWriter:
         head = x.name
         head += f" gamma {gamma.name} : {gamma.type}" if gamma is not None else ""
         head += f" beta {beta.name} : {beta.type}" if beta is not None else ""
-        return self._emit("layer_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
+        return self.emit("layer_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
                           [(x.shape, x.dtype), stat, stat], [v for v in (x, gamma, beta) if v is not None])
 
     def rms_norm(self, x: Value, gamma: Value | None, eps: float) -> Value:
         stat = (x.shape[:-1], torch.float32)
         head = x.name + (f" gamma {gamma.name} : {gamma.type}" if gamma is not None else "")
-        return self._emit("rms_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
+        return self.emit("rms_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
                           [(x.shape, x.dtype), stat], [v for v in (x, gamma) if v is not None])[0]
 
     def softmax(self, x: Value, dim: int, log: bool = False) -> Value:
@@ -376,16 +376,16 @@ class GraphWriter:
     def cross_entropy(self, logits: Value, targets: Value, ignore_index: int) -> Value:
         row = (logits.shape[:1], torch.float32)
         head = f"{logits.name}, {targets.name} ignore_index {ignore_index}"
-        return self._emit("cross_entropy", head, f"{logits.type}, {targets.type} -> {tensor_type(*row)}",
+        return self.emit("cross_entropy", head, f"{logits.type}, {targets.type} -> {tensor_type(*row)}",
                           [row, row], [logits])[0]
 
     def gather(self, table: Value, indices: Value) -> Value:
         shape = indices.shape + table.shape[1:]
         tail = f"{table.type}, {indices.type} -> {tensor_type(shape, table.dtype)}"
-        return self._emit("gather", f"{table.name}[{indices.name}]", tail, [(shape, table.dtype)], [table])[0]
+        return self.emit("gather", f"{table.name}[{indices.name}]", tail, [(shape, table.dtype)], [table])[0]
 
     def scatter_add(self, updates: Value, indices: Value, rows: int) -> Value:
         """Rows of `updates`, added into zeros at the places that `indices` names."""
         shape = (rows,) + updates.shape[indices.rank :]
         tail = f"{updates.type}, {indices.type} -> {tensor_type(shape, updates.dtype)}"
-        return self._emit("scatter_add", f"{updates.name}[{indices.name}]", tail, [(shape, updates.dtype)], [updates])[0]
+        return self.emit("scatter_add", f"{updates.name}[{indices.name}]", tail, [(shape, updates.dtype)], [updates])[0]

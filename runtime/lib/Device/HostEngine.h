@@ -30,6 +30,9 @@ public:
   std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) override {
     return cpu_.planAttentionGrad(spec);
   }
+  std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &spec) override {
+    return cpu_.planLibraryCall(spec);
+  }
   void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) override;
   void add(float *sum, const float *addend, int64_t count) override;
   void countNonFinite(const NonFiniteRows &rows, const void *data, NonFiniteCount &count) override;

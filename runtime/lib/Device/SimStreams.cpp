@@ -114,6 +114,14 @@ public:
     giveToStream([args, plan = plan_] { plan->run(args); });
   }
 };
+
+class GivenLibraryCall final : public Given<LibraryPlan> {
+public:
+  using Given::Given;
+  void run(std::span<void *const> tensors) const override {
+    giveToStream([args = std::vector<void *>(tensors.begin(), tensors.end()), plan = plan_] { plan->run(args); });
+  }
+};
 } // namespace
 
 std::shared_ptr<const MatmulPlan> StreamEngine::planMatmul(const MatmulSpec &spec) {
@@ -127,6 +135,9 @@ std::shared_ptr<const AttentionPlan> StreamEngine::planAttention(const Attention
 }
 std::shared_ptr<const AttentionGradPlan> StreamEngine::planAttentionGrad(const AttentionGradSpec &spec) {
   return std::make_shared<const GivenAttentionGrad>(engine_.planAttentionGrad(spec));
+}
+std::shared_ptr<const LibraryPlan> StreamEngine::planLibraryCall(const LibraryCallSpec &spec) {
+  return std::make_shared<const GivenLibraryCall>(engine_.planLibraryCall(spec));
 }
 
 void StreamEngine::fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) {

@@ -48,6 +48,7 @@ public:
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec) override;
   std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) override;
   std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) override;
+  std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &spec) override;
   void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) override;
   void add(float *sum, const float *addend, int64_t count) override;
   void countNonFinite(const NonFiniteRows &rows, const void *data, NonFiniteCount &count) override;

@@ -23,6 +23,7 @@
 
 #include "segue/runtime/Engine/CpuEngine.h"
 #include "AttentionPlans.h"
+#include "Library/LibraryPlans.h"
 #include "OneDnnMatmul.h"
 #include "PanelMatmul.h"
 #include "QuantizedPanels.h"
@@ -68,6 +69,7 @@ struct CpuEngine::State {
   PlanCache<QuantizedMatmulSpec, QuantizedMatmulPlan> quantizedMatmuls;
   PlanCache<AttentionSpec, AttentionPlan> attentions;
   PlanCache<AttentionGradSpec, AttentionGradPlan> attentionGrads;
+  PlanCache<LibraryCallSpec, LibraryPlan> libraryCalls;
 };
 
 CpuEngine::CpuEngine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
@@ -116,6 +118,14 @@ std::shared_ptr<const AttentionGradPlan> CpuEngine::planAttentionGrad(const Atte
   std::lock_guard guard(state_->planning);
   return state_->attentionGrads.findOrMake(
       spec, [&] { return makeAttentionGradPlan(spec, state_->threads, state_->scratch, state_->kernels); });
+}
+
+std::shared_ptr<const LibraryPlan> CpuEngine::planLibraryCall(const LibraryCallSpec &spec) {
+  const LibraryOperation *operation = findLibraryOperation(spec.operation);
+  assert(operation && operation->findProblem(spec).empty() && "check findProblem() before planning");
+  std::lock_guard guard(state_->planning);
+  return state_->libraryCalls.findOrMake(
+      spec, [&] { return operation->plan(spec, {state_->threads, state_->scratch, state_->kernels}); });
 }
 
 const Threads &CpuEngine::threads() const { return state_->threads; }

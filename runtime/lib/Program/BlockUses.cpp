@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Program/BlockUses.h"
 #include "BinaryImage.h"
+#include "CostOfCommand.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
 
@@ -34,6 +35,11 @@ static void forEachBuffer(const schema::Binary &root, const schema::Command &com
   } else if (const schema::AttentionGrad *grad = command.body_as_AttentionGrad()) {
     views(false, {grad->q(), grad->k(), grad->v(), grad->mask(), grad->out(), grad->lse(), grad->grad_out()});
     views(true, {grad->grad_q(), grad->grad_k(), grad->grad_v()});
+  } else if (const schema::LibraryCall *call = command.body_as_LibraryCall()) {
+    for (const schema::View *view : *call->reads())
+      touch(view->buffer(), false);
+    for (const schema::View *view : *call->writes())
+      touch(view->buffer(), true);
   } else if (const schema::ToLayout *copy = command.body_as_ToLayout()) {
     views(false, {copy->source()});
     views(true, {copy->target()});
@@ -132,8 +138,7 @@ std::string describe(const Program &program, const BlockResult &result) {
   const schema::Command &command = *image.programs()[program.index()].table->commands()->Get(result.command);
   const schema::Launch *launch = command.body_as_Launch();
   std::string text = "temporary of ";
-  text += launch ? image.root().kernels()->Get(launch->kernel())->name()->str()
-                 : schema::EnumNameCommandBody(command.body_type());
+  text += launch ? image.root().kernels()->Get(launch->kernel())->name()->str() : kindOf(command);
   std::string where = image.location(command.location());
   return where.empty() ? text : text + " at " + where;
 }

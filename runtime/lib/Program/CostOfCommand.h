@@ -10,12 +10,19 @@
 
 #include "BinaryImage.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Engine/LibraryCall.h"
 
 namespace segue::inline runtime {
 
 /// What a verified command costs on the device it runs on; nothing for one that
 /// does no work. Counts that do not fit are the greatest number.
 WorkCost costOfCommand(const schema::Binary &root, const schema::Program &program, const schema::Command &command);
+
+/// What the library is told of a verified call: its tensors, without places.
+LibraryCallSpec librarySpec(const schema::LibraryCall &call);
+
+/// "Matmul"; of a call of the library, the name of its operation.
+std::string kindOf(const schema::Command &command);
 
 } // namespace segue::inline runtime
 

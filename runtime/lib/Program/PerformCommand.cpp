@@ -56,6 +56,8 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
   } else if (auto *grad = std::get_if<AttentionGradOp>(&op.body)) {
     grad->plan->run({args[0], args[1], args[2], args[3], args[4], static_cast<const float *>(args[5]), args[6], args[7],
                      args[8], args[9]});
+  } else if (auto *call = std::get_if<LibraryOp>(&op.body)) {
+    call->plan->run({args, op.operandCount});
   } else if (auto *copy = std::get_if<CopyOp>(&op.body)) {
     device_.relayout(*copy->plan, args[0], args[1]);
   } else {

@@ -204,6 +204,16 @@ void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attentio
     addOperand(op, view);
 }
 
+void PreparedProgram::prepareLibraryCall(const schema::LibraryCall &call, Op &op) {
+  op.body = LibraryOp{device_.engine().planLibraryCall(librarySpec(call))};
+  op.label = call.operation()->string_view();
+  for (const schema::View *view : *call.reads())
+    addOperand(op, view);
+  op.firstWritten = op.operandCount;
+  for (const schema::View *view : *call.writes())
+    addOperand(op, view);
+}
+
 void PreparedProgram::prepareCopy(const schema::ToLayout &copy, Op &op) {
   auto side = [](const schema::View &view) {
     auto strides = numbers(view.strides());
@@ -334,6 +344,9 @@ void PreparedProgram::prepare(const schema::Command &command) {
       break;
     case schema::CommandBody::AttentionGrad:
       prepareAttentionGrad(*command.body_as_AttentionGrad(), op);
+      break;
+    case schema::CommandBody::LibraryCall:
+      prepareLibraryCall(*command.body_as_LibraryCall(), op);
       break;
     case schema::CommandBody::ToLayout:
       prepareCopy(*command.body_as_ToLayout(), op);

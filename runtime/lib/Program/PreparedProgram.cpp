@@ -152,6 +152,9 @@ void PreparedProgram::readSignature() {
       for (const schema::View *view : {attention->q(), attention->k(), attention->v(), attention->mask()})
         if (view)
           note(view->buffer(), command.location());
+    if (const schema::LibraryCall *call = command.body_as_LibraryCall())
+      for (const schema::View *view : *call->reads())
+        note(view->buffer(), command.location());
     if (const schema::ToLayout *copy = command.body_as_ToLayout())
       note(copy->source()->buffer(), command.location());
   }

@@ -98,6 +98,9 @@ private:
   struct AttentionGradOp {
     std::shared_ptr<const AttentionGradPlan> plan;
   };
+  struct LibraryOp {
+    std::shared_ptr<const LibraryPlan> plan;
+  };
   struct CopyOp {
     std::shared_ptr<const CopyPlan> plan;
   };
@@ -119,7 +122,8 @@ private:
   struct Op {
     /// In the file, which outlives it.
     const schema::Command *command = nullptr;
-    std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, CopyOp, FillOp, TransferOp> body;
+    std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, LibraryOp, CopyOp, FillOp, TransferOp>
+        body;
     /// Into operands_, and into the arguments of a run.
     uint32_t firstOperand = 0, operandCount = 0;
     /// Operands from here on are written.
@@ -264,6 +268,7 @@ private:
   void prepareAttention(const schema::Attention &attention, Op &op);
   AttentionGradSpec attentionGradSpec(const schema::AttentionGrad &attention);
   void prepareAttentionGrad(const schema::AttentionGrad &attention, Op &op);
+  void prepareLibraryCall(const schema::LibraryCall &call, Op &op);
   void prepareCopy(const schema::ToLayout &copy, Op &op);
   Space spaceOf(uint32_t buffer) const;
   void prepareFill(const schema::Fill &fill, Op &op);

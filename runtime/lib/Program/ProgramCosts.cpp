@@ -25,6 +25,27 @@ static uint64_t bytesOf(std::initializer_list<const schema::View *> views) {
   return bytes;
 }
 
+LibraryCallSpec librarySpec(const schema::LibraryCall &call) {
+  LibraryCallSpec spec;
+  spec.operation = call.operation()->str();
+  auto read = [](const auto &views, std::vector<LibraryTensor> &tensors) {
+    for (const schema::View *view : views) {
+      auto shape = numbers(view->shape());
+      tensors.push_back({ElementType(view->element()), {shape.begin(), shape.end()}});
+    }
+  };
+  read(*call.reads(), spec.reads);
+  read(*call.writes(), spec.writes);
+  auto given = numbers(call.numbers());
+  spec.numbers.assign(given.begin(), given.end());
+  return spec;
+}
+
+std::string kindOf(const schema::Command &command) {
+  const schema::LibraryCall *call = command.body_as_LibraryCall();
+  return call ? call->operation()->str() : schema::EnumNameCommandBody(command.body_type());
+}
+
 /// `products` of [rows, keys] per head; half of them where they are causal.
 template <typename Table> static uint64_t attentionFlops(const Table &attention, uint64_t products) {
   auto q = numbers(attention.q()->shape()), k = numbers(attention.k()->shape());
@@ -68,6 +89,14 @@ WorkCost costOfCommand(const schema::Binary &root, const schema::Program &progra
     cost.flops = attentionFlops(a, 5);
     return cost;
   }
+  case schema::CommandBody::LibraryCall: {
+    LibraryCallSpec spec = librarySpec(*command.body_as_LibraryCall());
+    for (const auto *tensors : {&spec.reads, &spec.writes})
+      for (const LibraryTensor &tensor : *tensors)
+        cost.memoryBytes += uint64_t(tensor.elements()) * byteSize(tensor.element);
+    cost.flops = findLibraryOperation(spec.operation)->flops(spec);
+    return cost;
+  }
   case schema::CommandBody::ToLayout:
     cost.memoryBytes = bytesOf({command.body_as_ToLayout()->source(), command.body_as_ToLayout()->target()});
     return cost;
@@ -92,7 +121,7 @@ std::vector<CommandCost> commandCosts(const Program &program) {
       blocks.pop_back();
     WorkCost cost = costOfCommand(image.root(), table, command);
     if (cost.flops || cost.memoryBytes)
-      costs.push_back({schema::EnumNameCommandBody(command.body_type()), blocks.empty() ? "" : blocks.back(),
+      costs.push_back({kindOf(command), blocks.empty() ? "" : blocks.back(),
                        cost.flops, cost.memoryBytes, image.location(command.location())});
   }
   return costs;

@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "BinaryImage.h"
+#include "CostOfCommand.h"
 #include "PhaseOrder.h"
 #include "RetargetView.h"
 #include "SignatureHash.h"
@@ -344,6 +345,7 @@ private:
   void verifyPhase(schema::Phase given);
   void verifyLaunch(const schema::Launch &launch);
   void verifyMatmul(const schema::Matmul &matmul);
+  void verifyLibraryCall(const schema::LibraryCall &call);
   template <typename Table> void verifyAttentionOperands(const Table &attention, bool outWritten);
   void verifySavePoints();
   void verifyRecompute(const schema::SavePoint &point, const std::string &which) const;
@@ -470,6 +472,22 @@ template <typename Table> void ProgramVerifier::verifyAttentionOperands(const Ta
     check(mask[dim] == scores[dim] || mask[dim] == 1, "the mask does not broadcast to the scores");
 }
 
+void ProgramVerifier::verifyLibraryCall(const schema::LibraryCall &call) {
+  const LibraryOperation *operation = findLibraryOperation(call.operation()->string_view());
+  if (!operation)
+    throw BrokenRule(ErrorCode::VersionUnsupported, where_ + command_ + ": operation \"" + call.operation()->str() +
+                                                        "\" is not known to this runtime; update it");
+  for (const auto *views : {call.reads(), call.writes()})
+    for (uint32_t i = 0; i < views->size(); ++i) {
+      bool written = views == call.writes();
+      std::string operand = (written ? "result " : "operand ") + num(i);
+      verifyView(views->Get(i), operand, anyRank, written);
+      check(isDense(numbers(views->Get(i)->shape()), numbers(views->Get(i)->strides())), operand + " is not dense");
+    }
+  std::string problem = operation->findProblem(librarySpec(call));
+  check(problem.empty(), call.operation()->str() + ": " + problem);
+}
+
 void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &command) {
   command_ = ", command " + num(index);
   currentCommand_ = &command;
@@ -503,6 +521,8 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
           "the shapes of the gradients do not fit q, k and v");
     return;
   }
+  case schema::CommandBody::LibraryCall:
+    return verifyLibraryCall(*command.body_as_LibraryCall());
   case schema::CommandBody::ToLayout: {
     const schema::ToLayout &copy = *command.body_as_ToLayout();
     verifyView(copy.source(), "source", anyRank, false, /*laid=*/true);

@@ -80,6 +80,17 @@ static schema::MatmulT &addMatmul(schema::ProgramT &program) {
   return addCommand(program, std::move(matmul));
 }
 
+/// A convolution of one image of two channels of 2 x 2 with four weights of 1 x 1.
+static schema::LibraryCallT &addLibraryCall(schema::ProgramT &program) {
+  schema::LibraryCallT call;
+  call.operation = "conv2d";
+  call.reads.push_back(view(0, {1, 2, 2, 2}, {8, 4, 2, 1}));
+  call.reads.push_back(view(1, {4, 2, 1, 1}, {2, 1, 1, 1}));
+  call.writes.push_back(view(2, {1, 4, 2, 2}, {16, 4, 2, 1}));
+  call.numbers = {1, 1, 0, 0, 0, 0, 1, 1, 1};
+  return addCommand(program, std::move(call));
+}
+
 /// One head of two rows of four.
 static std::unique_ptr<schema::ViewT> headView(uint32_t buffer, uint64_t offset) {
   return view(buffer, {1, 1, 2, 4}, {8, 8, 4, 1}, offset);
@@ -484,6 +495,13 @@ static const Rule rules[] = {
     {"gradient shapes",
      [](TestFile &, schema::ProgramT &p) { addAttentionGrad(p).grad_k = view(2, {1, 1, 1, 4}, {4, 4, 4, 1}, 32); },
      "the shapes of the gradients do not fit q, k and v"},
+    {"unknown operation", [](TestFile &, schema::ProgramT &p) { addLibraryCall(p).operation = "conv4d"; },
+     "operation \"conv4d\" is not known to this runtime; update it", ErrorCode::VersionUnsupported},
+    {"operand of a call that is not dense",
+     [](TestFile &, schema::ProgramT &p) { addLibraryCall(p).reads[0]->strides = {8, 4, 1, 2}; },
+     "operand 0 is not dense"},
+    {"call with a problem", [](TestFile &, schema::ProgramT &p) { addLibraryCall(p).numbers[8] = 2; },
+     "conv2d: image 1x2x2x2, weight 4x2x1x1 and output 1x4x2x2 do not fit together in 2 groups"},
     {"fill of a part",
      [](TestFile &, schema::ProgramT &p) {
        schema::FillT fill;
@@ -683,6 +701,7 @@ TEST(BinaryRules, WhatTheyBreakIsGood) {
   load([](TestFile &, schema::ProgramT &p) { addCodedMatmul(p); });
   load([](TestFile &, schema::ProgramT &p) { addAttention(p); });
   load([](TestFile &, schema::ProgramT &p) { addAttentionGrad(p); });
+  load([](TestFile &, schema::ProgramT &p) { addLibraryCall(p); });
   load([](TestFile &, schema::ProgramT &p) { addCopy(p); });
   load([](TestFile &f, schema::ProgramT &p) { addRecomputation(f, p); });
   load([](TestFile &, schema::ProgramT &p) { addAlias(p, 0, 0, true); });

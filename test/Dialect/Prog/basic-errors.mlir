@@ -619,6 +619,34 @@ prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<
 
 // -----
 
+// prog.library_call C1.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
+^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
+  // expected-error @below {{'prog.library_call' op names no operation}}
+  prog.library_call "" (%x) into %y numbers [] : memref<4xf32> into memref<4xf32>
+}
+
+// -----
+
+// prog.library_call C2.
+prog.program @p inputs [#prog.value<"x" input tensor<4x2xf32>>] outputs [#prog.value<"y" output tensor<4x2xf32>>] {
+^bb0(%x: memref<4x2xf32>, %y: memref<4x2xf32>):
+  %v = prog.view %x offset 0 : memref<4x2xf32> to memref<2x4xf32, strided<[1, 2]>>
+  // expected-error @below {{'prog.library_call' op has a tensor of type 'memref<2x4xf32, strided<[1, 2]>>', which is not dense in row-major order}}
+  prog.library_call "f" (%v) into %y numbers [] : memref<2x4xf32, strided<[1, 2]>> into memref<4x2xf32>
+}
+
+// -----
+
+// prog.library_call C3.
+prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [] {
+^bb0(%x: memref<4xf32>):
+  // expected-error @below {{'prog.library_call' op writes nothing}}
+  "prog.library_call"(%x) <{callee = "f", numbers = array<i64: 1>, operandSegmentSizes = array<i32: 1, 0>}> : (memref<4xf32>) -> ()
+}
+
+// -----
+
 // prog.to_layout C1.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<2xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<2xf32>):

@@ -80,6 +80,10 @@ prog.program @backward
     prog.attention_grad %q, %q, %q out %o lse %l grad %o into %g, %dk, %dv scale 5.0e-01
       : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>,
         memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>
+    // CHECK: prog.library_call "conv2d"(%[[Q]], %{{.*}}) into %{{.*}} numbers [1, 1, 0, 0, 0, 0, 1, 1, 1] : memref<1x2x4x8xf32>, memref<2x2x1x1xf32> into memref<1x2x4x8xf32>
+    %w = prog.view %t offset 0 : memref<512xi8> to memref<2x2x1x1xf32>
+    %y = prog.view %t offset 256 : memref<512xi8> to memref<1x2x4x8xf32>
+    prog.library_call "conv2d" (%q, %w) into %y numbers [1, 1, 0, 0, 0, 0, 1, 1, 1] : memref<1x2x4x8xf32>, memref<2x2x1x1xf32> into memref<1x2x4x8xf32>
     // CHECK: prog.free
     prog.free %q : memref<1x2x4x8xf32>
   }

@@ -533,6 +533,24 @@ LogicalResult AttentionGradOp::verify() {
                  failed(verifyShape(*this, "grad_v", getGradV(), k, true)));
 }
 
+LogicalResult LibraryCallOp::verify() {
+  if (getCallee().empty()) // C1
+    return emitOpError() << "names no operation";
+  for (Value value : getOperands()) { // C2
+    auto type = cast<MemRefType>(value.getType());
+    std::optional<SmallVector<int64_t>> strides = stridesOf(type);
+    int64_t dense = 1;
+    for (int64_t dim = type.getRank() - 1; dim >= 0; --dim) {
+      if (!strides || (type.getDimSize(dim) > 1 && (*strides)[dim] != dense))
+        return emitOpError() << "has a tensor of type " << type << ", which is not dense in row-major order";
+      dense *= type.getDimSize(dim);
+    }
+  }
+  if (getWrites().empty()) // C3
+    return emitOpError() << "writes nothing";
+  return success();
+}
+
 /// The tensor that `buffer` holds: what `as` says, or what the buffer shows.
 static RankedTensorType tensorIn(Value buffer, std::optional<Type> as) {
   if (as)

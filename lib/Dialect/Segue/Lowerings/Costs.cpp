@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // CostOpInterface of all ops, one line each, but of those that write loops
-// themselves (OwnLoops.cpp). The costs are rough: they choose
-// between saving and recomputing, between one kernel and two, and between a row
-// buffer and a second computation.
+// themselves (OwnLoops.cpp) and those that are library calls (Commands.cpp). The
+// costs are rough: they choose between saving and recomputing, between one kernel
+// and two, and between a row buffer and a second computation.
 //
 //===----------------------------------------------------------------------===//
 

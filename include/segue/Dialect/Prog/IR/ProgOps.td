@@ -330,6 +330,27 @@ def Prog_AttentionGradOp : Prog_Op<"attention_grad"> {
   let hasVerifier = 1;
 }
 
+def Prog_LibraryCallOp : Prog_Op<"library_call", [AttrSizedOperandSegments]> {
+  let summary = "runs an operation of the device's library on dense tensors";
+  let description = [{
+    The operation is known to the runtime by its name: an op of `segue` that
+    becomes such a call needs nothing of its own in this dialect, in the file or
+    in the executor. What the `numbers` say, and which tensors the operation
+    takes, is checked by the runtime when it loads the file.
+
+    Constraints: (C1) the name is not empty. (C2) the tensors are dense in
+    row-major order. (C3) at least one is written.
+
+    Example: `prog.library_call "conv2d" (%x, %w) into %y numbers [1, 1, 0, 0, 0, 0, 1, 1, 1] : memref<1x2x4x4xf32>, memref<3x2x1x1xf32> into memref<1x3x4x4xf32>`
+  }];
+  let arguments = (ins StrAttr:$callee, Arg<Variadic<Prog_DeviceBuffer>, "", [MemRead]>:$reads,
+                       Arg<Variadic<Prog_DeviceBuffer>, "", [MemWrite]>:$writes, DenseI64ArrayAttr:$numbers);
+  let assemblyFormat = [{
+    $callee `(` $reads `)` `into` $writes `numbers` $numbers attr-dict `:` type($reads) `into` type($writes)
+  }];
+  let hasVerifier = 1;
+}
+
 def Prog_ToLayoutOp : Prog_Op<"to_layout"> {
   let summary = "copies a view into another; casts, re-lays and restores on the way";
   let description = [{

@@ -22,6 +22,7 @@
 #define SEGUE_RUNTIME_ENGINE_CPUENGINE_H
 
 #include "segue/runtime/Engine/Attention.h"
+#include "segue/runtime/Engine/LibraryCall.h"
 #include "segue/runtime/Engine/Matmul.h"
 #include "segue/runtime/Engine/QuantizedMatmul.h"
 #include "segue/runtime/Engine/Threads.h"
@@ -49,6 +50,7 @@ public:
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec);
   std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec);
   std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec);
+  std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &spec);
 
   const Threads &threads() const;
 

@@ -24,6 +24,7 @@
 #define SEGUE_RUNTIME_ENGINE_ENGINE_H
 
 #include "segue/runtime/Engine/Attention.h"
+#include "segue/runtime/Engine/LibraryCall.h"
 #include "segue/runtime/Engine/LowBitForms.h"
 #include "segue/runtime/Engine/Matmul.h"
 #include "segue/runtime/Engine/NonFinite.h"
@@ -43,6 +44,7 @@ public:
   virtual std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec) = 0;
   virtual std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) = 0;
   virtual std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) = 0;
+  virtual std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &spec) = 0;
 
   /// Writes the lowest `patternBytes` (1, 2, 4 or 8) of `pattern` over and over to
   /// `bytes`, a multiple of them.

@@ -1,0 +1,83 @@
+//===- LibraryCall.h - operations that are known by name --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A library call runs an operation on dense tensors: the LibraryCall command of
+// schemas/program.fbs. The operation is found by its name, and tells everything that
+// loading, costs and the executor ask: what is wrong with a call, its flops, and a
+// plan. Another operation is a file in runtime/lib/Engine/Library and nothing else of
+// the runtime.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_ENGINE_LIBRARYCALL_H
+#define SEGUE_RUNTIME_ENGINE_LIBRARYCALL_H
+
+#include "segue/runtime/Layout/ElementType.h"
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segue::inline runtime {
+
+/// A tensor of a call: dense, the last dimension contiguous.
+struct LibraryTensor {
+  ElementType element = ElementType::f32;
+  std::vector<int64_t> shape;
+
+  int64_t elements() const {
+    int64_t product = 1;
+    for (int64_t extent : shape)
+      product *= extent;
+    return product;
+  }
+  bool operator==(const LibraryTensor &) const = default;
+};
+
+/// One call without its memory. It may come from a file that nobody trusts: shapes are
+/// of tensors that fit in memory, everything else is for findProblem.
+struct LibraryCallSpec {
+  std::string operation;
+  std::vector<LibraryTensor> reads, writes;
+  /// Options of the operation, in its own order.
+  std::vector<int64_t> numbers;
+
+  bool operator==(const LibraryCallSpec &) const = default;
+};
+
+/// A call that is ready to run, as often as wanted, by one thread at a time of those
+/// that share an engine; others wait.
+class LibraryPlan {
+public:
+  virtual ~LibraryPlan() = default;
+  /// `tensors`: the first elements of those that are read, then of those written. No
+  /// tensor that is written overlaps another.
+  virtual void run(std::span<void *const> tensors) const = 0;
+};
+
+/// What plans of the CPU's engine are made with.
+struct LibraryTools;
+
+/// An operation by its name.
+struct LibraryOperation {
+  std::string_view name;
+  /// Says what is wrong with a call, or nothing.
+  std::string (*findProblem)(const LibraryCallSpec &spec);
+  /// Flops of a call without problem; what does not fit is the greatest number.
+  uint64_t (*flops)(const LibraryCallSpec &spec);
+  /// A plan of a call without problem.
+  std::shared_ptr<const LibraryPlan> (*plan)(const LibraryCallSpec &spec, const LibraryTools &tools);
+};
+
+/// The operation called `name`; null if there is none.
+const LibraryOperation *findLibraryOperation(std::string_view name);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_ENGINE_LIBRARYCALL_H
