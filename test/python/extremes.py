@@ -71,6 +71,7 @@ ROWWISE = {
     "cross_entropy": lambda x: F.cross_entropy(x, torch.tensor([0, 1, 2, 3] * 4 + [0]), reduction="none"),
     "cross_entropy_smooth": lambda x: F.cross_entropy(x, torch.tensor([0, 1, 2, 3] * 4 + [0]), reduction="none", label_smoothing=0.2),
     "nll": lambda x: F.nll_loss(x, torch.tensor([0, 1, 2, 3] * 4 + [0]), reduction="none"), "softmin": lambda x: F.softmin(x, -1),
+    "conv1d": lambda x: F.conv1d(x[:, None], torch.tensor([[[0.5, -1.0, 2.0]]], dtype=x.dtype)),
     "argmax": lambda x: x.argmax(-1), "argmin": lambda x: x.argmin(-1), "min": lambda x: x.min(-1).values,
     "any": lambda x: (x > 1e4).any(-1), "all": lambda x: (x < 1e4).all(-1), "max_of_all": lambda x: x[:5].max(),
     "min_of_all": lambda x: x[:4].min(), "var_mean": lambda x: torch.var_mean(x, -1)[0],

@@ -242,6 +242,47 @@ for _equation, _shapes in {
 }.items():
     case(f"einsum-{_equation}", lambda *xs, e=_equation: torch.einsum(e, *xs), *(normal(*s) for s in _shapes))
 
+# --- convolutions ---------------------------------------------------------------------------------
+
+for _name, _x, _w, _options in [
+    ("plain", (2, 3, 8, 8), (4, 3, 3, 3), {}),
+    ("one_by_one", (3, 5, 7, 6), (6, 5, 1, 1), {}),
+    ("one_place", (1, 3, 5, 5), (2, 3, 5, 5), {}),
+    ("stride", (2, 3, 9, 11), (4, 3, 3, 3), {"stride": 2, "padding": 1}),
+    ("stride_beyond_the_weight", (1, 2, 10, 9), (3, 2, 2, 2), {"stride": (3, 4)}),
+    ("same", (2, 3, 7, 9), (4, 3, 3, 3), {"padding": "same"}),
+    ("same_even", (1, 3, 7, 9), (4, 3, 4, 2), {"padding": "same", "dilation": (1, 3)}),
+    ("valid", (1, 3, 7, 9), (4, 3, 4, 2), {"padding": "valid"}),
+    ("dilation", (2, 3, 11, 9), (4, 3, 3, 2), {"dilation": 2, "padding": (2, 0)}),
+    ("groups", (2, 4, 6, 5), (6, 2, 3, 3), {"groups": 2, "padding": 1}),
+    ("depthwise", (2, 5, 9, 8), (5, 1, 3, 3), {"groups": 5, "padding": 1, "stride": 2}),
+    ("depthwise_twice", (2, 3, 8, 8), (6, 1, 3, 3), {"groups": 3}),
+    ("weight_larger_than_the_image", (1, 2, 3, 2), (3, 2, 5, 7), {"padding": (2, 3)}),
+    ("all", (3, 4, 13, 10), (6, 2, 3, 2), {"stride": (2, 3), "padding": (3, 1), "dilation": (2, 1), "groups": 2}),
+    # More depth, places and rows than a block of the engine has, and no multiple of any.
+    ("blocks", (2, 37, 29, 31), (259, 37, 3, 3), {"padding": 1}),
+]:
+    case(f"conv2d_{_name}", lambda x, w, b, o=_options: F.conv2d(x, w, b, **o), normal(*_x), normal(*_w), normal(_w[0]))
+    # f16 has no kernels of oneDNN: the engine's own loops run in it.
+    for _dtype, _suffix, _tolerance in [(torch.bfloat16, "bf16", 2e-2), (torch.float16, "f16", 2e-3)]:
+        case(f"conv2d_{_name}_{_suffix}", lambda x, w, b, o=_options: F.conv2d(x, w, b, **o), normal(*_x, dtype=_dtype),
+             normal(*_w, dtype=_dtype), normal(_w[0], dtype=_dtype), tolerance=_tolerance)
+case("conv2d_without_bias", lambda x, w: F.conv2d(x * 2, w).tanh(), normal(2, 3, 8, 8), normal(4, 3, 3, 3))
+case("conv2d_one_image", F.conv2d, normal(3, 8, 8), normal(4, 3, 3, 3))
+case("conv2d_of_views", lambda x, w: F.conv2d(x.permute(0, 3, 1, 2), w.flip(2)), normal(2, 8, 8, 3), normal(4, 3, 3, 3))
+case("conv2d_twice", lambda x, w, v: F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v), normal(2, 3, 8, 8), normal(4, 3, 3, 3), normal(5, 4, 3, 3))
+_window = ([2, 1], [1, 0], [1, 2])
+case("convolution", lambda x, w, b: torch.convolution(x, w, b, *_window, False, [0, 0], 2), normal(2, 4, 7, 8), normal(6, 2, 3, 2), normal(6))
+case("convolution_transposed", lambda x, w, b: torch.convolution(x, w, b, *_window, True, [1, 0], 2), normal(2, 4, 5, 6), normal(4, 3, 3, 2), normal(6))
+case("convolution_backward", lambda g, x, w: torch.ops.aten.convolution_backward(g, x, w, [6], *_window, False, [0, 0], 2, [True] * 3),
+     normal(2, 6, 4, 6), normal(2, 4, 7, 8), normal(6, 2, 3, 2))
+case("convolution_backward_transposed", lambda g, x, w: torch.ops.aten.convolution_backward(g, x, w, [6], *_window, True, [1, 0], 2, [True] * 3),
+     normal(2, 6, 10, 8), normal(2, 4, 5, 6), normal(4, 3, 3, 2))
+case("conv_transpose2d", lambda x, w, b: F.conv_transpose2d(x, w, b, (2, 3), 1, (1, 2), 2, 2), normal(2, 4, 5, 3), normal(4, 3, 3, 2), normal(6))
+case("conv_transpose1d", lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1), normal(4, 5), normal(4, 3, 3), normal(3))
+case("conv1d", lambda x, w, b: F.conv1d(x, w, b, 2, 1, 2, 2), normal(2, 4, 13), normal(6, 2, 3), normal(6))
+case("conv1d_same", lambda x, w: F.conv1d(x, w, padding="same"), normal(4, 13), normal(6, 4, 4))
+
 # --- attention ------------------------------------------------------------------------------------
 
 sdpa = F.scaled_dot_product_attention

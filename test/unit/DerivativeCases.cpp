@@ -239,6 +239,22 @@ static void addContractions(std::vector<DerivativeCase> &cases) {
   attention("bool_mask", "mask %m : tensor<1x1x3x5xi1>", {{"m", "tensor<1x1x3x5xi1>", 0, 2}}, true);
   attention("float_mask", "mask %m : tensor<2x1x3x5xf32>", {{"m", "tensor<2x1x3x5xf32>"}}, false);
   attention("float_mask_repeated", "mask %m : tensor<1x1x1x5xf32> causal", {{"m", "tensor<1x1x1x5xf32>"}}, true);
+  for (std::string element : {"f32", "bf16"}) {
+    std::string x = tensor("2x4x5x4", element), w = tensor("6x2x3x2", element), y = tensor("2x6x3x5", element);
+    std::string window = " strides [2, 1] low [1, 0] high [1, 3] dilations [1, 2] groups 2 : ";
+    cases.push_back({"conv2d_" + element,
+                     {{"x", x}, {"w", w}, {"b", tensor("6", element)}},
+                     "  %y = segue.conv2d %x, %w bias %b : " + tensor("6", element) + window + x + ", " + w + " -> " + y,
+                     {{"y", y}}});
+    cases.push_back({"conv2d_input_grad_" + element,
+                     {{"g", y}, {"w", w}},
+                     "  %y = segue.conv2d_input_grad %g, %w" + window + y + ", " + w + " -> " + x,
+                     {{"y", x}}});
+    cases.push_back({"conv2d_weight_grad_" + element,
+                     {{"g", y}, {"x", x}},
+                     "  %y = segue.conv2d_weight_grad %g, %x" + window + y + ", " + x + " -> " + w,
+                     {{"y", w}}});
+  }
   attention("frozen_mask", "mask %m : tensor<1x1x3x5xf32>", {{"m", "tensor<1x1x3x5xf32>", -1, 1, true}}, false);
 }
 

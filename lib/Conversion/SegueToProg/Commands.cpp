@@ -172,5 +172,6 @@ void segue::registerCommands(DialectRegistry &registry) {
     segue::AttentionOp::attachInterface<AttentionCommand>(*context);
     segue::AttentionGradOp::attachInterface<AttentionGradCommand>(*context);
     attachProducts(context);
+    attachLibraryCalls<segue::Conv2dOp, segue::Conv2dInputGradOp, segue::Conv2dWeightGradOp>(context);
   });
 }

@@ -557,6 +557,118 @@ func.func @cumsum_c1(%x: tensor<4x8xf32>) {
 
 // -----
 
+func.func @conv2d_c1(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `weight` has shape [6, 2, 3]; it must have 4 dimensions}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c2_entries(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `low` has 3 entries, but there are 2 dimensions}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c2_stride(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `strides` is [0, 1]; each must be at least 1 and below 2^31}}
+  %0 = segue.conv2d %x, %w strides [0, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c2_padding(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `high` is [1, -1]; each must be at least 0 and below 2^31}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, -1] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c2_groups(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op has 0 groups; there must be one at least}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 0 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c3_divides(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op has 4 groups, which must divide the 4 channels of `input` and the 6 outputs of `weight`}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 4 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c3_share(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `weight` has 2 channels, but a group of `input` has 4}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 1 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c4_fits(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `weight` spans 13 elements of dimension 3, but the padded `input` has 10}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 6] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c4_shape(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `result` has shape [2, 6, 5, 5], but what the weight passes is [2, 6, 5, 6]}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x5xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c5(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xbf16>) {
+  // expected-error @below {{'segue.conv2d' op `weight` holds 'bf16', but `input` holds 'f32'}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xbf16> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c5_empty(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x0x3xf32>) {
+  // expected-error @below {{'segue.conv2d' op `weight` has shape [6, 2, 0, 3]; no extent may be 0}}
+  %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x0x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_c6(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>, %b: tensor<2xf32>) {
+  // expected-error @below {{'segue.conv2d' op `bias` has shape [2], but one per output is [6]}}
+  %0 = segue.conv2d %x, %w bias %b : tensor<2xf32> strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_input_grad(%g: tensor<2x6x5x6xf32>, %w: tensor<6x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv2d_input_grad' op `weight` has 2 channels, but a group of `result` has 3}}
+  %0 = segue.conv2d_input_grad %g, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x9x8xf32>
+  return
+}
+
+// -----
+
+func.func @conv2d_weight_grad(%g: tensor<2x6x5x6xf32>, %x: tensor<2x4x9x8xf32>) {
+  // expected-error @below {{'segue.conv2d_weight_grad' op `gradient` has shape [2, 6, 5, 6]}}
+  %0 = segue.conv2d_weight_grad %g, %x strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<2x4x9x8xf32> -> tensor<6x2x1x3xf32>
+  return
+}
+
+// -----
+
 func.func @softmax_c1(%x: tensor<4x8xf32>) {
   // expected-error @below {{'segue.softmax' op `dim` is 2, but `input` of shape [4, 8] has 2 dimensions}}
   %0 = segue.softmax %x dim 2 : tensor<4x8xf32>

@@ -143,6 +143,17 @@ func.func @attention(%q: tensor<2x4x16x8xf32>, %k: tensor<2x4x16x8xf32>, %v: ten
   return
 }
 
+// CHECK-LABEL: func.func @convolution
+func.func @convolution(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>, %b: tensor<6xf32>, %g: tensor<2x6x5x6xf32>,
+                       %h: tensor<1x3x1x1xbf16>, %v: tensor<2x3x1x1xbf16>) {
+  %y = segue.conv2d %x, %w bias %b : tensor<6xf32> strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>
+  // CHECK: segue.conv2d %{{.*}}, %{{.*}} strides [1, 1]
+  %z = segue.conv2d %h, %v strides [1, 1] low [0, 0] high [0, 0] dilations [1, 1] groups 1 : tensor<1x3x1x1xbf16>, tensor<2x3x1x1xbf16> -> tensor<1x2x1x1xbf16>
+  %dx = segue.conv2d_input_grad %g, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<6x2x3x3xf32> -> tensor<2x4x9x8xf32>
+  %dw = segue.conv2d_weight_grad %g, %x strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<2x4x9x8xf32> -> tensor<6x2x3x3xf32>
+  return
+}
+
 func.func @cumulative(%x: tensor<4x8xf32>, %n: tensor<4x8xi64>) {
   %0 = segue.cumsum %x dim 1 reverse : tensor<4x8xf32>
   %1 = segue.cumsum %n dim 0 : tensor<4x8xi64>

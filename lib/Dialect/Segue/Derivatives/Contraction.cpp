@@ -1,4 +1,4 @@
-//===- Contraction.cpp - derivatives of dot_general and attention ---------===//
+//===- Contraction.cpp - derivatives of products, attention, convolutions -===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -175,7 +175,48 @@ static Gradients cumsumGradients(CumsumOp op, GradientBuilder &b, ValueRange gra
   return SmallVector<Value>{b.create<CumsumOp>(gradients[0], op.getDim(), !op.getReverse())};
 }
 
+//===----------------------------------------------------------------------===//
+// Convolutions. Each of the three is linear in both operands, and the derivatives
+// of one are the other two.
+//===----------------------------------------------------------------------===//
+
+/// A convolution with the options of `like` that gives a value of the type of `wanted`.
+template <typename OpTy, typename Like> static Value convolve(GradientBuilder &b, Like like, Value wanted, Value x, Value y) {
+  if constexpr (std::is_same_v<OpTy, Conv2dOp>)
+    return b.create<OpTy>(wanted.getType(), x, y, Value(), like.getStrides(), like.getLow(), like.getHigh(),
+                          like.getDilations(), like.getGroups());
+  else
+    return b.create<OpTy>(wanted.getType(), x, y, like.getStrides(), like.getLow(), like.getHigh(),
+                          like.getDilations(), like.getGroups());
+}
+
+static Gradients conv2dGradients(Conv2dOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+  Value g = gradients[0], x = op.getInput(), w = op.getWeight();
+  SmallVector<Value> answer{wanted[0] ? convolve<Conv2dInputGradOp>(b, op, x, g, w) : Value(),
+                            wanted[1] ? convolve<Conv2dWeightGradOp>(b, op, w, g, x) : Value()};
+  if (Value bias = op.getBias())
+    answer.push_back(wanted[2] ? b.down(b.sum(b.up(g), {0, 2, 3}), bias) : Value());
+  return answer;
+}
+
+static Gradients conv2dInputGradGradients(Conv2dInputGradOp op, GradientBuilder &b, ValueRange gradients,
+                                          ArrayRef<bool> wanted) {
+  Value u = gradients[0], g = op.getGradient(), w = op.getWeight();
+  return SmallVector<Value>{wanted[0] ? convolve<Conv2dOp>(b, op, g, u, w) : Value(),
+                            wanted[1] ? convolve<Conv2dWeightGradOp>(b, op, w, g, u) : Value()};
+}
+
+static Gradients conv2dWeightGradGradients(Conv2dWeightGradOp op, GradientBuilder &b, ValueRange gradients,
+                                           ArrayRef<bool> wanted) {
+  Value u = gradients[0], g = op.getGradient(), x = op.getInput();
+  return SmallVector<Value>{wanted[0] ? convolve<Conv2dOp>(b, op, g, x, u) : Value(),
+                            wanted[1] ? convolve<Conv2dInputGradOp>(b, op, x, g, u) : Value()};
+}
+
 void segue::attachContractionDerivatives(MLIRContext *context) {
+  attachDerivative<Conv2dOp, conv2dGradients>(context);
+  attachDerivative<Conv2dInputGradOp, conv2dInputGradGradients>(context);
+  attachDerivative<Conv2dWeightGradOp, conv2dWeightGradGradients>(context);
   attachDerivative<CumsumOp, cumsumGradients>(context);
   attachDerivative<DotGeneralOp, dotGeneralGradients>(context);
   attachDerivative<AttentionOp, attentionGradients>(context);

@@ -1,4 +1,4 @@
-//===- ContractionOps.cpp - verifies reductions, products, attention ------===//
+//===- ContractionOps.cpp - verifies sums, products, attention, convolutions -===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Checks.h"
+#include "llvm/Support/MathExtras.h"
+#include <limits>
 
 using namespace mlir;
 using namespace segue;
@@ -125,4 +127,68 @@ LogicalResult AttentionOp::verify() {
 
 LogicalResult AttentionGradOp::verify() {
   return verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()});
+}
+
+/// (C1) to (C5) of conv2d, for it and its gradients.
+template <typename OpTy>
+static LogicalResult verifyConvolution(OpTy op, checks::Named input, checks::Named weight, checks::Named output) {
+  for (checks::Named value : {input, weight, output}) // C1
+    if (value.type().getRank() != 4)
+      return op.emitOpError() << "`" << value.name << "` has shape " << checks::listed(value.type().getShape())
+                              << "; it must have 4 dimensions";
+  std::pair<StringRef, ArrayRef<int64_t>> pairs[] = { // C2
+      {"strides", op.getStrides()}, {"dilations", op.getDilations()}, {"low", op.getLow()}, {"high", op.getHigh()}};
+  for (auto [name, values] : pairs) {
+    int64_t least = name == "strides" || name == "dilations" ? 1 : 0;
+    if (values.size() != 2)
+      return op.emitOpError() << "`" << name << "` has " << values.size() << " entries, but there are 2 dimensions";
+    for (int64_t value : values)
+      if (value < least || value > std::numeric_limits<int32_t>::max())
+        return op.emitOpError() << "`" << name << "` is " << checks::listed(values) << "; each must be at least "
+                                << least << " and below 2^31";
+  }
+  int64_t groups = op.getGroups();
+  if (groups < 1)
+    return op.emitOpError() << "has " << groups << " groups; there must be one at least";
+  ArrayRef<int64_t> image = input.type().getShape(), kernel = weight.type().getShape();
+  if (image[1] % groups || kernel[0] % groups) // C3
+    return op.emitOpError() << "has " << groups << " groups, which must divide the " << image[1] << " channels of `"
+                            << input.name << "` and the " << kernel[0] << " outputs of `" << weight.name << "`";
+  if (kernel[1] != image[1] / groups)
+    return op.emitOpError() << "`" << weight.name << "` has " << kernel[1] << " channels, but a group of `"
+                            << input.name << "` has " << image[1] / groups;
+  if (weight.type().getNumElements() == 0) // C5
+    return op.emitOpError() << "`" << weight.name << "` has shape " << checks::listed(kernel)
+                            << "; no extent may be 0";
+  SmallVector<int64_t> shape = {image[0], kernel[0]}; // C4
+  for (unsigned dim : {0u, 1u}) {
+    uint64_t padded = uint64_t(image[2 + dim]) + op.getLow()[dim] + op.getHigh()[dim];
+    uint64_t spread = llvm::SaturatingMultiplyAdd<uint64_t>(kernel[2 + dim] - 1, op.getDilations()[dim], 1);
+    if (spread > padded)
+      return op.emitOpError() << "`" << weight.name << "` spans " << spread << " elements of dimension " << 2 + dim
+                              << ", but the padded `" << input.name << "` has " << padded;
+    shape.push_back(int64_t((padded - spread) / op.getStrides()[dim] + 1));
+  }
+  if (failed(checks::shape(op, output, shape, "what the weight passes")))
+    return failure();
+  return failure(failed(checks::sameElement(op, weight, input)) || failed(checks::sameElement(op, output, input))); // C5
+}
+
+LogicalResult Conv2dOp::verify() {
+  checks::Named weight = {"weight", getWeight()};
+  if (failed(verifyConvolution(*this, {"input", getInput()}, weight, {"result", getResult()})))
+    return failure();
+  if (!getBias())
+    return success();
+  checks::Named bias = {"bias", getBias()}; // C6
+  return failure(failed(checks::shape(*this, bias, weight.type().getDimSize(0), "one per output")) ||
+                 failed(checks::sameElement(*this, bias, weight)));
+}
+
+LogicalResult Conv2dInputGradOp::verify() {
+  return verifyConvolution(*this, {"result", getResult()}, {"weight", getWeight()}, {"gradient", getGradient()});
+}
+
+LogicalResult Conv2dWeightGradOp::verify() {
+  return verifyConvolution(*this, {"input", getInput()}, {"result", getResult()}, {"gradient", getGradient()});
 }

@@ -1,4 +1,4 @@
-//===- Contractions.cpp - evaluates reductions, products and attention ----===//
+//===- Contractions.cpp - evaluates sums, products, attention, convolutions -===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -210,10 +210,63 @@ static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, 
   return success();
 }
 
+/// Calls `visit` with the positions of each product that a convolution sums: in the
+/// image, in the weight and in the output.
+template <typename OpTy>
+static void forEachProduct(OpTy op, Value image, Value weight, Value output,
+                           llvm::function_ref<void(int64_t, int64_t, int64_t)> visit) {
+  auto shapeOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
+  ArrayRef<int64_t> x = shapeOf(image), w = shapeOf(weight);
+  int64_t outputsPerGroup = w[0] / op.getGroups();
+  forEachIndex(shapeOf(output), [&](ArrayRef<int64_t> at, int64_t outputAt) {
+    SmallVector<int64_t> kernel(w.drop_front());
+    forEachIndex(kernel, [&](ArrayRef<int64_t> tap, int64_t tapAt) {
+      int64_t row = at[2] * op.getStrides()[0] + tap[1] * op.getDilations()[0] - op.getLow()[0];
+      int64_t column = at[3] * op.getStrides()[1] + tap[2] * op.getDilations()[1] - op.getLow()[1];
+      if (row < 0 || row >= x[2] || column < 0 || column >= x[3])
+        return;
+      int64_t channel = at[1] / outputsPerGroup * w[1] + tap[0];
+      visit(positionOf(x, {at[0], channel, row, column}), at[1] * (w[1] * w[2] * w[3]) + tapAt, outputAt);
+    });
+  });
+}
+
+static LogicalResult evaluateConv2d(Conv2dOp op, const Frame &in, Results out) {
+  const HostTensor &x = in[op.getInput()], &w = in[op.getWeight()];
+  if (op.getBias()) {
+    const HostTensor &bias = in[op.getBias()];
+    forEachIndex(op.getResult().getType().getShape(),
+                 [&](ArrayRef<int64_t> at, int64_t i) { out[0].floats[i] = bias.floats[at[1]]; });
+  }
+  forEachProduct(op, op.getInput(), op.getWeight(), op.getResult(), [&](int64_t i, int64_t k, int64_t o) {
+    out[0].floats[o] += x.floats[i] * w.floats[k];
+  });
+  return success();
+}
+
+static LogicalResult evaluateConv2dInputGrad(Conv2dInputGradOp op, const Frame &in, Results out) {
+  const HostTensor &g = in[op.getGradient()], &w = in[op.getWeight()];
+  forEachProduct(op, op.getResult(), op.getWeight(), op.getGradient(), [&](int64_t i, int64_t k, int64_t o) {
+    out[0].floats[i] += g.floats[o] * w.floats[k];
+  });
+  return success();
+}
+
+static LogicalResult evaluateConv2dWeightGrad(Conv2dWeightGradOp op, const Frame &in, Results out) {
+  const HostTensor &g = in[op.getGradient()], &x = in[op.getInput()];
+  forEachProduct(op, op.getInput(), op.getResult(), op.getGradient(), [&](int64_t i, int64_t k, int64_t o) {
+    out[0].floats[k] += g.floats[o] * x.floats[i];
+  });
+  return success();
+}
+
 void interpreter::addContractions(EvaluatorTable &table) {
   table.add(evaluateReduce);
   table.add(evaluateCumsum);
   table.add(evaluateDotGeneral);
   table.add(evaluateAttention);
   table.add(evaluateAttentionGrad);
+  table.add(evaluateConv2d);
+  table.add(evaluateConv2dInputGrad);
+  table.add(evaluateConv2dWeightGrad);
 }

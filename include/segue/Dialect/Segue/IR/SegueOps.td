@@ -474,6 +474,90 @@ def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q"
 }
 
 //===----------------------------------------------------------------------===//
+// Convolutions: calls of the library (prog.library_call).
+//===----------------------------------------------------------------------===//
+
+/// `conv2d` and its gradients: the same products of elements of an image, a weight and
+/// an output, summed over two of the three.
+class Segue_Convolution<string mnemonic, string what, dag operands, string result, string head, string types>
+    : Segue_Op<mnemonic, [Pure]> {
+  let summary = what;
+  let arguments = !con(operands, (ins DenseI64ArrayAttr:$strides, DenseI64ArrayAttr:$low, DenseI64ArrayAttr:$high,
+                                      DenseI64ArrayAttr:$dilations, I64Attr:$groups));
+  let results = (outs Segue_FloatTensor:$result);
+  let assemblyFormat = head # " `strides` $strides `low` $low `high` $high `dilations` $dilations `groups` $groups "
+                       "attr-dict `:` " # types # " `->` type($result)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// What a library call is told besides the tensors.
+    ::llvm::SmallVector<int64_t> getLibraryNumbers() {
+      ::llvm::SmallVector<int64_t> numbers;
+      for (::llvm::ArrayRef<int64_t> pair : {getStrides(), getLow(), getHigh(), getDilations()})
+        numbers.append(pair.begin(), pair.end());
+      numbers.push_back(getGroups());
+      return numbers;
+    }
+    int64_t getLibraryFlops() {
+      auto weight = ::llvm::cast<::mlir::RankedTensorType>(}] # !if(!eq(result, "weight"), "getResult()", "getWeight()") # [{.getType());
+      auto output = ::llvm::cast<::mlir::RankedTensorType>(}] # !if(!eq(result, "output"), "getResult()", "getGradient()") # [{.getType());
+      return 2 * output.getNumElements() * (weight.getNumElements() / weight.getDimSize(0));
+    }
+  }];
+}
+
+def Segue_Conv2dOp
+    : Segue_Convolution<"conv2d", "slides a weight over images",
+                        (ins Segue_FloatTensor:$input, Segue_FloatTensor:$weight, Optional<Segue_FloatTensor>:$bias),
+                        "output", "$input `,` $weight (`bias` $bias^ `:` type($bias))?",
+                        "type($input) `,` type($weight)"> {
+  let description = [{
+    `result[n, o, i, j] = bias[o] + sum over c, y, x of weight[o, c, y, x] *
+    input[n, first + c, i * strides[0] + y * dilations[0] - low[0],
+    j * strides[1] + x * dilations[1] - low[1]]`, where `first` is the first
+    channel of the group of o and elements outside of the image count as zero.
+    Sums are f32.
+
+    Constraints: (C1) `input` is [batch, channels, height, width], `weight` is
+    [outputs, channels / groups, rows, columns], both and the result have 4
+    dimensions. (C2) `strides`, `low`, `high` and `dilations` have 2 entries
+    below 2^31; strides, dilations and `groups` are positive, `low` and `high`
+    not negative. (C3) `groups` divides channels and outputs, and `weight` has
+    its share of the channels. (C4) the spread weight fits into the padded
+    image, and the result is [batch, outputs, heights, widths], where it fits
+    `(height + low + high - (rows - 1) * dilation - 1) / stride + 1` times. (C5)
+    one element type, and no extent of `weight` is 0. (C6) `bias` is [outputs].
+
+    Example: `%y = segue.conv2d %x, %w bias %b : tensor<6xf32> strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3x3xf32> -> tensor<2x6x5x6xf32>`
+  }];
+}
+
+def Segue_Conv2dInputGradOp
+    : Segue_Convolution<"conv2d_input_grad", "gives the gradient of conv2d for its input",
+                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$weight), "input",
+                        "$gradient `,` $weight", "type($gradient) `,` type($weight)"> {
+  let description = [{
+    Spreads the gradient of the result of `segue.conv2d` over what each element
+    was computed from: a transposed convolution. Constraints are those of
+    `segue.conv2d`, whose input has the type of the result.
+
+    Example: `%dx = segue.conv2d_input_grad %g, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<6x2x3x3xf32> -> tensor<2x4x9x8xf32>`
+  }];
+}
+
+def Segue_Conv2dWeightGradOp
+    : Segue_Convolution<"conv2d_weight_grad", "gives the gradient of conv2d for its weight",
+                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$input), "weight",
+                        "$gradient `,` $input", "type($gradient) `,` type($input)"> {
+  let description = [{
+    Sums products of the input of `segue.conv2d` and the gradient of its result
+    over images and places. Constraints are those of `segue.conv2d`, whose
+    weight has the type of the result.
+
+    Example: `%dw = segue.conv2d_weight_grad %g, %x strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<2x4x9x8xf32> -> tensor<6x2x3x3xf32>`
+  }];
+}
+
+//===----------------------------------------------------------------------===//
 // Normalisation and losses: composite, over the last dimension unless said.
 // Statistics are f32.
 //===----------------------------------------------------------------------===//
