@@ -118,6 +118,12 @@ def test_language_models(make):
     train_both(make(), [tokens() for _ in range(5)], segments=1, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-3))
 
 
+def test_a_convolutional_network():
+    layers = [nn.Conv2d(2, 8, 3, 2, "valid"), nn.ReLU(), nn.ConvTranspose2d(8, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3, groups=4),
+              nn.Flatten(), nn.Linear(4 * 7 * 5, 3)]
+    train_both(nn.Sequential(*layers), [(torch.randn(4, 2, 9, 8),) for _ in range(5)], segments=1)
+
+
 def test_lora_with_a_frozen_base():
     model = add_lora(GPT(SMALL), 4, ("qkv", "proj"))
     for name, parameter in model.named_parameters():

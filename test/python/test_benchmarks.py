@@ -36,6 +36,12 @@ def test_google_benchmarks(program, chosen):
         assert rows and all(row["real_time"] > 0 and "error_occurred" not in row for row in rows)
 
 
+def test_convolutions():
+    text = output(sys.executable, ROOT / "bench/engine/convolutions.py", "--calls=1", "--only=512")
+    rows = re.findall(r"^\| .* \| (?:f32|bf16) \|(?: [\d.]+ \| [\d.]+ \| [\d.]+ \|){3}$", text, re.M)
+    assert len(rows) == 2, text
+
+
 def test_a_submit_with_and_without_services():
     # Status 1 says that disabled services cost more than the noise: no finding of three rounds beside other work.
     text = output(BUILD / "bin" / "segue-bench-hook", 3, status=(0, 1))

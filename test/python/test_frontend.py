@@ -226,6 +226,13 @@ def test_refusals_say_why(inputs, words):
         capture(Mlp(), inputs)
 
 
+def test_convolutions_over_three_dimensions_are_refused():
+    with pytest.raises(segue.UnsupportedOpError, match="conv3d.*a convolution over 3 dimensions; there are those over 1 and 2"):
+        capture(nn.Conv3d(2, 3, 3), (torch.randn(1, 2, 4, 4, 4),))
+    with pytest.raises(segue.UnsupportedOpError, match="conv_transpose2d.*output_padding=\\[1, 1\\], which is not below the stride"):
+        capture(nn.ConvTranspose2d(2, 3, 3, output_padding=1, dilation=2), (torch.randn(1, 2, 4, 4),))
+
+
 def test_stopped_gradients_are_refused_not_ignored():
     with pytest.raises(segue.UnsupportedOpError, match="gradients cannot be stopped"):
         capture(Apply(lambda x: x * x.detach()), (torch.randn(3),))

@@ -11,7 +11,7 @@
 // rounding explains is named.
 //
 // What it sees are kernels alone, apart, also with each result over each operand
-// that it may take the place of. It does not see the library calls (products,
+// that it may take the place of. It does not see the library calls (products, convolutions,
 // attention) or what the runtime makes of a program. It is as slow as the
 // interpreter is: seconds for a small model, and not meant for a large one.
 //
