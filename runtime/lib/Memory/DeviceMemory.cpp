@@ -384,14 +384,17 @@ void DeviceMemory::beginPlannedStep() {
     follower_->beginStep();
 }
 
-bool DeviceMemory::staysPlanned(const void *data, uint64_t bytes, OwnerId owner) {
+DeviceMemory::NextPlace DeviceMemory::nextPlace(const void *data, uint64_t bytes, OwnerId owner) {
   std::lock_guard lock(mutex_);
   const AddressPlan::Block *planned = follower_ && follower_->isAsked() ? follower_->next(owner, bytes) : nullptr;
-  if (!planned || planOrigin_ + planned->offset != data)
-    return false;
+  if (!planned)
+    return NextPlace::Elsewhere;
+  uint64_t next = planned->offset, now = uint64_t(static_cast<const std::byte *>(data) - planOrigin_);
+  if (next != now)
+    return std::max(next, now) - std::min(next, now) < bytes ? NextPlace::Overlapping : NextPlace::Elsewhere;
   follower_->advance(owner);
   ++addressFigures_.placed;
-  return true;
+  return NextPlace::Here;
 }
 
 void DeviceMemory::endPlannedStep() {

@@ -32,8 +32,10 @@ void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &p
   for (const ResidentUse &use : profile.uses)
     plan_.uses[{use.event, use.index}] = use.resident;
   plan_.items.resize(profile.residents.size());
-  for (const Resident &resident : profile.residents)
+  for (const Resident &resident : profile.residents) {
+    plan_.names.push_back(resident.name);
     plan_.isGradient.push_back(resident.role == Role::Gradient);
+  }
 }
 
 void PlannedResidency::stayAll() {
@@ -240,7 +242,9 @@ void PlannedResidency::sendHome(Tensor &value) {
   if (!resident || !leavesNow(*resident))
     return;
   // The home of a gradient that has none yet.
-  Item &item = residency_.hold(value, "gradient", /*owner=*/0, ItemLifetime::Session);
+  const std::string &name = plan_.names[*resident];
+  OwnerId owner = device_->memory().intern({.value = name, .role = std::string(runtime::name(Role::Gradient))});
+  Item &item = residency_.hold(value, name, owner, ItemLifetime::Session);
   value = Tensor();
   if (!residency_.leave(item)) {
     value = residency_.take(item);

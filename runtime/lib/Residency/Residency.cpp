@@ -121,14 +121,23 @@ void Residency::startFetch(Item &item) {
 }
 
 /// An item that leaves is needed again, and stays: where it lies, or where a plan has
-/// its next copy.
+/// its next copy. One whose next copy lies over a part of this one leaves first.
 void Residency::stay(Item &item) {
   if (item.device().state != CopyState::Leaving || std::exchange(item.stays_, true) || !isPlaced_ ||
       item.device().tensor.storage()->failure())
     return;
   const Storage &storage = *item.device().tensor.storage();
-  if (device_->memory().staysPlanned(storage.data(), storage.bytes(), item.owner))
+  DeviceMemory::NextPlace next = device_->memory().nextPlace(storage.data(), storage.bytes(), item.owner);
+  if (next == DeviceMemory::NextPlace::Here)
     return;
+  if (next == DeviceMemory::NextPlace::Overlapping) {
+    item.stays_ = false;
+    while (item.device().state == CopyState::Leaving)
+      awaitOldest();
+    if (!item.device().exists()) // else its copy to the host failed
+      startFetch(item);
+    return;
+  }
   TransferOptions options;
   options.owner = item.owner;
   options.isPlanned = true;

@@ -164,6 +164,28 @@ TEST(ResidencyTest, WhatStillLiesAtItsNextAddressStaysThere) {
   EXPECT_EQ(memory.addressFigures().placed, 6u);
 }
 
+// And where it lies over a part of the one that is leaving, that leaves first.
+TEST(ResidencyTest, WhatOverlapsItsNextAddressLeavesFirst) {
+  DeviceRef device = Device::open("sim:dram=1MiB,pinned=1MiB,threads=1,link=100KB/s");
+  DeviceMemory &memory = device->memory();
+  MemoryOwner owner{.value = "w", .role = "gradient"};
+  AddressPlan plan;
+  plan.lines = {{owner, {{{0, 1024}, {512, 1024}}}}};
+  plan.ranges = {{0, 1536}};
+  Residency residency(device);
+  ASSERT_TRUE(memory.followAddresses(std::move(plan), [&] { return residency.awaitDeparture(); }));
+  residency.setPlaced(true);
+  Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
+  auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
+  Item &item = residency.adopt(home, "w", memory.intern(owner), onDevice);
+  memory.beginPlannedStep();
+  const std::byte *first = residency.need(item, /*isWritten=*/true).bytes();
+  residency.leave(item);
+  EXPECT_EQ(residency.need(item).bytes(), first + 512);
+  memory.endPlannedStep();
+  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
+}
+
 // Where the budget is short as well, room is made until the planned address is free, and
 // not until any is.
 TEST(ResidencyTest, RoomIsMadeAtThePlannedAddress) {

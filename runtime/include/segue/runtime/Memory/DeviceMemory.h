@@ -174,9 +174,11 @@ public:
   /// On the thread whose allocations are planned.
   void beginPlannedStep();
   void endPlannedStep();
-  /// True if the plan has the next block of `owner` where this one lies, which then
-  /// counts as taken: who has it keeps it. `bytes` as they were allocated.
-  bool staysPlanned(const void *data, uint64_t bytes, OwnerId owner);
+  /// Where the plan has the next block of `owner`, which has this one still: where it
+  /// lies, and then it counts as taken; over a part of it; or elsewhere, as where there
+  /// is no plan. `bytes` as they were allocated.
+  enum class NextPlace : uint8_t { Here, Overlapping, Elsewhere };
+  NextPlace nextPlace(const void *data, uint64_t bytes, OwnerId owner);
   /// What others hold of the ranges of a plan: steps cannot keep to it.
   uint64_t lentBytes() const;
   /// Since the plan was made.

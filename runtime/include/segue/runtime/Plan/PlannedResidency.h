@@ -102,6 +102,8 @@ private:
     /// The item of each that has been seen, and whether it dies with the step.
     std::vector<std::optional<Item::Id>> items;
     std::vector<bool> isGradient;
+    /// As programs call them; empty for a sum of gradients.
+    std::vector<std::string> names;
   };
 
   /// The next event; and what the plan has come back at it, after what leaves.
