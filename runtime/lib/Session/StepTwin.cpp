@@ -421,7 +421,12 @@ CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes,
     uint64_t planned = found.plan->peakBytes;
     target = planned - std::min(planned, found.bytes - bytes);
   }
-  return certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
+  CertifiedPlan least = certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
+  if (least.bytes <= bytes)
+    return least;
+  // What leaves may leave holes: packed, less of it may take less.
+  CertifiedPlan whole = certified(twin, planner, planner.unconstrained(), bytes, room);
+  return whole.bytes < least.bytes ? whole : least;
 }
 
 } // namespace segue::inline runtime
