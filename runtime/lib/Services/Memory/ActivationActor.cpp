@@ -363,6 +363,9 @@ std::optional<MadeAgain> ActivationActor::madeAgain(SavedPlace place) const {
   MadeAgain made{.cost = again->cost, .runBytes = int64_t(again->program.arenaBytes())};
   for (const Value &output : again->program.outputs())
     made.runBytes += takenBytes(output.desc());
+  // Each wants a range of its own, and what is free lies in several: what two programs
+  // work in does not move, and nothing else brings the tensor back.
+  made.runBytes += std::max<int64_t>(made.runBytes / 2, 1024);
   made.sources = recomputer_.sourcesOf(place);
   for (const auto &[other, output] : recomputer_.madeWith(place))
     made.together.push_back(other);
