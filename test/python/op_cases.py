@@ -259,6 +259,7 @@ for _name, _x, _w, _options in [
     ("depthwise_twice", (2, 3, 8, 8), (6, 1, 3, 3), {"groups": 3}),
     ("weight_larger_than_the_image", (1, 2, 3, 2), (3, 2, 5, 7), {"padding": (2, 3)}),
     ("all", (3, 4, 13, 10), (6, 2, 3, 2), {"stride": (2, 3), "padding": (3, 1), "dilation": (2, 1), "groups": 2}),
+    ("steps_beyond_every_image", (2, 3, 6, 5), (4, 3, 1, 2), {"stride": (70000, 1), "dilation": (70000, 2)}),
     # More depth, places and rows than a block of the engine has, and no multiple of any.
     ("blocks", (2, 37, 29, 31), (259, 37, 3, 3), {"padding": 1}),
 ]:

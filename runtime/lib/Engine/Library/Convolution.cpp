@@ -654,6 +654,16 @@ bool DnnlConvolution::build() {
   extent_ = spec_.kind != Kind::WeightGrad ? spec_.images : spec_.groups > 1 ? spec_.groups : spec_.outputs;
   if (extent_ == 0 || spec_.images == 0 || spec_.imagePlaces() == 0 || spec_.element == ElementType::f16)
     return false;
+  // oneDNN counts elements and offsets of a window in 32 bits, here and there.
+  constexpr int64_t kMostElements = 1ll << 31, kMostOffset = 1 << 15;
+  for (int64_t elements : {spec_.images * spec_.channels * spec_.imagePlaces(),
+                           spec_.images * spec_.outputs * spec_.outputPlaces(),
+                           spec_.outputs * spec_.channelsPerGroup() * spec_.taps()})
+    if (elements >= kMostElements)
+      return false;
+  for (const Axis &axis : {spec_.rows, spec_.columns})
+    if (std::max({axis.stride, axis.dilation, axis.low}) >= kMostOffset)
+      return false;
   double flops = 2.0 * double(spec_.images) * double(spec_.outputs) * double(spec_.outputPlaces()) *
                  double(spec_.channelsPerGroup() * spec_.taps());
   // Outputs and groups in whole vectors.
