@@ -204,8 +204,11 @@ def test_weights_that_come_by_block(tmp_path):
     del trainer
     gc.collect()
     log = tmp_path / "weight.json"
-    ops = [event["op"] for event in json.loads(log.read_text())["events"]]
-    assert ops.count("keep") == ops.count("reserve") == ops.count("guest") == 1 and ops.count("release") == 3
+    events = json.loads(log.read_text())["events"]
+    ops = [event["op"] for event in events]
+    assert ops.count("reserve") == ops.count("guest") == 1 and ops.count("release") == 3
+    errors = [event.get("expect", {}).get("error") for event in events if event["op"] == "keep"]
+    assert errors == [None, "NAME_UNKNOWN"], "a claim that was refused is an event, too"
     checked = subprocess.run([BUILD / "bin" / "segue-run", "replay", log, "--check"], capture_output=True, text=True,
                              timeout=60)
     assert checked.returncode == 0, checked.stderr

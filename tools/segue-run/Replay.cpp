@@ -105,8 +105,8 @@ static Json errorAnswer(const Error &error) {
   return answer;
 }
 
-Json answerConfigCase(const ReplayLog &log, EventReader &event, void (*read)(ConfigReader &reader)) {
-  Json merged = log.config;
+Json answerConfigCase(const Json &config, EventReader &event, const std::function<void(ConfigReader &reader)> &read) {
+  Json merged = config;
   const Json &over = event.json("config");
   if (!over.is_object())
     event.refuse("config", "an object is");

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "EventReader.h"
+#include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/NearestName.h"
 #include <cmath>
@@ -22,6 +23,19 @@ EventReader::EventReader(const Json &event) : event_(&event) {
   if (op == event.end() || !op->is_string())
     throw MalformedEvent("an event needs a text \"op\"");
   op_ = op->get<std::string>();
+}
+
+EventReader EventReader::ofHead(const Json &object) {
+  EventReader reader;
+  reader.event_ = &object;
+  return reader;
+}
+
+void EventReader::visit(const char *key, AnyNumber &value) {
+  std::optional<double> number = numberOf(require(key));
+  if (!number)
+    refuse(key, "a number, \"nan\", \"inf\" or \"-inf\" is");
+  value.value = *number;
 }
 
 const Json *EventReader::find(std::string_view field) {
@@ -43,8 +57,8 @@ void EventReader::refuse(std::string_view field, const std::string &allowed) con
                        (found == event_->end() ? "absent" : found->dump()) + "; " + allowed + " allowed");
 }
 
-void EventReader::unknownOp(std::initializer_list<std::string_view> known) const {
-  throw MalformedEvent("unknown op \"" + op_ + "\"" + nearestHint(op_, std::span(known.begin(), known.size())));
+void EventReader::unknownOp(std::span<const std::string_view> known) const {
+  throw MalformedEvent("unknown op \"" + op_ + "\"" + nearestHint(op_, known));
 }
 
 bool EventReader::has(std::string_view field) { return find(field) != nullptr; }
@@ -60,12 +74,14 @@ std::string EventReader::text(std::string_view field, std::string_view fallback)
   return has(field) ? text(field) : std::string(fallback);
 }
 
-bool EventReader::boolean(std::string_view field, bool fallback) {
-  const Json *value = find(field);
-  if (value && !value->is_boolean())
+bool EventReader::boolean(std::string_view field) {
+  const Json &value = require(field);
+  if (!value.is_boolean())
     refuse(field, "true and false are");
-  return value ? value->get<bool>() : fallback;
+  return value.get<bool>();
 }
+
+bool EventReader::boolean(std::string_view field, bool fallback) { return has(field) ? boolean(field) : fallback; }
 
 double EventReader::number(std::string_view field) {
   const Json &value = require(field);

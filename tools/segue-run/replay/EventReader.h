@@ -8,7 +8,7 @@
 #ifndef SEGUE_TOOLS_SEGUERUN_REPLAY_EVENTREADER_H
 #define SEGUE_TOOLS_SEGUERUN_REPLAY_EVENTREADER_H
 
-#include "segue/runtime/Json.h"
+#include "segue/runtime/Replay/PolicyCall.h"
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -27,17 +27,21 @@ public:
 };
 
 /// Typed access to an event. All getters throw MalformedEvent for a wrong
-/// type, and those without a fallback for a missing field.
-class EventReader {
+/// type, and those without a fallback for a missing field. As CallFields, it reads
+/// the arguments of a policy's call.
+class EventReader final : public CallFields {
 public:
   /// `event` must outlive the reader and have a text `op`.
   explicit EventReader(const Json &event);
+  /// A reader of an object in the head of a log, which has no `op`.
+  static EventReader ofHead(const Json &object);
 
   const std::string &op() const { return op_; }
 
   bool has(std::string_view field);
   std::string text(std::string_view field);
   std::string text(std::string_view field, std::string_view fallback);
+  bool boolean(std::string_view field);
   bool boolean(std::string_view field, bool fallback);
   double number(std::string_view field);
   double number(std::string_view field, double fallback);
@@ -53,18 +57,35 @@ public:
   const Json *optionalJson(std::string_view field);
 
   /// The event is none of `known`: says so with the nearest.
-  [[noreturn]] void unknownOp(std::initializer_list<std::string_view> known) const;
+  [[noreturn]] void unknownOp(std::span<const std::string_view> known) const;
+  [[noreturn]] void unknownOp(std::initializer_list<std::string_view> known) const {
+    unknownOp(std::span(known.begin(), known.size()));
+  }
   /// The field's value is not allowed: "field "mode" is "WARM"; HARD, ...".
   [[noreturn]] void refuse(std::string_view field, const std::string &allowed) const;
+  [[noreturn]] void refuse(const char *key, const std::string &allowed) override {
+    refuse(std::string_view(key), allowed);
+  }
+
+  bool isWanted(const char *key, bool) override { return has(key); }
+  void visit(const char *key, std::string &value) override { value = text(key); }
+  void visit(const char *key, std::vector<std::string> &value) override { value = texts(key); }
+  void visit(const char *key, int64_t &value) override { value = integer(key); }
+  void visit(const char *key, double &value) override { value = number(key); }
+  void visit(const char *key, bool &value) override { value = boolean(key); }
+  void visit(const char *key, AnyNumber &value) override;
+  void visit(const char *key, Json &value) override { value = json(key); }
+  void visitMiB(const char *key, int64_t &bytes) override { bytes = bytesOfMiB(key); }
 
   /// Fields that nobody has read so far.
   std::vector<std::string> unread() const;
 
 private:
+  EventReader() = default;
   const Json *find(std::string_view field);
   const Json &require(std::string_view field);
 
-  const Json *event_;
+  const Json *event_ = nullptr;
   std::string op_;
   std::set<std::string, std::less<>> read_{"op", "expect"};
 };

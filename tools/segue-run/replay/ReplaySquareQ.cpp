@@ -276,7 +276,7 @@ public:
     if (op == "matmul")
       return applyMatmul(event);
     if (op == "config_case")
-      return answerConfigCase(log_, event, [](ConfigReader &reader) { SquareQConfig::read(reader); });
+      return answerConfigCase(log_.config, event, [](ConfigReader &reader) { SquareQConfig::read(reader); });
     event.unknownOp(
         {"quantize", "dequantize", "bound", "size", "signature", "open", "lcg", "serve", "matmul", "config_case"});
   }

@@ -5,20 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// One per service, in Replay<Service>.cpp, with a line in ReplayServices.cpp.
-// It makes the policy object from the head of a log and hands it the events:
+// One per service, in Replay<Service>.cpp, with a line in ReplayServices.cpp, that
+// makes the policy from the head of a log. The calls of the policy are described
+// beside it (PolicyCall.h); what is in logs that people write and in no recorded one,
+// questions mostly, is described in the same way here:
 //
-//   class WidgetReplayer : public Replayer {
-//   public:
-//     explicit WidgetReplayer(const ReplayLog &log) : widget_(readConfig(log)) {}
-//     Json apply(EventReader &event) override {
-//       if (event.op() == "grow")
-//         return {{"size", widget_.grow(event.bytesOfMiB("mb"))}};
-//       event.unknownOp({"grow"});
-//     }
-//   };
 //   std::unique_ptr<Replayer> createWidgetReplayer(const ReplayLog &log) {
-//     return std::make_unique<WidgetReplayer>(log);
+//     return replay(log, Widget(readConfig(log)),
+//                   std::tuple_cat(widget_calls::all, std::tuple(PolicyCall("size", &Widget::size, AnswerAs{"size"}))),
+//                   [](ConfigReader &reader, EventReader &) { WidgetConfig::read(reader); });
 //   }
 //
 // The command adds `op` and `id`, turns a segue::Error into `error`, and
@@ -31,6 +26,7 @@
 
 #include "EventReader.h"
 #include "segue/runtime/Config/ConfigReader.h"
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -81,7 +77,51 @@ std::span<const ReplayService> replayServices();
 
 /// The answer of a `config_case` event: reads the log's config with that of
 /// the event put over it, and says `error`, `key` and `hint`, or nothing.
-Json answerConfigCase(const ReplayLog &log, EventReader &event, void (*read)(ConfigReader &reader));
+Json answerConfigCase(const Json &config, EventReader &event, const std::function<void(ConfigReader &reader)> &read);
+
+/// Reads the config of a `config_case`, and throws ConfigError for one that is invalid.
+using ReadConfig = std::function<void(ConfigReader &reader, EventReader &event)>;
+
+/// Gives events to a policy, by the descriptions of its calls.
+template <typename Policy, typename Calls> class PolicyReplayer final : public Replayer {
+public:
+  PolicyReplayer(const ReplayLog &log, Policy policy, Calls calls, ReadConfig readConfig)
+      : policy_(std::move(policy)), calls_(std::move(calls)), config_(log.config), readConfig_(std::move(readConfig)) {}
+
+  Json apply(EventReader &event) override {
+    if (event.op() == "config_case")
+      return answerConfigCase(config_, event, [&](ConfigReader &reader) { readConfig_(reader, event); });
+    return std::apply(
+        [&](const auto &...call) {
+          Json answer;
+          if (!((event.op() == call.op && (answer = make(call, event), true)) || ...))
+            event.unknownOp({call.op..., "config_case"});
+          return answer;
+        },
+        calls_);
+  }
+
+private:
+  template <typename Call> Json make(const Call &call, EventReader &event) {
+    typename Call::Arguments arguments;
+    call.visit(event, arguments);
+    Json made;
+    std::apply([&](auto &...given) { (void)call.answered(policy_, [&](Json answer) { made = std::move(answer); }, given...); },
+               arguments);
+    return made;
+  }
+
+  Policy policy_;
+  Calls calls_;
+  Json config_;
+  ReadConfig readConfig_;
+};
+
+template <typename Policy, typename Calls>
+std::unique_ptr<Replayer> replay(const ReplayLog &log, Policy policy, Calls calls, ReadConfig readConfig) {
+  return std::make_unique<PolicyReplayer<Policy, Calls>>(log, std::move(policy), std::move(calls),
+                                                         std::move(readConfig));
+}
 
 } // namespace segue::tool
 

@@ -16,7 +16,7 @@ namespace segue::inline runtime {
 /// What Conductor pushes reaches the policy here.
 class ActivationActor::Hints final : public ActivationAdapter {
 public:
-  Hints(RecordedActivation &policy, ActivationKnobs knobs)
+  Hints(Recorded<ActivationStagehand> &policy, ActivationKnobs knobs)
       : ActivationAdapter("activation_stagehand", knobs_), knobs_(knobs), policy_(policy) {}
 
   void applyHints(const RuntimeLimitHints &hints, StepPhase phase) override {
@@ -25,24 +25,24 @@ public:
     if (now.maxInflightD2h == last_.maxInflightD2h && now.maxInflightH2d == last_.maxInflightH2d &&
         now.suppressSpeculative == last_.suppressSpeculative)
       return;
-    policy_.setHints(last_ = now);
+    policy_.tell(activation_calls::hints, last_ = now);
   }
 
 private:
   ActivationKnobs knobs_;
   ActivationHints last_;
-  RecordedActivation &policy_;
+  Recorded<ActivationStagehand> &policy_;
 };
 
-static std::unique_ptr<EventLog> openLog(const ServiceContext &context, Json section) {
+static std::shared_ptr<EventLog> openLog(const ServiceContext &context, Json section) {
   if (context.recordEvents.empty())
     return nullptr;
   Json head = {{"service", "activation"}, {"name", "recorded run"}, {"config", std::move(section)}};
-  return std::make_unique<EventLog>(context.recordEvents / "activation.json", std::move(head), context.warn);
+  return std::make_shared<EventLog>(context.recordEvents / "activation.json", std::move(head), context.warn);
 }
 
 ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section)
-    : context_(context), policy_(config, openLog(context, std::move(section))), residency_(context.device),
+    : context_(context), policy_(openLog(context, std::move(section)), config), residency_(context.device),
       recomputer_(context.device) {
   residency_.setJudge([this](const Item &item) { return isGood(*byItem_.at(item.id)); });
   std::vector<uint64_t> classBytes;
@@ -95,7 +95,7 @@ void ActivationActor::receive(const Event &event) { deliver(*this, event); }
 
 void ActivationActor::on(const event::PhaseBegin &begin) {
   if (begin.phase == Phase::StepBegin) {
-    policy_.stepBegin(begin.step);
+    policy_.tell(activation_calls::stepBegin, begin.step);
     figures_.beginStep();
     stepBegan_ = now();
   }
@@ -125,7 +125,7 @@ void ActivationActor::on(const event::PhaseBegin &begin) {
   std::vector<std::string> ids;
   for (const Held *held : order_)
     ids.push_back(held->id);
-  issue(policy_.backwardBegin(ids, used()));
+  issue(policy_.tell(activation_calls::backwardBegin, ids, used()));
 }
 
 void ActivationActor::endStep() {
@@ -142,13 +142,14 @@ void ActivationActor::endStep() {
     budget = context_.twin->budgetBytes;
   }
   auto toBytes = [](double mib) { return int64_t(mib * double(1 << 20)); };
-  const ActivationStagehandConfig &config = policy_.config();
+  const ActivationStagehandConfig &config = policy_->config();
   toRecompute_ = figures_.toRecompute(
       computed, linkRates(), {int64_t(budget), toBytes(config.highWatermarkMiB), toBytes(config.lowWatermarkMiB)});
-  grown_ = policy_.stepEnd();
+  grown_ = policy_.tell(activation_calls::stepEnd);
   for (const HostBufferBook::Growth &growth : grown_)
     if (uint32_t added = grow(growth); added < growth.slabs)
-      policy_.growthFailed(growth.poolClass, growth.slabs - added);
+      policy_.tell(activation_calls::growthFailed, growth.poolClass, growth.slabs - added);
+  policy_.flush();
   writeRecord();
   forgetStep();
 }
@@ -165,18 +166,19 @@ void ActivationActor::prepare(const RehearsedStep &step) {
   toRecompute_ = step.toRecompute;
   for (const HostBufferBook::Growth &growth : step.growth)
     if (uint32_t added = grow(growth))
-      policy_.poolGrown(growth.poolClass, added);
+      policy_.tell(activation_calls::poolGrown, growth.poolClass, added);
 }
 
 void ActivationActor::on(const event::StepAbort &) {
   settleStalls();
-  policy_.abortStep();
+  policy_.tell(activation_calls::abortStep);
+  policy_.flush();
   writeRecord();
   forgetStep();
 }
 
 void ActivationActor::writeRecord() {
-  lastRecord_ = policy_.telemetry();
+  lastRecord_ = policy_->telemetry();
   if (telemetry_)
     telemetry_->write(lastRecord_);
 }
@@ -253,7 +255,7 @@ void ActivationActor::on(const event::Save &save) {
     figures_.onSaveOfNothing();
   else
     figures_.onSave(place, takenBytes(saved.desc()), occupied(), madeAgain(place));
-  SaveDecision decision = policy_.save(event);
+  SaveDecision decision = policy_.tell(activation_calls::save, event);
   for (const std::string &id : decision.finalized)
     settleSpill(find(id));
   if (decision.kind == SaveDecision::Kind::Share) {
@@ -264,7 +266,7 @@ void ActivationActor::on(const event::Save &save) {
     return;
   }
   if (event.notOwned) { // its owner frees it
-    issue(policy_.release(event.id, used()));
+    issue(policy_.tell(activation_calls::release, event.id, used()));
     return;
   }
 
@@ -308,7 +310,7 @@ void ActivationActor::on(const event::Restore &restore) {
 
 Tensor ActivationActor::bring(Held &held) {
   using Kind = NeedDecision::Kind;
-  NeedDecision decision = policy_.need(held.id, used());
+  NeedDecision decision = policy_.tell(activation_calls::need, held.id, used());
   for (const std::string &id : decision.finalized)
     settleRestore(find(id));
   held.needed = true;
@@ -450,7 +452,7 @@ void ActivationActor::release(Held &held) {
   } else if (last) {
     forgetItem(held);
   }
-  std::vector<std::string> issued = policy_.release(id, used());
+  std::vector<std::string> issued = policy_.tell(activation_calls::release, id, used());
   if (last) {
     takeOut(order_, held);
     for (uint64_t storage : held.storages)

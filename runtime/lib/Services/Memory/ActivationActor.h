@@ -32,11 +32,12 @@
 #define SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
 
 #include "BlockClock.h"
-#include "RecordedActivation.h"
 #include "ServiceContext.h"
 #include "StepFigures.h"
+#include "../../Replay/Recorded.h"
 #include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Residency/Residency.h"
+#include "segue/runtime/Services/ActivationCalls.h"
 #include "segue/runtime/Services/Recomputer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <deque>
@@ -203,7 +204,7 @@ private:
   static bool takeOut(std::deque<Held *> &queue, Held &held);
 
   ServiceContext &context_;
-  RecordedActivation policy_;
+  Recorded<ActivationStagehand> policy_;
   std::optional<PinnedPool> pool_;
   /// Slabs of the pool that hold copies, or that somebody still holds a tensor in.
   std::vector<PinnedSlab> slabs_;

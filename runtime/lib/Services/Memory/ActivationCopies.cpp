@@ -85,12 +85,12 @@ void ActivationActor::noteEnd(Held &held, const Residency::End &end, bool tellsP
   std::string id = held.id;
   if (end.tier == Tier::Host) {
     if (finishSpill(held, end.failure.has_value()) && tellsPolicy)
-      issue(policy_.transferDone(id, used()).issued);
+      issue(policy_.tell(activation_calls::transferDone, id, used()).issued);
   } else if (!tellsPolicy) {
     return;
   } else if (!end.failure) {
     tellRestore(id, *held.retries, /*failed=*/false);
-    issue(policy_.transferDone(id, used()).issued);
+    issue(policy_.tell(activation_calls::transferDone, id, used()).issued);
   } else {
     noteFailedRestore(held, *end.failure);
     if (!held.recompute) {
@@ -115,7 +115,7 @@ void ActivationActor::on(const event::Pressure &pressure) {
       noteEnds(Hears::ToHost);
     }
     if (used() > goal)
-      for (const std::string &id : policy_.dropRestored(used() - goal)) {
+      for (const std::string &id : policy_.tell(activation_calls::dropRestored, used() - goal)) {
         std::erase_if(queued_, [&](const Queued &queued) { return queued.id == id; });
         dropDevice(find(id));
       }
@@ -197,7 +197,7 @@ void ActivationActor::spill(Held &held, const HostBuffer &buffer, Tensor &saved)
     return home && startSpill(held, home);
   };
   while (!start()) {
-    if (policy_.transferFailed(held.id, used()).kind != TransferDecision::Kind::Retry) {
+    if (policy_.tell(activation_calls::transferFailed, held.id, used()).kind != TransferDecision::Kind::Retry) {
       forgetItem(held); // the program's handle is enough
       setIdle(held, true);
       return;
@@ -216,7 +216,7 @@ bool ActivationActor::startSpill(Held &held, const Tensor &home) {
   ConductorGate::As as(context_.gate, service_);
   // Where the host may read the source, its sum is that of what was saved.
   Device &device = *context_.device;
-  if (policy_.config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
+  if (policy_->config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
     held.checksum = checksumOf(held.device());
   try {
     residency_.leaveTo(*held.item, home, {.owner = owner_});
@@ -230,7 +230,7 @@ bool ActivationActor::startSpill(Held &held, const Tensor &home) {
 
 /// Whether what a copy that has ended brought is what left.
 bool ActivationActor::isGood(Held &held) {
-  if (!policy_.config().debugChecksums || !context_.device->hasBytes())
+  if (!policy_->config().debugChecksums || !context_.device->hasBytes())
     return true;
   uint32_t found = checksumOf(held.host());
   if (held.checksum && *held.checksum != found)
@@ -249,7 +249,7 @@ bool ActivationActor::finishSpill(Held &held, bool failed) {
   }
   if (failed) {
     Tensor home = held.host();
-    while (policy_.transferFailed(held.id, used()).kind == TransferDecision::Kind::Retry)
+    while (policy_.tell(activation_calls::transferFailed, held.id, used()).kind == TransferDecision::Kind::Retry)
       if (startSpill(held, home))
         return false;
     context_.warn(nameOf(held.id, held.block) + " could not be copied to the host and stays on the device");
@@ -316,7 +316,7 @@ bool ActivationActor::verifyHost(Held &held) {
   uint32_t found = checksumOf(held.host());
   if (found == *held.checksum)
     return true;
-  if (policy_.checksumFailed(held.id)) {
+  if (policy_.tell(activation_calls::checksumFailed, held.id)) {
     loseHost(held);
     return false;
   }
@@ -354,7 +354,7 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   if (!verifyHost(held))
     return true; // at its need
   bool next = !order_.empty() && order_.front() == &held;
-  held.retries = std::make_shared<TransferRetries>(uint32_t(policy_.config().transferRetries));
+  held.retries = std::make_shared<TransferRetries>(uint32_t(policy_->config().transferRetries));
   TransferOptions options{.retries = held.retries, .owner = owner_};
   options.priority = ahead && !next ? TransferPriority::Speculative : TransferPriority::Required;
   // What is needed next is next in its queue: for a slot the host would have to
@@ -446,8 +446,8 @@ void ActivationActor::settleQueued(bool all) {
 
 TransferDecision ActivationActor::tellRestore(const std::string &id, const TransferRetries &retries, bool failed) {
   for (uint32_t i = 0; i < retries.used; ++i)
-    policy_.transferFailed(id, used());
-  return failed ? policy_.transferFailed(id, used()) : TransferDecision();
+    policy_.tell(activation_calls::transferFailed, id, used());
+  return failed ? policy_.tell(activation_calls::transferFailed, id, used()) : TransferDecision();
 }
 
 void ActivationActor::noteStall(std::shared_ptr<const CopyWait> wait) {
@@ -465,7 +465,7 @@ double ActivationActor::settleStalls() {
   for (const auto &wait : stalls_)
     seconds += wait->seconds();
   stalls_.clear();
-  policy_.addStall(seconds * 1e3);
+  policy_.tell(activation_calls::stall, seconds * 1e3);
   return seconds;
 }
 

@@ -17,7 +17,7 @@
 #define SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
 
 #include "ConductorGate.h"
-#include "EventLog.h"
+#include "../../Replay/EventLog.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Services/Conductor.h"

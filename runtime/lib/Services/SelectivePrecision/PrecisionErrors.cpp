@@ -70,7 +70,7 @@ void SelectivePrecisionActor::readEstimates() {
           }
         }
       if (count && squares >= 0)
-        policy_->calibrate(i, form, std::sqrt(squares / double(count)));
+        calibrateUnit(i, form, std::sqrt(squares / double(count)));
     }
 }
 
@@ -112,7 +112,7 @@ void SelectivePrecisionActor::readCaches() {
     }
     for (size_t i = 0, next = 0; i < plan_.units.size() && next < units.size(); ++i)
       if (plan_.units[i].unit.name == units[next])
-        policy_->calibrate(i, form, (*errors)[next++]);
+        calibrateUnit(i, form, (*errors)[next++]);
   }
 }
 
@@ -128,11 +128,11 @@ void SelectivePrecisionActor::calibrated(Precision form, std::span<const std::op
     if (!std::isfinite(*errors[i]))
       warnOnce("selective precision: the outputs of \"" + plan_.units[i].unit.name + "\" in " +
                std::string(name(form)) + " are not finite; its error counts as infinite");
-    policy_->calibrate(i, form, *errors[i]);
+    calibrateUnit(i, form, *errors[i]);
     units.push_back(plan_.units[i].unit.name);
     known.push_back(*errors[i]);
   }
-  if (Json state = policy_->policy().saveState(); state["step"] == -1)
+  if (Json state = policy().saveState(); state["step"] == -1)
     initial_ = std::move(state);
   if (units != namesWith(form))
     return; // a unit was refused: its slab is damaged, and nothing of it is kept
@@ -225,7 +225,7 @@ void SelectivePrecisionActor::stepEnded(double loss) {
     host_->withBatch(batch, [&](const PrecisionHost::Values &values) { calibration.sample(values); });
     for (const auto &[unit, form] : wanted)
       if (auto error = calibration.errors(form)[unit])
-        policy_->observeError(unit, form, *error);
+        policy_->tell(precision_calls::observe, nameOf(unit), form, AnyNumber{*error});
   } catch (const Error &) { // one that cannot be made is left out: the step has been taken
   }
   giveRoomBack();

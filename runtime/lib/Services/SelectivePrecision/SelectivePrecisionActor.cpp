@@ -65,6 +65,22 @@ void SelectivePrecisionActor::warnOnce(const std::string &text) {
 // Units
 //===----------------------------------------------------------------------===//
 
+std::shared_ptr<EventLog> SelectivePrecisionActor::openLog(const std::vector<PrecisionUnit> &units) const {
+  if (context_.recordEvents.empty())
+    return nullptr;
+  Json list = Json::array();
+  for (PrecisionUnit unit : units) {
+    EventWriter entry;
+    visitFields(entry, unit);
+    list.push_back(entry.take());
+  }
+  Json head = {{"service", "selective_precision"},
+               {"name", "recorded run"},
+               {"config", section_},
+               {"units", std::move(list)}};
+  return std::make_shared<EventLog>(context_.recordEvents / "selective_precision.json", std::move(head), context_.warn);
+}
+
 void SelectivePrecisionActor::start(PrecisionHost &host) {
   host_ = &host;
   streamer_ = &host.weights();
@@ -95,13 +111,13 @@ void SelectivePrecisionActor::start(PrecisionHost &host) {
                           "\"; compile them with --gradient-statistics=" +
                           (config_.granularity == SelectivePrecisionConfig::Granularity::Layer ? "layer" : "block"),
                       "--gradient-statistics");
-  policy_ =
-      std::make_unique<RecordedPrecision>(config_, std::move(units), section_, context_.recordEvents, context_.warn);
-  inForce_ = policy_->policy().precisions(0);
+  std::shared_ptr<EventLog> log = openLog(units);
+  policy_ = std::make_unique<Recorded<SelectivePrecision>>(std::move(log), config_, std::move(units));
+  inForce_ = policy().precisions(0);
   streamer_->onFormFailed([this](const std::string &unit, const Error &error) { formFailed(unit, error); });
   if (config_.mode == SelectivePrecisionConfig::Mode::Dynamic)
     prepareDecisions(hasStatistics);
-  initial_ = policy_->policy().saveState();
+  initial_ = policy().saveState();
   chosen_ = wanted(0); // for an evaluation before the first step
   applyForms();
 }
@@ -147,7 +163,7 @@ Json SelectivePrecisionActor::report() const {
 //===----------------------------------------------------------------------===//
 
 BlockPrecisionMap SelectivePrecisionActor::wanted(int64_t step) const {
-  std::vector<Precision> precisions = policy_->policy().precisions(step);
+  std::vector<Precision> precisions = policy().precisions(step);
   BlockPrecisionMap map;
   for (size_t i = 0; i < precisions.size(); ++i)
     map[plan_.units[i].unit.name] = name(precisions[i]);
@@ -194,7 +210,7 @@ void SelectivePrecisionActor::formFailed(const std::string &name, const Error &e
     // No memory says nothing about the form: the next decision tries again.
     if (error.code() == ErrorCode::DeviceOom) {
       inForce_[i] = Precision::Bf16;
-      return policy_->postpone(i, step_ - 1);
+      return policy_->tell(precision_calls::postpone, nameOf(i), step_ - 1);
     }
     refused(i, error);
   }
@@ -202,7 +218,7 @@ void SelectivePrecisionActor::formFailed(const std::string &name, const Error &e
 
 void SelectivePrecisionActor::refused(size_t unit, const Error &error) {
   inForce_[unit] = Precision::Bf16;
-  policy_->refuse(unit, step_);
+  policy_->tell(precision_calls::refuse, nameOf(unit), step_);
   warnOnce("selective precision: \"" + plan_.units[unit].unit.name + "\" goes back to bf16: " + error.what());
 }
 
@@ -250,10 +266,10 @@ void SelectivePrecisionActor::collect(const Collection &collection) {
       of->squares = std::numeric_limits<double>::quiet_NaN();
     }
   }
-  std::vector<std::optional<double>> norms;
-  for (const auto &of : statistics_)
-    norms.push_back(of ? std::optional(of->l2()) : std::nullopt);
-  policy_->stats(step_, norms);
+  precision_calls::Norms norms;
+  for (size_t i = 0; i < statistics_.size(); ++i)
+    norms.l2[nameOf(i)] = statistics_[i] ? std::optional(statistics_[i]->l2()) : std::nullopt;
+  policy_->tell(precision_calls::stats, step_, norms);
 }
 
 void SelectivePrecisionActor::endStep() {
@@ -264,13 +280,13 @@ void SelectivePrecisionActor::endStep() {
       collect(collection);
   collections_.clear();
   if (loss_)
-    policy_->loss(step_, *loss_);
-  PrecisionDecision decision = policy_->decide(step_);
+    policy_->tell(precision_calls::loss, step_, AnyNumber{*loss_});
+  PrecisionDecision decision = policy_->tell(precision_calls::decide, step_);
   bool isOfLists = config_.mode == SelectivePrecisionConfig::Mode::Static && !std::exchange(hasToldLists_, true);
   if (decision.evaluated || isOfLists) {
     std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
     record_ = {{"step_id", 0}, {"timestamp", now.count()}};
-    record_.update(policy_->policy().telemetry(step_, decision));
+    record_.update(policy().telemetry(step_, decision));
     // What a run writes counts steps from 1; the rules of the decision from 0.
     record_["step_id"] = step_ + 1;
     if (telemetry_)
@@ -303,12 +319,12 @@ void SelectivePrecisionActor::on(const event::StepAbort &) {
   collections_.clear();
   loss_.reset();
   if (policy_)
-    policy_->abortStep(step_);
+    policy_->tell(precision_calls::abortStep, step_);
 }
 
 void SelectivePrecisionActor::lossOfAborted(double loss) {
   if (policy_ && context_.device->hasBytes())
-    policy_->loss(step_, loss);
+    policy_->tell(precision_calls::loss, step_, AnyNumber{loss});
 }
 
 //===----------------------------------------------------------------------===//
@@ -316,12 +332,20 @@ void SelectivePrecisionActor::lossOfAborted(double loss) {
 //===----------------------------------------------------------------------===//
 
 std::string SelectivePrecisionActor::saveState() const {
-  return policy_ ? policy_->policy().saveState().dump() : std::string();
+  return policy_ ? policy().saveState().dump() : std::string();
+}
+
+/// Checks the state; what is returned puts it in force and into the log.
+std::function<void()> SelectivePrecisionActor::prepared(const Json &state) {
+  return [this, state, commit = policy_->unrecorded().prepareState(state)] {
+    commit();
+    policy_->note(precision_calls::restore, state);
+  };
 }
 
 std::function<void()> SelectivePrecisionActor::prepareState(const std::string &text) {
   if (text.empty())
-    return [this, commit = policy_->prepareState(initial_)] {
+    return [this, commit = prepared(initial_)] {
       warnOnce("the checkpoint has no state of Selective Precision: its decisions begin anew");
       commit();
     };
@@ -329,7 +353,7 @@ std::function<void()> SelectivePrecisionActor::prepareState(const std::string &t
   if (std::optional<JsonProblem> problem = readJson(text, state))
     throw Error(ErrorCode::FileCorrupt, "the checkpoint's state of Selective Precision is no JSON: " +
                                             problem->sentence + "; use another checkpoint");
-  return policy_->prepareState(state);
+  return prepared(state);
 }
 
 //===----------------------------------------------------------------------===//

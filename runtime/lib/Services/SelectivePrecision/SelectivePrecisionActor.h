@@ -18,8 +18,9 @@
 #define SEGUE_LIB_SERVICES_SELECTIVEPRECISION_SELECTIVEPRECISIONACTOR_H
 
 #include "../Memory/PrecisionActor.h"
-#include "RecordedPrecision.h"
+#include "../../Replay/Recorded.h"
 #include "segue/runtime/Services/GradientStatistics.h"
+#include "segue/runtime/Services/PrecisionCalls.h"
 #include "segue/runtime/Services/PrecisionUnits.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
@@ -72,6 +73,13 @@ private:
   void giveUpCalibration(const std::string &reason);
   /// A weight of the unit could not be read.
   void refused(size_t unit, const Error &error);
+  void calibrateUnit(size_t unit, Precision form, double error) {
+    policy_->tell(precision_calls::calibration, precision_calls::Calibration{{{nameOf(unit), form, error}}});
+  }
+  const SelectivePrecision &policy() const { return **policy_; }
+  const std::string &nameOf(size_t unit) const { return policy().units()[unit].name; }
+  std::shared_ptr<EventLog> openLog(const std::vector<PrecisionUnit> &units) const;
+  std::function<void()> prepared(const Json &state);
   bool wantsErrors() const;
   void giveRoomBack();
   std::string fingerprint(Precision form, int64_t samples) const;
@@ -92,7 +100,7 @@ private:
   /// In the order in which they run.
   std::vector<Backward> backwards_;
   PrecisionPlan plan_;
-  std::unique_ptr<RecordedPrecision> policy_;
+  std::unique_ptr<Recorded<SelectivePrecision>> policy_;
   std::unique_ptr<Hints> hints_;
   std::optional<JsonlWriter> telemetry_;
   Json record_;

@@ -13,6 +13,7 @@
 #ifndef SEGUE_RUNTIME_SERVICES_CONDUCTORTYPES_H
 #define SEGUE_RUNTIME_SERVICES_CONDUCTORTYPES_H
 
+#include "segue/runtime/EnumNames.h"
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Program/Events.h"
 #include <cstdint>
@@ -60,8 +61,6 @@ enum class DenyReason : uint8_t {
 };
 inline constexpr size_t denyReasonCount = 11;
 
-/// All names of an enumeration in its order: "IDLE", "STEP_BEGIN", ...
-template <typename E> std::span<const std::string_view> namesOf();
 template <> std::span<const std::string_view> namesOf<StepPhase>();
 template <> std::span<const std::string_view> namesOf<BudgetResource>();
 template <> std::span<const std::string_view> namesOf<BudgetMode>();
@@ -71,16 +70,6 @@ template <> std::span<const std::string_view> namesOf<LinkDirection>();
 template <> std::span<const std::string_view> namesOf<GrantStatus>();
 template <> std::span<const std::string_view> namesOf<TokenStatus>();
 template <> std::span<const std::string_view> namesOf<DenyReason>();
-
-template <typename E> std::string_view nameOf(E value) { return namesOf<E>()[size_t(value)]; }
-/// The value of that name, or nothing.
-template <typename E> std::optional<E> fromName(std::string_view name) {
-  std::span<const std::string_view> names = namesOf<E>();
-  for (size_t i = 0; i < names.size(); ++i)
-    if (names[i] == name)
-      return E(i);
-  return std::nullopt;
-}
 
 struct ReservationRequest {
   /// Chosen by the caller, unique among live reservations.

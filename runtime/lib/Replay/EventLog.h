@@ -12,10 +12,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_EVENTLOG_H
-#define SEGUE_LIB_SERVICES_MEMORY_EVENTLOG_H
+#ifndef SEGUE_LIB_REPLAY_EVENTLOG_H
+#define SEGUE_LIB_REPLAY_EVENTLOG_H
 
-#include "segue/runtime/Json.h"
+#include "segue/runtime/Replay/PolicyCall.h"
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -23,13 +23,36 @@
 
 namespace segue::inline runtime {
 
+/// Puts the fields of a call into an event.
+class EventWriter final : public CallFields {
+public:
+  explicit EventWriter(std::string_view op) { event_["op"] = op; }
+  /// Fields alone, of an entry in the head of a log.
+  EventWriter() = default;
+  Json take() { return std::move(event_); }
+
+  bool isWanted(const char *, bool isSet) override { return isSet; }
+  void visit(const char *key, std::string &value) override { event_[key] = value; }
+  void visit(const char *key, std::vector<std::string> &value) override { event_[key] = value; }
+  void visit(const char *key, int64_t &value) override { event_[key] = value; }
+  void visit(const char *key, double &value) override { event_[key] = value; }
+  void visit(const char *key, bool &value) override { event_[key] = value; }
+  void visit(const char *key, AnyNumber &value) override;
+  void visit(const char *key, Json &value) override { event_[key] = value; }
+  void visitMiB(const char *key, int64_t &bytes) override;
+  [[noreturn]] void refuse(const char *key, const std::string &allowed) override;
+
+private:
+  Json event_ = Json::object();
+};
+
 class EventLog {
 public:
   /// `head`: the log without its events. Replaces a file that is there.
   EventLog(const std::filesystem::path &path, Json head, std::function<void(const std::string &)> warn);
   ~EventLog() { flush(); }
 
-  /// `expect`: the answer, or null for an event without one.
+  /// `expect`: the answer; null or empty for an event without one.
   void add(Json event, Json expect) noexcept;
   /// An event with its answer in it already.
   void add(const Json &event) noexcept;
@@ -47,4 +70,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_EVENTLOG_H
+#endif // SEGUE_LIB_REPLAY_EVENTLOG_H

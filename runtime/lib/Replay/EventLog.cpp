@@ -6,7 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "EventLog.h"
-#include <nlohmann/json.hpp>
+#include "segue/runtime/Error.h"
+#include "segue/runtime/JsonNumbers.h"
+#include "segue/runtime/Mebibytes.h"
 
 namespace segue::inline runtime {
 
@@ -15,6 +17,14 @@ static constexpr std::string_view tail = "\n]}\n";
 
 /// Events that wait for a flush, bytes.
 static constexpr size_t mostWaiting = 1 << 20;
+
+void EventWriter::visitMiB(const char *key, int64_t &bytes) { event_[key] = toMiB(bytes); }
+
+void EventWriter::visit(const char *key, AnyNumber &value) { event_[key] = numberOrText(value.value); }
+
+void EventWriter::refuse(const char *key, const std::string &) {
+  throw Error(ErrorCode::InvalidArgument, "a call of a policy has no name for its \"" + std::string(key) + "\"");
+}
 
 EventLog::EventLog(const std::filesystem::path &path, Json head, std::function<void(const std::string &)> warn)
     : path_(path), warn_(std::move(warn)), file_(path, std::ios::binary | std::ios::trunc) {
@@ -37,8 +47,10 @@ void EventLog::add(Json event, Json expect) noexcept {
   if (!on_)
     return;
   try {
-    if (!expect.is_null())
+    if (!expect.empty()) {
+      nameNonFinite(expect);
       event["expect"] = std::move(expect);
+    }
     add(event);
   } catch (...) {
     turnOff();
