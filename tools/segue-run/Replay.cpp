@@ -76,6 +76,7 @@ static ReplayLog readHead(const Json &root) {
   log.owners = headTexts(root, "register");
   readUnits(root, log);
   log.base = root.value("base", Json());
+  log.plan = root.value("plan", Json());
   if (!log.config.is_object())
     throw MalformedEvent("\"config\" must be an object");
   if (!root.contains("events") || !root["events"].is_array())

@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/PlannedResidency.h"
+#include "../Replay/Recorded.h"
+#include "segue/runtime/Plan/PlanCalls.h"
 #include <algorithm>
 #include <utility>
 
@@ -26,7 +28,16 @@ void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &p
   stayAll();
   residency_.leaveAll();
   heldElsewhere_.clear();
-  follower_.emplace(profile, plan);
+  bool isFirst = openLog_ && !log_;
+  if (isFirst) {
+    EventWriter head;
+    PlanOfStep followed{profile, plan};
+    visitFields(head, followed);
+    log_ = openLog_(head.take());
+  }
+  follower_ = std::make_unique<Recorded<LoggedPlan>>(log_, profile, plan);
+  if (log_ && !isFirst)
+    follower_->note(plan_calls::plan, PlanOfStep{profile, plan});
   for (const ResidencyGap &gap : profile.gaps)
     plan_.residentOf.push_back(gap.resident);
   for (const ResidentUse &use : profile.uses)
@@ -37,6 +48,12 @@ void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &p
     plan_.isGradient.push_back(resident.role == Role::Gradient);
   }
 }
+
+PlannedResidency::~PlannedResidency() = default;
+
+const PlanFollower &PlannedResidency::follower() const { return **follower_; }
+
+bool PlannedResidency::isPlanned() const { return follower_ && inStep_ && !follower().hasDiverged(); }
 
 void PlannedResidency::stayAll() {
   forget();
@@ -52,7 +69,7 @@ void PlannedResidency::advance(StepEvent::Kind kind, std::string_view label) {
     fetchReturns();
   now_ = {};
   if (follower_ && inStep_)
-    now_ = follower_->next(kind, label);
+    now_ = follower_->tell(plan_calls::event, kind, label);
 }
 
 Item *PlannedResidency::residentItem(uint32_t resident) {
@@ -84,13 +101,15 @@ void PlannedResidency::on(const event::PhaseBegin &begin) {
     residency_.forgetUnheld(); // parameters that were replaced
     inStep_ = true;
     if (follower_)
-      follower_->beginStep();
+      follower_->tell(plan_calls::beginStep);
   }
   isOptimizing_ = begin.phase == Phase::Optimizer;
   next(StepEvent::Kind::Phase, name(begin.phase));
   if (begin.phase == Phase::StepEnd) {
     inStep_ = false;
     residency_.leaveKept();
+    if (follower_)
+      follower_->flush();
   }
 }
 
@@ -167,7 +186,7 @@ void PlannedResidency::on(const event::Restore &restore) {
 std::optional<uint32_t> PlannedResidency::residentAt(uint32_t index) const {
   if (!isPlanned())
     return std::nullopt;
-  auto found = plan_.uses.find({follower_->lastEvent(), index});
+  auto found = plan_.uses.find({follower().lastEvent(), index});
   return found == plan_.uses.end() ? std::nullopt : std::optional(found->second);
 }
 

@@ -15,6 +15,7 @@ namespace segue::tool {
 
 std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log);
+std::unique_ptr<Replayer> createPlanReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSquareQReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log);
@@ -23,6 +24,7 @@ std::span<const ReplayService> replayServices() {
   static constexpr ReplayService services[] = {
       {"activation", createActivationReplayer},
       {"conductor", createConductorReplayer},
+      {"plan", createPlanReplayer},
       {"selective_precision", createSelectivePrecisionReplayer},
       {"squareq", createSquareQReplayer},
       {"weight", createWeightReplayer},

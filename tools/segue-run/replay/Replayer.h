@@ -47,8 +47,8 @@ struct ReplayLog {
   /// null for a name alone.
   std::vector<std::string> units;
   std::vector<Json> unitDetails;
-  /// `base` of SquareQ; null if absent.
-  Json base;
+  /// `base` of SquareQ, `plan` of a plan; null if absent.
+  Json base, plan;
 
   /// A reader of the config; the log must outlive it. Files are not looked
   /// for: a log replays on any machine.
@@ -79,7 +79,8 @@ std::span<const ReplayService> replayServices();
 /// the event put over it, and says `error`, `key` and `hint`, or nothing.
 Json answerConfigCase(const Json &config, EventReader &event, const std::function<void(ConfigReader &reader)> &read);
 
-/// Reads the config of a `config_case`, and throws ConfigError for one that is invalid.
+/// Reads the config of a `config_case`, and throws ConfigError for one that is invalid;
+/// empty for a policy without a config.
 using ReadConfig = std::function<void(ConfigReader &reader, EventReader &event)>;
 
 /// Gives events to a policy, by the descriptions of its calls.
@@ -89,7 +90,7 @@ public:
       : policy_(std::move(policy)), calls_(std::move(calls)), config_(log.config), readConfig_(std::move(readConfig)) {}
 
   Json apply(EventReader &event) override {
-    if (event.op() == "config_case")
+    if (readConfig_ && event.op() == "config_case")
       return answerConfigCase(config_, event, [&](ConfigReader &reader) { readConfig_(reader, event); });
     return std::apply(
         [&](const auto &...call) {
@@ -118,7 +119,7 @@ private:
 };
 
 template <typename Policy, typename Calls>
-std::unique_ptr<Replayer> replay(const ReplayLog &log, Policy policy, Calls calls, ReadConfig readConfig) {
+std::unique_ptr<Replayer> replay(const ReplayLog &log, Policy policy, Calls calls, ReadConfig readConfig = {}) {
   return std::make_unique<PolicyReplayer<Policy, Calls>>(log, std::move(policy), std::move(calls),
                                                          std::move(readConfig));
 }

@@ -36,6 +36,11 @@ PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandCon
   target = &planned_;
   planned_.residency().setWarn(context.warn);
   planned_.residency().checkCopies(config.debugChecksums);
+  if (!context.recordEvents.empty())
+    planned_.record([&context](Json plan) {
+      Json head = {{"service", "plan"}, {"name", "recorded run"}, {"plan", std::move(plan)}};
+      return std::make_shared<EventLog>(context.recordEvents / "plan.json", std::move(head), context.warn);
+    });
   if (config.telemetry.enabled)
     telemetry_.emplace(config.telemetry.file, context.warn);
   if (context.conductor.isEnabled())

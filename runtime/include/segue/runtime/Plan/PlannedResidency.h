@@ -25,9 +25,11 @@
 #define SEGUE_RUNTIME_PLAN_PLANNEDRESIDENCY_H
 
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Json.h"
 #include "segue/runtime/Plan/PlanFollower.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Residency/Residency.h"
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,11 +37,22 @@
 
 namespace segue::inline runtime {
 
+class EventLog;
+class LoggedPlan;
+template <typename Policy> class Recorded;
+
 class PlannedResidency final : public EventSink {
 public:
   PlannedResidency(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan);
   /// Without a plan everything stays on the device, once there.
   explicit PlannedResidency(DeviceRef device);
+  ~PlannedResidency() override;
+
+  /// Opens the log of a plan, which its head has.
+  using OpenLog = std::function<std::shared_ptr<EventLog>(Json plan)>;
+  /// From the next plan on, what it is told and what it says are written into a log,
+  /// which is opened with the first plan.
+  void record(OpenLog openLog) { openLog_ = std::move(openLog); }
 
   /// The next step goes by another plan. What lives on the host leaves the device
   /// until then.
@@ -69,7 +82,7 @@ public:
   void leaveParametersToOthers() { bringsParameters_ = false; }
 
   /// True in a step that has gone by the plan so far.
-  bool isPlanned() const { return follower_ && inStep_ && !follower_->hasDiverged(); }
+  bool isPlanned() const;
   /// Since it was made.
   struct Counts {
     uint64_t left = 0, leftBytes = 0;
@@ -115,6 +128,7 @@ private:
     advance(kind, label);
     fetchReturns();
   }
+  const PlanFollower &follower() const;
   void noteHeldElsewhere(const Away &away);
   Item *residentItem(uint32_t resident);
   std::optional<uint32_t> residentAt(uint32_t index) const;
@@ -126,7 +140,9 @@ private:
   bool leavesNow(uint32_t resident) const;
 
   DeviceRef device_;
-  std::optional<PlanFollower> follower_;
+  OpenLog openLog_;
+  std::shared_ptr<EventLog> log_;
+  std::unique_ptr<Recorded<LoggedPlan>> follower_;
   ResidentPlan plan_;
   Residency residency_;
   DeviceMemory::RoomMakerHandle roomMaker_;
