@@ -31,15 +31,17 @@ static double mib(uint64_t bytes) { return double(bytes) / 1048576; }
 static double percent(double part) { return std::round(part * 1000) / 10 + 0.0; }
 
 static void printSteps(const std::vector<StepForecast> &steps) {
-  std::printf("%-22s %10s %10s %10s %10s %10s %8s %7s %9s\n", "", "peak MiB", "forward", "backward", "optimizer",
-              "step ms", "added", "leave", "out MiB");
+  std::printf("%-22s %10s %10s %10s %10s %10s %8s %7s %9s %7s\n", "", "peak MiB", "forward", "backward", "optimizer",
+              "step ms", "added", "leave", "out MiB", "again");
   double unconstrained = steps.front().played.seconds;
-  for (const StepForecast &step : steps)
-    std::printf("%-22s %10.2f %10.2f %10.2f %10.2f %10.3f %+7.1f%% %7llu %9.2f\n", step.what.c_str(),
+  for (const StepForecast &step : steps) {
+    uint64_t again = step.played.remade;
+    std::printf("%-22s %10.2f %10.2f %10.2f %10.2f %10.3f %+7.1f%% %7llu %9.2f %7llu\n", step.what.c_str(),
                 mib(step.bytes), mib(step.peakIn(Phase::Forward)), mib(step.peakIn(Phase::Backward)),
                 mib(step.peakIn(Phase::Optimizer)), step.played.seconds * 1e3,
-                percent(step.played.seconds / unconstrained - 1), (unsigned long long)step.plan->away.size(),
-                mib(step.plan->outBytes));
+                percent(step.played.seconds / unconstrained - 1), (unsigned long long)(step.plan->away.size() - again),
+                mib(step.plan->outBytes), (unsigned long long)again);
+  }
 }
 
 static void printText(const MemoryForecast &forecast, const std::vector<StepForecast> &steps) {

@@ -51,6 +51,14 @@ std::optional<StepProfile> withMeasured(const StepProfile &profile, const Measur
   for (size_t i = 0; i < parts.blocks.size(); ++i)
     seconds[parts.blocks[i]] = measured.blocks[i];
   StepProfile result = profile;
+  // What is made again takes as much more or less as the part that made it.
+  std::vector<bool> isScaled(result.remakes.size());
+  for (const ResidencyGap &gap : result.gaps)
+    if (size_t part = parts.ofEvent[gap.leaves]; gap.remake != noIndex && !isScaled[gap.remake] &&
+                                                 part != Parts::noPart && parts.seconds[part] > 0) {
+      result.remakes[gap.remake].seconds *= seconds[part] / parts.seconds[part];
+      isScaled[gap.remake] = true;
+    }
   for (size_t i = 0; i < result.events.size(); ++i) {
     size_t part = parts.ofEvent[i];
     if (part == Parts::noPart)

@@ -64,7 +64,8 @@ void visitFields(CallFields &fields, PlanOfStep &plan) {
   visitGaps(fields, plan.profile.gaps, plan.profile.events.size());
   Json rows = Json::array();
   for (const Departure &departure : plan.plan.away)
-    rows.push_back(Json::array({departure.gap, departure.returns}));
+    rows.push_back(departure.isRemade ? Json::array({departure.gap, departure.returns, "remade"})
+                                      : Json::array({departure.gap, departure.returns}));
   visitField(fields, "away", rows);
   plan.plan.away.clear();
   for (const Json &row : rows) {
@@ -72,12 +73,15 @@ void visitFields(CallFields &fields, PlanOfStep &plan) {
                         uint32_t(countIn(fields, "away", row, 1, plan.profile.events.size()))};
     if (!plan.plan.away.empty() && departure.returns < plan.plan.away.back().returns)
       fields.refuse("away", "returns in the order of their events are");
+    departure.isRemade = row.size() > 2 && textIn(fields, "away", row, 2) == "remade";
     plan.plan.away.push_back(departure);
   }
 }
 
 Json answerOf(const PlanFollower &follower, const PlanFollower::Decisions &decisions) {
   Json answer = {{"leaves", decisions.leaves}, {"returns", decisions.returns}};
+  if (!decisions.drops.empty())
+    answer["drops"] = decisions.drops;
   if (follower.hasDiverged())
     answer["diverged"] = follower.divergence();
   return answer;

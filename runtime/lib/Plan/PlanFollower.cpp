@@ -13,16 +13,20 @@ namespace segue::inline runtime {
 PlanFollower::PlanFollower(const StepProfile &profile, const ResidencyPlan &plan) {
   std::vector<Departure> byLeave = plan.away;
   std::ranges::stable_sort(byLeave, {}, [&](const Departure &departure) { return profile.gaps[departure.gap].leaves; });
-  size_t leaving = 0, returning = 0;
-  for (uint32_t event = 0; event < profile.events.size(); ++event) {
+  auto open = [&](StepEvent::Kind kind, std::string label) {
     events_.push_back(
-        {profile.events[event].kind, profile.events[event].label, uint32_t(leaving), uint32_t(returning)});
-    for (; leaving < byLeave.size() && profile.gaps[byLeave[leaving].gap].leaves == event; ++leaving)
-      leaving_.push_back(byLeave[leaving].gap);
-    for (; returning < plan.away.size() && plan.away[returning].returns == event; ++returning)
-      returning_.push_back(plan.away[returning].gap);
+        {kind, std::move(label), uint32_t(leaving_.size()), uint32_t(dropped_.size()), uint32_t(returning_.size())});
+  };
+  size_t leaves = 0, returns = 0;
+  for (uint32_t event = 0; event < profile.events.size(); ++event) {
+    open(profile.events[event].kind, profile.events[event].label);
+    for (; leaves < byLeave.size() && profile.gaps[byLeave[leaves].gap].leaves == event; ++leaves)
+      (byLeave[leaves].isRemade ? dropped_ : leaving_).push_back(byLeave[leaves].gap);
+    for (; returns < plan.away.size() && plan.away[returns].returns == event; ++returns)
+      if (!plan.away[returns].isRemade)
+        returning_.push_back(plan.away[returns].gap);
   }
-  events_.push_back({StepEvent::Kind::Phase, "", uint32_t(leaving), uint32_t(returning)});
+  open(StepEvent::Kind::Phase, "");
 }
 
 void PlanFollower::beginStep() {
@@ -44,8 +48,12 @@ PlanFollower::Decisions PlanFollower::next(StepEvent::Kind kind, std::string_vie
     return {};
   }
   const Event &after = events_[++position_];
-  return {std::span(leaving_).subspan(planned.firstLeaving, after.firstLeaving - planned.firstLeaving),
-          std::span(returning_).subspan(planned.firstReturning, after.firstReturning - planned.firstReturning)};
+  auto now = [](const std::vector<uint32_t> &gaps, uint32_t first, uint32_t last) {
+    return std::span(gaps).subspan(first, last - first);
+  };
+  return {now(leaving_, planned.firstLeaving, after.firstLeaving),
+          now(dropped_, planned.firstDropped, after.firstDropped),
+          now(returning_, planned.firstReturning, after.firstReturning)};
 }
 
 } // namespace segue::inline runtime

@@ -18,7 +18,8 @@ PlannedResidency::PlannedResidency(DeviceRef device, const StepProfile &profile,
   follow(profile, plan);
 }
 
-PlannedResidency::PlannedResidency(DeviceRef device) : device_(std::move(device)), residency_(device_) {
+PlannedResidency::PlannedResidency(DeviceRef device)
+    : device_(std::move(device)), residency_(device_), remakes_(device_, residency_) {
   roomMaker_ = device_->memory().addRoomMaker("planned residency", 0, [this](Space space, uint64_t wanted) {
     return space == Space::DeviceDram ? residency_.makeRoom(wanted) : 0;
   });
@@ -43,6 +44,7 @@ void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &p
   for (const ResidentUse &use : profile.uses)
     plan_.uses[{use.event, use.index}] = use.resident;
   plan_.items.resize(profile.residents.size());
+  plan_.remakes = plan.isRemaking;
   for (const Resident &resident : profile.residents) {
     plan_.names.push_back(resident.name);
     plan_.isGradient.push_back(resident.role == Role::Gradient);
@@ -107,6 +109,7 @@ void PlannedResidency::on(const event::PhaseBegin &begin) {
   next(StepEvent::Kind::Phase, name(begin.phase));
   if (begin.phase == Phase::StepEnd) {
     inStep_ = false;
+    remakes_.forget();
     residency_.leaveKept();
     if (follower_)
       follower_->flush();
@@ -115,6 +118,7 @@ void PlannedResidency::on(const event::PhaseBegin &begin) {
 
 void PlannedResidency::forget() {
   residency_.forgetStep();
+  remakes_.forget();
   away_.clear();
   itemOfGap_.clear();
   cursor_.reset();
@@ -137,9 +141,18 @@ void PlannedResidency::noteHeldElsewhere(const Away &away) {
     heldElsewhere_.push_back(away.gap);
 }
 
+void PlannedResidency::on(const event::Submit &submit) {
+  if (knowsSaves())
+    remakes_.onSubmit(submit.program, submit.inputs);
+}
+
 void PlannedResidency::on(const event::Save &save) {
   const auto &[program, output, saved] = save;
   advance(StepEvent::Kind::Save, program.outputs()[output].name);
+  if (knowsSaves())
+    remakes_.onSave(program, output, saved);
+  if (!now_.drops.empty() && remakes_.drop(saved))
+    ++counts_.dropped;
   for (uint32_t gap : now_.leaves) {
     const Value &value = program.outputs()[output];
     OwnerId owner = device_->memory().intern({.program = program.name(),
@@ -160,6 +173,8 @@ void PlannedResidency::on(const event::Save &save) {
     away_[item.id] = {gap, item.id, std::move(left)};
     itemOfGap_[gap] = item.id;
     saved = item.host().tensor;
+    if (knowsSaves())
+      remakes_.onLeft(program, output, item);
   }
   fetchesLater_ = true;
 }
@@ -167,6 +182,13 @@ void PlannedResidency::on(const event::Save &save) {
 void PlannedResidency::on(const event::Restore &restore) {
   const auto &[program, input, saved] = restore;
   next(StepEvent::Kind::Restore, program.inputs()[input].name);
+  Tensor given = saved;
+  if (remakes_.isDropped(given)) {
+    saved = remakes_.make(given);
+    remakes_.onRestore(given, saved);
+    ++counts_.remade;
+    return;
+  }
   Item *item = residency_.findHome(saved);
   auto found = item ? away_.find(item->id) : away_.end();
   if (found == away_.end())
@@ -177,6 +199,7 @@ void PlannedResidency::on(const event::Restore &restore) {
   }
   away_.erase(found);
   saved = residency_.take(*item);
+  remakes_.onRestore(given, saved);
 }
 
 //===----------------------------------------------------------------------===//

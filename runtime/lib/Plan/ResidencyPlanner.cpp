@@ -33,16 +33,24 @@ static constexpr double slowLink = 4;
 /// Plans that differ by less of the step's time are as fast.
 static constexpr double timeGrain = 1e-3;
 
+/// Of the runs that may take tensors off the link, so many shares are tried, each with
+/// what gains most.
+static constexpr size_t remakeShares = 8;
+
 static void addTo(std::vector<uint64_t> &curve, uint32_t begin, uint32_t end, uint64_t bytes) {
   for (uint32_t event = begin; event < end; ++event)
     curve[event] += bytes;
 }
 
-/// To the events that a gap covers.
-static void addTo(std::vector<uint64_t> &curve, const ResidencyGap &gap, uint64_t bytes) {
+/// To the events from a gap's beginning until `needed`.
+static void addTo(std::vector<uint64_t> &curve, const ResidencyGap &gap, uint32_t needed, uint64_t bytes) {
   if (gap.passesEnd())
-    addTo(curve, 0, gap.needed, bytes);
-  addTo(curve, gap.leaves, gap.passesEnd() ? uint32_t(curve.size()) : gap.needed, bytes);
+    addTo(curve, 0, needed, bytes);
+  addTo(curve, gap.leaves, gap.passesEnd() ? uint32_t(curve.size()) : needed, bytes);
+}
+
+static void addTo(std::vector<uint64_t> &curve, const ResidencyGap &gap, uint64_t bytes) {
+  addTo(curve, gap, gap.needed, bytes);
 }
 
 static void checkProfile(const StepProfile &profile) {
@@ -62,8 +70,16 @@ static void checkProfile(const StepProfile &profile) {
     if (gap.with != noIndex && (gap.with >= profile.gaps.size() || profile.gaps[gap.with].resident != gap.resident))
       refuse("a gap of tensor \"" + gap.tensor + "\" goes with gap " + std::to_string(gap.with) +
              ", which is none of it");
+    if (gap.remake != noIndex && (gap.remake >= profile.remakes.size() || isResident))
+      refuse("tensor \"" + gap.tensor + "\" is made again by run " + std::to_string(gap.remake) + " of " +
+             std::to_string(profile.remakes.size()) + ", which only saved tensors are");
     addTo(away, gap, gap.bytes);
   }
+  for (const StepRemake &remake : profile.remakes)
+    if (!(remake.seconds >= 0) ||
+        std::ranges::any_of(remake.gaps, [&](uint32_t gap) { return gap >= profile.gaps.size(); }) ||
+        std::ranges::any_of(remake.residents, [&](uint32_t resident) { return resident >= profile.residents.size(); }))
+      refuse("a run that makes tensors again reads others, or takes a time, that there are not");
   for (size_t event = 0; event < away.size(); ++event)
     if (away[event] > profile.events[event].peakBytes)
       refuse("at event " + std::to_string(event) + " tensors of " + std::to_string(away[event]) +
@@ -93,25 +109,44 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   checkProfile(profile_);
   const auto &events = profile_.events;
   followLink();
+  gapsOfResident_.resize(profile_.residents.size());
+  gapsOfRemake_.resize(profile_.remakes.size());
+  for (uint32_t gap = 0; gap < profile_.gaps.size(); ++gap) {
+    if (uint32_t resident = profile_.gaps[gap].resident; resident != noIndex)
+      gapsOfResident_[resident].push_back(gap);
+    if (uint32_t remake = profile_.gaps[gap].remake; remake != noIndex)
+      gapsOfRemake_[remake].push_back(gap);
+  }
 
   // Those first that free most for the least use of the link; one that is needed
   // again within the link's round trip leaves last of all. Saved tensors use the
   // link while forward and backward compute; residents also between, where the
-  // optimizer has little to hide them behind: another preference.
-  bool savedFirst = false;
+  // optimizer has little to hide them behind: another preference. A third takes what
+  // is sooner computed than moved for what computing takes.
+  bool savedFirst = false, remakes = false;
   auto worth = [&](uint32_t index) {
     const ResidencyGap &gap = profile_.gaps[index];
     double spare = begins_[gap.needed] - begins_[gap.leaves] + (gap.passesEnd() ? begins_.back() : 0);
     double link = outSeconds(gap, profile_.link) + inSeconds(gap, profile_.link);
+    if (remakes && gap.remake != noIndex)
+      link = std::min(link, profile_.remakes[gap.remake].seconds);
     return std::tuple(spare > link, savedFirst && gap.resident == noIndex,
                       link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
   };
-  std::vector<uint32_t> byWorth(profile_.gaps.size());
-  std::iota(byWorth.begin(), byWorth.end(), 0);
-  std::vector<uint32_t> bySaved = byWorth;
-  std::ranges::stable_sort(byWorth, std::greater(), worth);
+  std::vector<std::vector<uint32_t>> preferences;
+  auto prefer = [&] {
+    std::vector<uint32_t> order(profile_.gaps.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater(), worth);
+    if (std::ranges::find(preferences, order) == preferences.end())
+      preferences.push_back(std::move(order));
+  };
+  prefer();
   savedFirst = true;
-  std::ranges::stable_sort(bySaved, std::greater(), worth);
+  prefer();
+  savedFirst = false;
+  remakes = true;
+  prefer();
 
   std::vector<uint64_t> least;
   for (const StepEvent &event : events)
@@ -123,21 +158,27 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   uint64_t ceiling = std::ranges::max_element(events, {}, &StepEvent::peakBytes)->peakBytes;
   for (uint64_t step = 0; step < poolSteps && floor + (ceiling - floor) * step / poolSteps < ceiling; ++step) {
     uint64_t target = floor + (ceiling - floor) * step / poolSteps;
-    pool_.push_back(planFor(target, byWorth));
-    if (bySaved != byWorth)
-      pool_.push_back(planFor(target, bySaved));
+    for (const std::vector<uint32_t> &preferred : preferences)
+      planFor(target, preferred);
   }
-  pool_.push_back(planFor(ceiling, byWorth));
+  pool_.push_back(schedule(*absence({}, std::vector<bool>(profile_.gaps.size())), ceiling));
 }
 
-ResidencyPlan ResidencyPlanner::planFor(uint64_t target, const std::vector<uint32_t> &preferred) const {
+void ResidencyPlanner::planFor(uint64_t target, const std::vector<uint32_t> &preferred) {
+  Absence moved = *absence(choose(target, preferred), std::vector<bool>(profile_.gaps.size()));
+  pool_.push_back(schedule(moved, target));
+  if (double seconds = pool_.back().seconds; seconds > begins_.back() * (1 + timeGrain))
+    remakeWhatGains(moved, seconds, target);
+}
+
+/// Who leaves so that `target` is kept.
+std::vector<uint32_t> ResidencyPlanner::choose(uint64_t target, const std::vector<uint32_t> &preferred) const {
   const auto &gaps = profile_.gaps;
-  ResidencyPlan plan;
-  std::vector<uint64_t> &curve = plan.curve;
+  std::vector<uint64_t> curve;
   for (const StepEvent &event : profile_.events)
     curve.push_back(event.peakBytes);
 
-  // Who leaves: at each event that is over the target, the most worth first.
+  // At each event that is over the target, the most worth first.
   std::vector<uint32_t> chosen;
   std::vector<bool> isAway(gaps.size());
   // Gaps that are away and could not be without this one.
@@ -176,54 +217,208 @@ ResidencyPlan ResidencyPlanner::planFor(uint64_t target, const std::vector<uint3
   }
   std::erase_if(chosen, [&](uint32_t gap) { return !isAway[gap]; });
 
+  return chosen;
+}
+
+/// How long `gaps` are away, those that are made again until the first run that gives
+/// them. None where a run would read what is not there then.
+std::optional<ResidencyPlanner::Absence> ResidencyPlanner::absence(const std::vector<uint32_t> &chosen,
+                                                                   const std::vector<bool> &isRemade) const {
+  const auto &gaps = profile_.gaps;
+  Absence absence{.gaps = chosen, .isAway = std::vector<bool>(gaps.size()), .isRemade = isRemade};
+  for (uint32_t gap : chosen)
+    absence.isAway[gap] = true;
+  for (const ResidencyGap &gap : gaps)
+    absence.needed.push_back(gap.needed);
+
+  std::vector<uint32_t> runAt(profile_.remakes.size(), noIndex);
+  std::vector<uint32_t> toRun;
+  bool isPossible = true;
+  auto runBy = [&](uint32_t remake, uint32_t event) {
+    if (event >= runAt[remake])
+      return;
+    runAt[remake] = event;
+    toRun.push_back(remake);
+    for (uint32_t gap : gapsOfRemake_[remake])
+      if (absence.isAway[gap] && isRemade[gap]) {
+        absence.needed[gap] = std::min(absence.needed[gap], event);
+        isPossible &= event > gaps[gap].leaves;
+      }
+  };
+  auto needBy = [&](uint32_t gap, uint32_t event) {
+    if (!absence.isAway[gap])
+      return;
+    if (gaps[gap].passesEnd()) {
+      isPossible &= !gaps[gap].covers(event);
+    } else if (event < absence.needed[gap] && event >= gaps[gap].leaves) {
+      isPossible &= event > gaps[gap].leaves; // it would leave at that very moment
+      if (isRemade[gap])
+        runBy(gaps[gap].remake, event);
+      absence.needed[gap] = event;
+    }
+  };
+  for (uint32_t gap : chosen)
+    if (isRemade[gap])
+      runBy(gaps[gap].remake, absence.needed[gap]);
+  while (!toRun.empty() && isPossible) {
+    uint32_t remake = toRun.back();
+    toRun.pop_back();
+    for (uint32_t gap : profile_.remakes[remake].gaps)
+      needBy(gap, runAt[remake]);
+    for (uint32_t resident : profile_.remakes[remake].residents)
+      for (uint32_t gap : gapsOfResident_[resident])
+        needBy(gap, runAt[remake]);
+  }
+  if (!isPossible)
+    return std::nullopt;
+
+  for (const StepEvent &event : profile_.events)
+    absence.curve.push_back(event.peakBytes);
+  for (uint32_t gap : chosen)
+    addTo(absence.curve, gaps[gap], absence.needed[gap], -gaps[gap].bytes);
+  // A run ends before the work of its event begins. What it makes counts as there.
+  absence.runSeconds.resize(profile_.events.size());
+  std::vector<uint64_t> more(profile_.events.size());
+  for (uint32_t remake = 0; remake < runAt.size(); ++remake) {
+    uint32_t at = runAt[remake];
+    if (at == noIndex)
+      continue;
+    absence.runSeconds[at] += profile_.remakes[remake].seconds;
+    uint64_t bytes = profile_.events[at].liveBytes + profile_.remakes[remake].bytes;
+    uint64_t there = profile_.events[at].peakBytes;
+    for (uint32_t gap : gapsOfRemake_[remake])
+      there += absence.isAway[gap] && isRemade[gap] ? gaps[gap].bytes : 0;
+    more[at] = std::max(more[at], bytes - std::min(bytes, there));
+  }
+  for (size_t event = 0; event < more.size(); ++event)
+    absence.curve[event] += more[event];
+  return absence;
+}
+
+/// Takes tensors off the link, by the runs that take least time for what they spare of
+/// it, as far as the step is faster and has room for them.
+void ResidencyPlanner::remakeWhatGains(const Absence &moved, double movedSeconds, uint64_t target) {
+  std::vector<double> spared(profile_.remakes.size());
+  for (uint32_t gap : moved.gaps)
+    if (uint32_t remake = profile_.gaps[gap].remake; remake != noIndex)
+      spared[remake] += outSeconds(profile_.gaps[gap], profile_.link) + inSeconds(profile_.gaps[gap], profile_.link);
+  std::vector<uint32_t> runs;
+  for (uint32_t remake = 0; remake < spared.size(); ++remake)
+    if (spared[remake] > 0)
+      runs.push_back(remake);
+  std::ranges::stable_sort(runs, std::greater(), [&](uint32_t remake) {
+    return spared[remake] / std::max(profile_.remakes[remake].seconds, std::numeric_limits<double>::min());
+  });
+
+  std::vector<bool> isRemade(profile_.gaps.size());
+  auto hasRoom = [&](const Absence &absence) {
+    for (size_t event = 0; event < absence.curve.size(); ++event)
+      if (absence.curve[event] > std::max(target, moved.curve[event]))
+        return false;
+    return true;
+  };
+  // Those of [first, last) that there is room for: all at once where that goes.
+  std::optional<Absence> found;
+  auto add = [&](size_t first, size_t last, auto &&again) -> void {
+    std::vector<bool> more = isRemade;
+    for (size_t i = first; i < last; ++i)
+      for (uint32_t gap : gapsOfRemake_[runs[i]])
+        more[gap] = moved.isAway[gap];
+    if (std::optional<Absence> all = absence(moved.gaps, more); all && hasRoom(*all)) {
+      found = std::move(all);
+      isRemade = std::move(more);
+    } else if (last - first > 1) {
+      again(first, (first + last) / 2, again);
+      again((first + last) / 2, last, again);
+    }
+  };
+  std::optional<ResidencyPlan> best;
+  for (size_t share = 0; share < remakeShares; ++share) {
+    size_t first = runs.size() * share / remakeShares, last = runs.size() * (share + 1) / remakeShares;
+    if (first == last)
+      continue;
+    found.reset();
+    add(first, last, add);
+    if (!found)
+      continue;
+    ResidencyPlan plan = schedule(*found, target);
+    if (plan.seconds < (best ? best->seconds : movedSeconds))
+      best = std::move(plan);
+  }
+  if (best)
+    pool_.push_back(std::move(*best));
+}
+
+/// When each comes back, and what that takes.
+ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target) const {
+  const auto &gaps = profile_.gaps;
+  const std::vector<uint32_t> &needed = absence.needed;
+  ResidencyPlan plan;
+  plan.curve = absence.curve;
+  std::vector<uint64_t> &curve = plan.curve;
+  std::vector<uint32_t> chosen = absence.gaps;
+
   // When each is to come back, if memory lets it: the last one just in time,
   // and before it what the link has to bring by then.
-  std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(gaps[gap].needed, gap); });
+  std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(needed[gap], gap); });
   plan.away.resize(chosen.size());
   // Of the link's time what weights leave of it counts.
   double linkFree = free_.back();
   for (size_t i = chosen.size(); i-- > 0;) {
-    const ResidencyGap &gap = gaps[chosen[i]];
-    linkFree = std::min(linkFree, free_[gap.needed]) - returnMargin * inSeconds(gap, profile_.link);
+    uint32_t index = chosen[i];
+    const ResidencyGap &gap = gaps[index];
+    if (absence.isRemade[index]) {
+      plan.away[i] = {index, needed[index], /*isRemade=*/true};
+      continue;
+    }
+    linkFree = std::min(linkFree, free_[needed[index]]) - returnMargin * inSeconds(gap, profile_.link);
     auto after = std::upper_bound(free_.begin(), free_.end(), linkFree);
     uint32_t event = after == free_.begin() ? 0 : uint32_t(after - free_.begin() - 1);
-    plan.away[i] = {chosen[i], std::clamp(event, gap.passesEnd() ? 0 : gap.leaves + 1, gap.needed)};
+    plan.away[i] = {index, std::clamp(event, gap.passesEnd() ? 0 : gap.leaves + 1, needed[index])};
   }
   // The earliest need is first to get memory; the link brings in this order.
   uint32_t earliest = 0;
   for (Departure &departure : plan.away) {
+    if (departure.isRemade)
+      continue;
     const ResidencyGap &gap = gaps[departure.gap];
-    uint32_t event = std::min(std::max(departure.returns, earliest), gap.needed);
-    for (uint32_t at = gap.needed; at-- > event;)
+    uint32_t until = needed[departure.gap];
+    uint32_t event = std::min(std::max(departure.returns, earliest), until);
+    for (uint32_t at = until; at-- > event;)
       if (curve[at] + gap.bytes > target) {
         event = at + 1;
         break;
       }
     departure.returns = event;
     earliest = event;
-    addTo(curve, event, gap.needed, gap.bytes);
+    addTo(curve, event, until, gap.bytes);
   }
+  std::ranges::stable_sort(plan.away, {}, &Departure::returns);
   plan.peakBytes = *std::ranges::max_element(curve);
   std::vector<uint64_t> host(curve.size() + 1);
   for (const Departure &departure : plan.away) {
     const ResidencyGap &gap = gaps[departure.gap];
+    if (departure.isRemade)
+      continue;
     plan.outBytes += gap.outBytes;
     plan.inBytes += gap.inBytes;
     if (gap.resident == noIndex)
       addTo(host, gap.leaves, gap.needed + 1, gap.outBytes);
   }
   plan.hostPeakBytes = *std::ranges::max_element(host);
-  Times times = estimate(plan, target, profile_.link);
-  plan.stallSeconds = times.compute - begins_.back();
+  Times times = estimate(plan, absence, target, profile_.link);
+  plan.isRemaking = std::ranges::any_of(plan.away, &Departure::isRemade);
+  plan.remakeSeconds = std::accumulate(absence.runSeconds.begin(), absence.runSeconds.end(), 0.0);
+  plan.stallSeconds = std::max(0.0, times.compute - begins_.back() - plan.remakeSeconds);
   plan.seconds = times.all;
   LinkSpeed slow = profile_.link;
   slow.h2dBytesPerSecond /= slowLink;
   slow.d2hBytesPerSecond /= slowLink;
-  plan.slowLinkSeconds = estimate(plan, target, slow).all;
+  plan.slowLinkSeconds = estimate(plan, absence, target, slow).all;
   return plan;
 }
 
-ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, uint64_t target,
+ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, const Absence &absence, uint64_t target,
                                                    const LinkSpeed &link) const {
   const auto &gaps = profile_.gaps;
   // Departures by the event at which they leave, come back and are needed.
@@ -233,7 +428,8 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, ui
   byNeed = byLeave;
   auto gapOf = [&](size_t i) -> const ResidencyGap & { return gaps[plan.away[i].gap]; };
   std::ranges::stable_sort(byLeave, {}, [&](size_t i) { return gapOf(i).leaves; });
-  std::ranges::stable_sort(byNeed, {}, [&](size_t i) { return gapOf(i).needed; });
+  auto neededAt = [&](size_t i) { return absence.needed[plan.away[i].gap]; };
+  std::ranges::stable_sort(byNeed, {}, neededAt);
 
   struct Leaving {
     double done;
@@ -255,7 +451,7 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, ui
     for (; nextLeave < count && gapOf(byLeave[nextLeave]).leaves == event; ++nextLeave) {
       const ResidencyGap &gap = gapOf(byLeave[nextLeave]);
       double &done = gone[byLeave[nextLeave]] = now;
-      if (!gap.outBytes)
+      if (!gap.outBytes || plan.away[byLeave[nextLeave]].isRemade)
         continue;
       done = outFree = std::max(now, outFree) + outSeconds(gap, link);
       leaving.push({done, gap.bytes});
@@ -263,11 +459,14 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, ui
     }
     for (; nextReturn < count && plan.away[nextReturn].returns == event; ++nextReturn) {
       const ResidencyGap &gap = gapOf(nextReturn);
+      if (plan.away[nextReturn].isRemade)
+        continue;
       inFree = std::max({now, inFree, gone[nextReturn]}) + inSeconds(gap, link);
       back[nextReturn] = inFree;
     }
-    for (; nextNeed < count && gapOf(byNeed[nextNeed]).needed == event; ++nextNeed)
+    for (; nextNeed < count && neededAt(byNeed[nextNeed]) == event; ++nextNeed)
       now = std::max(now, back[byNeed[nextNeed]]);
+    now += absence.runSeconds[event];
     const StepEvent &step = profile_.events[event];
     if (step.h2dBytes) {
       inFree = std::max(now, inFree) + double(step.h2dBytes) / link.h2dBytesPerSecond;
@@ -292,7 +491,7 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, ui
   return {now, std::max({now, outFree, inFree})};
 }
 
-const ResidencyPlan &ResidencyPlanner::plan(uint64_t budgetBytes) const {
+const ResidencyPlan &ResidencyPlanner::fastest(uint64_t budgetBytes, bool mayRemake) const {
   const ResidencyPlan *best = nullptr;
   double grain = std::max(unconstrained().seconds * timeGrain, std::numeric_limits<double>::min());
   auto rank = [&](const ResidencyPlan &plan) {
@@ -300,7 +499,7 @@ const ResidencyPlan &ResidencyPlanner::plan(uint64_t budgetBytes) const {
                       plan.outBytes + plan.inBytes, plan.peakBytes);
   };
   for (const ResidencyPlan &plan : pool_)
-    if (plan.peakBytes <= budgetBytes && (!best || rank(plan) < rank(*best)))
+    if (plan.peakBytes <= budgetBytes && (mayRemake || !plan.isRemaking) && (!best || rank(plan) < rank(*best)))
       best = &plan;
   if (best)
     return *best;

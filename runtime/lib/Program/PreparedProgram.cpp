@@ -12,6 +12,7 @@
 
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Recomputation.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <cstring>
@@ -56,7 +57,7 @@ void PreparedProgram::refuse(const std::string &which, const TensorDesc &desc) c
 
 void PreparedProgram::readSignature() {
   const schema::Program &table = *info_.table;
-  uint64_t room = keptBytes;
+  uint64_t room = info_.name.starts_with(recomputePrefix) ? 0 : keptBytes;
   auto keeps = [&](uint64_t bytes) {
     bool fits = bytes <= room;
     room -= fits ? bytes : 0;

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Program/Recomputation.h"
+#include "BinaryImage.h"
 #include "segue/runtime/Program/ProgramCosts.h"
 #include <algorithm>
 
@@ -21,6 +22,17 @@ static double secondsOf(const Program &program, double flopsPerSecond, double by
 
 double Recomputation::seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand) const {
   return secondsOf(program, flopsPerSecond, bytesPerSecond, secondsPerCommand);
+}
+
+static bool hasConstants(const Program &program) {
+  const schema::Program &table = *program.image()->programs()[program.index()].table;
+  for (uint32_t i = 0; i < countOf(table.buffers()); ++i)
+    if (table.buffers()->Get(i)->kind() == schema::BufferKind::constant)
+      return true;
+  for (uint32_t i = 0; i < countOf(table.commands()); ++i) // its pattern is one
+    if (table.commands()->Get(i)->body_type() == schema::CommandBody::Fill)
+      return true;
+  return false;
 }
 
 double relativeCost(const Program &program) { return secondsOf(program, 10, 1, 0); }
@@ -39,6 +51,7 @@ std::vector<std::optional<Recomputation>> recomputations(const Program &forward)
           {isSaved, uint32_t(isSaved ? forward.findOutput(input.name) : forward.findInput(input.name))});
     }
     again.cost = relativeCost(again.program);
+    again.hasConstants = hasConstants(again.program);
     for (const CommandCost &cost : commandCosts(again.program)) {
       again.flops += cost.flops;
       again.bytes += cost.bytes;

@@ -75,6 +75,8 @@ Json MemoryForecast::json(const StepForecast &step) const {
   const StepProfile &profile = planner_.profile();
   for (const Departure &departure : step.plan->away) {
     const ResidencyGap &gap = profile.gaps[departure.gap];
+    if (departure.isRemade)
+      continue;
     Share &share = gap.resident == noIndex ? saved : residents[profile.residents[gap.resident].role];
     share.tensors.insert(gap.resident);
     share.outBytes += gap.outBytes;
@@ -93,7 +95,9 @@ Json MemoryForecast::json(const StepForecast &step) const {
                    {"fetched_ahead", step.played.fetchedAhead},
                    {"fetched_late", step.played.fetchedLate},
                    {"host_peak_bytes", step.plan->hostPeakBytes},
-                   {"unpinned", step.played.unpinned}};
+                   {"unpinned", step.played.unpinned},
+                   {"recomputed", step.played.remade},
+                   {"recompute_seconds", step.plan->remakeSeconds}};
   return {{"what", step.what},
           {"peak_bytes", step.bytes},
           {"live_bytes", step.played.peakBytes},

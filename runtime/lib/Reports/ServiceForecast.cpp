@@ -152,6 +152,10 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
                        .held = played.holders});
       const ResidencyPlan &plan = *found.plan;
       peaks = plan.curve;
+      Json recomputed = Json::array();
+      for (const Departure &departure : plan.away)
+        if (const ResidencyGap &gap = profile.gaps[departure.gap]; departure.isRemade)
+          recomputed.push_back({{"tensor", gap.tensor}, {"block", gap.block}, {"bytes", gap.bytes}});
       result["peak_bytes"] = found.bytes;
       result["seconds"] = played.seconds;
       result["activation_stagehand"] = {{"mode", "planned"},
@@ -162,7 +166,8 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
                                         {"in_bytes", plan.inBytes},
                                         {"host_peak_bytes", plan.hostPeakBytes},
                                         {"stall_seconds", plan.stallSeconds},
-                                        {"recomputed", Json::array()}};
+                                        {"recompute_seconds", plan.remakeSeconds},
+                                        {"recomputed", std::move(recomputed)}};
     } else if (activation.enabled) {
       WatermarkOutcome outcome = estimateWatermarks(profile, activation);
       peaks = outcome.curve;

@@ -9,6 +9,7 @@
 #include "../Device/DeviceOptions.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/RemakeMeter.h"
 #include "segue/runtime/Plan/StepRecorder.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
@@ -253,6 +254,13 @@ StepProfile StepTwin::record() {
   if (state.weights)
     state.weights->recorder = nullptr;
   StepProfile profile = recorder.takeProfile(state.link);
+  // Once more, with all that can be made again.
+  RemakeMeter meter(*state.device, state.planned->remakes(), profile);
+  meter.target = &*state.planned;
+  state.planned->watchSaves(true);
+  state.step(&meter);
+  state.planned->watchSaves(false);
+  meter.finish();
   // Everything leaves once: what frees nothing then never does.
   ResidencyPlan everything;
   for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
@@ -317,7 +325,8 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
                 .left = counts.left - before.left,
                 .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
                 .fetchedLate = counts.fetchedLate - before.fetchedLate,
-                .unpinned = counts.unpinned - before.unpinned};
+                .unpinned = counts.unpinned - before.unpinned,
+                .remade = counts.remade - before.remade};
   for (int more = 0; more < moreSteps && (more == 0 || !state.trace->repeats()); ++more) {
     state.trace->beginStep();
     state.step(&planned);
@@ -424,9 +433,14 @@ CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes,
   CertifiedPlan least = certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
   if (least.bytes <= bytes)
     return least;
-  // What leaves may leave holes: packed, less of it may take less.
-  CertifiedPlan whole = certified(twin, planner, planner.unconstrained(), bytes, room);
-  return whole.bytes < least.bytes ? whole : least;
+  // What leaves may leave holes: packed, less of it may take less. So may other plans.
+  std::vector<const ResidencyPlan *> others{&planner.unconstrained()};
+  if (least.plan->isRemaking)
+    others.push_back(&planner.movedPlan(planner.smallestBudget()));
+  for (const ResidencyPlan *other : others)
+    if (CertifiedPlan found = certified(twin, planner, *other, bytes, room); found.bytes < least.bytes)
+      least = std::move(found);
+  return least;
 }
 
 } // namespace segue::inline runtime

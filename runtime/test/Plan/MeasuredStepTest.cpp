@@ -46,6 +46,16 @@ TEST(MeasuredStep, PartsTakeWhatWasMeasured) {
   EXPECT_EQ(secondsOf(*measured), (std::vector<double>{0, 2, 1, 6, 20, 7, 0}));
 }
 
+// What the outer block made takes twice the time, and so it does when it is made again.
+TEST(MeasuredStep, WhatIsMadeAgainTakesWhatItTookBefore) {
+  StepProfile planned = profile();
+  planned.gaps = {{.leaves = 3, .needed = 6, .remake = 0}, {.leaves = 3, .needed = 6, .remake = 0}};
+  planned.remakes = {{.seconds = 0.5}};
+  std::optional<StepProfile> measured = withMeasured(planned, {.blocks = {8, 1}, .phases = {20, 7}});
+  ASSERT_TRUE(measured);
+  EXPECT_DOUBLE_EQ(measured->remakes[0].seconds, 1);
+}
+
 TEST(MeasuredStep, AnotherStepIsNone) {
   EXPECT_FALSE(withMeasured(profile(), {.blocks = {8}, .phases = {20, 7}}));
   EXPECT_FALSE(withMeasured(profile(), {.blocks = {8, 1}, .phases = {20}}));

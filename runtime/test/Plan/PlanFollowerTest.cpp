@@ -50,6 +50,20 @@ TEST_F(PlanFollowerTest, SaysWhatLeavesAndReturns) {
   EXPECT_EQ(follower.divergences(), 0u);
 }
 
+// What is made again is dropped, and nothing fetches it.
+TEST_F(PlanFollowerTest, SaysWhatIsDropped) {
+  plan.away = {{.gap = 1, .returns = 3, .isRemade = true}, {.gap = 0, .returns = 4}};
+  PlanFollower follower(profile, plan);
+  follower.beginStep();
+  follower.next(Kind::Phase, "step_begin");
+  EXPECT_TRUE(follower.next(Kind::Save, "a").drops.empty());
+  PlanFollower::Decisions now = follower.next(Kind::Save, "b");
+  EXPECT_EQ(Gaps(now.drops.begin(), now.drops.end()), Gaps{1});
+  EXPECT_TRUE(now.leaves.empty());
+  EXPECT_EQ(lists(follower.next(Kind::Restore, "b")), std::pair(Gaps{}, Gaps{}));
+  EXPECT_EQ(lists(follower.next(Kind::Restore, "a")), std::pair(Gaps{}, Gaps{0}));
+}
+
 TEST_F(PlanFollowerTest, LetsNothingLeaveOnceTheStepDiffers) {
   PlanFollower follower(profile, plan);
   follower.beginStep();

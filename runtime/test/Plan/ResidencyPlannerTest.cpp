@@ -105,6 +105,42 @@ StepProfile makeRandom(std::mt19937 &random) {
   return profile;
 }
 
+/// Runs that make some of the saved tensors again, from some that were saved before and
+/// from residents.
+void addRemakes(StepProfile &profile, std::mt19937 &random) {
+  auto pick = [&](uint64_t low, uint64_t high) { return std::uniform_int_distribution<uint64_t>(low, high)(random); };
+  for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap) {
+    if (profile.gaps[gap].resident != noIndex || profile.gaps[gap].remake != noIndex || !pick(0, 1))
+      continue;
+    uint32_t first = profile.gaps[gap].leaves;
+    auto number = uint32_t(profile.remakes.size());
+    StepRemake &remake = profile.remakes.emplace_back();
+    remake.seconds = double(pick(0, 20)) / 10;
+    remake.bytes = profile.gaps[gap].bytes + pick(0, 60);
+    profile.gaps[gap].remake = number;
+    // Two may come from one run.
+    if (uint32_t other = gap + 1; other < profile.gaps.size() && profile.gaps[other].resident == noIndex && !pick(0, 3)) {
+      profile.gaps[other].remake = number;
+      remake.bytes += profile.gaps[other].bytes;
+      first = std::min(first, profile.gaps[other].leaves);
+    }
+    for (uint32_t source = 0; source < profile.gaps.size(); ++source)
+      if (profile.gaps[source].resident == noIndex && profile.gaps[source].leaves < first && !pick(0, 5))
+        remake.gaps.push_back(source);
+    for (uint32_t resident = 0; resident < profile.residents.size(); ++resident)
+      if (!pick(0, 5))
+        remake.residents.push_back(resident);
+  }
+  // Whatever is read at an event is there when it happens.
+  for (StepEvent &event : profile.events)
+    event.liveBytes = event.peakBytes;
+  for (const ResidencyGap &gap : profile.gaps)
+    if (gap.resident == noIndex) {
+      profile.events[gap.needed].peakBytes += gap.bytes;
+      profile.events[gap.needed].liveBytes += gap.bytes;
+    }
+}
+
 /// The curve that follows from the plan's departures alone.
 std::vector<uint64_t> replay(const StepProfile &profile, const ResidencyPlan &plan) {
   std::vector<uint64_t> curve;
@@ -224,6 +260,13 @@ TEST(ResidencyPlanner, RemovedGapsTakeTheirDependentsAlong) {
   EXPECT_EQ(without.gaps[2].tensor, "w");
   removeGaps(profile, {});
   EXPECT_EQ(profile.gaps[0].tensor, "b0");
+  // What does not leave is there for those that are made from it.
+  StepProfile again = makeStack(3, 10, 0, 1, 10);
+  again.remakes = {{.gaps = {0, 1}}};
+  again.gaps[2].remake = 0;
+  removeGaps(again, {0});
+  EXPECT_EQ(again.remakes[0].gaps, std::vector<uint32_t>{0});
+  EXPECT_EQ(again.gaps[1].remake, 0u);
   removeGaps(profile, {3});
   EXPECT_EQ(profile.gaps.size(), 3u);
 }
@@ -267,6 +310,11 @@ TEST(ResidencyPlanner, RefusesProfilesThatContradictThemselves) {
   addResident(profile, "w", {0, 2}, 5);
   profile.gaps[3].with = 0;
   EXPECT_NE(refusal(profile).find("a gap of tensor \"w\" goes with gap 0, which is none of it"), std::string::npos);
+  profile = makeStack(2, 10, 0, 1, 10);
+  profile.gaps[0].remake = 0;
+  EXPECT_NE(refusal(profile).find("tensor \"b0\" is made again by run 0 of 0"), std::string::npos);
+  profile.remakes = {{.gaps = {2}}};
+  EXPECT_NE(refusal(profile).find("reads others, or takes a time, that there are not"), std::string::npos);
 }
 
 /// 1000 steps × 10 budgets: peak ≤ budget, a smaller budget never uses more,
@@ -343,6 +391,139 @@ TEST(ResidencyPlanner, TheSmallestBudgetIsTheSmallestOfAllSubsets) {
 }
 
 } // namespace
+
+namespace {
+bool isGone(const ResidencyGap &gap, const Departure &departure, uint32_t event) {
+  return gap.passesEnd() ? event >= gap.leaves || event < departure.returns
+                         : event >= gap.leaves && event < departure.returns;
+}
+
+/// Plays the runs of a plan: what each reads is there, and it has room.
+void checkRuns(const StepProfile &profile, const ResidencyPlan &plan) {
+  std::vector<uint64_t> curve = replay(profile, plan);
+  std::set<uint32_t> events;
+  for (const Departure &made : plan.away) {
+    if (!made.isRemade)
+      continue;
+    uint32_t event = made.returns;
+    const StepRemake &run = profile.remakes[profile.gaps[made.gap].remake];
+    events.insert(event);
+    ASSERT_EQ(profile.gaps[made.gap].resident, noIndex);
+    ASSERT_GT(event, profile.gaps[made.gap].leaves);
+    ASSERT_LE(event, profile.gaps[made.gap].needed);
+    uint64_t live = profile.events[event].liveBytes + run.bytes;
+    for (const Departure &other : plan.away) {
+      const ResidencyGap &gap = profile.gaps[other.gap];
+      bool isOfRun = other.isRemade && gap.remake == profile.gaps[made.gap].remake;
+      ASSERT_TRUE(!isOfRun || other.returns == event) << "one run gives all that it makes";
+      bool isRead = std::ranges::count(run.gaps, other.gap) ||
+                    (gap.resident != noIndex && std::ranges::count(run.residents, gap.resident));
+      ASSERT_FALSE(isRead && isGone(gap, other, event)) << "it reads what is away";
+      if (isGone(gap, other, event) || (other.isRemade && other.returns == event))
+        live -= gap.bytes;
+    }
+    ASSERT_LE(live, plan.curve[event]);
+  }
+  for (uint32_t event = 0; event < curve.size(); ++event)
+    if (events.contains(event))
+      ASSERT_GE(plan.curve[event], curve[event]);
+    else
+      ASSERT_EQ(plan.curve[event], curve[event]);
+}
+} // namespace
+
+// 500 steps by ten budgets: with runs that make tensors again all holds that holds
+// without, no budget is larger, and no plan slower than the best without.
+TEST(ResidencyPlanner, RunsReadWhatIsThereAndKeepTheBudget) {
+  std::mt19937 random(14);
+  size_t remade = 0, moved = 0, faster = 0;
+  for (int graph = 0; graph < 500; ++graph) {
+    StepProfile profile = makeRandom(random);
+    addRemakes(profile, random);
+    StepProfile without = profile;
+    without.remakes.clear();
+    for (ResidencyGap &gap : without.gaps)
+      gap.remake = noIndex;
+    ResidencyPlanner planner(profile), mover(without);
+    uint64_t least = planner.smallestBudget(), most = planner.unconstrained().peakBytes, before = UINT64_MAX;
+    ASSERT_LE(least, mover.smallestBudget());
+    ASSERT_EQ(planner.unconstrained().remakeSeconds, 0);
+    for (uint64_t i = 10; i-- > 0;) {
+      uint64_t budget = least + (most - least) * i / 9;
+      const ResidencyPlan &plan = planner.plan(budget);
+      ASSERT_LE(plan.peakBytes, std::min(budget, before));
+      before = plan.peakBytes;
+      ASSERT_EQ(*std::ranges::max_element(plan.curve), plan.peakBytes);
+      checkRuns(profile, plan);
+      ASSERT_TRUE(std::ranges::is_sorted(plan.away, {}, &Departure::returns));
+      for (const Departure &departure : plan.away)
+        ++(departure.isRemade ? remade : moved);
+      double grain = planner.unconstrained().seconds * 1e-3;
+      ASSERT_LE(plan.seconds, mover.plan(budget).seconds + grain);
+      faster += plan.seconds < mover.plan(budget).seconds - grain;
+    }
+  }
+  EXPECT_GT(remade, 1000u);
+  EXPECT_GT(moved, 1000u);
+  EXPECT_GT(faster, 1000u);
+}
+
+// Events 0 to 5 save and 6 to 11 need, a second each; the link takes 20 s for a tensor
+// to leave and return, a run half a second.
+TEST(ResidencyPlanner, WhatIsSoonerComputedThanMovedIsMadeAgain) {
+  StepProfile profile = makeStack(6, 10, 0, 1, 1);
+  ResidencyPlan moved = ResidencyPlanner(profile).plan(40);
+  EXPECT_GT(moved.seconds, 12 + 5);
+  for (uint32_t gap = 1; gap < 6; ++gap) { // the first is made from nothing that is saved
+    profile.remakes.push_back({.seconds = 0.5, .bytes = 10, .gaps = {gap - 1}});
+    profile.gaps[gap].remake = gap - 1;
+  }
+  for (StepEvent &event : profile.events)
+    event.liveBytes = event.peakBytes;
+  ResidencyPlanner planner(profile);
+  const ResidencyPlan &plan = planner.plan(40);
+  EXPECT_LT(plan.seconds, moved.seconds);
+  // What stays is what the others are made from, one after the other.
+  EXPECT_GT(plan.remakeSeconds, 0);
+  EXPECT_LT(plan.outBytes, moved.outBytes);
+  // A fast link moves them all.
+  profile.link = {1000, 1000, 0};
+  EXPECT_EQ(ResidencyPlanner(profile).plan(40).remakeSeconds, 0);
+}
+
+// What a run takes beside what it gives has to have room.
+TEST(ResidencyPlanner, ARunThatDoesNotFitIsNone) {
+  StepProfile profile = makeStack(6, 10, 0, 1, 1);
+  profile.remakes = {{.seconds = 0.5, .bytes = 10}};
+  profile.gaps[0].remake = 0;
+  for (StepEvent &event : profile.events)
+    event.liveBytes = event.peakBytes;
+  auto seconds = [](const StepProfile &profile) { return ResidencyPlanner(profile).plan(50).remakeSeconds; };
+  EXPECT_EQ(seconds(profile), 0.5);
+  profile.remakes[0].bytes = 50; // 10 live at event 11
+  EXPECT_EQ(seconds(profile), 0.5);
+  profile.remakes[0].bytes = 51;
+  EXPECT_EQ(seconds(profile), 0);
+}
+
+// Two tensors of one run are made at once, where the first is needed; from there on the
+// other takes its room.
+TEST(ResidencyPlanner, ARunGivesAllThatItMakes) {
+  StepProfile profile = makeStack(4, 10, 0, 1, 1);
+  profile.remakes = {{.seconds = 0.5, .bytes = 20}};
+  profile.gaps[0].remake = profile.gaps[1].remake = 0; // needed at 7 and at 6
+  for (StepEvent &event : profile.events)
+    event.liveBytes = event.peakBytes;
+  ResidencyPlanner planner(profile);
+  const ResidencyPlan &plan = planner.plan(20);
+  ASSERT_EQ(plan.away.size(), 2u);
+  for (const Departure &departure : plan.away) {
+    EXPECT_TRUE(departure.isRemade);
+    EXPECT_EQ(departure.returns, 6u);
+  }
+  EXPECT_EQ(plan.remakeSeconds, 0.5);
+  EXPECT_EQ(plan.curve, (std::vector<uint64_t>{0, 0, 10, 20, 20, 10, 20, 10}));
+}
 
 // Events 0 to 5 save and 6 to 11 need, a second each; the link brings a tensor in
 // one. It has no time from 8 to 11 where weights come.

@@ -36,9 +36,9 @@
 #include "StepFigures.h"
 #include "../../Replay/Recorded.h"
 #include "segue/runtime/Memory/PinnedPool.h"
+#include "segue/runtime/Program/Recomputer.h"
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/ActivationCalls.h"
-#include "segue/runtime/Services/Recomputer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <deque>
 #include <map>

@@ -42,6 +42,15 @@ std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_
   return wait;
 }
 
+std::shared_ptr<CopyWait> beginRun(Device &device) {
+  if (!hasClock(device))
+    return nullptr;
+  auto run = std::make_shared<CopyWait>();
+  run->isLate = true;
+  device.enqueueStamp(Queue::Compute, Fence(), TimestampRef(run, &run->begin), "make again");
+  return run;
+}
+
 void BlockClock::beginStep() {
   isOn_ = (steps_ == next_ || steps_ == next_ + 1) && hasClock(device_);
   if (steps_ == next_ || !isOn_)
@@ -94,6 +103,13 @@ void BlockClock::onNeed(const Tensor &tensor) {
 void BlockClock::addWait(std::shared_ptr<const CopyWait> wait) {
   if (isOn_ && wait && !open_.empty())
     waits_.emplace_back(open_.back(), std::move(wait));
+}
+
+void BlockClock::addRun(std::shared_ptr<CopyWait> run) {
+  if (!run || !isOn_)
+    return;
+  lastMark_ = device_.enqueueStamp(Queue::Compute, Fence(), TimestampRef(run, &run->end), "made again");
+  addWait(std::move(run));
 }
 
 void BlockClock::endStep() {

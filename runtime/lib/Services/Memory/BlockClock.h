@@ -40,6 +40,10 @@ std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64
 /// meanwhile; returns for how long. `mark` and null as above.
 std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_t &mark);
 
+/// What the compute queue runs from here to BlockClock::addRun is no part of a block.
+/// Null as above.
+std::shared_ptr<CopyWait> beginRun(Device &device);
+
 class BlockClock {
 public:
   explicit BlockClock(Device &device) : device_(device) {}
@@ -52,6 +56,8 @@ public:
   void onNeed(const Tensor &tensor);
   /// The same, seen by somebody else; null for nothing.
   void addWait(std::shared_ptr<const CopyWait> wait);
+  /// What `run` began, unless null, ends behind the work that is queued.
+  void addRun(std::shared_ptr<CopyWait> run);
   /// Blocks until the compute queue has come to the last mark.
   void endStep();
   void abortStep() { isOn_ = false; }

@@ -105,6 +105,8 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<co
   }
   for (const Departure &departure : away) {
     const ResidencyGap &gap = profile.gaps[departure.gap];
+    if (departure.isRemade)
+      continue;
     if (size_t block = blockOf[gap.leaves]; block < blocks.size())
       blocks[block].d2hBytes += int64_t(gap.outBytes);
     if (size_t block = blockOf[gap.needed]; block < blocks.size())
@@ -193,11 +195,19 @@ void PlannedActor::on(const event::Save &save) {
   meter_.see();
   forward(save);
   if (before.desc().layout.space == Space::DeviceDram)
-    meter_.noteSave(before, save.saved, planned_.isPlanned());
+    meter_.noteSave(before, save.saved, planned_.remakes().isDropped(save.saved), planned_.isPlanned());
 }
 
 void PlannedActor::on(const event::Restore &restore) {
   Tensor before = restore.saved;
+  if (planned_.remakes().isDropped(before)) {
+    // Its block would not take the time of the run if it had stayed.
+    std::shared_ptr<CopyWait> run = beginRun(*context_.device);
+    forward(restore);
+    meter_.see();
+    clock_.addRun(std::move(run));
+    return;
+  }
   uint64_t late = planned_.counts().fetchedLate;
   forward(restore);
   meter_.see();

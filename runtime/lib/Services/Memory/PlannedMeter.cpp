@@ -21,7 +21,7 @@ void PlannedMeter::see() {
   record_.peakUsedBytes = std::max(record_.peakUsedBytes, int64_t(device_.memory().liveBytes(Space::DeviceDram)));
 }
 
-void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isPlanned) {
+void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isDropped, bool isPlanned) {
   if (!saved_.insert(before.storage()->id()).second) {
     ++record_.shared;
     return;
@@ -30,6 +30,10 @@ void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isPl
   if (before.storage() == after.storage()) {
     ++record_.kept;
     ++record_.keptReasons[before.storage()->isExternal() ? "not_owned" : isPlanned ? "plan_keeps" : "not_as_planned"];
+    return;
+  }
+  if (isDropped) {
+    ++record_.recomputed;
     return;
   }
   int64_t bytes = int64_t(before.storage()->bytes());

@@ -33,8 +33,8 @@ public:
   /// At every event.
   void see();
   /// `before`, `after`: the tensor as the program saved it, and what stands for
-  /// it. `isPlanned`: the step goes as planned so far.
-  void noteSave(const Tensor &before, const Tensor &after, bool isPlanned);
+  /// it: a placeholder where it `isDropped`. `isPlanned`: the step goes as planned so far.
+  void noteSave(const Tensor &before, const Tensor &after, bool isDropped, bool isPlanned);
   /// `isAhead`: its way back began before it was needed. Returns what compute
   /// waits for it, or null.
   std::shared_ptr<const CopyWait> noteRestore(const Tensor &before, const Tensor &after, bool isAhead);

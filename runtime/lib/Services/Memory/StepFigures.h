@@ -19,7 +19,7 @@
 #define SEGUE_LIB_SERVICES_MEMORY_STEPFIGURES_H
 
 #include "segue/runtime/Services/RecomputeChoice.h"
-#include "segue/runtime/Services/Recomputer.h"
+#include "segue/runtime/Program/Recomputer.h"
 #include <map>
 #include <vector>
 

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Says at each event of a step what the plan has for it: whether the tensor that
-// is saved leaves, and which tensors are to come back now. A policy of `mode:
+// is saved leaves or is dropped, and which tensors are to come back now. A policy of `mode:
 // planned`: events in, decisions out, no clock and no device.
 //
 //   PlanFollower follower(planner.profile(), planner.plan(budget));
@@ -35,8 +35,8 @@ public:
 
   struct Decisions {
     /// The gaps that begin at this event and in which the plan has their tensor
-    /// away.
-    std::span<const uint32_t> leaves;
+    /// away, moved over the link; and those in which it is made again at its need.
+    std::span<const uint32_t> leaves, drops;
     /// The gaps whose tensor is to come back now, those needed first in front.
     std::span<const uint32_t> returns;
   };
@@ -59,12 +59,12 @@ private:
   struct Event {
     StepEvent::Kind kind;
     std::string label;
-    uint32_t firstLeaving = 0, firstReturning = 0;
+    uint32_t firstLeaving = 0, firstDropped = 0, firstReturning = 0;
   };
 
   /// One more for the end.
   std::vector<Event> events_;
-  std::vector<uint32_t> leaving_, returning_;
+  std::vector<uint32_t> leaving_, dropped_, returning_;
   size_t position_ = 0;
   bool diverged_ = false;
   uint64_t divergences_ = 0;

@@ -8,7 +8,8 @@
 // `mode: planned` of Activation Stagehand: an EventSink that does what a
 // ResidencyPlan says, with the verbs of Residency. A saved tensor that is to leave
 // does, and is fetched at the event that the plan names, or when it is needed if the
-// step is not the one planned. Parameters, gradients and optimizer states do the same
+// step is not the one planned. One that is to be made again is dropped, and computed
+// where it is needed (PlannedRemakes). Parameters, gradients and optimizer states do the same
 // between the blocks that touch them, if their home is the host. The compute queue
 // waits on the copies' fences; the host waits for room that a copy out still holds,
 // and in an optimizer for what it is brought.
@@ -27,6 +28,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Plan/PlanFollower.h"
+#include "segue/runtime/Plan/PlannedRemakes.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Residency/Residency.h"
 #include <functional>
@@ -62,6 +64,7 @@ public:
 
   void receive(const Event &event) override;
   void on(const event::PhaseBegin &begin);
+  void on(const event::Submit &submit);
   void on(const event::BlockBegin &begin);
   void on(const event::BlockEnd &end);
   void on(const event::Save &save);
@@ -79,7 +82,14 @@ public:
   Residency &residency() { return residency_; }
   /// Somebody else brings parameters; gradients and states of optimizers come and
   /// go by the plan as before.
-  void leaveParametersToOthers() { bringsParameters_ = false; }
+  void leaveParametersToOthers() {
+    bringsParameters_ = false;
+    remakes_.bringParameters(false);
+  }
+  /// How saved tensors are made again. They are known in steps whose plan makes some,
+  /// and where watchSaves was asked for.
+  PlannedRemakes &remakes() { return remakes_; }
+  void watchSaves(bool watch) { watchesSaves_ = watch; }
 
   /// True in a step that has gone by the plan so far.
   bool isPlanned() const;
@@ -90,6 +100,8 @@ public:
     uint64_t fetchedAhead = 0, fetchedLate = 0;
     /// In pageable memory, as there was no pinned memory left.
     uint64_t unpinned = 0;
+    /// Dropped, and made again when they were needed.
+    uint64_t dropped = 0, remade = 0;
   };
   /// Of saved tensors.
   const Counts &counts() const { return counts_; }
@@ -117,6 +129,7 @@ private:
     std::vector<bool> isGradient;
     /// As programs call them; empty for a sum of gradients.
     std::vector<std::string> names;
+    bool remakes = false;
   };
 
   /// The next event; and what the plan has come back at it, after what leaves.
@@ -130,6 +143,7 @@ private:
   }
   const PlanFollower &follower() const;
   void noteHeldElsewhere(const Away &away);
+  bool knowsSaves() const { return inStep_ && (plan_.remakes || watchesSaves_); }
   Item *residentItem(uint32_t resident);
   std::optional<uint32_t> residentAt(uint32_t index) const;
   /// Whether it lives on the host and comes by the plan.
@@ -145,9 +159,10 @@ private:
   std::unique_ptr<Recorded<LoggedPlan>> follower_;
   ResidentPlan plan_;
   Residency residency_;
+  PlannedRemakes remakes_;
   DeviceMemory::RoomMakerHandle roomMaker_;
   BlockCursor cursor_;
-  bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, fetchesLater_ = false;
+  bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, fetchesLater_ = false, watchesSaves_ = false;
   /// Of the program that runs, by input.
   std::map<uint32_t, Item::Id> brought_;
   PlanFollower::Decisions now_;

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Chooses, before a step, which tensors are away in which of their gaps and
-// when each is fetched, so that the step keeps to a budget and waits as little
-// as can be for the link.
+// Chooses, before a step, which tensors are away in which of their gaps, and for each
+// whether it is moved over the link, and fetched when, or dropped and computed again
+// where it is needed, so that the step keeps to a budget and takes as little time as
+// can be.
 //
 //   ResidencyPlanner planner(profile);
 //   const ResidencyPlan &plan = planner.plan(512 << 20);     // BudgetInfeasible
@@ -21,6 +22,10 @@
 // plan(B') above that of plan(B) for B' < B, plan(B) would keep to B' and be the
 // choice there too.
 //
+// What is made from others wants them on the device at that moment: those that are
+// away come back, or are made, that much earlier. It is chosen only where there is
+// room for that and for the run, and where the link is what the step waits for.
+//
 // Pure: no device, no clock. The times are those of a model in which the
 // compute queue and the two directions of the link each work in order.
 //
@@ -30,6 +35,7 @@
 #define SEGUE_RUNTIME_PLAN_RESIDENCYPLANNER_H
 
 #include "segue/runtime/Plan/StepProfile.h"
+#include <optional>
 
 namespace segue::inline runtime {
 
@@ -37,9 +43,12 @@ namespace segue::inline runtime {
 struct Departure {
   /// Index into StepProfile::gaps.
   uint32_t gap = 0;
-  /// The event at which its way back is submitted: after the gap's `leaves`, at
-  /// the latest its `needed`.
+  /// The event at which its way back is submitted, or at which it is made again: after
+  /// the gap's `leaves`, at the latest its `needed`.
   uint32_t returns = 0;
+  /// It is dropped, and made by the gap's `remake`, for itself or for another that is
+  /// made from it.
+  bool isRemade = false;
 };
 
 struct ResidencyPlan {
@@ -55,6 +64,9 @@ struct ResidencyPlan {
   double slowLinkSeconds = 0;
   /// Over the link, in each direction.
   uint64_t outBytes = 0, inBytes = 0;
+  /// Whether something is computed again, and what that takes of the step.
+  bool isRemaking = false;
+  double remakeSeconds = 0;
   /// The most bytes that the host holds at once for saved tensors that left:
   /// until they are needed again. Residents have memory there in any case.
   uint64_t hostPeakBytes = 0;
@@ -76,16 +88,35 @@ public:
 
   /// Throws BudgetInfeasible with the smallest budget and the event that sets
   /// it.
-  const ResidencyPlan &plan(uint64_t budgetBytes) const;
+  const ResidencyPlan &plan(uint64_t budgetBytes) const { return fastest(budgetBytes, /*mayRemake=*/true); }
+  /// The fastest in which nothing is computed again. Throws as plan() does.
+  const ResidencyPlan &movedPlan(uint64_t budgetBytes) const { return fastest(budgetBytes, /*mayRemake=*/false); }
 
 private:
-  void followLink();
-  ResidencyPlan planFor(uint64_t target, const std::vector<uint32_t> &preferred) const;
+  /// Gaps that are away, and what follows from how each comes back.
+  struct Absence {
+    std::vector<uint32_t> gaps;
+    /// By gap; and the event at which each must be there at the latest.
+    std::vector<bool> isAway, isRemade;
+    std::vector<uint32_t> needed;
+    /// Per event: the most bytes live until the next if each comes back at the last
+    /// moment, and what runs then take.
+    std::vector<uint64_t> curve;
+    std::vector<double> runSeconds;
+  };
   /// When the compute queue, and all queues, have done the step.
   struct Times {
     double compute = 0, all = 0;
   };
-  Times estimate(const ResidencyPlan &plan, uint64_t target, const LinkSpeed &link) const;
+
+  const ResidencyPlan &fastest(uint64_t budgetBytes, bool mayRemake) const;
+  void followLink();
+  void planFor(uint64_t target, const std::vector<uint32_t> &preferred);
+  std::vector<uint32_t> choose(uint64_t target, const std::vector<uint32_t> &preferred) const;
+  std::optional<Absence> absence(const std::vector<uint32_t> &gaps, const std::vector<bool> &isRemade) const;
+  void remakeWhatGains(const Absence &moved, double movedSeconds, uint64_t target);
+  ResidencyPlan schedule(const Absence &absence, uint64_t target) const;
+  Times estimate(const ResidencyPlan &plan, const Absence &absence, uint64_t target, const LinkSpeed &link) const;
 
   StepProfile profile_;
   /// When each event happens if nothing leaves; one more for the end.
@@ -96,6 +127,7 @@ private:
   /// work of an event begins; 0 where nothing was waited for.
   std::vector<double> awaited_;
   uint32_t tightest_ = 0;
+  std::vector<std::vector<uint32_t>> gapsOfResident_, gapsOfRemake_;
   /// Ascending targets, each by several preferences; the last is without any
   /// departure.
   std::vector<ResidencyPlan> pool_;

@@ -69,6 +69,17 @@ struct ResidentUse {
   uint32_t event = 0, index = 0, resident = 0;
 };
 
+/// A program that makes saved tensors again, once they were dropped, from others that
+/// are on the device then.
+struct StepRemake {
+  /// Of its work on the device.
+  double seconds = 0;
+  /// The most bytes of device_dram that it takes, its outputs included.
+  uint64_t bytes = 0;
+  /// Indices of the saved gaps and of the residents whose tensors it reads.
+  std::vector<uint32_t> gaps, residents;
+};
+
 /// A tensor is on the device from one event to another and nothing reads it.
 struct ResidencyGap {
   std::string tensor, block, location;
@@ -86,6 +97,9 @@ struct ResidencyGap {
   uint32_t with = noIndex;
   /// Index into StepProfile::residents; none for a saved tensor.
   uint32_t resident = noIndex;
+  /// Index into StepProfile::remakes of what makes the tensor again at `needed`, where
+  /// something does. Tensors with the same one come from one run.
+  uint32_t remake = noIndex;
 
   bool passesEnd() const { return needed <= leaves; }
   /// Whether it can be gone right after event `event`.
@@ -110,6 +124,7 @@ struct StepProfile {
   /// Ascending events.
   std::vector<ResidentUse> uses;
   std::vector<SharedSave> sharedSaves;
+  std::vector<StepRemake> remakes;
   LinkSpeed link;
 };
 

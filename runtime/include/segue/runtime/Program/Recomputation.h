@@ -21,6 +21,7 @@
 
 #include "segue/runtime/Program/Program.h"
 #include <optional>
+#include <string_view>
 
 namespace segue::inline runtime {
 
@@ -40,11 +41,17 @@ struct Recomputation {
   uint64_t flops = 0, bytes = 0, commands = 0;
   /// The program's relativeCost.
   double cost = 0;
+  /// The program has constants, which stay on the device from its first run on.
+  bool hasConstants = false;
 
   /// Returns the time on a device that does so many flops and moves so many
   /// bytes of its memory in a second. Each command takes the longer of the two.
   double seconds(double flopsPerSecond, double bytesPerSecond, double secondsPerCommand = 0) const;
 };
+
+/// Programs whose names begin with this make saved values again. They run rarely and between
+/// other programs' peaks, so that executors keep no memory for their next run.
+inline constexpr std::string_view recomputePrefix = "recompute.";
 
 /// Returns the cost of a program beside others, without a unit: that on a device whose
 /// memory moves one byte in the time of ten flops, as most do within a factor of a few.

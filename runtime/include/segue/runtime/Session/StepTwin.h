@@ -86,7 +86,8 @@ public:
   /// Null without Weight Stagehand.
   const WeightStreamer *weights() const;
 
-  /// One step in which nothing leaves. Gaps whose tensor somebody else holds,
+  /// One step in which nothing leaves, and what making its saved tensors again takes.
+  /// Gaps whose tensor somebody else holds,
   /// so that leaving would free nothing, are left out.
   StepProfile record();
 
@@ -107,7 +108,8 @@ public:
     double seconds = 0;
     /// Who held device_dram at the peak; most bytes first.
     std::vector<MemoryHolder> holders;
-    uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0;
+    /// Saved tensors that left, were fetched and were computed again.
+    uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0, remade = 0;
     /// Gaps in which leaving freed nothing.
     std::vector<uint32_t> heldElsewhere;
     /// Of all steps from the first on, in which nothing is on the device yet, until

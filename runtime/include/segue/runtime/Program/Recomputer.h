@@ -20,11 +20,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_SERVICES_RECOMPUTER_H
-#define SEGUE_RUNTIME_SERVICES_RECOMPUTER_H
+#ifndef SEGUE_RUNTIME_PROGRAM_RECOMPUTER_H
+#define SEGUE_RUNTIME_PROGRAM_RECOMPUTER_H
 
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Program/Recomputation.h"
+#include <functional>
 
 namespace segue::inline runtime {
 
@@ -42,16 +43,25 @@ public:
   explicit Recomputer(DeviceRef device, EventSink *events = nullptr)
       : device_(std::move(device)), events_(events ? events : &quiet_) {}
 
+  /// Gives the newest value of a parameter that a program was given in another space
+  /// than it computes in, on the device.
+  using BringWeight = std::function<Tensor(const Tensor &home)>;
+  /// From here on values can be made from such parameters, too; null: no longer.
+  void setBringWeight(BringWeight bring) { bringWeight_ = std::move(bring); }
+
   /// What the program costs beside others, in no unit.
   double onSubmit(const Program &program, std::span<const Tensor> inputs);
   /// Of what the program that was submitted last saves. Throws StateTransition
   /// for another.
   SavedPlace placeOf(const Program &program, uint32_t output) const;
 
-  /// Null where nothing makes it again, or only from parameters that are streamed.
+  /// Null where nothing makes it again, or only from parameters that nobody brings.
   const Recomputation *find(SavedPlace place) const;
   /// The saved values that it is made from.
   std::vector<SavedPlace> sourcesOf(SavedPlace place) const;
+  /// The parameters that it is made from and that lie elsewhere, as their program was
+  /// given them.
+  std::vector<Tensor> weightsOf(SavedPlace place) const;
   /// All that come from the same run, itself included, with the output of the
   /// program that each is.
   std::vector<std::pair<SavedPlace, uint32_t>> madeWith(SavedPlace place) const;
@@ -82,17 +92,21 @@ private:
   struct Input {
     std::weak_ptr<Storage> storage;
     std::shared_ptr<const TensorDesc> desc;
-    /// False for a parameter that comes with its block: the bytes on the host may
-    /// be older than those on the device.
-    bool isValid = false;
+    /// A parameter that comes with its block: the bytes on the host may be older than
+    /// those on the device.
+    bool isElsewhere = false;
+    /// False for one that is absent.
+    bool isGiven = false;
   };
   struct Submit {
     const Known *known = nullptr;
     std::vector<Input> inputs;
   };
   const Known &know(const Program &program);
+  Tensor tensorOf(const Submit &submit, uint32_t input, uint32_t output) const;
 
   DeviceRef device_;
+  BringWeight bringWeight_;
   EventSink quiet_;
   EventSink *events_;
   std::vector<std::unique_ptr<Known>> known_;
@@ -101,4 +115,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_SERVICES_RECOMPUTER_H
+#endif // SEGUE_RUNTIME_PROGRAM_RECOMPUTER_H

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Services/Recomputer.h"
+#include "segue/runtime/Program/Recomputer.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Executor.h"
@@ -28,8 +28,12 @@ double Recomputer::onSubmit(const Program &program, std::span<const Tensor> inpu
   for (size_t i = 0; i < inputs.size() && i < program.inputs().size(); ++i) {
     const Value &value = program.inputs()[i];
     bool isWeight = value.role == Role::Parameter || value.role == Role::Frozen;
-    bool isThere = inputs[i] && (!isWeight || inputs[i].desc().layout.space == value.desc().layout.space);
-    submit.inputs.push_back(isThere ? Input{inputs[i].storage(), inputs[i].sharedDesc(), true} : Input{});
+    if (!inputs[i]) {
+      submit.inputs.emplace_back();
+      continue;
+    }
+    bool isElsewhere = isWeight && inputs[i].desc().layout.space != value.desc().layout.space;
+    submit.inputs.push_back({inputs[i].storage(), inputs[i].sharedDesc(), isElsewhere, true});
   }
   return known.cost;
 }
@@ -52,9 +56,33 @@ const Recomputation *Recomputer::find(SavedPlace place) const {
       again = &*submit.known->again[i];
   if (again)
     for (const Recomputation::Source &source : again->sources)
-      if (!source.isSaved && (source.index >= submit.inputs.size() || !submit.inputs[source.index].isValid))
+      if (!source.isSaved &&
+          (source.index >= submit.inputs.size() || !submit.inputs[source.index].isGiven ||
+           (submit.inputs[source.index].isElsewhere && !bringWeight_)))
         return nullptr;
   return again;
+}
+
+/// Input `input` of forward, from which `output` is to be made.
+Tensor Recomputer::tensorOf(const Submit &submit, uint32_t input, uint32_t output) const {
+  std::shared_ptr<Storage> storage = submit.inputs[input].storage.lock();
+  if (storage && storage->state() != StorageState::Freed)
+    return Tensor::in(std::move(storage), submit.inputs[input].desc);
+  const Program &forward = submit.known->program;
+  throw Error(ErrorCode::StateTransition,
+              "saved value \"" + forward.output(output).name + "\" of program \"" + forward.name() +
+                  "\" is to be computed again, but input \"" + forward.input(input).name +
+                  "\" is gone; keep it until backward has run");
+}
+
+std::vector<Tensor> Recomputer::weightsOf(SavedPlace place) const {
+  std::vector<Tensor> weights;
+  const Submit &submit = submits_[place.submit];
+  if (const Recomputation *again = find(place))
+    for (const Recomputation::Source &source : again->sources)
+      if (!source.isSaved && submit.inputs[source.index].isElsewhere)
+        weights.push_back(tensorOf(submit, source.index, place.output));
+  return weights;
 }
 
 std::vector<SavedPlace> Recomputer::sourcesOf(SavedPlace place) const {
@@ -77,7 +105,6 @@ std::vector<std::pair<SavedPlace, uint32_t>> Recomputer::madeWith(SavedPlace pla
 std::vector<Tensor> Recomputer::run(SavedPlace place, std::vector<Tensor> saved) {
   const Recomputation &again = *find(place);
   const Submit &submit = submits_[place.submit];
-  const Program &forward = submit.known->program;
   std::vector<Tensor> inputs;
   size_t next = 0;
   for (const Recomputation::Source &source : again.sources) {
@@ -85,14 +112,8 @@ std::vector<Tensor> Recomputer::run(SavedPlace place, std::vector<Tensor> saved)
       inputs.push_back(std::move(saved[next++]));
       continue;
     }
-    const Input &input = submit.inputs[source.index];
-    std::shared_ptr<Storage> storage = input.storage.lock();
-    if (!storage || storage->state() == StorageState::Freed)
-      throw Error(ErrorCode::StateTransition,
-                  "saved value \"" + forward.output(place.output).name + "\" of program \"" + forward.name() +
-                      "\" is to be computed again, but input \"" + forward.input(source.index).name +
-                      "\" is gone; keep it until backward has run");
-    inputs.push_back(Tensor::in(std::move(storage), input.desc));
+    Tensor input = tensorOf(submit, source.index, place.output);
+    inputs.push_back(submit.inputs[source.index].isElsewhere ? bringWeight_(input) : std::move(input));
   }
   // Backward has still to read them: lent, and kept whatever their holders say.
   struct Keep {

@@ -1,0 +1,87 @@
+//===- PlannedRemakes.h - saved tensors that are made again -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Knows where each saved tensor of a step is, so that one that was dropped can be
+// made again from others wherever these are by then: on the device, on the host (it
+// is brought back), with backward, or dropped themselves (they are made first).
+//
+//   remakes.onSubmit(program, inputs);                 // of every program
+//   remakes.onSave(program, output, saved);            // within onSave
+//   remakes.drop(saved);                               // a placeholder takes its place
+//   if (remakes.isDropped(saved))                      // within onRestore
+//     saved = remakes.make(saved);
+//
+// Decides nothing. One thread, that submits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_PLAN_PLANNEDREMAKES_H
+#define SEGUE_RUNTIME_PLAN_PLANNEDREMAKES_H
+
+#include "segue/runtime/Program/Recomputer.h"
+#include "segue/runtime/Residency/Residency.h"
+#include <map>
+
+namespace segue::inline runtime {
+
+class PlannedRemakes {
+public:
+  PlannedRemakes(DeviceRef device, Residency &residency);
+
+  /// Whether parameters whose home is the host may be brought for a run: not where
+  /// somebody else brings them.
+  void bringParameters(bool brings);
+
+  void onSubmit(const Program &program, std::span<const Tensor> inputs) { recomputer_.onSubmit(program, inputs); }
+  /// Output `output` of the program that was submitted last lies in `saved`.
+  void onSave(const Program &program, uint32_t output, const Tensor &saved);
+  /// Its bytes are an item's, whose home is what the program returns.
+  void onLeft(const Program &program, uint32_t output, const Item &item);
+  /// What the program was given for it, and what it reads now.
+  void onRestore(const Tensor &given, const Tensor &now);
+
+  /// Puts a placeholder in the place of `saved`, which was told to onSave and can be
+  /// made. False, with nothing done, where it cannot.
+  bool drop(Tensor &saved);
+  bool isDropped(const Tensor &placeholder) const;
+  /// The dropped tensor, computed by queued work; what else its run gives is kept for
+  /// those that were dropped, too. Throws StateTransition where a tensor that it is
+  /// made from is gone, and what a submit throws.
+  Tensor make(const Tensor &placeholder);
+
+  /// The place of what onSave was told of, or none.
+  std::optional<SavedPlace> placeOf(const Tensor &saved) const;
+  const Recomputer &recomputer() const { return recomputer_; }
+  /// Runs the program that makes `place`, and gives its outputs.
+  std::vector<Tensor> run(SavedPlace place);
+
+  /// The step is over.
+  void forget();
+
+private:
+  struct Saved {
+    std::string id;
+    std::weak_ptr<Storage> storage;
+    std::shared_ptr<const TensorDesc> desc;
+    std::optional<Item::Id> item;
+    bool isDropped = false;
+    /// Made already, for another or along with it.
+    Tensor made;
+  };
+
+  Tensor current(SavedPlace place);
+
+  Residency &residency_;
+  Recomputer recomputer_;
+  std::map<SavedPlace, Saved> saved_;
+  /// Places by the storages that stand for them.
+  std::map<uint64_t, SavedPlace> byStorage_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_PLAN_PLANNEDREMAKES_H
