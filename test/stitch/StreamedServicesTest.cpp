@@ -354,7 +354,7 @@ TEST(StreamedFaults, LoadsAndSaveBacksThatFail) {
     std::optional<Session> session;
     SessionOptions options;
     options.warn = [&](const std::string &text) {
-      kept += text.find("could not be saved back and stays on the device") != std::string::npos;
+      kept += text.find("could not be copied to the host and stays on the device") != std::string::npos;
     };
     auto attempt = [&](auto &&call) {
       for (int tries = 0; tries < 400; ++tries)

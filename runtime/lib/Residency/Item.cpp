@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-std::string_view name(Tier tier) { return tier == Tier::Device ? "device" : "host"; }
+std::string_view name(Tier tier) { return tierNames[size_t(tier)]; }
 
 std::string_view name(CopyState state) {
   switch (state) {
@@ -52,12 +52,17 @@ void Item::enter(Tier tier, CopyState next) {
   if (!canFollow(now.state, next))
     refuse("");
   CopyState before = std::exchange(now.state, next);
-  bool hasTruth = std::ranges::any_of(
-      copies_, [&](const ItemCopy &each) { return each.isWhole() && each.version == version_; });
-  if (!hasTruth) {
+  if (isStale(tier) && !isBeside(tier)) {
     now.state = before;
     refuse(": no other copy has its value");
   }
+}
+
+bool Item::isBeside(Tier tier) const {
+  for (size_t other = 0; other < copies_.size(); ++other)
+    if (other != size_t(tier) && !isStale(Tier(other)))
+      return true;
+  return false;
 }
 
 void Item::put(Tier tier, Tensor tensor, CopyState state) {
@@ -66,6 +71,8 @@ void Item::put(Tier tier, Tensor tensor, CopyState state) {
 
 void Item::write() {
   ItemCopy &device = copy(Tier::Device);
+  if (!device.exists())
+    throw Error(ErrorCode::StateTransition, "\"" + name + "\" is written where it has no copy, on the device");
   if (device.state == CopyState::Coming) // the writer waits for it in its queue
     device.state = CopyState::Present;
   device.version = ++version_;

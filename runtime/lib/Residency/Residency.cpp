@@ -45,6 +45,15 @@ Item &Residency::adopt(const Tensor &home, std::string name, OwnerId owner,
   return item;
 }
 
+Item &Residency::add(ItemSource &source, std::string name) {
+  Item::Id id = nextId_++;
+  Item &item = items_.try_emplace(id, id, std::move(name), ItemLifetime::Session).first->second;
+  item.source_ = &source;
+  item.isReported_ = true;
+  item.put(Tier::Host, Tensor(), CopyState::Present);
+  return item;
+}
+
 Item &Residency::hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime) {
   Item::Id id = nextId_++;
   Item &item = items_.try_emplace(id, id, std::move(name), lifetime).first->second;
@@ -103,7 +112,7 @@ void Residency::drop(Item &item, Tier tier) {
 
 /// A copy that came to nothing is none; the host has its value.
 void Residency::dropFailed(Item &item) {
-  if (item.device().exists() && !item.isStale(Tier::Host) && item.device().state != CopyState::Leaving &&
+  if (item.device().exists() && item.isBeside(Tier::Device) && item.device().state != CopyState::Leaving &&
       item.device().tensor.storage()->failure())
     drop(item, Tier::Device);
 }
@@ -120,29 +129,47 @@ void Residency::startFetch(Item &item) {
   counts_.fetchedBytes += item.onDevice->spanBytes();
 }
 
-/// An item that leaves is needed again, and stays: where it lies, or where a plan has
-/// its next copy. One whose next copy lies over a part of this one leaves first.
-void Residency::stay(Item &item) {
-  if (item.device().state != CopyState::Leaving || std::exchange(item.stays_, true) || !isPlaced_ ||
-      item.device().tensor.storage()->failure())
-    return;
+/// One whose next copy lies over a part of this one leaves first.
+bool Residency::stay(Item &item) {
+  if (item.device().state != CopyState::Leaving)
+    return false;
+  if (std::exchange(item.stays_, true) || !isPlaced_ || item.device().tensor.storage()->failure())
+    return true;
   const Storage &storage = *item.device().tensor.storage();
   DeviceMemory::NextPlace next = device_->memory().nextPlace(storage.data(), storage.bytes(), item.owner);
   if (next == DeviceMemory::NextPlace::Here)
-    return;
+    return true;
   if (next == DeviceMemory::NextPlace::Overlapping) {
     item.stays_ = false;
     while (item.device().state == CopyState::Leaving)
-      awaitOldest();
+      awaitDeparture();
     if (!item.device().exists()) // else its copy to the host failed
       startFetch(item);
-    return;
+    return true;
   }
   TransferOptions options;
   options.owner = item.owner;
   options.isPlanned = true;
   item.copy(Tier::Device).tensor =
       device_->transfer().copyTo(device_, item.device().tensor, item.onDevice, options);
+  return true;
+}
+
+bool Residency::fetchInto(Item &item, const Tensor &place, const TransferOptions &how) {
+  item.enter(Tier::Device, CopyState::Coming);
+  place.storage()->forgetOutcome();
+  try {
+    if (!item.source_->fetchInto(place, how)) {
+      item.enter(Tier::Device, CopyState::Absent);
+      return false;
+    }
+  } catch (const Error &error) {
+    place.storage()->outcome()->fail(error);
+  }
+  item.onDevice = place.sharedDesc();
+  item.put(Tier::Device, place, CopyState::Coming);
+  comingTo(Tier::Device).push_back(item.id);
+  return true;
 }
 
 bool Residency::tryFetch(Item &item, const TransferOptions &how) {
@@ -152,7 +179,7 @@ bool Residency::tryFetch(Item &item, const TransferOptions &how) {
   item.enter(Tier::Device, CopyState::Coming);
   item.put(Tier::Device, std::move(there), CopyState::Coming);
   item.isReported_ = true;
-  coming_.push_back(item.id);
+  comingTo(Tier::Device).push_back(item.id);
   return true;
 }
 
@@ -174,7 +201,7 @@ Tensor Residency::need(Item &item, bool isWritten, bool mustArrive) {
     const Error *failure = storage.failure();
     if (!failure)
       break;
-    if (tries == mostFetches || item.isStale(Tier::Host))
+    if (tries == mostFetches || !item.isBeside(Tier::Device))
       throw failure->within("\"" + item.name + "\" lives on the host and could not be brought to the device");
   }
   if (isWritten)
@@ -212,7 +239,9 @@ void Residency::copyToHost(Item &item) {
   const Tensor &value = item.device().tensor;
   TransferEngine &engine = device_->transfer();
   Tensor home = item.host().tensor;
-  if (home) {
+  if (item.source_) {
+    item.saved_ = item.source_->saveFrom(value, item.savedVersion_);
+  } else if (home) {
     item.program_ = home.storage()->outcomeIfAny();
     engine.copyInto(value, home, options);
   } else {
@@ -237,9 +266,9 @@ void Residency::copyToHost(Item &item) {
   counts_.leftBytes += item.onDevice->spanBytes();
 }
 
-/// The copy to the host has ended. If the link failed, and nothing else, the value is
-/// on the device still, and the cause is returned.
-std::optional<Error> Residency::finishCopy(Item &item) {
+/// If the link failed, and nothing else, the value is on the device still, and the cause
+/// is returned.
+std::optional<Error> Residency::takeHomeFailure(Item &item) {
   Storage &home = *item.host().tensor.storage();
   std::shared_ptr<Outcome> program = std::move(item.program_);
   const Error *ofDevice = item.device().tensor.storage()->failure();
@@ -248,22 +277,31 @@ std::optional<Error> Residency::finishCopy(Item &item) {
     home.outcome()->fail(*wrong);
   if (item.isReported_ && !home.failure() && isGood_ && !isGood_(item))
     home.outcome()->fail(Error(ErrorCode::ChecksumMismatch, "other bytes came than left"));
-  if (!home.failure() || wrong || ofDevice) {
-    item.isKept_ = false;
-    item.enter(Tier::Host, CopyState::Present);
+  if (!home.failure() || wrong || ofDevice)
     return std::nullopt;
-  }
   Error cause = *home.failure();
   home.forgetOutcome();
-  item.enter(Tier::Host, CopyState::Absent);
-  ++counts_.kept;
-  if (!std::exchange(item.isKept_, true) && warn_)
-    warn_("\"" + item.name + "\", " + item.onDevice->str() +
-          ", could not be copied to the host and stays on the device: " + cause.what());
   return cause;
 }
 
-void Residency::arrive(Item &item) {
+/// The copy to the host has ended.
+std::optional<Error> Residency::finishCopy(Item &item) {
+  std::optional<Error> cause = item.source_ ? item.source_->takeSaveFailure() : takeHomeFailure(item);
+  if (!cause) {
+    item.isKept_ = false;
+    item.savedVersion_ = item.host().version;
+    item.enter(Tier::Host, CopyState::Present);
+    return std::nullopt;
+  }
+  item.enter(Tier::Host, CopyState::Absent);
+  ++counts_.kept;
+  if (!std::exchange(item.isKept_, true) && warn_)
+    warn_("\"" + item.name + "\"" + (item.source_ ? "" : ", " + item.onDevice->str() + ",") +
+          " could not be copied to the host and stays on the device: " + cause->what());
+  return cause;
+}
+
+void Residency::arriveOnHost(Item &item) {
   std::optional<Error> failure = finishCopy(item);
   bool failed = failure.has_value();
   if (item.isReported_)
@@ -283,55 +321,75 @@ void Residency::arriveOnDevice(Item &item) {
     drop(item, Tier::Device);
   else
     item.enter(Tier::Device, CopyState::Present);
-  ends_.push_back({item.id, Tier::Device, std::move(failure)});
+  bool again = !failure || !item.source_ || item.source_->mayFetchAgain(*failure);
+  ends_.push_back({item.id, Tier::Device, std::move(failure), again});
+}
+
+/// What the copy to `tier` that is under way ends with.
+const Fence &Residency::endOf(const Item &item, Tier tier) const {
+  const Tensor &tensor = item.at(tier).tensor;
+  return tensor ? tensor.storage()->writes() : item.saved_;
+}
+
+void Residency::arrive(Item &item, Tier tier) { tier == Tier::Device ? arriveOnDevice(item) : arriveOnHost(item); }
+
+void Residency::poll(Tier tier) {
+  for (Item *item = oldest(tier); item && device_->isDone(endOf(*item, tier)); item = oldest(tier))
+    arrive(*item, tier);
 }
 
 void Residency::poll() {
-  for (; !coming_.empty(); coming_.pop_front()) {
-    Item *item = find(coming_.front());
-    if (!item || item->device().state != CopyState::Coming)
-      continue;
-    if (!device_->isDone(item->device().tensor.storage()->writes()))
-      break;
-    arriveOnDevice(*item);
-  }
+  poll(Tier::Device);
   for (; !abandoned_.empty() && device_->isDone(abandoned_.front().home.storage()->writes()); abandoned_.pop_front())
-    ends_.push_back({abandoned_.front().item, Tier::Host, std::nullopt});
-  while (!leaving_.empty()) {
-    Item *item = find(leaving_.front());
-    bool isLeaving = item && item->device().state == CopyState::Leaving;
-    if (isLeaving && !device_->isDone(item->host().tensor.storage()->writes()))
-      return;
-    leaving_.pop_front();
-    if (isLeaving)
-      arrive(*item);
-  }
-}
-
-void Residency::awaitOldest() {
-  if (Item *item = find(leaving_.front()); item && item->device().state == CopyState::Leaving)
-    device_->wait(item->host().tensor.storage()->writes());
-  poll();
+    ends_.push_back({abandoned_.front().item, Tier::Host});
+  poll(Tier::Host);
 }
 
 bool Residency::awaitDeparture() {
-  if (leaving_.empty())
+  Item *item = oldest(Tier::Host);
+  if (!item)
     return false;
-  awaitOldest();
+  device_->wait(endOf(*item, Tier::Host));
+  poll();
   return true;
 }
 
+std::optional<Residency::End> Residency::takeEnd(Tier tier, bool waits) {
+  poll();
+  if (auto end = std::ranges::find(ends_, tier, &End::tier); end != ends_.end())
+    return takeEnd(end);
+  Item *item = waits ? oldest(tier) : nullptr;
+  return item ? awaitEnd(*item) : std::nullopt;
+}
+
+std::optional<Residency::End> Residency::awaitEnd(Item &item) {
+  auto noticed = [&] { return std::ranges::find(ends_, item.id, &End::item); };
+  for (size_t tier = 0; tier < tierNames.size() && noticed() == ends_.end(); ++tier)
+    if (item.at(Tier(tier)).state == CopyState::Coming) {
+      device_->wait(endOf(item, Tier(tier)));
+      arrive(item, Tier(tier));
+    }
+  auto end = noticed();
+  return end == ends_.end() ? std::nullopt : std::optional(takeEnd(end));
+}
+
+Residency::End Residency::takeEnd(std::vector<End>::iterator end) {
+  End taken = std::move(*end);
+  ends_.erase(end);
+  return taken;
+}
+
 void Residency::settle() {
-  while (!leaving_.empty())
-    awaitOldest();
+  while (awaitDeparture())
+    continue;
   for (const Abandoned &each : abandoned_)
     device_->wait(each.home.storage()->writes());
   poll();
 }
 
-const Item *Residency::oldestLeaving() {
-  for (; !leaving_.empty(); leaving_.pop_front())
-    if (Item *item = find(leaving_.front()); item && item->device().state == CopyState::Leaving)
+Item *Residency::oldest(Tier tier) {
+  for (std::deque<Item::Id> &coming = comingTo(tier); !coming.empty(); coming.pop_front())
+    if (Item *item = find(coming.front()); item && item->at(tier).state == CopyState::Coming)
       return item;
   return nullptr;
 }
@@ -340,24 +398,24 @@ bool Residency::leave(Item &item) {
   poll();
   // One after the other: what was changed stays until the value before has arrived.
   while (item.device().state == CopyState::Leaving && item.device().version != item.host().version)
-    awaitOldest();
+    awaitDeparture();
   item.stays_ = false;
   if (!item.device().exists() || item.device().state == CopyState::Leaving)
     return true;
-  if (!item.isStale(Tier::Host)) {
+  if (item.isBeside(Tier::Device)) {
     drop(item, Tier::Device);
     return true;
   }
-  if (device_->hasUnifiedMemory())
+  if (!item.source_ && device_->hasUnifiedMemory())
     return false;
   if (item.device().state == CopyState::Coming)
     item.enter(Tier::Device, CopyState::Present);
   copyToHost(item);
   item.enter(Tier::Device, CopyState::Leaving);
-  if (device_->hasBytes())
-    leaving_.push_back(item.id);
+  if (device_->hasBytes() || item.isReported_)
+    comingTo(Tier::Host).push_back(item.id);
   else
-    arrive(item); // where there are no bytes, nothing fails
+    arriveOnHost(item); // where there are no bytes, nothing fails
   return true;
 }
 
@@ -369,7 +427,7 @@ void Residency::leaveTo(Item &item, const Tensor &home, const TransferOptions &h
   item.enter(Tier::Host, CopyState::Coming);
   item.put(Tier::Host, home, CopyState::Coming);
   item.enter(Tier::Device, CopyState::Leaving);
-  leaving_.push_back(item.id);
+  comingTo(Tier::Host).push_back(item.id);
 }
 
 void Residency::leaveAll() {
@@ -392,15 +450,15 @@ uint64_t Residency::makeRoom(uint64_t wanted) {
   auto isEnough = [&] { return live() < before && live() + wanted <= budget; };
   if (!device_->hasBytes())
     return 0;
-  while (!leaving_.empty() && !isEnough())
-    awaitOldest();
+  while (!isEnough() && awaitDeparture())
+    continue;
   if (!isEnough()) {
     leaveKept();
     settle();
   }
   for (auto it = items_.begin(); it != items_.end() && !isEnough(); ++it)
     if (Item &item = it->second; item.device().exists() && item.device().state != CopyState::Leaving &&
-                                 !item.isStale(Tier::Host) && item.device().tensor.isSoleOwner())
+                                 item.isBeside(Tier::Device) && item.device().tensor.isSoleOwner())
       drop(item, Tier::Device);
   return before - std::min(before, live());
 }
@@ -414,12 +472,13 @@ void Residency::writeBack() {
   Fence copies;
   std::vector<Item *> sent;
   for (auto &[id, item] : items_) {
-    if (item.host().tensor && item.device().exists() && item.isStale(Tier::Host)) {
+    bool hasHome = item.source_ || item.host().tensor;
+    if (hasHome && item.device().exists() && item.isStale(Tier::Host)) {
       copyToHost(item);
       sent.push_back(&item);
     }
-    if (item.host().tensor)
-      copies.join(item.host().tensor.storage()->writes());
+    if (hasHome)
+      copies.join(endOf(item, Tier::Host));
   }
   if (!copies.empty())
     device_->wait(copies);
@@ -434,13 +493,22 @@ void Residency::writeBack() {
     throw failure->within("a tensor that lives on the host could not be brought home");
 }
 
+void Residency::writeBack(Item &item) {
+  if (!item.device().exists() || !item.isStale(Tier::Host))
+    return;
+  copyToHost(item);
+  device_->wait(endOf(item, Tier::Host));
+  if (std::optional<Error> cause = finishCopy(item))
+    throw cause->within("\"" + item.name + "\" could not be brought home");
+}
+
 bool Residency::holdsNewer(const Tensor &home) {
   Item *item = findHome(home);
   return item && item->device().exists() && item->isStale(Tier::Host);
 }
 
-void Residency::written(Item &item) {
-  ++item.version_;
+void Residency::homeWritten(Item &item) {
+  item.savedVersion_ = ++item.version_;
   item.put(Tier::Host, item.host().tensor, CopyState::Present);
   if (item.device().exists())
     drop(item, Tier::Device);
@@ -451,14 +519,14 @@ void Residency::written(Item &item) {
 
 void Residency::homeWritten(const Tensor &home) {
   if (Item *item = findHome(home))
-    written(*item);
+    homeWritten(*item);
 }
 
 void Residency::homesWritten() {
-  leaving_.clear();
+  comingTo(Tier::Host).clear();
   for (auto &[id, item] : items_)
     if (item.host().tensor)
-      written(item);
+      homeWritten(item);
 }
 
 } // namespace segue::inline runtime

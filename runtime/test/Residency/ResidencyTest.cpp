@@ -269,3 +269,191 @@ TEST(ResidencyTest, RoomIsMadeByWhatLeaves) {
   for (int i = 0; i < 60; ++i)
     saved.expect(*items[i], float(i));
 }
+
+//===----------------------------------------------------------------------===//
+// Sources
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Two tensors of the host that lie in one place on the device.
+struct Pair final : ItemSource {
+  explicit Pair(const DeviceRef &device) : device(device) {
+    for (int64_t i = 0; i < 2; ++i) {
+      homes.push_back(Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned})));
+      std::iota(homes[size_t(i)].data<float>(), homes[size_t(i)].data<float>() + count, float(1000 * i));
+      TensorDesc part({count}, ElementType::f32);
+      part.layout.offset = uint64_t(i) * count * sizeof(float);
+      parts.push_back(std::make_shared<const TensorDesc>(std::move(part)));
+    }
+  }
+  bool fetchInto(const Tensor &place, const TransferOptions &how) override {
+    for (size_t i = 0; i < homes.size() && !isDenied; ++i) {
+      if (i == failsAt)
+        throw Error(ErrorCode::IoFailed, "the file is gone");
+      device->transfer().copyInto(homes[i], Tensor::in(place.storage(), parts[i]), how);
+    }
+    return !isDenied;
+  }
+  bool mayFetchAgain(const Error &) const override { return true; }
+  Fence saveFrom(const Tensor &place, uint64_t since) override {
+    Fence copied;
+    for (size_t i = 0; i < homes.size(); ++i) {
+      if (versions[i] <= since)
+        continue;
+      ++saved[i];
+      device->transfer().copyInto(Tensor::in(place.storage(), parts[i]), homes[i]);
+      copied.join(homes[i].storage()->writes());
+    }
+    return copied;
+  }
+  std::optional<Error> takeSaveFailure() override {
+    std::optional<Error> cause;
+    for (Tensor &home : homes)
+      if (const Error *failure = home.storage()->failure()) {
+        cause = *failure;
+        home.storage()->forgetOutcome();
+      }
+    return cause;
+  }
+
+  DeviceRef device;
+  std::vector<Tensor> homes;
+  std::vector<std::shared_ptr<const TensorDesc>> parts;
+  std::vector<uint64_t> versions{0, 0};
+  std::vector<int> saved{0, 0};
+  bool isDenied = false;
+  size_t failsAt = SIZE_MAX;
+};
+
+/// An item of two parts in a slot, and what changes them.
+struct SlotOfTwo {
+  explicit SlotOfTwo(const std::string &options)
+      : device(Device::open("sim:dram=64KiB,pinned=1MiB," + options)), residency(device), pair(device),
+        item(residency.add(pair, "h.0")) {
+    slot = Tensor::empty(device, TensorDesc({2 * count}, ElementType::f32));
+    residency.setWarn([this](const std::string &text) { warnings.push_back(text); });
+  }
+  /// Fetches the item, and returns why that failed.
+  std::optional<Error> fetch() {
+    EXPECT_TRUE(residency.fetchInto(item, slot, {}));
+    auto end = residency.awaitEnd(item);
+    EXPECT_TRUE(end && end->item == item.id && end->tier == Tier::Device);
+    return end ? end->failure : std::nullopt;
+  }
+  /// The next version of the part on the device is `value` everywhere.
+  void write(size_t part, float value) {
+    auto values = std::make_shared<std::vector<float>>(count, value);
+    Tensor there = Tensor::in(slot.storage(), pair.parts[part]);
+    Device *raw = device.get();
+    auto fill = [=, data = there.bytes()] { raw->copy(data, values->data(), count * sizeof(float)); };
+    slot.storage()->addWrite(Fence(Queue::HostToDevice, device->enqueue(Queue::HostToDevice, slot.storage()->uses(),
+                                                                        Work{fill, {}, "fill"})));
+    item.write();
+    pair.versions[part] = item.version();
+  }
+  float last(size_t part) const { return pair.homes[part].data<float>()[count - 1]; }
+
+  DeviceRef device;
+  Residency residency;
+  Pair pair;
+  Item &item;
+  Tensor slot;
+  std::vector<std::string> warnings;
+};
+} // namespace
+
+TEST(ItemSourceTest, ComesIntoItsPlaceAndLeavesWithWhatChanged) {
+  for (const char *options : {"threads=1", "adversarial=1", "adversarial=2,latency=50us"}) {
+    SlotOfTwo two(options);
+    EXPECT_EQ(errorOf([&] { two.item.write(); }).first, ErrorCode::StateTransition);
+    ASSERT_FALSE(two.fetch());
+    EXPECT_EQ(two.item.device().tensor.storage(), two.slot.storage());
+    EXPECT_EQ(errorOf([&] { two.residency.fetchInto(two.item, two.slot, {}); }).first, ErrorCode::StateTransition);
+    two.residency.leave(two.item); // the source has it
+    EXPECT_EQ(two.item.device().state, CopyState::Absent);
+    EXPECT_FALSE(two.residency.takeEnd(Tier::Host, /*waits=*/true));
+    ASSERT_FALSE(two.fetch());
+    two.write(1, 5);
+    EXPECT_EQ(errorOf([&] { two.residency.drop(two.item, Tier::Device); }).first, ErrorCode::StateTransition);
+    two.residency.leave(two.item);
+    auto end = two.residency.takeEnd(Tier::Host, /*waits=*/true);
+    ASSERT_TRUE(end && !end->failure);
+    EXPECT_EQ(two.item.device().state, CopyState::Absent);
+    EXPECT_EQ(two.pair.saved, (std::vector{0, 1}));
+    EXPECT_EQ(two.last(0), count - 1);
+    EXPECT_EQ(two.last(1), 5);
+  }
+}
+
+TEST(ItemSourceTest, WhatCannotBeFetchedLosesNothing) {
+  SlotOfTwo two("threads=1");
+  two.pair.isDenied = true;
+  EXPECT_FALSE(two.residency.fetchInto(two.item, two.slot, {}));
+  EXPECT_EQ(two.item.device().state, CopyState::Absent);
+  two.pair.isDenied = false;
+  two.pair.failsAt = 1;
+  auto failure = two.fetch();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), ErrorCode::IoFailed);
+  EXPECT_EQ(two.item.device().state, CopyState::Absent);
+  two.pair.failsAt = SIZE_MAX;
+  EXPECT_FALSE(two.fetch());
+  EXPECT_EQ(two.item.device().state, CopyState::Present);
+}
+
+// A copy home that fails leaves the value on the device, with all that it was to save.
+TEST(ItemSourceTest, WhatCannotBeSavedIsKept) {
+  SlotOfTwo two("fail-d2h=2x2");
+  ASSERT_FALSE(two.fetch());
+  two.write(0, 7);
+  two.write(1, 8);
+  two.residency.leave(two.item);
+  auto end = two.residency.awaitEnd(two.item);
+  ASSERT_TRUE(end && end->failure);
+  EXPECT_EQ(two.item.device().state, CopyState::Present);
+  EXPECT_FALSE(two.item.isStale(Tier::Device));
+  EXPECT_TRUE(two.item.isStale(Tier::Host));
+  ASSERT_EQ(two.warnings.size(), 1u);
+  EXPECT_NE(two.warnings[0].find("\"h.0\" could not be copied to the host and stays on the device"), std::string::npos);
+  two.residency.writeBack(two.item);
+  EXPECT_EQ(two.pair.saved, (std::vector{2, 2}));
+  EXPECT_EQ(two.last(0), 7);
+  EXPECT_EQ(two.last(1), 8);
+  EXPECT_EQ(two.item.device().state, CopyState::Present);
+  EXPECT_FALSE(two.item.isStale(Tier::Host));
+}
+
+// A block that is needed while it is saved back stays, whatever becomes of that copy,
+// and what changes meanwhile goes home next.
+TEST(ItemSourceTest, WhatIsNeededWhileItLeavesIsRescued) {
+  for (const char *options : {"latency=5ms", "latency=5ms,fail-d2h=1x2", "adversarial=3,latency=1ms"}) {
+    SlotOfTwo two(options);
+    ASSERT_FALSE(two.fetch());
+    two.write(0, 7);
+    two.residency.leave(two.item);
+    ASSERT_TRUE(two.residency.stay(two.item));
+    two.write(1, 8);
+    ASSERT_TRUE(two.residency.awaitEnd(two.item));
+    EXPECT_EQ(two.item.device().state, CopyState::Present);
+    EXPECT_TRUE(two.item.isStale(Tier::Host));
+    EXPECT_FALSE(two.residency.stay(two.item));
+    two.residency.leave(two.item);
+    auto end = two.residency.awaitEnd(two.item);
+    ASSERT_TRUE(end && !end->failure);
+    EXPECT_EQ(two.item.device().state, CopyState::Absent);
+    EXPECT_EQ(two.last(0), 7);
+    EXPECT_EQ(two.last(1), 8);
+  }
+}
+
+TEST(ItemSourceTest, AHomeThatWasWrittenIsReadAnew) {
+  SlotOfTwo two("threads=1");
+  ASSERT_FALSE(two.fetch());
+  two.write(0, 7);
+  two.residency.homeWritten(two.item);
+  EXPECT_EQ(two.item.device().state, CopyState::Absent);
+  ASSERT_FALSE(two.fetch());
+  two.residency.writeBack(two.item);
+  EXPECT_EQ(two.pair.saved, (std::vector{0, 0}));
+  EXPECT_EQ(two.last(0), count - 1);
+}

@@ -182,6 +182,56 @@ TEST_P(WeightRingTest, SlotsComeAndGoWithThePressure) {
   }
 }
 
+namespace {
+/// Takes memory when a step ends, until the ring has given slots back.
+struct PressureAtTheEnd : ForwardEvents {
+  DeviceRef device;
+  bool isArmed = true;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    Tensor taken;
+    if (begin.phase == Phase::StepEnd && isArmed)
+      taken = Tensor::empty(device, TensorDesc({1 << 18}, ElementType::f32));
+    forward(begin);
+  }
+  void on(const auto &other) { forward(other); }
+};
+} // namespace
+
+// A trained block leaves between steps, 80 ms before its values are home, and is used
+// meanwhile: it is still in its slot, and is neither waited for nor loaded again.
+TEST(WeightRingPressure, WhatIsNeededWhileItIsSavedBackStays) {
+  constexpr ChainSize one{.layers = 1, .isTrained = false};
+  auto expected = courseWithout("sim:dram=4MiB", one, trained, 3);
+  DeviceRef device = Device::open("sim:dram=4MiB,link=200KB/s");
+  Model model(device, one, trained);
+  WeightStreamer streamer(device,
+                          quiet(R"(, "prefetch_window_blocks": 1, "eviction_cooldown_steps": 0,
+                                   "vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.45)"),
+                          {.slots = 3});
+  model.stream(streamer);
+  PressureAtTheEnd pressure;
+  pressure.target = &streamer;
+  pressure.device = device;
+  EXPECT_EQ(model.step(&pressure), expected.steps[0]);
+  ASSERT_EQ(streamer.policy().state("b/h.1"), BlockState::Evicting);
+  EXPECT_EQ(streamer.policy().ring().slots, 2);
+  pressure.isArmed = false;
+  uint64_t copies = device->transfer().counters().h2dCopies;
+  EXPECT_EQ(model.step(&pressure), expected.steps[1]);
+  EXPECT_EQ(device->transfer().counters().h2dCopies, copies + 2) << "x, in forward and backward, and no weight";
+  EXPECT_EQ(streamer.policy().state("b/h.1"), BlockState::GpuReady);
+  Json record = streamer.record();
+  EXPECT_EQ(record["loads"], 0) << record;
+  EXPECT_EQ(record["prefetch_misses"], 0) << record;
+  EXPECT_EQ(record["stall_count"], 0) << record;
+  EXPECT_EQ(record["evictions"], 0) << record;
+  EXPECT_EQ(model.step(&pressure), expected.steps[2]);
+  streamer.flush();
+  for (size_t layer = 0; layer < model.layers(1); ++layer)
+    EXPECT_EQ(model.weight(1, layer), expected.weights[layer]) << "layer " << layer;
+}
+
 // Others hold more than all of the ring could make up for: it shrinks once to what
 // runs and what comes next, and goes on loading ahead.
 TEST(WeightRingPressure, NothingLeavesThatFreesNothing) {

@@ -129,7 +129,7 @@ void ActivationActor::on(const event::PhaseBegin &begin) {
 }
 
 void ActivationActor::endStep() {
-  while (const Item *oldest = residency_.oldestLeaving()) {
+  while (const Item *oldest = residency_.oldest(Tier::Host)) {
     waitFor(oldest->host().tensor.storage()->writes());
     residency_.poll();
     noteEnds(Hears::Nothing);

@@ -107,7 +107,7 @@ void ActivationActor::on(const event::Pressure &pressure) {
   int64_t goal = used() - int64_t(pressure.bytes);
   try {
     while (used() > goal) {
-      const Item *oldest = residency_.oldestLeaving();
+      const Item *oldest = residency_.oldest(Tier::Host);
       if (!oldest)
         break;
       waitFor(oldest->host().tensor.storage()->writes());

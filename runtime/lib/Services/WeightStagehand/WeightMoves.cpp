@@ -203,7 +203,7 @@ WeightActions WeightStagehand::saveBackFailed(std::string_view id) {
                                                 ": no copy back is under way that could fail");
   move(block, BlockState::GpuReady);
   block.saveBackFailed = true;
-  --counts_->evictions;
+  counts_->evictions -= counts_->evictions > 0; // else it began in the step before
   if (!ownsMemory())
     vramBytes_ += block.bytes;
   if (std::exchange(block.givesSlot, false)) {

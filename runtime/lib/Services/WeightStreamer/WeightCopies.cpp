@@ -58,35 +58,41 @@ void WeightStreamer::Impl::carryOut(const WeightActions &actions) {
 void WeightStreamer::Impl::load(Block &block, Priority priority) {
   block.slot = std::move(freeSlots.front());
   freeSlots.pop_front();
-  block.isRetry = false;
-  if (!queueLoad(block, priority)) {
-    release(block);
-    return carryOut(policy->loadDenied(block.id));
-  }
-  loading.push_back(&block);
+  fetch(block, priority, /*retries=*/1);
 }
 
-/// False, with nothing done, if it may not go now.
-bool WeightStreamer::Impl::queueLoad(Block &block, Priority priority) {
-  std::shared_ptr<void> leave;
-  if (options.admit && !(leave = options.admit(Queue::HostToDevice, priority, block.storedBytes)))
-    return false;
-  block.error.reset();
-  block.lost = nullptr;
-  block.retries.clear();
-  block.slot->forgetOutcome();
-  block.copyWatch = std::make_shared<LoadWatch>();
+/// `retries`: of each weight, in the queue, so that readers may be queued behind them.
+void WeightStreamer::Impl::fetch(Block &block, Priority priority, uint32_t retries) {
   TransferOptions how;
   how.priority = priority == Priority::Speculative ? TransferPriority::Speculative : TransferPriority::Required;
+  how.retries = std::make_shared<TransferRetries>(retries);
+  if (residency->fetchInto(*block.item, Tensor::in(block.slot, block.desc), how))
+    return;
+  release(block);
+  carryOut(policy->loadDenied(block.id));
+}
+
+bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferOptions &how) {
+  std::shared_ptr<void> leave;
+  Priority priority = how.priority == TransferPriority::Speculative ? Priority::Speculative : Priority::Required;
+  if (ring.options.admit && !(leave = ring.options.admit(Queue::HostToDevice, priority, storedBytes)))
+    return false;
+  lost.reset();
+  retries.clear();
+  copyWatch = std::make_shared<LoadWatch>();
+  uint64_t slabOffset = 0;
+  std::optional<Error> error;
   try {
-    uint64_t slabOffset = 0;
-    queueWeights(block, how, slabOffset);
-  } catch (const Error &error) {
-    block.error = error;
+    ring.queueWeights(*this, how, slabOffset);
+  } catch (const Error &thrown) {
+    error = thrown;
   }
-  device->enqueueStamp(Queue::HostToDevice, {}, TimestampRef(block.copyWatch, &block.copyWatch->end));
-  block.copied = block.slot->uses();
-  block.copied.join(Fence(Queue::HostToDevice, device->position(Queue::HostToDevice)));
+  TimestampRef end(copyWatch, &copyWatch->end);
+  uint64_t copied = ring.device->enqueueStamp(Queue::HostToDevice, {}, end);
+  place.storage()->addWrite(Fence(Queue::HostToDevice, copied));
+  isQueued = !error;
+  if (error)
+    throw *error;
   return true;
 }
 
@@ -102,23 +108,24 @@ void WeightStreamer::Impl::startClock(Block &block, const Fence &after) {
 /// forward has read, backward reads too, or the step is aborted.
 void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset) {
   Fence free = block.slot->uses();
+  uint32_t retries = how.retries->allowed;
   for (const Weight *weight : block.weights)
     if (!weight->file && weight->source.host)
       free.join(weight->source.host.storage()->writes());
   for (const Weight *weight : block.weights) {
     Tensor target = Tensor::in(block.slot, weight->desc);
     how.consumer = weight->consumer;
-    how.retries = block.retries.emplace_back(std::make_shared<TransferRetries>(block.isRetry ? 0 : 1));
+    how.retries = block.retries.emplace_back(std::make_shared<TransferRetries>(retries));
     if (weight->slab) {
       startClock(block, {}); // its codes lie elsewhere first
       try {
         serve(*weight->slab, weight->value.name, target, how, block.isUsed);
       } catch (const Error &error) {
         if (block.isUsed) {
-          block.lost = weight;
-          throw error.within("\"" + weight->unit +
-                             "\" was used in this step as its slab has it, and cannot be read "
-                             "from there again; the next step has it from its source");
+          block.lost.emplace(weight, error.within("\"" + weight->unit +
+                                                  "\" was used in this step as its slab has it, and cannot be read "
+                                                  "from there again; the next step has it from its source"));
+          throw block.lost->second;
         }
         giveUpForm(*weight, error);
         return queueWeights(block, how, slabOffset);
@@ -242,38 +249,31 @@ void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, ui
   storage.addWrite(Fence(Queue::HostToDevice, entry));
 }
 
+bool WeightStreamer::Impl::Block::mayFetchAgain(const Error &error) const { return isWorthRetrying(error.code()); }
+
 /// The copies of a load have ended, well or not.
-void WeightStreamer::Impl::finishLoad(Block &block, bool isNeeded) {
-  std::optional<Error> error = block.error;
-  if (const Error *failure = block.slot->failure(); failure && !error)
-    error = *failure;
+void WeightStreamer::Impl::finishLoad(Block &block, const Residency::End &end) {
   for (PinnedSlab &slab : block.slabs)
     pool->give(std::move(slab));
   block.slabs.clear();
   block.unpinned.clear();
-  std::erase(loading, &block);
-  bool isAwaited = std::exchange(block.isAwaited, false);
+  bool isAwaited = std::erase(awaited, &block) > 0;
   if (std::ranges::any_of(block.retries, [](const auto &each) { return each->used > 0; }))
     policy->loadFailed(block.id); // and tried again at once
-  if (!error) {
+  if (!end.failure) {
     countServed(block);
-    carryOut(policy->loaded(block.id, block.copyWatch->times()));
-    return;
+    return carryOut(policy->loaded(block.id, block.copyWatch->times()));
   }
   LoadFailure failure = policy->loadFailed(block.id);
-  if (failure.retry && !isAwaited && isWorthRetrying(error->code())) {
-    block.isRetry = true;
-    queueLoad(block, Priority::Required);
-    loading.push_back(&block);
-    return;
-  }
+  if (failure.retry && !isAwaited && end.mayFetchAgain)
+    return fetch(block, Priority::Required, /*retries=*/0);
   if (failure.retry)
     failure = policy->loadFailed(block.id);
+  bool isNeeded = isAwaited || policy->useCount(block.id) > 0;
   release(block);
   carryOut(failure.actions);
-  if (!isNeeded && !isAwaited)
-    return; // it is loaded again when its turn comes, and fails then
-  throw error->within("block \"" + block.id + "\"");
+  if (isNeeded) // else it is loaded again when its turn comes, and fails then
+    throw end.failure->within("block \"" + block.id + "\"");
 }
 
 void WeightStreamer::Impl::release(Block &block) {
@@ -291,101 +291,87 @@ void WeightStreamer::Impl::release(Block &block) {
 //===----------------------------------------------------------------------===//
 
 void WeightStreamer::Impl::evict(Block &block, bool saveBack) {
-  if (saveBack && queueSaveBack(block)) {
-    saving.push_back(&block);
-    return;
+  try {
+    residency->leave(*block.item);
+  } catch (const Error &) { // what it was to save back, the host shall not have
+    return carryOut(policy->saveBackFailed(block.id));
   }
   if (saveBack)
-    return carryOut(policy->saveBackFailed(block.id));
+    return; // until its end is heard
   release(block);
   carryOut(policy->evicted(block.id));
 }
 
-/// False if what wrote the block has failed: the host keeps the values of the
-/// last step that was finished.
-bool WeightStreamer::Impl::queueSaveBack(Block &block) {
-  device->wait(block.slot->writes());
-  for (const Weight *weight : block.weights)
-    if (weight->isChanged && weight->source.host.storage()->failure())
-      return false;
+/// What a program failed to write stays away: the host keeps the values of the last step
+/// that was finished.
+Fence WeightStreamer::Impl::Block::saveFrom(const Tensor &place, uint64_t since) {
+  auto isChanged = [&](const Weight *weight) { return weight->version > since; };
+  ring.device->wait(place.storage()->writes());
+  for (const Weight *weight : weights)
+    if (isChanged(weight))
+      weight->source.host.storage()->requireUsable("weight \"" + weight->key + "\"");
   Fence copied;
   std::shared_ptr<void> leave;
-  if (options.admit)
-    leave = options.admit(Queue::DeviceToHost, Priority::Required, block.storedBytes);
-  for (const Weight *weight : block.weights) {
-    if (!weight->isChanged)
-      continue;
-    TransferOptions how;
-    how.consumer = weight->consumer;
-    try {
-      engine.copyInto(Tensor::in(block.slot, weight->desc), weight->source.host, how);
-    } catch (const Error &) {
-      return false;
+  if (ring.options.admit)
+    leave = ring.options.admit(Queue::DeviceToHost, Priority::Required, storedBytes);
+  try {
+    for (const Weight *weight : weights) {
+      if (!isChanged(weight))
+        continue;
+      TransferOptions how;
+      how.consumer = weight->consumer;
+      ring.engine.copyInto(Tensor::in(place.storage(), weight->desc), weight->source.host, how);
+      sent.push_back(weight);
+      copied.join(weight->source.host.storage()->writes());
     }
-    copied.join(weight->source.host.storage()->writes());
+  } catch (const Error &) {
+    ring.device->wait(copied);
+    takeSaveFailure();
+    throw;
   }
-  block.copied = copied;
-  return true;
+  return copied;
 }
 
-/// Why a save-back that was queued has failed, if it has: the device has the
-/// values, and what became of the copy is forgotten, as the next replaces it.
-std::optional<Error> WeightStreamer::Impl::takeSaveBackFailure(Block &block) {
+std::optional<Error> WeightStreamer::Impl::Block::takeSaveFailure() {
   std::optional<Error> cause;
-  for (const Weight *weight : block.weights)
-    if (const Error *failure = weight->isChanged ? weight->source.host.storage()->failure() : nullptr) {
+  for (const Weight *weight : std::exchange(sent, {}))
+    if (const Error *failure = weight->source.host.storage()->failure()) {
       if (!cause)
         cause = *failure;
-      weight->source.host.storage()->forgetOutcome();
+      weight->source.host.storage()->forgetOutcome(); // the next copy replaces it
     }
   return cause;
 }
 
 bool WeightStreamer::isSavingBack(const Tensor &host) const {
-  return std::ranges::any_of(impl_->saving, [&](const Impl::Block *block) {
-    return std::ranges::any_of(block->weights, [&](const Impl::Weight *weight) {
-      return weight->isChanged && weight->source.host.storage() == host.storage();
-    });
+  return std::ranges::any_of(impl_->blocks, [&](const auto &block) {
+    return std::ranges::any_of(
+        block->sent, [&](const Impl::Weight *weight) { return weight->source.host.storage() == host.storage(); });
   });
 }
 
+/// A copy home has ended: the block has left, or is kept, or stayed as it was needed again.
 void WeightStreamer::Impl::finishSaveBack(Block &block) {
-  std::erase(saving, &block);
-  if (std::optional<Error> cause = takeSaveBackFailure(block)) {
-    options.warn("block \"" + block.id + "\" could not be saved back and stays on the device: " + cause->what());
+  const Item &item = *block.item;
+  BlockState state = policy->state(block.id);
+  if (state == BlockState::GpuReady && item.device().state == CopyState::Present && !item.isStale(Tier::Host))
+    return policy->savedBack(block.id);
+  if (state != BlockState::Evicting || item.device().state == CopyState::Leaving)
+    return; // what was changed since is on its way
+  if (item.device().exists())
     return carryOut(policy->saveBackFailed(block.id));
-  }
-  for (Weight *weight : block.weights)
-    weight->isChanged = false;
   release(block);
   carryOut(policy->evicted(block.id));
 }
 
 /// Throws if the block cannot be saved back; it stays as it is then.
 void WeightStreamer::Impl::flush(Block &block) {
-  if (std::ranges::none_of(block.weights, &Weight::isChanged))
+  while (block.item->device().state == CopyState::Leaving)
+    finish(*residency->awaitEnd(*block.item));
+  if (!block.item->device().exists() || !block.item->isStale(Tier::Host))
     return;
-  bool queued = queueSaveBack(block);
-  auto throwWithin = [&](const Error &cause) { throw cause.within("block \"" + block.id + "\" cannot be saved back"); };
-  if (!queued) {
-    for (const Weight *weight : block.weights)
-      if (const Error *failure = weight->isChanged ? weight->source.host.storage()->failure() : nullptr)
-        throwWithin(*failure);
-    throw Error(ErrorCode::TransferFailed, "block \"" + block.id + "\" cannot be saved back");
-  }
-  device->wait(block.copied);
-  if (std::optional<Error> cause = takeSaveBackFailure(block))
-    throwWithin(*cause);
-  for (Weight *weight : block.weights)
-    weight->isChanged = false;
+  residency->writeBack(*block.item);
   policy->savedBack(block.id);
-}
-
-void WeightStreamer::Impl::endSaves() {
-  while (!saving.empty()) {
-    device->wait(saving.front()->copied);
-    finishSaveBack(*saving.front());
-  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -453,19 +439,23 @@ uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
   uint64_t before = ringBytes();
   // What has run, as far as the policy knows, may leave once it is there.
   for (const auto &block : s.blocks)
-    if (block->isAwaited && s.policy->useCount(block->id) == 0) {
-      s.device->wait(block->copied);
+    if (std::ranges::find(s.awaited, block.get()) != s.awaited.end() && s.policy->useCount(block->id) == 0) {
+      s.device->wait(block->slot->writes());
       if (!block->slot->failure()) // else the next event says so
-        s.finishLoad(*block, /*isNeeded=*/true);
+        s.finish(*s.residency->awaitEnd(*block->item));
     }
   s.carryOut(s.policy->makeRoom(int64_t(std::min<uint64_t>(bytes, INT64_MAX))));
-  s.endSaves();
+  while (s.hear(Tier::Host, /*waits=*/true))
+    continue;
   return before - ringBytes();
 }
 
 void WeightStreamer::flush() {
   Impl &s = *impl_;
-  s.endSaves();
+  if (!s.policy)
+    return;
+  while (s.hear(Tier::Host, /*waits=*/true))
+    continue;
   for (const auto &block : s.blocks)
     s.flush(*block);
 }
@@ -476,16 +466,13 @@ void WeightStreamer::wait() {
 }
 
 void WeightStreamer::Impl::drop(Block &block) {
-  if (std::ranges::find(saving, &block) != saving.end()) {
-    device->wait(block.copied);
-    finishSaveBack(block);
-  }
-  while (std::ranges::find(loading, &block) != loading.end()) {
-    device->wait(block.copied);
-    finishLoad(block, /*isNeeded=*/false);
-  }
-  if (policy->state(block.id) == BlockState::GpuReady)
-    carryOut(policy->drop(block.id));
+  while (std::optional<Residency::End> end = residency->awaitEnd(*block.item))
+    finish(*end);
+  if (policy->state(block.id) != BlockState::GpuReady)
+    return;
+  WeightActions actions = policy->drop(block.id);
+  residency->homeWritten(*block.item);
+  carryOut(actions);
 }
 
 /// Beside the owner's handle and ours: a third may be used to read, or to write,
@@ -526,20 +513,22 @@ void WeightStreamer::checkFiles() const {
 void WeightStreamer::Impl::poll() {
   takeObservations(/*all=*/false);
   // Ending one may start others; those are looked at in the next round.
-  for (bool again = true; std::exchange(again, false);) {
-    for (Block *block : saving)
-      if (device->isDone(block->copied)) {
-        finishSaveBack(*block);
-        again = true;
-        break;
-      }
-    for (Block *block : loading)
-      if (!again && device->isDone(block->copied)) {
-        finishLoad(*block, /*isNeeded=*/policy->useCount(block->id) > 0);
-        again = true;
-        break;
-      }
-  }
+  while (hear(Tier::Host, /*waits=*/false) || hear(Tier::Device, /*waits=*/false))
+    continue;
+}
+
+/// Hears of the end of the oldest copy to `to`, and waits for it if `waits`; false if there
+/// is none.
+bool WeightStreamer::Impl::hear(Tier to, bool waits) {
+  std::optional<Residency::End> end = residency->takeEnd(to, waits);
+  if (end)
+    finish(*end);
+  return end.has_value();
+}
+
+void WeightStreamer::Impl::finish(const Residency::End &end) {
+  Block &block = *byItem.at(end.item);
+  end.tier == Tier::Device ? finishLoad(block, end) : finishSaveBack(block);
 }
 
 /// Of the program that runs.
@@ -558,6 +547,8 @@ bool WeightStreamer::Impl::isWritten(const Block &block) const {
 void WeightStreamer::Impl::bring(Block &block) {
   bool isQueued = device->hasBytes() && !device->runsInline() && !isWritten(block);
   poll();
+  if (policy->state(block.id) == BlockState::Evicting && residency->stay(*block.item))
+    carryOut(policy->saveBackFailed(block.id)); // it is there still, and is not given up
   BlockState state = policy->state(block.id);
   if (isQueued ? state != BlockState::GpuReady : state == BlockState::Prefetching) {
     // Compute has something to do meanwhile, and the load may end.
@@ -579,14 +570,16 @@ void WeightStreamer::Impl::bring(Block &block) {
   bool isLate = before.use == BeforeBlock::Use::Late;
   Work need;
   need.label = "need";
-  need.run = [watch, isLate, copied = block.copied, clock = device.get()] { // keeps no handle of the device
+  Fence copied = block.slot ? block.slot->writes() : Fence();
+  need.run = [watch, isLate, copied, clock = device.get()] { // keeps no handle of the device
     clock->call([watch, isLate, copied, clock] { watch->isLate = !isLate || !clock->isDone(copied); });
     clock->stamp(TimestampRef(watch, &watch->begin));
   };
   device->enqueue(Queue::Compute, {}, std::move(need));
   awaitLoad(block, /*isQueued=*/true);
-  block.isAwaited = policy->state(block.id) == BlockState::Prefetching;
-  Fence done(Queue::Compute, device->enqueueStamp(Queue::Compute, block.copied,
+  if (policy->state(block.id) == BlockState::Prefetching)
+    awaited.push_back(&block);
+  Fence done(Queue::Compute, device->enqueueStamp(Queue::Compute, block.slot->writes(),
                                                   TimestampRef(watch, &watch->end), "needed"));
   waits.push_back({&block, isLate, watch, done});
 }
@@ -596,7 +589,7 @@ void WeightStreamer::Impl::bring(Block &block) {
 void WeightStreamer::Impl::awaitLoad(Block &block, bool isQueued) {
   auto isThere = [&] {
     BlockState state = policy->state(block.id);
-    return state == BlockState::GpuReady || (isQueued && state == BlockState::Prefetching && !block.error);
+    return state == BlockState::GpuReady || (isQueued && state == BlockState::Prefetching && block.isQueued);
   };
   bool waitsForSlabs = policy->policy().slabs().waits(block.id);
   double from = device->seconds();
@@ -608,33 +601,18 @@ void WeightStreamer::Impl::awaitLoad(Block &block, bool isQueued) {
     }
   };
   for (; !isThere(); noteSlabs()) {
-    auto own = std::ranges::find(loading, &block);
-    if (own != loading.end()) {
-      device->wait(block.copied);
-      finishLoad(block, /*isNeeded=*/true);
-    } else if (!saving.empty()) {
-      Block &first = *saving.front();
-      device->wait(first.copied);
-      finishSaveBack(first);
-    } else if (!loading.empty()) {
-      Block &first = *loading.front();
-      device->wait(first.copied);
-      finishLoad(first, /*isNeeded=*/false);
-    } else {
+    if (policy->state(block.id) == BlockState::Prefetching)
+      finish(*residency->awaitEnd(*block.item));
+    else if (!hear(Tier::Host, /*waits=*/true) && !hear(Tier::Device, /*waits=*/true))
       throw Error(ErrorCode::DeviceOom, "weight streamer: block \"" + block.id +
                                             "\" waits for room that nobody gives: " + policy->describe());
-    }
   }
 }
 
 /// Loads that queued work waits for have ended. Throws if one has failed.
 void WeightStreamer::Impl::settleAwaited() {
-  auto next = [this] { return std::ranges::find_if(loading, [](const Block *block) { return block->isAwaited; }); };
-  for (auto it = next(); it != loading.end(); it = next()) {
-    Block &block = **it;
-    device->wait(block.copied);
-    finishLoad(block, /*isNeeded=*/true);
-  }
+  while (!awaited.empty())
+    finish(*residency->awaitEnd(*awaited.front()->item));
 }
 
 } // namespace segue::inline runtime

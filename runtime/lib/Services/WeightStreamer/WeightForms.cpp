@@ -102,8 +102,8 @@ void WeightStreamer::Impl::giveUpForm(const Weight &failed, const Error &error) 
 /// forgotten with the next.
 void WeightStreamer::Impl::giveUpLost() {
   for (const auto &block : blocks)
-    if (const Weight *lost = std::exchange(block->lost, nullptr))
-      giveUpForm(*lost, *block->error);
+    if (auto lost = std::exchange(block->lost, {}))
+      giveUpForm(*lost->first, lost->second);
 }
 
 /// On its way a weight lies on the device as stored, beside its slot. Where there is

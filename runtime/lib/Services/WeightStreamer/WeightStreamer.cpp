@@ -183,8 +183,9 @@ void WeightStreamer::Impl::stop() {
   earlierMost = policy ? policy->policy().ring().most : earlierMost;
   policy.reset();
   freeSlots.clear();
-  loading.clear();
-  saving.clear();
+  awaited.clear();
+  byItem.clear();
+  residency.reset();
   open.clear();
   current = nullptr;
   inStep = isEvaluating = false;
@@ -192,7 +193,7 @@ void WeightStreamer::Impl::stop() {
     weight->source = {};
     weight->file = nullptr;
     weight->block = nullptr;
-    weight->isChanged = false;
+    weight->version = 0;
   }
   byId.clear();
   blocks.clear(); // with the slabs that they hold
@@ -297,7 +298,7 @@ void WeightStreamer::Impl::makeBlocks() {
     describeStored(*weight);
     Block *&block = byId[weight->blockId];
     if (!block) {
-      block = blocks.emplace_back(std::make_unique<Block>()).get();
+      block = blocks.emplace_back(std::make_unique<Block>(*this)).get();
       block->id = weight->blockId;
       block->module = weight->module;
     }
@@ -310,6 +311,14 @@ void WeightStreamer::Impl::makeBlocks() {
     block->storedBytes += weight->storedBytes;
     block->isStaged |= weight->file != nullptr;
     block->weights.push_back(weight);
+  }
+  residency.emplace(device);
+  residency->setWarn(options.warn);
+  for (const auto &block : blocks) {
+    TensorDesc all({int64_t(block->slotBytes)}, ElementType::i8);
+    block->desc = std::make_shared<const TensorDesc>(std::move(all));
+    block->item = &residency->add(*block, block->id);
+    byItem[block->item->id] = block.get();
   }
 }
 
@@ -577,14 +586,9 @@ void WeightStreamer::endEvaluation() {
 void WeightStreamer::Impl::endCopies() {
   open.clear();
   current = nullptr;
-  for (const auto &block : blocks)
-    block->isAwaited = false;
-  while (!saving.empty())
-    finishSaveBack(*saving.front());
-  while (!loading.empty()) {
-    device->wait(loading.front()->copied);
-    finishLoad(*loading.front(), /*isNeeded=*/false);
-  }
+  awaited.clear();
+  while (hear(Tier::Host, /*waits=*/true) || hear(Tier::Device, /*waits=*/true))
+    continue;
 }
 
 void WeightStreamer::Impl::abortStep() {
@@ -644,7 +648,7 @@ void WeightStreamer::on(const event::BlockBegin &begin) {
   s.bring(*block);
   block->isUsed = s.inStep;
   block->computeWatch = std::make_shared<Stopwatch>();
-  s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/false, block->copied);
+  s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/false, block->slot->writes());
   s.started = Fence(Queue::Compute, s.device->position(Queue::Compute));
 }
 
@@ -666,9 +670,11 @@ void WeightStreamer::on(const event::BlockEnd &end) {
   if (!block)
     return;
   int64_t changed = 0;
+  if (s.isWritten(*block))
+    block->item->write();
   for (size_t i = 0; i < s.current->inputs.size(); ++i)
     if (Impl::Weight *weight = s.current->inputs[i]; weight && weight->block == block && s.current->uses.written[i]) {
-      weight->isChanged = true;
+      weight->version = block->item->version();
       changed += int64_t(weight->storedBytes);
     }
   if (changed)

@@ -15,9 +15,9 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
-#include "segue/runtime/Transfer/TransferEngine.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -71,7 +71,8 @@ struct WeightStreamer::Impl {
     bool isStreamed = true;
     /// The first program that writes it, or empty.
     std::string writer;
-    bool isChanged = false;
+    /// The value of its block's item that a program wrote it for last.
+    uint64_t version = 0;
     /// As it crosses the link.
     uint64_t storedBytes = 0;
     std::shared_ptr<const TransferConsumer> consumer;
@@ -80,33 +81,41 @@ struct WeightStreamer::Impl {
     std::shared_ptr<SlabSource> slab;
     std::string unit;
   };
-  struct Block {
+  /// Weights that travel together, and where they lie on the host: an item of `residency`,
+  /// whose copy on the device lies in a slot of the ring.
+  struct Block final : ItemSource {
+    explicit Block(Impl &ring) : ring(ring) {}
+    bool fetchInto(const Tensor &place, const TransferOptions &how) override;
+    bool mayFetchAgain(const Error &error) const override;
+    Fence saveFrom(const Tensor &place, uint64_t since) override;
+    std::optional<Error> takeSaveFailure() override;
+
+    Impl &ring;
     std::string id, module;
     std::vector<Weight *> weights;
     uint64_t slotBytes = 0, storedBytes = 0;
     bool isStaged = false;
-    /// Of the ring; null while it is not on the device.
+    Item *item = nullptr;
+    /// All of it, in a slot.
+    std::shared_ptr<const TensorDesc> desc;
+    /// Of the ring; null while the policy has it nowhere on the device.
     std::shared_ptr<Storage> slot;
-    /// Of the copies that load it, or save it back.
-    Fence copied;
     std::shared_ptr<LoadWatch> copyWatch;
     std::shared_ptr<Stopwatch> computeWatch;
     std::vector<PinnedSlab> slabs;
     /// What had no place in a slab.
     std::vector<Tensor> unpinned;
-    /// What was thrown when its load was queued.
-    std::optional<Error> error;
-    /// Of that load, by weight: its second try is made in the queue, so that readers
-    /// may be queued behind it. `isRetry`: it is the second itself.
+    /// The tries of the last load that failed in the queue, by weight.
     std::vector<std::shared_ptr<TransferRetries>> retries;
-    bool isRetry = false;
-    /// What reads it is queued behind it: if it fails, so do they.
-    bool isAwaited = false;
+    /// Every copy of the last load was queued.
+    bool isQueued = false;
     /// Programs of the step have read it: what they read next of it is the same.
     bool isUsed = false;
-    /// Of that load: the weight that its unit's form could not be had of, though
-    /// the step has used it.
-    const Weight *lost = nullptr;
+    /// The weight that the last load could not have in its unit's form, though the step
+    /// has used that, and why.
+    std::optional<std::pair<const Weight *, Error>> lost;
+    /// Weights whose copies home are under way.
+    std::vector<const Weight *> sent;
   };
   /// A block of the model gives activations of a higher precision than it takes.
   struct Promotion {
@@ -204,22 +213,21 @@ struct WeightStreamer::Impl {
   // Copies.
   void carryOut(const WeightActions &actions);
   void load(Block &block, Priority priority);
-  bool queueLoad(Block &block, Priority priority);
+  void fetch(Block &block, Priority priority, uint32_t retries);
   void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
   void queueFile(Block &block, const Weight &weight, const TransferOptions &how, uint64_t &slabOffset,
                  const Fence &free);
   void readInto(const Block &block, const Weight &weight, uint64_t from, const Tensor &target);
   void startClock(Block &block, const Fence &after);
-  void finishLoad(Block &block, bool isNeeded);
-  void evict(Block &block, bool saveBack);
-  bool queueSaveBack(Block &block);
-  std::optional<Error> takeSaveBackFailure(Block &block);
+  bool hear(Tier to, bool waits);
+  void finish(const Residency::End &end);
+  void finishLoad(Block &block, const Residency::End &end);
   void finishSaveBack(Block &block);
+  void evict(Block &block, bool saveBack);
   void release(Block &block);
   void flush(Block &block);
   /// What the device has of a block is not used again.
   void drop(Block &block);
-  void endSaves();
   bool takeSlot();
   void giveSlot();
   /// Takes slots again that were given back under pressure, before a block.
@@ -255,6 +263,11 @@ struct WeightStreamer::Impl {
   std::vector<Weight *> weightOrder;
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::string, Block *> byId;
+  /// The blocks as items; while started.
+  std::optional<Residency> residency;
+  std::map<Item::Id, Block *> byItem;
+  /// Blocks whose readers are queued behind their load: if it fails, so do they.
+  std::deque<Block *> awaited;
   std::vector<std::shared_ptr<const StoredFile>> files;
 
   /// All that any form was chosen from.
@@ -279,7 +292,6 @@ struct WeightStreamer::Impl {
   WeightHints hints;
   std::optional<PinnedPool> pool;
   uint64_t poolBytes = 0;
-  std::deque<Block *> loading, saving;
   std::optional<JsonlWriter> telemetry;
   Json lastRecord = Json::object();
 

@@ -7,7 +7,8 @@
 //
 // An item is a set of bytes that may lie somewhere else than where programs
 // compute with it: a saved tensor, a parameter, a gradient, a state of an
-// optimizer. It has at most one copy per tier. Each copy goes through one state
+// optimizer, or a block of weights that travel together. It has at most one copy per
+// tier. Each copy goes through one state
 // machine, whose transitions are checked in every build:
 //
 //            fetch, leave              its work is done
@@ -29,7 +30,7 @@
 #ifndef SEGUE_RUNTIME_RESIDENCY_ITEM_H
 #define SEGUE_RUNTIME_RESIDENCY_ITEM_H
 
-#include "segue/runtime/Tensor/Tensor.h"
+#include "segue/runtime/Residency/ItemSource.h"
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -42,7 +43,7 @@ class TransferChecksum;
 
 /// Where a copy lies, the tier that programs compute in first.
 enum class Tier : uint8_t { Device, Host };
-inline constexpr size_t tierCount = 2;
+inline constexpr std::array tierNames{std::string_view("device"), std::string_view("host")};
 std::string_view name(Tier tier);
 
 enum class CopyState : uint8_t { Absent, Coming, Present, Leaving };
@@ -59,6 +60,7 @@ enum class ItemLifetime : uint8_t { Step, Session };
 /// state is Absent: it is the home that a later copy comes to.
 struct ItemCopy {
   CopyState state = CopyState::Absent;
+  /// Null where the item has a source, whose copy this is.
   Tensor tensor;
   /// The value that `tensor` holds, or will hold once it has come.
   uint64_t version = 0;
@@ -78,7 +80,8 @@ public:
   /// Names the tensor in errors and warnings.
   const std::string name;
   const ItemLifetime lifetime;
-  /// The layout in which programs read it, and in whose name it takes memory.
+  /// The layout in which programs read it, and in whose name it takes memory. Null for
+  /// an item with a source before its first fetch.
   std::shared_ptr<const TensorDesc> onDevice;
   OwnerId owner = 0;
 
@@ -88,6 +91,10 @@ public:
 
   /// The newest value has another version than the copy of `tier`, or no bytes there.
   bool isStale(Tier tier) const { return !at(tier).isWhole() || at(tier).version != version_; }
+  /// Another tier than `tier` has the newest value.
+  bool isBeside(Tier tier) const;
+  /// A copy of it is under way: its end is awaited.
+  bool isMoving() const { return device().state == CopyState::Coming || device().state == CopyState::Leaving; }
   uint64_t version() const { return version_; }
 
   /// Makes a transition of the copy in `tier`, for the verbs of Residency. Throws
@@ -96,7 +103,8 @@ public:
   void enter(Tier tier, CopyState next);
   /// `tensor` becomes the copy of `tier` and holds the newest value.
   void put(Tier tier, Tensor tensor, CopyState state);
-  /// The copy of the device is about to be written by queued work.
+  /// The copy of the device is about to be written by queued work. Throws StateTransition
+  /// where there is none.
   void write();
 
 private:
@@ -104,7 +112,12 @@ private:
 
   ItemCopy &copy(Tier tier) { return copies_[size_t(tier)]; }
 
-  std::array<ItemCopy, tierCount> copies_;
+  std::array<ItemCopy, tierNames.size()> copies_;
+  /// Its home, if that is no tensor; the fence of the last copies to it, and the value
+  /// that it had whole last.
+  ItemSource *source_ = nullptr;
+  Fence saved_;
+  uint64_t savedVersion_ = 1;
   uint64_t version_ = 1;
   /// It was asked for while its copy on the device was Leaving.
   bool stays_ = false;

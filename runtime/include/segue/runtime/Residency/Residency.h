@@ -8,12 +8,16 @@
 // One table of items (see Item.h) on one device with memory of its own, and the
 // verbs by which policies move them. A plan says only when (leave, fetch); watermarks
 // choose the host's memory and the token of each copy, and are told of its end
-// (leaveTo, tryFetch, takeEnds):
+// (leaveTo, tryFetch, takeEnds); a ring of weights chooses the place on the device, too,
+// and the item's home may be any ItemSource (add, fetchInto, takeEnd):
 //
 //   Item &item = residency.hold(saved, "h.0.saved.1", owner);   // truth on the device
 //   residency.leave(item);                        // queued; the host has it soon
 //   residency.fetch(item);                        // queued, ahead of its need
 //   Tensor there = residency.take(item);          // for the program that reads it
+//
+//   Item &block = residency.add(weights, "h.0");  // an ItemSource
+//   residency.fetchInto(block, slot, how);        // queued; takeEnd says how it went
 //
 // A value that leaves is copied to page-locked memory, or to pageable memory where there is
 // none left. The device's bytes are given up once the copy is known to be whole,
@@ -67,6 +71,8 @@ public:
   bool isHome(const Tensor &tensor) const;
   /// The item whose home is `home`; made where there is none, with its truth there.
   Item &adopt(const Tensor &home, std::string name, OwnerId owner, std::shared_ptr<const TensorDesc> onDevice);
+  /// A new item of the session whose home is `source`, which outlives it.
+  Item &add(ItemSource &source, std::string name);
   /// A new item whose truth is `value`, on the device.
   Item &hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime);
   /// Null where there is none (any more).
@@ -89,7 +95,7 @@ public:
 
   /// Queues a copy of the newest value to the host, unless it is there, and gives up
   /// the device's copy once that is whole. False, with nothing done, where the host's
-  /// memory is the device's.
+  /// memory is the device's. Throws, with nothing changed, what a source throws.
   bool leave(Item &item);
   /// Queues a copy of an item without a home to `home`, in any memory of the host,
   /// which becomes its home, and gives up the device's copy once that is whole. `how`: of the copy. Its end is reported. Throws
@@ -104,6 +110,13 @@ public:
   /// before: then whoever reads it waits in its queue. False, with nothing done, where
   /// the gate denies it. Throws DeviceOom, with nothing changed.
   bool tryFetch(Item &item, const TransferOptions &how);
+  /// Queues a copy from its source into `place`, memory of the caller, which is its copy on
+  /// the device until that is dropped. Its end is reported, and so is what keeps it from
+  /// being queued. False, with nothing done, where the source denies it.
+  bool fetchInto(Item &item, const Tensor &place, const TransferOptions &how);
+  /// An item that leaves is needed again, and stays: where it lies, or where a plan has
+  /// its next copy. False where it is not leaving.
+  bool stay(Item &item);
   /// The copy on the device; fetches it where there is none. `isWritten`: what is
   /// queued next changes it. `mustArrive`: blocks until it is there, and fetches
   /// again what did not arrive; throws TransferFailed after eight times. For programs
@@ -130,16 +143,24 @@ public:
     Item::Id item;
     /// Where the copy came to, or would have.
     Tier tier;
-    /// The cause, where the copy failed; its source is whole then.
-    std::optional<Error> failure;
+    /// The cause, where the copy failed; its source is whole then, and says whether the
+    /// copy may succeed another time.
+    std::optional<Error> failure = {};
+    bool mayFetchAgain = true;
   };
   /// The ends that were noticed since the last call, in their order.
   std::vector<End> takeEnds() { return std::exchange(ends_, {}); }
+  /// One end of a copy to `tier`, the oldest; `waits`: blocks for it. Nothing where there
+  /// is none, or none under way.
+  std::optional<End> takeEnd(Tier tier, bool waits);
+  /// Blocks until the copy of the item that is under way has ended; nothing where none is.
+  std::optional<End> awaitEnd(Item &item);
   /// Asked of each reported copy to the host that has ended, before the device's bytes
   /// are given up: false takes it for one that failed.
   void setJudge(std::function<bool(const Item &)> isGood) { isGood_ = std::move(isGood); }
-  /// The item whose way to the host is longest under way, or null.
-  const Item *oldestLeaving();
+  /// The item whose copy to `tier` is longest under way, or null. To the device: of those
+  /// whose ends are reported.
+  Item *oldest(Tier tier);
   /// Blocks until one more item has left, or stays; false if none is leaving.
   bool awaitDeparture();
   /// Blocks until every item that leaves has left, or stays.
@@ -147,10 +168,13 @@ public:
   /// Homes have the newest values when it returns; copies on the device stay. Throws
   /// TransferFailed.
   void writeBack();
+  /// The same for one item, which is not Leaving; its end is not reported.
+  void writeBack(Item &item);
   /// True if the device has a value that the home lacks, or may lack.
   bool holdsNewer(const Tensor &home);
   /// The home was written by the caller: the copy on the device is stale and dropped.
   void homeWritten(const Tensor &home);
+  void homeWritten(Item &item);
   /// Every home was written by the caller.
   void homesWritten();
 
@@ -166,13 +190,16 @@ public:
 private:
   void dropFailed(Item &item);
   void startFetch(Item &item);
-  void stay(Item &item);
   void copyToHost(Item &item);
+  std::optional<Error> takeHomeFailure(Item &item);
   std::optional<Error> finishCopy(Item &item);
-  void arrive(Item &item);
+  std::deque<Item::Id> &comingTo(Tier tier) { return coming_[size_t(tier)]; }
+  const Fence &endOf(const Item &item, Tier tier) const;
+  void poll(Tier tier);
+  void arrive(Item &item, Tier tier);
+  void arriveOnHost(Item &item);
   void arriveOnDevice(Item &item);
-  void awaitOldest();
-  void written(Item &item);
+  End takeEnd(std::vector<End>::iterator end);
   std::map<Item::Id, Item>::iterator erase(std::map<Item::Id, Item>::iterator item);
 
   DeviceRef device_;
@@ -180,10 +207,9 @@ private:
   Item::Id nextId_ = 1;
   /// Items by the storage of their home.
   std::map<uint64_t, Item *> byHome_;
-  /// Items whose copy to the host is under way, the oldest first; some are gone.
-  std::deque<Item::Id> leaving_;
-  /// Reported items whose copy to the device is under way, the oldest first.
-  std::deque<Item::Id> coming_;
+  /// By tier, items whose copy to it is under way, the oldest first; some are gone. To
+  /// the device: reported ones.
+  std::array<std::deque<Item::Id>, tierNames.size()> coming_;
   std::vector<End> ends_;
   struct Abandoned {
     Item::Id item;
