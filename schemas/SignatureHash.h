@@ -94,7 +94,7 @@ inline uint64_t hashValues(const Program &program, bool withLayouts) {
   return hashText(text);
 }
 
-/// Of a program whose table is complete up to its inputs and outputs.
+/// The hash of a program whose table is complete up to its inputs and outputs.
 inline uint64_t signatureHash(const Program &program) { return hashValues(program, true); }
 inline uint64_t interfaceHash(const Program &program) { return hashValues(program, false); }
 

@@ -253,7 +253,7 @@ static void bindModule(nb::module_ &m) {
           "name"_a);
 }
 
-/// Of a file, or of the text that would stand in one.
+/// Reads a config from a file, or from the text that would stand in one.
 static std::optional<Config> configOf(const std::optional<std::filesystem::path> &path,
                                       const std::optional<std::string> &text) {
   if (path)

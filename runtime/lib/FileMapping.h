@@ -31,7 +31,7 @@ public:
 
   const std::filesystem::path &path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_t(status_.st_size)}; }
-  /// Of the file that is mapped, whatever its path leads to by now.
+  /// The descriptor of the file that is mapped, whatever its path leads to by now.
   int descriptor() const { return descriptor_; }
   /// As it was when it was mapped.
   const struct stat &status() const { return status_; }

@@ -30,7 +30,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/// Of targets that have one.
+/// Targets that have a mutator define it.
 extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t mostBytes,
                                                                 unsigned int seed);
 

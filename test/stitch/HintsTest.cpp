@@ -45,7 +45,7 @@ func.func @forward(%h: tensor<48x40xf32> {segue.name = "h", segue.role = #segue.
 namespace {
 struct HintsCase {
   const char *name, *device, *layout;
-  /// Of three submits: all of them, or two where the producer lists the layout
+  /// Conversions in three submits: all of them, or two where the producer lists the layout
   /// and then writes it on demand.
   uint64_t conversions;
   /// With the hints, the producer lays what it writes by a copy.
@@ -147,7 +147,7 @@ func.func @forward(%x: tensor<20x24xf32> {segue.name = "x", segue.role = #segue.
 })";
 }
 
-/// The same by three loops.
+/// The product by three loops.
 static std::vector<float> productOf(const std::vector<float> &x, const std::vector<float> &w) {
   std::vector<float> y(20 * 8);
   for (size_t i = 0; i < 20; ++i)

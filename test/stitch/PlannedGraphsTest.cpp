@@ -153,7 +153,7 @@ public:
     std::vector<float> bits;
     uint64_t peak = 0;
     AddressFigures addresses;
-    /// Of the ring.
+    /// Slots of the ring.
     int64_t slots = 0;
   };
 
@@ -268,7 +268,7 @@ static void plan(const Graph &graph, int64_t seed, Planned &all) {
 }
 
 namespace {
-/// Of runs in the modes that were drawn.
+/// Figures of the runs in modes that were drawn.
 struct Drawn {
   int runs = 0, refused = 0;
   int64_t slots = 0;

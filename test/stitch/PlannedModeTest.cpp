@@ -70,7 +70,7 @@ protected:
     std::vector<float> bits;
     uint64_t peak = 0;
     AddressFigures addresses;
-    /// Of Activation Stagehand and of Conductor, by step.
+    /// Records of Activation Stagehand and of Conductor, by step.
     std::vector<Json> activations, conductor;
   };
 

@@ -15,7 +15,7 @@ namespace segue::test {
 
 inline constexpr const char *simDevice = "sim:dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us";
 
-/// Of telemetry, without its times.
+/// The lines of telemetry, without times.
 inline std::vector<Json> linesOf(const std::filesystem::path &path) {
   std::vector<Json> lines;
   std::ifstream file(path);

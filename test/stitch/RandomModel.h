@@ -29,7 +29,7 @@ struct ModelValue {
   std::vector<int64_t> shape;
   /// "f32", "bf16" or "i64".
   std::string element = "f32";
-  /// Of i64: indices lie below it.
+  /// Indices of an i64 tensor lie below it.
   int64_t bound = 0;
 
   int64_t elements() const;

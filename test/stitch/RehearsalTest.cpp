@@ -56,7 +56,7 @@ static const std::string fastLink = "1000GB/s";
 namespace {
 struct Trained {
   std::vector<double> losses;
-  /// Of the telemetry, by step.
+  /// Records of the telemetry, by step.
   std::vector<Json> records;
 };
 

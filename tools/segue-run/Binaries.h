@@ -40,7 +40,7 @@ std::pair<std::string, std::string> splitPair(const std::string &text, const cha
 /// `module.name`: the module is the one whose name and a point it begins with;
 /// nothing if there is none.
 std::optional<ParameterRef> splitModule(const std::string &text, const std::vector<std::string> &modules);
-/// The same; throws NameUnknown.
+/// As the one above, but throws NameUnknown.
 ParameterRef requireModule(const std::string &text, const std::vector<std::string> &modules);
 
 /// `--tie` and `--wire` of a command, for these modules. Throws

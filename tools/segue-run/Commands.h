@@ -98,7 +98,7 @@ struct TrainOptions : CommonOptions {
   int64_t seed = 0;
   std::string resume, save;
   bool profile = false;
-  /// Of the memory services; a folder for the logs of what they decide.
+  /// File with the memory services' config; folder for the logs of their decisions.
   std::string config, recordEvents;
   /// Run with and without services instead, and compare, under caps of so many
   /// percent of the peak.
@@ -113,7 +113,7 @@ struct PlanOptions : CommonOptions {
   /// Bytes of device_dram.
   std::vector<uint64_t> budgets;
   int64_t accumulate = 1;
-  /// Of a run, whose services are to be told of; empty: none.
+  /// Config of a run whose services are described; empty: none.
   std::string config;
 };
 

@@ -72,7 +72,7 @@ private:
 };
 } // namespace
 
-/// Of a step on a device without bytes: there is no loss, and time is its own.
+/// Prints a step on a device without bytes: there is no loss, and time is its own.
 static void printVirtualStep(int64_t step, double seconds, uint64_t peakBytes, bool json) {
   if (json)
     std::printf("%s\n",

@@ -98,7 +98,7 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
   return bits;
 }
 
-/// Of a refusal before the first step.
+/// The smallest budget that a refusal before the first step names.
 static uint64_t smallestBudget(const Error &error) {
   static constexpr std::string_view before = "the smallest budget is ";
   std::string_view text = error.what();

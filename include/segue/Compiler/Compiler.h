@@ -49,7 +49,7 @@ enum class Emit {
 enum class StatisticsPer { Nothing, Block, Layer };
 
 struct CompileOptions {
-  /// Of the module, for people; kept in the file as the option "name".
+  /// The module's name for people; kept in the file as the option "name".
   std::string name;
   /// With false, `@forward` alone is compiled.
   bool training = true;
@@ -90,7 +90,7 @@ llvm::FailureOr<std::string> compile(mlir::ModuleOp module, const CompileOptions
                                      llvm::function_ref<llvm::LogicalResult(mlir::PassManager &)> configure = {},
                                      mlir::TimingScope *timing = nullptr);
 
-/// The same from MLIR text. All diagnostics go to `diagnostics`, with source
+/// Compiles MLIR text. All diagnostics go to `diagnostics`, with source
 /// lines; `source` is how they call the text.
 llvm::FailureOr<std::string> compileText(llvm::StringRef text, const CompileOptions &options, std::string &diagnostics,
                                          llvm::StringRef source = "<module>");

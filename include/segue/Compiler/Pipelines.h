@@ -40,7 +40,7 @@ struct OpenLayouts {
   bool choose = true, explain = false;
 };
 
-/// The same, and then moves what is joined into `@kernels` and chooses the layouts
+/// Runs the fusion pipeline, then moves what is joined into `@kernels` and chooses the layouts
 /// between programs.
 void buildKernelPipeline(mlir::OpPassManager &pm, OpenLayouts layouts = {});
 

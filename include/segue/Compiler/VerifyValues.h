@@ -81,7 +81,7 @@ struct VerifyOptions {
 llvm::FailureOr<VerifiedValues> verifyValues(mlir::ModuleOp module, const CompileOptions &options,
                                              const VerifyOptions &verify = {});
 
-/// The same for MLIR text, with the values of a file in the safetensors format.
+/// Verifies MLIR text, with the values of a file in the safetensors format.
 /// All diagnostics go to `diagnostics`; `source` is how they call the text.
 llvm::FailureOr<VerifiedValues> verifyText(llvm::StringRef text, const CompileOptions &options,
                                            llvm::StringRef safetensors, std::string &diagnostics,

@@ -31,7 +31,7 @@ static_assert(sizeof(Trailer) == 32);
 
 inline constexpr llvm::StringLiteral kMagic = "SEGUEEND";
 
-/// Of types.fbs.
+/// The version of the vocabulary of layouts in types.fbs.
 inline constexpr uint32_t kLayoutVocabulary = 2;
 
 } // namespace segue

@@ -36,7 +36,7 @@ public:
     bool isPlace = space == Space::DeviceDram && dram_.isNext();
     return happens(allocations_, failAlloc_) || isPlace;
   }
-  /// Of waits that have a limit.
+  /// Whether a wait that has a limit reaches it.
   bool timeRunsOut() { return happens(stalls_, stall_); }
 
   /// At times sets the budget of device_dram to a part of what it is, at times

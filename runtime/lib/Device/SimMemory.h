@@ -47,7 +47,7 @@ public:
   SimMemory &operator=(const SimMemory &) = delete;
 
   std::span<const SpaceInfo> spaces() const { return spaces_; }
-  /// Of a space that is not the heap's.
+  /// The free memory of a space that is not the heap's.
   FreeMemory freeMemory(Space space) const;
   bool isHeap(Space space) const { return space == Space::Host && !regions_[uint8_t(space)].arena; }
   uint64_t takenBytes(Space space, uint64_t bytes) const;

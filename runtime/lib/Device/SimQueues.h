@@ -35,7 +35,7 @@ public:
   virtual uint64_t position(Queue queue) const = 0;
   /// Whether `fence` is done; changes nothing.
   virtual bool isDone(const Fence &fence) const = 0;
-  /// The same, as asked by the host, which may let time pass.
+  /// Whether `fence` is done, asked by the host, which may let time pass.
   virtual bool poll(const Fence &fence) { return isDone(fence); }
 
   /// Runs what is queued to its end and stops. Called once, before anything

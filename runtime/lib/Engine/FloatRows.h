@@ -62,7 +62,7 @@ inline void narrow(const VectorKernels &kernels, ElementType type, int64_t count
     kernels.narrowF16(count, source, static_cast<uint16_t *>(target));
 }
 
-/// The same for rows: `rowStep` elements of the source from one to the next,
+/// Widens rows: `rowStep` elements of the source from one to the next,
 /// `targetStep` floats of the target.
 inline void widenRows(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t columns, const void *source,
                       int64_t rowStep, float *target, int64_t targetStep) {

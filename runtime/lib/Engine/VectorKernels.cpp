@@ -154,8 +154,8 @@ void multiplyPacked(const PackedProduct &p) {
 // Transposition
 //===----------------------------------------------------------------------===//
 
-/// Of two vectors: each keeps the half of its blocks of `kStep` that is in
-/// place, and takes the other from its partner.
+/// Exchanges halves of two vectors: each keeps those of its blocks of `kStep` that are in
+/// place, and takes the others from its partner.
 template <int kStep, bool kIsSecond, int... kLane>
 inline __attribute__((always_inline)) Vector exchange(Vector first, Vector second,
                                                       std::integer_sequence<int, kLane...>) {

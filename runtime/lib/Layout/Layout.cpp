@@ -224,7 +224,7 @@ std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layou
   return {};
 }
 
-/// Of a group storage whose tile and strides are right; `elements` are not 0.
+/// Parts of a group storage whose tile and strides are right; `elements` are not 0.
 static std::optional<LayoutParts> checkedGroupParts(std::span<const int64_t> shape, const Layout &layout,
                                                     uint64_t elements) {
   LayoutParts parts{.rows = rowCount(shape)};

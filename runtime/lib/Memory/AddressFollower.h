@@ -28,7 +28,7 @@ public:
 
   const AddressPlan &plan() const { return plan_; }
 
-  /// What begins next is the first step again.
+  /// The step that begins next is the first again.
   void restart();
   void beginStep();
   void endStep() { isInStep_ = false; }
@@ -61,7 +61,7 @@ private:
   std::vector<uint32_t> lineOf_;
   /// By line: blocks taken in this step.
   std::vector<uint32_t> taken_;
-  /// Of the step under way, in the plan; it has begun so many.
+  /// Index of the step under way in the plan; number of steps begun.
   uint32_t step_ = 0, begun_ = 0;
   bool isInStep_ = false;
   std::thread::id thread_;

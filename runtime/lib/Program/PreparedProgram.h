@@ -60,7 +60,7 @@ public:
   void setProfiling(bool on) { profiling_.store(on, std::memory_order_relaxed); }
   std::vector<CommandProfile> profile() const;
 
-  /// Of storages kept for the next run, which nobody uses now.
+  /// Bytes of storages kept for the next run, which nobody uses now.
   uint64_t droppableBytes(Space space) const;
   /// Gives those up; returns the bytes freed.
   uint64_t dropKept(Space space);
@@ -133,7 +133,7 @@ private:
     /// "gelu_3", "matmul": lives as long as the device.
     std::string_view label;
     MarkRange before, after;
-    /// Of blocks_.results: those that are final with it.
+    /// Range of blocks_.results: those that are final with it.
     MarkRange results;
     // Guarded by profileMutex_.
     double seconds = 0;

@@ -55,7 +55,7 @@ static std::string temporaryName() {
 }
 
 /// The key; where there is none, a new one, whole under its name or not there.
-/// Of several processes that make one, all take the first.
+/// Makes a key; several processes that make one all take the first.
 static Key makeKey(const std::filesystem::path &path, const File &folder) {
   if (std::optional<Key> key = readKey(path, folder))
     return *key;

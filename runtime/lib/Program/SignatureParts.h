@@ -54,7 +54,7 @@ struct Problem {
   std::string sentence;
 };
 [[noreturn]] void fail(const std::filesystem::path &path, const std::string &what);
-/// The same with what the system says.
+/// Fails with what the system says.
 [[noreturn]] void failSystem(const std::filesystem::path &path, const char *what);
 
 /// All bytes from the start on; nothing if it cannot be read.

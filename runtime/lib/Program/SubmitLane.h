@@ -50,7 +50,7 @@ public:
   /// Times that a thread found the lane held by another.
   uint64_t collisions() const { return collisions_.load(std::memory_order_relaxed); }
 
-  /// The same text, for as long as the device.
+  /// A copy of `text` that lives as long as the device; one per text.
   std::string_view intern(const std::string &text);
 
   /// For programs that keep storages between runs and give them up when the

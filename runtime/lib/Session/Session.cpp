@@ -184,7 +184,7 @@ void Session::State::configure(const Config &config) {
   device->transfer().configure(std::move(stitch));
 }
 
-/// Of the tensors, those that lie on the device.
+/// Bytes of those tensors that lie on the device.
 static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches) {
   uint64_t bytes = 0;
   for (const TensorMap &batch : batches)

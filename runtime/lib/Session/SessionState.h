@@ -58,7 +58,7 @@ struct Session::State {
   bool hasLostState() const;
   /// Blocks until they are written, or have failed.
   void settle();
-  /// The same, and values of the host are those on the device. Throws StateTorn
+  /// Settles, and brings values of the device home to the host. Throws StateTorn
   /// if there are none, what StreamedParameters::flush throws.
   void flush();
 
@@ -113,7 +113,7 @@ struct Session::State {
 
   /// Its first values are the slots: the sums that wait, over `waiting` batches.
   GradientTape tape;
-  /// Of the batch under way: its tensors, and the losses with what they are.
+  /// The batch under way: its tensors, and the losses with what they are.
   std::map<std::string, GradientTape::ValueId, std::less<>> batchValues;
   std::vector<std::pair<GradientTape::ValueId, const Value *>> losses;
   TensorMap inputGradients;
@@ -132,7 +132,7 @@ struct Session::State {
   void prepareStreamed(size_t microBatches, std::span<const TensorMap> batches);
   /// The user's sink may move tensors itself, of which a twin knows nothing.
   bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
-  /// Of the plan in force, and the ring's slots beside it; 0: there is none.
+  /// Micro-batches of the plan in force, and the ring's slots beside it; 0: there is none.
   size_t plannedFor = 0;
   int64_t plannedSlots = 0;
   /// Null unless the config enables some; `options.events` is theirs then.

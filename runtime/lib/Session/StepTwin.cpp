@@ -73,7 +73,7 @@ public:
   }
 
   std::vector<PhasePeak> peaks;
-  /// Of device_dram, with who held it then.
+  /// The most bytes of device_dram, with who held them then.
   uint64_t peakBytes = 0;
   std::vector<MemoryHolder> holders;
 

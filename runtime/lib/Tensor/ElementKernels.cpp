@@ -179,7 +179,7 @@ template <typename To> void fromFloatRun(int64_t count, const float *__restrict 
 }
 
 #ifdef __F16C__
-/// The same to f16: the instruction rounds, saturates and keeps NaNs as narrow
+/// Converts a run to f16: the instruction rounds, saturates and keeps NaNs as narrow
 /// does, whatever the mode of the thread.
 template <> void fromFloatRun<F16>(int64_t count, const float *__restrict source, void *target) {
   auto *__restrict to = static_cast<F16 *>(target);
@@ -280,7 +280,7 @@ void largestEachRun(int64_t count, const float *__restrict source, uint32_t *__r
   }
 }
 
-/// Of 16 or 32 bits per element. What is not finite is rare: runs are asked for
+/// Counts elements of 16 or 32 bits. What is not finite is rare: runs are asked for
 /// their largest magnitude, and counted only where that is none of a number.
 template <typename Bits, Bits magnitude, Bits infinity>
 void countNonFiniteRun(int64_t count, const void *source, int64_t *counts) {

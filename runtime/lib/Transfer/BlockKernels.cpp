@@ -167,8 +167,8 @@ template <typename Word> void fill(int64_t count, const std::byte *value, std::b
 // Transposes
 //===----------------------------------------------------------------------===//
 
-/// Of two rows that are kStep apart: the first row after the exchange, or with
-/// kHigh the second.
+/// Exchanges lanes of two rows that are kStep apart; gives the first row after it, or
+/// with kHigh the second.
 template <int kStep, bool kHigh, typename Vector, int... kLane>
 SEGUE_INLINE Vector exchange(const Vector &first, const Vector &second, std::integer_sequence<int, kLane...>) {
   constexpr int lanes = sizeof...(kLane), shift = kHigh ? kStep : 0;
@@ -212,7 +212,7 @@ template <int kBytes> struct Square {
                          std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>;
   static constexpr int pack = int(sizeof(Word)) / kBytes;
   static constexpr int lanes = kVectorBytes / int(sizeof(Word));
-  /// Of the source.
+  /// Extents of the source's block.
   static constexpr int rows = lanes * pack, columns = lanes;
   typedef Word Vector __attribute__((vector_size(kVectorBytes)));
   typedef Element Run __attribute__((vector_size(kBytes * lanes)));

@@ -40,7 +40,7 @@ enum class Leaf : uint8_t {
 };
 
 struct CopyBox {
-  /// Of the first element, in bytes and rows.
+  /// Offsets of the first element, in bytes and rows.
   int64_t source = 0, target = 0, row = 0;
   /// Outermost first, by falling step of the target.
   std::vector<BoxDim> outer;

@@ -177,7 +177,7 @@ private:
 struct TransferEngine::Impl::Chain {
   Impl &impl;
   std::shared_ptr<const TransferPlan> plan;
-  /// Of the queued writes of the source; null if there were none.
+  /// Outcome of the queued writes of the source; null if there were none.
   std::shared_ptr<Outcome> source;
   std::shared_ptr<Outcome> target;
   std::shared_ptr<const TransferConsumer> consumer;

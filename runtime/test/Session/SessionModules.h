@@ -28,7 +28,7 @@ namespace segue::test {
 inline constexpr int64_t moduleWidth = 8;
 
 struct ModuleOptions {
-  /// Of the layer's or head's parameter.
+  /// Name of the layer's or head's parameter.
   std::string parameter;
   /// Frozen: no gradient, no optimizer.
   bool frozen = false;

@@ -75,7 +75,7 @@ static Session stitched(SessionOptions options = {}) {
   return session;
 }
 
-/// The same training in double, straight from the formulas.
+/// The training in double, straight from the formulas.
 struct Reference {
   std::vector<double> w{startW.begin(), startW.end()}, v{startV.begin(), startV.end()};
   std::vector<double> uw = std::vector<double>(moduleWidth), uv = uw, gw = uw, gv = uw;

@@ -58,8 +58,8 @@ public:
     int64_t extent;
     /// May be replaced by two loops.
     bool splittable;
-    /// Of a fallback: the variable is `source` divided by `divisor`, or the
-    /// remainder of that. Divisor 0 means an ordinary variable.
+    /// A fallback's variable is `source` divided by `divisor`, or the remainder of
+    /// that. Divisor 0 means an ordinary variable.
     IndexExpr source;
     int64_t divisor = 0;
     bool remainder = false;

@@ -22,7 +22,7 @@ template <typename OpTy> static void addUnary(EvaluatorTable &table, double (*ap
   };
 }
 
-/// The same for an op on floats and integers. Integers are computed modulo
+/// Adds an op on floats and integers. Integers are computed modulo
 /// 2^64, hence unsigned, and wrapped to their width by the caller.
 template <typename OpTy>
 static void addUnary(EvaluatorTable &table, double (*apply)(double), uint64_t (*applyInt)(uint64_t)) {

@@ -49,7 +49,7 @@ public:
 private:
   /// How a reader's index relates to that of what it reads.
   enum class Relation {
-    /// The same element.
+    /// The element itself.
     Same,
     /// The row of the element, for rows of `cols`.
     Row,

@@ -95,7 +95,7 @@ public:
 
   ErrorCode code() const { return code_; }
 
-  /// The same error with `context` put before its sentence; the code stays.
+  /// This error with `context` put before its sentence; the code stays.
   Error within(const std::string &context) const;
 
 private:

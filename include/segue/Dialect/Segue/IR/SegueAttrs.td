@@ -121,7 +121,7 @@ def Segue_LayoutAttr
     /// True if no two elements lie in one place: sorted by stride, each
     /// dimension steps over all smaller ones.
     bool isInjective(::llvm::ArrayRef<int64_t> shape) const;
-    /// The same placement with strides left out where they are dense.
+    /// This layout with strides left out where they are dense.
     LayoutAttr getCanonical(::llvm::ArrayRef<int64_t> shape) const;
   }];
   let hasCustomAssemblyFormat = 1;

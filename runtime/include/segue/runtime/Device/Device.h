@@ -72,7 +72,7 @@ struct WorkCost {
   /// Copied or converted by the host within its own memory, before they are on
   /// the link or after.
   uint64_t hostBytes = 0;
-  /// Of an entry with both: the host works a chunk of so many bytes ahead of
+  /// In an entry with both, the host works a chunk of so many bytes ahead of
   /// the link or behind it. 0: all of one comes before the other.
   uint64_t chunkBytes = 0;
   /// Read and written in the device's own memory.
@@ -225,7 +225,7 @@ public:
   /// it names entries that were not enqueued.
   virtual void wait(const Fence &fence) = 0;
 
-  /// The same, for `seconds` of its clock at most: false if `fence` is not done
+  /// Waits for `seconds` of its clock at most: false if `fence` is not done
   /// then. A device that cannot stop waiting waits to the end.
   virtual bool waitFor(const Fence &fence, double seconds);
 

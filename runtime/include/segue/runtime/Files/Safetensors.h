@@ -61,7 +61,7 @@ public:
   /// NameUnknown with the nearest name, Unsupported for an element type that
   /// Segue lacks.
   Tensor tensor(const DeviceRef &device, std::string_view name) const;
-  /// The same in memory of its own. Throws SourceChanged, too.
+  /// The tensor in memory of its own. Throws SourceChanged, too.
   Tensor copyOf(const DeviceRef &device, std::string_view name) const;
 
   /// To be called when tensors or bytes were read: throws SourceChanged if the

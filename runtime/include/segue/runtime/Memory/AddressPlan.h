@@ -59,7 +59,7 @@ struct AddressPlan {
     uint64_t offset = 0;
     uint64_t bytes = 0;
   };
-  /// Of one owner: blocks by step and, within it, in the order in which they are
+  /// Blocks of one owner, by step and, within it, in the order in which they are
   /// taken.
   struct Line {
     MemoryOwner owner;
@@ -72,7 +72,7 @@ struct AddressPlan {
   /// What all blocks lie in: ascending, disjoint.
   std::vector<AddressRange> ranges;
 
-  /// Of the ranges.
+  /// Sum over the ranges.
   uint64_t bytes() const {
     uint64_t sum = 0;
     for (const AddressRange &range : ranges)

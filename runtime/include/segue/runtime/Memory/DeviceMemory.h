@@ -112,7 +112,7 @@ public:
   MemoryBlock allocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner = 0,
                        Lifetime lifetime = Lifetime::Long);
 
-  /// The same, but null data instead of making room or throwing.
+  /// Allocates without making room; gives null data in place of throwing.
   MemoryBlock tryAllocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner = 0,
                           Lifetime lifetime = Lifetime::Long);
 
@@ -169,7 +169,7 @@ public:
   bool followAddresses(AddressPlan plan, std::function<bool()> awaitRoom);
   /// The ranges are anybody's again; blocks that lie there stay.
   void forgetAddresses();
-  /// What begins next is the plan's first step.
+  /// The step that begins next is the plan's first.
   void restartAddresses();
   /// On the thread whose allocations are planned.
   void beginPlannedStep();
@@ -191,7 +191,7 @@ public:
   // The books
   //===--------------------------------------------------------------------===//
 
-  /// The same number for the same owner.
+  /// Numbers owners: equal ones have one number.
   OwnerId intern(const MemoryOwner &owner);
   MemoryOwner owner(OwnerId id) const;
 
@@ -206,7 +206,7 @@ public:
   /// Who holds bytes now or held some at the peak; most bytes first, then by
   /// owner.
   std::vector<MemoryHolder> holders(Space space) const;
-  /// The same as a table of at most `lines` lines for people.
+  /// The holders as a table of at most `lines` lines for people.
   std::string holdersTable(Space space, size_t lines = 12) const;
 
 private:

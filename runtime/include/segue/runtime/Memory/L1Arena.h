@@ -43,10 +43,10 @@ public:
   void give(uint64_t offset, const Fence &lastUse);
 
   uint64_t capacity() const { return capacity_; }
-  /// What a block of `bytes` takes.
+  /// Bytes that a block of `bytes` takes.
   uint64_t takenBytes(uint64_t bytes) const;
   FreeMemory free() const;
-  /// Of all blocks, ascending.
+  /// Offsets of all blocks, ascending.
   std::vector<uint64_t> offsets() const;
 
   struct Move {

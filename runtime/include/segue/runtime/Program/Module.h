@@ -99,7 +99,7 @@ public:
   /// what is no output, LayoutMismatch for one of another shape.
   TensorMap backward(Token token, const TensorMap &outputGradients, EventSink *events = nullptr) const;
 
-  /// The same, where `values` stand for what backward reads again of forward,
+  /// Backward where `values` stand for what backward reads again of forward,
   /// by name, in the place of what the token holds. An empty token serves if
   /// they are complete; else throws MissingInput naming the first that lacks.
   /// For callers that keep inputs and outputs themselves, as PyTorch does.

@@ -49,10 +49,10 @@ public:
   /// From here on values can be made from such parameters, too; null: no longer.
   void setBringWeight(BringWeight bring) { bringWeight_ = std::move(bring); }
 
-  /// What the program costs beside others, in no unit.
+  /// The program's cost relative to that of others; it has no unit.
   double onSubmit(const Program &program, std::span<const Tensor> inputs);
-  /// Of what the program that was submitted last saves. Throws StateTransition
-  /// for another.
+  /// The place of an output that the program submitted last saves. Throws
+  /// StateTransition for another.
   SavedPlace placeOf(const Program &program, uint32_t output) const;
 
   /// Null where nothing makes it again, or only from parameters that nobody brings.
@@ -83,7 +83,7 @@ public:
   Recomputer &operator=(const Recomputer &) = delete;
 
 private:
-  /// What a file says of one of its programs.
+  /// One program of a file, with what the file says about it.
   struct Known {
     Program program; // keeps the image, by whose address it is found
     double cost = 0;

@@ -30,7 +30,7 @@ namespace segue::inline runtime {
 struct StepForecast {
   /// "unconstrained", "budget 512.00 MiB", "smallest budget".
   std::string what;
-  /// Of the forecast that made this.
+  /// The plan; owned by the forecast that made this.
   const ResidencyPlan *plan = nullptr;
   StepTwin::Played played;
   /// Bytes of device_dram that do for it, the addresses of its blocks packed: more
@@ -60,7 +60,7 @@ public:
   /// budget and the tensors that set it.
   StepForecast forBudget(uint64_t bytes);
 
-  /// Of the device's device_dram.
+  /// Capacity of the device's device_dram.
   uint64_t capacityBytes() const { return capacityBytes_; }
 
   /// The event that sets the smallest budget: `save "h" in FORWARD`.

@@ -30,7 +30,7 @@ namespace segue::inline runtime {
 Json forecastServices(const Device &device, const std::vector<SessionModule> &modules, const SessionOptions &options,
                       size_t microBatches, const Config &config);
 
-/// The same in lines.
+/// The forecast in lines of text.
 std::string textOfServices(const Json &forecast);
 
 } // namespace segue::inline runtime

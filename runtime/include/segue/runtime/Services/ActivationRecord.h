@@ -15,7 +15,7 @@
 
 namespace segue::inline runtime {
 
-/// What happened to activations in one step; the same of both modes.
+/// Counts and times of one step's saved activations, in either mode.
 struct ActivationRecord {
   int64_t step = 0;
   int64_t saved = 0, kept = 0, spilled = 0, restored = 0, shared = 0, recomputed = 0, rescued = 0, leaked = 0;

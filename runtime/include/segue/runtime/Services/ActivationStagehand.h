@@ -57,10 +57,10 @@ struct SaveEvent {
 struct SaveDecision {
   enum class Kind { Keep, Share, Recompute, Spill };
   Kind kind = Kind::Keep;
-  /// Of a Keep: not_owned, not_pressured, too_small, d2h_suppressed,
+  /// Why a Keep keeps: not_owned, not_pressured, too_small, d2h_suppressed,
   /// no_host_memory.
   std::string_view reason;
-  /// Of a Spill. Unpinned: the copy blocks and has ended when the save returns.
+  /// Where a Spill copies to. Unpinned: the copy blocks and has ended when the save returns.
   HostBuffer buffer;
   /// Records whose copies must be waited for before this one starts, in order.
   std::vector<std::string> finalized;
@@ -130,7 +130,7 @@ public:
 
   /// Releases what is left.
   void abortStep();
-  /// The same, and returns the slabs to add to the pool before the next step.
+  /// Ends the step, and returns the slabs to add to the pool before the next one.
   std::vector<HostBufferBook::Growth> stepEnd();
   /// The record of the step that ended or was aborted last.
   Json telemetry() const;
@@ -179,7 +179,7 @@ private:
   /// On their way back or back, and not needed yet.
   std::deque<Record *> ahead_;
   std::vector<Record *> order_;
-  /// Of order_: everything before has been needed or released.
+  /// Index into order_: every record before it has been needed or released.
   size_t position_ = 0;
 };
 

@@ -31,7 +31,7 @@ std::string calibrationFingerprint(std::string_view model, std::string_view quan
 std::optional<std::vector<double>> readCalibration(const Json &cache, std::string_view fingerprint,
                                                    std::span<const std::string> units);
 
-/// The same from a file. `warning` says why a file that is there was not used;
+/// Reads the errors from a file. `warning` says why a file that is there was not used;
 /// it stays empty for a file that is not there or has another fingerprint.
 std::optional<std::vector<double>> loadCalibration(const std::filesystem::path &path, std::string_view fingerprint,
                                                    std::span<const std::string> units, std::string &warning);

@@ -44,7 +44,7 @@ namespace segue::inline runtime {
 
 class Conductor {
 public:
-  /// What Conductor tells the run around it. All may be empty.
+  /// Functions by which Conductor tells the run around it. All may be empty.
   struct Hooks {
     /// One sentence for the log: adapters that failed.
     std::function<void(const std::string &)> warn;
@@ -60,7 +60,7 @@ public:
     std::function<void(const Json &)> trace;
   };
 
-  /// What a service held when it was detached.
+  /// Numbers of the things that a service held when it was detached.
   struct Detached {
     size_t reservations = 0, tokens = 0, waiters = 0;
   };
@@ -143,7 +143,7 @@ public:
   int64_t usedBytes(BudgetResource resource) const;
   /// Live reservations in the order of their grant.
   std::vector<ReservationHolder> holders() const;
-  /// The same as text, a line each, for the error of a failed allocation.
+  /// The holders as text, a line each, for the error of a failed allocation.
   std::string holdersTable() const;
 
   //===--------------------------------------------------------------------===//
@@ -167,7 +167,7 @@ public:
   /// has it now, if one waited. Throws TokenInvalid, with nothing changed, for
   /// a token that is not held, or not by `owner`.
   std::optional<uint64_t> releaseToken(uint64_t token, ServiceId owner);
-  /// The same whoever holds it.
+  /// Gives a token back, whoever holds it.
   std::optional<uint64_t> releaseToken(uint64_t token);
 
   int inflight(LinkDirection direction) const;

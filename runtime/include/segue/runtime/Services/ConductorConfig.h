@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-/// The same in the numbers that decisions are made with.
+/// The config in the numbers that decisions are made with.
 struct ConductorLimits {
   int64_t softCapBytes, hardCapBytes;
   /// Out of reach where no cap is given: tracked, never denied.

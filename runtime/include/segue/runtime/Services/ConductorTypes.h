@@ -89,7 +89,7 @@ struct Grant {
   GrantStatus status = GrantStatus::Granted;
   int64_t bytes = 0;
   DenyReason reason = DenyReason::None;
-  /// What others lost for it, in the order taken: reservation, bytes.
+  /// Reservations that others lost for it, with their bytes, in the order taken.
   std::vector<std::pair<uint64_t, int64_t>> reclaimed;
 };
 
@@ -120,7 +120,7 @@ struct ReservationHolder {
 /// The stored form of each block: "h.0" → "int8".
 using BlockPrecisionMap = std::map<std::string, std::string, std::less<>>;
 
-/// What every service is told at a phase boundary.
+/// Limits that every service is told at a phase boundary.
 struct RuntimeLimitHints {
   int maxInflightH2d = 0, maxInflightD2h = 0;
   int prefetchWindowCap = 0;
@@ -138,7 +138,7 @@ struct PlannedBlock {
   /// Device memory allocated at the worst moment within the block.
   int64_t peakBytes = 0;
   double computeSeconds = 0;
-  /// What the link must bring before the block, and take away after it.
+  /// Bytes that the link must bring before the block, and take away after it.
   int64_t h2dBytes = 0, d2hBytes = 0;
 };
 

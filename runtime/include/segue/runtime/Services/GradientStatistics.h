@@ -33,7 +33,7 @@ struct GradientStatistics {
   }
 
   double l2() const { return std::sqrt(squares); }
-  /// Of the population; 0 without elements.
+  /// The population's variance; 0 without elements.
   double variance() const {
     if (count == 0)
       return 0;

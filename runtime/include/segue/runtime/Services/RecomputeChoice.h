@@ -40,9 +40,9 @@ struct SavedCost {
   /// Seconds since the step began: when it is saved, when its bytes must be gone
   /// (forward ends, backward begins), when it is needed.
   double savedAt = 0, turn = 0, neededAt = 0;
-  /// What a run that makes it again takes; absent: nothing makes it again.
+  /// Seconds of a run that makes it again; absent: nothing makes it again.
   std::optional<double> recomputeSeconds;
-  /// What that run takes of the device: all outputs, and scratch.
+  /// Bytes that this run takes of the device: all outputs, and scratch.
   int64_t runBytes = 0;
   /// Entries that it is made from, and that come from the same run.
   std::vector<size_t> sources, together;
@@ -51,7 +51,7 @@ struct SavedCost {
   int64_t heldAtSave = 0, heldAtNeed = 0, heldAfter = 0;
 };
 
-/// What a step may hold. Between the watermarks saved tensors stay.
+/// Limits of what a step may hold. Between the watermarks saved tensors stay.
 struct DeviceRoom {
   int64_t budgetBytes = std::numeric_limits<int64_t>::max(), highBytes = 0, lowBytes = 0;
 };
@@ -62,7 +62,7 @@ struct LinkRates {
 
 enum class Residence : uint8_t { Keep, Spill, Recompute };
 
-/// What moving `bytes` out and back adds to a step.
+/// Seconds that moving `bytes` out and back adds to a step.
 double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, double idleAfter);
 
 /// One per entry of `saved`, which come in the order of saves. `excessBytes` of

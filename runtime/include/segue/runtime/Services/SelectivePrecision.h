@@ -35,7 +35,7 @@
 
 namespace segue::inline runtime {
 
-/// What gets one precision.
+/// Weights that get one precision together.
 struct PrecisionUnit {
   std::string name;
   /// False: stays as it is. Trained base weights, a form that the slab or the
@@ -45,11 +45,11 @@ struct PrecisionUnit {
   std::string why;
   /// The low forms that it can be stored in; empty: all of the config.
   std::vector<Precision> forms = {};
-  /// What one that is not eligible is stored in.
+  /// The precision that a unit which is not eligible is stored in.
   Precision stays = Precision::Bf16;
   /// Stored size per form, bytes; 0 where unknown.
   int64_t bf16Bytes = 0, int8Bytes = 0, fp8Bytes = 0;
-  /// Of its linear layers, for the fingerprint: out × in.
+  /// Shapes of its linear layers, out × in, for the fingerprint.
   std::vector<std::pair<int64_t, int64_t>> shapes;
 };
 
@@ -110,8 +110,8 @@ public:
   /// Forgets what happened in this step.
   void abortStep(int64_t step);
 
-  /// What the units run with in `step`: decisions and rollbacks of earlier
-  /// steps, not those of the step itself.
+  /// The precisions that the units run with in `step`: by decisions and rollbacks
+  /// of earlier steps, not those of the step itself.
   std::vector<Precision> precisions(int64_t step) const;
 
   /// Bytes of all units as they are stored with these forms, and in bf16.
@@ -124,8 +124,8 @@ public:
   Json saveState() const;
   /// Throws FileCorrupt, VersionUnsupported; nothing has changed then.
   void restoreState(const Json &state);
-  /// The same in two parts: checks the state, and returns what puts it in force
-  /// and throws nothing.
+  /// Loads a state in two parts: checks it, and returns a function that puts it in
+  /// force and throws nothing.
   std::function<void()> prepareState(const Json &state);
 
 private:

@@ -23,7 +23,7 @@ std::string_view name(Precision precision);
 
 struct SelectivePrecisionConfig {
   enum class Mode { Off, Static, Dynamic };
-  /// What to do with the error's share of the score while no error is known.
+  /// How the error's share of the score counts while no error is known.
   enum class Uncalibrated { DropTerm, Renormalize };
   enum class Granularity { Block, Layer };
 

@@ -53,14 +53,14 @@ public:
   virtual ~SlabSource() = default;
 
   virtual const std::filesystem::path &path() const = 0;
-  /// What a user should know of it.
+  /// Sentences about the slab that a user should know.
   virtual const std::vector<std::string> &notes() const = 0;
   /// True if a weight of that name is in the slab. Below: throws NameUnknown for
   /// others.
   virtual bool holds(std::string_view name) const = 0;
   /// Before it was quantised.
   virtual const Shape &shape(std::string_view name) const = 0;
-  /// Of its codes and what goes with them.
+  /// Bytes of the weight's codes, with their scales and zero points.
   virtual uint64_t storedBytes(std::string_view name) const = 0;
 
   /// The weight as dense floats. Throws ChecksumMismatch, SourceChanged, IoFailed.
@@ -68,8 +68,8 @@ public:
   /// Queues the weight over the whole of `target`, a slot of the caller; false
   /// if the gate denied it. Throws as copyDequantized, and DeviceOom.
   virtual bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {}) = 0;
-  /// What reads the weight before it was quantised into the host's memory: serves
-  /// where the slab's bytes are damaged. What it throws, the use throws.
+  /// `read` gives the weight as it was before it was quantised, in the host's memory.
+  /// It serves where the slab's bytes are damaged; what it throws, the use throws.
   virtual void setOriginal(std::string_view name, std::function<Tensor()> read) = 0;
   /// Takes `bytes` of memory, or what there is, for weights that are read before
   /// they are asked for; page-locked as far as `reserve`, if given, allows it, else
@@ -80,8 +80,8 @@ public:
   /// The weights that will be asked for, in this order, in the place of what was
   /// said before. Returns at once.
   virtual void readAhead(std::vector<std::string> order) = 0;
-  /// What was counted since the last call. Dequantising that has not run yet
-  /// comes with a later one.
+  /// Returns the counts since the last call. Dequantising that has not run yet is
+  /// counted in a later one.
   virtual SlabTelemetry takeTelemetry() = 0;
 };
 

@@ -29,15 +29,15 @@ struct FrozenWeight {
 
 /// A parameter of a session, for a source that stands for the whole model: a slab.
 struct ProgramWeight {
-  /// What a source may call it, before aliases: the program's name where only one
-  /// parameter has it, then "module.name".
+  /// Names that a source may have for it, before aliases: the program's where only
+  /// one parameter has it, then "module.name".
   std::vector<std::string> names;
   /// As programs read it.
   TensorDesc desc;
   bool isTrained = false;
 };
 
-/// What a source holds under a name; `element` is the type that it stands for.
+/// A tensor that a source holds under a name; `element` is the type that it stands for.
 struct SourceWeight {
   std::string name;
   Shape shape;

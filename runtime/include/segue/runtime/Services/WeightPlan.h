@@ -21,7 +21,7 @@
 namespace segue::inline runtime {
 
 struct PlannedWeight {
-  /// What it holds of the cap: bytes, or, in a ring, one slot.
+  /// Its share of the cap: bytes, or, in a ring, one slot.
   int64_t size = 0;
   double computeMs = 0, loadMs = 0;
   /// Its bytes are read anew in every step, wherever it lies.
@@ -35,15 +35,15 @@ struct WeightPlan {
   std::vector<uint32_t> resident;
   /// Compute waiting for loads, per step.
   double exposedMs = 0;
-  /// What it was made from.
+  /// The weights and the cap that it was made from.
   std::vector<PlannedWeight> weights;
   int64_t cap = 0;
 };
 
-/// What the memory for weights holds, in the unit of PlannedWeight::size.
+/// How much the memory for weights holds, in the unit of PlannedWeight::size.
 struct WeightRoom {
   int64_t cap = 0;
-  /// Of the cap, for blocks that programs have open beside the one that runs.
+  /// The part of the cap for blocks that programs have open beside the one that runs.
   int64_t openBeside = 0;
 };
 

@@ -67,8 +67,8 @@ struct WeightBlock {
 struct WeightRing {
   /// There now, and how many there may be; 0: no limit but the watermarks.
   int64_t slots = 0, most = 0;
-  /// Of each. 0: their memory is nobody's to give back, and what counts against
-  /// the watermarks is the bytes of the blocks in them.
+  /// Bytes of each slot. 0: their memory is nobody's to give back, and the bytes of
+  /// the blocks in them count against the watermarks.
   int64_t slotBytes = 0;
   /// Blocks that programs use at once.
   int64_t openAtOnce = 1;
@@ -79,9 +79,9 @@ struct WeightAction {
   enum class Kind : uint8_t { Load, Evict, GiveSlot };
   Kind kind = Kind::Load;
   std::string block;
-  /// Of a Load.
+  /// The priority of a Load.
   Priority priority = Priority::Required;
-  /// Of an Evict: its changed parameters are copied to the host first.
+  /// True if an Evict first copies the block's changed parameters to the host.
   bool saveBack = false;
 };
 using WeightActions = std::vector<WeightAction>;
@@ -102,14 +102,14 @@ struct LoadFailure {
   WeightActions actions;
 };
 
-/// What a block left behind, as nan_inf_check counts it.
+/// Values that a block gave, as nan_inf_check counts them.
 struct BlockOutput {
   int64_t nans = 0, infs = 0;
   /// The block's time on the device, where it was measured.
   std::optional<double> computeMs;
 };
 
-/// What is measured of a load.
+/// The measured times of a load.
 struct LoadTimes {
   double copyMs = 0, fileReadMs = 0;
 };
@@ -146,7 +146,7 @@ public:
   /// Slots were taken, or given back by somebody else. A plan is made anew for
   /// the next step.
   void setRing(const WeightRing &ring);
-  /// The same for slots whose memory stays.
+  /// Sets a ring of slots whose memory stays.
   void setRing(int64_t slots) { setRing({.slots = slots, .most = slots}); }
   const WeightRing &ring() const { return ring_; }
   /// True if one more slot would be used and memory is below the low watermark, or
@@ -168,7 +168,7 @@ public:
   /// ran last.
   int64_t nextUse(std::string_view id) const;
   int64_t window() const;
-  /// Of the policy `planned`, once all blocks have been measured.
+  /// The plan of the policy `planned`, once all blocks have been measured.
   const std::optional<WeightPlan> &plan() const { return plan_; }
 
   /// The score by which v0 chose: distance by order and position, modulo.
@@ -192,8 +192,8 @@ public:
   /// becomes of it is told later. Throws StateTransition if it is not in use or no
   /// load of it has begun.
   WeightActions afterBlock(std::string_view id, const BlockOutput &output = {});
-  /// What a run of the block left behind, where it is known later: the device has
-  /// come by. Counts in the step that is current.
+  /// Takes what a run of the block gave, where the device is known to have come by
+  /// only later. It counts in the step that is current.
   void observe(std::string_view id, const BlockOutput &output);
 
   /// The program has written so many bytes of its parameters: they go back to
@@ -210,7 +210,7 @@ public:
   /// block waits for room and nothing else can leave; the step is to be aborted.
   WeightActions saveBackFailed(std::string_view id);
 
-  /// What was changed is on the host again, and the block stays.
+  /// The block's changed parameters are on the host again, and it stays.
   void savedBack(std::string_view id);
 
   /// The host has other values now: what the device has of the block leaves, and
@@ -232,7 +232,7 @@ public:
 
   /// Use counts are 0 afterwards: compute has drained.
   void abortStep();
-  /// The same within a step that goes on: a program beside it has failed.
+  /// Forgets uses within a step that goes on: a program beside it has failed.
   void abandonUses();
   /// Returns what leaves between steps, where the cooldown counts.
   WeightActions endStep();
@@ -289,7 +289,7 @@ public:
   [[nodiscard]] Scope reserve(const std::string &model, ResidencyRank rank, int64_t bytes);
   /// Blocks run in the name of a model that is a guest.
   [[nodiscard]] Scope asGuest(const std::string &model);
-  /// What may be allocated before something must leave, for the guest or, if
+  /// Bytes that may be allocated before something must leave, for the guest or, if
   /// there is none, for everybody; may be negative.
   int64_t headroomBytes() const;
 

@@ -18,14 +18,14 @@
 
 namespace segue::inline runtime {
 
-/// What sizes that are not given are computed from.
+/// Figures from which sizes that are not given are computed.
 struct WeightSizes {
   int64_t largestBlockBytes = 0;
   /// Without one, the defaults of the table hold.
   std::optional<int64_t> vramBudgetBytes, hostBudgetBytes;
 };
 
-/// The same in the numbers that decisions are made with.
+/// The config in the numbers that decisions are made with.
 struct WeightLimits {
   int64_t slabBytes, slabs;
   int64_t highBytes, lowBytes;

@@ -96,7 +96,7 @@ struct SessionOptions {
   /// host's memory, and come to the device through this. `events` brings them
   /// (see PlannedResidency). Not owned.
   Residency *residency = nullptr;
-  /// The same for parameters alone, in blocks; both may be given. Not owned.
+  /// Brings parameters alone, in blocks; both may be given. Not owned.
   WeightStreamer *weights = nullptr;
   /// A session tries its first steps on a twin where the device's budget may be too
   /// small for them, and throws BudgetInfeasible before them if it is. True: this is
@@ -203,7 +203,7 @@ public:
   /// One training step. Gradients that wait from forwardBackward are dropped
   /// first. Throws what forwardBackward and optimize throw.
   StepResult step(const TensorMap &batch, double lr);
-  /// The same over micro-batches: the gradient is the mean of theirs.
+  /// A step over micro-batches: the gradient is the mean of theirs.
   StepResult step(std::span<const TensorMap> microBatches, double lr);
 
   /// FORWARD and BACKWARD of one batch; adds its gradients to those waiting.

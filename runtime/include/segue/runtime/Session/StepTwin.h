@@ -47,7 +47,7 @@ struct PhasePeak {
 /// Weight Stagehand in a session that is planned.
 struct TwinWeights {
   WeightStagehandConfig config;
-  /// Of the ring; 0: as many as fit under the high watermark.
+  /// Slots of the ring; 0: as many as fit under the high watermark.
   int64_t slots = 0;
 };
 
@@ -112,7 +112,7 @@ public:
     uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0, remade = 0;
     /// Gaps in which leaving freed nothing.
     std::vector<uint32_t> heldElsewhere;
-    /// Of all steps from the first on, in which nothing is on the device yet, until
+    /// Allocations of all steps from the first on, in which nothing is on the device yet, until
     /// they repeat; the figures above are those of the second.
     StepAllocations allocations;
   };
@@ -160,7 +160,7 @@ struct CertifiedPlan {
 /// which nothing lies but what the twin has there.
 CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room = nullptr);
 
-/// The same of one plan.
+/// Plays one plan, and packs its addresses.
 CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const ResidencyPlan &plan, uint64_t bytes,
                         const FreeRoom *room = nullptr);
 

@@ -53,7 +53,7 @@ public:
   std::vector<Tensor> forward(const Module &module, const Module::Lookup &values);
   std::vector<Tensor> forward(const Module &module, const TensorMap &values);
 
-  /// The same value in another layout: a gradient of the one is a gradient of
+  /// The value in another layout: a gradient of the one is a gradient of
   /// the other. Throws what runtime::toLayout throws.
   Tensor toLayout(const Tensor &tensor, const TensorDesc &desc);
 

@@ -63,7 +63,7 @@ Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const FusedWeight &
 Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const FusedWeight &weight,
                        const FusedLinearOptions &options = {});
 
-/// The same with a weight that is its codes and nothing else.
+/// Multiplies by a weight that is its codes and nothing else.
 inline Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const Tensor &codes,
                           const FusedLinearOptions &options = {}) {
   return fusedLinear(device, x, FusedWeight{codes}, options);

@@ -27,7 +27,7 @@ namespace segue::inline runtime {
 /// several threads at once; what it throws ends the quantisation.
 using RowReader = std::function<void(int64_t first, int64_t count, std::span<float> values)>;
 
-/// What quantising a weight has cost.
+/// How far a quantised weight is from its original.
 struct QuantizationError {
   /// Rows whose scale is the floor 1e-8: they lose resolution.
   int64_t flooredRows = 0;

@@ -67,7 +67,7 @@ public:
   const SlabManifest &manifest() const;
   /// Layers that the program does not want.
   const std::vector<std::string> &unused() const;
-  /// What a user should know: "the manifest has no hashes, ...".
+  /// Sentences that a user should know: "the manifest has no hashes, ...".
   const std::vector<std::string> &notes() const;
 
   /// Whether the slab holds it; throws for no name.
@@ -89,7 +89,7 @@ public:
     uint64_t a = 0, b = 0;
   };
   LowRankPlaces lowRank(std::string_view name) const;
-  /// What copyLayer writes: desc(name).spanBytes(), then the low-rank product.
+  /// Bytes that copyLayer writes: desc(name).spanBytes(), then the low-rank product.
   uint64_t layerBytes(std::string_view name) const;
 
   /// Reads a layer into `staging`, which has layerBytes bytes or more. The
@@ -98,7 +98,7 @@ public:
   /// IoFailed. Allocates nothing.
   void copyLayer(std::string_view name, std::span<std::byte> staging) const;
 
-  /// The same into a new tensor of `device`, in `space`, which the host can
+  /// Loads a layer into a new tensor of `device`, in a `space` that the host can
   /// write.
   Tensor loadLayer(const DeviceRef &device, std::string_view name, ElementType element = ElementType::bf16,
                    Space space = Space::Host) const;

@@ -65,7 +65,7 @@ struct BuildReport {
   /// Layers whose columns are no multiple of 256, in a build that rotates: they
   /// are stored without rotation.
   std::vector<std::string> notRotated;
-  /// Of the quantised layers: bytes in the source, bytes in the slab.
+  /// Bytes of the quantised layers in the source, and in the slab.
   uint64_t bytesIn = 0, bytesOut = 0;
   int64_t flooredRows = 0;
   double maxRelRmse = 0, minCosine = 1, meanCosine = 1;
@@ -73,7 +73,7 @@ struct BuildReport {
   /// Layers that an earlier builder had done.
   size_t resumedLayers = 0;
 
-  /// What the quantised layers would take as bf16.
+  /// Bytes that the quantised layers would take as bf16.
   uint64_t bytesBf16() const {
     uint64_t bytes = 0;
     for (const LayerReport &layer : layers)

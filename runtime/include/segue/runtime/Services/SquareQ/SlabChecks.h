@@ -44,7 +44,7 @@ struct WantedWeight {
   Shape shape = {};
 };
 
-/// What the program expects. Without a signature, check 7 passes; without
+/// A program's expectations. Without a signature, check 7 passes; without
 /// `wants`, check 8 does. Both follow from the parameters of a program, if given:
 ///
 /// The signature is that of its linear layers (LinearLayers.h), by the names that

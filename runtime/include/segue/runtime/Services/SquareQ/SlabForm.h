@@ -46,11 +46,11 @@ constexpr std::string_view name(SlabScheme scheme) {
 }
 std::optional<SlabScheme> parseSlabScheme(std::string_view text);
 
-/// What one form says about the tensors of a layer.
+/// One form of a layer: how its tensors are shaped and stored.
 struct SlabForm {
   SlabScheme scheme = SlabScheme::PerRowSymmetric;
   int64_t padK = 64;
-  /// Of int4_group alone: columns that share a scale; whether what is stored is
+  /// For int4_group alone: columns that share a scale; whether what is stored is
   /// the weight rotated (Hadamard.h); the rank of a bf16 product that is added to
   /// what the codes are, or 0.
   int64_t group = 64;
@@ -81,7 +81,7 @@ struct SlabSize {
   uint64_t bf16 = 0;
 
   uint64_t slab() const { return qweight + scale + zeroPoint + bias + lowRank; }
-  /// What crosses the link for a layer served from the slab: a zero point that
+  /// Bytes that cross the link for a layer served from the slab: a zero point that
   /// is all zero stays, and the bias goes with the parameters of the block.
   uint64_t sent(bool zeroPoints) const { return qweight + scale + lowRank + (zeroPoints ? zeroPoint : 0); }
   double ratio() const { return double(slab()) / double(bf16); }

@@ -45,9 +45,9 @@ struct SlabLayer {
   int64_t quantAxis = 0;
   std::string dtypeQweight = "int8", dtypeScale = "float32", dtypeZeroPoint = "float32";
   std::optional<std::string> blockId;
-  /// Of int4_group: columns per scale.
+  /// Columns per scale; int4_group has one.
   std::optional<int64_t> group;
-  /// Of int4_group: "hadamard_256" where the codes are those of the rotated
+  /// For int4_group: "hadamard_256" where the codes are those of the rotated
   /// weight; the rank of the low-rank product and the keys of its matrices
   /// [out, rank] and [rank, in], bf16.
   std::optional<std::string> rotation;
@@ -85,7 +85,7 @@ struct SlabManifest {
   bool hasHashes() const;
 };
 
-/// What is wrong with a slab: whom it concerns (a layer, a tensor key, a key
+/// One thing that is wrong with a slab: its subject (a layer, a tensor key, a key
 /// of the manifest) and a sentence.
 struct SlabProblem {
   std::string subject, sentence;
@@ -99,7 +99,7 @@ inline constexpr const char *manifestHashKey = "manifest_sha256";
 /// Reads a manifest; what cannot be read is added to `problems`, all of it, and
 /// whether its hash, if it has one, is of other values.
 SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems);
-/// The same from the text of a file.
+/// Parses the text of a manifest's file.
 SlabManifest parseManifest(std::string_view text, std::vector<SlabProblem> &problems);
 
 } // namespace segue::inline runtime

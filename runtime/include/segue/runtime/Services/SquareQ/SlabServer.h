@@ -77,7 +77,7 @@ public:
   /// to ask serve() for where a product reads codes. Dense floats of a weight
   /// that is more than its codes, for which there is serveFused().
   TensorDesc storedDesc(std::string_view name, ElementType element = ElementType::bf16) const;
-  /// What crosses the link for it.
+  /// Bytes that cross the link for the weight.
   uint64_t linkBytes(std::string_view name) const;
 
   /// The weights that will be asked for, in this order; replaces what was said
@@ -97,7 +97,7 @@ public:
   /// The weight for fusedLinear: codes, whether they are rotated, and the
   /// low-rank product as a second adapter. Throws as serve.
   FusedWeight serveFused(std::string_view name, const TransferOptions &options = {});
-  /// The same over the whole of `target`, a slot of the caller; false if the
+  /// Serves the weight over the whole of `target`, a slot of the caller; false if the
   /// gate denied it.
   bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {}) override;
   /// Before the fallback of the options.
@@ -111,8 +111,8 @@ public:
   /// Buffers that there was memory for.
   size_t buffers() const;
 
-  /// What was counted since the last call. Dequantising that has not run yet
-  /// comes with a later one.
+  /// Returns the counts since the last call. Dequantising that has not run yet is
+  /// counted in a later one.
   SlabTelemetry takeTelemetry() override;
 
 private:

@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-/// What is checked of the bytes of a slab.
+/// How much of a slab's bytes is checked.
 enum class SlabVerify : int8_t {
   /// No hashes. The eight checks of opening are made all the same: they keep
   /// reads inside the file.
@@ -31,7 +31,7 @@ enum class SlabVerify : int8_t {
   Full,
 };
 
-/// What the device does with a served layer.
+/// How the device uses a served layer.
 enum class SlabServe : int8_t { Dequant, Fused };
 
 struct SquareQConfig {
