@@ -192,7 +192,7 @@ def tests(args, report: Report) -> None:
     report.add("build", time.monotonic() - start, failure)
     if failure:
         return
-    # The compiler is no part of this: the normal build compiles the random
+    # The compiler is not part of this: the normal build compiles the random
     # models, and says whether they pass there.
     pieces = folder / "pieces"
     shutil.rmtree(pieces, ignore_errors=True)

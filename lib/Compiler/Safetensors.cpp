@@ -72,14 +72,14 @@ llvm::Expected<NamedTensors> segue::readSafetensors(StringRef bytes, MLIRContext
     return header.takeError();
   const llvm::json::Object *entries = header->getAsObject();
   if (!entries)
-    return llvm::createStringError("no safetensors file: the header is no JSON object");
+    return llvm::createStringError("no safetensors file: the header is not a JSON object");
   NamedTensors tensors;
   for (const auto &[name, entry] : *entries) {
     if (StringRef(name) == "__metadata__")
       continue;
     const llvm::json::Object *object = entry.getAsObject();
     if (!object)
-      return llvm::createStringError("tensor \"" + StringRef(name) + "\" is no JSON object");
+      return llvm::createStringError("tensor \"" + StringRef(name) + "\" is not a JSON object");
     llvm::Expected<HostTensor> tensor = readTensor(name, *object, bytes.drop_front(8 + length), context);
     if (!tensor)
       return tensor.takeError();

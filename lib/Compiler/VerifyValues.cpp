@@ -141,12 +141,12 @@ private:
     auto type = dyn_cast<RankedTensorType>(reference.getArgumentTypes()[index]);
     auto name = reference.getArgAttrOfType<StringAttr>(index, SegueDialect::kNameAttr);
     if (!type)
-      return reference.emitError() << "argument " << index << " is no tensor";
+      return reference.emitError() << "argument " << index << " is not a tensor";
     if (auto known = name ? values.find(name.getValue()) : values.end(); known != values.end()) {
       HostTensor value = known->second;
       if (value.type.getShape() != type.getShape() || value.type.getElementType() != type.getElementType())
         return reference.emitError() << "argument \"" << name.getValue() << "\" is " << type << ", given is " << value.type;
-      // Where it lies is no part of its value.
+      // Where it lies is not part of its value.
       value.type = type;
       return value;
     }

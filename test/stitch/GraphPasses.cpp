@@ -166,7 +166,7 @@ private:
       if (value == values.end())
         return false;
       arguments.push_back(value->second);
-      // Where it lies is no part of its value.
+      // Where it lies is not part of its value.
       arguments.back().type = cast<RankedTensorType>(function.getArgumentTypes()[i]);
     }
     InterpreterOptions options;

@@ -40,7 +40,7 @@ protected:
       losses.push_back(session.step(loraBatch(device, step), 1e-3).loss);
     return losses;
   }
-  /// A batch whose loss is no number.
+  /// A batch whose loss is not a number.
   TensorMap badBatch() {
     TensorMap batch = loraBatch(device, 1);
     batch["x"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();

@@ -45,7 +45,7 @@ TEST_F(PrecisionMessagesTest, CalibratingAtTheWrongTime) {
              "calibrate: gradients wait for the optimizer");
 }
 
-// Errors that are no numbers count as infinite, also for the next run: no unit
+// Errors that are not numbers count as infinite, also for the next run: no unit
 // is lowered.
 TEST_F(PrecisionMessagesTest, OutputsThatAreNotFinite) {
   auto lowered = [&](Session &session) {

@@ -52,7 +52,7 @@ static std::string_view valueOf(std::string_view header, std::string_view key, c
 static Shape parseShape(std::string_view text, const std::filesystem::path &path) {
   size_t close = text.find(')');
   if (!text.starts_with('(') || close == text.npos)
-    throw corrupt(path, "the shape in the header is no tuple");
+    throw corrupt(path, "the shape in the header is not a tuple");
   Shape shape;
   const char *at = text.data() + 1, *end = text.data() + close;
   while (at != end) {

@@ -63,7 +63,7 @@ static void printReport(const BuildReport &report, const SlabPaths &paths) {
     std::printf("relative RMSE at most %.5f; cosine at least %.6f, on average %.6f; %lld floored rows\n",
                 report.maxRelRmse, report.minCosine, report.meanCosine, (long long)report.flooredRows);
   for (const std::string &layer : report.notRotated)
-    std::printf("  plain %-40s its columns are no multiple of 256\n", layer.c_str());
+    std::printf("  plain %-40s its columns are not a multiple of 256\n", layer.c_str());
   for (const auto &[layer, reason] : report.keptBf16)
     std::printf("  bf16  %-40s %s\n", layer.c_str(), reason.c_str());
 }

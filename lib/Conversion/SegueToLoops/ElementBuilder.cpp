@@ -273,7 +273,7 @@ Value KernelBuilder::computeElement(Value value, const IndexExpr &index, size_t 
     return kernel.buildElement(*this, index, scope);
   auto scalar = dyn_cast<ScalarOpInterface>(op);
   if (!scalar) {
-    op->emitOpError("is no part of a kernel");
+    op->emitOpError("is not part of a kernel");
     return {};
   }
   SmallVector<Value> operands;

@@ -38,7 +38,7 @@ struct ConstantModel : KernelModel<ConstantModel, ConstantOp> {
   Value buildElement(Operation *op, KernelBuilder &kernel, const IndexExpr &, size_t) const {
     auto elements = dyn_cast<DenseElementsAttr>(cast<ConstantOp>(op).getValue());
     if (!elements || !elements.isSplat()) {
-      op->emitOpError("with different elements is no part of a kernel");
+      op->emitOpError("with different elements is not part of a kernel");
       return {};
     }
     OpBuilder &b = kernel.front();

@@ -35,7 +35,7 @@ LogicalResult FunctionLowering::lower(Operation *op) {
         return success();
       })
       .Default([](Operation *op) {
-        return op->emitOpError() << "is no command of a program; run segue-expand, segue-form-kernels and "
+        return op->emitOpError() << "is not a command of a program; run segue-expand, segue-form-kernels and "
                                     "segue-outline-kernels first";
       });
 }

@@ -419,7 +419,7 @@ private:
           addCommand<schema::FreeT>(op).input = program->buffers[bufferNumber.lookup(op.getBuffer())]->index;
           return success();
         })
-        .Default([](Operation *op) { return op->emitOpError() << "is no command of a program"; });
+        .Default([](Operation *op) { return op->emitOpError() << "is not a command of a program"; });
   }
 
   template <typename Op, typename Table> void exportAttention(Op op, Table &table) {

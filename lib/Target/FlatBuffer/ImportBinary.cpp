@@ -176,7 +176,7 @@ private:
       if (segment.offset() > limit || segment.length() > limit - segment.offset())
         return error() << segment.length() << " bytes at offset " << segment.offset() << " end outside of the file";
       if (segment.alignment() == 0 || segment.offset() % segment.alignment())
-        return error() << "offset " << segment.offset() << " is no multiple of alignment " << segment.alignment();
+        return error() << "offset " << segment.offset() << " is not a multiple of alignment " << segment.alignment();
       StringRef data = bytes.substr(segment.offset(), segment.length());
       if (llvm::xxh3_64bits(data) != segment.hash())
         return error() << "its bytes do not have the hash that the file says";

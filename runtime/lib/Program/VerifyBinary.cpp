@@ -551,14 +551,14 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
   case schema::CommandBody::Save: {
     uint32_t output = command.body_as_Save()->output();
     check(output < outputs_.size() && program_.outputs()->Get(output)->role() == schema::Role::saved,
-          "output " + num(output) + " is no saved value");
+          "output " + num(output) + " is not a saved value");
     outputUses_[output].saved = root_.version_minor() >= 2;
     return;
   }
   case schema::CommandBody::Restore: {
     uint32_t input = command.body_as_Restore()->input();
     check(input < inputs_.size() && program_.inputs()->Get(input)->role() == schema::Role::saved,
-          "input " + num(input) + " is no saved value");
+          "input " + num(input) + " is not a saved value");
     check(!freed_[input], "restores input " + num(input) + " after it was freed");
     return;
   }
@@ -623,7 +623,7 @@ void ProgramVerifier::verifyRecompute(const schema::SavePoint &point, const std:
       ++k;
     check(k < countOf(sources) && sources->Get(k)->role() == input.role() &&
               isSame(descOf(input), (isSaved ? outputs_ : inputs_)[k]),
-          whose + ": input \"" + input.name()->str() + "\" is no " + (isSaved ? "saved output" : "input") +
+          whose + ": input \"" + input.name()->str() + "\" is not " + (isSaved ? "a saved output" : "an input") +
               " of this program");
   }
 }

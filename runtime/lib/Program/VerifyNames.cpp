@@ -262,7 +262,7 @@ private:
     }
     const schema::Value *square = countOf(gradNorm.outputs()) ? gradNorm.outputs()->Get(0) : nullptr;
     if (!square || countOf(square->desc()->shape()) || !isFloat(ElementType(square->desc()->element())))
-      throw Error(ErrorCode::FileCorrupt, file_ + ": program \"grad_norm\": its first output is no float scalar");
+      throw Error(ErrorCode::FileCorrupt, file_ + ": program \"grad_norm\": its first output is not a float scalar");
   }
 
   const schema::Binary &root_;

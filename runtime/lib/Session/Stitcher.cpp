@@ -177,7 +177,7 @@ void Stitcher::backward(std::initializer_list<Tensor> losses) {
   for (const Tensor &loss : losses) {
     if (!loss || !loss.shape().empty() || !isFloat(loss.element()))
       throw Error(ErrorCode::InvalidArgument, "backward: " + (loss ? loss.desc().str() : std::string("a null tensor")) +
-                                                  " is no float scalar; give its gradient with a Seed");
+                                                  " is not a float scalar; give its gradient with a Seed");
     seeds.push_back({loss, runtime::toLayout(state_->device, Tensor::scalar(state_->device, 1.0f),
                                              TensorDesc({}, loss.element()))});
   }
@@ -193,7 +193,7 @@ void Stitcher::backward(std::span<const Seed> seeds) {
     const ValueId *found = s.find(State::placeOf(seed.value));
     if (!found || !s.tape.producer(*found))
       throw Error(ErrorCode::InvalidArgument,
-                  "backward: " + seed.value.desc().str() + " is no output of a forward of this stitcher");
+                  "backward: " + seed.value.desc().str() + " is not an output of a forward of this stitcher");
     const GradientTape::Step &step = *s.tape.producer(*found);
     if (const std::string &output = nameOfOutput(step, *found); !step.module->takesGradientOf(output))
       throw Error(ErrorCode::InvalidArgument, "backward: module \"" + step.module->name() +

@@ -310,7 +310,7 @@ static const Rule rules[] = {
      },
      "1 blocks are not closed"},
     {"closed block", [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::BlockEndT{}); }, "was not opened"},
-    {"save of an output", [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::SaveT{}); }, "is no saved value"},
+    {"save of an output", [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::SaveT{}); }, "is not a saved value"},
     {"save point",
      [](TestFile &, schema::ProgramT &p) { p.save_points.push_back(std::make_unique<schema::SavePointT>()); },
      "backward has no input 0"},
@@ -534,7 +534,7 @@ static const Rule rules[] = {
      [](TestFile &, schema::ProgramT &p) { addAlternative(*p.inputs[0]).space = schema::Space::host_pinned; },
      "input 0 (\"x\"), alternative 0: is on the other side of the link than f32[32]"},
     {"restore of an input", [](TestFile &, schema::ProgramT &p) { addCommand(p, schema::RestoreT{}); },
-     "input 0 is no saved value"},
+     "input 0 is not a saved value"},
     {"restore after free",
      [](TestFile &, schema::ProgramT &p) {
        p.inputs[0]->role = schema::Role::saved;
@@ -578,7 +578,7 @@ static const Rule rules[] = {
      "program \"again\": it writes what it is given"},
     {"recomputation from elsewhere",
      [](TestFile &f, schema::ProgramT &p) { addRecomputation(f, p).inputs[0]->name = "z"; },
-     "program \"again\": input \"z\" is no input of this program"},
+     "program \"again\": input \"z\" is not an input of this program"},
     {"alternative of an aliased output",
      [](TestFile &, schema::ProgramT &p) {
        addAlias(p, 0, 0, true);

@@ -195,7 +195,7 @@ TEST(ConductorPhase, AbortsAStep) {
     ASSERT_EQ(rig.conductor.holders().size(), 2u);
     EXPECT_EQ(rig.conductor.holders()[0].mode, BudgetMode::Floor);
     EXPECT_EQ(rig.conductor.holders()[1].grantedBytes, 4 * MiB);
-    ASSERT_EQ(rig.records.size(), 1u); // although 3 is no multiple of 1000
+    ASSERT_EQ(rig.records.size(), 1u); // although 3 is not a multiple of 1000
     EXPECT_EQ(rig.records[0]["aborted"], true);
     EXPECT_EQ(rig.records[0]["step_id"], 3);
 

@@ -232,7 +232,7 @@ TEST(SelectivePrecision, AbortForgetsTheStep) {
   EXPECT_EQ(precision.decide(2).units[0].relative, 1.0);
 }
 
-// The session aborts a step whose loss is no number; that loss takes units back
+// The session aborts a step whose loss is not a number; that loss takes units back
 // all the same, and the step is tried again without them.
 TEST(SelectivePrecision, TheLossOfAnAbortedStepTakesUnitsBack) {
   auto precision = make(plain, {"x", "y"});

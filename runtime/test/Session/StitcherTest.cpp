@@ -198,9 +198,9 @@ TEST_P(StitcherTest, TrainsWithAnOptimizerOfTheCaller) {
 TEST_P(StitcherTest, WhatIsRefused) {
   Module front = layer(), left = head(), right = head();
   Tensor w = tensor(1, 0.125f), v = tensor(0.5f, -0.25f), x = tensor(0.25f, 0.25f), y = tensor(1, 0);
-  EXPECT_ERROR(stitcher.backward({Tensor()}), InvalidArgument, "a null tensor is no float scalar");
-  EXPECT_ERROR(stitcher.backward({x}), InvalidArgument, "f32[8] is no float scalar; give its gradient with a Seed");
-  EXPECT_ERROR(stitcher.backward({Tensor::scalar(device, 1.0f)}), InvalidArgument, "is no output of a forward");
+  EXPECT_ERROR(stitcher.backward({Tensor()}), InvalidArgument, "a null tensor is not a float scalar");
+  EXPECT_ERROR(stitcher.backward({x}), InvalidArgument, "f32[8] is not a float scalar; give its gradient with a Seed");
+  EXPECT_ERROR(stitcher.backward({Tensor::scalar(device, 1.0f)}), InvalidArgument, "is not an output of a forward");
   EXPECT_ERROR(stitcher.forward(front, {{"w", w}}), MissingInput, "\"x\"");
   EXPECT_EQ(stitcher.pending(), 0u);
   Module elsewhere(Device::open("cpu:threads=1"), makeLayer());
@@ -222,7 +222,7 @@ TEST_P(StitcherTest, WhatIsRefused) {
   EXPECT_EQ(stitcher.pending(), 1u);
   stitcher.clear();
   EXPECT_EQ(stitcher.pending(), 0u);
-  EXPECT_ERROR(stitcher.backward({b[1]}), InvalidArgument, "is no output of a forward of this stitcher");
+  EXPECT_ERROR(stitcher.backward({b[1]}), InvalidArgument, "is not an output of a forward of this stitcher");
 }
 
 namespace {

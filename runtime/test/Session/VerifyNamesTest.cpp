@@ -120,7 +120,7 @@ static const NameRule nameRules[] = {
      "program \"grad_norm\", input \"grad.v\" (role state): a norm of gradients reads no states"},
     {"norm that is no scalar",
      [](TestFile &f) { out(f, "grad_norm", "grad_norm_sq").desc->shape = {1}; },
-     "program \"grad_norm\": its first output is no float scalar"},
+     "program \"grad_norm\": its first output is not a float scalar"},
     {"a block of another parameter", [](TestFile &f) { in(f, "segment.0", "v").name = "q"; },
      "program \"segment.0\", input \"q\" (role parameter): forward has no input \"q\" of role parameter"},
 };

@@ -1,8 +1,8 @@
 // RUN: segue-opt %s --segue-to-prog --split-input-file --verify-diagnostics
 
-// Ops that are no commands say which passes are missing.
+// Ops that are not commands say which passes are missing.
 func.func @primitive(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error @below {{'segue.exp' op is no command of a program; run segue-expand, segue-form-kernels and segue-outline-kernels first}}
+  // expected-error @below {{'segue.exp' op is not a command of a program; run segue-expand, segue-form-kernels and segue-outline-kernels first}}
   %y = segue.exp %x : tensor<4xf32>
   return %y : tensor<4xf32>
 }

@@ -174,7 +174,7 @@ prog.program @r inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // -----
 
 // prog.program C9: from what this program has.
-// expected-error @below {{'prog.program' op recomputes "saved.0" by @r, whose input "z" is no input of this program of 'tensor<4xf32>'}}
+// expected-error @below {{'prog.program' op recomputes "saved.0" by @r, whose input "z" is not an input of this program of 'tensor<4xf32>'}}
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
 
@@ -186,7 +186,7 @@ prog.program @r inputs [#prog.value<"z" input tensor<4xf32>>] outputs [#prog.val
 
 // -----
 
-// expected-error @below {{'prog.program' op recomputes "saved.0" by @r, whose input "saved.1" is no saved output of this program of 'tensor<4xf32>'}}
+// expected-error @below {{'prog.program' op recomputes "saved.0" by @r, whose input "saved.1" is not a saved output of this program of 'tensor<4xf32>'}}
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
 
@@ -403,7 +403,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // prog.view C3: sizes that overflow.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
-  // expected-error @below {{whose size is no number of bytes}}
+  // expected-error @below {{whose size is not a number of bytes}}
   %v = prog.view %x offset 0 : memref<4xf32> to memref<3xf32, strided<[4611686018427387904]>>
 }
 
@@ -678,7 +678,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // prog.save C1: an output.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
-  // expected-error @below {{'prog.save' op names a buffer that is no output of the program}}
+  // expected-error @below {{'prog.save' op names a buffer that is not an output of the program}}
   prog.save %x : memref<4xf32>
 }
 
@@ -696,7 +696,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // prog.restore C1: an input.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
-  // expected-error @below {{'prog.restore' op names a buffer that is no input of the program}}
+  // expected-error @below {{'prog.restore' op names a buffer that is not an input of the program}}
   prog.restore %y : memref<4xf32>
 }
 
@@ -715,7 +715,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
   %t = prog.alloc : memref<16xi8>
-  // expected-error @below {{'prog.free' op names a buffer that is no input of the program}}
+  // expected-error @below {{'prog.free' op names a buffer that is not an input of the program}}
   prog.free %t : memref<16xi8>
 }
 

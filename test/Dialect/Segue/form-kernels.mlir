@@ -102,7 +102,7 @@ func.func @table_through_view(%x: tensor<16x4xf32>, %i: tensor<16xi64>) -> tenso
   return %y : tensor<16xf32>
 }
 
-// A constant is no input that blocks share: their weights come and go apart.
+// A constant is not an input that blocks share: their weights come and go apart.
 // CHECK-LABEL: func.func @constants_join_no_blocks
 // CHECK: segue.fused
 // CHECK: segue.fused

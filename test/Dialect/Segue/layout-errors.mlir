@@ -80,12 +80,12 @@ func.func private @scale_alignment(tensor<4xbf16, #segue.layout<storage = int8_r
 // -----
 
 // C5: sizes are numbers.
-// expected-error @below {{layout spans a size that is no number of 62 bits}}
+// expected-error @below {{layout spans a size that is not a number of 62 bits}}
 func.func private @size(tensor<4x8xf32, #segue.layout<strides = [2305843009213693952, 1]>>)
 
 // -----
 
-// expected-error @below {{layout spans a size that is no number of 62 bits}}
+// expected-error @below {{layout spans a size that is not a number of 62 bits}}
 func.func private @tiles(tensor<4x8xf32, #segue.layout<tile = [4294967295, 4294967295]>>)
 
 // -----

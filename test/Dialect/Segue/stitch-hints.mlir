@@ -32,10 +32,10 @@ func.func @forward(%x: tensor<4x8xf32> {segue.name = "x", segue.role = #segue.ro
 // MISSING: error: cannot read stitch hints {{.*}}.missing.json: No such file or directory
 
 // RUN: echo '{"version": 1, "edges": [' > %t.bad && not segue-compile %s --inference-only --stitch-hints %t.bad -o %t.no 2>&1 | FileCheck %s --check-prefix=JSON
-// JSON: error: stitch hints {{.*}}.bad are no JSON:
+// JSON: error: stitch hints {{.*}}.bad are not JSON:
 
 // RUN: echo '[]' > %t.bad && not segue-compile %s --inference-only --stitch-hints %t.bad -o %t.no 2>&1 | FileCheck %s --check-prefix=OBJECT
-// OBJECT: error: stitch hints {{.*}}.bad are no JSON object
+// OBJECT: error: stitch hints {{.*}}.bad are not a JSON object
 
 // RUN: echo '{"version": 2, "edges": []}' > %t.bad && not segue-compile %s --inference-only --stitch-hints %t.bad -o %t.no 2>&1 | FileCheck %s --check-prefix=VERSION
 // VERSION: error: stitch hints {{.*}}.bad have version 2, but this compiler reads version 1; write them with the runtime of this release

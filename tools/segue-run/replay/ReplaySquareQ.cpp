@@ -40,7 +40,7 @@ static std::string crcOf(std::span<const std::byte> bytes) {
 static float floatOf(const Json &value) {
   if (std::optional<double> number = numberOf(value))
     return float(*number);
-  throw MalformedEvent(value.dump() + " is no number, nor \"nan\", \"inf\" or \"-inf\"");
+  throw MalformedEvent(value.dump() + " is neither a number nor \"nan\", \"inf\" or \"-inf\"");
 }
 
 namespace {
@@ -59,14 +59,14 @@ static Matrix matrixOf(EventReader &event, const char *field) {
   if (json.is_array())
     for (const Json &row : json) {
       if (!row.is_array() || row.empty() || (matrix.rows && row.size() != size_t(matrix.columns)))
-        throw MalformedEvent("\"" + std::string(field) + "\" is no list of rows of one length");
+        throw MalformedEvent("\"" + std::string(field) + "\" is not a list of rows of one length");
       ++matrix.rows;
       matrix.columns = int64_t(row.size());
       for (const Json &value : row)
         matrix.values.push_back(floatOf(value));
     }
   if (matrix.rows == 0)
-    throw MalformedEvent("\"" + std::string(field) + "\" is no list of rows");
+    throw MalformedEvent("\"" + std::string(field) + "\" is not a list of rows");
   return matrix;
 }
 
@@ -143,7 +143,7 @@ static void editAt(Json &json, std::string_view path, const Json &value) {
     size_t index = 0;
     for (char digit : path.substr(0, end)) {
       if (digit < '0' || digit > '9')
-        throw MalformedEvent("edit: \"" + std::string(path) + "\" is no index");
+        throw MalformedEvent("edit: \"" + std::string(path) + "\" is not an index");
       index = index * 10 + size_t(digit - '0');
     }
     if (end == 0 || index > json.size() || (index == json.size() && end != path.size()))

@@ -190,13 +190,13 @@ LogicalResult ProgramOp::verifySymbolUses(SymbolTableCollection &symbols) {
     if (save.getRecomputeOutput() >= other.getNumOutputs() ||
         other.getOutput(save.getRecomputeOutput()).getType() != saved.getType())
       return emitOpError() << "recomputes " << saved.getName() << " by output " << save.getRecomputeOutput() << " of "
-                           << symbol << ", which is no " << saved.getType();
+                           << symbol << ", which is not " << saved.getType();
     for (auto input : other.getInputs().getAsRange<ValueAttr>()) {
       bool isSaved = input.getRole() == Role::Saved;
       ValueAttr source = findValue(isSaved ? getOutputs() : getInputs(), input.getName().getValue());
       if (!source || source.getRole() != input.getRole() || source.getType() != input.getType())
         return emitOpError() << "recomputes " << saved.getName() << " by " << symbol << ", whose input "
-                             << input.getName() << " is no " << (isSaved ? "saved output" : "input")
+                             << input.getName() << " is not " << (isSaved ? "a saved output" : "an input")
                              << " of this program of " << input.getType();
     }
   }
@@ -343,7 +343,7 @@ LogicalResult ViewOp::verify() {
                          << "are needed";
   std::optional<uint64_t> bytes = viewBytes(getType()), limit = viewBytes(getSource().getType());
   if (!bytes || !limit)
-    return emitOpError() << "has type " << getType() << ", whose size is no number of bytes";
+    return emitOpError() << "has type " << getType() << ", whose size is not a number of bytes";
   std::optional<uint64_t> end = llvm::checkedAddUnsigned<uint64_t>(getOffset(), *bytes);
   if (!end || *end > *limit) // C3
     return emitOpError() << "of " << *bytes << " bytes at offset " << getOffset() << " ends outside of a buffer of "
@@ -619,7 +619,7 @@ static FailureOr<ValueAttr> signatureValue(Operation *op, Value buffer, bool out
   auto arg = dyn_cast<BlockArgument>(buffer);
   bool isOutput = arg && program && arg.getArgNumber() >= program.getNumInputs();
   if (!arg || !program || isOutput != output)
-    return op->emitOpError() << "names a buffer that is no " << (output ? "output" : "input") << " of the program";
+    return op->emitOpError() << "names a buffer that is not an " << (output ? "output" : "input") << " of the program";
   return output ? program.getOutput(arg.getArgNumber() - program.getNumInputs()) : program.getInput(arg.getArgNumber());
 }
 

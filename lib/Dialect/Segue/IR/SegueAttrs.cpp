@@ -218,7 +218,7 @@ LogicalResult LayoutAttr::verifyEncoding(ArrayRef<int64_t> shape, Type elementTy
     return emitError() << "layout alignment " << getAlignment() << " is less than the " << *element
                        << " bytes of an element";
   if (!getBytes(shape, elementType)) // C5
-    return emitError() << "layout spans a size that is no number of 62 bits";
+    return emitError() << "layout spans a size that is not a number of 62 bits";
   return success();
 }
 

@@ -434,7 +434,7 @@ bool KernelClusters::tryMergeSiblings(unsigned a, unsigned b) {
 
 void KernelClusters::mergeSiblings() {
   // Readers of each value, whoever makes it. What costs nothing to have, such as
-  // a constant, is no input that blocks share: the updates of an optimizer would
+  // a constant, is not an input that blocks share: the updates of an optimizer would
   // become one kernel over parameters of many, which could not come by block.
   llvm::MapVector<std::pair<Value, Attribute>, SmallVector<unsigned>> readers;
   for (auto [number, op] : llvm::enumerate(ops)) {

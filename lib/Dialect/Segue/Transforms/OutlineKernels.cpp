@@ -156,7 +156,7 @@ struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsP
   }
 
 private:
-  /// Operands by type alone: which values they are is no part of the kernel.
+  /// Operands by type alone: which values they are is not part of the kernel.
   static std::string regionText(FusedOp fused) {
     std::string text;
     llvm::raw_string_ostream stream(text);

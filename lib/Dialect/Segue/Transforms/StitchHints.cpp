@@ -30,10 +30,10 @@ public:
                             << " deep in one another; " << schema::greatestJsonDepth << " levels are read at most";
     llvm::Expected<json::Value> parsed = json::parse((*buffer)->getBuffer());
     if (!parsed)
-      return emitError(loc) << "stitch hints " << path << " are no JSON: " << llvm::toString(parsed.takeError());
+      return emitError(loc) << "stitch hints " << path << " are not JSON: " << llvm::toString(parsed.takeError());
     const json::Object *file = parsed->getAsObject();
     if (!file)
-      return emitError(loc) << "stitch hints " << path << " are no JSON object";
+      return emitError(loc) << "stitch hints " << path << " are not a JSON object";
     FailureOr<int64_t> version = integer(*file, "", "version", 0);
     if (failed(version))
       return failure();

@@ -110,7 +110,7 @@ void ConductorGate::passed(Queue direction, uint64_t bytes, double seconds, bool
   // tell the link's speed.
   if (!succeeded || conductor_.inflight(directionOf(direction)) > 0)
     return;
-  // By itself: it is no part of a batch, and somebody may wait for the other
+  // By itself: it is not part of a batch, and somebody may wait for the other
   // direction meanwhile.
   uint64_t token = newId();
   TokenAnswer answer = conductor_.tryAcquire({.id = token,

@@ -61,7 +61,7 @@ std::optional<std::vector<double>> loadCalibration(const std::filesystem::path &
     Json cache = parseJson(text, path.string());
     auto errors = readCalibration(cache, fingerprint, units);
     if (!errors && cache.is_object() && cache.value("fingerprint", Json()) == Json(fingerprint))
-      warning = path.string() + ": a unit is missing or its error is no number from 0 up; calibrating again";
+      warning = path.string() + ": a unit is missing or its error is not a number from 0 up; calibrating again";
     return errors;
   } catch (const Error &error) {
     warning = std::string(error.what()) + "; calibrating again";

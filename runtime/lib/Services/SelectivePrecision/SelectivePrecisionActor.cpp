@@ -351,7 +351,7 @@ std::function<void()> SelectivePrecisionActor::prepareState(const std::string &t
     };
   Json state;
   if (std::optional<JsonProblem> problem = readJson(text, state))
-    throw Error(ErrorCode::FileCorrupt, "the checkpoint's state of Selective Precision is no JSON: " +
+    throw Error(ErrorCode::FileCorrupt, "the checkpoint's state of Selective Precision is not JSON: " +
                                             problem->sentence + "; use another checkpoint");
   return prepared(state);
 }

@@ -51,7 +51,7 @@ std::string KeepRules::whatIsWrong(std::string_view pattern) {
   if (pattern.empty())
     return "an empty pattern";
   if (asBound(pattern, isRmse, limit) && !(limit >= 0 && limit <= (isRmse ? INFINITY : 1)))
-    return "\"" + std::string(pattern) + "\" is no bound; write \"rmse>0.02\" or \"cosine<0.999\"";
+    return "\"" + std::string(pattern) + "\" is not a bound; write \"rmse>0.02\" or \"cosine<0.999\"";
   return {};
 }
 

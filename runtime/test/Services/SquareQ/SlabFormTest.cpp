@@ -169,7 +169,7 @@ TEST(SquareQConfig, RefusesWhatIsOutOfRange) {
   refuse(R"({"verify": "all"})", "full");
   refuse(R"({"keep_bf16": ["rmse>x"]})", "keep_bf16[0]");
   refuse(R"({"keep_bf16": ["ok", "rmse<0.1"]})", "keep_bf16[1]");
-  refuse(R"({"keep_bf16": ["cosine<2"]})", "is no bound");
+  refuse(R"({"keep_bf16": ["cosine<2"]})", "is not a bound");
   refuse(R"({"keep_bf16": [""]})", "an empty pattern");
   refuse(R"({"group": 16})", "32 or 64");
   refuse(R"({"scheme": "int4_group", "pad_k": 16})", "a multiple of group (64)");

@@ -41,7 +41,7 @@ enum class KernelRole {
   View,
   /// The op makes its elements from nothing: each reader computes them.
   Source,
-  /// The op is no part of a kernel: a library command, a structure, or a composite
+  /// The op is not part of a kernel: a library command, a structure, or a composite
   /// that is written in primitives before kernels are formed.
   Outside,
 };

@@ -116,7 +116,7 @@ def Segue_LayoutAttr
     static ::llvm::SmallVector<int64_t> getDenseStrides(::llvm::ArrayRef<int64_t> shape,
                                                         ::llvm::ArrayRef<int64_t> tile);
     /// Bytes from the first element to behind the last byte, scales included.
-    /// Nothing where that is no number of 62 bits.
+    /// Nothing where that is not a number of 62 bits.
     std::optional<uint64_t> getBytes(::llvm::ArrayRef<int64_t> shape, ::mlir::Type element) const;
     /// True if no two elements lie in one place: sorted by stride, each
     /// dimension steps over all smaller ones.

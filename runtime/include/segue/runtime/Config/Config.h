@@ -44,7 +44,7 @@ public:
 
   /// Reads a file, which may be that of a whole training program: keys of the
   /// file and of `memory` that are none of ours are left to it; see `foreign`.
-  /// Throws ConfigError naming file, line and column where it is no JSON, a key
+  /// Throws ConfigError naming file, line and column where it is not JSON, a key
   /// that stands twice, a key within a section that nobody knows (or one of the
   /// shared ones that is nearly ours, as "memry"), or a value that its service
   /// refuses. Throws IoFailed if it cannot be read.

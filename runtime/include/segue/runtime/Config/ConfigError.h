@@ -18,7 +18,7 @@ namespace segue::inline runtime {
 class __attribute__((visibility("default"))) ConfigError : public Error {
 public:
   /// `section` is the dotted path of the object that holds `key`; either may
-  /// be empty (a file that is no JSON has no key).
+  /// be empty (a file that is not JSON has no key).
   ConfigError(std::string section, std::string key, const std::string &sentence, std::string hint = {});
 
   /// Returns the key within its section: "h2d_slots".

@@ -209,7 +209,7 @@ public:
   /// to come now; outside of steps any phase may.
   void enter(Phase phase);
 
-  /// While an object of this class lives, what is submitted is no part of the step,
+  /// While an object of this class lives, what is submitted is not part of the step,
   /// and its phases are not entered: an evaluation, or saved values that are computed
   /// again. Used on the submitting thread, as all calls here. `sink` may be null.
   class PhasesApart {

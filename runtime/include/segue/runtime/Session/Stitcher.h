@@ -64,7 +64,7 @@ public:
 
   /// Plays the recorded forwards that lead to the seeds, the last one first, and
   /// frees what they saved; others stay for a later call. Throws InvalidArgument if
-  /// a seed is no output of a forward that waits, if a gradient would reach a
+  /// a seed is not an output of a forward that waits, if a gradient would reach a
   /// forward that was played before (give all losses of a graph to one call), or
   /// would have to pass a module without backward to reach what trains; and
   /// LayoutMismatch for a seed of another shape: nothing has run then. What

@@ -62,7 +62,7 @@ struct BuildReport {
   std::vector<LayerReport> layers;
   /// Layer and reason.
   std::map<std::string, std::string> keptBf16;
-  /// Layers whose columns are no multiple of 256, in a build that rotates: they
+  /// Layers whose columns are not a multiple of 256, in a build that rotates: they
   /// are stored without rotation.
   std::vector<std::string> notRotated;
   /// Bytes of the quantised layers in the source, and in the slab.

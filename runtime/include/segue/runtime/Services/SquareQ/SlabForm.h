@@ -89,7 +89,7 @@ struct SlabSize {
 };
 
 /// The sizes of a layer [out, in]; nothing for extents that are not positive
-/// or too large, and for int4_group where `padded` is no multiple of `group`,
+/// or too large, and for int4_group where `padded` is not a multiple of `group`,
 /// `in` cannot be rotated as the form says, or the rank is above an extent.
 std::optional<SlabSize> slabSize(const SlabForm &form, int64_t out, int64_t in, bool bias);
 
