@@ -140,7 +140,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // -----
 
 // prog.program C9: what recomputes a value is a program.
-// expected-error @below {{'prog.program' op recomputes a saved value by @r, which is no `prog.program`}}
+// expected-error @below {{'prog.program' op recomputes a saved value by @r, which is not a `prog.program`}}
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
 
@@ -149,7 +149,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // -----
 
 // prog.program C9: it gives that tensor.
-// expected-error @below {{'prog.program' op recomputes "saved.0" by output 1 of @r, which is no 'tensor<4xf32>'}}
+// expected-error @below {{'prog.program' op recomputes "saved.0" by output 1 of @r, which is not 'tensor<4xf32>'}}
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r, recompute_output = 1>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
 
@@ -161,7 +161,7 @@ prog.program @r inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 
 // -----
 
-// expected-error @below {{'prog.program' op recomputes "saved.0" by output 0 of @r, which is no 'tensor<4xf32>'}}
+// expected-error @below {{'prog.program' op recomputes "saved.0" by output 0 of @r, which is not 'tensor<4xf32>'}}
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"saved.0" saved tensor<4xf32>>] save_points [#prog.save_point<value = 0, backward_input = 0, order = 0, bytes = 16, recompute = @r>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
 
@@ -293,7 +293,7 @@ prog.kernel @k arguments 1 outputs 1 fixed_bytes [-1] bytes_per_unit [4] hash 0
 
 // prog.kernel C3.
 prog.segment @segment0 constants alignment 64 dense<0> : tensor<4xi8>
-// expected-error @below {{'prog.kernel' op has variant "k.v3" in @segment0, which is no `prog.segment` of code}}
+// expected-error @below {{'prog.kernel' op has variant "k.v3" in @segment0, which is not a `prog.segment` of code}}
 prog.kernel @k arguments 1 outputs 1 fixed_bytes [0] bytes_per_unit [4] hash 0 variants [#prog.variant<x86_64_v3 "k.v3" in @segment0>]
 
 // -----
@@ -356,7 +356,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 prog.segment @segment0 elf alignment 64 dense<0> : tensor<4xi8>
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
-  // expected-error @below {{'prog.constant' op names @segment0, which is no `prog.segment` of constants}}
+  // expected-error @below {{'prog.constant' op names @segment0, which is not a `prog.segment` of constants}}
   %t = prog.constant @segment0 offset 0 : memref<4xi8>
 }
 
@@ -430,7 +430,7 @@ prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.val
 // prog.launch C1: the kernel exists.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):
-  // expected-error @below {{'prog.launch' op names @k, which is no `prog.kernel`}}
+  // expected-error @below {{'prog.launch' op names @k, which is not a `prog.kernel`}}
   prog.launch @k(%x, %y) range 4 grain 1 : memref<4xf32>, memref<4xf32>
 }
 

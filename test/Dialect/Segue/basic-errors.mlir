@@ -829,7 +829,7 @@ func.func @launch_c1_module(%x: tensor<4xf32>) {
 // -----
 
 func.func @launch_c1_symbol(%x: tensor<4xf32>) {
-  // expected-error @below {{'segue.launch' op calls `k`, which is no function in `@kernels`}}
+  // expected-error @below {{'segue.launch' op calls `k`, which is not a function in `@kernels`}}
   %0 = segue.launch @k(%x) range 4 grain 1 : (tensor<4xf32>) -> tensor<4xf32>
   return
 }

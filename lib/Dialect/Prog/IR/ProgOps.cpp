@@ -185,7 +185,7 @@ LogicalResult ProgramOp::verifySymbolUses(SymbolTableCollection &symbols) {
       continue;
     auto other = symbols.lookupNearestSymbolFrom<ProgramOp>(*this, symbol);
     if (!other)
-      return emitOpError() << "recomputes a saved value by " << symbol << ", which is no `prog.program`";
+      return emitOpError() << "recomputes a saved value by " << symbol << ", which is not a `prog.program`";
     ValueAttr saved = save.getAliasesInput() ? getInput(save.getValue()) : getOutput(save.getValue());
     if (save.getRecomputeOutput() >= other.getNumOutputs() ||
         other.getOutput(save.getRecomputeOutput()).getType() != saved.getType())
@@ -268,7 +268,7 @@ LogicalResult KernelOp::verifySymbolUses(SymbolTableCollection &symbols) {
     auto segment = symbols.lookupNearestSymbolFrom<SegmentOp>(*this, variant.getSegment());
     if (!segment || segment.getKind() == SegmentKind::Constants) // C3
       return emitOpError() << "has variant " << variant.getSymbol() << " in " << variant.getSegment()
-                           << ", which is no `prog.segment` of code";
+                           << ", which is not a `prog.segment` of code";
   }
   return success();
 }
@@ -327,7 +327,7 @@ LogicalResult AllocOp::verify() {
 LogicalResult ConstantOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto segment = symbols.lookupNearestSymbolFrom<SegmentOp>(*this, getSegmentAttr());
   if (!segment || segment.getKind() != SegmentKind::Constants) // C1
-    return emitOpError() << "names " << getSegmentAttr() << ", which is no `prog.segment` of constants";
+    return emitOpError() << "names " << getSegmentAttr() << ", which is not a `prog.segment` of constants";
   std::optional<uint64_t> end = llvm::checkedAddUnsigned<uint64_t>(getOffset(), getType().getNumElements());
   if (!end || *end > segment.getNumBytes()) // C2
     return emitOpError() << "of " << getType().getNumElements() << " bytes at offset " << getOffset()
@@ -393,7 +393,7 @@ LogicalResult LaunchOp::verify() {
 LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto kernel = symbols.lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr());
   if (!kernel) // C1
-    return emitOpError() << "names " << getKernelAttr() << ", which is no `prog.kernel`";
+    return emitOpError() << "names " << getKernelAttr() << ", which is not a `prog.kernel`";
   if (kernel.getArguments() != getArgs().size()) { // C1
     InFlightDiagnostic diag = emitOpError() << "has " << getArgs().size() << " buffers, but " << getKernelAttr()
                                             << " takes " << kernel.getArguments();

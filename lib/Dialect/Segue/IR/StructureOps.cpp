@@ -108,7 +108,7 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
   Operation *kernel = symbolTable.lookupSymbolIn(kernels, getKernelAttr().getAttr());
   auto function = dyn_cast_or_null<FunctionOpInterface>(kernel);
   if (!function)
-    return emitOpError() << "calls `" << getKernel() << "`, which is no function in `@kernels`";
+    return emitOpError() << "calls `" << getKernel() << "`, which is not a function in `@kernels`";
   int64_t arguments = getInputs().size() + getNumResults() + 2;
   if (function.getNumArguments() != arguments)
     return (emitOpError() << "needs a kernel of " << arguments << " arguments (" << getInputs().size() << " operands, "

@@ -118,7 +118,7 @@ FailureOr<SmallVector<HostTensor>> Machine::evaluate(Operation &op, const Frame 
   if (auto callOp = dyn_cast<func::CallOp>(op)) {
     auto callee = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(&op, callOp.getCalleeAttr());
     if (!callee)
-      return op.emitError() << "calls `" << callOp.getCallee() << "`, which is no `func.func` in reach";
+      return op.emitError() << "calls `" << callOp.getCallee() << "`, which is not a `func.func` in reach";
     return call(callee, operands());
   }
   const Evaluator *evaluator = table.find(&op);

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // `@forward` and `@backward` are joined while a pass works on them: ops of
-// `@backward` use values of `@forward` directly, which is no valid IR but says
+// `@backward` use values of `@forward` directly, which is not valid IR but says
 // plainly what backward needs. `separate` ends that state: it makes a chosen
 // set of values results of one and arguments of the other and clones what is
 // to be recomputed. `join` goes back. `segue-autodiff` separates what it built;
