@@ -16,21 +16,6 @@ namespace segue::inline runtime {
 /// program costs milliseconds, and no plan would choose it.
 static constexpr double beatenBy = 4;
 
-RemakeMeter::RemakeMeter(Device &device, PlannedRemakes &remakes, StepProfile &profile)
-    : device_(device), remakes_(remakes), profile_(profile) {
-  for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
-    if (profile.gaps[gap].resident == noIndex)
-      gapAt_[profile.gaps[gap].leaves] = gap;
-  for (uint32_t event = 0; event < profile.events.size(); ++event) {
-    if (profile.events[event].kind == StepEvent::Kind::Save)
-      saves_.push_back(event);
-    if (profile.events[event].kind == StepEvent::Kind::BlockBegin)
-      begins_.push_back(event);
-  }
-  for (const ResidentUse &use : profile.uses)
-    uses_[{use.event, use.index}] = use.resident;
-}
-
 double RemakeMeter::now() {
   device_.wait(Fence(Queue::Compute, device_.position(Queue::Compute)));
   return device_.seconds();
@@ -50,9 +35,10 @@ void RemakeMeter::on(const event::Submit &submit) {
 
 void RemakeMeter::on(const event::Save &save) {
   forward(save);
-  auto gap = saved_ < saves_.size() ? gapAt_.find(saves_[saved_++]) : gapAt_.end();
-  if (std::optional<SavedPlace> place = remakes_.placeOf(save.saved); place && gap != gapAt_.end())
-    gaps_[*place] = gap->second;
+  std::optional<SavedPlace> place = remakes_.placeOf(save.saved);
+  if (place)
+    numbers_[*place] = saved_.size();
+  saved_.push_back(place ? std::optional(Saved{*place}) : std::nullopt);
 }
 
 void RemakeMeter::on(const event::BlockBegin &begin) {
@@ -61,14 +47,14 @@ void RemakeMeter::on(const event::BlockBegin &begin) {
 }
 
 void RemakeMeter::on(const event::BlockInput &need) {
-  if (begun_ && begun_ <= begins_.size())
-    if (auto use = uses_.find({begins_[begun_ - 1], need.input}); use != uses_.end())
-      residents_[need.value.storage()->id()] = use->second;
+  if (begun_)
+    homes_[need.value.storage()->id()] = {begun_ - 1, need.input};
   forward(need);
 }
 
-bool RemakeMeter::isBeaten(const Recomputation &again, const ResidencyGap &gap) {
-  double link = outSeconds(gap, profile_.link) + inSeconds(gap, profile_.link);
+bool RemakeMeter::isBeaten(const Recomputation &again, uint64_t bytes) {
+  double link = linkSeconds(bytes, link_.d2hBytesPerSecond, link_.latencySeconds) +
+                linkSeconds(bytes, link_.h2dBytesPerSecond, link_.latencySeconds);
   return cost_ > 0 && again.cost / cost_ * seconds_ > beatenBy * link;
 }
 
@@ -81,8 +67,7 @@ RemakeMeter::Run RemakeMeter::measure(SavedPlace place) {
   double begins = now();
   try {
     for (const Tensor &weight : remakes_.recomputer().weightsOf(place))
-      if (auto resident = residents_.find(weight.storage()->id()); resident != residents_.end())
-        run.remake.residents.push_back(resident->second);
+      run.homes.push_back(weight.storage()->id());
     remakes_.run(place);
   } catch (const Error &) { // not there when it is needed: it has to stay or to leave
     return run;
@@ -97,32 +82,57 @@ void RemakeMeter::on(const event::Restore &restore) {
   if (std::exchange(isForward_, false))
     seconds_ += now() - submitted_;
   std::optional<SavedPlace> place = remakes_.placeOf(restore.saved);
-  if (auto gap = place ? gaps_.find(*place) : gaps_.end(); gap != gaps_.end() && ++restores_[gap->second] == 1) {
+  auto number = place ? numbers_.find(*place) : numbers_.end();
+  if (number != numbers_.end()) {
+    Saved &saved = *saved_[number->second];
     const Recomputation *again = remakes_.recomputer().find(*place);
-    if (again && !again->hasConstants && !isBeaten(*again, profile_.gaps[gap->second])) {
-      RunKey key{place->submit, again->program.index()};
-      runOf_[gap->second] = key;
-      if (!runs_.contains(key))
-        runs_[key] = measure(*place);
+    if (++saved.restores == 1 && again && !again->hasConstants && !isBeaten(*again, restore.saved.storage()->bytes())) {
+      saved.run = {place->submit, again->program.index()};
+      if (!runs_.contains(*saved.run))
+        runs_[*saved.run] = measure(*place);
     }
   }
   forward(restore);
 }
 
-void RemakeMeter::finish() {
-  std::map<RunKey, uint32_t> indices;
-  for (const auto &[gap, key] : runOf_) {
-    Run &run = runs_[key];
-    if (!run.isGood || restores_[gap] != 1)
+void RemakeMeter::giveTo(StepProfile &profile) {
+  // Saved tensors' gaps by the event at which they leave, and then by the place.
+  std::map<uint32_t, uint32_t> gapAt;
+  for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)
+    if (profile.gaps[gap].resident == noIndex)
+      gapAt[profile.gaps[gap].leaves] = gap;
+  std::map<SavedPlace, uint32_t> gaps;
+  std::vector<uint32_t> begins;
+  size_t number = 0;
+  for (uint32_t event = 0; event < profile.events.size(); ++event) {
+    if (profile.events[event].kind == StepEvent::Kind::BlockBegin)
+      begins.push_back(event);
+    if (profile.events[event].kind != StepEvent::Kind::Save || number == saved_.size())
       continue;
-    auto [index, isNew] = indices.try_emplace(key, uint32_t(profile_.remakes.size()));
+    if (const std::optional<Saved> &saved = saved_[number++]; saved && gapAt.contains(event))
+      gaps[saved->place] = gapAt[event];
+  }
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses;
+  for (const ResidentUse &use : profile.uses)
+    uses[{use.event, use.index}] = use.resident;
+
+  std::map<RunKey, uint32_t> indices;
+  for (const std::optional<Saved> &saved : saved_) {
+    if (!saved || !saved->run || saved->restores != 1 || !runs_[*saved->run].isGood || !gaps.contains(saved->place))
+      continue;
+    auto [index, isNew] = indices.try_emplace(*saved->run, uint32_t(profile.remakes.size()));
     if (isNew) {
+      const Run &run = runs_[*saved->run];
+      StepRemake &remake = profile.remakes.emplace_back(run.remake);
       for (SavedPlace source : run.sources)
-        if (auto found = gaps_.find(source); found != gaps_.end())
-          run.remake.gaps.push_back(found->second);
-      profile_.remakes.push_back(std::move(run.remake));
+        if (auto found = gaps.find(source); found != gaps.end())
+          remake.gaps.push_back(found->second);
+      for (uint64_t home : run.homes)
+        if (auto at = homes_.find(home); at != homes_.end() && at->second.first < begins.size())
+          if (auto use = uses.find({begins[at->second.first], at->second.second}); use != uses.end())
+            remake.residents.push_back(use->second);
     }
-    profile_.gaps[gap].remake = index->second;
+    profile.gaps[gaps[saved->place]].remake = index->second;
   }
 }
 

@@ -245,7 +245,12 @@ double StepTwin::run(EventSink *sink) {
 
 StepProfile StepTwin::record() {
   State &state = *state_;
-  run(); // prepares programs and brings what then stays
+  // Prepares programs, brings what then stays, and makes again what can be.
+  RemakeMeter meter(*state.device, state.planned->remakes(), state.link);
+  meter.target = &*state.planned;
+  state.planned->watchSaves(true);
+  run(&meter);
+  state.planned->watchSaves(false);
   StepRecorder recorder(*state.device);
   recorder.target = &*state.planned;
   if (state.weights)
@@ -254,13 +259,7 @@ StepProfile StepTwin::record() {
   if (state.weights)
     state.weights->recorder = nullptr;
   StepProfile profile = recorder.takeProfile(state.link);
-  // Once more, with all that can be made again.
-  RemakeMeter meter(*state.device, state.planned->remakes(), profile);
-  meter.target = &*state.planned;
-  state.planned->watchSaves(true);
-  state.step(&meter);
-  state.planned->watchSaves(false);
-  meter.finish();
+  meter.giveTo(profile);
   // Everything leaves once: what frees nothing then never does.
   ResidencyPlan everything;
   for (uint32_t gap = 0; gap < profile.gaps.size(); ++gap)

@@ -5,15 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An EventSink that goes through the step of a StepProfile once more, on the device
-// that it was recorded on, and makes each saved tensor again where backward needs it:
-// that is what a plan will do, and so its time and its memory are those of the plan.
-// Of the profile, gaps get their remakes.
+// An EventSink that watches a step on the device on which the next one is recorded, and
+// makes each saved tensor again where backward needs it: that is what a plan will do, and
+// so its time and its memory are those of the plan. The profile of the next step gets
+// them.
 //
-//   RemakeMeter meter(*device, planned.remakes(), profile);
+//   RemakeMeter meter(*device, planned.remakes(), link);
 //   meter.target = &planned;
 //   session.step(batch, lr);
-//   meter.finish();
+//   ...                                    // record a StepProfile
+//   meter.giveTo(profile);
 //
 // Left out are programs that the link beats by far, and those that leave something on
 // the device when their outputs are gone, as then no plan would know where it lies.
@@ -32,8 +33,8 @@ namespace segue::inline runtime {
 
 class RemakeMeter final : public ForwardEvents {
 public:
-  /// `profile`: of such a step; outlives the meter.
-  RemakeMeter(Device &device, PlannedRemakes &remakes, StepProfile &profile);
+  RemakeMeter(Device &device, PlannedRemakes &remakes, const LinkSpeed &link)
+      : device_(device), remakes_(remakes), link_(link) {}
 
   void receive(const Event &event) override;
   void on(const event::Submit &submit);
@@ -43,8 +44,8 @@ public:
   void on(const event::BlockInput &need);
   void on(const auto &other) { forward(other); }
 
-  /// The step has ended.
-  void finish();
+  /// What was measured becomes the profile's, which is of the same step.
+  void giveTo(StepProfile &profile);
 
 private:
   /// The program that makes a value, in one submit of forward.
@@ -52,31 +53,31 @@ private:
   struct Run {
     StepRemake remake;
     std::vector<SavedPlace> sources;
+    /// Storages of the homes of parameters that it reads.
+    std::vector<uint64_t> homes;
     bool isGood = false;
   };
 
   double now();
-  /// Whether the link would have moved the tensor out and back long before.
-  bool isBeaten(const Recomputation &again, const ResidencyGap &gap);
+  /// Whether the link would have moved so many bytes out and back long before.
+  bool isBeaten(const Recomputation &again, uint64_t bytes);
   Run measure(SavedPlace place);
 
   Device &device_;
   PlannedRemakes &remakes_;
-  StepProfile &profile_;
-  /// Saved tensors' gaps by the event at which they leave.
-  std::map<uint32_t, uint32_t> gapAt_;
-  /// Events at which tensors are saved and blocks begin, in their order; and how many
-  /// there were so far.
-  std::vector<uint32_t> saves_, begins_;
-  size_t saved_ = 0, begun_ = 0;
-  /// Residents by event and input, as in ResidentUse; and by the storage of their home.
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses_;
-  std::map<uint64_t, uint32_t> residents_;
-  std::map<SavedPlace, uint32_t> gaps_;
-  /// How often each gap's tensor was restored, and what makes it again.
-  std::map<uint32_t, int> restores_;
-  std::map<uint32_t, RunKey> runOf_;
+  LinkSpeed link_;
+  /// By the number of its save: a tensor's place, how often it was restored, what makes it.
+  struct Saved {
+    SavedPlace place;
+    int restores = 0;
+    std::optional<RunKey> run;
+  };
+  std::vector<std::optional<Saved>> saved_;
+  std::map<SavedPlace, size_t> numbers_;
   std::map<RunKey, Run> runs_;
+  /// Of each home that a block was given: the number of the block, and the input.
+  std::map<uint64_t, std::pair<size_t, uint32_t>> homes_;
+  size_t begun_ = 0;
   /// Of the programs that were submitted before the first restore: their relativeCost,
   /// and the time that they took.
   double cost_ = 0, seconds_ = 0, submitted_ = 0;
