@@ -107,7 +107,10 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
     same_columns(data["services"]["activations"], lines_of(tmp_path / "activation.jsonl"), "step")
     same_columns(data["services"]["conductor"], lines_of(tmp_path / "conductor.jsonl"), "step_id")
     same_columns(data["services"]["stitch"], lines_of(tmp_path / "stitch.jsonl")[1:], "step")
-    assert all(data["services"]["activations"]["columns"]["activations_spilled"]["mean"])
+    # Until a plan is made again with measured times, it takes computing for fast and may leave the link alone.
+    columns = data["services"]["activations"]["columns"]
+    spilled, recomputed = (columns[f"activations_{what}"]["mean"] for what in ("spilled", "recomputed"))
+    assert any(spilled) and all(map(max, spilled, recomputed))
 
     # Steps 1 to 4 were traced, 5 and 6 not.
     assert [t["step"] for t in data["timelines"]] == [1, 2, 3, 4]
@@ -123,7 +126,8 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
         assert max(memory["by"].get("other", [0])) <= 64
         # What left and came back went over the link, with the batch and the loss.
         link = timeline["link"]
-        assert link["d2h_bytes"] >= line["spill_bytes"] > 0 and link["h2d_bytes"] >= line["restore_bytes"] > 0
+        assert link["d2h_bytes"] >= line["spill_bytes"] and link["h2d_bytes"] >= line["restore_bytes"]
+        assert line["spill_bytes"] > 0 or line["activations_recomputed"] > 0
         for direction in ("d2h", "h2d"):
             carried = sum(link[direction]) * link["bin_ms"] / 1e3
             assert carried == pytest.approx(link[f"{direction}_bytes"], rel=0.02)

@@ -477,7 +477,7 @@ TEST_F(PrecisionFaultsTest, CheckpointsWithoutStateBeginAnew) {
   EXPECT_EQ(precisionOf(session, "h.0"), "bf16") << "nothing was decided in this run";
   Checkpoint bad = session.checkpoint();
   bad.precision = "{";
-  expectPart(messageOf([&] { session.restore(bad); }), "no JSON");
+  expectPart(messageOf([&] { session.restore(bad); }), "not JSON");
 }
 
 // A checkpoint of which one tensor never arrives: decisions, steps and losses go

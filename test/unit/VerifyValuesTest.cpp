@@ -196,7 +196,7 @@ TEST_F(VerifyValues, ReadsSafetensors) {
 
   const std::pair<std::string, const char *> bad[] = {
       {"short", "does not fit"},
-      {safetensors("[1]", ""), "no JSON object"},
+      {safetensors("[1]", ""), "not a JSON object"},
       {safetensors(R"({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}})", data), "outside of the file"},
       {safetensors(R"({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})", data), "outside of the file"},
       {safetensors(R"({"x": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}})", data), "a shape that is none"},

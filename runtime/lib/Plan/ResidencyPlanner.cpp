@@ -133,7 +133,10 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
     return std::tuple(spare > link, savedFirst && gap.resident == noIndex,
                       link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
   };
+  // By the third nothing but what is computed again is planned: who moves alone has
+  // the plans of the first two.
   std::vector<std::vector<uint32_t>> preferences;
+  size_t movesOnly = 0;
   auto prefer = [&] {
     std::vector<uint32_t> order(profile_.gaps.size());
     std::iota(order.begin(), order.end(), 0);
@@ -144,6 +147,7 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   prefer();
   savedFirst = true;
   prefer();
+  movesOnly = preferences.size();
   savedFirst = false;
   remakes = true;
   prefer();
@@ -158,16 +162,19 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   uint64_t ceiling = std::ranges::max_element(events, {}, &StepEvent::peakBytes)->peakBytes;
   for (uint64_t step = 0; step < poolSteps && floor + (ceiling - floor) * step / poolSteps < ceiling; ++step) {
     uint64_t target = floor + (ceiling - floor) * step / poolSteps;
-    for (const std::vector<uint32_t> &preferred : preferences)
-      planFor(target, preferred);
+    for (size_t i = 0; i < preferences.size(); ++i)
+      planFor(target, preferences[i], /*maySuffice=*/i < movesOnly);
   }
   pool_.push_back(schedule(*absence({}, std::vector<bool>(profile_.gaps.size())), ceiling));
 }
 
-void ResidencyPlanner::planFor(uint64_t target, const std::vector<uint32_t> &preferred) {
+void ResidencyPlanner::planFor(uint64_t target, const std::vector<uint32_t> &preferred, bool maySuffice) {
   Absence moved = *absence(choose(target, preferred), std::vector<bool>(profile_.gaps.size()));
-  pool_.push_back(schedule(moved, target));
-  if (double seconds = pool_.back().seconds; seconds > begins_.back() * (1 + timeGrain))
+  ResidencyPlan plan = schedule(moved, target);
+  double seconds = plan.seconds;
+  if (maySuffice)
+    pool_.push_back(std::move(plan));
+  if (seconds > begins_.back() * (1 + timeGrain))
     remakeWhatGains(moved, seconds, target);
 }
 
