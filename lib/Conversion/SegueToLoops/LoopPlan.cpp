@@ -241,7 +241,7 @@ void LoopPlan::makeSpace(ArrayRef<int64_t> rowExtents, ArrayRef<int64_t> columnE
   }
 }
 
-/// What the loops leave out would be written by nobody.
+/// Whether the loops reach every element: nobody writes what they leave out.
 bool LoopPlan::coversAll() const {
   auto product = [](ArrayRef<Loop> loops) {
     int64_t elements = 1;

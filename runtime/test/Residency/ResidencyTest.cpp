@@ -135,88 +135,95 @@ TEST(ResidencyTest, WhatLeavesComesBackWheneverItIsNeeded) {
     }
 }
 
+namespace {
+/// Items of 1 KiB that live on the host, on a slow link, with the address of each copy in a
+/// step by a plan.
+struct PlacedItems {
+  explicit PlacedItems(const char *dram)
+      : device(Device::open("sim:pinned=1MiB,threads=1,link=100KB/s,dram=" + std::string(dram))), residency(device) {
+    maker = device->memory().addRoomMaker("residency", 0, [this](Space space, uint64_t wanted) {
+      return space == Space::DeviceDram ? residency.makeRoom(wanted) : 0;
+    });
+  }
+
+  /// `offsets`: of its copies in a step, in turn.
+  Item &add(const char *name, std::vector<uint64_t> offsets) {
+    MemoryOwner owner{.value = name, .role = "state"};
+    std::vector<AddressPlan::Block> blocks;
+    for (uint64_t offset : offsets) {
+      blocks.push_back({offset, 1024});
+      end = std::max(end, offset + 1024);
+    }
+    plan.lines.push_back({owner, {std::move(blocks)}});
+    Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
+    auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
+    return residency.adopt(home, name, device->memory().intern(owner), onDevice);
+  }
+  void follow() {
+    plan.ranges = {{0, end}};
+    ASSERT_TRUE(device->memory().followAddresses(std::move(plan), [this] { return residency.awaitDeparture(); }));
+    residency.setPlaced(true);
+  }
+  void expectPlaced(uint64_t copies) {
+    AddressFigures figures = device->memory().addressFigures();
+    EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+    EXPECT_EQ(figures.placed, copies);
+  }
+
+  DeviceRef device;
+  Residency residency;
+  DeviceMemory::RoomMakerHandle maker;
+  AddressPlan plan;
+  uint64_t end = 0;
+};
+} // namespace
+
 // A plan may have the next copy of an item where the one lies that is leaving still:
 // that one stays, and nothing is displaced.
 TEST(ResidencyTest, WhatStillLiesAtItsNextAddressStaysThere) {
-  DeviceRef device = Device::open("sim:dram=1MiB,pinned=1MiB,threads=1,link=100KB/s");
-  DeviceMemory &memory = device->memory();
-  MemoryOwner owner{.value = "w", .role = "parameter"};
-  AddressPlan plan;
-  plan.lines = {{owner, {{{0, 1024}, {0, 1024}}}}};
-  plan.ranges = {{0, 1024}};
-  Residency residency(device);
-  ASSERT_TRUE(memory.followAddresses(std::move(plan), [&] { return residency.awaitDeparture(); }));
-  residency.setPlaced(true);
-  Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
-  auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
-  Item &item = residency.adopt(home, "w", memory.intern(owner), onDevice);
+  PlacedItems items("1MiB");
+  Item &item = items.add("w", {0, 0});
+  items.follow();
   for (int step = 0; step < 3; ++step) {
-    memory.beginPlannedStep();
-    residency.need(item, /*isWritten=*/true);
-    residency.leave(item);
-    residency.need(item);
-    memory.endPlannedStep();
-    residency.settle();
-    residency.leave(item);
-    residency.settle();
+    items.device->memory().beginPlannedStep();
+    items.residency.need(item, /*isWritten=*/true);
+    items.residency.leave(item);
+    items.residency.need(item);
+    items.device->memory().endPlannedStep();
+    items.residency.settle();
+    items.residency.leave(item);
+    items.residency.settle();
   }
-  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
-  EXPECT_EQ(memory.addressFigures().placed, 6u);
+  items.expectPlaced(6);
 }
 
 // And where it lies over a part of the one that is leaving, that leaves first.
 TEST(ResidencyTest, WhatOverlapsItsNextAddressLeavesFirst) {
-  DeviceRef device = Device::open("sim:dram=1MiB,pinned=1MiB,threads=1,link=100KB/s");
-  DeviceMemory &memory = device->memory();
-  MemoryOwner owner{.value = "w", .role = "gradient"};
-  AddressPlan plan;
-  plan.lines = {{owner, {{{0, 1024}, {512, 1024}}}}};
-  plan.ranges = {{0, 1536}};
-  Residency residency(device);
-  ASSERT_TRUE(memory.followAddresses(std::move(plan), [&] { return residency.awaitDeparture(); }));
-  residency.setPlaced(true);
-  Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
-  auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
-  Item &item = residency.adopt(home, "w", memory.intern(owner), onDevice);
-  memory.beginPlannedStep();
-  const std::byte *first = residency.need(item, /*isWritten=*/true).bytes();
-  residency.leave(item);
-  EXPECT_EQ(residency.need(item).bytes(), first + 512);
-  memory.endPlannedStep();
-  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
+  PlacedItems items("1MiB");
+  Item &item = items.add("w", {0, 512});
+  items.follow();
+  items.device->memory().beginPlannedStep();
+  const std::byte *first = items.residency.need(item, /*isWritten=*/true).bytes();
+  items.residency.leave(item);
+  EXPECT_EQ(items.residency.need(item).bytes(), first + 512);
+  items.device->memory().endPlannedStep();
+  items.expectPlaced(2);
 }
 
 // Where the budget is short as well, room is made until the planned address is free, and
 // not until any is.
 TEST(ResidencyTest, RoomIsMadeAtThePlannedAddress) {
-  DeviceRef device = Device::open("sim:dram=2KiB,pinned=1MiB,threads=1,link=100KB/s");
-  DeviceMemory &memory = device->memory();
-  AddressPlan plan;
-  plan.ranges = {{0, 2048}};
-  plan.steps = 2;
-  Residency residency(device);
-  std::vector<Item *> items;
-  auto onDevice = std::make_shared<const TensorDesc>(TensorDesc({count}, ElementType::f32));
-  for (auto [name, offset] : {std::pair("first", 0), std::pair("second", 1024), std::pair("third", 1024)}) {
-    MemoryOwner owner{.value = name, .role = "state"};
-    AddressPlan::Block block{uint64_t(offset), 1024};
-    plan.lines.push_back({owner, {{block}, {block}}});
-    Tensor home = Tensor::zeros(device, TensorDesc({count}, ElementType::f32, Layout{.space = Space::HostPinned}));
-    items.push_back(&residency.adopt(home, name, memory.intern(owner), onDevice));
+  PlacedItems items("2KiB");
+  Item &first = items.add("first", {0}), &second = items.add("second", {1024}), &third = items.add("third", {1024});
+  items.follow();
+  items.device->memory().beginPlannedStep();
+  for (Item *item : {&first, &second}) {
+    items.residency.need(*item, /*isWritten=*/true);
+    items.residency.leave(*item);
   }
-  DeviceMemory::RoomMakerHandle maker = memory.addRoomMaker(
-      "residency", 0, [&](Space space, uint64_t wanted) { return space == Space::DeviceDram ? residency.makeRoom(wanted) : 0; });
-  ASSERT_TRUE(memory.followAddresses(std::move(plan), [&] { return residency.awaitDeparture(); }));
-  residency.setPlaced(true);
-  memory.beginPlannedStep();
-  for (Item *item : {items[0], items[1]}) {
-    residency.need(*item, /*isWritten=*/true);
-    residency.leave(*item);
-  }
-  residency.need(*items[2]);
-  memory.endPlannedStep();
-  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
-  EXPECT_EQ(memory.addressFigures().placed, 3u);
+  items.residency.need(third);
+  items.device->memory().endPlannedStep();
+  items.expectPlaced(3);
 }
 
 TEST(ResidencyTest, ACopyThatFailsLosesNothing) {

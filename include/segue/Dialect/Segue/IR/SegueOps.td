@@ -489,7 +489,7 @@ class Segue_Convolution<string mnemonic, string what, dag operands, string resul
                        "attr-dict `:` " # types # " `->` type($result)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// What a library call is told besides the tensors.
+    /// Numbers that a library call gets besides the tensors.
     ::llvm::SmallVector<int64_t> getLibraryNumbers() {
       ::llvm::SmallVector<int64_t> numbers;
       for (::llvm::ArrayRef<int64_t> pair : {getStrides(), getLow(), getHigh(), getDilations()})

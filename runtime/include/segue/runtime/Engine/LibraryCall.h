@@ -61,7 +61,7 @@ public:
   virtual void run(std::span<void *const> tensors) const = 0;
 };
 
-/// What plans of the CPU's engine are made with.
+/// Parts of the CPU's engine that its plans use.
 struct LibraryTools;
 
 /// An operation by its name.

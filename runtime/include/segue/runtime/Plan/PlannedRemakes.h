@@ -41,7 +41,7 @@ public:
   void onSave(const Program &program, uint32_t output, const Tensor &saved);
   /// Its bytes are an item's, whose home is what the program returns.
   void onLeft(const Program &program, uint32_t output, const Item &item);
-  /// What the program was given for it, and what it reads now.
+  /// The tensor that the program was given for it, and the one that it reads now.
   void onRestore(const Tensor &given, const Tensor &now);
 
   /// Puts a placeholder in the place of `saved`, which was told to onSave and can be

@@ -127,7 +127,7 @@ private:
     /// The item of each that has been seen, and whether it dies with the step.
     std::vector<std::optional<Item::Id>> items;
     std::vector<bool> isGradient;
-    /// As programs call them; empty for a sum of gradients.
+    /// The name of each in programs; empty for a sum of gradients.
     std::vector<std::string> names;
     bool remakes = false;
   };

@@ -44,7 +44,7 @@ public:
   void on(const event::BlockInput &need);
   void on(const auto &other) { forward(other); }
 
-  /// What was measured becomes the profile's, which is of the same step.
+  /// Gives the measured runs to the profile, which is of the same step.
   void giveTo(StepProfile &profile);
 
 private:
@@ -66,7 +66,7 @@ private:
   Device &device_;
   PlannedRemakes &remakes_;
   LinkSpeed link_;
-  /// By the number of its save: a tensor's place, how often it was restored, what makes it.
+  /// A saved tensor: its place, how often it was restored, the run that makes it.
   struct Saved {
     SavedPlace place;
     int restores = 0;
@@ -75,11 +75,11 @@ private:
   std::vector<std::optional<Saved>> saved_;
   std::map<SavedPlace, size_t> numbers_;
   std::map<RunKey, Run> runs_;
-  /// Of each home that a block was given: the number of the block, and the input.
+  /// By each home that a block was given: the number of the block, and the input.
   std::map<uint64_t, std::pair<size_t, uint32_t>> homes_;
   size_t begun_ = 0;
-  /// Of the programs that were submitted before the first restore: their relativeCost,
-  /// and the time that they took.
+  /// Sums over the programs submitted before the first restore: their relativeCost, and
+  /// the time that they took.
   double cost_ = 0, seconds_ = 0, submitted_ = 0;
   bool isForward_ = true;
 };

@@ -72,7 +72,7 @@ struct ResidentUse {
 /// A program that makes saved tensors again, once they were dropped, from others that
 /// are on the device then.
 struct StepRemake {
-  /// Of its work on the device.
+  /// Seconds of its work on the device.
   double seconds = 0;
   /// The most bytes of device_dram that it takes, its outputs included.
   uint64_t bytes = 0;

@@ -70,7 +70,7 @@ struct BlockEnd {
 };
 
 /// Output `output` (role saved) has its final value once queued work is done.
-/// What is put in the place of `saved`, of the same shape and element type, is
+/// A tensor put in the place of `saved`, of the same shape and element type, is
 /// what the program returns; its commands go on with their own handle until
 /// the last of them that reads it. A saved value is in the sink's hands from here
 /// to its Restore.

@@ -68,7 +68,7 @@ public:
 
   /// A field that keeps the value it has where the event lacks it.
   template <typename T> void visitOptional(const char *key, T &value);
-  /// The same for one that is written only if it is not as T is at first.
+  /// Describes a field that is written only if it is not as T is at first.
   template <typename T> void visitSparse(const char *key, T &value);
 };
 
