@@ -57,6 +57,12 @@ const PlanFollower &PlannedResidency::follower() const { return **follower_; }
 
 bool PlannedResidency::isPlanned() const { return follower_ && inStep_ && !follower().hasDiverged(); }
 
+void PlannedResidency::beginAgain() {
+  residency_.leaveAll();
+  residency_.settle();
+  std::ranges::fill(plan_.items, std::nullopt); // what is known is fetched ahead
+}
+
 void PlannedResidency::stayAll() {
   forget();
   now_ = {};

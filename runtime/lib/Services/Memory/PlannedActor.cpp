@@ -116,8 +116,7 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<co
 }
 
 void PlannedActor::beginAgain() {
-  planned_.residency().leaveAll();
-  planned_.residency().settle();
+  planned_.beginAgain();
   context_.device->memory().restartAddresses();
 }
 

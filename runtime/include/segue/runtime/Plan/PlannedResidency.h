@@ -59,6 +59,9 @@ public:
   /// The next step goes by another plan. What lives on the host leaves the device
   /// until then.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
+  /// The next step is the plan's first once more, as it was certified: all that lives on
+  /// the host leaves the device, and comes when it is first needed. Blocks for copies.
+  void beginAgain();
   /// The next step goes by none.
   void stayAll();
 
