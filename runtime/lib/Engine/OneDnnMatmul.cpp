@@ -16,8 +16,8 @@
 
 #include "OneDnnMatmul.h"
 #include "FloatRows.h"
+#include "OneThreadScope.h"
 #include <algorithm>
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
@@ -27,17 +27,6 @@ namespace {
 
 /// Smaller products run on one thread.
 constexpr double kSerialFlops = 2e6;
-
-/// oneDNN looks at OpenMP's thread count when it makes a primitive and blocks
-/// for it: 1 here, as pieces run serially.
-class OneThreadScope {
-public:
-  OneThreadScope() : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThreadScope() { omp_set_num_threads(saved_); }
-
-private:
-  int saved_;
-};
 
 /// The primitive for pieces of one extent, and the memories of each thread.
 struct PiecePrimitive {

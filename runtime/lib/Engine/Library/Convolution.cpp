@@ -30,10 +30,10 @@
 
 #include "FloatRows.h"
 #include "LibraryPlans.h"
+#include "OneThreadScope.h"
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <type_traits>
@@ -476,16 +476,6 @@ void UnfoldedProduct::runItem(const Item &item, std::span<void *const> tensors, 
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// oneDNN looks at OpenMP's thread count when it makes a primitive.
-class OneThreadScope {
-public:
-  OneThreadScope() : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThreadScope() { omp_set_num_threads(saved_); }
-
-private:
-  int saved_;
-};
-
 /// An operand of a primitive: as it lies, and as the primitive wants it.
 struct DnnlOperand {
   int argument;
