@@ -362,6 +362,11 @@ private:
            g->grad_v()});
     if (const auto *copy = command.body_as_ToLayout())
       see({copy->source(), copy->target()});
+    if (const auto *call = command.body_as_LibraryCall()) {
+      see(call->numbers());
+      for (const auto *views : {call->reads(), call->writes()})
+        each(views, [&](const schema::View &view) { see({&view}); });
+    }
   }
 
   bool all_ = true;
