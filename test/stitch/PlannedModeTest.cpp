@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../runtime/test/Device/RenamedSim.h"
-#include "CompiledModule.h"
+#include "DeepModel.h"
 #include "ErrorOf.h"
 #include "segue/runtime/Config/ConfigError.h"
 #include "segue/runtime/Session/StepTwin.h"
@@ -25,41 +25,12 @@
 #include <unistd.h>
 
 using namespace segue;
+using segue::test::DeepModel;
 
 static constexpr int64_t layers = 8, rows = 512, width = 128;
 
-/// gelu (x w) eight times, and the mean of the squares.
-static std::string model() {
-  std::string matrix = "tensor<" + std::to_string(width) + "x" + std::to_string(width) + "xf32>";
-  std::string wide = "tensor<" + std::to_string(rows) + "x" + std::to_string(width) + "xf32>";
-  std::ostringstream out;
-  out << "func.func @forward(%h0: " << wide
-      << " {segue.name = \"x\", segue.role = #segue.role<input>, segue.requires_grad = false}";
-  for (int64_t i = 0; i < layers; ++i)
-    out << ",\n  %w" << i << ": " << matrix << " {segue.name = \"w" << i << "\", segue.role = #segue.role<parameter>}";
-  out << ")\n  -> (tensor<f32> {segue.name = \"loss\", segue.role = #segue.role<output>}) {\n";
-  for (int64_t i = 0; i < layers; ++i)
-    out << "  %p" << i << " = segue.dot_general %h" << i << ", %w" << i
-        << " batch [] x [] contract [1] x [1] {segue.block = \"h." << i << "\"} : " << wide << ", " << matrix << " -> "
-        << wide << "\n  %h" << i + 1 << " = segue.gelu tanh %p" << i << " {segue.block = \"h." << i << "\"} : " << wide
-        << "\n";
-  out << "  %s = segue.mul %h" << layers << ", %h" << layers << " : " << wide
-      << "\n  %loss = segue.reduce mean %s dims [0, 1] : " << wide
-      << " -> tensor<f32>\n  return %loss : tensor<f32>\n}\n";
-  return out.str();
-}
-
 static const Binary &binary() {
-  static const Binary file = [] {
-    CompileOptions options;
-    options.name = "deep";
-    options.training = true;
-    options.optimizer = "adamw";
-    CompiledModule module(model(), options);
-    if (!module.binary)
-      throw std::runtime_error(module.diagnostics);
-    return *module.binary;
-  }();
+  static const Binary file = DeepModel{.layers = layers, .rows = rows, .width = width}.compiled();
   return file;
 }
 

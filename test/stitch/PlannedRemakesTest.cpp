@@ -12,7 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "CompiledModule.h"
+#include "DeepModel.h"
 #include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
@@ -22,68 +22,20 @@
 #include <sstream>
 
 using namespace segue;
+using segue::test::DeepModel;
 
 namespace {
-/// gelu (x w) some times, each times numbers that are drawn anew in every step, or not;
-/// and the mean of the squares.
-struct DeepModel {
-  int64_t layers = 6, rows = 512, width = 64;
-  bool isRandom = false;
-
-  std::string text() const {
-    std::string matrix = "tensor<" + std::to_string(width) + "x" + std::to_string(width) + "xf32>";
-    std::string wide = "tensor<" + std::to_string(rows) + "x" + std::to_string(width) + "xf32>";
-    std::ostringstream out;
-    out << "func.func @forward(%h0: " << wide
-        << " {segue.name = \"x\", segue.role = #segue.role<input>, segue.requires_grad = false}";
-    for (int64_t i = 0; i < layers; ++i)
-      out << ",\n  %w" << i << ": " << matrix << " {segue.name = \"w" << i
-          << "\", segue.role = #segue.role<parameter>}";
-    for (const char *name : {"seed", "step"})
-      if (isRandom)
-        out << ",\n  %" << name << ": tensor<i64> {segue.name = \"" << name << "\", segue.role = #segue.role<hyper>}";
-    out << ")\n  -> (tensor<f32> {segue.name = \"loss\", segue.role = #segue.role<output>}) {\n";
-    for (int64_t i = 0; i < layers; ++i) {
-      std::string block = " {segue.block = \"h." + std::to_string(i) + "\"} : ", n = std::to_string(i);
-      std::string next = "h" + std::to_string(i + 1);
-      out << "  %p" << n << " = segue.dot_general %h" << n << ", %w" << n << " batch [] x [] contract [1] x [1]"
-          << block << wide << ", " << matrix << " -> " << wide << "\n  %" << (isRandom ? "g" + n : next)
-          << " = segue.gelu tanh %p" << n << block << wide << "\n";
-      if (isRandom)
-        out << "  %u" << n << " = segue.random %seed, %step id " << n << block << wide << "\n  %" << next
-            << " = segue.mul %g" << n << ", %u" << n << block << wide << "\n";
-    }
-    out << "  %s = segue.mul %h" << layers << ", %h" << layers << " : " << wide
-        << "\n  %loss = segue.reduce mean %s dims [0, 1] : " << wide
-        << " -> tensor<f32>\n  return %loss : tensor<f32>\n}\n";
-    return out.str();
-  }
-
-  Binary compiled() const {
-    CompileOptions options;
-    options.name = "deep";
-    options.training = true;
-    options.optimizer = "adamw";
-    options.v4 = false;
-    CompiledModule module(text(), options);
-    if (!module.binary)
-      throw std::runtime_error(module.diagnostics + "in\n" + text());
-    return *module.binary;
-  }
-};
-
 struct RemadeRun {
   std::vector<float> bits;
   uint64_t peak = 0, recomputed = 0, spilled = 0;
   AddressFigures addresses;
 };
 
-/// Five steps on a device of `cap` bytes; planned, or without services.
-RemadeRun train(const Binary &binary, const DeepModel &model, const std::string &rest, uint64_t cap,
-                size_t microBatches, bool isPlanned) {
-  DeviceRef device = Device::open("sim:dram=" + std::to_string(cap) + rest);
+/// A session with drawn parameters, planned or without services.
+Session makeSession(const DeviceRef &device, const Binary &binary, bool isPlanned,
+                    std::function<void(const std::string &)> warn) {
   SessionOptions options;
-  options.warn = [](const std::string &text) { ADD_FAILURE() << text; };
+  options.warn = std::move(warn);
   if (isPlanned)
     options.config = Config::parse(R"({"memory": {"stagehand": {"activation_stagehand": {
         "enabled": true, "mode": "planned", "telemetry_enabled": false}}}})",
@@ -91,6 +43,14 @@ RemadeRun train(const Binary &binary, const DeepModel &model, const std::string 
   Session session(device, {{"deep", binary}}, std::move(options));
   for (const ParameterInfo &info : session.parameters())
     session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+  return session;
+}
+
+/// Five steps on a device of `cap` bytes; planned, or without services.
+RemadeRun train(const Binary &binary, const DeepModel &model, const std::string &rest, uint64_t cap,
+                size_t microBatches, bool isPlanned) {
+  DeviceRef device = Device::open("sim:dram=" + std::to_string(cap) + rest);
+  Session session = makeSession(device, binary, isPlanned, [](const std::string &text) { ADD_FAILURE() << text; });
   device->memory().resetPeak();
   RemadeRun run;
   for (uint32_t step = 0; step < 5; ++step) {
@@ -215,16 +175,7 @@ TEST(PlannedRemakes, FaultsInRunsAreSaid) {
   uint64_t cap = least + (certified(twin, planner, planner.unconstrained(), 0).bytes - least) / 3;
   uint64_t recomputed = 0;
   auto make = [&](const DeviceRef &device, bool isPlanned) {
-    SessionOptions options;
-    options.warn = [](const std::string &) {};
-    if (isPlanned)
-      options.config = Config::parse(R"({"memory": {"stagehand": {"activation_stagehand": {
-          "enabled": true, "mode": "planned", "telemetry_enabled": false}}}})",
-                                     "test");
-    Session session(device, {{"deep", binary}}, std::move(options));
-    for (const ParameterInfo &info : session.parameters())
-      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
-    return session;
+    return makeSession(device, binary, isPlanned, [](const std::string &) {});
   };
   auto step = [&](Session &session) {
     auto number = uint32_t(session.stepCount());

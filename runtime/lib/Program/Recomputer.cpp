@@ -43,7 +43,7 @@ SavedPlace Recomputer::placeOf(const Program &program, uint32_t output) const {
   if (!known || known->program.image() != program.image() || known->program.index() != program.index())
     throw Error(ErrorCode::StateTransition,
                 "program \"" + program.name() + "\" saves \"" + program.output(output).name +
-                    "\", but is not the program that was submitted last; pass onSubmit on to the services");
+                    "\", but is not the program that was submitted last; hand event::Submit on to the services");
   return {submits_.size() - 1, output};
 }
 

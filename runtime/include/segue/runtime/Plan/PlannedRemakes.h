@@ -9,10 +9,10 @@
 // made again from others wherever these are by then: on the device, on the host (it
 // is brought back), with backward, or dropped themselves (they are made first).
 //
-//   remakes.onSubmit(program, inputs);                 // of every program
-//   remakes.onSave(program, output, saved);            // within onSave
+//   remakes.onSubmit(program, inputs);                 // at event::Submit
+//   remakes.onSave(program, output, saved);            // at event::Save
 //   remakes.drop(saved);                               // a placeholder takes its place
-//   if (remakes.isDropped(saved))                      // within onRestore
+//   if (remakes.isDropped(saved))                      // at event::Restore
 //     saved = remakes.make(saved);
 //
 // Decides nothing. One thread, that submits.

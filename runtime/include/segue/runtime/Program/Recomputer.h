@@ -11,8 +11,8 @@
 // its caller's, who gives those that backward needs to backward too; saved ones
 // it asks for.
 //
-//   recomputer.onSubmit(program, inputs);                   // of every program
-//   SavedPlace place = recomputer.placeOf(program, output); // within onSave
+//   recomputer.onSubmit(program, inputs);                  // at event::Submit
+//   SavedPlace place = recomputer.placeOf(program, output); // at event::Save
 //   if (const Recomputation *again = recomputer.find(place))
 //     outputs = recomputer.run(place, gather(recomputer.sourcesOf(place)));
 //
