@@ -18,12 +18,12 @@ if(SEGUE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER "${SEGUE_CCACHE}")
   set(CMAKE_CXX_COMPILER_LAUNCHER "${SEGUE_CCACHE}")
 endif()
-find_program(SEGUE_MOLD mold)
-if(SEGUE_MOLD)
-  # mold 1.10 puts the start of RELRO on a page that is not mapped where code
-  # ends just before one and .tbss is a few bytes: the program does not start
-  # ("cannot apply additional memory protection after relocation").
-  add_link_options(-fuse-ld=mold -Wl,-z,norelro)
+# lld comes with the LLVM that the compiler needs. Debian 12's mold is as fast and not usable: mold 1.10 never ends on
+# some sizes of sections, and places RELRO where a program does not start.
+find_program(SEGUE_LLD ld.lld HINTS /usr/lib/llvm-22/bin)
+if(SEGUE_LLD)
+  get_filename_component(SEGUE_LLD_FOLDER "${SEGUE_LLD}" DIRECTORY)
+  add_link_options(-fuse-ld=lld "-B${SEGUE_LLD_FOLDER}") # GCC looks for its linker in the folders of -B
 endif()
 
 # Warnings are errors in our own code.
