@@ -29,6 +29,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 using namespace segue;
 using segue::test::areNumbersAligned;
@@ -40,11 +42,6 @@ struct Trailer {
   uint64_t hash, fileBytes, flatBufferBytes;
   char magic[8];
 };
-
-template <typename Table> static void setHash(const Table *table, flatbuffers::voffset_t field, uint64_t hash) {
-  auto *base = const_cast<flatbuffers::Table *>(reinterpret_cast<const flatbuffers::Table *>(table));
-  base->SetField<uint64_t>(field, hash, 0); // leaves absent fields absent
-}
 
 /// Makes the hashes of signatures and segments right, if the tables can be read.
 static void mendTables(Bytes &file, size_t bodyBytes, uint64_t flatBufferBytes) {
@@ -58,17 +55,27 @@ static void mendTables(Bytes &file, size_t bodyBytes, uint64_t flatBufferBytes) 
   const schema::Binary *root = schema::GetSizePrefixedBinary(data);
   if (!areNumbersAligned(*root))
     return; // who loads the file refuses it before a hash is looked at
+  // Edits lay tables over each other: what is written for one may be an offset of
+  // another. So all is read before anything is written.
+  std::vector<std::pair<uint8_t *, uint64_t>> hashes;
+  auto add = [&](const auto *table, flatbuffers::voffset_t field, uint64_t hash) {
+    const auto *base = reinterpret_cast<const flatbuffers::Table *>(table);
+    if (uint8_t *at = const_cast<flatbuffers::Table *>(base)->GetAddressOf(field)) // absent fields stay absent
+      hashes.emplace_back(at, hash);
+  };
   if (root->programs())
     for (const schema::Program *program : *root->programs()) {
       if (!program->inputs() || !program->outputs())
         continue;
-      setHash(program, schema::Program::VT_SIGNATURE_HASH, schema::signatureHash(*program));
-      setHash(program, schema::Program::VT_INTERFACE_HASH, schema::interfaceHash(*program));
+      add(program, schema::Program::VT_SIGNATURE_HASH, schema::signatureHash(*program));
+      add(program, schema::Program::VT_INTERFACE_HASH, schema::interfaceHash(*program));
     }
   if (root->segments())
     for (const schema::Segment *segment : *root->segments())
       if (segment->offset() <= bodyBytes && segment->length() <= bodyBytes - segment->offset())
-        setHash(segment, schema::Segment::VT_HASH, XXH3_64bits(file.data() + segment->offset(), segment->length()));
+        add(segment, schema::Segment::VT_HASH, XXH3_64bits(file.data() + segment->offset(), segment->length()));
+  for (const auto &[at, hash] : hashes)
+    std::memcpy(at, &hash, sizeof hash);
 }
 
 static Bytes mended(const uint8_t *data, size_t size) {
