@@ -61,7 +61,7 @@ bool WeightStreamer::Impl::isActivation(const ProgramPlan &plan, const BlockResu
   return output.role == Role::Output || result.isRead;
 }
 
-void WeightStreamer::Impl::checkPromotions(RecordedWeights &policy) {
+void WeightStreamer::Impl::checkPromotions(Policy &policy) {
   for (const auto &plan : programs) {
     auto runsIn = [&](const Order &order) { return std::ranges::find(order, plan.get()) != order.end(); };
     if (!runsIn(phases[0]) && !runsIn(phases[1]) && !runsIn(evaluation))
@@ -78,7 +78,7 @@ void WeightStreamer::Impl::checkPromotions(RecordedWeights &policy) {
       use.promotion = {*takes, result.element};
       std::string where = "program \"" + plan->program.name() + "\", " + describe(plan->program, result);
       try {
-        policy.checkPromotion(use.part->id, name(*takes), name(result.element));
+        policy.tell(weight_calls::promotion, use.part->id, name(*takes), name(result.element));
       } catch (const Error &error) {
         throw error.within(where);
       }
@@ -114,7 +114,7 @@ void WeightStreamer::Impl::take(const Look &look) {
   int64_t nans = look.count->nans, infs = look.count->infs;
   if (!nans && !infs)
     return;
-  policy->observe(look.block->id, {.nans = nans, .infs = infs, .computeMs = {}});
+  policy->tell(weight_calls::observe, look.block->id, BlockOutput{.nans = nans, .infs = infs, .computeMs = {}});
   if (std::exchange(hasReported, true))
     return;
   options.warn("step " + std::to_string(step) + ": block \"" + look.block->id + "\" gives " + std::to_string(nans) +
@@ -133,14 +133,14 @@ void WeightStreamer::Impl::takeObservations(bool all) {
     Wait wait = std::move(waits.front());
     waits.pop_front();
     if (wait.isLate && !wait.watch->isLate)
-      policy->inTime(wait.block->id);
-    policy->addStall(1000 * wait.watch->seconds());
+      policy->tell(weight_calls::inTime, wait.block->id);
+    policy->tell(weight_calls::stall, 1000 * wait.watch->seconds());
   }
   while (!runs.empty() && device->isDone(runs.front().done)) {
     Run run = std::move(runs.front());
     runs.pop_front();
     if (device->hasBytes())
-      policy->observe(run.block->id, {.computeMs = run.watch->milliseconds()});
+      policy->tell(weight_calls::observe, run.block->id, BlockOutput{.computeMs = run.watch->milliseconds()});
   }
 }
 

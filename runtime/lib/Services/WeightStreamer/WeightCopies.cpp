@@ -69,7 +69,7 @@ void WeightStreamer::Impl::fetch(Block &block, Priority priority, uint32_t retri
   if (residency->fetchInto(*block.item, Tensor::in(block.slot, block.desc), how))
     return;
   release(block);
-  carryOut(policy->loadDenied(block.id));
+  carryOut(policy->tell(weight_calls::loadDenied, block.id));
 }
 
 bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferOptions &how) {
@@ -259,17 +259,17 @@ void WeightStreamer::Impl::finishLoad(Block &block, const Residency::End &end) {
   block.unpinned.clear();
   bool isAwaited = std::erase(awaited, &block) > 0;
   if (std::ranges::any_of(block.retries, [](const auto &each) { return each->used > 0; }))
-    policy->loadFailed(block.id); // and tried again at once
+    policy->tell(weight_calls::loadFailed, block.id); // and tried again at once
   if (!end.failure) {
     countServed(block);
-    return carryOut(policy->loaded(block.id, block.copyWatch->times()));
+    return carryOut(policy->tell(weight_calls::loaded, block.id, block.copyWatch->times()));
   }
-  LoadFailure failure = policy->loadFailed(block.id);
+  LoadFailure failure = policy->tell(weight_calls::loadFailed, block.id);
   if (failure.retry && !isAwaited && end.mayFetchAgain)
     return fetch(block, Priority::Required, /*retries=*/0);
   if (failure.retry)
-    failure = policy->loadFailed(block.id);
-  bool isNeeded = isAwaited || policy->useCount(block.id) > 0;
+    failure = policy->tell(weight_calls::loadFailed, block.id);
+  bool isNeeded = isAwaited || stagehand().useCount(block.id) > 0;
   release(block);
   carryOut(failure.actions);
   if (isNeeded) // else it is loaded again when its turn comes, and fails then
@@ -294,12 +294,12 @@ void WeightStreamer::Impl::evict(Block &block, bool saveBack) {
   try {
     residency->leave(*block.item);
   } catch (const Error &) { // what it was to save back, the host shall not have
-    return carryOut(policy->saveBackFailed(block.id));
+    return carryOut(policy->tell(weight_calls::saveBackFailed, block.id));
   }
   if (saveBack)
     return; // until its end is heard
   release(block);
-  carryOut(policy->evicted(block.id));
+  carryOut(policy->tell(weight_calls::evicted, block.id));
 }
 
 /// What a program failed to write stays away: the host keeps the values of the last step
@@ -353,15 +353,15 @@ bool WeightStreamer::isSavingBack(const Tensor &host) const {
 /// A copy home has ended: the block has left, or is kept, or stayed as it was needed again.
 void WeightStreamer::Impl::finishSaveBack(Block &block) {
   const Item &item = *block.item;
-  BlockState state = policy->state(block.id);
+  BlockState state = stagehand().state(block.id);
   if (state == BlockState::GpuReady && item.device().state == CopyState::Present && !item.isStale(Tier::Host))
-    return policy->savedBack(block.id);
+    return policy->tell(weight_calls::savedBack, block.id);
   if (state != BlockState::Evicting || item.device().state == CopyState::Leaving)
     return; // what was changed since is on its way
   if (item.device().exists())
-    return carryOut(policy->saveBackFailed(block.id));
+    return carryOut(policy->tell(weight_calls::saveBackFailed, block.id));
   release(block);
-  carryOut(policy->evicted(block.id));
+  carryOut(policy->tell(weight_calls::evicted, block.id));
 }
 
 /// Throws if the block cannot be saved back; it stays as it is then.
@@ -371,7 +371,7 @@ void WeightStreamer::Impl::flush(Block &block) {
   if (!block.item->device().exists() || !block.item->isStale(Tier::Host))
     return;
   residency->writeBack(*block.item);
-  policy->savedBack(block.id);
+  policy->tell(weight_calls::savedBack, block.id);
 }
 
 //===----------------------------------------------------------------------===//
@@ -416,14 +416,11 @@ void WeightStreamer::Impl::giveSlot() {
 }
 
 void WeightStreamer::Impl::growRing(const Block &next) {
-  const WeightStagehand &stagehand = policy->policy();
-  if (stagehand.ring().slots == stagehand.ring().most)
+  if (stagehand().ring().slots == stagehand().ring().most)
     return;
-  policy->measure(usedBytes());
-  while (stagehand.wantsSlot(next.id) && takeSlot()) {
-    WeightRing more = stagehand.ring();
-    ++more.slots;
-    policy->setRing(more);
+  policy->tell(weight_calls::measure, usedBytes(), std::nullopt);
+  while (stagehand().wantsSlot(next.id) && takeSlot()) {
+    policy->tell(weight_calls::ring, weight_calls::RingChange{.slots = stagehand().ring().slots + 1});
   }
 }
 
@@ -439,12 +436,12 @@ uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
   uint64_t before = ringBytes();
   // What has run, as far as the policy knows, may leave once it is there.
   for (const auto &block : s.blocks)
-    if (std::ranges::find(s.awaited, block.get()) != s.awaited.end() && s.policy->useCount(block->id) == 0) {
+    if (std::ranges::find(s.awaited, block.get()) != s.awaited.end() && s.stagehand().useCount(block->id) == 0) {
       s.device->wait(block->slot->writes());
       if (!block->slot->failure()) // else the next event says so
         s.finish(*s.residency->awaitEnd(*block->item));
     }
-  s.carryOut(s.policy->makeRoom(int64_t(std::min<uint64_t>(bytes, INT64_MAX))));
+  s.carryOut(s.policy->tell(weight_calls::makeRoom, int64_t(std::min<uint64_t>(bytes, INT64_MAX))));
   while (s.hear(Tier::Host, /*waits=*/true))
     continue;
   return before - ringBytes();
@@ -468,9 +465,9 @@ void WeightStreamer::wait() {
 void WeightStreamer::Impl::drop(Block &block) {
   while (std::optional<Residency::End> end = residency->awaitEnd(*block.item))
     finish(*end);
-  if (policy->state(block.id) != BlockState::GpuReady)
+  if (stagehand().state(block.id) != BlockState::GpuReady)
     return;
-  WeightActions actions = policy->drop(block.id);
+  WeightActions actions = policy->tell(weight_calls::drop, block.id);
   residency->homeWritten(*block.item);
   carryOut(actions);
 }
@@ -547,16 +544,16 @@ bool WeightStreamer::Impl::isWritten(const Block &block) const {
 void WeightStreamer::Impl::bring(Block &block) {
   bool isQueued = device->hasBytes() && !device->runsInline() && !isWritten(block);
   poll();
-  if (policy->state(block.id) == BlockState::Evicting && residency->stay(*block.item))
-    carryOut(policy->saveBackFailed(block.id)); // it is there still, and is not given up
-  BlockState state = policy->state(block.id);
+  if (stagehand().state(block.id) == BlockState::Evicting && residency->stay(*block.item))
+    carryOut(policy->tell(weight_calls::saveBackFailed, block.id)); // it is there still, and is not given up
+  BlockState state = stagehand().state(block.id);
   if (isQueued ? state != BlockState::GpuReady : state == BlockState::Prefetching) {
     // Compute has something to do meanwhile, and the load may end.
     device->wait(isQueued ? started : computed);
     poll();
   }
   growRing(block);
-  BeforeBlock before = policy->beforeBlock(block.id, usedBytes());
+  BeforeBlock before = policy->tell(weight_calls::beforeBlock, block.id, usedBytes());
   carryOut(before.actions);
   if (before.use == BeforeBlock::Use::Hit)
     return;
@@ -564,7 +561,7 @@ void WeightStreamer::Impl::bring(Block &block) {
     device->wait(computed);
     double from = device->seconds();
     awaitLoad(block, /*isQueued=*/false);
-    return policy->addStall(1000 * (device->seconds() - from));
+    return policy->tell(weight_calls::stall, 1000 * (device->seconds() - from));
   }
   auto watch = std::make_shared<CopyWait>();
   bool isLate = before.use == BeforeBlock::Use::Late;
@@ -577,7 +574,7 @@ void WeightStreamer::Impl::bring(Block &block) {
   };
   device->enqueue(Queue::Compute, {}, std::move(need));
   awaitLoad(block, /*isQueued=*/true);
-  if (policy->state(block.id) == BlockState::Prefetching)
+  if (stagehand().state(block.id) == BlockState::Prefetching)
     awaited.push_back(&block);
   Fence done(Queue::Compute, device->enqueueStamp(Queue::Compute, block.slot->writes(),
                                                   TimestampRef(watch, &watch->end), "needed"));
@@ -588,24 +585,25 @@ void WeightStreamer::Impl::bring(Block &block) {
 /// another.
 void WeightStreamer::Impl::awaitLoad(Block &block, bool isQueued) {
   auto isThere = [&] {
-    BlockState state = policy->state(block.id);
+    BlockState state = stagehand().state(block.id);
     return state == BlockState::GpuReady || (isQueued && state == BlockState::Prefetching && block.isQueued);
   };
-  bool waitsForSlabs = policy->policy().slabs().waits(block.id);
+  bool waitsForSlabs = stagehand().slabs().waits(block.id);
   double from = device->seconds();
   auto noteSlabs = [&] {
-    if (waitsForSlabs && !policy->policy().slabs().waits(block.id)) {
+    if (waitsForSlabs && !stagehand().slabs().waits(block.id)) {
       waitsForSlabs = false;
-      if (std::string text = policy->addPoolWait(block.id, 1000 * (device->seconds() - from)); !text.empty())
+      double waitedMs = 1000 * (device->seconds() - from);
+      if (std::string text = policy->tell(weight_calls::poolWait, block.id, waitedMs); !text.empty())
         options.warn(text);
     }
   };
   for (; !isThere(); noteSlabs()) {
-    if (policy->state(block.id) == BlockState::Prefetching)
+    if (stagehand().state(block.id) == BlockState::Prefetching)
       finish(*residency->awaitEnd(*block.item));
     else if (!hear(Tier::Host, /*waits=*/true) && !hear(Tier::Device, /*waits=*/true))
       throw Error(ErrorCode::DeviceOom, "weight streamer: block \"" + block.id +
-                                            "\" waits for room that nobody gives: " + policy->describe());
+                                            "\" waits for room that nobody gives: " + stagehand().describe());
   }
 }
 

@@ -74,7 +74,7 @@ void WeightStreamer::Impl::restate(Block &block) {
     block.storedBytes += weight->slab ? weight->slab->storedBytes(weight->value.name) : weight->storedBytes;
     block.isStaged |= weight->file && !weight->slab;
   }
-  policy->restate(block.id, int64_t(block.storedBytes), block.isStaged);
+  policy->tell(weight_calls::restate, block.id, int64_t(block.storedBytes), block.isStaged);
 }
 
 /// A slab reads as far ahead as the pool would, in memory of its own.
@@ -146,7 +146,7 @@ void WeightStreamer::Impl::readSlabsAhead(const Order &order) {
     std::vector<std::string> names;
     for (const std::string &id : blocksOf(order)) {
       const Block &block = *byId.at(id);
-      if (policy->state(id) != BlockState::Unloaded)
+      if (stagehand().state(id) != BlockState::Unloaded)
         continue;
       for (const Weight *weight : block.weights)
         if (auto [from, name] = slabOf(*weight); from == slab)

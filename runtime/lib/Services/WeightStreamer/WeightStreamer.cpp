@@ -180,7 +180,7 @@ void WeightStreamer::Impl::stop() {
   looks.clear();
   runs.clear();
   waits.clear();
-  earlierMost = policy ? policy->policy().ring().most : earlierMost;
+  earlierMost = policy ? stagehand().ring().most : earlierMost;
   policy.reset();
   freeSlots.clear();
   awaited.clear();
@@ -374,21 +374,24 @@ void WeightStreamer::Impl::registerBlocks() {
                               : block.isStaged            ? WeightBacking::File
                               : fromSlab                  ? WeightBacking::Slab
                                                           : WeightBacking::ResidentSource;
-      policy->registerBlock({.id = id,
+      WeightBlock registered{.id = id,
                              .bytes = int64_t(block.storedBytes),
                              .backing = backing,
                              .staged = block.isStaged,
                              .model = block.module,
-                             .source = {}});
+                             .source = {}};
+      policy->tell(weight_calls::registered,
+                   weight_calls::Registration{.model = block.module, .blocks = {std::move(registered)}});
     }
   setOrders(/*isTraining=*/true);
 }
 
 void WeightStreamer::Impl::setOrders(bool isTraining) {
   for (size_t i = 0; i < 3; ++i)
-    policy->setOrder(StepPhase(size_t(StepPhase::Forward) + i), isTraining ? blocksOf(phases[i])
-                                                                : i == 0   ? blocksOf(evaluation)
-                                                                           : std::vector<std::string>{});
+    policy->tell(weight_calls::order, StepPhase(size_t(StepPhase::Forward) + i),
+                 isTraining ? blocksOf(phases[i])
+                 : i == 0   ? blocksOf(evaluation)
+                            : std::vector<std::string>{});
 }
 
 /// Too small a pool is slower, never wrong: without one, reads go through other
@@ -445,7 +448,7 @@ void WeightStreamer::Impl::takeMemory() {
     slots = left / int64_t(slotBytes);
   slots = std::min<int64_t>(slots, int64_t(blocks.size()));
   {
-    RecordedWeights unused(config, limits, nullptr);
+    Policy unused(nullptr, config, limits);
     checkPromotions(unused);
   }
   auto refuse = [&](const std::string &left) {
@@ -472,12 +475,12 @@ void WeightStreamer::Impl::takeMemory() {
   giveSlabsBuffers(limits);
   if (config.telemetry.enabled && !telemetry)
     telemetry.emplace(config.telemetry.file, options.warn);
-  policy.emplace(config, limits, options.events);
-  policy->setRing({.slots = int64_t(ring.size()),
-                   .most = std::min(std::max(slots, earlierMost), int64_t(blocks.size())),
-                   .slotBytes = int64_t(slotBytes),
-                   .openAtOnce = int64_t(leastSlots)});
-  policy->setHints(hints);
+  policy.emplace(options.events, config, limits);
+  policy->note(weight_calls::start, limits);
+  int64_t most = std::min(std::max(slots, earlierMost), int64_t(blocks.size()));
+  policy->tell(weight_calls::ring,
+               weight_calls::RingChange{int64_t(ring.size()), most, int64_t(slotBytes), int64_t(leastSlots)});
+  policy->tell(weight_calls::hints, hints);
 }
 
 bool WeightStreamer::Impl::isCurrent(const Program &program) const {
@@ -508,13 +511,13 @@ void WeightStreamer::on(const event::PhaseBegin &begin) {
     s.settleAwaited();
   if (begin.phase == Phase::Backward)
     s.readSlabsAhead(s.phases[1]);
-  s.policy->enterPhase(stepPhase(begin.phase));
+  s.policy->tell(weight_calls::phase, stepPhase(begin.phase));
 }
 
 void WeightStreamer::setHints(const WeightHints &hints) {
   impl_->hints = hints;
   if (impl_->policy)
-    impl_->policy->setHints(hints);
+    impl_->policy->tell(weight_calls::hints, hints);
 }
 
 void WeightStreamer::setStep(int64_t step) { impl_->step = step - 1; }
@@ -527,7 +530,7 @@ void WeightStreamer::Impl::beginStep() {
   hasReported = false;
   for (const auto &block : blocks)
     block->isUsed = false;
-  policy->beginStep(++step);
+  policy->tell(weight_calls::beginStep, ++step, /*isTraining=*/true);
   readSlabsAhead(phases[0]);
 }
 
@@ -539,20 +542,21 @@ void WeightStreamer::Impl::endStep(bool aborted) {
   if (!waits.empty())
     device->wait(waits.back().done);
   takeObservations(/*all=*/true);
-  policy->measure(usedBytes(), reservedBytes());
+  policy->tell(weight_calls::measure, usedBytes(), reservedBytes());
   if (aborted)
-    policy->abortStep();
+    policy->tell(weight_calls::abortStep);
   else
-    carryOut(policy->endStep());
+    carryOut(policy->tell(weight_calls::endStep));
+  policy->flush();
   inStep = false;
   for (const auto &block : blocks)
     block->isUsed = false; // an evaluation may have it in another form
-  lastRecord = policy->telemetry();
+  lastRecord = stagehand().telemetry();
   if (options.slab || !formSlabs.empty())
     lastRecord.update(takeSlabTelemetry().json());
   if (telemetry)
     telemetry->write(lastRecord);
-  if (std::string line = policy->logLine(); !line.empty() && options.log)
+  if (std::string line = stagehand().logLine(); !line.empty() && options.log)
     options.log(line);
   if (!aborted)
     flushSeenOutside();
@@ -564,8 +568,8 @@ void WeightStreamer::beginEvaluation() {
     return;
   s.dropSeenOutside();
   s.setOrders(/*isTraining=*/false);
-  s.policy->beginStep(s.step, /*isTraining=*/false);
-  s.policy->enterPhase(StepPhase::Forward);
+  s.policy->tell(weight_calls::beginStep, s.step, /*isTraining=*/false);
+  s.policy->tell(weight_calls::phase, StepPhase::Forward);
   s.isEvaluating = true;
 }
 
@@ -577,7 +581,8 @@ void WeightStreamer::endEvaluation() {
   s.isEvaluating = false;
   s.runs.clear(); // nothing is recorded
   s.waits.clear();
-  s.carryOut(s.policy->endStep());
+  s.carryOut(s.policy->tell(weight_calls::endStep));
+  s.policy->flush();
   s.setOrders(/*isTraining=*/true);
 }
 
@@ -610,10 +615,11 @@ void WeightStreamer::abortEvaluation() {
   s.device->drain();
   if (std::exchange(s.isEvaluating, false)) {
     s.waits.clear();
-    s.policy->abortStep();
+    s.policy->tell(weight_calls::abortStep);
+    s.policy->flush();
     s.setOrders(/*isTraining=*/true);
   } else {
-    s.policy->abandonUses();
+    s.policy->tell(weight_calls::abandonUses);
   }
   s.endCopies();
 }
@@ -665,7 +671,8 @@ void WeightStreamer::on(const event::BlockEnd &end) {
   size_t index = s.open.back();
   s.open.pop_back();
   if (const auto &promotion = s.current->blocks[index].promotion; promotion && s.inStep)
-    s.policy->checkPromotion(s.current->blocks[index].part->id, name(promotion->takes), name(promotion->gives));
+    s.policy->tell(weight_calls::promotion, s.current->blocks[index].part->id, name(promotion->takes),
+                   name(promotion->gives));
   Impl::Block *block = s.current->blocks[index].ends;
   if (!block)
     return;
@@ -678,25 +685,30 @@ void WeightStreamer::on(const event::BlockEnd &end) {
       changed += int64_t(weight->storedBytes);
     }
   if (changed)
-    s.policy->changed(block->id, changed);
+    s.policy->tell(weight_calls::changed, block->id, changed);
   s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/true, {});
   s.computed = Fence(Queue::Compute, s.device->position(Queue::Compute));
   s.runs.push_back({block, block->computeWatch, s.computed});
-  s.carryOut(s.policy->afterBlock(block->id, s.usedBytes()));
+  s.carryOut(s.policy->tell(weight_calls::afterBlock, block->id, s.usedBytes(), BlockOutput()));
 }
 
 const WeightStagehand &WeightStreamer::policy() const {
   if (!impl_->policy)
     throw Error(ErrorCode::StateTransition, "weight streamer: not started");
-  return impl_->policy->policy();
+  return impl_->stagehand();
 }
 
 //===----------------------------------------------------------------------===//
 // Residency control
 //===----------------------------------------------------------------------===//
 
-WeightStreamer::Scope WeightStreamer::Impl::claim(std::function<Scope(RecordedWeights &)> apply) {
-  auto added = std::make_shared<Claim>(std::move(apply));
+template <typename Call, typename... Given>
+WeightStreamer::Scope WeightStreamer::Impl::claim(const Call &call, Given... given) {
+  auto added = std::make_shared<Claim>();
+  added->apply = [&call, id = "scope " + std::to_string(++claimsMade), ... given = std::move(given)](Policy &policy) {
+    policy.tell(call, id, given...);
+    return Scope([&policy, id] { policy.tell(weight_calls::release, id); });
+  };
   if (policy)
     added->scope = added->apply(*policy);
   claims->push_back(added);
@@ -709,16 +721,15 @@ WeightStreamer::Scope WeightStreamer::Impl::claim(std::function<Scope(RecordedWe
 }
 
 WeightStreamer::Scope WeightStreamer::keepResident(std::vector<std::string> blocks) {
-  return impl_->claim([blocks = std::move(blocks)](RecordedWeights &policy) { return policy.keepResident(blocks); });
+  return impl_->claim(weight_calls::keep, std::move(blocks));
 }
 
 WeightStreamer::Scope WeightStreamer::reserve(std::string model, ResidencyRank rank, int64_t bytes) {
-  return impl_->claim(
-      [=, model = std::move(model)](RecordedWeights &policy) { return policy.reserve(model, rank, bytes); });
+  return impl_->claim(weight_calls::reserve, std::move(model), std::optional(rank), bytes);
 }
 
 WeightStreamer::Scope WeightStreamer::asGuest(std::string model) {
-  return impl_->claim([model = std::move(model)](RecordedWeights &policy) { return policy.asGuest(model); });
+  return impl_->claim(weight_calls::guest, std::move(model));
 }
 
 int64_t WeightStreamer::headroomBytes() const { return policy().headroomBytes(); }

@@ -11,7 +11,8 @@
 #include "../../Tensor/CountNonFinite.h"
 #include "../Memory/BlockClock.h"
 #include "../SquareQ/StoredFile.h"
-#include "RecordedWeights.h"
+#include "../../Replay/Recorded.h"
+#include "segue/runtime/Services/WeightCalls.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Program/BlockUses.h"
@@ -50,6 +51,9 @@ struct LoadWatch {
 struct WeightStreamer::Impl {
   /// Where a parameter begins in its slot: what device_dram asks for.
   static constexpr uint64_t slotAlignment = 512;
+
+  /// A scope of it must not outlive it.
+  using Policy = Recorded<LoggedWeights>;
 
   struct Block;
   struct ProgramPlan;
@@ -153,7 +157,7 @@ struct WeightStreamer::Impl {
   };
   /// Somebody's claim on what stays on the device, while his scope lives.
   struct Claim {
-    std::function<WeightStagehand::Scope(RecordedWeights &)> apply;
+    std::function<WeightStagehand::Scope(Policy &)> apply;
     /// Of the policy in force.
     WeightStagehand::Scope scope;
   };
@@ -190,13 +194,14 @@ struct WeightStreamer::Impl {
   bool isCurrent(const Program &program) const;
 
   // Numeric guards.
-  void checkPromotions(RecordedWeights &policy);
+  void checkPromotions(Policy &policy);
   bool isActivation(const ProgramPlan &plan, const BlockResult &result) const;
   void take(const Look &look);
   /// Tells the policy what the compute queue has come by; `all`: which is done.
   void takeObservations(bool all);
 
-  Scope claim(std::function<Scope(RecordedWeights &)> apply);
+  /// Makes `call` of the policy, with a name for what it claims, and of each that follows.
+  template <typename Call, typename... Given> Scope claim(const Call &call, Given... given);
 
   // Forms.
   void restate(Block &block);
@@ -274,8 +279,11 @@ struct WeightStreamer::Impl {
   std::vector<std::shared_ptr<SlabSource>> formSlabs;
   FormFailed formFailed;
 
-  std::optional<RecordedWeights> policy;
+  std::optional<Policy> policy;
+  /// There must be a policy.
+  const WeightStagehand &stagehand() const { return **policy; }
   /// Scopes outlive their streamer.
+  int64_t claimsMade = 0;
   std::shared_ptr<std::vector<std::shared_ptr<Claim>>> claims = std::make_shared<std::vector<std::shared_ptr<Claim>>>();
   std::vector<std::shared_ptr<Storage>> ring;
   std::deque<std::shared_ptr<Storage>> freeSlots;
