@@ -22,7 +22,7 @@ from .errors import BudgetInfeasibleError, InvalidArgumentError
 from .inspection import size_text
 
 # Where nothing is said and the module lives on a device that nothing can leave: as in `segue-run plan`.
-DEFAULT_DEVICE = "sim:virtual,dram=24GiB,link=16GB/s"
+DEFAULT_DEVICE = "sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s"
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

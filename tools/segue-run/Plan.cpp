@@ -17,6 +17,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Reports/MemoryForecast.h"
 #include "segue/runtime/Reports/ServiceForecast.h"
+#include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -71,6 +72,7 @@ static void printText(const MemoryForecast &forecast, const std::vector<StepFore
 
 int plan(const PlanOptions &options) {
   SessionOptions session;
+  session.openSlab = openSlab;
   std::vector<SessionModule> modules = loadModules(options.files, options);
   addTiesAndWires(session, modules, options.tied, options.wires);
   DeviceRef device = Device::open(options.device);

@@ -189,7 +189,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
 
 static void addPlan(CLI::App &app, PlanOptions &options) {
   CLI::App *command = app.add_subcommand("plan", "Says what a training step needs and what a budget costs");
-  options.device = "sim:virtual,dram=24GiB,link=16GB/s";
+  options.device = "sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s";
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
   addBytes(command, "--budget", options.budgets, "of device_dram, as 512MiB; may be given again");
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
@@ -200,7 +200,7 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   addCommon(command, options);
   command->footer("Runs nothing of the files: a step is played in virtual time, by the profile of the device.\n"
                   "Example: segue-run plan front.segue back.segue --budget 512MiB\n"
-                  "           --device sim:virtual,dram=24GiB,link=16GB/s,flops=80TFLOP/s,membw=900GB/s\n"
+                  "           --device sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s,flops=80TFLOP/s\n"
                   "Status 1 if a budget is below the smallest that is feasible.");
 }
 

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "BudgetTrial.h"
+#include "SilentConfig.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -41,32 +42,21 @@ static constexpr std::string_view othersName = "(others)";
 BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others)
     : step_(step), others_(others), spec_(virtualTwin(*step.device)) {}
 
-/// The session's services under another cap; they write nothing.
 std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
   if (!step_.options.config)
     return std::nullopt;
-  Json stagehand = step_.options.config->json("memory.stagehand"), stitch = step_.options.config->json("memory.stitch");
   double budget = toMiB(int64_t(budgetBytes));
-  auto quiet = [](Json &section) {
-    section["telemetry_enabled"] = false;
-    for (const char *key : {"debug_trace", "debug_event_trace"})
-      if (section.contains(key))
-        section[key] = false;
-  };
   auto lower = [&](Json &section, const char *key) {
     if (section.contains(key) && section[key].is_number())
       section[key] = std::min(double(section[key]), budget);
   };
-  // A key of its own makes it Weight Stagehand's section.
-  if (std::ranges::any_of(stagehand.items(), [](const auto &item) { return !item.value().is_object(); }))
-    quiet(stagehand);
-  if (Json &activation = stagehand["activation_stagehand"]; activation.is_object()) {
-    quiet(activation);
-    lower(activation, "vram_high_watermark_mb");
-    lower(activation, "vram_low_watermark_mb");
-  }
-  if (Json &conductor = stagehand["conductor_config"]; conductor.is_object()) {
-    quiet(conductor);
+  return silentConfig(*step_.options.config, [&](Json &stagehand) {
+    if (stagehand.contains("activation_stagehand"))
+      for (const char *key : {"vram_high_watermark_mb", "vram_low_watermark_mb"})
+        lower(stagehand["activation_stagehand"], key);
+    if (!stagehand.contains("conductor_config"))
+      return;
+    Json &conductor = stagehand["conductor_config"];
     auto given = [&](const char *key) { return conductor.contains(key) && conductor[key].is_number(); };
     // Who gives both caps alike means one.
     if (given("vram_soft_cap_mb") && given("vram_hard_cap_mb") &&
@@ -74,15 +64,7 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
       conductor["vram_soft_cap_mb"] = budget;
     conductor["vram_hard_cap_mb"] = budget;
     lower(conductor, "vram_soft_cap_mb");
-  }
-  for (auto it = stagehand.begin(); it != stagehand.end();)
-    it = it->is_null() ? stagehand.erase(it) : std::next(it);
-  Json memory = {{"stagehand", std::move(stagehand)}};
-  if (!stitch.empty()) {
-    stitch["telemetry_enabled"] = false;
-    memory["stitch"] = std::move(stitch);
-  }
-  return Config::parse(Json{{"memory", std::move(memory)}}.dump(), "(rehearsal)");
+  });
 }
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {

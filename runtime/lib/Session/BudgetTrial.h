@@ -42,6 +42,7 @@ public:
   const std::vector<MemoryHolder> &holders() const { return holders_; }
 
 private:
+  /// The session's services under another cap; they write nothing.
   std::optional<Config> configFor(uint64_t budgetBytes) const;
 
   const StepToPlan &step_;

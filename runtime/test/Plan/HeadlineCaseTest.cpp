@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Activation Stagehand v0 was published with one run: LTX-2 19B, LoRA of rank
-// 32, 512 px, 17 frames, RTX 3090 Ti, watermarks 16000/12000 MiB. The same load
-// here, simulated: the policy by its rules and a plan, in a model of the compute
-// queue and the link. Prints the table that bench/RESULTS.md holds.
+// 32, 512 px, 17 frames, RTX 3090 Ti, watermarks 16000/12000 MiB. The same load is
+// planned here, by sizes alone; bench/memory/headline.py plays it, and the watermarks,
+// from compiled programs. Prints the table that bench/RESULTS.md holds.
 //
 // Assumed, and nothing fitted to the figures that come out:
 //   - 48 blocks of 13 saved tensors, 6 before and 6 after them: the 636 recorded;
@@ -18,7 +18,6 @@
 //     there all the time: 19.4 GB less the saved tensors;
 //   - the link gives activations 16 GB/s each way with 10 us per copy: PCIe 4.0
 //     x16 brings 25, and weights streamed twice per step (76 GB in 9.3 s) take 8;
-//   - default pool, window and slots of the policy.
 // The size of a saved tensor is taken in two ways:
 //   - recorded: 376 MiB / 422 = 0.891 MiB, as the published record has it;
 //   - from the model's shape: hidden states of (512/32)^2 · ((17-1)/8+1) = 768
@@ -27,7 +26,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/ResidencyPlanner.h"
-#include "segue/runtime/Reports/WatermarkEstimate.h"
 #include <cstdio>
 #include <gtest/gtest.h>
 
@@ -60,14 +58,6 @@ static StepProfile makeProfile(uint64_t tensorBytes) {
   return profile;
 }
 
-static ActivationStagehandConfig publishedConfig() {
-  ActivationStagehandConfig config;
-  config.enabled = true;
-  config.highWatermarkMiB = 16000;
-  config.lowWatermarkMiB = 12000;
-  return config;
-}
-
 static void printLine(const char *what, uint64_t peak, double seconds, int64_t spilled, uint64_t bytes,
                       double unconstrained) {
   std::printf("%-44s %6.2f GB  %7.3f s  %+5.1f %%  %4ld spilled  %5.0f MiB\n", what, double(peak) / 1e9, seconds,
@@ -76,13 +66,6 @@ static void printLine(const char *what, uint64_t peak, double seconds, int64_t s
 
 static void printPlan(const char *what, const ResidencyPlan &plan, double unconstrained) {
   printLine(what, plan.peakBytes, plan.seconds, int64_t(plan.away.size()), plan.outBytes, unconstrained);
-}
-
-static WatermarkOutcome printWatermarks(const char *what, const StepProfile &profile, double unconstrained) {
-  WatermarkOutcome outcome = estimateWatermarks(profile, publishedConfig());
-  printLine(what, outcome.peakBytes, outcome.seconds, outcome.telemetry["activations_spilled"].get<int64_t>(),
-            outcome.telemetry["spill_bytes"].get<uint64_t>(), unconstrained);
-  return outcome;
 }
 
 // 6 MiB per tensor explains what was published: 3.7 GiB saved, of which all that
@@ -95,7 +78,6 @@ TEST(HeadlineCase, ByTheShapeOfTheModel) {
   std::puts("simulated; saved tensors of 6 MiB (shape of the model)");
   printLine("published, without", uint64_t(publishedPeak), publishedSeconds, 0, 0, publishedSeconds);
   printLine("published, watermarks 16000/12000", uint64_t(publishedPeakWith), 10.0, 422, 376 << 20, publishedSeconds);
-  WatermarkOutcome outcome = printWatermarks("Segue, watermarks 16000/12000", profile, unconstrained);
   const ResidencyPlan &plan = planner.plan(uint64_t(publishedPeakWith));
   printPlan("Segue, planned for 16.9 GB", plan, unconstrained);
   const ResidencyPlan &least = planner.plan(planner.smallestBudget());
@@ -103,11 +85,6 @@ TEST(HeadlineCase, ByTheShapeOfTheModel) {
 
   EXPECT_LE(plan.peakBytes, uint64_t(publishedPeakWith));
   EXPECT_LT(plan.seconds, 1.02 * unconstrained);
-  EXPECT_LE(outcome.peakBytes, uint64_t(publishedPeakWith));
-  EXPECT_EQ(outcome.telemetry["activations_kept"].get<int64_t>() +
-                outcome.telemetry["activations_spilled"].get<int64_t>(),
-            int64_t(saved));
-  EXPECT_LE(plan.seconds, outcome.seconds);
   EXPECT_LT(least.peakBytes, plan.peakBytes);
 }
 
@@ -118,13 +95,9 @@ TEST(HeadlineCase, ByTheRecordedBytes) {
   ResidencyPlanner planner(profile);
   double unconstrained = planner.unconstrained().seconds;
   std::puts("simulated; saved tensors of 0.891 MiB (as recorded)");
-  WatermarkOutcome outcome = printWatermarks("Segue, watermarks 16000/12000", profile, unconstrained);
   const ResidencyPlan &least = planner.plan(planner.smallestBudget());
   printPlan("Segue, planned for the smallest budget", least, unconstrained);
 
-  // Above the watermark from the first save on: everything leaves.
-  EXPECT_EQ(outcome.telemetry["activations_spilled"], int64_t(saved));
   EXPECT_GT(double(least.peakBytes), publishedPeakWith);
-  EXPECT_LE(least.peakBytes, outcome.peakBytes);
   EXPECT_LT(least.seconds, 1.02 * unconstrained);
 }

@@ -5,10 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A step by the config of a run, before it runs: what the watermarks or the plan
-// move and wait for, the ring of Weight Stagehand, the blocks in which Conductor
-// suppresses what is ahead, the tensors that would be computed again. `segue-run
-// plan --config FILE`.
+// A step by the config of a run, before it runs: the session of the run trains on a
+// twin of the device, in virtual time, and says what its services did in its third
+// step. `segue-run plan --config FILE`.
 //
 // Part of the library SegueReports.
 //
@@ -22,11 +21,13 @@
 
 namespace segue::inline runtime {
 
-/// As an object with an entry per service that the config enables:
-/// `activation_stagehand`, `weight_stagehand`, `conductor`; `cap_bytes` is that of
-/// Conductor or else of the device, `peak_bytes` and `seconds` those of the step.
-/// Throws ConfigError, BudgetInfeasible for a plan that does not keep to the cap,
-/// and what StepTwin throws.
+/// Returns an object with `cap_bytes` (of Conductor, or else of the device),
+/// `peak_bytes`, `seconds`, `out_bytes` and `in_bytes` (over the link) of the step, and
+/// for each service that the config enables its record of the step: the keys of its
+/// telemetry under `activation_stagehand` (with its `mode`), `weight_stagehand` (with
+/// its ring) and `conductor`. Selective Precision is left out: a twin has no values.
+/// Throws ConfigError, and what the session of such a run throws before its first step
+/// or in it, BudgetInfeasible with the smallest budget among it.
 Json forecastServices(const Device &device, const std::vector<SessionModule> &modules, const SessionOptions &options,
                       size_t microBatches, const Config &config);
 

@@ -1,0 +1,41 @@
+//===- SilentConfig.cpp - services that write nothing ---------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SilentConfig.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+static void silence(Json &section) {
+  section["telemetry_enabled"] = false;
+  for (const char *key : {"debug_trace", "debug_event_trace"})
+    if (section.contains(key))
+      section[key] = false;
+}
+
+Config silentConfig(const Config &config, const std::function<void(Json &stagehand)> &edit) {
+  Json stagehand = config.json("memory.stagehand"), stitch = config.json("memory.stitch");
+  stagehand.erase("selective_precision");
+  // A key that is no section makes it Weight Stagehand's own, whose telemetry would
+  // switch that on.
+  if (std::ranges::any_of(stagehand.items(), [](const auto &item) { return !item.value().is_object(); }))
+    silence(stagehand);
+  for (const char *service : {"activation_stagehand", "conductor_config"})
+    if (stagehand.contains(service))
+      silence(stagehand[service]);
+  if (edit)
+    edit(stagehand);
+  Json memory = {{"stagehand", std::move(stagehand)}};
+  if (!stitch.empty()) {
+    stitch["telemetry_enabled"] = false;
+    memory["stitch"] = std::move(stitch);
+  }
+  return Config::parse(Json{{"memory", std::move(memory)}}.dump(), "(rehearsal)");
+}
+
+} // namespace segue::inline runtime
