@@ -32,7 +32,7 @@ std::string sizeText(uint64_t bytes) {
 Error errorOf(const InfeasibleBudget &budget) {
   std::string message = std::string(budget.who) + " to " + std::to_string(budget.askedBytes) +
                         " bytes of device_dram: the smallest budget is " + std::to_string(budget.smallestBytes) +
-                        " bytes, set after " + text(budget.setBy) + ", where " + std::string(budget.why);
+                        " bytes" + std::string(budget.forSteps) + ", set after " + text(budget.setBy) + ", where " + std::string(budget.why);
   std::vector<MemoryHolder> held(budget.held.begin(), budget.held.end());
   std::ranges::stable_sort(held, std::greater(), &MemoryHolder::bytesAtPeak);
   if (held.size() > namedHolders)

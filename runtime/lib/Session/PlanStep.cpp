@@ -136,8 +136,8 @@ static std::string_view whyNoMoreLeaves(const MemoryServices *services) {
 }
 
 /// Where a budget was seen to be too small.
-static void refuse(const MemoryServices *services, BudgetTrial &trial, const StepProfile &profile, uint64_t budget,
-                   uint64_t others) {
+static void refuse(const MemoryServices *services, BudgetTrial &trial, const StepToPlan &step,
+                   const StepProfile &profile, uint64_t budget, uint64_t others) {
   auto peak = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes);
   std::optional<uint64_t> smallest = trial.smallest(budget, others + peak->peakBytes);
   if (!smallest) {
@@ -155,6 +155,7 @@ static void refuse(const MemoryServices *services, BudgetTrial &trial, const Ste
   throw errorOf({.who = "no step keeps",
                  .askedBytes = budget,
                  .smallestBytes = *smallest,
+                 .forSteps = step.isBatchCountGuessed ? " for steps of one batch" : "",
                  .setBy = *tightest,
                  .why = whyNoMoreLeaves(services),
                  .held = trial.holders(),
@@ -191,7 +192,7 @@ void checkStep(MemoryServices *services, const StepToPlan &step) {
   dropCaches(device); // sessions before this one may have left some
   BudgetTrial trial(step, others());
   if (!trial.trains(budget))
-    refuse(services, trial, profile, budget, others());
+    refuse(services, trial, step, profile, budget, others());
   expect();
 }
 
@@ -201,7 +202,7 @@ void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint
   BudgetTrial trial(step, others);
   uint64_t budget = step.device->memory().budget(Space::DeviceDram);
   if (!trial.trains(budget))
-    refuse(services, trial, twinOf(step, nullptr, 0).record(), budget, others);
+    refuse(services, trial, step, twinOf(step, nullptr, 0).record(), budget, others);
 }
 
 void rehearseStep(MemoryServices &services, const StepToPlan &step) {

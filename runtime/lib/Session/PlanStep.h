@@ -21,6 +21,8 @@ struct StepToPlan {
   size_t microBatches = 1;
   /// What batches hold of the device already.
   uint64_t placedBytes = 0;
+  /// No step has been asked for yet: one batch is a guess.
+  bool isBatchCountGuessed = false;
 };
 
 /// The parts that every twin of the session is made of: its modules, and the options that decide

@@ -238,7 +238,8 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   plannedSlots = services->weights() ? services->weights()->slots() : 0;
 }
 
-void Session::State::refuseTooSmall(const Error &error, size_t microBatches, std::span<const TensorMap> batches) const {
+void Session::State::refuseTooSmall(const Error &error, std::optional<size_t> microBatches,
+                                    std::span<const TensorMap> batches) const {
   auto *memory = dynamic_cast<const OutOfMemory *>(&error);
   bool isTooSmall = memory ? memory->report().space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;
   if (!isTooSmall || plannedFor || options.isRehearsal || hasOwnSink() || !device->twin())
@@ -248,7 +249,8 @@ void Session::State::refuseTooSmall(const Error &error, size_t microBatches, std
   for (size_t slot = 0; slot < values.size(); ++slot)
     held[std::to_string(slot)] = values[slot];
   own += bytesOn(*device, std::span(&held, 1));
-  segue::refuseTooSmall(services.get(), {device, modules, options, microBatches, placed}, live - std::min(live, own));
+  StepToPlan next{device, modules, options, microBatches.value_or(1), placed, !microBatches};
+  segue::refuseTooSmall(services.get(), next, live - std::min(live, own));
 }
 
 void Session::State::endStep() {

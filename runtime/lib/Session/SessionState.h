@@ -127,7 +127,9 @@ struct Session::State {
   void planFor(size_t microBatches, std::span<const TensorMap> batches);
   /// Where `error` says that memory of the device was missing before the first step:
   /// throws BudgetInfeasible with what would do, or returns if that cannot be said.
-  void refuseTooSmall(const Error &error, size_t microBatches = 1, std::span<const TensorMap> batches = {}) const;
+  /// `microBatches`: none before a step is asked for.
+  void refuseTooSmall(const Error &error, std::optional<size_t> microBatches = {},
+                      std::span<const TensorMap> batches = {}) const;
   /// Has the ring ready for a step of such batches. Throws BudgetInfeasible.
   void prepareStreamed(size_t microBatches, std::span<const TensorMap> batches);
   /// The user's sink may move tensors itself, of which a twin knows nothing.

@@ -24,6 +24,8 @@ struct InfeasibleBudget {
   /// What does not keep to it.
   std::string_view who = "no plan keeps";
   uint64_t askedBytes = 0, smallestBytes = 0;
+  /// Which steps the smallest is for, where that is not known yet: " for steps of one batch".
+  std::string_view forSteps = "";
   /// The event that sets it, and why it is no less there.
   const StepEvent &setBy;
   std::string_view why = "nothing more can leave";
