@@ -384,6 +384,15 @@ class Trainer:
             taken.append(info.key)
         return taken
 
+    def certify(self, microbatches: int = 1) -> int:
+        """The bytes of the device's memory that steps of so many batches will do with, found out before they run.
+
+        With a plan, its addresses take that many. By watermarks and with streamed blocks, steps were played on a
+        virtual twin, and once more with that many bytes and no more. From here on such steps keep to it, and a device
+        of that size trains to the same bits. `BudgetInfeasibleError` if the cap is too small for any step.
+        """
+        return self._session.certify(microbatches)
+
     @property
     def peak_bytes(self) -> int:
         """The most of the device's own memory that was in use at once since it was opened, in bytes."""

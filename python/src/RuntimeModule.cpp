@@ -413,6 +413,8 @@ static void bindSession(nb::module_ &m) {
                session.services()->finishRecords();
            },
            ReleaseGil())
+      .def("certify", [](Session &session, size_t microBatches) { return session.certify(microBatches); },
+           "microbatches"_a, ReleaseGil())
       .def("precision_state",
            [](const Session &session) {
              return session.services() ? session.services()->precisionState() : std::string();

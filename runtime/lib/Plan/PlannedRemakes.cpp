@@ -12,17 +12,17 @@
 namespace segue::inline runtime {
 
 PlannedRemakes::PlannedRemakes(DeviceRef device, Residency &residency)
-    : residency_(residency), recomputer_(std::move(device)) {
-  bringParameters(true);
+    : residency_(residency), lender_(residency), recomputer_(std::move(device)) {
+  recomputer_.setLender(&lender_);
 }
 
-void PlannedRemakes::bringParameters(bool brings) {
-  if (!brings)
-    return recomputer_.setBringWeight(nullptr);
-  recomputer_.setBringWeight([this](const Tensor &home) {
+std::vector<Tensor> PlannedRemakes::PlannedLender::lend(std::span<const Tensor> homes) {
+  std::vector<Tensor> lent;
+  for (const Tensor &home : homes) {
     Item *item = residency_.findHome(home);
-    return item ? residency_.need(*item) : home; // the program's own copy of it, then
-  });
+    lent.push_back(item ? residency_.need(*item) : home); // the program's own copy of it, then
+  }
+  return lent;
 }
 
 void PlannedRemakes::onSave(const Program &program, uint32_t output, const Tensor &saved) {
@@ -56,8 +56,9 @@ void PlannedRemakes::onRestore(const Tensor &given, const Tensor &now) {
 
 bool PlannedRemakes::drop(Tensor &tensor) {
   std::optional<SavedPlace> place = placeOf(tensor);
-  if (!place || !recomputer_.find(*place))
+  if (!place || !recomputer_.canDrop(*place))
     return false;
+  recomputer_.keepRoom(*place);
   Saved &saved = saved_[*place];
   saved.isDropped = true;
   tensor = Recomputer::placeholder(tensor, saved.id);

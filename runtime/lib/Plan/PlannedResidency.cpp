@@ -204,6 +204,8 @@ void PlannedResidency::on(const event::Restore &restore) {
     ++counts_.fetchedLate;
   }
   away_.erase(found);
+  residency_.fetch(*item);
+  counts_.rescued += item->isRescued();
   saved = residency_.take(*item);
   remakes_.onRestore(given, saved);
 }

@@ -85,7 +85,8 @@ void RemakeMeter::on(const event::Restore &restore) {
   auto number = place ? numbers_.find(*place) : numbers_.end();
   if (number != numbers_.end()) {
     Saved &saved = *saved_[number->second];
-    const Recomputation *again = remakes_.recomputer().find(*place);
+    const Recomputer &recomputer = remakes_.recomputer();
+    const Recomputation *again = recomputer.canDrop(*place) ? recomputer.find(*place) : nullptr;
     if (++saved.restores == 1 && again && !again->hasConstants && !isBeaten(*again, restore.saved.storage()->bytes())) {
       saved.run = {place->submit, again->program.index()};
       if (!runs_.contains(*saved.run))

@@ -58,7 +58,7 @@ const Recomputation *Recomputer::find(SavedPlace place) const {
     for (const Recomputation::Source &source : again->sources)
       if (!source.isSaved &&
           (source.index >= submit.inputs.size() || !submit.inputs[source.index].isGiven ||
-           (submit.inputs[source.index].isElsewhere && !bringWeight_)))
+           (submit.inputs[source.index].isElsewhere && !lender_)))
         return nullptr;
   return again;
 }
@@ -85,6 +85,23 @@ std::vector<Tensor> Recomputer::weightsOf(SavedPlace place) const {
   return weights;
 }
 
+bool Recomputer::canDrop(SavedPlace place) const {
+  if (!find(place))
+    return false;
+  std::vector<Tensor> weights = weightsOf(place);
+  return weights.empty() || lender_->canLend(weights);
+}
+
+void Recomputer::keepRoom(SavedPlace place) {
+  if (std::vector<Tensor> weights = weightsOf(place); !weights.empty())
+    lender_->keepRoom(weights);
+}
+
+uint64_t Recomputer::bytesToBring(SavedPlace place) const {
+  std::vector<Tensor> weights = weightsOf(place);
+  return weights.empty() ? 0 : lender_->bytesToBring(weights);
+}
+
 std::vector<SavedPlace> Recomputer::sourcesOf(SavedPlace place) const {
   std::vector<SavedPlace> sources;
   if (const Recomputation *again = find(place))
@@ -105,15 +122,35 @@ std::vector<std::pair<SavedPlace, uint32_t>> Recomputer::madeWith(SavedPlace pla
 std::vector<Tensor> Recomputer::run(SavedPlace place, std::vector<Tensor> saved) {
   const Recomputation &again = *find(place);
   const Submit &submit = submits_[place.submit];
+  // Parameters that are lent are given back, also where the run fails.
+  struct Loan {
+    WeightLender *lender = nullptr;
+    std::vector<Tensor> weights;
+    void end() {
+      weights.clear();
+      if (WeightLender *ended = std::exchange(lender, nullptr))
+        ended->giveBack();
+    }
+    ~Loan() {
+      try {
+        end();
+      } catch (const Error &) { // the run has failed, and the step with it
+      }
+    }
+  } loan;
+  if (std::vector<Tensor> homes = weightsOf(place); !homes.empty()) {
+    loan.weights = lender_->lend(homes);
+    loan.lender = lender_;
+  }
   std::vector<Tensor> inputs;
-  size_t next = 0;
+  size_t next = 0, nextWeight = 0;
   for (const Recomputation::Source &source : again.sources) {
     if (source.isSaved) {
       inputs.push_back(std::move(saved[next++]));
       continue;
     }
-    Tensor input = tensorOf(submit, source.index, place.output);
-    inputs.push_back(submit.inputs[source.index].isElsewhere ? bringWeight_(input) : std::move(input));
+    bool isLent = submit.inputs[source.index].isElsewhere;
+    inputs.push_back(isLent ? loan.weights[nextWeight++] : tensorOf(submit, source.index, place.output));
   }
   // Backward has still to read them: lent, and kept whatever their holders say.
   struct Keep {
@@ -130,8 +167,9 @@ std::vector<Tensor> Recomputer::run(SavedPlace place, std::vector<Tensor> saved)
     }
   std::vector<Tensor> outputs(again.program.outputs().size());
   // It runs in whatever phase asks for the value.
-  EventSink::PhasesApart apart(events_);
-  Executor(device_, again.program).run(std::span<Tensor>(inputs), std::span<Tensor>(outputs), events_);
+  EventSink::PhasesApart apart(&quiet_);
+  Executor(device_, again.program).run(std::span<Tensor>(inputs), std::span<Tensor>(outputs), &quiet_);
+  loan.end();
   return outputs;
 }
 

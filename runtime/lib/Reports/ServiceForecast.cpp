@@ -60,6 +60,7 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
   Session session(twin, modules, std::move(same));
   session.allocateParameters();
   std::vector<TensorMap> batches(microBatches, batchWithoutValues(twin, session.modules(), options.wires));
+  uint64_t certified = session.certify(microBatches);
   const TransferCounters &moved = twin->transfer().counters();
   uint64_t inBytes = 0, outBytes = 0;
   double seconds = 0;
@@ -74,6 +75,7 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
 
   DeviceMemory &memory = twin->memory();
   Json result{{"cap_bytes", memory.budget(Space::DeviceDram)},
+              {"certified_bytes", certified},
               {"peak_bytes", memory.peakBytes(Space::DeviceDram)},
               {"seconds", twin->seconds() - seconds},
               {"out_bytes", uint64_t(moved.d2hBytes) - outBytes},
@@ -105,6 +107,7 @@ std::string textOfServices(const Json &forecast) {
   line("By the config, under %.2f MiB: peak %.2f MiB, step %.3f ms, %.2f MiB go out and %.2f MiB come in\n",
        mib(forecast["cap_bytes"]), mib(forecast["peak_bytes"]), forecast["seconds"].get<double>() * 1e3,
        mib(forecast["out_bytes"]), mib(forecast["in_bytes"]));
+  line("  certified: a device of %.2f MiB is enough\n", mib(forecast["certified_bytes"]));
   if (forecast.contains("activation_stagehand")) {
     const Json &record = forecast["activation_stagehand"];
     line("  Activation Stagehand by %s: of the saved tensors %lld leave (%.2f MiB), %lld are computed again, %lld "

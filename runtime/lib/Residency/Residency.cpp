@@ -133,6 +133,7 @@ void Residency::startFetch(Item &item) {
 bool Residency::stay(Item &item) {
   if (item.device().state != CopyState::Leaving)
     return false;
+  item.isRescued_ = true;
   if (std::exchange(item.stays_, true) || !isPlaced_ || item.device().tensor.storage()->failure())
     return true;
   const Storage &storage = *item.device().tensor.storage();
@@ -140,7 +141,7 @@ bool Residency::stay(Item &item) {
   if (next == DeviceMemory::NextPlace::Here)
     return true;
   if (next == DeviceMemory::NextPlace::Overlapping) {
-    item.stays_ = false;
+    item.stays_ = item.isRescued_ = false;
     while (item.device().state == CopyState::Leaving)
       awaitDeparture();
     if (!item.device().exists()) // else its copy to the host failed
@@ -399,7 +400,7 @@ bool Residency::leave(Item &item) {
   // One after the other: what was changed stays until the value before has arrived.
   while (item.device().state == CopyState::Leaving && item.device().version != item.host().version)
     awaitDeparture();
-  item.stays_ = false;
+  item.stays_ = item.isRescued_ = false;
   if (!item.device().exists() || item.device().state == CopyState::Leaving)
     return true;
   if (item.isBeside(Tier::Device)) {

@@ -51,9 +51,15 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
       section[key] = std::min(double(section[key]), budget);
   };
   return silentConfig(*step_.options.config, [&](Json &stagehand) {
-    if (stagehand.contains("activation_stagehand"))
-      for (const char *key : {"vram_high_watermark_mb", "vram_low_watermark_mb"})
-        lower(stagehand["activation_stagehand"], key);
+    if (stagehand.contains("activation_stagehand")) {
+      Json &activation = stagehand["activation_stagehand"];
+      lower(activation, "vram_high_watermark_mb");
+      // Below the budget, too, but not as high: that would be no pair of watermarks.
+      if (Json &low = activation["vram_low_watermark_mb"]; low.is_number() && double(low) >= budget)
+        low = 0.9 * budget;
+      else if (low.is_null())
+        activation.erase("vram_low_watermark_mb");
+    }
     if (!stagehand.contains("conductor_config"))
       return;
     Json &conductor = stagehand["conductor_config"];
@@ -68,8 +74,8 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 }
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {
-  if (step_.options.config)
-    budgetBytes -= lostBytes(budgetBytes - std::min(budgetBytes, others_));
+  uint64_t lost = step_.options.config ? lostBytes(budgetBytes - std::min(budgetBytes, others_)) : 0;
+  budgetBytes -= lost;
   auto [modules, same] = twinParts(step_);
   same.openSlab = step_.options.openSlab;
   same.aliases = step_.options.aliases;
@@ -91,6 +97,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
     StepResult last; // whoever takes a step may keep what it gave until the next has ended
     for (int step = 0; step < triedSteps; ++step)
       last = session.step(batches, 1e-3);
+    peakBytes_ = device->memory().peakBytes(Space::DeviceDram) + lost;
     return true;
   } catch (const Error &error) {
     bool isTooSmall = error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible ||

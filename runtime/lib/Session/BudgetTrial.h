@@ -30,6 +30,9 @@ public:
   /// lacks; throws whatever else a step throws.
   bool trains(uint64_t budgetBytes);
 
+  /// The most bytes that the last try that went well held at once, as a budget to try.
+  uint64_t peakBytes() const { return peakBytes_; }
+
   /// The least budget from `tooSmall` on that was seen to do, to half a percent or,
   /// where tries take long, as far as they came; nothing if memory of another space
   /// is what lacks. `enough`: one that should do.
@@ -49,6 +52,7 @@ private:
   uint64_t others_;
   std::string spec_;
   std::optional<Error> lastError_;
+  uint64_t peakBytes_ = 0;
   std::vector<MemoryHolder> holders_;
 };
 

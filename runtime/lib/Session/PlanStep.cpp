@@ -79,10 +79,12 @@ static void weighRing(MemoryServices &services, const StepToPlan &step, const Me
                      " slots of weights that fit: so less leaves, and a step is faster");
 }
 
-void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
+uint64_t planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
   WeightStreamer *weights = services.weights();
   Device &device = *step.device;
   preparePrograms(step.device, step.modules);
+  if (weights)
+    weights->giveUpRoom();
   if (weights && weights->slots() > weights->leastSlots())
     weighRing(services, step, measured);
   for (;;) {
@@ -98,8 +100,12 @@ void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredSt
     uint64_t staging = weights ? weights->stagingBytes(/*anyForm=*/services.precision() != nullptr) : 0;
     uint64_t budget = device.memory().budget(Space::DeviceDram), left = budget - std::min(budget, staging);
     CertifiedPlan found = certify(twin, planner, left, &room);
-    if (found.bytes <= left)
-      return services.follow(planner.profile(), *found.plan, std::move(found.addresses));
+    if (found.bytes <= left) {
+      if (weights)
+        weights->settleAs(*twin.weights());
+      services.follow(planner.profile(), *found.plan, std::move(found.addresses));
+      return found.bytes + staging;
+    }
     uint64_t smallest = found.bytes + staging;
     // The ring took what there was; with fewer slots it is slower.
     if (weights && weights->makeRoom(smallest - budget))
@@ -166,6 +172,13 @@ static void refuse(const MemoryServices *services, BudgetTrial &trial, const Ste
 /// values, which a twin has not.
 static bool canTry(const MemoryServices *services) { return !services || !services->precision(); }
 
+/// What the device holds that is neither the session's nor a batch of its, which is in the
+/// twin's books; `restBytes`: of the session between two steps.
+static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weights, uint64_t restBytes) {
+  uint64_t own = (weights ? weights->ringBytes() : 0) + step.placedBytes + restBytes, live = liveBytes(*step.device);
+  return live - std::min(live, own);
+}
+
 void checkStep(MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
@@ -175,11 +188,7 @@ void checkStep(MemoryServices *services, const StepToPlan &step) {
   StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
   StepProfile profile = twin.record();
   uint64_t rest = twin.restBytes(), twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
-  // A batch that the caller has put there is in the twin's books.
-  auto others = [&] {
-    uint64_t own = (weights ? weights->ringBytes() : 0) + step.placedBytes + rest, live = liveBytes(device);
-    return live - std::min(live, own);
-  };
+  auto others = [&] { return othersBytes(step, weights, rest); };
   auto expect = [&] {
     if (services && services->checksBudget())
       services->expect(profile, int64_t(liveBytes(device)) - int64_t(rest + twinRing));
@@ -194,6 +203,22 @@ void checkStep(MemoryServices *services, const StepToPlan &step) {
   if (!trial.trains(budget))
     refuse(services, trial, step, profile, budget, others());
   expect();
+}
+
+uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step) {
+  const WeightStreamer *weights = services ? services->weights() : nullptr;
+  uint64_t budget = step.device->memory().budget(Space::DeviceDram);
+  if (!canTry(services))
+    return budget;
+  dropCaches(*step.device);
+  StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
+  StepProfile profile = twin.record();
+  BudgetTrial trial(step, othersBytes(step, weights, twin.restBytes()));
+  if (!trial.trains(budget))
+    refuse(services, trial, step, profile, budget, othersBytes(step, weights, twin.restBytes()));
+  // With no more than it took it may go another way: that is played, too.
+  uint64_t peak = trial.peakBytes();
+  return peak < budget && trial.trains(peak) ? peak : budget;
 }
 
 void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others) {
@@ -218,6 +243,7 @@ void rehearseStep(MemoryServices &services, const StepToPlan &step) {
   options.twin = {
       .computeSeconds = seconds, .link = twin.link(), .budgetBytes = budget - std::min(budget, uint64_t(others))};
   options.next = &twin.events();
+  options.lender = twin.lender();
   options.warn = [](const std::string &) {}; // the step itself says it
   auto played = MemoryServices::create(twin.device(), services.rehearsal(uint64_t(others)), std::move(options));
   twin.run(played.get());

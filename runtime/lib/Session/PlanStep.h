@@ -34,18 +34,24 @@ struct TwinParts {
 TwinParts twinParts(const StepToPlan &step);
 
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's
-/// budget leaves to the session, and has `services` follow the plan; with the times
+/// budget leaves to the session, and has `services` follow the plan; returns the bytes
+/// of device_dram that it was certified to do with; with the times
 /// that were `measured`, where they are of such a step. Slots of Weight Stagehand's
 /// ring that no plan fits beside, or that cost more time than they spare
 /// (RingSlots.h), are given back. Throws BudgetInfeasible, and
 /// Unsupported for a device that nothing can leave; the plan in force stays then.
-void planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
+uint64_t planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
 
 /// Where no plan is wanted: tries the first steps on a twin within the budget, with
 /// the services that there are (null: none), and throws BudgetInfeasible, with the
 /// smallest that does, if they end for want of memory. Tells `services` what to
 /// expect of each block. Throws Unsupported for a device that can have no twin.
 void checkStep(MemoryServices *services, const StepToPlan &step);
+
+/// Plays the first steps of a session that trains by no plan on a twin within the
+/// budget, after checkStep: the bytes of device_dram, with what others hold, with which
+/// it was seen to train. Throws BudgetInfeasible as checkStep does.
+uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step);
 
 /// Refuses the cap of a session that lacked memory before its first step, or whose ring
 /// found none, as checkStep does: returns if a twin has enough. `others`: bytes of the device that are not the session's.

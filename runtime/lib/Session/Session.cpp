@@ -184,75 +184,6 @@ void Session::State::configure(const Config &config) {
   device->transfer().configure(std::move(stitch));
 }
 
-/// Bytes of those tensors that lie on the device.
-static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches) {
-  uint64_t bytes = 0;
-  for (const TensorMap &batch : batches)
-    for (const auto &[name, tensor] : batch)
-      if (tensor && tensor.device().get() == &device && tensor.storage()->space() == Space::DeviceDram)
-        bytes += device.takenBytes(Space::DeviceDram, tensor.storage()->bytes(), tensor.desc().layout.alignment);
-  return bytes;
-}
-
-void Session::State::planFor(size_t microBatches, std::span<const TensorMap> batches) {
-  bool hasTwin = device->twin().has_value(), isPlanWanted = services && services->wantsPlan();
-  bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
-  bool isRehearsed = hasTwin && services && services->wantsRehearsal();
-  if (!isPlanWanted && (plannedFor || !(isChecked || isRehearsed)))
-    return;
-  requireWhole();
-  requireValues();
-  prepareStreamed(microBatches, batches); // the ring is in the way of a plan
-  int64_t slots = services && services->weights() ? services->weights()->slots() : 0;
-  bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
-  StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
-  if (!isPlanWanted) {
-    // Before the first step: later ones keep memory for reuse.
-    if (isChecked)
-      checkStep(services.get(), next);
-    if (isRehearsed)
-      rehearseStep(*services, next);
-    plannedFor = microBatches;
-    plannedSlots = slots;
-    return;
-  }
-  // What evaluations have left behind in the place of the plan goes, or is planned around.
-  if (isPlanned && device->memory().lentBytes()) {
-    dropCaches(*device);
-    isPlanned = !device->memory().lentBytes();
-  }
-  std::optional<MeasuredStep> measured = services->takeMeasured();
-  if (isPlanned && !measured)
-    return;
-  try {
-    planStep(*services, next, measured ? &*measured : nullptr);
-  } catch (const Error &error) {
-    // Somebody else took of the device since: the plan in force may still fit.
-    if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != microBatches)
-      throw;
-    return;
-  }
-  if (measured && options.log)
-    options.log("step " + std::to_string(step + 1) + ": planned again, with the times that the last steps took");
-  plannedFor = microBatches;
-  plannedSlots = services->weights() ? services->weights()->slots() : 0;
-}
-
-void Session::State::refuseTooSmall(const Error &error, std::optional<size_t> microBatches,
-                                    std::span<const TensorMap> batches) const {
-  auto *memory = dynamic_cast<const OutOfMemory *>(&error);
-  bool isTooSmall = memory ? memory->report().space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;
-  if (!isTooSmall || plannedFor || options.isRehearsal || hasOwnSink() || !device->twin())
-    return;
-  uint64_t placed = bytesOn(*device, batches), own = placed, live = device->memory().liveBytes(Space::DeviceDram);
-  TensorMap held = optimizerState;
-  for (size_t slot = 0; slot < values.size(); ++slot)
-    held[std::to_string(slot)] = values[slot];
-  own += bytesOn(*device, std::span(&held, 1));
-  StepToPlan next{device, modules, options, microBatches.value_or(1), placed, !microBatches};
-  segue::refuseTooSmall(services.get(), next, live - std::min(live, own));
-}
-
 void Session::State::endStep() {
   stitchReport(*device).endStep();
   if (stitchTelemetry)
@@ -430,7 +361,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (!s.waiting) {
       if (calibrationSamples())
         s.precision->calibrate(std::span(&batch, 1));
-      size_t microBatches = s.plannedFor ? s.plannedFor : 1;
+      size_t microBatches = s.announced ? s.announced : s.plannedFor ? s.plannedFor : 1;
       s.prepareStreamed(microBatches, std::span(&batch, 1));
       s.planFor(microBatches, std::span(&batch, 1));
       if (s.services)
@@ -779,6 +710,10 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
     state_->precision->calibrate(microBatches);
   }
   state_->planFor(microBatches.size(), microBatches);
+  struct Announced {
+    size_t &count;
+    ~Announced() { count = 0; }
+  } announced{state_->announced = microBatches.size()};
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);
   return optimize(lr);

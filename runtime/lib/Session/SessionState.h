@@ -136,6 +136,14 @@ struct Session::State {
   bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
   /// Micro-batches of the plan in force, and the ring's slots beside it; 0: there is none.
   size_t plannedFor = 0;
+  /// Micro-batches of the step under way, where they were given at once; 0: not known.
+  size_t announced = 0;
+  /// Bytes that steps of so many micro-batches are certified to do with.
+  struct Certified {
+    size_t microBatches = 0;
+    uint64_t bytes = 0;
+  };
+  std::optional<Certified> certified;
   int64_t plannedSlots = 0;
   /// Null unless the config enables some; `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;

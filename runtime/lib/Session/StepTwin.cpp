@@ -215,7 +215,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
     options.residency = &state.planned->residency();
   if (weights) {
     state.weights.emplace(state.device, std::move(*weights));
-    state.planned->leaveParametersToOthers();
+    state.planned->leaveParametersTo(state.weights->streamer());
     options.weights = &state.weights->streamer();
   }
   std::vector<Wire> wires = options.wires;
@@ -231,6 +231,7 @@ const DeviceRef &StepTwin::device() const { return state_->device; }
 const std::string &StepTwin::spec() const { return state_->spec; }
 const Session &StepTwin::session() const { return *state_->session; }
 const WeightStreamer *StepTwin::weights() const { return state_->weights ? &state_->weights->streamer() : nullptr; }
+WeightLender *StepTwin::lender() { return state_->weights ? &state_->weights->streamer() : nullptr; }
 
 LinkSpeed StepTwin::link() const { return state_->link; }
 EventSink &StepTwin::events() { return *state_->planned; }

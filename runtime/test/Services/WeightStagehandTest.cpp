@@ -426,6 +426,8 @@ TEST(WeightPolicy, RecordHasTheKeysOfTheSpecification) {
                "file_read_ms",
                "denied_speculative",
                "save_back_bytes",
+               "blocks_rescued",
+               "blocks_lent",
                "aborted"};
   std::ranges::sort(expected);
   std::ranges::sort(keys);

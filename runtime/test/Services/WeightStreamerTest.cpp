@@ -668,7 +668,7 @@ TEST(WeightStreamerRecord, GoesToTheFileWithItsLine) {
     EXPECT_GT(record["h2d_bytes"], 0);
     EXPECT_GT(record["compute_time_ms"].get<double>(), 0);
     EXPECT_GT(record["copy_time_ms"].get<double>(), 0);
-    EXPECT_EQ(record.size(), 24u);
+    EXPECT_EQ(record.size(), 26u);
   }
   EXPECT_EQ(count, 4);
   ASSERT_EQ(lines.size(), 2u);

@@ -300,7 +300,7 @@ void ActivationActor::on(const event::Restore &restore) {
   Held *held = findStorage(saved);
   if (!held)
     return;
-  figures_.onNeed(held->number, occupied());
+  figures_.onNeed(held->number, occupied(), held->depth ? recomputer_.bytesToBring(held->place) : 0);
   Tensor device = bring(*held);
   setIdle(*held, false);
   inUse_[{program.image().get(), program.index(), input}] = held;
@@ -344,7 +344,7 @@ Tensor ActivationActor::bring(Held &held) {
 static constexpr int deepestChain = 4;
 
 int ActivationActor::depthOf(SavedPlace place) const {
-  if (!recomputer_.find(place))
+  if (!recomputer_.canDrop(place))
     return 0;
   int depth = 1;
   for (SavedPlace source : recomputer_.sourcesOf(place))
@@ -386,12 +386,14 @@ void ActivationActor::setIdle(Held &held, bool isIdle) {
 
 void ActivationActor::dropToRecompute(Held &held, Tensor &saved) {
   held.recompute = true;
+  recomputer_.keepRoom(held.place);
   saved = Recomputer::placeholder(saved, held.id);
   know(held, saved);
 }
 
 void ActivationActor::loseHost(Held &held) {
   held.recompute = true;
+  recomputer_.keepRoom(held.place);
   forgetItem(held);
 }
 

@@ -57,6 +57,8 @@ public:
   Json record() const { return lastRecord_; }
   RehearsedStep rehearsed() const { return {grown_, toRecompute_}; }
   void prepare(const RehearsedStep &step);
+  /// Who lends parameters that live on the host to what is computed again; null: nobody.
+  void borrowFrom(WeightLender *lender) { recomputer_.setLender(lender); }
 
   void receive(const Event &event) override;
   void on(const event::PhaseBegin &begin);

@@ -46,6 +46,11 @@ struct MemoryServices::Impl {
   /// Writes the records whose times are known, or `all`.
   void writeTimed(bool all);
   uint64_t makeRoom(uint64_t wanted);
+  /// The limit of holdTo() counts from here; and until here.
+  void lowerBudget();
+  bool raiseBudget();
+  /// Whoever could not make room did not: the step departs from its limit.
+  uint64_t departFromPeak();
   void tellActors(const Event &event) {
     for (const auto &actor : actors)
       actor->receive(event);
@@ -71,7 +76,9 @@ struct MemoryServices::Impl {
   std::optional<EventLog> conductorLog;
   std::optional<JsonlWriter> conductorTelemetry;
   std::optional<uint64_t> budgetBefore;
-  DeviceMemory::RoomMakerHandle roomMaker;
+  /// Of the steps to come, and the budget meanwhile.
+  std::optional<uint64_t> peakBytes, budgetBeside;
+  DeviceMemory::RoomMakerHandle roomMaker, lastRoomMaker;
   std::vector<std::unique_ptr<EventSink>> actors;
   /// Among the actors, or null.
   ActivationActor *activation = nullptr;
@@ -102,6 +109,9 @@ struct MemoryServices::Impl {
 //===----------------------------------------------------------------------===//
 // Construction
 //===----------------------------------------------------------------------===//
+
+/// After everybody who gives something up.
+static constexpr int lastRank = 1000;
 
 static uint64_t capacityOf(const Device &device) {
   for (const SpaceInfo &info : device.spaces())
@@ -249,9 +259,11 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
     if (impl->planned)
-      impl->planned->planned().leaveParametersToOthers();
+      impl->planned->planned().leaveParametersTo(actor->streamer());
     impl->addActor(std::move(actor));
   }
+  if (impl->activation)
+    impl->activation->borrowFrom(impl->weights ? &impl->weights->streamer() : impl->options.lender);
   if (precisionActor) {
     impl->precision = precisionActor.get();
     impl->addActor(std::move(precisionActor));
@@ -259,6 +271,10 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   impl->roomMaker = impl->context.device->memory().addRoomMaker(
       "memory services", 0, [impl = impl.get()](Space space, uint64_t wanted) -> uint64_t {
         return space == Space::DeviceDram && (impl->inStep || impl->isEvaluating) ? impl->makeRoom(wanted) : 0;
+      });
+  impl->lastRoomMaker = impl->context.device->memory().addRoomMaker(
+      "limit of the step", lastRank, [impl = impl.get()](Space space, uint64_t) -> uint64_t {
+        return space == Space::DeviceDram ? impl->departFromPeak() : 0;
       });
   return std::unique_ptr<MemoryServices>(new MemoryServices(std::move(impl)));
 }
@@ -321,7 +337,32 @@ uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
   return before - std::min(before, context.usedBytes());
 }
 
+void MemoryServices::Impl::lowerBudget() {
+  DeviceMemory &memory = context.device->memory();
+  if (!peakBytes || *peakBytes >= memory.budget(Space::DeviceDram))
+    return;
+  budgetBeside = memory.budget(Space::DeviceDram);
+  memory.setBudget(Space::DeviceDram, *peakBytes);
+}
+
+bool MemoryServices::Impl::raiseBudget() {
+  std::optional<uint64_t> before = std::exchange(budgetBeside, std::nullopt);
+  if (before)
+    context.device->memory().setBudget(Space::DeviceDram, *before);
+  return before.has_value();
+}
+
+uint64_t MemoryServices::Impl::departFromPeak() {
+  uint64_t before = context.device->memory().budget(Space::DeviceDram);
+  if (!raiseBudget())
+    return 0;
+  context.warn("step " + std::to_string(nextStep - 1) + " takes more of device_dram than the " +
+               std::to_string(before) + " bytes that were certified, as somebody else holds some");
+  return context.device->memory().budget(Space::DeviceDram) - before;
+}
+
 void MemoryServices::Impl::beginStep() {
+  lowerBudget();
   if (precision)
     precision->chooseForms(nextStep - 1);
   inStep = true;
@@ -346,6 +387,7 @@ void MemoryServices::Impl::endStep() {
     writeTimed(/*all=*/false);
   }
   inStep = false;
+  raiseBudget();
   if (conductorLog)
     conductorLog->flush();
 }
@@ -409,6 +451,8 @@ void MemoryServices::expect(const StepProfile &profile, int64_t others) {
           block.h2dBytes += bytes;
   impl_->context.conductor.setPlan(std::move(blocks));
 }
+
+void MemoryServices::holdTo(std::optional<uint64_t> bytes) { impl_->peakBytes = bytes; }
 
 bool MemoryServices::wantsRehearsal() const { return !impl_->toRehearse.is_null(); }
 
@@ -483,6 +527,7 @@ void MemoryServices::abortStep() noexcept {
 void MemoryServices::Impl::abortStep() noexcept {
   if (!std::exchange(inStep, false))
     return;
+  raiseBudget();
   try {
     context.device->drain();
     context.engine().settle(/*all=*/true);

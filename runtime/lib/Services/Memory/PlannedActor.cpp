@@ -207,10 +207,13 @@ void PlannedActor::on(const event::Restore &restore) {
     clock_.addRun(std::move(run));
     return;
   }
-  uint64_t late = planned_.counts().fetchedLate;
+  PlannedResidency::Counts counts = planned_.counts();
   forward(restore);
   meter_.see();
-  clock_.addWait(meter_.noteRestore(before, restore.saved, planned_.counts().fetchedLate == late));
+  PlannedMeter::Return how = planned_.counts().rescued > counts.rescued           ? PlannedMeter::Return::Rescued
+                             : planned_.counts().fetchedLate > counts.fetchedLate ? PlannedMeter::Return::Late
+                                                                                  : PlannedMeter::Return::Ahead;
+  clock_.addWait(meter_.noteRestore(before, restore.saved, how));
 }
 
 void PlannedActor::on(const event::StepAbort &) {

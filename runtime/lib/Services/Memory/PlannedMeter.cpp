@@ -47,17 +47,17 @@ void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isDr
   record_.unpinnedPeakBytes = std::max(record_.unpinnedPeakBytes, unpinnedBytes_);
 }
 
-std::shared_ptr<const CopyWait> PlannedMeter::noteRestore(const Tensor &before, const Tensor &after, bool isAhead) {
+std::shared_ptr<const CopyWait> PlannedMeter::noteRestore(const Tensor &before, const Tensor &after, Return how) {
   if (before.storage() == after.storage())
     return nullptr;
   int64_t bytes = int64_t(after.storage()->bytes());
-  ++record_.restored;
   --away_;
-  record_.restoreBytes += bytes;
+  ++(how == Return::Rescued ? record_.rescued : record_.restored);
+  record_.restoreBytes += how == Return::Rescued ? 0 : bytes;
   (before.storage()->space() == Space::HostPinned ? pinnedBytes_ : unpinnedBytes_) -= bytes;
   std::shared_ptr<const CopyWait> wait = watchCopy(device_, after, lastMark_);
   if (wait)
-    needs_.push_back({wait, isAhead});
+    needs_.push_back({wait, how == Return::Ahead});
   return wait;
 }
 

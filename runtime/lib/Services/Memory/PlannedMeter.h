@@ -35,9 +35,11 @@ public:
   /// `before`, `after`: the tensor as the program saved it, and what stands for
   /// it: a placeholder where it `isDropped`. `isPlanned`: the step goes as planned so far.
   void noteSave(const Tensor &before, const Tensor &after, bool isDropped, bool isPlanned);
-  /// `isAhead`: its way back began before it was needed. Returns what compute
-  /// waits for it, or null.
-  std::shared_ptr<const CopyWait> noteRestore(const Tensor &before, const Tensor &after, bool isAhead);
+  /// Whether its way back began before it was needed, or only then, or its way out had
+  /// not ended.
+  enum class Return : uint8_t { Ahead, Late, Rescued };
+  /// Returns what compute waits for it, or null.
+  std::shared_ptr<const CopyWait> noteRestore(const Tensor &before, const Tensor &after, Return how);
   /// The record of the step. Blocks until the compute queue has come to the
   /// last need, which a step's end has waited for anyway.
   ActivationRecord endStep(bool aborted);

@@ -59,13 +59,14 @@ void StepFigures::onSave(SavedPlace place, int64_t bytes, int64_t heldBytes, std
   again_.push_back(again ? std::move(*again) : MadeAgain());
 }
 
-void StepFigures::onNeed(size_t record, int64_t heldBytes) {
+void StepFigures::onNeed(size_t record, int64_t heldBytes, uint64_t broughtBytes) {
   ++past_;
   last_ = record;
   if (saved_[record].neededAt != 0)
     return see(heldBytes);
   saved_[record].neededAt = within();
   saved_[record].heldAtNeed = heldBytes;
+  again_[record].broughtBytes = broughtBytes;
 }
 
 void StepFigures::see(int64_t heldBytes) {
@@ -94,7 +95,7 @@ std::vector<bool> StepFigures::toRecompute(double seconds, const LinkRates &link
     saved.turn *= scale_;
     saved.neededAt *= scale_;
     if (saved.recomputeSeconds)
-      *saved.recomputeSeconds *= scale_;
+      *saved.recomputeSeconds = *saved.recomputeSeconds * scale_ + double(again_[i].broughtBytes) / link.h2dBytesPerSecond;
   }
   std::vector<bool> chosen;
   for (Residence residence : chooseResidence(saved_, link, peakHeld_ - room.highBytes, room))

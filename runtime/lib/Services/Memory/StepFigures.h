@@ -30,6 +30,9 @@ struct MadeAgain {
   /// relativeCost of the program, and what it takes of the device.
   double cost = 0;
   int64_t runBytes = 0;
+  /// Bytes of parameters that cross the link for it, as they were not on the device when
+  /// its value was needed. They lie in the ring, and take no more memory.
+  uint64_t broughtBytes = 0;
   /// What it is made from, and what comes with it.
   std::vector<SavedPlace> sources, together;
 };
@@ -48,8 +51,9 @@ public:
   void onSave(SavedPlace place, int64_t bytes, int64_t heldBytes, std::optional<MadeAgain> again);
   /// One whose bytes are those of another, or somebody else's.
   void onSaveOfNothing() { onSave({}, 0, 0, std::nullopt); }
-  /// The same of what is in use.
-  void onNeed(size_t record, int64_t heldBytes);
+  /// The same of what is in use. `broughtBytes`: of parameters that would have to be
+  /// brought to make it again now.
+  void onNeed(size_t record, int64_t heldBytes, uint64_t broughtBytes);
   bool isBetweenNeeds() const { return last_.has_value(); }
   /// The same between needs.
   void see(int64_t heldBytes);

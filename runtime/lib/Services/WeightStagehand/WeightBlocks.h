@@ -40,7 +40,7 @@ struct WeightStagehand::Counts {
   int64_t h2dBytes = 0, d2hBytes = 0, saveBackBytes = 0;
   double copyMs = 0, computeMs = 0, stallMs = 0, fileReadMs = 0;
   int64_t stalls = 0, evictions = 0, hits = 0, late = 0, misses = 0, loads = 0, blocksUsed = 0;
-  int64_t promotions = 0, nans = 0, infs = 0, deniedSpeculative = 0;
+  int64_t promotions = 0, nans = 0, infs = 0, deniedSpeculative = 0, rescued = 0, lent = 0;
 };
 
 } // namespace segue::inline runtime

@@ -221,10 +221,11 @@ void weight_calls::begin(WeightStagehand &policy, int64_t step, std::optional<bo
   policy.beginStep(step, isTraining.value_or(true));
 }
 
-BeforeBlock weight_calls::before(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes) {
+BeforeBlock weight_calls::before(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes,
+                                 std::optional<bool> isBeside) {
   if (usedBytes)
     policy.measure(*usedBytes);
-  return policy.beforeBlock(id);
+  return policy.beforeBlock(id, isBeside.value_or(false));
 }
 
 WeightActions weight_calls::after(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes,

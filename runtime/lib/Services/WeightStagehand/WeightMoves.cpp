@@ -100,6 +100,12 @@ int64_t WeightStagehand::leastSlots(Reach reach) const {
          });
 }
 
+int64_t WeightStagehand::spareSlots() const {
+  return ring_.slots - leastSlots(Reach::Plan) + std::ranges::count_if(blocks_, [](const Block &block) {
+           return block.state == BlockState::Evicting && !block.givesSlot;
+         });
+}
+
 /// Inclusive above, strict below. In a ring that owns its memory nothing leaves
 /// that does not give its slot back, and a slot stays for what comes next: what
 /// is loaded there takes no memory.
@@ -195,14 +201,13 @@ WeightActions WeightStagehand::evicted(std::string_view id) {
   return actions;
 }
 
-WeightActions WeightStagehand::saveBackFailed(std::string_view id) {
-  Block &block = find(id);
+/// A block whose copy back is under way does not leave after all.
+WeightActions WeightStagehand::stay(Block &block) {
   if (block.state != BlockState::Evicting)
     throw Error(ErrorCode::StateTransition, "weight stagehand: block \"" + block.id + "\" is " +
                                                 std::string(nameOf(block.state)) +
-                                                ": no copy back is under way that could fail");
+                                                ": no copy back of it is under way");
   move(block, BlockState::GpuReady);
-  block.saveBackFailed = true;
   counts_->evictions -= counts_->evictions > 0; // else it began in the step before
   if (!ownsMemory())
     vramBytes_ += block.bytes;
@@ -213,6 +218,19 @@ WeightActions WeightStagehand::saveBackFailed(std::string_view id) {
   }
   WeightActions actions;
   goOn(actions);
+  return actions;
+}
+
+WeightActions WeightStagehand::rescued(std::string_view id) {
+  WeightActions actions = stay(find(id));
+  ++counts_->rescued;
+  return actions;
+}
+
+WeightActions WeightStagehand::saveBackFailed(std::string_view id) {
+  Block &block = find(id);
+  block.saveBackFailed |= block.state == BlockState::Evicting; // else the next line throws
+  WeightActions actions = stay(block);
   if (!pending_.empty() && !isAnythingUnderWay() && actions.empty() && retrySaveBacks())
     goOn(actions);
   if (!pending_.empty() && !isAnythingUnderWay() && actions.empty())

@@ -58,6 +58,8 @@ Json WeightStagehand::makeRecord(bool aborted) const {
           {"file_read_ms", counts.fileReadMs},
           {"denied_speculative", counts.deniedSpeculative},
           {"save_back_bytes", counts.saveBackBytes},
+          {"blocks_rescued", counts.rescued},
+          {"blocks_lent", counts.lent},
           {"aborted", aborted}};
 }
 

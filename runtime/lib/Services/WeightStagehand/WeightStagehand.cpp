@@ -212,13 +212,14 @@ void WeightStagehand::measure(int64_t allocatedBytes, std::optional<int64_t> res
   reservedBytes_ = std::max(reservedBytes.value_or(allocatedBytes), allocatedBytes);
 }
 
-BeforeBlock WeightStagehand::beforeBlock(std::string_view id) {
+BeforeBlock WeightStagehand::beforeBlock(std::string_view id, bool isBeside) {
   Block &block = find(id);
   buildOrder();
-  if (block.positions.empty())
+  if (block.positions.empty() && !isBeside)
     throw Error(ErrorCode::InvalidArgument, text(id) + " is in the order of no phase; give it one by setOrder");
   int64_t cursorBefore = cursor_;
-  cursor_ = (cursor_ + distance(block)) % int64_t(cycle_.size());
+  if (!isBeside)
+    cursor_ = (cursor_ + distance(block)) % int64_t(cycle_.size());
 
   BeforeBlock before;
   if (block.state == BlockState::GpuReady) {
@@ -239,6 +240,7 @@ BeforeBlock WeightStagehand::beforeBlock(std::string_view id) {
     }
   }
   ++block.uses;
+  counts_->lent += isBeside;
   block.lastUsedStep = step_;
   counts_->blocksUsed += !block.usedInStep;
   block.usedInStep = true;

@@ -447,6 +447,26 @@ uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
   return before - ringBytes();
 }
 
+void WeightStreamer::giveUpRoom() {
+  if (impl_->policy)
+    impl_->changeRing({.openAtOnce = int64_t(impl_->leastSlots)});
+}
+
+void WeightStreamer::settleAs(const WeightStreamer &twin) {
+  if (!impl_->policy)
+    return;
+  int64_t open = std::max(impl_->stagehand().ring().openAtOnce, twin.policy().ring().openAtOnce);
+  impl_->changeRing({.most = impl_->stagehand().ring().slots, .openAtOnce = open});
+}
+
+/// Tells the policy, unless the ring is like that; it keeps its slots.
+void WeightStreamer::Impl::changeRing(weight_calls::RingChange change) {
+  const WeightRing &ring = stagehand().ring();
+  change.slots = ring.slots;
+  if (change.most.value_or(ring.most) != ring.most || change.openAtOnce.value_or(ring.openAtOnce) != ring.openAtOnce)
+    policy->tell(weight_calls::ring, change);
+}
+
 void WeightStreamer::flush() {
   Impl &s = *impl_;
   if (!s.policy)
@@ -541,11 +561,11 @@ bool WeightStreamer::Impl::isWritten(const Block &block) const {
 /// weights and runs, so that what it decides is decided by what is on the device then.
 /// What is written in place is there before: a step that is given up must not have
 /// begun to write.
-void WeightStreamer::Impl::bring(Block &block) {
-  bool isQueued = device->hasBytes() && !device->runsInline() && !isWritten(block);
+void WeightStreamer::Impl::bring(Block &block, Opens how) {
+  bool isQueued = device->hasBytes() && !device->runsInline() && (how == Opens::Beside || !isWritten(block));
   poll();
   if (stagehand().state(block.id) == BlockState::Evicting && residency->stay(*block.item))
-    carryOut(policy->tell(weight_calls::saveBackFailed, block.id)); // it is there still, and is not given up
+    carryOut(policy->tell(weight_calls::rescued, block.id)); // it is there still, and is not given up
   BlockState state = stagehand().state(block.id);
   if (isQueued ? state != BlockState::GpuReady : state == BlockState::Prefetching) {
     // Compute has something to do meanwhile, and the load may end.
@@ -553,7 +573,8 @@ void WeightStreamer::Impl::bring(Block &block) {
     poll();
   }
   growRing(block);
-  BeforeBlock before = policy->tell(weight_calls::beforeBlock, block.id, usedBytes());
+  BeforeBlock before = policy->tell(weight_calls::beforeBlock, block.id, usedBytes(),
+                                    how == Opens::Beside ? std::optional(true) : std::nullopt);
   carryOut(before.actions);
   if (before.use == BeforeBlock::Use::Hit)
     return;

@@ -187,6 +187,8 @@ void WeightStreamer::Impl::stop() {
   byItem.clear();
   residency.reset();
   open.clear();
+  lent.clear();
+  byHome.clear();
   current = nullptr;
   inStep = isEvaluating = false;
   for (Weight *weight : weightOrder) {
@@ -308,6 +310,8 @@ void WeightStreamer::Impl::makeBlocks() {
     block->slotBytes = alignUp(block->slotBytes + placed.spanBytes(), slotAlignment);
     weight->desc = std::make_shared<const TensorDesc>(std::move(placed));
     weight->block = block;
+    if (weight->source.host)
+      byHome[weight->source.host.storage()->id()] = weight;
     block->storedBytes += weight->storedBytes;
     block->isStaged |= weight->file != nullptr;
     block->weights.push_back(weight);
@@ -590,6 +594,7 @@ void WeightStreamer::endEvaluation() {
 /// load that failed is nobody's.
 void WeightStreamer::Impl::endCopies() {
   open.clear();
+  lent.clear();
   current = nullptr;
   awaited.clear();
   while (hear(Tier::Host, /*waits=*/true) || hear(Tier::Device, /*waits=*/true))
@@ -651,7 +656,7 @@ void WeightStreamer::on(const event::BlockBegin &begin) {
   Impl::Block *block = s.current->blocks[index].begins;
   if (!block)
     return;
-  s.bring(*block);
+  s.bring(*block, Impl::Opens::InOrder);
   block->isUsed = s.inStep;
   block->computeWatch = std::make_shared<Stopwatch>();
   s.mark(Queue::Compute, block->computeWatch, /*isEnd=*/false, block->slot->writes());

@@ -237,9 +237,14 @@ struct WeightStreamer::Impl {
   void giveSlot();
   /// Takes slots again that were given back under pressure, before a block.
   void growRing(const Block &next);
+  void changeRing(weight_calls::RingChange change);
   bool isSeenOutside(const Weight &weight) const;
   void poll();
-  void bring(Block &block);
+  /// Whether the program that opens the block is one of the step, or one beside it.
+  enum class Opens : uint8_t { InOrder, Beside };
+  void bring(Block &block, Opens how);
+  Weight *weightAt(const Tensor &home) const;
+  std::vector<Block *> blocksToOpen(std::span<const Tensor> homes) const;
   bool isWritten(const Block &block) const;
   void awaitLoad(Block &block, bool isQueued);
   void settleAwaited();
@@ -266,6 +271,8 @@ struct WeightStreamer::Impl {
   Order phases[3], evaluation;
   std::map<std::string, std::unique_ptr<Weight>> weights;
   std::vector<Weight *> weightOrder;
+  /// Those that are streamed, by the storage of their tensor of the host.
+  std::map<uint64_t, Weight *> byHome;
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::string, Block *> byId;
   /// The blocks as items; while started.
@@ -302,6 +309,9 @@ struct WeightStreamer::Impl {
   uint64_t poolBytes = 0;
   std::optional<JsonlWriter> telemetry;
   Json lastRecord = Json::object();
+
+  /// Blocks that were opened for a program beside the step.
+  std::vector<Block *> lent;
 
   /// The program that runs: which of its blocks comes next, which are open.
   ProgramPlan *current = nullptr;

@@ -32,9 +32,9 @@ class PlannedRemakes {
 public:
   PlannedRemakes(DeviceRef device, Residency &residency);
 
-  /// Whether parameters whose home is the host may be brought for a run: not where
-  /// somebody else brings them.
-  void bringParameters(bool brings);
+  /// Somebody else brings the parameters whose home is the host, and lends them for a
+  /// run. The lender outlives this.
+  void borrowFrom(WeightLender &lender) { recomputer_.setLender(&lender); }
 
   void onSubmit(const Program &program, std::span<const Tensor> inputs) { recomputer_.onSubmit(program, inputs); }
   /// Output `output` of the program that was submitted last lies in `saved`.
@@ -73,9 +73,25 @@ private:
     Tensor made;
   };
 
+  /// Parameters that come by the plan: what is away is fetched, and stays until the
+  /// plan says otherwise.
+  class PlannedLender final : public WeightLender {
+  public:
+    explicit PlannedLender(Residency &residency) : residency_(residency) {}
+    bool canLend(std::span<const Tensor>) const override { return true; }
+    void keepRoom(std::span<const Tensor>) override {}
+    uint64_t bytesToBring(std::span<const Tensor>) const override { return 0; } // the plan has them back in time
+    std::vector<Tensor> lend(std::span<const Tensor> homes) override;
+    void giveBack() override {}
+
+  private:
+    Residency &residency_;
+  };
+
   Tensor current(SavedPlace place);
 
   Residency &residency_;
+  PlannedLender lender_;
   Recomputer recomputer_;
   std::map<SavedPlace, Saved> saved_;
   /// Places by the storages that stand for them.

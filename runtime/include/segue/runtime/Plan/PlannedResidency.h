@@ -83,11 +83,12 @@ public:
 
   /// Where everything is that may be away.
   Residency &residency() { return residency_; }
-  /// Somebody else brings parameters; gradients and states of optimizers come and
-  /// go by the plan as before.
-  void leaveParametersToOthers() {
+  /// Somebody else brings parameters, and lends them to what is computed again;
+  /// gradients and states of optimizers come and go by the plan as before. The lender
+  /// outlives this.
+  void leaveParametersTo(WeightLender &lender) {
     bringsParameters_ = false;
-    remakes_.bringParameters(false);
+    remakes_.borrowFrom(lender);
   }
   /// How saved tensors are made again. They are known in steps whose plan makes some,
   /// and where watchSaves was asked for.
@@ -101,6 +102,8 @@ public:
     uint64_t left = 0, leftBytes = 0;
     /// Fetched at the planned event, and only when needed.
     uint64_t fetchedAhead = 0, fetchedLate = 0;
+    /// Needed while they left: they stayed, and did not cross the link again.
+    uint64_t rescued = 0;
     /// In pageable memory, as there was no pinned memory left.
     uint64_t unpinned = 0;
     /// Dropped, and made again when they were needed.

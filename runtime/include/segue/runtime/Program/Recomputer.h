@@ -25,7 +25,7 @@
 
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Program/Recomputation.h"
-#include <functional>
+#include "segue/runtime/Program/WeightLender.h"
 
 namespace segue::inline runtime {
 
@@ -38,16 +38,11 @@ struct SavedPlace {
 
 class Recomputer {
 public:
-  /// `events`: told of what runs, so that weights can be brought to its blocks;
-  /// null: nobody.
-  explicit Recomputer(DeviceRef device, EventSink *events = nullptr)
-      : device_(std::move(device)), events_(events ? events : &quiet_) {}
+  explicit Recomputer(DeviceRef device) : device_(std::move(device)) {}
 
-  /// Gives the newest value of a parameter that a program was given in another space
-  /// than it computes in, on the device.
-  using BringWeight = std::function<Tensor(const Tensor &home)>;
-  /// From here on values can be made from such parameters, too; null: no longer.
-  void setBringWeight(BringWeight bring) { bringWeight_ = std::move(bring); }
+  /// From here on values can also be made from parameters that a program was given in
+  /// another space than it computes in; null: no longer. The lender outlives this.
+  void setLender(WeightLender *lender) { lender_ = lender; }
 
   /// The program's cost relative to that of others; it has no unit.
   double onSubmit(const Program &program, std::span<const Tensor> inputs);
@@ -55,8 +50,15 @@ public:
   /// StateTransition for another.
   SavedPlace placeOf(const Program &program, uint32_t output) const;
 
-  /// Null where nothing makes it again, or only from parameters that nobody brings.
+  /// Null where nothing makes it again, or only from parameters that nobody lends.
   const Recomputation *find(SavedPlace place) const;
+  /// Whether it may be dropped now: something makes it again, and what that takes of
+  /// parameters can be lent.
+  bool canDrop(SavedPlace place) const;
+  /// It is dropped: room for its parameters is kept from here on.
+  void keepRoom(SavedPlace place);
+  /// The bytes of parameters that would have to cross the link for a run of it now.
+  uint64_t bytesToBring(SavedPlace place) const;
   /// The saved values that it is made from.
   std::vector<SavedPlace> sourcesOf(SavedPlace place) const;
   /// The parameters that it is made from and that lie elsewhere, as their program was
@@ -106,9 +108,8 @@ private:
   Tensor tensorOf(const Submit &submit, uint32_t input, uint32_t output) const;
 
   DeviceRef device_;
-  BringWeight bringWeight_;
+  WeightLender *lender_ = nullptr;
   EventSink quiet_;
-  EventSink *events_;
   std::vector<std::unique_ptr<Known>> known_;
   std::vector<Submit> submits_;
 };

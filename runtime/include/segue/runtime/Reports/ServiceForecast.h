@@ -22,7 +22,7 @@
 namespace segue::inline runtime {
 
 /// Returns an object with `cap_bytes` (of Conductor, or else of the device),
-/// `peak_bytes`, `seconds`, `out_bytes` and `in_bytes` (over the link) of the step, and
+/// `certified_bytes` (Session::certify), `peak_bytes`, `seconds`, `out_bytes` and `in_bytes` (over the link) of the step, and
 /// for each service that the config enables its record of the step: the keys of its
 /// telemetry under `activation_stagehand` (with its `mode`), `weight_stagehand` (with
 /// its ring) and `conductor`. Selective Precision is left out: a twin has no values.

@@ -93,6 +93,8 @@ public:
   bool isStale(Tier tier) const { return !at(tier).isWhole() || at(tier).version != version_; }
   /// Another tier than `tier` has the newest value.
   bool isBeside(Tier tier) const;
+  /// It was needed while it left, and stayed: nothing has come over the link for it since.
+  bool isRescued() const { return isRescued_; }
   /// A copy of it is under way: its end is awaited.
   bool isMoving() const { return device().state == CopyState::Coming || device().state == CopyState::Leaving; }
   uint64_t version() const { return version_; }
@@ -121,6 +123,7 @@ private:
   uint64_t version_ = 1;
   /// It was asked for while its copy on the device was Leaving.
   bool stays_ = false;
+  bool isRescued_ = false;
   /// Its last copy to the host failed, and the device's stayed.
   bool isKept_ = false;
   /// Whoever leaves or fetches it hears of the ends of its copies.

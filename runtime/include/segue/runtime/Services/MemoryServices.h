@@ -71,6 +71,9 @@ struct MemoryServicesOptions {
   /// Gets every event before the services do; not owned, may be null. What it
   /// puts in the place of a saved tensor is its own to bring back.
   EventSink *next = nullptr;
+  /// Where the config has no Weight Stagehand: who lends parameters that live on the
+  /// host to what is computed again; not owned, may be null.
+  WeightLender *lender = nullptr;
   /// A folder for the log of each policy, `conductor.json` and so on, in the
   /// format of `segue-run replay`; empty: none. It must exist.
   std::filesystem::path recordEvents;
@@ -114,6 +117,10 @@ public:
   /// Without a plan: what Conductor is to expect of each block, in a step of this
   /// profile; `others` bytes of the device are not in it.
   void expect(const StepProfile &profile, int64_t others);
+  /// Between two steps: the next ones take at most `bytes` of device_dram, which are
+  /// known to do. Who would take more waits for what leaves; where nothing does, the
+  /// step goes on with all of the budget, and a warning says so. Nothing: no such limit.
+  void holdTo(std::optional<uint64_t> bytes);
   /// By watermarks: true until prepare().
   bool wantsRehearsal() const;
   /// For the services of a twin, on which the first step is rehearsed: watermarks

@@ -88,7 +88,8 @@ void changeRing(WeightStagehand &policy, const RingChange &change);
 void restateBlock(WeightStagehand &policy, std::string_view id, int64_t bytes, std::optional<bool> staged);
 void begin(WeightStagehand &policy, int64_t step, std::optional<bool> isTraining);
 /// Both measure `usedBytes` of the device first.
-BeforeBlock before(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes);
+BeforeBlock before(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes,
+                   std::optional<bool> isBeside);
 WeightActions after(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes,
                     const BlockOutput &output);
 Json windowOf(const WeightStagehand &policy);
@@ -108,7 +109,7 @@ inline constexpr PolicyCall beginStep("begin_step", &begin, NoAnswer(), "step", 
 inline constexpr PolicyCall phase("phase", &W::enterPhase, NoAnswer(), "phase");
 inline constexpr PolicyCall hints("hints", &W::setHints, &windowOf, "");
 inline constexpr PolicyCall measure("measure", &W::measure, &wantsSlot, "vram_allocated_mb", "vram_reserved_mb");
-inline constexpr PolicyCall beforeBlock("before_block", &before, AnswerOf(), "id", "used_mb");
+inline constexpr PolicyCall beforeBlock("before_block", &before, AnswerOf(), "id", "used_mb", "beside");
 inline constexpr PolicyCall afterBlock("after_block", &after, AnswerOf(), "id", "used_mb", "");
 inline constexpr PolicyCall observe("observe", &W::observe, NoAnswer(), "id", "");
 inline constexpr PolicyCall promotion("promotion", &W::checkPromotion, NoAnswer(), "id", "takes", "gives");
@@ -118,6 +119,7 @@ inline constexpr PolicyCall loadFailed("load_failed", &W::loadFailed, AnswerOf()
 inline constexpr PolicyCall loadDenied("load_denied", &W::loadDenied, AnswerOf(), "id");
 inline constexpr PolicyCall evicted("evicted", &W::evicted, AnswerOf(), "id");
 inline constexpr PolicyCall saveBackFailed("save_back_failed", &W::saveBackFailed, AnswerOf(), "id");
+inline constexpr PolicyCall rescued("rescued", &W::rescued, AnswerOf(), "id");
 inline constexpr PolicyCall savedBack("saved_back", &W::savedBack, NoAnswer(), "id");
 inline constexpr PolicyCall drop("drop", &W::drop, AnswerOf(), "id");
 inline constexpr PolicyCall makeRoom("make_room", &W::makeRoom, AnswerOf(), "bytes");
@@ -134,7 +136,7 @@ inline constexpr PolicyCall release("release", &LoggedWeights::release, &headroo
 
 inline constexpr std::tuple all{
     start,      registered, ring,       restate, order,          beginStep, phase, hints,    measure,  beforeBlock, afterBlock,
-    observe,    promotion,  changed,    loaded,  loadFailed,     loadDenied, evicted, saveBackFailed, savedBack, drop,
+    observe,    promotion,  changed,    loaded,  loadFailed,     loadDenied, evicted, saveBackFailed, rescued, savedBack, drop,
     makeRoom,   stall,      inTime,     poolWait, abandonUses,   abortStep, endStep, keep,   reserve,  guest,       release};
 
 } // namespace weight_calls

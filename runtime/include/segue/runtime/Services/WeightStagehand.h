@@ -149,6 +149,9 @@ public:
   /// Sets a ring of slots whose memory stays.
   void setRing(int64_t slots) { setRing({.slots = slots, .most = slots}); }
   const WeightRing &ring() const { return ring_; }
+  /// Slots that programs have no need of at once, beside what may not leave; what is
+  /// being saved back leaves.
+  int64_t spareSlots() const;
   /// True if one more slot would be used and memory is below the low watermark, or
   /// if `next`, which runs next, has no other way to a place: what is in the slots
   /// cannot leave. To be asked before a block, after measure().
@@ -186,8 +189,9 @@ public:
   void measure(int64_t allocatedBytes, std::optional<int64_t> reservedBytes = {});
 
   /// Throws NameUnknown, InvalidArgument for a block that is in no order, and
-  /// DeviceOom with the holders where nothing can leave for it.
-  BeforeBlock beforeBlock(std::string_view id);
+  /// DeviceOom with the holders where nothing can leave for it. `isBeside`: a program
+  /// beside the order reads it, which goes on from where it is; any block will do.
+  BeforeBlock beforeBlock(std::string_view id, bool isBeside = false);
   /// Its load may be under way still, if what has run waits for it in a queue: what
   /// becomes of it is told later. Throws StateTransition if it is not in use or no
   /// load of it has begun.
@@ -210,6 +214,9 @@ public:
   /// block waits for room and nothing else can leave; the step is to be aborted.
   WeightActions saveBackFailed(std::string_view id);
 
+  /// The block is needed before its copy back has ended: it stays, and nothing has to
+  /// come over the link. Throws StateTransition if it is not leaving.
+  WeightActions rescued(std::string_view id);
   /// The block's changed parameters are on the host again, and it stays.
   void savedBack(std::string_view id);
 
@@ -314,6 +321,7 @@ private:
   /// Who may leave: by the rules of a step; blocks of the window, too; and those
   /// that the plan keeps.
   enum class Reach : uint8_t { Usual, Window, Plan };
+  WeightActions stay(Block &block);
   bool mayLeave(const Block &block) const;
   bool canLeave(const Block &block, Reach reach) const;
   Block *bestToLeave(int64_t minDistance, Reach reach);

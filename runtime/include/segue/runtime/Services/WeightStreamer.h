@@ -46,6 +46,7 @@
 
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Program/WeightLender.h"
 #include "segue/runtime/Services/SlabSource.h"
 #include "segue/runtime/Services/WeightStagehand.h"
 
@@ -103,7 +104,7 @@ struct WeightStreamerOptions {
   std::shared_ptr<EventLog> events;
 };
 
-class WeightStreamer final : public EventSink {
+class WeightStreamer final : public EventSink, public WeightLender {
 public:
   explicit WeightStreamer(DeviceRef device, WeightStagehandConfig config = {}, WeightStreamerOptions options = {});
   /// Waits for what is queued. What was changed and not saved back is lost: see
@@ -183,6 +184,25 @@ public:
   /// blocks that leave by score, until `bytes` are free or as few are left as
   /// programs need at once. Returns what was freed.
   uint64_t makeRoom(uint64_t bytes);
+  /// A plan is about to be made, which says anew what room to lend is kept.
+  void giveUpRoom();
+  /// A plan has been made beside this ring and certified on `twin`: no slot more is taken
+  /// from here on, and as much room to lend is kept as the twin has kept.
+  void settleAs(const WeightStreamer &twin);
+
+  //===--------------------------------------------------------------------===//
+  // Programs beside the order: saved values that are computed again
+  //===--------------------------------------------------------------------===//
+
+  // A block that is open serves such a program where it lies. Another is loaded into a
+  // slot for the run, for which one slot more than the step has open at once is kept
+  // free of what may not leave, from keepRoom() on.
+
+  bool canLend(std::span<const Tensor> homes) const override;
+  void keepRoom(std::span<const Tensor> homes) override;
+  uint64_t bytesToBring(std::span<const Tensor> homes) const override;
+  std::vector<Tensor> lend(std::span<const Tensor> homes) override;
+  void giveBack() override;
 
   //===--------------------------------------------------------------------===//
   // Residency control

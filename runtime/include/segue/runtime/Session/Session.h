@@ -168,6 +168,17 @@ public:
   /// frozen values alone, which nobody may change then. Throws as setParameter.
   bool bindParameter(std::string_view key, const Tensor &tensor);
 
+  /// The bytes of device_dram that steps of so many batches will do with, whatever
+  /// copies take: those of a plan's addresses, or, where no plan is made, the most that
+  /// steps on a twin held, which then trained with no more than that. What others hold
+  /// now is among them. From here on such steps keep to it: who would take more waits
+  /// for what leaves. On a device of as many bytes the session trains to the same bits.
+  /// With Selective Precision, which no twin can play, it is the budget. Before the
+  /// first step the ring and the pool are taken and parameters have values. Throws
+  /// BudgetInfeasible as step does, StateTransition within a step, Unsupported for a
+  /// device that has no twin.
+  uint64_t certify(size_t microBatches = 1);
+
   /// Gives every parameter that has no value memory, with unspecified contents:
   /// for planning on a device without bytes, where a step takes its memory and
   /// its time and computes nothing.

@@ -85,6 +85,9 @@ public:
   const Session &session() const;
   /// Null without Weight Stagehand.
   const WeightStreamer *weights() const;
+  /// Lends what the ring brings to programs of a sink that run() is given; null without
+  /// Weight Stagehand.
+  WeightLender *lender();
 
   /// One step in which nothing leaves, and what making its saved tensors again takes.
   /// Gaps whose tensor somebody else holds,
