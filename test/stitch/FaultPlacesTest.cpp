@@ -115,7 +115,9 @@ protected:
   Session make(const DeviceRef &device) {
     SessionOptions options;
     options.warn = [](const std::string &) {};
-    return makeSession(device, config(), std::move(options));
+    // A binary holds what it prepared for a device, and so the device with its memory: binaries that were loaded once
+    // would keep the devices of all runs.
+    return makeSession(device, config(), std::move(options), loadFiles(modelFiles()));
   }
 
   /// Trains and reads, whatever fails. `mayTear`: an outage that outlasts every

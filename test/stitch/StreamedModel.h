@@ -59,26 +59,41 @@ inline std::string layersText(bool isFront) {
   return out.str();
 }
 
-/// `edit` changes the text of a module before it is compiled.
-template <typename Edit> std::vector<SessionModule> compileModel(Edit edit) {
-  std::vector<SessionModule> made;
+/// Name and bytes of each compiled module; `edit` changes its text before.
+template <typename Edit> std::vector<std::pair<std::string, std::string>> compileFiles(Edit edit) {
+  std::vector<std::pair<std::string, std::string>> files;
   for (bool isFront : {true, false}) {
     CompileOptions options;
     options.name = isFront ? "front" : "back";
     options.training = true;
     options.optimizer = "adamw";
-    std::string text = layersText(isFront);
+    std::string text = layersText(isFront), diagnostics;
     edit(text);
-    CompiledModule module(text, options);
-    if (!module.binary)
-      throw std::runtime_error(module.diagnostics);
-    made.push_back({options.name, *module.binary});
+    llvm::FailureOr<std::string> file = compileText(text, options, diagnostics);
+    if (failed(file))
+      throw std::runtime_error(diagnostics);
+    files.emplace_back(options.name, std::move(*file));
   }
-  return made;
+  return files;
 }
 
+inline std::vector<SessionModule> loadFiles(const std::vector<std::pair<std::string, std::string>> &files) {
+  std::vector<SessionModule> modules;
+  for (const auto &[name, file] : files)
+    modules.push_back({name, Binary::fromMemory(std::as_bytes(std::span(file)), {}, name)});
+  return modules;
+}
+
+template <typename Edit> std::vector<SessionModule> compileModel(Edit edit) { return loadFiles(compileFiles(edit)); }
+
+inline const std::vector<std::pair<std::string, std::string>> &modelFiles() {
+  static const auto files = compileFiles([](std::string &) {});
+  return files;
+}
+
+/// The modules of the unchanged texts, of one load.
 inline std::vector<SessionModule> modelModules() {
-  static const std::vector<SessionModule> modules = compileModel([](std::string &) {});
+  static const std::vector<SessionModule> modules = loadFiles(modelFiles());
   return modules;
 }
 
@@ -87,11 +102,12 @@ inline TensorMap batchOf(const DeviceRef &device, int seed) {
 }
 
 /// With values of its own for every parameter; no services without a config.
-inline Session makeSession(const DeviceRef &device, const std::string &config = "", SessionOptions options = {}) {
+inline Session makeSession(const DeviceRef &device, const std::string &config = "", SessionOptions options = {},
+                           std::vector<SessionModule> modules = modelModules()) {
   if (!config.empty())
     options.config = Config::parse(config, "test");
   options.wires = {{"back", "hidden", "front", "h"}};
-  Session session(device, modelModules(), std::move(options));
+  Session session(device, std::move(modules), std::move(options));
   uint32_t seed = 1;
   for (const ParameterInfo &info : session.parameters()) {
     Tensor value = randomTensor(device, info.desc.shape, seed++);
