@@ -17,6 +17,7 @@
 #include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
+#include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Device/KernelTarget.h"
@@ -504,6 +505,7 @@ NB_MODULE(_runtime, m) {
   // Devices and tensors in module-level caches outlive the module: no leak.
   nb::set_leak_warnings(false);
   python::registerErrorTranslator();
+  useCuda();
   bindTensor(m);
   bindBinary(m);
   bindModule(m);

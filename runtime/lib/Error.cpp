@@ -67,6 +67,8 @@ std::string_view errorCodeName(ErrorCode code) {
     return "BUDGET_INFEASIBLE";
   case ErrorCode::NonFinite:
     return "NON_FINITE";
+  case ErrorCode::DeviceLost:
+    return "DEVICE_LOST";
   }
   return "UNKNOWN";
 }

@@ -11,6 +11,7 @@
 
 #include "Commands.h"
 #include "NumberOptions.h"
+#include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Error.h"
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -237,6 +238,7 @@ static void addReport(CLI::App &app, ReportOptions &options) {
 }
 
 int main(int argc, char **argv) {
+  segue::useCuda();
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
   app.footer("Machine code of a .segue file runs if you compiled the file here, or trust it (segue-run trust), or say\n"

@@ -312,8 +312,10 @@ void DeviceMemory::setBudget(Space space, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   loadCapacities();
   for (const SpaceInfo &info : device_.spaces())
-    if (info.space == space)
+    if (info.space == space) {
       usage_[uint8_t(space)].budget = std::min(bytes, info.capacityBytes);
+      device_.limitMemory(space, usage_[uint8_t(space)].budget);
+    }
 }
 
 uint64_t DeviceMemory::budget(Space space) const {

@@ -4,11 +4,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+//
+// Each kernel twice: as code of this process, and as PTX for devices that make a handle of
+// that (DeviceKernels.cpp).
+//
+//===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_TEST_DEVICE_DEVICEKERNELS_H
 #define SEGUE_TEST_DEVICE_DEVICEKERNELS_H
 
 #include <cstdint>
+
+using KernelFunctionOfTests = int64_t (*)(void *const *args, int64_t begin, int64_t end);
 
 /// target[i] = 31 * target[i] + source[i]: no order but the right one gives
 /// the right values.
@@ -37,5 +44,9 @@ inline int64_t failBehindKernel(void *const *args, int64_t begin, int64_t end) {
   auto limit = *static_cast<int64_t *>(args[0]);
   return end > limit ? 1 + begin / 10 : 0;
 }
+
+/// PTX of these, and of `empty`, `storeAtNull` and `stack4096`, whose threads have 4096
+/// bytes of their own.
+extern const char *const deviceKernelsPtx;
 
 #endif // SEGUE_TEST_DEVICE_DEVICEKERNELS_H

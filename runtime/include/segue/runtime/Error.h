@@ -83,6 +83,9 @@ enum class ErrorCode {
   BudgetInfeasible,
   /// What is to be quantised is NaN or infinite.
   NonFinite,
+  /// A device has failed for good: nothing runs on it any more, often in no other session
+  /// of this process either. What lies in the host's memory is whole.
+  DeviceLost,
 };
 
 /// "LAYOUT_MISMATCH" and so on: the word that starts each message.

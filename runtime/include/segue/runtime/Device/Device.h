@@ -174,8 +174,13 @@ public:
   /// `bytes` may be 0. Given back with the same arguments. `lifetime` is a
   /// hint for spaces that are filled from both ends.
   virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) = 0;
+  /// Within a host function too (see `call`), where a driver may refuse all its calls.
   virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
                           const Fence &lastUse) noexcept = 0;
+
+  /// Told of each budget of a space, with the books locked, so that a device which takes
+  /// memory from its driver as it needs it takes no more, and gives back what it has free.
+  virtual void limitMemory(Space space, uint64_t bytes) {}
 
   /// Sets ranges of addresses aside, in the place of those set aside before: only
   /// takeReserved serves from them. All of them are free; the same bytes are given
@@ -273,7 +278,7 @@ public:
   virtual void stamp(const TimestampRef &stamp) = 0;
 
   /// A handle for `source`. Throws Unsupported if the device runs no variant of it,
-  /// FileCorrupt for an object that cannot be loaded. Any thread.
+  /// OutOfMemory where the code needs memory of the device that there is not, FileCorrupt for an object that cannot be loaded. Any thread.
   virtual KernelRef makeKernel(const KernelSource &source) = 0;
 
   /// Seconds of a monotonic clock; the device's own where time is simulated.

@@ -1,0 +1,36 @@
+//===- CudaDriver.h - devices `cuda:N` --------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The library SegueCuda adds GPUs of NVIDIA to the devices of Device::open. It opens
+// libcuda.so.1 with the first of them; building it takes no toolkit.
+//
+//   useCuda();
+//   auto gpu = Device::open("cuda:0");                         // GPU 0, most of its memory
+//   auto half = Device::open("cuda:0,dram=40GiB,pinned=8GiB");
+//
+// Options: `dram=SIZE`, a multiple of 2 MiB, the capacity of device_dram (default: what is
+// free, less 1 GiB); `pinned=SIZE`, the most page-locked memory (default: an eighth of the
+// host's). The environment variable SEGUE_CUDA_LIBRARY names another library in the place
+// of libcuda.so.1.
+//
+// Such a device moves data, keeps time and launches PTX. It runs no programs yet: kernels
+// without PTX and calls of the library are refused as Unsupported.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_CUDA_CUDADRIVER_H
+#define SEGUE_RUNTIME_CUDA_CUDADRIVER_H
+
+namespace segue::inline runtime {
+
+/// Device::open knows "cuda" from now on. Called before any other thread opens a device;
+/// a second call does nothing.
+void useCuda();
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_CUDA_CUDADRIVER_H

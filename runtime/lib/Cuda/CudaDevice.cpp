@@ -1,0 +1,359 @@
+//===- CudaDevice.cpp - a GPU of NVIDIA -----------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Puts the parts together: the context, memory mapped by chunks, page-locked memory,
+// streams, kernels. Measured facts behind the choices are in docs/cuda.md.
+//
+// Pageable memory is never given to an asynchronous copy: the driver reads it when it is
+// asked, not when the stream has come there, and holds its caller besides. A body's copy
+// goes through a small page-locked buffer of the queue and host functions, which is right
+// and slow; what is large and urgent is staged by the TransferEngine.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Device/Drivers.h"
+#include "../Device/KernelLaunch.h"
+#include "../Device/RunWork.h"
+#include "CudaEngine.h"
+#include "HostMemory.h"
+#include "Kernels.h"
+#include "MappedMemory.h"
+#include "segue/runtime/Cuda/CudaDriver.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <unistd.h>
+
+namespace segue::inline runtime::cuda {
+
+/// Left of the free memory for modules, events and whatever else the driver makes.
+static constexpr uint64_t leftToDriver = uint64_t(1) << 30;
+
+/// Of a queue's buffer for pageable memory.
+static constexpr uint64_t stagingBytes = 1 << 20;
+
+/// The driver has made room for such stacks with the context.
+static constexpr uint64_t freeStackBytes = 1024;
+
+static uint64_t hostBytes() { return uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)); }
+
+namespace {
+/// What stands in a spec.
+struct Options {
+  int number = 0;
+  uint64_t dramBytes = 0, pinnedBytes = 0;
+
+  explicit Options(const DeviceOptions &given);
+};
+
+class CudaDevice final : public Device {
+public:
+  CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context);
+  ~CudaDevice() override;
+
+  std::string name() const override { return name_; }
+  std::span<const SpaceInfo> spaces() const override { return spaces_; }
+  bool hasUnifiedMemory() const override { return false; }
+  bool runsInline() const override { return false; }
+  bool computesOn(const void *address) const override { return dram_.holds(address); }
+  int threads() const override { return multiprocessors_; }
+
+  MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override;
+  void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override;
+  void limitMemory(Space space, uint64_t bytes) override {
+    if (space == Space::DeviceDram)
+      dram_.limit(bytes);
+  }
+  const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) override {
+    return space == Space::DeviceDram ? dram_.reserve(ranges) : nullptr;
+  }
+  MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
+    return space == Space::DeviceDram ? dram_.takeReserved(bytes, alignment, offset) : MemoryBlock();
+  }
+  std::vector<AddressRange> freeRanges(Space space) const override {
+    return space == Space::DeviceDram ? dram_.freeRanges() : std::vector<AddressRange>();
+  }
+  FreeMemory freeMemory(Space space) const override;
+
+  uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
+    dram_.settle();
+    return streams_.enqueue(queue, after, std::move(work));
+  }
+  uint64_t position(Queue queue) const override { return streams_.position(queue); }
+  bool isDone(const Fence &fence) const override { return streams_.isDone(fence); }
+  void wait(const Fence &fence) override { streams_.wait(fence); }
+  bool waitFor(const Fence &fence, double seconds) override { return streams_.waitFor(fence, seconds); }
+
+  void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override;
+  void relayout(const CopyPlan &plan, const void *source, void *target) override;
+  Engine &engine() override { return engine_; }
+  void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override {
+    kernels_.launch(streams_, static_cast<const CudaKernel &>(kernel), args, range, grain);
+  }
+  void call(std::function<void()> function) override { streams_.call(std::move(function)); }
+  void stamp(const TimestampRef &stamp) override { streams_.stamp(stamp); }
+  KernelRef makeKernel(const KernelSource &source) override;
+  double seconds() const override { return Streams::seconds(); }
+
+private:
+  void copyNow(std::byte *target, const std::byte *source, uint64_t bytes);
+  void copyStaged(std::byte *target, const std::byte *source, uint64_t bytes);
+  void giveCopy(std::byte *target, const std::byte *source, uint64_t bytes);
+  void makeStack(uint64_t bytes, const KernelSource &source);
+
+  std::string name_;
+  std::shared_ptr<const Context> context_;
+  int multiprocessors_;
+  SpaceInfo spaces_[3];
+  mutable Streams streams_; // who asks whether work is done tells its end
+  HostHeap heap_;
+  PinnedMemory pinned_;
+  MappedMemory dram_;
+  Kernels kernels_;
+  CudaEngine engine_;
+  /// Page-locked, one per queue, made with the first copy of pageable memory.
+  std::byte *staging_[queueCount]{};
+  std::mutex stackMutex_;
+  uint64_t stackBytes_ = freeStackBytes;
+  size_t firstStackLimit_ = 0;
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Opening
+//===----------------------------------------------------------------------===//
+
+Options::Options(const DeviceOptions &given) {
+  // The number of the GPU stands before the options: `cuda:1,dram=8GiB`.
+  std::string spec = given.spec();
+  std::string_view text = std::string_view(spec).substr(std::min(spec.size(), spec.find(':') + 1));
+  std::string_view first = text.substr(0, text.find(','));
+  auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), number);
+  if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
+    given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
+  DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
+  static constexpr std::string_view keys[] = {"dram", "pinned"};
+  rest.requireKnown(keys);
+  dramBytes = rest.bytes("dram", 0);
+  pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
+  if (rest.has("dram") && (dramBytes == 0 || dramBytes % MappedMemory::chunkBytes))
+    rest.fail("dram=" + rest.text("dram", "") + " is not a multiple of 2 MiB, in which memory is mapped");
+  if (pinnedBytes == 0)
+    rest.fail("pinned=" + rest.text("pinned", "") + " leaves no page-locked memory, through which copies go");
+}
+
+CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context)
+    : name_(std::move(name)), context_(std::move(context)),
+      multiprocessors_(context_->attribute(attributeMultiprocessors)),
+      spaces_{{Space::Host, hostBytes()}, {Space::HostPinned, options.pinnedBytes},
+              {Space::DeviceDram, options.dramBytes}},
+      streams_(*context_), heap_([this](const Fence &fence) { return streams_.isPast(fence); }),
+      pinned_(*context_, options.pinnedBytes),
+      dram_(*context_, options.dramBytes, [this](const Fence &fence) { return streams_.isPast(fence); }),
+      kernels_(context_), engine_(name_, *context_, streams_) {
+  context_->use();
+  context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
+}
+
+CudaDevice::~CudaDevice() {
+  streams_.finish();
+  context_->use();
+  for (std::byte *staging : staging_)
+    if (staging)
+      (void)context_->succeeded(context_->api().hostFree(staging), "cuMemFreeHost");
+  if (stackBytes_ > freeStackBytes) // the memory goes back to the driver
+    (void)context_->succeeded(context_->api().ctxSetLimit(limitStackSize, firstStackLimit_), "cuCtxSetLimit");
+}
+
+static DeviceRef open(const DeviceOptions &given) {
+  Options options(given);
+  std::string name = "cuda:" + std::to_string(options.number);
+  auto context = std::make_shared<const Context>(name, Api::open(name), options.number);
+  context->use();
+  size_t free = 0, total = 0;
+  context->check(context->api().memInfo(&free, &total), "cuMemGetInfo");
+  if (options.dramBytes > total)
+    throw Error(ErrorCode::InvalidArgument, "device \"" + name + "\": dram=" + std::to_string(options.dramBytes) +
+                                                " is more than " + context->model() + " has, " +
+                                                std::to_string(total) + " bytes");
+  if (!options.dramBytes) {
+    uint64_t most = free > 2 * leftToDriver ? free - leftToDriver : free / 2;
+    options.dramBytes = most / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
+  }
+  if (options.dramBytes < MappedMemory::chunkBytes)
+    throw Error(ErrorCode::DeviceOom, "device \"" + name + "\": " + context->model() + " has no free memory");
+  return std::make_shared<CudaDevice>(name + ",dram=" + std::to_string(options.dramBytes) +
+                                          ",pinned=" + std::to_string(options.pinnedBytes),
+                                      options, context);
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+/// Set while the books are asked for memory that the driver takes by itself.
+static thread_local bool takesForDriver = false;
+
+MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime) {
+  switch (space) {
+  case Space::Host:
+    return heap_.take(bytes, alignment);
+  case Space::HostPinned:
+    return pinned_.take(bytes, alignment);
+  case Space::DeviceDram:
+    return takesForDriver ? dram_.takeForDriver(bytes) : dram_.take(bytes, alignment);
+  case Space::DeviceL1:
+    break;
+  }
+  return {};
+}
+
+void CudaDevice::giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
+                            const Fence &lastUse) noexcept {
+  if (space == Space::Host)
+    heap_.give(data, bytes, alignment, lastUse);
+  else if (space == Space::HostPinned)
+    pinned_.give(data, bytes, lastUse);
+  else if (space == Space::DeviceDram)
+    dram_.give(data, bytes, lastUse);
+}
+
+FreeMemory CudaDevice::freeMemory(Space space) const {
+  return space == Space::DeviceDram   ? dram_.freeMemory()
+         : space == Space::HostPinned ? pinned_.freeMemory()
+                                      : Device::freeMemory(space);
+}
+
+/// Has the driver make stacks of `bytes` per thread now, in the books, and not with the
+/// first launch, in none.
+void CudaDevice::makeStack(uint64_t bytes, const KernelSource &source) {
+  std::lock_guard lock(stackMutex_);
+  if (bytes <= stackBytes_)
+    return;
+  uint64_t threads = uint64_t(multiprocessors_) * uint64_t(context_->attribute(attributeThreadsPerMultiprocessor));
+  uint64_t taken = (bytes - stackBytes_) * threads;
+  taken = (taken + MappedMemory::chunkBytes - 1) / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
+  drain();
+  struct Restore {
+    Restore() { takesForDriver = true; }
+    ~Restore() { takesForDriver = false; }
+  };
+  {
+    Restore restore;
+    memory().allocate(Space::DeviceDram, taken, 1,
+                      memory().intern({.program = source.file, .value = "(stacks of " + source.kernel + ")"}));
+  }
+  context_->use();
+  context_->check(context_->api().ctxSetLimit(limitStackSize, bytes), "cuCtxSetLimit", ErrorCode::DeviceOom);
+  stackBytes_ = bytes;
+}
+
+KernelRef CudaDevice::makeKernel(const KernelSource &source) {
+  std::shared_ptr<const CudaKernel> kernel = kernels_.make(source);
+  makeStack(kernel->stackBytes, source);
+  return kernel;
+}
+
+//===----------------------------------------------------------------------===//
+// Copies
+//===----------------------------------------------------------------------===//
+
+static CUdeviceptr onDevice(const std::byte *address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+/// Asynchronous in a body; page-locked memory on the host's side, or outside of one any.
+void CudaDevice::giveCopy(std::byte *target, const std::byte *source, uint64_t bytes) {
+  const Api &api = context_->api();
+  bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
+  streams_.give([&](CUstream stream) {
+    if (fromDevice && toDevice)
+      return context_->check(api.onDevice(onDevice(target), onDevice(source), bytes, stream), "cuMemcpyDtoDAsync",
+                             ErrorCode::TransferFailed);
+    const std::byte *host = toDevice ? source : target;
+    for (uint64_t done = 0, part; done < bytes; done += part) {
+      part = pinned_.holds(host) ? pinned_.bytesWithinSegment(host + done, bytes - done) : bytes - done;
+      if (toDevice)
+        context_->check(api.toDevice(onDevice(target + done), source + done, part, stream), "cuMemcpyHtoDAsync",
+                        ErrorCode::TransferFailed);
+      else
+        context_->check(api.toHost(target + done, onDevice(source + done), part, stream), "cuMemcpyDtoHAsync",
+                        ErrorCode::TransferFailed);
+    }
+  });
+}
+
+/// In a body, between pageable memory and the device.
+void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t bytes) {
+  std::byte *&staging = staging_[uint8_t(streams_.openQueue())];
+  if (!staging) {
+    void *data = nullptr;
+    context_->check(context_->api().hostAlloc(&data, stagingBytes, 0), "cuMemHostAlloc", ErrorCode::DeviceOom);
+    staging = static_cast<std::byte *>(data);
+  }
+  bool toDevice = dram_.holds(target);
+  for (uint64_t done = 0; done < bytes; done += stagingBytes) {
+    uint64_t part = std::min(stagingBytes, bytes - done);
+    std::byte *to = target + done, *buffer = staging;
+    const std::byte *from = source + done;
+    if (toDevice)
+      streams_.call([=] { std::memcpy(buffer, from, part); });
+    streams_.give([&](CUstream stream) {
+      if (toDevice)
+        context_->check(context_->api().toDevice(onDevice(to), buffer, part, stream), "cuMemcpyHtoDAsync",
+                        ErrorCode::TransferFailed);
+      else
+        context_->check(context_->api().toHost(buffer, onDevice(from), part, stream), "cuMemcpyDtoHAsync",
+                        ErrorCode::TransferFailed);
+    });
+    if (!toDevice)
+      streams_.call([=] { std::memcpy(to, buffer, part); });
+  }
+}
+
+void CudaDevice::copyNow(std::byte *target, const std::byte *source, uint64_t bytes) {
+  if (!bytes)
+    return;
+  bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
+  if (!fromDevice && !toDevice)
+    return streams_.call([=] { std::memcpy(target, source, bytes); });
+  const std::byte *host = fromDevice ? target : source;
+  if (fromDevice == toDevice || pinned_.holds(host) || !streams_.inBody())
+    return giveCopy(target, source, bytes);
+  copyStaged(target, source, bytes);
+}
+
+void CudaDevice::copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) {
+  copyWithTries(tries, [&] { copyNow(static_cast<std::byte *>(target), static_cast<const std::byte *>(source), bytes); });
+}
+
+void CudaDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
+  bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
+  if (fromDevice != toDevice)
+    throw Error(ErrorCode::InvalidArgument, "device \"" + name_ +
+                                                "\": a relayout stays within one memory; copy between the host and "
+                                                "the device first");
+  if (!fromDevice)
+    return streams_.call([&plan, source, target] {
+      relayoutHere(plan, source, target, int(std::thread::hardware_concurrency()));
+    });
+  if (!plan.isContiguous())
+    throw Error(ErrorCode::Unsupported, "device \"" + name_ +
+                                            "\" has no kernels for strides, tiles, casts and codes yet: it brings no "
+                                            "tensor in its own memory to another layout");
+  copyNow(static_cast<std::byte *>(target), static_cast<const std::byte *>(source), plan.bytesWritten());
+}
+
+} // namespace segue::inline runtime::cuda
+
+namespace segue::inline runtime {
+
+void useCuda() {
+  static const bool isAdded = (addDriver({"cuda", cuda::open}), true);
+  (void)isAdded;
+}
+
+} // namespace segue::inline runtime

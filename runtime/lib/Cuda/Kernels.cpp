@@ -1,0 +1,154 @@
+//===- Kernels.cpp - PTX of files on a GPU --------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Kernels.h"
+#include <algorithm>
+#include <cstring>
+
+namespace segue::inline runtime::cuda {
+
+/// Threads of a block where the kernel does not say.
+static constexpr unsigned usualThreads = 128;
+
+/// The most blocks of a grid along x.
+static constexpr int64_t mostBlocks = (int64_t(1) << 31) - 1;
+
+class Module {
+public:
+  Module(std::shared_ptr<const Context> context, CUmodule module) : context(std::move(context)), module(module) {}
+  Module(const Module &) = delete;
+  ~Module() {
+    context->use();
+    (void)context->succeeded(context->api().moduleUnload(module), "cuModuleUnload");
+  }
+  const std::shared_ptr<const Context> context;
+  const CUmodule module;
+};
+
+std::shared_ptr<const Module> Kernels::load(const KernelSource &source, const KernelSource::Variant &variant) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(modules_, [](const auto &entry) { return entry.second.expired(); });
+  if (auto known = modules_.find(variant.object.data()); known != modules_.end())
+    if (auto module = known->second.lock())
+      return module;
+  // Text ends with a zero byte for the driver; cubins say their length themselves.
+  std::string image(reinterpret_cast<const char *>(variant.object.data()), variant.object.size());
+  CUmodule handle = nullptr;
+  CUresult result = context_->api().moduleLoad(&handle, image.c_str());
+  if (!context_->succeeded(result, "cuModuleLoadData")) {
+    context_->throwIfLost();
+    ErrorCode code = result == outOfMemory                                              ? ErrorCode::DeviceOom
+                     : result == invalidImage || result == invalidPtx                   ? ErrorCode::FileCorrupt
+                                                                                         : ErrorCode::Unsupported;
+    throw Error(code, source.file + ": segment " + std::to_string(variant.segment) + ": cuModuleLoadData gives " +
+                          context_->api().describe(result));
+  }
+  auto module = std::make_shared<const Module>(context_, handle);
+  modules_[variant.object.data()] = module;
+  return module;
+}
+
+std::shared_ptr<const CudaKernel> Kernels::make(const KernelSource &source) {
+  std::string which = source.file + ": kernel \"" + source.kernel + "\"";
+  auto variant = std::ranges::find(source.variants, KernelIsa::Ptx, &KernelSource::Variant::isa);
+  if (variant == source.variants.end())
+    throw Error(ErrorCode::Unsupported,
+                which + " has no PTX, and a GPU runs nothing else; devices cuda:N run no programs of segue-compile yet");
+  context_->throwIfLost();
+  context_->use();
+  std::shared_ptr<const Module> module = load(source, *variant);
+  const Api &api = context_->api();
+  CUfunction function = nullptr;
+  if (CUresult result = api.moduleFunction(&function, module->module, variant->symbol.c_str())) {
+    if (result == notFound)
+      throw Error(ErrorCode::FileCorrupt, which + ": its segment has no entry \"" + variant->symbol + "\"");
+    context_->check(result, "cuModuleGetFunction");
+  }
+  int most = 0, local = 0;
+  context_->check(api.functionAttribute(&most, functionMaxThreads, function), "cuFuncGetAttribute");
+  context_->check(api.functionAttribute(&local, functionLocalBytes, function), "cuFuncGetAttribute");
+  // Without .maxntid the driver says what the registers allow, 1024 mostly.
+  unsigned threads = most >= 1024 ? usualThreads : unsigned(std::max(most, 1));
+  return std::make_shared<const CudaKernel>(std::move(module), function, threads, uint64_t(local));
+}
+
+//===----------------------------------------------------------------------===//
+// Launches
+//===----------------------------------------------------------------------===//
+
+Kernels::FaultWords::~FaultWords() {
+  context_->use();
+  for (void *page : pages_)
+    (void)context_->succeeded(context_->api().hostFree(page), "cuMemFreeHost");
+}
+
+uint64_t *Kernels::FaultWords::take() {
+  static constexpr size_t wordsPerPage = 4096;
+  std::lock_guard lock(mutex_);
+  if (free_.empty()) {
+    void *page = nullptr;
+    context_->check(context_->api().hostAlloc(&page, wordsPerPage * sizeof(uint64_t), 0), "cuMemHostAlloc",
+                    ErrorCode::DeviceOom);
+    pages_.push_back(page);
+    std::memset(page, 0xff, wordsPerPage * sizeof(uint64_t));
+    for (size_t i = wordsPerPage; i-- > 0;)
+      free_.push_back(static_cast<uint64_t *>(page) + i);
+  }
+  uint64_t *word = free_.back();
+  free_.pop_back();
+  return word;
+}
+
+void Kernels::FaultWords::give(uint64_t *word) {
+  std::lock_guard lock(mutex_);
+  *word = UINT64_MAX;
+  free_.push_back(word);
+}
+
+/// The fault word of a launch, until the stream has come there.
+class Kernels::Launched final : public Given {
+public:
+  explicit Launched(FaultWords &words) : word(words.take()), words_(words) {}
+  ~Launched() override { words_.give(word); }
+  void settle() override {
+    if (uint64_t fault = *static_cast<const volatile uint64_t *>(word); fault != UINT64_MAX)
+      throw KernelFault(int64_t(fault & 0xffff));
+  }
+  /// A lost device is never heard of again, nor writes to what it was given.
+  uint64_t *const word;
+
+private:
+  FaultWords &words_;
+};
+
+void Kernels::launch(Streams &streams, const CudaKernel &kernel, std::span<void *const> args, int64_t range,
+                     int64_t grain) {
+  if (range <= 0)
+    return;
+  int64_t piece = std::max<int64_t>(grain, 1);
+  while ((range + piece - 1) / piece > mostBlocks)
+    piece *= 2;
+  auto launched = std::make_unique<Launched>(faults_);
+  uint64_t last[] = {uint64_t(range), uint64_t(piece), reinterpret_cast<uint64_t>(launched->word)};
+  std::vector<void *> given;
+  given.reserve(args.size() + std::size(last));
+  for (void *const &arg : args)
+    given.push_back(const_cast<void **>(&arg));
+  for (uint64_t &number : last)
+    given.push_back(&number);
+  streams.give([&](CUstream stream) {
+    context_->check(context_->api().launch(kernel.function, unsigned((range + piece - 1) / piece), 1, 1, kernel.threads,
+                                           1, 1, 0, stream, given.data(), nullptr),
+                    "cuLaunchKernel");
+  });
+  if (streams.inBody())
+    streams.keep(std::move(launched));
+  else
+    launched->settle();
+}
+
+} // namespace segue::inline runtime::cuda

@@ -1,0 +1,167 @@
+//===- Streams.h - the queues of a GPU --------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A stream per queue. The body of an entry runs when it is enqueued, and what it gives
+// goes to the stream, behind the waits for the events of its fence; an event after it
+// stands for its end. Ends are told when the host looks: an entry whose event has passed
+// is asked whether it might begin, told how it ended and destroyed, after all entries that
+// it waited for, and then counts as done. Only one thread does that at a time, with no
+// lock held.
+//
+// `isPast` is for those who hold locks of their own: it looks at counts and events, and
+// tells nobody anything.
+//
+// What is asked for outside of a body goes to a fourth stream and is waited for.
+//
+// Where the device is lost, entries end with that error, in their order.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_CUDA_STREAMS_H
+#define SEGUE_LIB_CUDA_STREAMS_H
+
+#include "Context.h"
+#include "segue/runtime/Device/Device.h"
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <limits>
+#include <thread>
+
+namespace segue::inline runtime::cuda {
+
+/// An event of the driver, which goes back to its pool with the last handle.
+using EventRef = std::shared_ptr<CUevent_st>;
+
+/// Events of one kind, made when there are too few.
+class EventPool {
+public:
+  EventPool(const Context &context, unsigned flags) : state_(std::make_shared<State>(context)), flags_(flags) {}
+  ~EventPool();
+  EventRef take();
+
+private:
+  struct State {
+    explicit State(const Context &context) : context(context) {}
+    const Context &context;
+    std::mutex mutex;
+    std::vector<CUevent> free;
+  };
+  std::shared_ptr<State> state_;
+  unsigned flags_;
+};
+
+/// What a body gave to its stream, of which more is known when the stream has come there.
+class Given {
+public:
+  virtual ~Given() = default;
+  /// Called once on the host when it is done. Throws what went wrong with it.
+  virtual void settle() = 0;
+  /// Called in place of settle() where the device is lost: the stream may never have come
+  /// there, or be there still.
+  virtual void abandon(std::unique_ptr<Given> self) noexcept {}
+};
+
+class Streams {
+public:
+  explicit Streams(const Context &context);
+  /// finish() comes first.
+  ~Streams();
+
+  /// As those of Device.
+  uint64_t enqueue(Queue queue, const Fence &after, Work work);
+  uint64_t position(Queue queue) const { return posted_[uint8_t(queue)].load(std::memory_order_acquire); }
+  bool isDone(const Fence &fence);
+  void wait(const Fence &fence) { waitFor(fence, std::numeric_limits<double>::infinity()); }
+  bool waitFor(const Fence &fence, double seconds);
+  void finish();
+
+  bool isPast(const Fence &fence) const;
+
+  /// True in a body of this device on this thread.
+  bool inBody() const { return openBody() && openBody()->streams == this; }
+  /// Gives work to a stream: calls `give` with the stream of the body, or with the fourth
+  /// one, and then waits for it.
+  template <typename Give> void give(Give give) {
+    context_.throwIfLost();
+    context_.use();
+    if (inBody())
+      return give(streams_[uint8_t(openBody()->queue)]);
+    std::lock_guard lock(directMutex_);
+    give(direct_);
+    context_.check(context_.api().streamSynchronize(direct_), "cuStreamSynchronize", ErrorCode::TransferFailed);
+  }
+  /// In a body: keeps `given` until the stream has come there.
+  void keep(std::unique_ptr<Given> given);
+  /// In a body: the queue.
+  Queue openQueue() const { return openBody()->queue; }
+
+  void call(std::function<void()> function);
+  void stamp(const TimestampRef &stamp);
+
+  /// The host's clock, on which stamps lie.
+  static double seconds();
+
+private:
+  /// An event and the time at which it passed: stamps count from there.
+  struct ClockBase {
+    EventRef event;
+    double seconds = 0;
+  };
+  struct Stamp {
+    TimestampRef stamp;
+    EventRef event;
+    std::shared_ptr<const ClockBase> base;
+  };
+  struct Entry {
+    Fence after;
+    Work work;
+    std::vector<std::unique_ptr<Given>> given;
+    std::vector<Stamp> stamps;
+    /// What the body threw, or the driver when it was given.
+    std::exception_ptr error;
+    EventRef end;
+  };
+  struct Body {
+    Streams *streams;
+    Queue queue;
+    Entry *entry;
+  };
+  static Body *&openBody();
+
+  void awaitFence(Queue queue, const Fence &after);
+  void give(Queue queue, Entry &entry);
+  bool hasPassed(const CUevent_st *event) const;
+  bool isCounted(const Fence &fence) const;
+  void requireReached(const Fence &fence, std::string_view who) const;
+  /// A queue whose next entry has ended after all it waited for; nothing if none has.
+  std::optional<size_t> findEnded() const;
+  /// Tells the ends of entries; does nothing if somebody is at it.
+  void retire(std::unique_lock<std::mutex> &lock);
+  void tellEnd(Entry &entry);
+  std::shared_ptr<const ClockBase> clockBase();
+
+  const Context &context_;
+  CUstream streams_[queueCount]{};
+  CUstream direct_ = nullptr;
+  std::mutex directMutex_;
+  EventPool ends_, times_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> entries_[queueCount];
+  std::atomic<uint64_t> posted_[queueCount]{}, done_[queueCount]{};
+  /// Up to where a stream waits for another already.
+  uint64_t awaited_[queueCount][queueCount]{};
+  bool isRetiring_ = false;
+  std::thread::id retirer_;
+  std::shared_ptr<const ClockBase> base_;
+};
+
+} // namespace segue::inline runtime::cuda
+
+#endif // SEGUE_LIB_CUDA_STREAMS_H

@@ -1,0 +1,447 @@
+//===- CudaDeviceTest.cpp - what is particular to cuda:N ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Device/DeviceKernels.h"
+#include "FakeCuda.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Error.h"
+#include <atomic>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <thread>
+
+using namespace segue;
+
+static constexpr Space dram = Space::DeviceDram;
+static constexpr uint64_t mib = 1 << 20;
+
+static std::string messageOf(const std::string &spec, ErrorCode code) {
+  try {
+    Device::open(spec);
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "it opened";
+}
+
+static void expectWords(const std::string &message, const char *words) {
+  EXPECT_NE(message.find(words), std::string::npos) << message;
+}
+
+TEST(CudaDevice, BadSpecsAreNamed) {
+  auto expect = [](const char *spec, const char *words) {
+    expectWords(messageOf(spec, ErrorCode::InvalidArgument), words);
+  };
+  expect("cuda", "the number of a GPU comes first, as in cuda:0");
+  expect("cuda:first", "the number of a GPU comes first");
+  expect("cuda:-1", "the number of a GPU comes first");
+  expect("cuda:dram=8MiB", "the number of a GPU comes first");
+  expect("cuda:0,threads=2", "there is no option \"threads\"; known are dram, pinned");
+  expect("cuda:0,dram=3MiB", "dram=3MiB is not a multiple of 2 MiB, in which memory is mapped");
+  expect("cuda:0,pinned=0", "pinned=0 leaves no page-locked memory");
+  expect("cuda:0,dram=8GiB", "dram=8589934592 is more than Fake GPU has, 268435456 bytes");
+  expectWords(messageOf("cuda:16", ErrorCode::Unsupported), "the CUDA driver finds 16 GPUs, the last is cuda:15");
+  expectWords(messageOf("cuda:8", ErrorCode::Unsupported), "cannot map memory into ranges of addresses");
+}
+
+TEST(CudaDevice, AMachineWithoutOneSaysSo) {
+  auto with = [](const char *variable, const char *value, auto then) {
+    std::string before = getenv(variable) ? getenv(variable) : "";
+    setenv(variable, value, 1);
+    then();
+    before.empty() ? unsetenv(variable) : setenv(variable, before.c_str(), 1);
+  };
+  with("SEGUE_CUDA_LIBRARY", "/nowhere/libcuda.so.1", [] {
+    expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "there is no CUDA driver: /nowhere/libcuda.so.1");
+  });
+  with("SEGUE_CUDA_LIBRARY", "libm.so.6", [] {
+    expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "has no cuInit; it is too old, CUDA 12 is the least");
+  });
+  // Another name for the same library, so that it is looked at anew.
+  std::string fake = SEGUE_FAKE_CUDA;
+  fake.insert(fake.rfind('/'), "/.");
+  with("SEGUE_CUDA_LIBRARY", fake.c_str(), [&] {
+    with("FAKE_CUDA_VERSION", "11040", [] {
+      expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "is of CUDA 11.4; 12.0 is the least");
+    });
+  });
+  with("FAKE_CUDA_DEVICES", "0", [] {
+    expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "the CUDA driver finds no GPU");
+  });
+}
+
+TEST(CudaDevice, TakesWhatIsFreeUnlessTold) {
+  DeviceRef device = Device::open("cuda:0,pinned=1MiB");
+  for (const SpaceInfo &info : device->spaces())
+    if (info.space == dram) {
+      EXPECT_EQ(info.capacityBytes, 128 * mib) << "half, where less than 2 GiB are free";
+    }
+  EXPECT_EQ(device->name(), "cuda:0,dram=134217728,pinned=1048576");
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+namespace {
+class CudaMemoryTest : public testing::Test {
+protected:
+  MemoryBlock take(uint64_t bytes) {
+    MemoryBlock block = device->memory().tryAllocate(dram, bytes, 512);
+    if (block.data) // writes to all of it, behind its last use
+      device->enqueue(Queue::Compute, block.after, {[=, this] { device->engine().fill(block.data, bytes, 1, 1); }});
+    return block;
+  }
+  void give(const MemoryBlock &block, uint64_t bytes, const Fence &lastUse = {}) {
+    device->memory().free(dram, block.data, bytes, 512, block.account, lastUse);
+  }
+
+  DeviceRef device = Device::open("cuda:9,dram=16MiB,pinned=4MiB");
+};
+} // namespace
+
+// Chunks are the driver's figure: as many as are needed, never more than the budget.
+TEST_F(CudaMemoryTest, ChunksFollowTheBudget) {
+  uint64_t before = fakecuda::takenBytes(9);
+  EXPECT_EQ(before, 0u) << "nothing is taken before it is needed";
+  MemoryBlock a = take(5 * mib);
+  EXPECT_EQ(fakecuda::takenBytes(9), 6 * mib);
+  MemoryBlock b = take(3 * mib);
+  EXPECT_EQ(fakecuda::takenBytes(9), 8 * mib) << "blocks share a chunk";
+  device->drain();
+  give(b, 3 * mib);
+  EXPECT_EQ(fakecuda::takenBytes(9), 8 * mib) << "kept for the next step";
+  device->memory().setBudget(dram, 6 * mib);
+  EXPECT_EQ(fakecuda::takenBytes(9), 6 * mib);
+  EXPECT_EQ(take(2 * mib).data, nullptr);
+  MemoryBlock c = take(1 * mib);
+  EXPECT_NE(c.data, nullptr);
+  EXPECT_EQ(fakecuda::takenBytes(9), 6 * mib);
+  device->drain();
+  give(a, 5 * mib);
+  give(c, 1 * mib);
+}
+
+// Free chunks that lie apart serve one block: no fragmentation but of pieces of a chunk.
+TEST_F(CudaMemoryTest, FreeChunksThatLieApartServeOneBlock) {
+  std::vector<MemoryBlock> blocks;
+  for (int i = 0; i < 8; ++i)
+    blocks.push_back(take(2 * mib));
+  device->drain();
+  for (int i = 0; i < 8; i += 2)
+    give(blocks[size_t(i)], 2 * mib);
+  MemoryBlock whole = take(8 * mib);
+  ASSERT_NE(whole.data, nullptr);
+  device->drain();
+  EXPECT_EQ(fakecuda::takenBytes(9), 16 * mib);
+  EXPECT_EQ(fakecuda::mappedChunks(9), 8u);
+  give(whole, 8 * mib);
+  for (int i = 1; i < 8; i += 2)
+    give(blocks[size_t(i)], 2 * mib);
+}
+
+// The same while queued work still uses what is free: nothing waits, the new block has the
+// fence, and the old places are unmapped once it has passed.
+TEST_F(CudaMemoryTest, ChunksInUseMoveBehindTheirFence) {
+  std::vector<MemoryBlock> blocks;
+  for (int i = 0; i < 8; ++i)
+    blocks.push_back(take(2 * mib));
+  device->drain();
+  std::atomic<bool> mayEnd{false};
+  uint64_t held = device->enqueueCall(Queue::DeviceToHost, {}, [&] {
+    while (!mayEnd)
+      std::this_thread::yield();
+  });
+  Fence use(Queue::Compute, device->enqueue(Queue::Compute, Fence(Queue::DeviceToHost, held), {[&] {
+              for (int i = 0; i < 8; i += 2)
+                device->engine().fill(blocks[size_t(i)].data, 2 * mib, 7, 1);
+            }}));
+  for (int i = 0; i < 8; i += 2)
+    give(blocks[size_t(i)], 2 * mib, use);
+  MemoryBlock whole = device->memory().tryAllocate(dram, 8 * mib, 512);
+  ASSERT_NE(whole.data, nullptr) << "nobody waits";
+  EXPECT_EQ(whole.after, use);
+  EXPECT_EQ(fakecuda::mappedChunks(9), 12u) << "four of them twice";
+  EXPECT_FALSE(device->isDone(use));
+  uint64_t filled =
+      device->enqueue(Queue::HostToDevice, whole.after, {[&] { device->engine().fill(whole.data, 8 * mib, 2, 1); }});
+  mayEnd = true;
+  device->wait(Fence(Queue::HostToDevice, filled));
+  std::vector<uint8_t> values(8 * mib);
+  device->copy(values.data(), whole.data, values.size());
+  EXPECT_EQ(std::ranges::count(values, 2), int64_t(values.size()));
+  EXPECT_EQ(device->memory().tryAllocate(dram, 1, 1).data, nullptr) << "all is taken";
+  device->enqueue(Queue::Compute, {}, {});
+  EXPECT_EQ(fakecuda::mappedChunks(9), 8u) << "the old places have been unmapped";
+  EXPECT_EQ(fakecuda::takenBytes(9), 16 * mib);
+  give(whole, 8 * mib);
+  for (int i = 1; i < 8; i += 2)
+    give(blocks[size_t(i)], 2 * mib);
+}
+
+TEST_F(CudaMemoryTest, ReservedRangesAreMappedAndKept) {
+  std::vector<AddressRange> free = device->freeRanges(dram);
+  ASSERT_EQ(free.size(), 1u);
+  EXPECT_EQ(free[0], (AddressRange{0, 16 * mib})) << "addresses are not short, memory is";
+  AddressRange ranges[] = {{1 * mib, 6 * mib}, {9 * mib, 3 * mib}};
+  const std::byte *origin = device->reserveMemory(dram, ranges);
+  ASSERT_NE(origin, nullptr);
+  EXPECT_EQ(fakecuda::takenBytes(9), 12 * mib);
+  MemoryBlock block = device->takeReserved(dram, 2 * mib, 512, 4 * mib);
+  EXPECT_EQ(block.data, origin + 4 * mib);
+  EXPECT_EQ(device->takeReserved(dram, 2 * mib, 512, 5 * mib).data, nullptr) << "not free";
+  device->giveMemory(dram, block.data, 2 * mib, 512, {});
+  AddressRange tooMuch[] = {{0, 40 * mib}};
+  EXPECT_EQ(device->reserveMemory(dram, tooMuch), nullptr) << "not that much memory";
+  EXPECT_EQ(device->takeReserved(dram, 2 * mib, 512, 4 * mib).data, origin + 4 * mib) << "and nothing has changed";
+  device->giveMemory(dram, const_cast<std::byte *>(origin) + 4 * mib, 2 * mib, 512, {});
+  EXPECT_NE(device->reserveMemory(dram, {}), nullptr);
+}
+
+// A driver that has no more is no error while free chunks serve, and DeviceOom else.
+TEST_F(CudaMemoryTest, OthersMayHaveTheMemory) {
+  constexpr int outOfMemory = 2;
+  MemoryBlock a = take(4 * mib);
+  device->drain();
+  give(a, 4 * mib);
+  fakecuda::failCalls("cuMemCreate", outOfMemory, 0, 1000);
+  MemoryBlock b = take(4 * mib);
+  EXPECT_NE(b.data, nullptr);
+  EXPECT_THROW(device->memory().allocate(dram, 4 * mib, 512), OutOfMemory);
+  fakecuda::reset();
+  MemoryBlock c = take(4 * mib);
+  EXPECT_NE(c.data, nullptr);
+  device->drain();
+  give(b, 4 * mib);
+  give(c, 4 * mib);
+}
+
+// What kernels take for their stacks is in the books before the first launch.
+TEST_F(CudaMemoryTest, StacksAreCounted) {
+  KernelSource source{"stacks.segue", "deep", {}};
+  source.variants.push_back(
+      {KernelIsa::Ptx, 0, std::as_bytes(std::span(std::string_view(deviceKernelsPtx))), "stack4096"});
+  uint64_t stacks = (4096 - 1024) * 4 * 2048; // threads of the fake
+  DeviceRef small = Device::open("cuda:10,dram=16MiB,pinned=4MiB");
+  try {
+    small->makeKernel(source);
+    FAIL() << stacks << " bytes do not fit";
+  } catch (const OutOfMemory &error) {
+    expectWords(error.what(), "stacks.segue: (stacks of deep)");
+  }
+  DeviceRef large = Device::open("cuda:10,dram=64MiB,pinned=4MiB");
+  uint64_t before = fakecuda::takenBytes(10);
+  KernelRef kernel = large->makeKernel(source);
+  EXPECT_EQ(fakecuda::takenBytes(10) - before, stacks);
+  EXPECT_EQ(large->memory().liveBytes(dram), stacks);
+  large->makeKernel(source);
+  EXPECT_EQ(large->memory().liveBytes(dram), stacks) << "once for all";
+  MemoryBlock out = large->memory().allocate(dram, 64 * mib - stacks, 512);
+  EXPECT_EQ(fakecuda::takenBytes(10), 64 * mib) << "and the rest is there, to the byte";
+  void *args[] = {out.data};
+  large->launch(*kernel, args, 1, 1, 1);
+  large->memory().free(dram, out.data, 64 * mib - stacks, 512, out.account, {});
+  large.reset();
+  EXPECT_EQ(fakecuda::takenBytes(10), before);
+}
+
+//===----------------------------------------------------------------------===//
+// What goes wrong
+//===----------------------------------------------------------------------===//
+
+namespace {
+struct CountedTries final : CopyTries {
+  int tried = 0, failed = 0, most;
+  explicit CountedTries(int most) : most(most) {}
+  void trying() noexcept override { ++tried; }
+  bool triesAgain(const Error &error, uint32_t) noexcept override {
+    EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
+    return ++failed < most;
+  }
+};
+} // namespace
+
+TEST_F(CudaMemoryTest, CopiesAreTriedAgain) {
+  MemoryBlock there = take(4096), here = device->memory().allocate(Space::HostPinned, 4096, 64);
+  auto copy = [&](CountedTries &tries) {
+    std::string message;
+    Work work{[&] { device->copy(there.data, here.data, 4096, &tries); }};
+    work.ended = [&](const Error *error) { message = error ? error->what() : ""; };
+    device->wait(Fence(Queue::HostToDevice, device->enqueue(Queue::HostToDevice, {}, std::move(work))));
+    return message;
+  };
+  constexpr int somethingElse = 3;
+  CountedTries three(3);
+  fakecuda::failCalls("cuMemcpyHtoDAsync_v2", somethingElse, 0, 2);
+  EXPECT_EQ(copy(three), "");
+  EXPECT_EQ(three.tried, 3);
+  CountedTries two(2);
+  fakecuda::failCalls("cuMemcpyHtoDAsync_v2", somethingElse, 0, 2);
+  expectWords(copy(two), "TRANSFER_FAILED: device \"cuda:9\": cuMemcpyHtoDAsync gives");
+  EXPECT_EQ(two.tried, 2);
+  fakecuda::reset();
+  EXPECT_EQ(copy(two), "") << "the device goes on";
+  device->drain();
+  give(there, 4096);
+  device->memory().free(Space::HostPinned, here.data, 4096, 64, here.account, {});
+}
+
+// An entry whose wait or event cannot be given is an error, and what comes after it keeps
+// its order all the same.
+TEST_F(CudaMemoryTest, CallsThatFailKeepTheOrder) {
+  for (const char *call : {"cuStreamWaitEvent", "cuEventRecord"})
+    for (int i = 0; i < 30; ++i) {
+      std::string order;
+      uint64_t first = device->enqueueCall(Queue::Compute, {}, [&] { order += "a"; });
+      fakecuda::failCalls(call, 3, 0, 1);
+      std::string message;
+      Work work;
+      work.run = [&] { device->call([&] { order += "b"; }); };
+      work.ended = [&](const Error *error) { message = error ? error->what() : ""; };
+      uint64_t second = device->enqueue(Queue::HostToDevice, Fence(Queue::Compute, first), std::move(work));
+      uint64_t third =
+          device->enqueueCall(Queue::DeviceToHost, Fence(Queue::HostToDevice, second), [&] { order += "c"; });
+      device->wait(Fence(Queue::DeviceToHost, third));
+      fakecuda::reset();
+      // Where the first has passed there is no wait to fail, and that of the third does.
+      EXPECT_TRUE(order == "abc" || order == "ac" || order == "ab") << call << ": " << order;
+      if (order == "ac") {
+        expectWords(message, call);
+      }
+    }
+}
+
+TEST(CudaDevice, AHostFunctionThatThrowsFailsItsEntry) {
+  DeviceRef device = Device::open("cuda:9,dram=4MiB,pinned=4MiB");
+  std::string message;
+  Work work;
+  work.run = [&] {
+    device->call([] { throw Error(ErrorCode::IoFailed, "the first"); });
+    device->call([] { throw Error(ErrorCode::IoFailed, "the second"); });
+    throw Error(ErrorCode::IoFailed, "the body");
+  };
+  work.ended = [&](const Error *error) { message = error ? error->what() : ""; };
+  device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, {}, std::move(work))));
+  EXPECT_EQ(message, "IO_FAILED: the first");
+}
+
+// In a host function memory is freed and fences are asked for; the driver is not called.
+TEST(CudaDevice, HostFunctionsFreeAndAsk) {
+  DeviceRef device = Device::open("cuda:11,dram=8MiB,pinned=4MiB");
+  std::vector<std::pair<Space, MemoryBlock>> blocks;
+  for (Space space : {Space::Host, Space::HostPinned, dram})
+    blocks.push_back({space, device->memory().allocate(space, 4096, 64)});
+  uint64_t before = device->enqueueCall(Queue::Compute, {}, [] {});
+  Fence all(Queue::Compute, before);
+  uint64_t last = device->enqueueCall(Queue::DeviceToHost, all, [&] {
+    (void)device->isDone(all);
+    EXPECT_FALSE(device->isDone(Fence(Queue::DeviceToHost, 1)));
+    for (auto &[space, block] : blocks)
+      device->memory().free(space, block.data, 4096, 64, block.account, Fence(Queue::DeviceToHost, 1));
+  });
+  device->wait(Fence(Queue::DeviceToHost, last));
+  for (Space space : {Space::Host, Space::HostPinned, dram})
+    EXPECT_EQ(device->memory().liveBytes(space), 0u);
+}
+
+TEST(CudaDevice, KernelsWithoutPtxAreRefusedInWords) {
+  DeviceRef device = Device::open("cuda:11,dram=8MiB,pinned=4MiB");
+  auto message = [&](const KernelSource &source, ErrorCode code) -> std::string {
+    try {
+      device->makeKernel(source);
+    } catch (const Error &error) {
+      EXPECT_EQ(error.code(), code);
+      return error.what();
+    }
+    return "";
+  };
+  std::string_view text = "no PTX at all";
+  KernelSource source{"model.segue", "k0", {{KernelIsa::X86_64_V3, 3, {}, "k0"}}};
+  expectWords(message(source, ErrorCode::Unsupported), "model.segue: kernel \"k0\" has no PTX");
+  source.variants = {{KernelIsa::Ptx, 4, std::as_bytes(std::span(text)), "k0"}};
+  expectWords(message(source, ErrorCode::FileCorrupt), "model.segue: segment 4: cuModuleLoadData gives "
+                                                       "CUDA_ERROR_INVALID_IMAGE (200)");
+  source.variants = {{KernelIsa::Ptx, 4, std::as_bytes(std::span(std::string_view(deviceKernelsPtx))), "k0"}};
+  expectWords(message(source, ErrorCode::FileCorrupt), "its segment has no entry \"k0\"");
+}
+
+// After a wild address nothing runs any more. Every entry ends and is told why; what is
+// in the host's memory is whole; the device goes away.
+TEST(CudaDevice, ALostDeviceEndsEverythingCleanly) {
+  for (int round = 0; round < 8; ++round) {
+    int gpu = round < 4 ? 12 + round : 12; // the last rounds begin on a GPU that is lost
+    std::string spec = "cuda:" + std::to_string(gpu) + ",dram=8MiB,pinned=4MiB";
+    if (round >= 4) {
+      expectWords(messageOf(spec, ErrorCode::DeviceLost), "only a new process can use it");
+      continue;
+    }
+    DeviceRef device = Device::open(spec);
+    MemoryBlock there = device->memory().allocate(dram, 4096, 64),
+                here = device->memory().allocate(Space::HostPinned, 4096, 64);
+    std::memset(here.data, 5, 4096);
+    KernelSource source{"wild.segue", "wild", {}};
+    source.variants.push_back(
+        {KernelIsa::Ptx, 0, std::as_bytes(std::span(std::string_view(deviceKernelsPtx))), "storeAtNull"});
+    KernelRef wild = device->makeKernel(source);
+    auto token = std::make_shared<int>(0);
+    int ended = 0, failed = 0;
+    auto enqueue = [&](Queue queue, const Fence &after, std::function<void()> body) {
+      Work work;
+      work.run = [body, token] { body(); };
+      work.ended = [&](const Error *error) {
+        ++ended;
+        if (error) {
+          ++failed;
+          EXPECT_EQ(error->code(), ErrorCode::DeviceLost);
+          expectWords(error->what(), "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered");
+        }
+      };
+      return Fence(queue, device->enqueue(queue, after, std::move(work)));
+    };
+    Fence all = enqueue(Queue::Compute, {}, [&] { device->launch(*wild, {}, 1, 1, 1); });
+    for (int i = 0; i < 20; ++i)
+      for (Queue queue : allQueues)
+        all.join(enqueue(queue, all, [=, d = device.get()] {
+          d->call([token] { ++*token; });
+          d->copy(there.data, here.data, 4096);
+        }));
+    device->wait(all);
+    EXPECT_TRUE(device->isDone(all));
+    EXPECT_EQ(ended, 61);
+    EXPECT_EQ(failed, 61);
+    EXPECT_EQ(*token, 0) << "what waits for the kernel is not run";
+    all = enqueue(Queue::HostToDevice, {}, [] {});
+    device->wait(all);
+    EXPECT_EQ(failed, 62) << "what is enqueued later, too";
+    EXPECT_THROW(device->copy(there.data, here.data, 4096), Error);
+    EXPECT_THROW(device->memory().allocate(dram, 4096, 64), Error);
+    EXPECT_EQ(static_cast<uint8_t *>(here.data)[4095], 5);
+    device->memory().free(dram, there.data, 4096, 64, there.account, {});
+    device->memory().free(Space::HostPinned, here.data, 4096, 64, here.account, {});
+    device.reset();
+  }
+}
+
+// Times are of the device, on the host's clock.
+TEST(CudaDevice, StampsLieOnTheHostsClock) {
+  DeviceRef device = Device::open("cuda:9,dram=4MiB,pinned=4MiB");
+  double before = device->seconds();
+  std::vector<TimestampRef> stamps;
+  Fence all;
+  for (int i = 0; i < 30; ++i) {
+    stamps.push_back(std::make_shared<Timestamp>());
+    all = Fence(allQueues[i % 3], device->enqueueStamp(allQueues[i % 3], all, stamps.back()));
+  }
+  device->wait(all);
+  double after = device->seconds();
+  for (size_t i = 0; i < stamps.size(); ++i) {
+    EXPECT_GE(stamps[i]->seconds(), i ? stamps[i - 1]->seconds() - 1e-6 : before - 0.01);
+    EXPECT_LE(stamps[i]->seconds(), after + 0.01);
+  }
+}

@@ -1,0 +1,48 @@
+//===- FakeConformance.cpp - conformance of cuda:N on a fake driver -------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The code that drives a GPU, in four orders of the fake.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Device/ConformanceTest.h"
+#include "CudaSpecs.h"
+#include "FakeCuda.h"
+#include "segue/runtime/Cuda/CudaDriver.h"
+#include <cstdlib>
+
+using namespace segue;
+using namespace segue::test;
+
+static const bool isFake = (setenv("SEGUE_CUDA_LIBRARY", SEGUE_FAKE_CUDA, 1), useCuda(), true);
+
+std::vector<std::string> segue::test::cudaSpecs() {
+  std::vector<std::string> specs;
+  for (int gpu = 0; gpu < 4; ++gpu)
+    specs.push_back("cuda:" + std::to_string(gpu) + ",dram=16MiB,pinned=8MiB");
+  return specs;
+}
+
+static std::vector<ConformanceSpec> specs() {
+  std::vector<ConformanceSpec> specs;
+  for (const std::string &spec : cudaSpecs())
+    specs.push_back({spec, /*runsPrograms=*/false});
+  return specs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Fake, ConformanceTest, testing::ValuesIn(specs()), nameOf);
+
+namespace {
+/// After every test of this program: what no program may do with a driver.
+class NoMisuse final : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo &) override { fakecuda::reset(); }
+  void OnTestEnd(const testing::TestInfo &) override { EXPECT_EQ(fakecuda::misuse(), ""); }
+};
+} // namespace
+
+static const bool isListening =
+    (testing::UnitTest::GetInstance()->listeners().Append(new NoMisuse), true);

@@ -1,0 +1,76 @@
+//===- FakeCuda.h - a CUDA driver without a GPU -----------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A library in the place of libcuda.so.1 behind the driver of `cuda:N`, so that its code
+// runs in every check. It behaves as the driver was measured to (docs/cuda.md), at its
+// worst within what is allowed:
+//
+//   - 16 GPUs of 256 MiB. What is given to streams runs on a thread per GPU, in any order
+//     that streams and events allow, drawn from the number of the GPU: at times nothing
+//     until somebody waits, at times one stream far ahead of or behind the others.
+//   - Device addresses cannot be read or written by the host. Ranges are reserved, chunks
+//     mapped, and what touches an address that is not mapped when its turn comes ends the
+//     GPU with ILLEGAL_ADDRESS, for good.
+//   - Pageable memory is read when a copy is asked for, and held back for one to the host.
+//   - Host functions run on one thread; every call of the driver there is refused.
+//   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp).
+//   - Calls fail where a test says so.
+//
+// GPU 8 cannot map memory. FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES in the environment set
+// the version of the driver and the number of GPUs, before the library is opened.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TEST_CUDA_FAKECUDA_H
+#define SEGUE_TEST_CUDA_FAKECUDA_H
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#pragma GCC visibility push(default)
+namespace fakecuda {
+
+/// Calls of `call` ("cuMemcpyHtoDAsync_v2") fail with `result`: `count` of them after the
+/// next `skipped`.
+void failCalls(const std::string &call, int result, unsigned skipped, unsigned count);
+/// Forgets all of them, and the misuse.
+void reset();
+
+/// What no driver would have said but no program may do, since reset: calls in a host
+/// function or without a context. A line each.
+std::string misuse();
+
+/// Bytes of chunks, stacks and nothing else that GPU `device` has given out.
+uint64_t takenBytes(int device);
+/// Ranges that are reserved and chunks that are mapped on a GPU.
+uint64_t mappedChunks(int device);
+
+//===----------------------------------------------------------------------===//
+// For FakeKernels.cpp
+//===----------------------------------------------------------------------===//
+
+/// Thrown by `at`.
+struct IllegalAddress {};
+
+/// Memory behind a device address, or page-locked memory: throws IllegalAddress if it is
+/// neither.
+void *at(uint64_t address, uint64_t bytes);
+
+struct Launch {
+  /// The values of the parameters.
+  std::span<const uint64_t> parameters;
+  unsigned blocks = 0, threads = 0;
+};
+using Kernel = void (*)(const Launch &launch, unsigned block);
+/// Null if there is none of that name.
+Kernel findKernel(const std::string &name);
+
+} // namespace fakecuda
+#pragma GCC visibility pop
+
+#endif // SEGUE_TEST_CUDA_FAKECUDA_H

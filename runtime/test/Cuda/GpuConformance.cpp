@@ -1,0 +1,28 @@
+//===- GpuConformance.cpp - conformance of cuda:0 on a GPU ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Device/ConformanceTest.h"
+#include "CudaSpecs.h"
+#include "segue/runtime/Cuda/CudaDriver.h"
+
+using namespace segue;
+using namespace segue::test;
+
+static const bool isKnown = (useCuda(), true);
+
+std::vector<std::string> segue::test::cudaSpecs() {
+  return {"cuda:0,dram=16MiB,pinned=8MiB", "cuda:0,dram=64MiB,pinned=64MiB", "cuda:0,pinned=256MiB"};
+}
+
+static std::vector<ConformanceSpec> specs() {
+  std::vector<ConformanceSpec> specs;
+  for (const std::string &spec : cudaSpecs())
+    specs.push_back({spec, /*runsPrograms=*/false});
+  return specs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, ConformanceTest, testing::ValuesIn(specs()), nameOf);
