@@ -521,3 +521,14 @@ TEST_P(PlannedModeTest, AStepWithoutMemoryLeavesTheSessionAsItWas) {
   };
   EXPECT_EQ(play(true), play(false));
 }
+
+// The file of a run outlives each twin on which its steps are tried.
+TEST(StepTwins, LetGoOfTheirDevices) {
+  std::weak_ptr<Device> device;
+  {
+    StepTwin twin("sim:virtual,dram=64MiB", {{"deep", binary()}}, {});
+    twin.run();
+    device = twin.device();
+  }
+  EXPECT_TRUE(device.expired());
+}

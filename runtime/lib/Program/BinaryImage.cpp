@@ -235,17 +235,36 @@ std::shared_ptr<PreparedProgram> BinaryImage::prepared(const DeviceRef &device, 
   {
     std::lock_guard lock(mutex_);
     auto [entry, end] = prepared_.equal_range(program);
-    while (entry != end) {
-      DeviceRef entryDevice = entry->second.device.lock();
-      if (entryDevice == device)
+    for (; entry != end; ++entry)
+      if (entry->second.device == device.get()) {
+        entry->second.lastAsked = ++asked_;
         return entry->second.program;
-      entry = entryDevice ? std::next(entry) : prepared_.erase(entry);
-    }
+      }
   }
   auto made = std::make_shared<PreparedProgram>(device, *this, program);
+  std::shared_ptr<PreparedProgram> dropped; // outside of the lock: its work is waited for
   std::lock_guard lock(mutex_);
-  prepared_.emplace(program, PreparedEntry{device, made});
+  if (prepared_.count(program) >= mostPreparedDevices) {
+    auto [first, end] = prepared_.equal_range(program);
+    auto oldest = std::min_element(first, end, [](const auto &a, const auto &b) {
+      return a.second.lastAsked < b.second.lastAsked;
+    });
+    dropped = std::move(oldest->second.program);
+    prepared_.erase(oldest);
+  }
+  prepared_.emplace(program, PreparedEntry{device.get(), made, ++asked_});
   return made;
+}
+
+void BinaryImage::forget(const Device &device) const {
+  std::vector<std::shared_ptr<PreparedProgram>> dropped; // outside of the lock: their work is waited for
+  std::lock_guard lock(mutex_);
+  std::erase_if(prepared_, [&](auto &entry) {
+    if (entry.second.device != &device)
+      return false;
+    dropped.push_back(std::move(entry.second.program));
+    return true;
+  });
 }
 
 } // namespace segue::inline runtime

@@ -83,6 +83,8 @@ public:
 
   /// The prepared form of a program on a device, made at the first call.
   std::shared_ptr<PreparedProgram> prepared(const DeviceRef &device, size_t program) const;
+  /// Drops those of all programs on `device`. Any thread.
+  void forget(const Device &device) const;
 
 private:
   FileBytes bytes_;
@@ -95,10 +97,13 @@ private:
   mutable NativeCodeLeave leave_;
   mutable std::mutex mutex_; // guards prepared_
   struct PreparedEntry {
-    std::weak_ptr<Device> device;
+    /// Kept alive by the program.
+    const Device *device;
     std::shared_ptr<PreparedProgram> program;
+    uint64_t lastAsked;
   };
   mutable std::multimap<size_t, PreparedEntry> prepared_;
+  mutable uint64_t asked_ = 0;
 };
 
 /// What verification throws. `line` is that of the check, by which

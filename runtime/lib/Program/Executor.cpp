@@ -10,6 +10,11 @@
 
 namespace segue::inline runtime {
 
+void releasePrograms(const DeviceRef &device) {
+  for (const BinaryImage *image : device->lane().images())
+    image->forget(*device);
+}
+
 Executor::Executor(DeviceRef device, Program program)
     : device_(std::move(device)), program_(std::move(program)),
       prepared_(program_.image()->prepared(device_, program_.index())) {}

@@ -56,6 +56,7 @@ public:
   /// every tensor is the caller's; afterwards given tensors are null.
   void run(const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, EventSink *events);
 
+  const BinaryImage &image() const { return image_; }
   SubmitCounters counters() const;
   void setProfiling(bool on) { profiling_.store(on, std::memory_order_relaxed); }
   std::vector<CommandProfile> profile() const;

@@ -67,6 +67,14 @@ void SubmitLane::remove(PreparedProgram &program) {
   std::erase(programs_, &program);
 }
 
+std::set<const BinaryImage *> SubmitLane::images() {
+  std::lock_guard lock(mutex_);
+  std::set<const BinaryImage *> images;
+  for (const PreparedProgram *program : programs_)
+    images.insert(&program->image());
+  return images;
+}
+
 /// On the thread that allocates: what is kept is touched by the holder of the
 /// lane alone, and another thread does not wait for a submit that may be long.
 uint64_t SubmitLane::makeRoom(Space space, uint64_t wanted) {

@@ -27,6 +27,7 @@
 
 namespace segue::inline runtime {
 
+class BinaryImage;
 class PreparedProgram;
 
 class SubmitLane {
@@ -57,6 +58,8 @@ public:
   /// device runs out of memory.
   void enlist(PreparedProgram &program);
   void remove(PreparedProgram &program);
+  /// Returns the files of the programs that are ready for the device.
+  std::set<const BinaryImage *> images();
   /// They give up what they keep in a space until so many bytes are free;
   /// returns how many. Nothing while another thread holds the lane.
   uint64_t makeRoom(Space space, uint64_t wanted);

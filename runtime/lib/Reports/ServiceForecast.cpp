@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/ServiceForecast.h"
+#include "../Session/OwnDevice.h"
 #include "../Session/SilentConfig.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
@@ -48,7 +49,8 @@ static Json ringOf(const WeightStreamer &streamer) {
 
 Json forecastServices(const Device &device, const std::vector<SessionModule> &modules, const SessionOptions &options,
                       size_t microBatches, const Config &config) {
-  DeviceRef twin = Device::open(virtualTwin(device));
+  OwnDevice own(virtualTwin(device));
+  const DeviceRef &twin = *own;
   SessionOptions same;
   same.maxGradNorm = options.maxGradNorm;
   same.tied = options.tied;

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "BudgetTrial.h"
+#include "OwnDevice.h"
 #include "SilentConfig.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
@@ -81,9 +82,9 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
   same.aliases = step_.options.aliases;
   same.warn = [](const std::string &) {}; // the session itself says it
   same.isRehearsal = true;
-  DeviceRef device;
+  OwnDevice own(withDram(spec_, std::to_string(std::max<uint64_t>(budgetBytes, 1))));
+  const DeviceRef &device = *own;
   try {
-    device = Device::open(withDram(spec_, std::to_string(std::max<uint64_t>(budgetBytes, 1))));
     // Watermarks and shares are of all that there is.
     std::shared_ptr<Storage> others;
     if (others_)

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/StepTwin.h"
+#include "OwnDevice.h"
 #include "../Device/DeviceOptions.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -145,6 +146,7 @@ struct StepTwin::State {
   /// A session has one sink for its life; the twin's steps have each their own.
   ForwardEvents sink;
   std::string spec;
+  std::optional<OwnDevice> own;
   DeviceRef device;
   std::optional<AllocationTrace> trace;
   /// Brings what lives on the host; the session refers to it.
@@ -202,7 +204,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
                    size_t microBatches, std::optional<TwinWeights> weights, Homes homes)
     : state_(std::make_unique<State>()) {
   State &state = *state_;
-  state.device = Device::open(withRoom(spec));
+  state.device = *state.own.emplace(withRoom(spec));
   state.trace.emplace(state.device->memory());
   state.spec = spec;
   if (state.device->hasBytes())
@@ -280,7 +282,8 @@ static constexpr int stepsWithoutServices = 4;
 
 uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
                               size_t microBatches) {
-  DeviceRef device = Device::open(withRoom(spec));
+  OwnDevice own(withRoom(spec));
+  const DeviceRef &device = *own;
   AllocationTrace trace(device->memory());
   std::vector<Wire> wires = options.wires;
   Session session(device, std::move(modules), std::move(options));

@@ -584,3 +584,30 @@ TEST_P(ExecutorTest, BinariesDoNotMix) {
   second.reset();
   EXPECT_EQ(submit(device, first.program("forward"), {x, x})[0].data<float>()[2], 8);
 }
+
+// A file keeps what it has made ready for a device, and the device with it, until it is
+// told or has run on enough others.
+TEST(ExecutorDevices, FilesLetGoOfDevices) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  auto runOn = [&](const DeviceRef &device) {
+    Tensor x = Tensor::zeros(device, TensorDesc({64}, ElementType::f32));
+    submit(device, binary.program("forward"), {x, x});
+    return std::weak_ptr<Device>(device);
+  };
+  DeviceRef first = Device::open("sim:dram=1MiB");
+  std::weak_ptr<Device> released = runOn(first);
+  releasePrograms(first);
+  first.reset();
+  EXPECT_TRUE(released.expired());
+
+  DeviceRef used = Device::open("sim:dram=1MiB");
+  std::vector<std::weak_ptr<Device>> others;
+  for (size_t i = 0; i < 3 * mostPreparedDevices; ++i) {
+    others.push_back(runOn(Device::open("sim:dram=1MiB")));
+    runOn(used);
+  }
+  EXPECT_EQ(std::ranges::count_if(others, [](const auto &device) { return !device.expired(); }),
+            int64_t(mostPreparedDevices) - 1);
+  EXPECT_TRUE(others.front().expired());
+  EXPECT_EQ(Executor(used, binary.program("forward")).counters().submits, 3 * mostPreparedDevices);
+}

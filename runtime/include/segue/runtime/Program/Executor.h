@@ -47,6 +47,14 @@ struct CommandProfile {
 
 class PreparedProgram;
 
+/// Has all files let go of what they keep ready for `device`: constants and arenas on
+/// it, kernels, and the device itself. A file that is loaded keeps this for the last
+/// `mostPreparedDevices` devices that a program of it ran on; who is done with a device
+/// before the file calls this. Waits for the work of the programs. While no other
+/// thread submits to the device.
+void releasePrograms(const DeviceRef &device);
+inline constexpr size_t mostPreparedDevices = 8;
+
 class Executor {
 public:
   /// Makes `program` ready, if it is not. Throws NativeCodeRefused, Unsupported
