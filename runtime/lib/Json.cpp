@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Json.h"
+#include "JsonFields.h"
 #include "JsonDepth.h"
 #include "segue/runtime/JsonNumbers.h"
 #include <algorithm>
@@ -143,6 +144,31 @@ void nameNonFinite(Json &value) {
       nameNonFinite(item);
   else if (value.is_number_float())
     value = numberOrText(value.get<double>());
+}
+
+Json jsonOf(std::initializer_list<JsonField> fields) {
+  Json object = Json::object();
+  for (const JsonField &field : fields) {
+    Json &value = object[field.key_];
+    switch (field.kind_) {
+    case JsonField::Kind::Int:
+      value = field.int_;
+      break;
+    case JsonField::Kind::Bool:
+      value = field.int_ != 0;
+      break;
+    case JsonField::Kind::Number:
+      value = field.number_;
+      break;
+    case JsonField::Kind::Text:
+      value = std::string_view(field.text_, field.length_);
+      break;
+    case JsonField::Kind::Tree:
+      value = *field.tree_;
+      break;
+    }
+  }
+  return object;
 }
 
 } // namespace segue::inline runtime

@@ -19,6 +19,7 @@ namespace segue::test {
 struct DeepModel {
   int64_t layers = 6, rows = 512, width = 64;
   bool isRandom = false;
+  std::string optimizer = "adamw";
 
   std::string text() const {
     std::string matrix = "tensor<" + std::to_string(width) + "x" + std::to_string(width) + "xf32>";
@@ -53,7 +54,7 @@ struct DeepModel {
     CompileOptions options;
     options.name = "deep";
     options.training = true;
-    options.optimizer = "adamw";
+    options.optimizer = optimizer;
     options.v4 = false;
     CompiledModule module(text(), options);
     if (!module.binary)

@@ -80,6 +80,7 @@ using Setup = std::pair<const char *, const char *>;
 class FaultPlacesTest : public testing::TestWithParam<Setup> {
 protected:
   const std::string mode = GetParam().first;
+  const bool isStreamed = mode.starts_with("streamed"), statesLeave = mode.ends_with("States");
   const std::string onStreams = GetParam().second;
 
   std::string spec(const std::string &faults = "", const std::string &queues = ",adversarial=11") const {
@@ -100,9 +101,11 @@ protected:
       return R"({"memory": {"stagehand": {)" + activation.substr(2) + R"("mode": "planned"}, )" +
              conductor(double(cap) / 1048576) + "}}}";
     }
+    if (statesLeave)
+      activation = R"(, "state_stagehand": {"mode": "on", "telemetry_enabled": false})" + activation;
     activation += R"("min_spill_bytes": 0, "pinned_pool_classes_mb": [1], "slabs_per_class": 2,
       "vram_high_watermark_mb": 0.1, "vram_low_watermark_mb": 0})";
-    if (mode == "watermarks")
+    if (!isStreamed)
       return R"({"memory": {"stagehand": {)" + activation.substr(2) + ", " + conductor(0.9) + "}}}";
     return streamingConfig(0.2, 2, activation + ", " + conductor(0.9));
   }
@@ -180,7 +183,7 @@ protected:
   /// DEVICE_OOM: what stayed on the device since it could not leave takes the room
   /// of what is to come.
   bool isNamed(const Error &error) {
-    bool mayStay = mode == "planned" || mode == "streamed";
+    bool mayStay = mode == "planned" || isStreamed || statesLeave;
     return error.code() == ErrorCode::TransferFailed || error.code() == ErrorCode::StateTorn ||
            (mayStay && error.code() == ErrorCode::DeviceOom);
   }
@@ -197,7 +200,8 @@ protected:
 } // namespace
 
 INSTANTIATE_TEST_SUITE_P(All, FaultPlacesTest, testing::Values(Setup("stitched", ""), Setup("watermarks", ""), Setup("planned", ""),
-                                         Setup("streamed", ""),
+                                         Setup("streamed", ""), Setup("watermarksStates", ""),
+                                         Setup("streamedStates", ",streams"),
                                          Setup("planned", ",streams"), Setup("streamed", ",streams")),
                          [](const auto &info) {
                            return info.param.first + std::string(*info.param.second ? "OnStreams" : "");
@@ -213,13 +217,13 @@ TEST_P(FaultPlacesTest, EveryCopyFails) {
   ASSERT_GT(after.toDevice, before.toDevice + 4);
   ASSERT_GT(after.toHost, before.toHost + 4);
   // A load is tried once more and then given up, also halfway through an optimizer.
-  bool mayTearSoon = mode == "streamed";
+  bool mayTearSoon = isStreamed;
   int runs = 0;
   std::map<std::string, Met> met;
   for (bool toDevice : {true, false})
     for (uint64_t n = toDevice ? before.toDevice : before.toHost; n < (toDevice ? after.toDevice : after.toHost); ++n)
       for (std::string times : {"x1", "x2", "x4", "x64"}) {
-        if (times == "x64" && n % 4)
+        if ((times == "x64" && n % (statesLeave ? 12 : 4)) || (times == "x4" && statesLeave && n % 2))
           continue; // each is many attempts
         std::string fault = (toDevice ? ",fail-h2d=" : ",fail-d2h=") + std::to_string(n + 1) + times;
         SCOPED_TRACE(mode + onStreams + fault);

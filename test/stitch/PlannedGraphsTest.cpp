@@ -27,6 +27,7 @@
 #include "segue/runtime/Session/StepTwin.h"
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -132,7 +133,7 @@ public:
       return value.kind == ModelValue::Kind::Parameter; // something has to be trained
     }));
     text = trainingText(model);
-    if (hasRing(mode))
+    if (hasRing(mode) || mode == Mode::Watermarks)
       text = inBlocks(text);
     CompileOptions options;
     options.name = "graph";
@@ -155,6 +156,8 @@ public:
     AddressFigures addresses;
     /// Slots of the ring.
     int64_t slots = 0;
+    /// Gradients and states that left in the last step, without a plan.
+    int64_t statesLeft = 0;
   };
 
   /// Five steps under a cap, on a device of just as much.
@@ -179,6 +182,8 @@ public:
     run.peak = device->memory().peakBytes(Space::DeviceDram);
     if (const MemoryServices *services = session.services(); services && services->weights())
       run.slots = services->weights()->slots();
+    if (const MemoryServices *services = session.services(); services && !services->stateRecord().is_null())
+      run.statesLeft = services->stateRecord()["left"];
     run.addresses = device->memory().addressFigures();
     for (const ParameterInfo &info : session.parameters())
       for (float value : values(session.parameter(info.key)))
@@ -271,7 +276,7 @@ namespace {
 /// Figures of the runs in modes that were drawn.
 struct Drawn {
   int runs = 0, refused = 0;
-  int64_t slots = 0;
+  int64_t slots = 0, statesLeft = 0;
 };
 } // namespace
 
@@ -301,6 +306,7 @@ static void trainDrawn(const Graph &graph, const std::string &rest, uint64_t lea
     EXPECT_TRUE(sameBits(run->bits, free.bits)) << "loss " << run->bits[0] << ", not " << free.bits[0];
     EXPECT_LE(run->peak, cap);
     drawn.slots += run->slots;
+    drawn.statesLeft += run->statesLeft;
     ++drawn.runs;
   }
 }
@@ -359,12 +365,13 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
     if (!only && !number)
       check(seed, /*trains=*/true);
   std::printf("%lld graphs, %d budgets each, %zu tensors that can leave, %llu computed again; %zu graphs trained; "
-              "%d runs in other modes, %d of them refused first, %lld slots in rings\n",
+              "%d runs in other modes, %d of them refused first, %lld slots in rings, %lld gradients and states left\n",
               (long long)(end - begin), budgets, planned.canLeave, (unsigned long long)planned.remade, trained,
-              drawn.runs, drawn.refused, (long long)drawn.slots);
+              drawn.runs, drawn.refused, (long long)drawn.slots, (long long)drawn.statesLeft);
   if (!only) {
     EXPECT_GT(drawn.refused, 0);
     EXPECT_GT(drawn.slots, 0);
+    EXPECT_GT(drawn.statesLeft, 0);
     EXPECT_GT(planned.canLeave, size_t(end - begin)) << "graphs in which nothing leaves show nothing";
     EXPECT_GT(planned.remade, uint64_t(end - begin)) << "nothing was computed again";
   }

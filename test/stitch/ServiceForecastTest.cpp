@@ -105,6 +105,15 @@ TEST(ServiceForecast, KeepsToTheCapBesideARing) {
   EXPECT_NE(text.find("Weight Stagehand: a ring of "), std::string::npos) << text;
 }
 
+TEST(ServiceForecast, SaysWhatLeavesOfGradientsAndStates) {
+  const char *low = R"("vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.4, "min_spill_bytes": 0)";
+  Json found = forecast(config(low, 2.2));
+  ASSERT_TRUE(found.contains("state_stagehand"));
+  EXPECT_GT(found["state_stagehand"]["left"], 8);
+  EXPECT_NE(textOfServices(found).find("State Stagehand: gradients and optimizer states leave"), std::string::npos);
+  EXPECT_FALSE(forecast(config(low, 8)).contains("state_stagehand"));
+}
+
 TEST(ServiceForecast, RefusesWhatTheRunRefuses) {
   for (const char *mode : {R"("vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.4)", R"("mode": "planned")"})
     EXPECT_EQ(errorOf([&] { forecast(config(mode, 0.6)); }).first, ErrorCode::BudgetInfeasible) << mode;

@@ -101,7 +101,7 @@ TEST(StreamedServices, TheRingKeepsToTheSoftCap) {
   EXPECT_EQ(courseOf(tight, 2), expectedCourse(2));
   EXPECT_LT(tight.services()->weights()->slots(), 2 * modelLayers);
   device = Device::open(plainSim);
-  config.replace(config.find("0.22"), 4, "0.10");
+  config.replace(config.find("0.22"), 4, "0.03");
   Session none = makeSession(device, config);
   auto [code, what] = errorOf([&] { none.step(batchOf(device, 1), 1e-2); });
   EXPECT_EQ(code, ErrorCode::BudgetInfeasible);
@@ -516,10 +516,11 @@ TEST(StreamedFaults, AbortedSteps) {
 TEST(StreamedFaults, NoRoomForTheRing) {
   DeviceRef device = Device::open(plainSim);
   Session session = makeSession(device, streamingConfig(3, 2));
-  device->memory().setBudget(Space::DeviceDram, device->memory().liveBytes(Space::DeviceDram) + 30000);
+  device->memory().setBudget(Space::DeviceDram, 30000); // also when states leave
   auto [code, what] = errorOf([&] { session.step(batchOf(device, 0), 1e-2); });
   EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
-  EXPECT_NE(what.find("most of that is (weights) (parameter)"), std::string::npos) << what;
+  EXPECT_NE(what.find("no gradient or optimizer state is left that could leave"), std::string::npos) << what;
+  EXPECT_NE(what.find("(weights) (parameter)"), std::string::npos) << what;
   ASSERT_GT(smallestNamed(what), 0u) << what;
   device->memory().setBudget(Space::DeviceDram, smallestNamed(what));
   EXPECT_EQ(session.step(batchOf(device, 0), 1e-2).loss, expectedCourse(1).losses[0]);

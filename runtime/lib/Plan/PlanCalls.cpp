@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Plan/PlanCalls.h"
+#include "../JsonFields.h"
 
 namespace segue::inline runtime {
 
@@ -79,7 +80,7 @@ void visitFields(CallFields &fields, PlanOfStep &plan) {
 }
 
 Json answerOf(const PlanFollower &follower, const PlanFollower::Decisions &decisions) {
-  Json answer = {{"leaves", decisions.leaves}, {"returns", decisions.returns}};
+  Json answer = jsonOf({{"leaves", decisions.leaves}, {"returns", decisions.returns}});
   if (!decisions.drops.empty())
     answer["drops"] = decisions.drops;
   if (follower.hasDiverged())

@@ -19,7 +19,8 @@ PlannedResidency::PlannedResidency(DeviceRef device, const StepProfile &profile,
 }
 
 PlannedResidency::PlannedResidency(DeviceRef device)
-    : device_(std::move(device)), residency_(device_), remakes_(device_, residency_) {
+    : device_(std::move(device)), residency_(device_), remakes_(device_, residency_),
+      blocks_(device_, residency_) {
   roomMaker_ = device_->memory().addRoomMaker("planned residency", 0, [this](Space space, uint64_t wanted) {
     return space == Space::DeviceDram ? residency_.makeRoom(wanted) : 0;
   });
@@ -111,7 +112,7 @@ void PlannedResidency::on(const event::PhaseBegin &begin) {
     if (follower_)
       follower_->tell(plan_calls::beginStep);
   }
-  isOptimizing_ = begin.phase == Phase::Optimizer;
+  blocks_.beginPhase(begin.phase);
   next(StepEvent::Kind::Phase, name(begin.phase));
   if (begin.phase == Phase::StepEnd) {
     inStep_ = false;
@@ -127,8 +128,8 @@ void PlannedResidency::forget() {
   remakes_.forget();
   away_.clear();
   itemOfGap_.clear();
-  cursor_.reset();
-  inStep_ = isOptimizing_ = fetchesLater_ = false;
+  blocks_.reset();
+  inStep_ = fetchesLater_ = false;
   // Gradients of a step that was given up.
   for (uint32_t i = 0; i < plan_.items.size(); ++i)
     if (plan_.items[i] && plan_.isGradient[i]) {
@@ -226,50 +227,31 @@ bool PlannedResidency::leavesNow(uint32_t resident) const {
 }
 
 void PlannedResidency::on(const event::BlockBegin &begin) {
-  const auto &[program, block] = begin;
-  cursor_.begin(program);
-  next(StepEvent::Kind::BlockBegin, block);
+  blocks_.begin(begin);
+  next(StepEvent::Kind::BlockBegin, begin.block);
 }
 
-bool PlannedResidency::brings(const Program &program, uint32_t input, const Tensor &value) const {
-  Role role = program.inputs()[input].role;
-  return residency_.isHome(value) && (bringsParameters_ || role == Role::Gradient || role == Role::State);
-}
-
-void PlannedResidency::on(const event::OfferInput &offer) {
-  brought_.clear();
-  offer.isDeferred |= brings(offer.program, offer.input, offer.value);
-}
+void PlannedResidency::on(const event::OfferInput &offer) { blocks_.offer(offer); }
 
 void PlannedResidency::on(const event::BlockInput &need) {
-  const auto &[program, input, value] = need;
-  if (!brings(program, input, value))
-    return;
-  const Value &declared = program.inputs()[input];
-  Item *item = residency_.findHome(value);
+  Item *item = blocks_.find(need);
   if (!item)
-    item = &residency_.adopt(value, declared.name, /*owner=*/0, declared.sharedDesc);
-  if (!item->owner)
-    item->owner = device_->memory().intern({.value = declared.name, .role = std::string(name(declared.role))});
-  if (auto resident = residentAt(input))
+    return;
+  if (auto resident = residentAt(need.input))
     plan_.items[*resident] = item->id;
-  brought_[input] = item->id;
-  // An optimizer that lacks one of them halfway would leave a step half done.
-  value = residency_.need(*item, cursor_.usesOf(program).written[input], /*mustArrive=*/isOptimizing_);
+  blocks_.bring(need, *item);
 }
 
 void PlannedResidency::on(const event::BlockEnd &end) {
-  const BlockUses &uses = cursor_.usesOf(end.program);
-  size_t block = cursor_.end(end.program);
+  std::span<const BlockItems::Touched> touched = blocks_.end(end);
   advance(StepEvent::Kind::BlockEnd, "");
   if (isPlanned())
     for (uint32_t gap : now_.leaves)
       if (uint32_t resident = plan_.residentOf[gap]; resident != noIndex)
         if (Item *item = residentItem(resident))
           residency_.leave(*item);
-  for (uint32_t input : uses.blocks[block].lastTouched) {
-    auto found = brought_.find(input);
-    Item *item = found == brought_.end() ? nullptr : residency_.find(found->second);
+  for (auto [input, id] : touched) {
+    Item *item = residency_.find(id);
     if (!item)
       continue;
     if (follower_ && !isPlanned())
@@ -305,11 +287,8 @@ void PlannedResidency::sendHome(Tensor &value) {
 }
 
 void PlannedResidency::on(const event::Accumulate &addition) {
-  const auto &[sum, gradient] = addition;
   next(StepEvent::Kind::Accumulate, "");
-  for (Tensor *tensor : {&sum, &gradient})
-    if (Item *item = residency_.findHome(*tensor))
-      *tensor = residency_.take(*item);
+  blocks_.take(addition);
 }
 
 void PlannedResidency::on(const event::Accumulated &addition) {

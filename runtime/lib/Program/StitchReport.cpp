@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Program/StitchReport.h"
+#include "../JsonFields.h"
 #include "segue/runtime/OutputFile.h"
 #include <algorithm>
 #include <cstdio>
@@ -127,25 +128,22 @@ Json StitchReport::toJson() const {
   json["steps"] = steps();
   json["edges"] = Json::array();
   for (const StitchEdge &edge : edges()) {
-    Json entry;
-    if (edge.producer.program.empty()) {
-      entry["producer"] = nullptr;
-    } else {
-      entry["producer"] = endJson(edge.producer, "output");
-      entry["producer"]["binary"] = edge.producer.binary;
-      entry["producer"]["location"] = edge.producer.location;
-    }
-    entry["consumer"] = endJson(edge.consumer, "input");
-    entry["consumer"]["binary"] = edge.consumer.binary;
-    entry["consumer"]["location"] = edge.consumer.location;
-    entry["elided"] = edge.elided;
-    entry["converted"] = edge.converted;
-    entry["cache_hits"] = edge.cacheHits;
-    entry["elided_bytes"] = edge.elidedBytes;
-    entry["converted_bytes"] = edge.convertedBytes;
-    entry["cache_hit_bytes"] = edge.cacheHitBytes;
-    entry["packed"] = edge.packed;
-    entry["packed_bytes"] = edge.packedBytes;
+    auto endOf = [](const StitchEnd &end, const char *value) {
+      Json json = endJson(end, value);
+      json["binary"] = end.binary;
+      json["location"] = end.location;
+      return json;
+    };
+    Json entry = jsonOf({{"producer", edge.producer.program.empty() ? Json() : endOf(edge.producer, "output")},
+                         {"consumer", endOf(edge.consumer, "input")},
+                         {"elided", edge.elided},
+                         {"converted", edge.converted},
+                         {"cache_hits", edge.cacheHits},
+                         {"elided_bytes", edge.elidedBytes},
+                         {"converted_bytes", edge.convertedBytes},
+                         {"cache_hit_bytes", edge.cacheHitBytes},
+                         {"packed", edge.packed},
+                         {"packed_bytes", edge.packedBytes}});
     if (edge.converted) {
       entry["from"] = layoutJson(edge.from);
       entry["to"] = layoutJson(edge.to);

@@ -7,6 +7,7 @@
 
 #include "EventLog.h"
 #include "segue/runtime/Error.h"
+#include "../JsonFields.h"
 #include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/Mebibytes.h"
 
@@ -24,6 +25,10 @@ void EventWriter::visit(const char *key, AnyNumber &value) { event_[key] = numbe
 
 void EventWriter::refuse(const char *key, const std::string &) {
   throw Error(ErrorCode::InvalidArgument, "a call of a policy has no name for its \"" + std::string(key) + "\"");
+}
+
+Json headOf(const char *service, const char *key, const Json &value) {
+  return jsonOf({{"service", service}, {"name", "recorded run"}, {key, value}});
 }
 
 EventLog::EventLog(const std::filesystem::path &path, Json head, std::function<void(const std::string &)> warn)

@@ -46,6 +46,9 @@ private:
   Json event_ = Json::object();
 };
 
+/// The head of a log that a run writes: what its events follow from, under `key`.
+Json headOf(const char *service, const char *key, const Json &value);
+
 class EventLog {
 public:
   /// `head`: the log without its events. Replaces a file that is there.

@@ -92,6 +92,8 @@ Json forecastServices(const Device &device, const std::vector<SessionModule> &mo
   }
   if (Json record = services->weightRecord(); record.is_object())
     result["weight_stagehand"] = with(std::move(record), ringOf(*services->weights()));
+  if (Json record = services->stateRecord(); record.is_object())
+    result["state_stagehand"] = std::move(record);
   if (Json record = services->conductorRecord(); record.is_object())
     result["conductor"] = std::move(record);
   return result;
@@ -123,6 +125,11 @@ std::string textOfServices(const Json &forecast) {
     line("  Weight Stagehand: a ring of %lld slots (%.2f MiB) for %lld blocks of %.2f MiB, %lld ahead\n",
          number(weights["slots"]), mib(weights["ring_bytes"]), number(weights["blocks"]),
          mib(weights["streamed_bytes"]), number(weights["window"]));
+  }
+  if (forecast.contains("state_stagehand")) {
+    const Json &states = forecast["state_stagehand"];
+    line("  State Stagehand: gradients and optimizer states leave, as a step does not fit otherwise: %lld (%.2f MiB)\n",
+         number(states["left"]), mib(states["left_bytes"]));
   }
   if (forecast.contains("conductor")) {
     const Json &conductor = forecast["conductor"];

@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -14,6 +15,19 @@ namespace segue::inline runtime {
 /// An item that must arrive is fetched so often, each time tried twice by the engine: to give
 /// up would leave a step half done.
 static constexpr int mostFetches = 8;
+
+Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned) {
+  desc.layout.space = Space::HostPinned;
+  try {
+    if (isPinned && device->transfer().leavesRoomToStage(desc.spanBytes()))
+      return Tensor::empty(device, desc);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
+      throw;
+  }
+  desc.layout.space = Space::Host;
+  return Tensor::empty(device, std::move(desc));
+}
 
 Residency::Residency(DeviceRef device) : device_(std::move(device)) {}
 
@@ -52,6 +66,12 @@ Item &Residency::add(ItemSource &source, std::string name) {
   item.isReported_ = true;
   item.put(Tier::Host, Tensor(), CopyState::Present);
   return item;
+}
+
+void Residency::giveHome(Item &item, const Tensor &home) {
+  home.storage()->forgetOutcome();
+  item.copy(Tier::Host).tensor = home;
+  byHome_[home.storage()->id()] = &item;
 }
 
 Item &Residency::hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime) {
@@ -234,7 +254,7 @@ static std::shared_ptr<const TensorDesc> onHost(const Tensor &tensor, Space spac
 /// there is none.
 void Residency::copyToHost(Item &item) {
   TransferOptions options;
-  options.isPlanned = true;
+  options.isPlanned = !takesTokens_;
   item.checksum_ = checksCopies_ ? std::make_shared<TransferChecksum>() : nullptr;
   options.checksum = item.checksum_;
   const Tensor &value = item.device().tensor;
@@ -501,6 +521,12 @@ void Residency::writeBack(Item &item) {
   device_->wait(endOf(item, Tier::Host));
   if (std::optional<Error> cause = finishCopy(item))
     throw cause->within("\"" + item.name + "\" could not be brought home");
+}
+
+void Residency::await(const Tensor &home) {
+  Item *item = findHome(home);
+  const Tensor &newest = item && item->device().exists() && item->isStale(Tier::Host) ? item->device().tensor : home;
+  wait(newest);
 }
 
 bool Residency::holdsNewer(const Tensor &home) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SlabSource.h"
+#include "../JsonFields.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -22,12 +23,12 @@ SlabTelemetry &SlabTelemetry::operator+=(const SlabTelemetry &other) {
 }
 
 Json SlabTelemetry::json() const {
-  return {{"squareq_blocks_served", blocksServed},
-          {"squareq_bytes_h2d", bytesH2d},
-          {"squareq_bytes_saved", bytesSaved},
-          {"dequant_ms", dequantMs},
-          {"fused_calls", fusedCalls},
-          {"crc_failures", crcFailures}};
+  return jsonOf({{"squareq_blocks_served", blocksServed},
+                 {"squareq_bytes_h2d", bytesH2d},
+                 {"squareq_bytes_saved", bytesSaved},
+                 {"dequant_ms", dequantMs},
+                 {"fused_calls", fusedCalls},
+                 {"crc_failures", crcFailures}});
 }
 
 } // namespace segue::inline runtime

@@ -40,10 +40,10 @@ static uint64_t lostBytes(uint64_t ownBytes) {
 /// In the books of the twin, for what the session does not hold.
 static constexpr std::string_view othersName = "(others)";
 
-BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others)
-    : step_(step), others_(others), spec_(virtualTwin(*step.device)) {}
+BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others, StatesLeave states)
+    : step_(step), others_(others), states_(states), spec_(virtualTwin(*step.device)) {}
 
-std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
+std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes, States states) const {
   if (!step_.options.config)
     return std::nullopt;
   double budget = toMiB(int64_t(budgetBytes));
@@ -52,14 +52,20 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
       section[key] = std::min(double(section[key]), budget);
   };
   return silentConfig(*step_.options.config, [&](Json &stagehand) {
-    if (stagehand.contains("activation_stagehand")) {
-      Json &activation = stagehand["activation_stagehand"];
-      lower(activation, "vram_high_watermark_mb");
+    if (states_ != StatesLeave::Never) {
+      stagehand["state_stagehand"]["mode"] = states == States::Away ? "on" : "off";
+      stagehand["state_stagehand"]["telemetry_enabled"] = false;
+    }
+    for (const char *service : {"activation_stagehand", "state_stagehand"}) {
+      if (!stagehand.contains(service))
+        continue;
+      Json &section = stagehand[service];
+      lower(section, "vram_high_watermark_mb");
       // Below the budget, too, but not as high: that would be no pair of watermarks.
-      if (Json &low = activation["vram_low_watermark_mb"]; low.is_number() && double(low) >= budget)
+      if (Json &low = section["vram_low_watermark_mb"]; low.is_number() && double(low) >= budget)
         low = 0.9 * budget;
       else if (low.is_null())
-        activation.erase("vram_low_watermark_mb");
+        section.erase("vram_low_watermark_mb");
     }
     if (!stagehand.contains("conductor_config"))
       return;
@@ -75,6 +81,11 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes) const {
 }
 
 bool BudgetTrial::trains(uint64_t budgetBytes) {
+  return (states_ != StatesLeave::Never && trains(budgetBytes, States::Away)) ||
+         (states_ != StatesLeave::Always && trains(budgetBytes, States::Stay));
+}
+
+bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
   uint64_t lost = step_.options.config ? lostBytes(budgetBytes - std::min(budgetBytes, others_)) : 0;
   budgetBytes -= lost;
   auto [modules, same] = twinParts(step_);
@@ -90,7 +101,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
     if (others_)
       others = Storage::allocate(device, Space::DeviceDram, others_, /*alignment=*/1,
                                  device->memory().intern({.value = std::string(othersName)}));
-    same.config = configFor(budgetBytes);
+    same.config = configFor(budgetBytes, states);
     Session session(device, std::move(modules), std::move(same));
     session.allocateParameters();
     std::vector<TensorMap> batches(step_.microBatches,
@@ -105,6 +116,8 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
                       std::string_view(error.what()).find("DEVICE_OOM") != std::string_view::npos;
     if (!isTooSmall)
       throw;
+    if (states == States::Stay && states_ != StatesLeave::Never)
+      return false; // what is said is of the step that needs less
     lastError_ = error;
     if (auto *memory = dynamic_cast<const OutOfMemory *>(&error)) {
       holders_ = memory->report().holders;

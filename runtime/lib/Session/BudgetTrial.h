@@ -22,12 +22,17 @@ namespace segue::inline runtime {
 
 class BudgetTrial {
 public:
+  /// Whether gradients and optimizer states leave in a trial.
+  enum class States : uint8_t { Stay, Away };
+
   /// `others`: bytes of the device that the session does not hold. Throws Unsupported
   /// for a device that can have no twin.
-  BudgetTrial(const StepToPlan &step, uint64_t others);
+  BudgetTrial(const StepToPlan &step, uint64_t others, StatesLeave states = StatesLeave::Never);
 
   /// Plays the first steps of the session on a device of so many bytes. False if memory
   /// lacks; throws whatever else a step throws.
+  bool trains(uint64_t budgetBytes, States states);
+  /// The same for whatever `states` allows.
   bool trains(uint64_t budgetBytes);
 
   /// The most bytes that the last try that went well held at once, as a budget to try.
@@ -46,10 +51,11 @@ public:
 
 private:
   /// The session's services under another cap; they write nothing.
-  std::optional<Config> configFor(uint64_t budgetBytes) const;
+  std::optional<Config> configFor(uint64_t budgetBytes, States states) const;
 
   const StepToPlan &step_;
   uint64_t others_;
+  StatesLeave states_;
   std::string spec_;
   std::optional<Error> lastError_;
   uint64_t peakBytes_ = 0;

@@ -15,6 +15,7 @@
 #include "segue/runtime/Services/ConductorConfig.h"
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
+#include "segue/runtime/Services/StateStagehandConfig.h"
 #include "segue/runtime/Services/WeightStagehandConfig.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 
@@ -25,6 +26,7 @@ static constexpr ConfigSection sections[] = {
     {"memory.stagehand.activation_stagehand", [](ConfigReader &reader) { ActivationStagehandConfig::read(reader); }},
     {"memory.stagehand.conductor_config", [](ConfigReader &reader) { ConductorConfig::read(reader); }},
     {"memory.stagehand.selective_precision", [](ConfigReader &reader) { SelectivePrecisionConfig::read(reader); }},
+    {StateStagehandConfig::section, [](ConfigReader &reader) { StateStagehandConfig::read(reader); }},
     {"memory.stitch", [](ConfigReader &reader) { StitchOptions::read(reader); }},
     {SquareQConfig::section, [](ConfigReader &reader) { SquareQConfig::read(reader); }},
 };

@@ -135,10 +135,14 @@ static uint64_t boundBytes(const StepToPlan &step) {
 
 static std::string_view whyNoMoreLeaves(const MemoryServices *services) {
   if (!services || !services->spills())
-    return "nothing leaves; turn Activation Stagehand on";
+    return services && services->statesLeave() != StatesLeave::Never
+               ? "no gradient or optimizer state is left that could leave; turn Activation Stagehand on"
+               : "nothing leaves; turn Activation Stagehand on";
   return services->wantsPlan() ? "nothing more can leave"
-                               : "no saved tensor is left that could leave; a plan moves gradients and optimizer "
-                                 "states, too (\"mode\": \"planned\")";
+         : services->statesLeave() != StatesLeave::Never
+             ? "no saved tensor, gradient or optimizer state is left that could leave; a plan moves parameters, too "
+               "(\"mode\": \"planned\")"
+             : "no saved tensor is left that could leave; State Stagehand moves gradients and optimizer states, too";
 }
 
 /// Where a budget was seen to be too small.
@@ -179,30 +183,37 @@ static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weight
   return live - std::min(live, own);
 }
 
-void checkStep(MemoryServices *services, const StepToPlan &step) {
+StepFits checkStep(MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
   uint64_t budget = device.memory().budget(Space::DeviceDram);
   if (!services && liveBytes(device) + boundBytes(step) <= budget)
-    return;
+    return StepFits::AsItIs;
+  StatesLeave states = services ? services->statesLeave() : StatesLeave::Never;
   StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
   StepProfile profile = twin.record();
-  uint64_t rest = twin.restBytes(), twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
+  uint64_t rest = twin.restBytes(/*withStates=*/states != StatesLeave::Always);
+  uint64_t twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
   auto others = [&] { return othersBytes(step, weights, rest); };
-  auto expect = [&] {
+  auto expect = [&](StepFits fits) {
     if (services && services->checksBudget())
       services->expect(profile, int64_t(liveBytes(device)) - int64_t(rest + twinRing));
+    return fits;
   };
   uint64_t most = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes)->peakBytes;
   // A step that nobody listens to gives memory back later than the twin's.
   bool isAmple = services && others() + most + most / 8 <= budget;
-  if (!canTry(services) || isAmple || BudgetTrial(step, others()).trains(budget))
-    return expect();
+  auto now = states == StatesLeave::Always ? BudgetTrial::States::Away : BudgetTrial::States::Stay;
+  if (!canTry(services) || isAmple || BudgetTrial(step, others(), states).trains(budget, now))
+    return expect(StepFits::AsItIs);
   dropCaches(device); // sessions before this one may have left some
-  BudgetTrial trial(step, others());
-  if (!trial.trains(budget))
-    refuse(services, trial, step, profile, budget, others());
-  expect();
+  BudgetTrial trial(step, others(), states);
+  if (trial.trains(budget, now))
+    return expect(StepFits::AsItIs);
+  if (states == StatesLeave::IfNeeded && trial.trains(budget, BudgetTrial::States::Away))
+    return expect(StepFits::WithStatesAway);
+  refuse(services, trial, step, profile, budget, others());
+  return expect(StepFits::AsItIs);
 }
 
 uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step) {
@@ -213,18 +224,22 @@ uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step) {
   dropCaches(*step.device);
   StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
   StepProfile profile = twin.record();
-  BudgetTrial trial(step, othersBytes(step, weights, twin.restBytes()));
-  if (!trial.trains(budget))
-    refuse(services, trial, step, profile, budget, othersBytes(step, weights, twin.restBytes()));
+  StatesLeave states = services ? services->statesLeave() : StatesLeave::Never;
+  uint64_t others = othersBytes(step, weights, twin.restBytes(/*withStates=*/states != StatesLeave::Always));
+  // The check before the first step has settled whether they leave.
+  auto now = states == StatesLeave::Always ? BudgetTrial::States::Away : BudgetTrial::States::Stay;
+  BudgetTrial trial(step, others, states);
+  if (!trial.trains(budget, now))
+    refuse(services, trial, step, profile, budget, others);
   // With no more than it took it may go another way: that is played, too.
   uint64_t peak = trial.peakBytes();
-  return peak < budget && trial.trains(peak) ? peak : budget;
+  return peak < budget && trial.trains(peak, now) ? peak : budget;
 }
 
 void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others) {
   if (!canTry(services))
     return;
-  BudgetTrial trial(step, others);
+  BudgetTrial trial(step, others, services ? services->statesLeave() : StatesLeave::Never);
   uint64_t budget = step.device->memory().budget(Space::DeviceDram);
   if (!trial.trains(budget))
     refuse(services, trial, step, twinOf(step, nullptr, 0).record(), budget, others);

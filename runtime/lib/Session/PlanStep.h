@@ -42,11 +42,15 @@ TwinParts twinParts(const StepToPlan &step);
 /// Unsupported for a device that nothing can leave; the plan in force stays then.
 uint64_t planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
 
+/// How a step keeps to its budget: with gradients and optimizer states where they are, or
+/// if they leave (MemoryServices::letStatesLeave).
+enum class StepFits : uint8_t { AsItIs, WithStatesAway };
+
 /// Where no plan is wanted: tries the first steps on a twin within the budget, with
 /// the services that there are (null: none), and throws BudgetInfeasible, with the
 /// smallest that does, if they end for want of memory. Tells `services` what to
 /// expect of each block. Throws Unsupported for a device that can have no twin.
-void checkStep(MemoryServices *services, const StepToPlan &step);
+StepFits checkStep(MemoryServices *services, const StepToPlan &step);
 
 /// Plays the first steps of a session that trains by no plan on a twin within the
 /// budget, after checkStep: the bytes of device_dram, with what others hold, with which

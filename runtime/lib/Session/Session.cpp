@@ -83,39 +83,22 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   }
   checkPhases();
   residency = services ? services->residency() : options.residency;
-  streamed.emplace(services ? services->weights() : options.weights, residency, modules, plans, table, values);
+  streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
+                   modules, plans, table, values);
+  if (services && services->statesLeave() == StatesLeave::Always)
+    services->letStatesLeave(gradientsByBlock());
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values);
   startPrecision();
-}
-
-void Session::State::allocateStates(std::span<const std::pair<size_t, size_t>> inputs) {
-  for (auto [m, i] : inputs) {
-    const OptimizerPlan &plan = plans[m];
-    TensorDesc desc = plan.optimizer->input(i).desc();
-    auto [entry, isNew] = optimizerState.try_emplace(plan.optimizerInputs[i].state);
-    if (!isNew) // two names of state may come to one key
-      throw Error(ErrorCode::FileCorrupt, "module \"" + modules[m].name() + "\": two optimizer states are called \"" +
-                                              entry->first + "\"; give one of their parameters another name");
-    Tensor &state = entry->second;
-    bool comes = streamed->comesByBlock(*plan.optimizer, i);
-    if (comes) {
-      state = StreamedParameters::zerosOnHost(device, std::move(desc));
-      continue;
-    }
-    try {
-      state = zerosNamed(device, desc, plan.optimizerInputs[i].state, name(Role::State));
-    } catch (const OutOfMemory &error) {
-      refuseTooSmall(error);
-      throw;
-    }
-  }
 }
 
 void Session::State::prepareStreamed(size_t microBatches, std::span<const TensorMap> batches) {
   try {
     streamed->prepare();
   } catch (const Error &error) {
+    bool isTooSmall = error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible;
+    if (!plannedFor && isTooSmall && letStatesLeave())
+      return prepareStreamed(microBatches, batches);
     refuseTooSmall(error, microBatches, batches);
     throw;
   }
@@ -655,7 +638,7 @@ StepResult Session::optimize(double lr) {
                                           std::to_string(s.step));
     for (size_t slot = 0; slot < s.table.size(); ++slot)
       if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
-        wait(gradient);
+        s.residency ? s.residency->await(gradient) : wait(gradient);
     if (s.options.maxGradNorm > 0)
       result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
     // The mean over batches rides on the factor that clipping multiplies by.

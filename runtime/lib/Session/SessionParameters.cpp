@@ -54,6 +54,8 @@ Tensor Session::State::emptyParameter(size_t slot) {
   try {
     return emptyNamed(device, info.desc, info.key, name(info.trained ? Role::Parameter : Role::Frozen));
   } catch (const OutOfMemory &error) {
+    if (!step && letStatesLeave())
+      return emptyParameter(slot);
     refuseTooSmall(error);
     throw;
   }

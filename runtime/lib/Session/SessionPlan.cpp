@@ -45,8 +45,11 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
   if (!isPlanWanted) {
     // Before the first step: later ones keep memory for reuse.
-    if (isChecked)
-      checkStep(services.get(), next);
+    if (isChecked && checkStep(services.get(), next) == StepFits::WithStatesAway) {
+      letStatesLeave();
+      streamed->release(); // a ring beside them was smaller
+      prepareStreamed(microBatches, batches);
+    }
     if (isRehearsed)
       rehearseStep(*services, next);
     plannedFor = microBatches;

@@ -30,6 +30,14 @@ struct Session::State {
   /// `inputs`: those of optimizers, by module.
   void allocateStates(std::span<const std::pair<size_t, size_t>> inputs);
 
+  std::vector<GradientOutput> gradientsByBlock() const;
+  /// Memory of the host for a state, all bytes 0.
+  Tensor stateHome(TensorDesc desc);
+  /// Between two steps: gradients and states live on the host from now on, and are brought
+  /// as they are needed. False, with nothing done, where no service moves them, or they
+  /// do already. Throws TransferFailed, with values as they were.
+  bool letStatesLeave();
+
   // Parameters.
   void checkFits(size_t slot, const Tensor &tensor) const;
   void assign(size_t slot, const Tensor &tensor);
@@ -151,7 +159,7 @@ struct Session::State {
   PrecisionActor *precision = nullptr;
   std::shared_ptr<Host> host;
   std::optional<StreamedParameters> streamed;
-  /// What brings them where a plan does; null: no plan does.
+  /// Where states and gradients are that may be away; null: none may.
   Residency *residency = nullptr;
 };
 

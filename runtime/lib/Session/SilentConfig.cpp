@@ -25,7 +25,7 @@ Config silentConfig(const Config &config, const std::function<void(Json &stageha
   // switch that on.
   if (std::ranges::any_of(stagehand.items(), [](const auto &item) { return !item.value().is_object(); }))
     silence(stagehand);
-  for (const char *service : {"activation_stagehand", "conductor_config"})
+  for (const char *service : {"activation_stagehand", "conductor_config", "state_stagehand"})
     if (stagehand.contains(service))
       silence(stagehand[service]);
   if (edit)

@@ -355,7 +355,7 @@ void dropCaches(Device &device) {
   }
 }
 
-uint64_t StepTwin::restBytes() {
+uint64_t StepTwin::restBytes(bool withStates) {
   State &state = *state_;
   Device &device = *state.device;
   state.planned->residency().leaveAll();
@@ -379,7 +379,8 @@ uint64_t StepTwin::restBytes() {
     if (!inRing.contains(info.members.front().module + "." + info.members.front().name))
       add(state.session->parameter(info.key));
   for (const auto &[key, tensor] : state.session->state())
-    add(tensor);
+    if (withStates)
+      add(tensor);
   return bytes;
 }
 

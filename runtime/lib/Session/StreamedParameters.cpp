@@ -38,10 +38,10 @@ static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, 
   return inBlocks > elsewhere;
 }
 
-StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *residency,
+StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned,
                                        const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans,
                                        const ParameterTable &table, const std::vector<Tensor> &values)
-    : streamer_(streamer), residency_(residency), table_(table), values_(values) {
+    : streamer_(streamer), residency_(residency), arePlanned_(isPlanned && residency && !streamer), table_(table), values_(values) {
   if (residency_)
     findResidents(modules, plans);
   if (!streamer_)
@@ -100,28 +100,13 @@ bool StreamedParameters::comesByBlock(const Program &program, size_t input) cons
   return found != byBlock_.end() && found->second[input];
 }
 
-template <typename Make>
-static Tensor onHost(const DeviceRef &device, TensorDesc desc, Make &&make, bool isPinned = true) {
-  desc.layout.space = Space::HostPinned;
-  try {
-    if (isPinned && device->transfer().leavesRoomToStage(desc.spanBytes()))
-      return make(device, desc);
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
-      throw;
-  }
-  desc.layout.space = Space::Host;
-  return make(device, std::move(desc));
-}
-
 Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) {
   const TensorDesc &desc = table_.infos()[slot].desc;
   bool isNew = streamer_ && !homes_.contains(slot);
   bool isGranted = !isNew || streamer_->reservePinned(desc.spanBytes());
   if (isNew && isGranted)
     homes_.insert(slot);
-  auto make = [](const DeviceRef &device, TensorDesc desc) { return Tensor::empty(device, std::move(desc)); };
-  Tensor home = onHost(device, desc, make, isGranted);
+  Tensor home = emptyHome(device, desc, isGranted);
   if (home.desc().layout.space != Space::HostPinned)
     giveHomeBack(slot);
   return home;
@@ -130,11 +115,6 @@ Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) {
 void StreamedParameters::giveHomeBack(size_t slot) {
   if (homes_.erase(slot))
     streamer_->releasePinned(table_.infos()[slot].desc.spanBytes());
-}
-
-Tensor StreamedParameters::zerosOnHost(const DeviceRef &device, TensorDesc desc) {
-  return onHost(device, std::move(desc),
-                [](const DeviceRef &device, TensorDesc desc) { return Tensor::zeros(device, std::move(desc)); });
 }
 
 std::vector<ProgramWeight> programWeights(std::span<const ParameterInfo> parameters) {

@@ -16,7 +16,7 @@
 //
 // Weight Stagehand brings them (WeightStreamer), or a plan for all of the step
 // (Residency). States of optimizers and gradients come by the plan, whoever
-// brings parameters.
+// brings parameters, or without a plan where State Stagehand has a Residency for them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,16 +30,22 @@ namespace segue::inline runtime {
 
 class StreamedParameters {
 public:
-  /// `streamer` and `residency` may be null; of both, the streamer has parameters. They,
-  /// and what is referred to, outlive this; `values` are the session's, by slot.
-  StreamedParameters(WeightStreamer *streamer, Residency *residency, const std::vector<Module> &modules,
+  /// `streamer` and `residency` may be null. `isPlanned`: parameters come by a plan, unless
+  /// there is a streamer. They, and what is referred to, outlive this; `values` are the
+  /// session's, by slot.
+  StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
                      const std::vector<Tensor> &values);
   StreamedParameters(const StreamedParameters &) = delete;
   StreamedParameters &operator=(const StreamedParameters &) = delete;
 
   /// True if parameters come by a plan.
-  bool arePlanned() const { return residency_ && !streamer_; }
+  bool arePlanned() const { return arePlanned_; }
+  /// Between two steps: states and gradients come by block from now on.
+  void bringStates(Residency &residency, const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
+    residency_ = &residency;
+    findResidents(modules, plans);
+  }
   bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
   /// True if the program gets a streamed parameter by block.
   bool comesByBlock(const Program &program) const;
@@ -49,8 +55,6 @@ public:
   /// Memory of the host for a streamed parameter, page-locked where there is any
   /// left and Conductor grants it. Not initialised.
   Tensor allocate(const DeviceRef &device, size_t slot);
-  /// The same for any tensor, all bytes 0.
-  static Tensor zerosOnHost(const DeviceRef &device, TensorDesc desc);
 
   /// A frozen one can be read from its file again and again, which is checked
   /// each time.
@@ -101,6 +105,7 @@ private:
 
   WeightStreamer *streamer_;
   Residency *residency_;
+  bool arePlanned_;
   const ParameterTable &table_;
   const std::vector<Tensor> &values_;
   std::vector<bool> streamed_;

@@ -18,6 +18,7 @@ std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createPlanReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createSquareQReplayer(const ReplayLog &log);
+std::unique_ptr<Replayer> createStateReplayer(const ReplayLog &log);
 std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log);
 
 std::span<const ReplayService> replayServices() {
@@ -27,6 +28,7 @@ std::span<const ReplayService> replayServices() {
       {"plan", createPlanReplayer},
       {"selective_precision", createSelectivePrecisionReplayer},
       {"squareq", createSquareQReplayer},
+      {"state", createStateReplayer},
       {"weight", createWeightReplayer},
   };
   return services;

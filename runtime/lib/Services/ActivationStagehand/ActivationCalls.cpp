@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ActivationCalls.h"
+#include "../../JsonFields.h"
 #include "segue/runtime/Error.h"
 
 namespace segue::inline runtime {
@@ -32,7 +33,7 @@ void visitFields(CallFields &fields, ActivationHints &hints) {
 
 Json answerOf(const ActivationStagehand &policy, const SaveDecision &decision) {
   static constexpr std::string_view names[] = {"KEEP", "SHARE", "RECOMPUTE", "SPILL"};
-  Json answer = {{"decision", names[size_t(decision.kind)]}};
+  Json answer = jsonOf({{"decision", names[size_t(decision.kind)]}});
   if (decision.kind == SaveDecision::Kind::Keep)
     answer["reason"] = decision.reason;
   if (decision.kind == SaveDecision::Kind::Spill) {
@@ -46,7 +47,7 @@ Json answerOf(const ActivationStagehand &policy, const SaveDecision &decision) {
 
 Json answerOf(const ActivationStagehand &, const TransferDecision &decision) {
   static constexpr std::string_view names[] = {"NONE", "RETRY", "KEEP", "RECOMPUTE", "ABORT"};
-  Json answer = {{"action", names[size_t(decision.kind)]}, {"issued", decision.issued}};
+  Json answer = jsonOf({{"action", names[size_t(decision.kind)]}, {"issued", decision.issued}});
   if (decision.kind == TransferDecision::Kind::Abort)
     answer["error"] = errorCodeName(ErrorCode::TransferFailed);
   return answer;
@@ -54,7 +55,7 @@ Json answerOf(const ActivationStagehand &, const TransferDecision &decision) {
 
 Json answerOf(const ActivationStagehand &, const NeedDecision &decision) {
   static constexpr std::string_view names[] = {"USE", "WAIT", "RESTORE", "RESCUE", "RECOMPUTE"};
-  return {{"action", names[size_t(decision.kind)]}, {"fin", decision.finalized}, {"issued", decision.issued}};
+  return jsonOf({{"action", names[size_t(decision.kind)]}, {"fin", decision.finalized}, {"issued", decision.issued}});
 }
 
 Json answerOf(const ActivationStagehand &policy, const std::vector<HostBufferBook::Growth> &) {

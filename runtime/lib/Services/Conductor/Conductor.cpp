@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ConductorManager.h"
+#include "../../JsonFields.h"
 #include "segue/runtime/Mebibytes.h"
 #include <climits>
 
@@ -63,7 +64,7 @@ Conductor &Conductor::operator=(Conductor &&) noexcept = default;
 ServiceId Conductor::registerOwner(std::string name) {
   if (!manager_)
     return ServiceId();
-  return manager_->traced([&] { return Json{{"op", "register"}, {"owner", name}}; },
+  return manager_->traced([&] { return jsonOf({{"op", "register"}, {"owner", name}}); },
                           [&] { return manager_->addService(name, nullptr); },
                           [](ServiceId) { return Json::object(); });
 }
@@ -72,7 +73,7 @@ ServiceId Conductor::attach(ConductorAdapter &adapter) {
   if (!manager_)
     return ServiceId();
   std::string name = adapter.owner();
-  return manager_->traced([&] { return Json{{"op", "register"}, {"owner", name}}; },
+  return manager_->traced([&] { return jsonOf({{"op", "register"}, {"owner", name}}); },
                           [&] { return manager_->addService(name, &adapter); },
                           [](ServiceId) { return Json::object(); });
 }
@@ -81,10 +82,10 @@ Conductor::Detached Conductor::detach(ServiceId service) {
   if (!manager_ || !manager_->isRegistered(service))
     return {};
   return manager_->traced(
-      [&] { return Json{{"op", "detach"}, {"owner", manager_->attached[size_t(service)].name}}; },
+      [&] { return jsonOf({{"op", "detach"}, {"owner", manager_->attached[size_t(service)].name}}); },
       [&] { return manager_->detach(service); },
       [](const Detached &held) {
-        return Json{{"reservations", held.reservations}, {"tokens", held.tokens}, {"waiters", held.waiters}};
+        return jsonOf({{"reservations", held.reservations}, {"tokens", held.tokens}, {"waiters", held.waiters}});
       });
 }
 
@@ -100,7 +101,7 @@ void Conductor::beginStep(int64_t step) {
   if (!manager_)
     return;
   Manager &m = *manager_;
-  m.traced([&] { return Json{{"op", "begin_step"}, {"step", step}}; },
+  m.traced([&] { return jsonOf({{"op", "begin_step"}, {"step", step}}); },
            [&] {
              m.requireOutsideTransition();
              if (m.phase == StepPhase::StepBegin && m.step == step)
@@ -110,14 +111,14 @@ void Conductor::beginStep(int64_t step) {
              m.transition(StepPhase::StepBegin, 0);
              return true;
            },
-           [&](bool) { return Json{{"hints", toJson(m.policy.pushed())}}; });
+           [&](bool) { return jsonOf({{"hints", toJson(m.policy.pushed())}}); });
 }
 
 bool Conductor::enterPhase(StepPhase phase, double secondsInOld) {
   if (!manager_)
     return false;
   Manager &m = *manager_;
-  return m.traced([&] { return Json{{"op", "phase"}, {"phase", nameOf(phase)}, {"duration_s", secondsInOld}}; },
+  return m.traced([&] { return jsonOf({{"op", "phase"}, {"phase", nameOf(phase)}, {"duration_s", secondsInOld}}); },
                   [&] {
                     m.requireOutsideTransition();
                     if (m.phase == phase)
@@ -129,7 +130,7 @@ bool Conductor::enterPhase(StepPhase phase, double secondsInOld) {
                     return true;
                   },
                   [&](bool entered) {
-                    Json answer{{"hints", toJson(m.policy.pushed())}};
+                    Json answer = jsonOf({{"hints", toJson(m.policy.pushed())}});
                     if (!entered)
                       answer["noop"] = true;
                     return answer;
@@ -140,19 +141,19 @@ void Conductor::enterBlock(std::string_view block) {
   if (!manager_)
     return;
   Manager &m = *manager_;
-  m.traced([&] { return Json{{"op", "block"}, {"block", block}}; },
+  m.traced([&] { return jsonOf({{"op", "block"}, {"block", block}}); },
            [&] {
              m.enterBlock(block);
              return true;
            },
-           [&](bool) { return Json{{"hints", toJson(m.policy.pushed())}}; });
+           [&](bool) { return jsonOf({{"hints", toJson(m.policy.pushed())}}); });
 }
 
 void Conductor::endStep(double secondsInOld) {
   if (!manager_)
     return;
   Manager &m = *manager_;
-  m.traced([&] { return Json{{"op", "end_step"}, {"duration_s", secondsInOld}}; },
+  m.traced([&] { return jsonOf({{"op", "end_step"}, {"duration_s", secondsInOld}}); },
            [&] {
              m.requireOutsideTransition();
              if (m.phase != StepPhase::StepEnd) {
@@ -175,13 +176,13 @@ std::vector<uint64_t> Conductor::abortStep(double secondsInOld) {
   if (!manager_)
     return {};
   Manager &m = *manager_;
-  return m.traced([&] { return Json{{"op", "abort_step"}, {"duration_s", secondsInOld}}; },
+  return m.traced([&] { return jsonOf({{"op", "abort_step"}, {"duration_s", secondsInOld}}); },
                   [&] { return m.abort(secondsInOld); },
                   [](const std::vector<uint64_t> &waiters) {
                     Json ids = Json::array();
                     for (uint64_t id : waiters)
                       ids.push_back(idText(id));
-                    return Json{{"aborted_waiters", ids}};
+                    return jsonOf({{"aborted_waiters", ids}});
                   });
 }
 
@@ -201,7 +202,7 @@ static Json planEvent(const std::vector<PlannedBlock> &plan) {
                       {"compute_s", block.computeSeconds},
                       {"h2d_mb", toMiB(block.h2dBytes)},
                       {"d2h_mb", toMiB(block.d2hBytes)}});
-  return {{"op", "plan"}, {"blocks", std::move(blocks)}};
+  return jsonOf({{"op", "plan"}, {"blocks", std::move(blocks)}});
 }
 
 void Conductor::setPlan(std::vector<PlannedBlock> plan) {
@@ -223,7 +224,7 @@ void Conductor::setBlockPrecision(BlockPrecisionMap map) {
   if (!manager_)
     return;
   Manager &m = *manager_;
-  m.traced([&] { return Json{{"op", "precision"}, {"blocks", map}}; },
+  m.traced([&] { return jsonOf({{"op", "precision"}, {"blocks", map}}); },
            [&] {
              m.nextPrecision = std::make_shared<const BlockPrecisionMap>(std::move(map));
              return true;
@@ -238,7 +239,7 @@ void Conductor::setBlockPrecision(BlockPrecisionMap map) {
 void Conductor::measure(int64_t vramAllocatedBytes) {
   if (!manager_)
     return;
-  manager_->traced([&] { return Json{{"op", "measure"}, {"vram_allocated_mb", toMiB(vramAllocatedBytes)}}; },
+  manager_->traced([&] { return jsonOf({{"op", "measure"}, {"vram_allocated_mb", toMiB(vramAllocatedBytes)}}); },
                    [&] {
                      manager_->measure(vramAllocatedBytes);
                      return true;
@@ -251,14 +252,14 @@ Grant Conductor::reserve(const ReservationRequest &request) {
     return {GrantStatus::Granted, request.bytes, DenyReason::None, {}};
   Manager &m = *manager_;
   auto describe = [&] {
-    Json event{{"op", "reserve"},
-               {"id", idText(request.id)},
-               {"owner", m.isRegistered(request.owner) ? m.attached[size_t(request.owner)].name : ""},
-               {"mb", toMiB(request.bytes)},
-               {"mode", nameOf(request.mode)},
-               {"resource", nameOf(request.resource)},
-               {"priority", nameOf(request.priority)},
-               {"scope", nameOf(request.scope)}};
+    Json event = jsonOf({{"op", "reserve"},
+                         {"id", idText(request.id)},
+                         {"owner", m.isRegistered(request.owner) ? m.attached[size_t(request.owner)].name : ""},
+                         {"mb", toMiB(request.bytes)},
+                         {"mode", nameOf(request.mode)},
+                         {"resource", nameOf(request.resource)},
+                         {"priority", nameOf(request.priority)},
+                         {"scope", nameOf(request.scope)}});
     if (request.mode == BudgetMode::Soft)
       event["min_mb"] = toMiB(request.minBytes);
     return event;
@@ -269,7 +270,7 @@ Grant Conductor::reserve(const ReservationRequest &request) {
 void Conductor::commit(uint64_t id, int64_t bytes) {
   if (!manager_)
     return;
-  manager_->traced([&] { return Json{{"op", "commit"}, {"id", idText(id)}, {"mb", toMiB(bytes)}}; },
+  manager_->traced([&] { return jsonOf({{"op", "commit"}, {"id", idText(id)}, {"mb", toMiB(bytes)}}); },
                    [&] {
                      manager_->book.commit(id, bytes);
                      return true;
@@ -280,7 +281,7 @@ void Conductor::commit(uint64_t id, int64_t bytes) {
 void Conductor::uncommit(uint64_t id, int64_t bytes) {
   if (!manager_)
     return;
-  manager_->traced([&] { return Json{{"op", "uncommit"}, {"id", idText(id)}, {"mb", toMiB(bytes)}}; },
+  manager_->traced([&] { return jsonOf({{"op", "uncommit"}, {"id", idText(id)}, {"mb", toMiB(bytes)}}); },
                    [&] {
                      manager_->book.uncommit(id, bytes);
                      return true;
@@ -291,7 +292,7 @@ void Conductor::uncommit(uint64_t id, int64_t bytes) {
 void Conductor::release(uint64_t id) {
   if (!manager_)
     return;
-  manager_->traced([&] { return Json{{"op", "release"}, {"id", idText(id)}}; },
+  manager_->traced([&] { return jsonOf({{"op", "release"}, {"id", idText(id)}}); },
                    [&] {
                      manager_->book.release(id);
                      return true;
@@ -323,12 +324,12 @@ std::string Conductor::holdersTable() const {
 //===----------------------------------------------------------------------===//
 
 static Json tokenEvent(const char *op, const TokenRequest &request, std::string_view owner) {
-  return {{"op", op},
-          {"id", idText(request.id)},
-          {"owner", owner},
-          {"dir", nameOf(request.direction)},
-          {"priority", nameOf(request.priority)},
-          {"bytes", request.bytes}};
+  return jsonOf({{"op", op},
+                 {"id", idText(request.id)},
+                 {"owner", owner},
+                 {"dir", nameOf(request.direction)},
+                 {"priority", nameOf(request.priority)},
+                 {"bytes", request.bytes}});
 }
 
 TokenAnswer Conductor::tryAcquire(const TokenRequest &request) {
@@ -358,7 +359,7 @@ TokenAnswer Conductor::acquireOrWait(const TokenRequest &request) {
 TokenAnswer Conductor::timeOut(uint64_t token) {
   if (!manager_)
     return {};
-  return manager_->traced([&] { return Json{{"op", "timeout"}, {"id", idText(token)}}; },
+  return manager_->traced([&] { return jsonOf({{"op", "timeout"}, {"id", idText(token)}}); },
                           [&] { return manager_->timeOut(token); },
                           [](const TokenAnswer &answer) { return toJson(answer); });
 }
@@ -366,7 +367,7 @@ TokenAnswer Conductor::timeOut(uint64_t token) {
 void Conductor::cancelWait(uint64_t token) {
   if (!manager_)
     return;
-  manager_->traced([&] { return Json{{"op", "cancel"}, {"id", idText(token)}}; },
+  manager_->traced([&] { return jsonOf({{"op", "cancel"}, {"id", idText(token)}}); },
                    [&] {
                      manager_->slots.cancelWait(token);
                      return true;
@@ -378,7 +379,7 @@ void Conductor::complete(uint64_t token, int64_t bytes, double milliseconds) {
   if (!manager_)
     return;
   manager_->traced(
-      [&] { return Json{{"op", "complete"}, {"id", idText(token)}, {"bytes", bytes}, {"duration_ms", milliseconds}}; },
+      [&] { return jsonOf({{"op", "complete"}, {"id", idText(token)}, {"bytes", bytes}, {"duration_ms", milliseconds}}); },
       [&] {
         manager_->complete(token, bytes, milliseconds);
         return true;
@@ -387,7 +388,7 @@ void Conductor::complete(uint64_t token, int64_t bytes, double milliseconds) {
 }
 
 static Json waiterAnswer(const std::optional<uint64_t> &waiter) {
-  return {{"waiter", waiter ? Json(idText(*waiter)) : Json()}};
+  return jsonOf({{"waiter", waiter ? Json(idText(*waiter)) : Json()}});
 }
 
 std::optional<uint64_t> Conductor::releaseToken(uint64_t token, ServiceId owner) {
@@ -396,9 +397,9 @@ std::optional<uint64_t> Conductor::releaseToken(uint64_t token, ServiceId owner)
   Manager &m = *manager_;
   return m.traced(
       [&] {
-        return Json{{"op", "release_token"},
-                    {"id", idText(token)},
-                    {"owner", m.isRegistered(owner) ? m.attached[size_t(owner)].name : ""}};
+        return jsonOf({{"op", "release_token"},
+                       {"id", idText(token)},
+                       {"owner", m.isRegistered(owner) ? m.attached[size_t(owner)].name : ""}});
       },
       [&] { return m.releaseToken(token, owner); }, waiterAnswer);
 }
@@ -406,7 +407,7 @@ std::optional<uint64_t> Conductor::releaseToken(uint64_t token, ServiceId owner)
 std::optional<uint64_t> Conductor::releaseToken(uint64_t token) {
   if (!manager_)
     return std::nullopt;
-  return manager_->traced([&] { return Json{{"op", "release_token"}, {"id", idText(token)}}; },
+  return manager_->traced([&] { return jsonOf({{"op", "release_token"}, {"id", idText(token)}}); },
                           [&] { return manager_->releaseToken(token, std::nullopt); }, waiterAnswer);
 }
 

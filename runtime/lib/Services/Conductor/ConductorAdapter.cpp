@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/ConductorAdapter.h"
+#include "../../JsonFields.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -32,9 +33,9 @@ ActivationKnobs ActivationKnobs::under(const RuntimeLimitHints &hints, StepPhase
 }
 
 Json StagehandAdapter::knobs() const {
-  return {{"max_inflight", knobs_->maxInflight}, {"prefetch_window", knobs_->prefetchWindow}};
+  return jsonOf({{"max_inflight", knobs_->maxInflight}, {"prefetch_window", knobs_->prefetchWindow}});
 }
 
-Json ActivationAdapter::knobs() const { return {{"max_d2h", knobs_->maxD2h}, {"max_h2d", knobs_->maxH2d}}; }
+Json ActivationAdapter::knobs() const { return jsonOf({{"max_d2h", knobs_->maxD2h}, {"max_h2d", knobs_->maxH2d}}); }
 
 } // namespace segue::inline runtime

@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ConductorManager.h"
+#include "../../JsonFields.h"
 #include "segue/runtime/Mebibytes.h"
 #include <nlohmann/json.hpp>
 
@@ -33,34 +34,32 @@ Json Conductor::Manager::record() {
     if (counters.reasons[reason])
       reasons[std::string(nameOf(DenyReason(reason)))] = counters.reasons[reason];
 
-  Json json;
-  json["step_id"] = step;
-  json["phase_durations"] = std::move(durations);
-  json["vram_allocated_mb"] = toMiB(book.allocated());
-  json["vram_headroom_mb"] = toMiB(book.hardCap() - book.allocated());
-  json["vram_reserved_uncommitted_mb"] = toMiB(book.uncommitted());
-  json["pinned_granted_mb"] = toMiB(book.used(BudgetResource::Pinned));
-  json["runtime_snapshots"] = std::move(snapshots);
-  json["h2d_inflight"] = slots.inflight(LinkDirection::H2d);
-  json["d2h_inflight"] = slots.inflight(LinkDirection::D2h);
-  json["h2d_peak"] = counters.peak[size_t(LinkDirection::H2d)];
-  json["d2h_peak"] = counters.peak[size_t(LinkDirection::D2h)];
-  json["h2d_denied"] = counters.tokenDenials[size_t(LinkDirection::H2d)];
-  json["d2h_denied"] = counters.tokenDenials[size_t(LinkDirection::D2h)];
-  json["slot_overruns"] = counters.slotOverruns;
-  json["grant_count"] = counters.grants;
-  json["deny_count"] = counters.denies;
-  json["partial_count"] = counters.partials;
-  json["deny_reasons"] = std::move(reasons);
-  json["pressure_max"] = counters.pressureMax;
-  json["suppressed_at"] = counters.suppressedAt.empty() ? Json() : Json(counters.suppressedAt);
-  json["reclaimed_mb"] = toMiB(counters.reclaimedBytes);
-  json["ceiling_exceeded"] = counters.ceilingExceeded;
-  json["adapter_errors"] = counters.adapterErrors;
-  json["h2d_gbps"] = numberOrNull(gigabytesPerSecond[size_t(LinkDirection::H2d)]);
-  json["d2h_gbps"] = numberOrNull(gigabytesPerSecond[size_t(LinkDirection::D2h)]);
-  json["aborted"] = counters.aborted;
-  return json;
+  return jsonOf({{"step_id", step},
+                 {"phase_durations", durations},
+                 {"vram_allocated_mb", toMiB(book.allocated())},
+                 {"vram_headroom_mb", toMiB(book.hardCap() - book.allocated())},
+                 {"vram_reserved_uncommitted_mb", toMiB(book.uncommitted())},
+                 {"pinned_granted_mb", toMiB(book.used(BudgetResource::Pinned))},
+                 {"runtime_snapshots", snapshots},
+                 {"h2d_inflight", slots.inflight(LinkDirection::H2d)},
+                 {"d2h_inflight", slots.inflight(LinkDirection::D2h)},
+                 {"h2d_peak", counters.peak[size_t(LinkDirection::H2d)]},
+                 {"d2h_peak", counters.peak[size_t(LinkDirection::D2h)]},
+                 {"h2d_denied", counters.tokenDenials[size_t(LinkDirection::H2d)]},
+                 {"d2h_denied", counters.tokenDenials[size_t(LinkDirection::D2h)]},
+                 {"slot_overruns", counters.slotOverruns},
+                 {"grant_count", counters.grants},
+                 {"deny_count", counters.denies},
+                 {"partial_count", counters.partials},
+                 {"deny_reasons", reasons},
+                 {"pressure_max", counters.pressureMax},
+                 {"suppressed_at", counters.suppressedAt.empty() ? Json() : Json(counters.suppressedAt)},
+                 {"reclaimed_mb", toMiB(counters.reclaimedBytes)},
+                 {"ceiling_exceeded", counters.ceilingExceeded},
+                 {"adapter_errors", counters.adapterErrors},
+                 {"h2d_gbps", numberOrNull(gigabytesPerSecond[size_t(LinkDirection::H2d)])},
+                 {"d2h_gbps", numberOrNull(gigabytesPerSecond[size_t(LinkDirection::D2h)])},
+                 {"aborted", counters.aborted}});
 }
 
 } // namespace segue::inline runtime

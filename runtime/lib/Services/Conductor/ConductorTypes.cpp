@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Services/ConductorTypes.h"
 #include "segue/runtime/Mebibytes.h"
+#include "../../JsonFields.h"
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -67,10 +68,10 @@ template <> std::span<const std::string_view> namesOf<DenyReason>() {
 }
 
 Json toJson(const RuntimeLimitHints &hints) {
-  Json json{{"window", hints.prefetchWindowCap},
-            {"suppress", hints.suppressSpeculative},
-            {"h2d", hints.maxInflightH2d},
-            {"d2h", hints.maxInflightD2h}};
+  Json json = jsonOf({{"window", hints.prefetchWindowCap},
+                      {"suppress", hints.suppressSpeculative},
+                      {"h2d", hints.maxInflightH2d},
+                      {"d2h", hints.maxInflightD2h}});
   if (hints.blockPrecision && !hints.blockPrecision->empty()) {
     json["block_precision_map"] = Json::object();
     for (const auto &[block, precision] : *hints.blockPrecision)
@@ -80,7 +81,7 @@ Json toJson(const RuntimeLimitHints &hints) {
 }
 
 Json toJson(const Grant &grant) {
-  Json json{{"status", nameOf(grant.status)}, {"granted_mb", toMiB(grant.bytes)}};
+  Json json = jsonOf({{"status", nameOf(grant.status)}, {"granted_mb", toMiB(grant.bytes)}});
   if (grant.reason != DenyReason::None)
     json["reason"] = nameOf(grant.reason);
   json["reclaimed"] = Json::array();
@@ -90,7 +91,7 @@ Json toJson(const Grant &grant) {
 }
 
 Json toJson(const TokenAnswer &answer) {
-  Json json{{"status", nameOf(answer.status)}};
+  Json json = jsonOf({{"status", nameOf(answer.status)}});
   if (answer.reason != DenyReason::None)
     json["reason"] = nameOf(answer.reason);
   return json;

@@ -37,8 +37,8 @@ private:
 static std::shared_ptr<EventLog> openLog(const ServiceContext &context, Json section) {
   if (context.recordEvents.empty())
     return nullptr;
-  Json head = {{"service", "activation"}, {"name", "recorded run"}, {"config", std::move(section)}};
-  return std::make_shared<EventLog>(context.recordEvents / "activation.json", std::move(head), context.warn);
+  return std::make_shared<EventLog>(context.recordEvents / "activation.json", headOf("activation", "config", section),
+                                    context.warn);
 }
 
 ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section)

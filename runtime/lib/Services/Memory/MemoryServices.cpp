@@ -16,6 +16,7 @@
 #include "PhaseClock.h"
 #include "PlannedActor.h"
 #include "PrecisionActor.h"
+#include "StateActor.h"
 #include "WeightActor.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
@@ -36,6 +37,9 @@ struct MemoryServices::Impl {
 
   void startConductor(const ConductorConfig &config, Json section, std::optional<int64_t> weightWindow);
   void addActor(std::unique_ptr<EventSink> actor) { actors.push_back(std::move(actor)); }
+  void giveWatermarks(StateStagehandConfig &config, const ActivationStagehandConfig &activation,
+                      const WeightStagehandConfig *weights) const;
+  void startStates();
   void compareWatermarks(const WeightStagehandConfig &weights, const ActivationStagehandConfig &activation);
   /// Before everything else that an event does.
   void catchUp();
@@ -51,6 +55,7 @@ struct MemoryServices::Impl {
   bool raiseBudget();
   /// Whoever could not make room did not: the step departs from its limit.
   uint64_t departFromPeak();
+  uint64_t makeRoomOf(EventSink &actor, uint64_t wanted);
   void tellActors(const Event &event) {
     for (const auto &actor : actors)
       actor->receive(event);
@@ -87,6 +92,10 @@ struct MemoryServices::Impl {
   /// Its high watermark.
   uint64_t spillsFromBytes = 0;
   PlannedActor *planned = nullptr;
+  /// Null until states leave; where no section lets them, there is no config.
+  StateActor *states = nullptr;
+  std::optional<StateStagehandConfig> statesConfig;
+  bool checksCopies = false;
   WeightActor *weights = nullptr;
   PrecisionActor *precision = nullptr;
   int64_t nextStep = 1;
@@ -142,9 +151,9 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
     section["vram_soft_cap_mb"] = double(limits.softCapBytes) / 1048576;
     section["vram_hard_cap_mb"] = double(limits.hardCapBytes) / 1048576;
     section["prefetch_window_cap"] = limits.prefetchWindow;
-    conductorLog.emplace(
-        log, Json{{"service", "conductor"}, {"name", "recorded run"}, {"config", section}, {"register", Json::array()}},
-        context.warn);
+    Json head = headOf("conductor", "config", section);
+    head["register"] = Json::array();
+    conductorLog.emplace(log, std::move(head), context.warn);
     hooks.trace = [this](const Json &event) { conductorLog->add(event); };
   }
   phaseClock.emplace(*context.device);
@@ -173,11 +182,21 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   ActivationStagehandConfig activation = ActivationStagehandConfig::read(activationReader);
   WeightStagehandConfig weights = WeightStagehandConfig::read(weightReader);
   SelectivePrecisionConfig precision = SelectivePrecisionConfig::read(precisionReader);
+  ConfigReader stateReader = config.section(StateStagehandConfig::section);
+  StateStagehandConfig states = StateStagehandConfig::read(stateReader);
   bool streamsWeights = weights.enabled && weights.isGiven;
+  bool isPlanned = activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned;
+  // Who writes no records of the services beside it writes none of it.
+  const TelemetryConfig &beside = activation.enabled ? activation.telemetry : weights.telemetry;
+  if (!stateReader.has("telemetry_enabled"))
+    states.telemetry.enabled = beside.enabled;
+  if (!stateReader.has("telemetry_file"))
+    states.telemetry.file = beside.file.parent_path() / states.telemetry.file;
   if (!options.warn)
     options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
   warnOfLists(precision, options.warn);
-  if (!conductor.enabled && !activation.enabled && !streamsWeights && precision.isOff())
+  if (!conductor.enabled && !activation.enabled && !streamsWeights && precision.isOff() &&
+      states.mode != StateStagehandConfig::Mode::On)
     return nullptr;
   // A plan has no watermarks.
   if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
@@ -225,7 +244,15 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
                          streamsWeights ? std::optional(weights.prefetchWindowBlocks) : std::nullopt);
   if (streamsWeights && activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Watermark)
     impl->compareWatermarks(weights, activation);
-  if (activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned) {
+  if (!isPlanned && states.mode != StateStagehandConfig::Mode::Off &&
+      (activation.enabled || streamsWeights || states.mode == StateStagehandConfig::Mode::On)) {
+    impl->giveWatermarks(states, activation, streamsWeights ? &weights : nullptr);
+    impl->checksCopies = activation.enabled && activation.debugChecksums;
+    impl->statesConfig = std::move(states);
+    if (impl->statesConfig->mode == StateStagehandConfig::Mode::On)
+      impl->startStates();
+  }
+  if (isPlanned) {
     auto actor = std::make_unique<PlannedActor>(impl->context, activation, config.json(activationSection));
     impl->planned = actor.get();
     impl->addActor(std::move(actor));
@@ -251,11 +278,8 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     else if (weights.debugTrace)
       log = weights.telemetry.file.parent_path() / "weight_events.json";
     if (!log.empty())
-      streaming.events = std::make_shared<EventLog>(log,
-                                                    Json{{"service", "weight"},
-                                                         {"name", "recorded run"},
-                                                         {"config", config.json(WeightStagehandConfig::section)}},
-                                                    impl->options.warn);
+      streaming.events = std::make_shared<EventLog>(
+          log, headOf("weight", "config", config.json(WeightStagehandConfig::section)), impl->options.warn);
     auto actor = std::make_unique<WeightActor>(impl->context, std::move(weights), std::move(streaming));
     impl->weights = actor.get();
     if (impl->planned)
@@ -270,7 +294,11 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   }
   impl->roomMaker = impl->context.device->memory().addRoomMaker(
       "memory services", 0, [impl = impl.get()](Space space, uint64_t wanted) -> uint64_t {
-        return space == Space::DeviceDram && (impl->inStep || impl->isEvaluating) ? impl->makeRoom(wanted) : 0;
+        if (space != Space::DeviceDram)
+          return 0;
+        if (impl->inStep || impl->isEvaluating)
+          return impl->makeRoom(wanted);
+        return impl->states ? impl->makeRoomOf(*impl->states, wanted) : 0;
       });
   impl->lastRoomMaker = impl->context.device->memory().addRoomMaker(
       "limit of the step", lastRank, [impl = impl.get()](Space space, uint64_t) -> uint64_t {
@@ -310,6 +338,27 @@ void MemoryServices::Impl::catchUp() {
   context.conductor.measure(int64_t(context.usedBytes()));
 }
 
+/// States go by watermarks of their own, or else by those of whom they are beside.
+void MemoryServices::Impl::giveWatermarks(StateStagehandConfig &config, const ActivationStagehandConfig &activation,
+                                          const WeightStagehandConfig *weights) const {
+  uint64_t budget = std::min<uint64_t>(context.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);
+  if (!config.highWatermarkMiB && activation.enabled) {
+    config.highWatermarkMiB = activation.highWatermarkMiB;
+    config.lowWatermarkMiB = activation.lowWatermarkMiB;
+  } else if (!config.highWatermarkMiB && weights) {
+    WeightLimits limits = weights->limits({.vramBudgetBytes = int64_t(budget)});
+    config.highWatermarkMiB = double(limits.highBytes) / 1048576;
+    config.lowWatermarkMiB = double(limits.lowBytes) / 1048576;
+  }
+}
+
+/// First among the actors, as what it moves is needed last.
+void MemoryServices::Impl::startStates() {
+  auto actor = std::make_unique<StateActor>(context, *statesConfig, checksCopies);
+  states = actor.get();
+  actors.insert(actors.begin(), std::move(actor));
+}
+
 /// Activations are to leave before weights do.
 void MemoryServices::Impl::compareWatermarks(const WeightStagehandConfig &weights,
                                              const ActivationStagehandConfig &activation) {
@@ -329,12 +378,18 @@ void MemoryServices::Impl::compareWatermarks(const WeightStagehandConfig &weight
   compare("vram_low_watermark_mb", activation.lowWatermarkMiB, limits.lowBytes);
 }
 
-uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
+uint64_t MemoryServices::Impl::makeRoomOf(EventSink &actor, uint64_t wanted) {
   uint64_t before = context.usedBytes();
-  for (const auto &actor : actors)
-    if (uint64_t freed = before - std::min(before, context.usedBytes()); freed < wanted)
-      actor->receive(event::Pressure{wanted - freed});
+  actor.receive(event::Pressure{wanted});
   return before - std::min(before, context.usedBytes());
+}
+
+uint64_t MemoryServices::Impl::makeRoom(uint64_t wanted) {
+  uint64_t freed = 0;
+  for (const auto &actor : actors)
+    if (freed < wanted)
+      freed += makeRoomOf(*actor, wanted - freed);
+  return freed;
 }
 
 void MemoryServices::Impl::lowerBudget() {
@@ -409,8 +464,24 @@ void MemoryServices::Impl::writeTimed(bool all) {
 bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
 
 Residency *MemoryServices::residency() {
-  return impl_->planned ? &impl_->planned->planned().residency() : nullptr;
+  if (impl_->planned)
+    return &impl_->planned->planned().residency();
+  return statesLeave() == StatesLeave::Always ? &impl_->states->residency() : nullptr;
 }
+
+StatesLeave MemoryServices::statesLeave() const {
+  if (!impl_->statesConfig)
+    return StatesLeave::Never;
+  return impl_->states ? StatesLeave::Always : StatesLeave::IfNeeded;
+}
+
+void MemoryServices::letStatesLeave(std::span<const GradientOutput> gradients) {
+  if (!impl_->states)
+    impl_->startStates();
+  impl_->states->hold(gradients);
+}
+
+bool MemoryServices::reserveHome(uint64_t bytes) { return !impl_->states || impl_->states->reservePinned(bytes); }
 
 bool MemoryServices::checksBudget() const { return impl_->context.conductor.isEnabled() && !impl_->planned; }
 bool MemoryServices::spills() const { return impl_->activation || impl_->planned || impl_->options.next; }
@@ -676,6 +747,7 @@ Json MemoryServices::conductorRecord() const {
 }
 
 Json MemoryServices::weightRecord() const { return impl_->weights ? impl_->weights->streamer().record() : Json(); }
+Json MemoryServices::stateRecord() const { return impl_->states ? impl_->states->record() : Json(); }
 Json MemoryServices::activationRecord() const {
   if (impl_->planned)
     return impl_->planned->record();

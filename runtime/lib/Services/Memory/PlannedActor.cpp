@@ -38,8 +38,7 @@ PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandCon
   planned_.residency().checkCopies(config.debugChecksums);
   if (!context.recordEvents.empty())
     planned_.record([&context](Json plan) {
-      Json head = {{"service", "plan"}, {"name", "recorded run"}, {"plan", std::move(plan)}};
-      return std::make_shared<EventLog>(context.recordEvents / "plan.json", std::move(head), context.warn);
+      return std::make_shared<EventLog>(context.recordEvents / "plan.json", headOf("plan", "plan", plan), context.warn);
     });
   if (config.telemetry.enabled)
     telemetry_.emplace(config.telemetry.file, context.warn);

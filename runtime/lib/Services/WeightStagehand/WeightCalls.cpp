@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/WeightCalls.h"
+#include "../../JsonFields.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Mebibytes.h"
 #include <algorithm>
@@ -140,10 +141,10 @@ Json answerOf(const WeightStagehand &policy, const WeightActions &actions) {
       evict.push_back(pairOf(action.block, action.saveBack));
     else
       ++given;
-  return {{"issued", std::move(issued)},
-          {"evict", std::move(evict)},
-          {"given_slots", given},
-          {"resident", policy.resident()}};
+  return jsonOf({{"issued", std::move(issued)},
+                 {"evict", std::move(evict)},
+                 {"given_slots", given},
+                 {"resident", policy.resident()}});
 }
 
 Json answerOf(const WeightStagehand &policy, const BeforeBlock &before) {
@@ -161,12 +162,12 @@ Json answerOf(const WeightStagehand &policy, const LoadFailure &failure) {
   return answer;
 }
 
-Json weight_calls::windowOf(const WeightStagehand &policy) { return {{"window", policy.window()}}; }
-Json weight_calls::wantsSlot(const WeightStagehand &policy) { return {{"wants_slot", policy.wantsSlot()}}; }
+Json weight_calls::windowOf(const WeightStagehand &policy) { return jsonOf({{"window", policy.window()}}); }
+Json weight_calls::wantsSlot(const WeightStagehand &policy) { return jsonOf({{"wants_slot", policy.wantsSlot()}}); }
 Json weight_calls::recordOf(const WeightStagehand &policy) { return policy.telemetry(); }
 
 Json weight_calls::headroomOf(const LoggedWeights &weights) {
-  return {{"headroom_mb", toMiB(static_cast<const WeightStagehand &>(weights).headroomBytes())}};
+  return jsonOf({{"headroom_mb", toMiB(static_cast<const WeightStagehand &>(weights).headroomBytes())}});
 }
 
 Json weight_calls::endOf(const WeightStagehand &policy, const WeightActions &actions) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "WeightBlocks.h"
+#include "../../JsonFields.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Mebibytes.h"
 #include <algorithm>
@@ -35,32 +36,32 @@ std::string WeightStagehand::addPoolWait(std::string_view id, double millisecond
 
 Json WeightStagehand::makeRecord(bool aborted) const {
   const Counts &counts = *counts_;
-  return {{"step", step_},
-          {"h2d_bytes", counts.h2dBytes},
-          {"d2h_bytes", counts.d2hBytes},
-          {"copy_time_ms", counts.copyMs},
-          {"compute_time_ms", counts.computeMs},
-          {"stall_time_ms", counts.stallMs},
-          {"stall_count", counts.stalls},
-          {"evictions", counts.evictions},
-          {"prefetch_hits", counts.hits},
-          {"prefetch_misses", counts.misses},
-          {"vram_used_mb", toMiB(vramBytes_)},
-          {"vram_reserved_mb", toMiB(std::max(reservedBytes_, vramBytes_))},
-          {"host_pool_free", slabs_.free()},
-          {"host_pool_in_use", slabs_.inUse()},
-          {"dtype_promotions", counts.promotions},
-          {"nan_count", counts.nans},
-          {"inf_count", counts.infs},
-          {"prefetch_late", counts.late},
-          {"loads", counts.loads},
-          {"reload_ratio", counts.blocksUsed ? double(counts.loads) / double(counts.blocksUsed) : 0.0},
-          {"file_read_ms", counts.fileReadMs},
-          {"denied_speculative", counts.deniedSpeculative},
-          {"save_back_bytes", counts.saveBackBytes},
-          {"blocks_rescued", counts.rescued},
-          {"blocks_lent", counts.lent},
-          {"aborted", aborted}};
+  return jsonOf({{"step", step_},
+                 {"h2d_bytes", counts.h2dBytes},
+                 {"d2h_bytes", counts.d2hBytes},
+                 {"copy_time_ms", counts.copyMs},
+                 {"compute_time_ms", counts.computeMs},
+                 {"stall_time_ms", counts.stallMs},
+                 {"stall_count", counts.stalls},
+                 {"evictions", counts.evictions},
+                 {"prefetch_hits", counts.hits},
+                 {"prefetch_misses", counts.misses},
+                 {"vram_used_mb", toMiB(vramBytes_)},
+                 {"vram_reserved_mb", toMiB(std::max(reservedBytes_, vramBytes_))},
+                 {"host_pool_free", slabs_.free()},
+                 {"host_pool_in_use", slabs_.inUse()},
+                 {"dtype_promotions", counts.promotions},
+                 {"nan_count", counts.nans},
+                 {"inf_count", counts.infs},
+                 {"prefetch_late", counts.late},
+                 {"loads", counts.loads},
+                 {"reload_ratio", counts.blocksUsed ? double(counts.loads) / double(counts.blocksUsed) : 0.0},
+                 {"file_read_ms", counts.fileReadMs},
+                 {"denied_speculative", counts.deniedSpeculative},
+                 {"save_back_bytes", counts.saveBackBytes},
+                 {"blocks_rescued", counts.rescued},
+                 {"blocks_lent", counts.lent},
+                 {"aborted", aborted}});
 }
 
 void WeightStagehand::closeStep(bool aborted) {
@@ -135,11 +136,11 @@ Json WeightStagehand::rolling() const {
     double change = halves[1] / double(history_.size() - half) - halves[0] / double(half);
     trend = change > trendMiB ? "growing" : change < -trendMiB ? "shrinking" : "stable";
   }
-  return {{"steps", history_.size()},
-          {"hit_rate", shareOf(hits, uses)},
-          {"stall_mean_ms", history_.empty() ? 0.0 : stallSum / double(history_.size())},
-          {"stall_max_ms", stallMax},
-          {"vram_trend", trend}};
+  return jsonOf({{"steps", history_.size()},
+                 {"hit_rate", shareOf(hits, uses)},
+                 {"stall_mean_ms", history_.empty() ? 0.0 : stallSum / double(history_.size())},
+                 {"stall_max_ms", stallMax},
+                 {"vram_trend", trend}});
 }
 
 std::string WeightStagehand::logLine() const {

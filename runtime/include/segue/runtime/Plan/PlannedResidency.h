@@ -29,8 +29,7 @@
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Plan/PlanFollower.h"
 #include "segue/runtime/Plan/PlannedRemakes.h"
-#include "segue/runtime/Program/BlockUses.h"
-#include "segue/runtime/Residency/Residency.h"
+#include "segue/runtime/Residency/BlockItems.h"
 #include <functional>
 #include <map>
 #include <memory>
@@ -87,7 +86,7 @@ public:
   /// gradients and states of optimizers come and go by the plan as before. The lender
   /// outlives this.
   void leaveParametersTo(WeightLender &lender) {
-    bringsParameters_ = false;
+    blocks_.bringParameters(false);
     remakes_.borrowFrom(lender);
   }
   /// How saved tensors are made again. They are known in steps whose plan makes some,
@@ -152,8 +151,6 @@ private:
   bool knowsSaves() const { return inStep_ && (plan_.remakes || watchesSaves_); }
   Item *residentItem(uint32_t resident);
   std::optional<uint32_t> residentAt(uint32_t index) const;
-  /// Whether it lives on the host and comes by the plan.
-  bool brings(const Program &program, uint32_t input, const Tensor &value) const;
   /// If the plan wants what the last event made to leave.
   void sendHome(Tensor &value);
   /// Of the gaps that begin now, whether one is that of the resident.
@@ -167,10 +164,8 @@ private:
   Residency residency_;
   PlannedRemakes remakes_;
   DeviceMemory::RoomMakerHandle roomMaker_;
-  BlockCursor cursor_;
-  bool inStep_ = false, isOptimizing_ = false, bringsParameters_ = true, fetchesLater_ = false, watchesSaves_ = false;
-  /// Of the program that runs, by input.
-  std::map<uint32_t, Item::Id> brought_;
+  BlockItems blocks_;
+  bool inStep_ = false, fetchesLater_ = false, watchesSaves_ = false;
   PlanFollower::Decisions now_;
   /// Tensors that are away, by their item; and items by gap, also those that have come back.
   std::map<Item::Id, Away> away_;

@@ -25,7 +25,7 @@ namespace segue::inline runtime {
 /// `certified_bytes` (Session::certify), `peak_bytes`, `seconds`, `out_bytes` and `in_bytes` (over the link) of the step, and
 /// for each service that the config enables its record of the step: the keys of its
 /// telemetry under `activation_stagehand` (with its `mode`), `weight_stagehand` (with
-/// its ring) and `conductor`. Selective Precision is left out: a twin has no values.
+/// its ring), `state_stagehand` (where gradients and states leave) and `conductor`. Selective Precision is left out: a twin has no values.
 /// Throws ConfigError, and what the session of such a run throws before its first step
 /// or in it, BudgetInfeasible with the smallest budget among it.
 Json forecastServices(const Device &device, const std::vector<SessionModule> &modules, const SessionOptions &options,

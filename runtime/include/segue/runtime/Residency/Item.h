@@ -97,6 +97,8 @@ public:
   bool isRescued() const { return isRescued_; }
   /// A copy of it is under way: its end is awaited.
   bool isMoving() const { return device().state == CopyState::Coming || device().state == CopyState::Leaving; }
+  /// Its last copy to the host failed, and the device's stayed.
+  bool isKept() const { return isKept_; }
   uint64_t version() const { return version_; }
 
   /// Makes a transition of the copy in `tier`, for the verbs of Residency. Throws
@@ -124,7 +126,6 @@ private:
   /// It was asked for while its copy on the device was Leaving.
   bool stays_ = false;
   bool isRescued_ = false;
-  /// Its last copy to the host failed, and the device's stayed.
   bool isKept_ = false;
   /// Whoever leaves or fetches it hears of the ends of its copies.
   bool isReported_ = false;

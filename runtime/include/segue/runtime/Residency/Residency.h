@@ -46,6 +46,11 @@
 
 namespace segue::inline runtime {
 
+/// Memory of the host for a value of such a shape and type, not initialised: page-locked
+/// where `isPinned` and there is room for it beside what copies are staged in, else
+/// pageable. Throws DeviceOom.
+Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned = true);
+
 class Residency {
 public:
   explicit Residency(DeviceRef device);
@@ -59,6 +64,8 @@ public:
   /// From now on what leaves gets a hash, which is compared before its bytes are used
   /// on the device again: ChecksumMismatch.
   void checkCopies(bool check) { checksCopies_ = check; }
+  /// Copies to the host take a token each, as no plan has decided when they go.
+  void takeTokens(bool take) { takesTokens_ = take; }
   /// A plan says at which address each copy lies: an item that is needed again while
   /// it leaves gets a new copy there, as if it had left.
   void setPlaced(bool isPlaced) { isPlaced_ = isPlaced; }
@@ -75,6 +82,9 @@ public:
   Item &add(ItemSource &source, std::string name);
   /// A new item whose truth is `value`, on the device.
   Item &hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime);
+  /// `home`, memory of the host that nobody has written, becomes the home of an item that
+  /// has none: the newest value comes there when the item leaves.
+  void giveHome(Item &item, const Tensor &home);
   /// Null where there is none (any more).
   Item *find(Item::Id id);
   /// The item whose home is the storage of `home`, or null.
@@ -170,6 +180,8 @@ public:
   void writeBack();
   /// The same for one item, which is not Leaving; its end is not reported.
   void writeBack(Item &item);
+  /// Blocks until the newest value is whole where it is. Throws what it failed with.
+  void await(const Tensor &home);
   /// True if the device has a value that the home lacks, or may lack.
   bool holdsNewer(const Tensor &home);
   /// The home was written by the caller: the copy on the device is stale and dropped.
@@ -219,7 +231,7 @@ private:
   std::function<bool(const Item &)> isGood_;
   std::function<void(const std::string &)> warn_;
   Counts counts_;
-  bool isPlaced_ = false, checksCopies_ = false;
+  bool isPlaced_ = false, checksCopies_ = false, takesTokens_ = false;
 };
 
 } // namespace segue::inline runtime

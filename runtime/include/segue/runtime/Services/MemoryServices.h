@@ -39,6 +39,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace segue::inline runtime {
@@ -63,6 +64,22 @@ struct TwinFigures {
   LinkSpeed link;
   /// Of device_dram that the step may take.
   uint64_t budgetBytes = 0;
+};
+
+/// Whether gradients and optimizer states may be away without a plan.
+enum class StatesLeave : uint8_t {
+  Never,
+  /// They stay as long as a step fits so: see MemoryServices::letStatesLeave.
+  IfNeeded,
+  Always
+};
+
+/// An output of a backward program that is the gradient of a parameter, which programs of
+/// the optimizer read by block.
+struct GradientOutput {
+  Program program;
+  uint32_t output = 0;
+  std::string parameter;
 };
 
 struct MemoryServicesOptions {
@@ -106,9 +123,16 @@ public:
   /// True where the config asks for `mode: planned`: activations leave by a plan
   /// for the step, and stay until there is one.
   bool wantsPlan() const;
-  /// Null unless a plan is wanted: it takes gradients and optimizer states along,
-  /// and parameters where Weight Stagehand is off.
+  /// Null unless gradients and optimizer states may be away now: by a plan, which moves
+  /// parameters as well where Weight Stagehand is off, or under pressure.
   Residency *residency();
+  StatesLeave statesLeave() const;
+  /// Between two steps, where statesLeave is not Never: it is Always from now on. Whoever
+  /// owns the states gives them homes on the host; `gradients` get theirs as they are made.
+  void letStatesLeave(std::span<const GradientOutput> gradients);
+  /// Conductor's leave to hold so much page-locked memory, for the home of a state, as
+  /// long as this lives.
+  bool reserveHome(uint64_t bytes);
   /// True where Conductor has a hard cap and no plan keeps it: whether a step can
   /// at all is to be found out before the first.
   bool checksBudget() const;
@@ -175,6 +199,7 @@ public:
   Json conductorRecord() const;
   Json activationRecord() const;
   Json weightRecord() const;
+  Json stateRecord() const;
 
   void receive(const Event &event) override;
 

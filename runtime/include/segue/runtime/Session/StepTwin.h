@@ -128,7 +128,7 @@ public:
   /// What the session holds of device_dram between two steps, beside the ring:
   /// parameters and states of optimizers, also those that the twin has on the host,
   /// and nothing that is kept to be used again.
-  uint64_t restBytes();
+  uint64_t restBytes(bool withStates = true);
 
 private:
   void begin(const StepProfile &profile, const ResidencyPlan &plan);
