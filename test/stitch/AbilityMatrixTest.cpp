@@ -74,6 +74,8 @@ struct LateCopies final : ForwardEvents {
 struct Trained {
   std::vector<float> bits;
   uint64_t peak = 0, certified = 0;
+  /// Bytes of optimizer states on the device after the last step.
+  uint64_t states = 0;
   int64_t slots = 0;
   /// The records of all steps, added up.
   std::map<std::string, int64_t> activations, weights;
@@ -158,6 +160,8 @@ protected:
       add(run.weights, session.services()->weightRecord());
     }
     run.peak = device->memory().peakBytes(Space::DeviceDram);
+    for (const MemoryHolder &holder : device->memory().holders(Space::DeviceDram))
+      run.states += holder.owner.role == "state" ? holder.liveBytes : 0;
     if (session.services() && session.services()->weights())
       run.slots = session.services()->weights()->slots();
     addParameters(session, run.bits);
@@ -232,6 +236,7 @@ auto cellsOf(std::initializer_list<Mode> modes) {
 struct Recomputing : AbilityMatrix {};
 struct Logging : AbilityMatrix {};
 struct Certifying : AbilityMatrix {};
+struct MovingStates : AbilityMatrix {};
 struct Rescuing : AbilityMatrix {};
 } // namespace
 
@@ -240,6 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Cells, Recomputing,
                          cellsOf({Mode::Watermarks, Mode::Plan, Mode::WatermarksAndRing, Mode::PlanAndRing}), cellName);
 INSTANTIATE_TEST_SUITE_P(Cells, Logging, cellsOf(allModes), cellName);
 INSTANTIATE_TEST_SUITE_P(Cells, Certifying, cellsOf(allModes), cellName);
+INSTANTIATE_TEST_SUITE_P(Cells, MovingStates, cellsOf(allModes), cellName);
 INSTANTIATE_TEST_SUITE_P(Cells, Rescuing, cellsOf({Mode::Watermarks, Mode::Plan, Mode::Ring}), cellName);
 
 /// Saved tensors follow from weights of each block, w0 among them, which backward has no
@@ -349,6 +355,20 @@ TEST_P(Certifying, StepsOfSomeBatchesAreCertified) {
   EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), three);
   session.forwardBackward(batches[0]);
   EXPECT_EQ(errorOf([&] { session.certify(); }).first, ErrorCode::StateTransition);
+}
+
+// Under the smallest cap the states of the optimizer are not on the device while nobody
+// needs them.
+TEST_P(MovingStates, GradientsAndStatesLeave) {
+  static constexpr uint64_t stateBytes = 2 * model.layers * weightBytes; // AdamW
+  Json stagehand = sections();
+  Trained expected = free();
+  ASSERT_GE(expected.states, stateBytes);
+  uint64_t least = smallest(stagehand);
+  Trained run = train(least, stagehand);
+  EXPECT_EQ(run.bits, expected.bits);
+  EXPECT_LE(run.peak, least);
+  EXPECT_LT(run.states, stateBytes / 2);
 }
 
 // What leaves is needed before it has left: it stays, and does not come over the link.

@@ -103,35 +103,29 @@ static std::string hex(uint64_t number) {
 }
 
 static Json layoutJson(const TensorDesc &desc) {
-  Json json;
-  json["space"] = name(desc.layout.space);
-  json["strides"] = desc.strides();
-  json["tile"] = desc.layout.tile;
-  json["storage"] = name(desc.layout.storage);
-  json["zero_points"] = desc.layout.zeroPoints;
-  json["alignment"] = desc.layout.alignment;
-  return json;
+  return jsonOf({{"space", name(desc.layout.space)},
+                 {"strides", Json(desc.strides())},
+                 {"tile", Json(desc.layout.tile)},
+                 {"storage", name(desc.layout.storage)},
+                 {"zero_points", desc.layout.zeroPoints},
+                 {"alignment", desc.layout.alignment}});
+}
+
+static Json layoutsJson(const StitchEdge &edge) {
+  return jsonOf({{"from", layoutJson(edge.from)}, {"to", layoutJson(edge.to)}});
 }
 
 /// `value`: "output" or "input".
 static Json endJson(const StitchEnd &end, const char *value) {
-  Json json;
-  json["signature"] = hex(end.interfaceHash);
-  json["program"] = end.program;
-  json[value] = end.value;
-  return json;
+  return jsonOf({{"signature", hex(end.interfaceHash)}, {"program", end.program}, {value, end.value}});
 }
 
 Json StitchReport::toJson() const {
-  Json json;
-  json["version"] = 1;
-  json["steps"] = steps();
-  json["edges"] = Json::array();
+  Json all = Json::array();
   for (const StitchEdge &edge : edges()) {
     auto endOf = [](const StitchEnd &end, const char *value) {
       Json json = endJson(end, value);
-      json["binary"] = end.binary;
-      json["location"] = end.location;
+      json.update(jsonOf({{"binary", end.binary}, {"location", end.location}}));
       return json;
     };
     Json entry = jsonOf({{"producer", edge.producer.program.empty() ? Json() : endOf(edge.producer, "output")},
@@ -144,13 +138,11 @@ Json StitchReport::toJson() const {
                          {"cache_hit_bytes", edge.cacheHitBytes},
                          {"packed", edge.packed},
                          {"packed_bytes", edge.packedBytes}});
-    if (edge.converted) {
-      entry["from"] = layoutJson(edge.from);
-      entry["to"] = layoutJson(edge.to);
-    }
-    json["edges"].push_back(std::move(entry));
+    if (edge.converted)
+      entry.update(layoutsJson(edge));
+    all.push_back(std::move(entry));
   }
-  return json;
+  return jsonOf({{"version", 1}, {"steps", steps()}, {"edges", all}});
 }
 
 static std::string endText(const StitchEnd &end) {
@@ -183,27 +175,24 @@ std::string StitchReport::table() const {
 /// Parameters and tensors from outside have no producer that a compiler could
 /// change: there, the consumer's declared layout is what can be.
 void StitchReport::writeHints(const std::filesystem::path &path) const {
-  Json json;
-  json["version"] = 1;
-  json["edges"] = Json::array();
+  Json all = Json::array();
   for (const StitchEdge &edge : edges()) {
     if (!edge.converted)
       continue;
-    Json entry;
+    Json entry = Json::object();
     bool outside = edge.producer.program.empty();
     if (!outside)
       entry["producer"] = endJson(edge.producer, "output");
-    entry["consumer"] = endJson(edge.consumer, "input");
-    entry["change"] = outside ? "consumer" : "producer";
     // Without steps, a submit of the consumer stands for one.
     uint64_t count = steps() ? steps() : edge.submits();
-    entry["bytes_per_step"] = edge.convertedBytes / count;
-    entry["from"] = layoutJson(edge.from);
-    entry["to"] = layoutJson(edge.to);
-    json["edges"].push_back(std::move(entry));
+    entry.update(jsonOf({{"consumer", endJson(edge.consumer, "input")},
+                         {"change", outside ? "consumer" : "producer"},
+                         {"bytes_per_step", edge.convertedBytes / count}}));
+    entry.update(layoutsJson(edge));
+    all.push_back(std::move(entry));
   }
   OutputFile file(path);
-  file.write(json.dump(1) + "\n");
+  file.write(jsonOf({{"version", 1}, {"edges", all}}).dump(1) + "\n");
   file.commit();
 }
 

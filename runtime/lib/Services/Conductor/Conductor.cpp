@@ -196,12 +196,12 @@ const RuntimeLimitHints &Conductor::hints() const {
 static Json planEvent(const std::vector<PlannedBlock> &plan) {
   Json blocks = Json::array();
   for (const PlannedBlock &block : plan)
-    blocks.push_back({{"phase", nameOf(block.phase)},
-                      {"block", block.block},
-                      {"peak_mb", toMiB(block.peakBytes)},
-                      {"compute_s", block.computeSeconds},
-                      {"h2d_mb", toMiB(block.h2dBytes)},
-                      {"d2h_mb", toMiB(block.d2hBytes)}});
+    blocks.push_back(jsonOf({{"phase", nameOf(block.phase)},
+                             {"block", block.block},
+                             {"peak_mb", toMiB(block.peakBytes)},
+                             {"compute_s", block.computeSeconds},
+                             {"h2d_mb", toMiB(block.h2dBytes)},
+                             {"d2h_mb", toMiB(block.d2hBytes)}}));
   return jsonOf({{"op", "plan"}, {"blocks", std::move(blocks)}});
 }
 

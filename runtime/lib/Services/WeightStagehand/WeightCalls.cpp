@@ -173,9 +173,9 @@ Json weight_calls::headroomOf(const LoggedWeights &weights) {
 Json weight_calls::endOf(const WeightStagehand &policy, const WeightActions &actions) {
   Json answer = answerOf(policy, actions);
   answer.update(policy.telemetry());
-  answer["rolling"] = policy.rolling();
-  answer["line"] = policy.logLine();
-  answer["window"] = policy.window();
+  answer.update(jsonOf({{"rolling", Json(policy.rolling())},
+                        {"line", policy.logLine()},
+                        {"window", Json(policy.window())}}));
   return answer;
 }
 
