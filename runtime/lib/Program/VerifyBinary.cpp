@@ -62,7 +62,7 @@ const schema::Binary *verifyFile(std::span<const std::byte> file, const std::str
   size_t bytes = size_t(trailer.flatBufferBytes);
   if (uint64_t(flatbuffers::GetPrefixedSize(data)) + sizeof(uint32_t) > bytes)
     throw corrupt("its FlatBuffer is longer than its trailer says");
-  // As many tables as can be; the depth bounds the stack.
+  // The file may have as many tables as fit in it; the depth bounds the stack.
   flatbuffers::Verifier verifier(data, bytes, /*max_depth=*/64, /*max_tables=*/flatbuffers::uoffset_t(bytes / 4));
   if (!schema::VerifySizePrefixedBinaryBuffer(verifier))
     throw corrupt("its FlatBuffer breaks the rules of schemas/binary.fbs");
@@ -181,6 +181,7 @@ private:
             which + ": joins " + input.str() + " and " + output.str());
       inPlace_[alias.input()] = alias.required();
       outputUses_[alias.output()].aliased = alias.required();
+      outputUses_[alias.output()].written = true;
     }
   }
 
@@ -278,6 +279,7 @@ private:
       use.commands += use.command != currentCommand_;
       use.command = currentCommand_;
       use.read |= !written;
+      use.written |= written;
     }
     return buffer;
   }
@@ -361,6 +363,8 @@ private:
     const schema::Command *command = nullptr;
     const schema::View *view = nullptr;
     bool read = false;
+    /// By an earlier command, or it is an input's.
+    bool written = false;
     /// Given away by a Save; until version 0.2 that said less.
     bool saved = false;
     /// Must lie in an input's storage.
@@ -379,7 +383,7 @@ private:
   /// Per input: has a required alias; was freed by an earlier command.
   std::vector<bool> inPlace_, freed_;
   uint64_t openBlocks_ = 0;
-  /// What the commands entered last.
+  /// The phase that the commands entered last.
   std::optional<Phase> phase_;
 };
 } // namespace
@@ -552,6 +556,7 @@ void ProgramVerifier::verifyCommand(uint32_t index, const schema::Command &comma
     uint32_t output = command.body_as_Save()->output();
     check(output < outputs_.size() && program_.outputs()->Get(output)->role() == schema::Role::saved,
           "output " + num(output) + " is not a saved value");
+    check(outputUses_[output].written, "saves output " + num(output) + " before a command has written it");
     outputUses_[output].saved = root_.version_minor() >= 2;
     return;
   }
@@ -590,8 +595,8 @@ void ProgramVerifier::verifySavePoints() {
   }
 }
 
-/// What computes a saved value again takes what this program has, and gives the
-/// same tensor.
+/// Checks that a program which computes a saved value again takes what this program has,
+/// and gives the same tensor.
 void ProgramVerifier::verifyRecompute(const schema::SavePoint &point, const std::string &which) const {
   check(point.recompute_program() >= 0 && uint32_t(point.recompute_program()) < countOf(root_.programs()),
         which + ": recompute_program " + std::to_string(point.recompute_program()) + " of " +

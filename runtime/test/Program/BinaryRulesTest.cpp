@@ -446,9 +446,20 @@ static const Rule rules[] = {
      [](TestFile &, schema::ProgramT &p) {
        p.outputs[0]->role = schema::Role::saved;
        addCommand(p, schema::SaveT{});
-       std::rotate(p.commands.begin(), p.commands.end() - 1, p.commands.end());
+       schema::FillT fill;
+       auto isOutput = [](const auto &buffer) { return buffer->kind == schema::BufferKind::output; };
+       fill.buffer = uint32_t(std::ranges::find_if(p.buffers, isOutput) - p.buffers.begin());
+       fill.pattern = {0};
+       addCommand(p, std::move(fill));
      },
      "uses output 0 after it was saved"},
+    {"save of nothing",
+     [](TestFile &, schema::ProgramT &p) {
+       p.outputs[0]->role = schema::Role::saved;
+       addCommand(p, schema::SaveT{});
+       std::rotate(p.commands.begin(), p.commands.end() - 1, p.commands.end());
+     },
+     "saves output 0 before a command has written it"},
     {"tiles that overlap",
      [](TestFile &, schema::ProgramT &p) {
        schema::ToLayoutT &copy = addCopy(p);

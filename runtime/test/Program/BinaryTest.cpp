@@ -375,8 +375,14 @@ TEST(Binary, NothingUsesASavedValue) {
   program.outputs[0]->role = schema::Role::saved;
   addCommand(program, schema::SaveT{});
   EXPECT_EQ(loadError(file.serialize()), "");
-  std::rotate(program.commands.begin(), program.commands.end() - 1, program.commands.end());
-  EXPECT_NE(loadError(file.serialize()).find("command 2 (Launch): uses output 0 after it was saved"),
+  auto isOutput = [](const auto &buffer) { return buffer->kind == schema::BufferKind::output; };
+  schema::FillT fill;
+  fill.buffer = uint32_t(std::ranges::find_if(program.buffers, isOutput) - program.buffers.begin());
+  fill.pattern = {0};
+  addCommand(program, std::move(fill));
+  std::rotate(program.commands.begin(), program.commands.end() - 2, program.commands.end());
+  std::swap(program.commands[0], program.commands[1]); // filled, saved, and written once more
+  EXPECT_NE(loadError(file.serialize()).find("command 3 (Launch): uses output 0 after it was saved"),
             std::string::npos);
   file.root.version_minor = 1;
   EXPECT_EQ(loadError(file.serialize()), "");
