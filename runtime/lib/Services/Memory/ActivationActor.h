@@ -190,7 +190,7 @@ private:
   /// What has become of those; `all`: blocks until it is known of every one.
   void settleQueued(bool all);
   /// The policy hears of each try of a copy back, and of its end if it failed.
-  TransferDecision tellRestore(const std::string &id, const TransferRetries &retries, bool failed);
+  TransferDecision tellRestore(const std::string &id, TransferRetries &retries, bool failed);
   /// Throws if the policy gives up.
   void noteFailedRestore(Held &held, const Error &cause);
   /// Blocks; what compute stands still meanwhile is a stall.

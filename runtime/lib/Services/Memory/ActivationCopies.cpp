@@ -444,8 +444,9 @@ void ActivationActor::settleQueued(bool all) {
   }
 }
 
-TransferDecision ActivationActor::tellRestore(const std::string &id, const TransferRetries &retries, bool failed) {
-  for (uint32_t i = 0; i < retries.used; ++i)
+TransferDecision ActivationActor::tellRestore(const std::string &id, TransferRetries &retries, bool failed) {
+  // An event of the step and the wait for its readers both hear of the copy's end: the first tells.
+  for (uint32_t untold = retries.used.exchange(0); untold > 0; --untold)
     policy_.tell(activation_calls::transferFailed, id, used());
   return failed ? policy_.tell(activation_calls::transferFailed, id, used()) : TransferDecision();
 }
