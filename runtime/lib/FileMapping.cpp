@@ -66,7 +66,7 @@ void FileMapping::Watch::handle(int number, siginfo_t *info, void *context) {
     return before.sa_handler(number);
   if (before.sa_handler == SIG_IGN && info->si_code <= 0)
     return;
-  // As without us: the fault comes again and ends the process; what was sent is sent again.
+  // All goes as without us: the fault comes again and ends the process; what was sent is sent again.
   signal(number, SIG_DFL);
   if (info->si_code <= 0)
     raise(number);

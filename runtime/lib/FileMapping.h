@@ -33,7 +33,7 @@ public:
   std::span<const std::byte> bytes() const { return {data_, size_t(status_.st_size)}; }
   /// The descriptor of the file that is mapped, whatever its path leads to by now.
   int descriptor() const { return descriptor_; }
-  /// As it was when it was mapped.
+  /// Returns the status that the file had when it was mapped.
   const struct stat &status() const { return status_; }
 
   /// Times of files are those of a clock that ticks every few milliseconds: of a

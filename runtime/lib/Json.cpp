@@ -26,7 +26,7 @@ static std::string position(std::string_view text, size_t offset) {
   return "line " + std::to_string(line) + ", column " + std::to_string(before.size() - lineBegin + 1) + ": ";
 }
 
-/// What the parser says, without its tag and its own idea of the position.
+/// Returns what the parser says, without its tag and its own idea of the position.
 static std::string syntaxSentence(std::string_view what) {
   for (std::string_view begin : {"syntax error while parsing", "attempting to parse"})
     if (size_t at = what.find(begin); at != what.npos)

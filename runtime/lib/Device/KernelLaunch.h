@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What launching and re-laying mean on every device whose kernels are code, and
+// Launches kernels and lays tensors out anew on every device whose kernels are code, and
 // whose memory is memory, of this machine.
 //
 //===----------------------------------------------------------------------===//

@@ -48,7 +48,7 @@ private:
     Fence after;
     Work work;
   };
-  /// What the adversary is at, for a while.
+  /// How the adversary chooses, for a while.
   enum class Mood { Lazy, Eager, Fair, Favour, Starve };
   using Candidates = std::array<bool, queueCount>;
 

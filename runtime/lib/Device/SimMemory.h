@@ -60,11 +60,11 @@ public:
   /// Null data if no range holds it. With an adversary, throws UseAfterFree if
   /// the block was written after it had been freed.
   MemoryBlock take(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime);
-  /// As Device::reserveMemory, takeReserved and freeRanges: of device_dram.
+  /// Do what Device::reserveMemory, takeReserved and freeRanges ask, in device_dram.
   const std::byte *reserve(Space space, std::span<const AddressRange> ranges);
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset);
   std::vector<AddressRange> freeRanges(Space space) const;
-  /// As Device::takeMemoryAt: of device_dram.
+  /// Does what Device::takeMemoryAt asks, in device_dram.
   MemoryBlock takeAt(Space space, uint64_t bytes, std::byte *address);
   void give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept;
 
@@ -106,7 +106,7 @@ private:
     uint32_t heapAlignment;
   };
 
-  /// What the arena found as a block; throws UseAfterFree as `take` does.
+  /// Makes a block of what the arena found; throws UseAfterFree as `take` does.
   MemoryBlock finish(Space space, const BestFitArena::Block &found, uint64_t bytes, uint32_t alignment);
   MemoryBlock takeL1(uint64_t bytes, uint32_t alignment, Lifetime lifetime);
   Region &region(Space space) { return regions_[uint8_t(space)]; }
@@ -121,7 +121,7 @@ private:
   /// Those with a capacity.
   std::vector<SpaceInfo> spaces_;
   mutable std::mutex mutex_;
-  /// What settle was told, if there is an adversary.
+  /// The fence that settle was told of, if there is an adversary.
   Fence settled_;
   Region regions_[4];
   std::optional<L1Arena> l1_;

@@ -22,7 +22,7 @@ class SimQueues {
 public:
   virtual ~SimQueues() = default;
 
-  /// As those of Device. A fence behind the end of a queue is an
+  /// These are the queues of Device. A fence behind the end of a queue is an
   /// InvalidArgument: waiting for it would never end.
   virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
   virtual void wait(const Fence &fence) = 0;

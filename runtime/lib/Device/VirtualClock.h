@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a device of virtual time is besides, for those who take times without waiting:
+// A device of virtual time is a VirtualClock, too, for those who take times without waiting:
 //
 //   if (auto *clock = dynamic_cast<const VirtualClock *>(&device))
 //     double end = clock->endOf(fence);

@@ -27,7 +27,7 @@ namespace {
 struct Buffers {
   // Packed: rows of k and v for the scores, dims of k for dq.
   float *keyRows, *valueRows, *keyDims;
-  // Of a block: q and dout as panels, and as rows with a padded step.
+  // A block has q and dout as panels, and as rows with a padded step.
   float *queryPanel, *gradPanel, *queryRows, *gradRows, *outRow;
   float *scores, *grads, *mask, *result, *logSum, *delta;
   // Sums over blocks: [keys][padded dim].

@@ -27,7 +27,7 @@ std::shared_ptr<const AttentionGradPlan> makeAttentionGradPlan(const AttentionGr
                                                                std::shared_ptr<Scratch> scratch,
                                                                const VectorKernels &kernels);
 
-// What both share. A *block* is up to `panel` rows of q side by side, one per
+// Both plans share this. A *block* is up to `panel` rows of q side by side, one per
 // lane: scores of a block are [keys][panel], so that a row's maximum and sum
 // run down a lane and no sum crosses lanes.
 

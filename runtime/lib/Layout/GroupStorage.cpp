@@ -13,7 +13,7 @@
 namespace segue::inline runtime {
 
 static constexpr float largestInt4 = 7.0f, smallestInt4 = -8.0f;
-/// As for the row storages: the first minimum wins.
+/// The first minimum wins, as for the row storages.
 static constexpr float searchFactors[] = {0.85f, 0.88f, 0.91f, 0.94f, 0.97f, 1.0f};
 
 static float usable(float value) { return std::isfinite(value) ? value : 0.0f; }

@@ -25,7 +25,7 @@ void AddressFollower::restart() {
 }
 
 void AddressFollower::beginStep() {
-  // Of those that come again, the one whose turn it is.
+  // Steps come again: this is the one whose turn it is.
   uint32_t first = plan_.steps - plan_.period;
   step_ = begun_ < first ? begun_ : first + (begun_ - first) % plan_.period;
   begun_ = begun_ + 1 < plan_.steps + plan_.period ? begun_ + 1 : begun_ + 1 - plan_.period;

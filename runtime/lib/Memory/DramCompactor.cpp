@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-/// What starting a copy is worth in bytes.
+/// Starting a copy costs as much as moving so many bytes.
 static constexpr uint64_t bytesPerCopy = 64 << 10;
 
 static uint64_t alignedUp(uint64_t offset, uint64_t alignment) { return (offset + alignment - 1) & -alignment; }

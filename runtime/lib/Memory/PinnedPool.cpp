@@ -10,7 +10,7 @@
 
 namespace segue::inline runtime {
 
-/// What DMA engines like; also the default of the configuration.
+/// DMA engines like this alignment, which is also the default of the configuration.
 static constexpr uint32_t slabAlignment = 512;
 
 PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts)

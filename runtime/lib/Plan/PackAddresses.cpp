@@ -58,7 +58,7 @@ private:
 
   const StepAllocations &steps_;
   uint32_t repeated_;
-  /// Of the step that repeats.
+  /// Where the step that repeats begins, and its length.
   uint64_t begin_, length_;
   /// Places of those that live longest.
   uint32_t period_ = 1;
@@ -78,7 +78,7 @@ static constexpr uint64_t mostComparisons = 200'000'000;
 Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<const AddressRange> free)
     : steps_(steps), repeated_(repeated), begin_(steps.times[repeated]),
       length_(steps.times[repeated + 1] - steps.times[repeated]) {
-  // The same choices wherever a range begins.
+  // Choices are the same wherever a range begins.
   for (const AddressRange &range : free)
     if (uint64_t begin = alignedUp(range.begin); begin < range.end())
       free_.push_back({begin, range.end() - begin});
@@ -148,7 +148,7 @@ std::optional<uint64_t> Packing::placeOne(const PackedBlock &item, std::span<con
   return best ? best : behind;
 }
 
-/// Of each free range as much as lies there, from its beginning.
+/// Returns, for each free range, the part from its beginning that blocks lie in.
 std::vector<AddressRange> Packing::ranges(const std::vector<uint64_t> &offsets) const {
   std::vector<AddressRange> used;
   for (const AddressRange &range : free_)

@@ -33,7 +33,7 @@ static constexpr double slowLink = 4;
 /// Plans that differ by less of the step's time are as fast.
 static constexpr double timeGrain = 1e-3;
 
-/// Of the runs that may take tensors off the link, so many shares are tried, each with
+/// So many shares of the runs that may take tensors off the link are tried, each with
 /// what gains most.
 static constexpr size_t remakeShares = 8;
 
@@ -369,7 +369,7 @@ ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target
   // and before it what the link has to bring by then.
   std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(needed[gap], gap); });
   plan.away.resize(chosen.size());
-  // Of the link's time what weights leave of it counts.
+  // Only the link's time that weights leave counts.
   double linkFree = free_.back();
   for (size_t i = chosen.size(); i-- > 0;) {
     uint32_t index = chosen[i];
@@ -447,7 +447,7 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, co
   uint64_t leavingBytes = 0;
   std::vector<double> gone(count), back(count);
   double now = 0, outFree = 0, inFree = 0;
-  // Of what comes besides: how much has come when.
+  // How much has come, and when, of the bytes that belong to no gap.
   struct Arrival {
     double bytes, done;
   };

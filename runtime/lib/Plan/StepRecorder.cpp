@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// Of a gap that is none: it leaves after everything.
+/// Marks a gap that is none: it leaves after everything.
 static constexpr uint32_t never = UINT32_MAX;
 
 void StepRecorder::closeEvent() {

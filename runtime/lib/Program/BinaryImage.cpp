@@ -23,7 +23,7 @@ namespace segue::inline runtime {
 // Bytes
 //===----------------------------------------------------------------------===//
 
-/// As aligned as a mapped file: segments keep their alignment.
+/// Allocates bytes as aligned as a mapped file, so that segments keep their alignment.
 static std::byte *allocate(size_t bytes) {
   auto *data = static_cast<std::byte *>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
   if (!data && bytes)

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What Binary, Program and Executor share: the bytes, the verified
+// Binary, Program and Executor share a BinaryImage: the bytes, the verified
 // FlatBuffer over them, signatures in the runtime's own types, and, once asked
 // for, prepared programs.
 //
@@ -106,7 +106,7 @@ private:
   mutable uint64_t asked_ = 0;
 };
 
-/// What verification throws. `line` is that of the check, by which
+/// Verification throws this. `line` is that of the check, by which
 /// BinaryRulesTest.cpp knows whether each check has a file that breaks it.
 struct BrokenRule : Error {
   BrokenRule(ErrorCode code, const std::string &what, int line = __builtin_LINE()) : Error(code, what), line(line) {}
@@ -114,11 +114,11 @@ struct BrokenRule : Error {
 };
 
 class EventSink;
-/// As EventSink::enter, for a command of `program`, which errors name.
+/// Tells `events` of a phase that a command of `program` enters; errors name the program.
 void enterPhase(const ProgramInfo &program, Phase phase, EventSink &events);
 
 struct BlockUses;
-/// As blockUses(program), for one that has no handle yet.
+/// Returns blockUses(program) for a program that has no handle yet.
 BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program);
 
 /// Checks trailer, FlatBuffer and versions and returns the root. Throws.

@@ -14,11 +14,11 @@
 
 namespace segue::inline runtime {
 
-/// What a verified command costs on the device it runs on; nothing for one that
-/// does no work. Counts that do not fit are the greatest number.
+/// Returns the cost of a verified command on the device it runs on; nothing for one
+/// that does no work. Counts that do not fit are the greatest number.
 WorkCost costOfCommand(const schema::Binary &root, const schema::Program &program, const schema::Command &command);
 
-/// What the library is told of a verified call: its tensors, without places.
+/// Returns what the library is told of a verified call: its tensors, without places.
 LibraryCallSpec librarySpec(const schema::LibraryCall &call);
 
 /// "Matmul"; of a call of the library, the name of its operation.

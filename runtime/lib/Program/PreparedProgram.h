@@ -116,7 +116,7 @@ private:
     uint64_t bytes, pattern;
     uint32_t patternBytes;
   };
-  /// What a range of `marks_` asks for.
+  /// A range of `marks_`.
   struct MarkRange {
     uint32_t begin = 0, end = 0;
   };
@@ -165,7 +165,7 @@ private:
   // Signature
   //===--------------------------------------------------------------------===//
 
-  /// What is known of an input, and what became of the last tensor there.
+  /// An input as the plan knows it, and what became of the last tensor there.
   struct InputPlan {
     const TensorDesc *wanted = nullptr;
     uint64_t wantedHash = 0;

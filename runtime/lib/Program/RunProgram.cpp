@@ -359,8 +359,7 @@ void PreparedProgram::tellResults(Run &run, const Op &op, const Program &program
   }
 }
 
-/// What a sink brings in the middle of a program is checked and aligned as at
-/// the start.
+/// Checks and aligns what a sink brings in the middle of a program, as at the start.
 void PreparedProgram::takeLate(Run &run, uint32_t input, Tensor value) {
   checkInput(input, value, /*deferRestored=*/false);
   alignInput(run, input, value);

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What checking a signature (Signatures.cpp) and making one (SignFile.cpp) have
-// in common. Checking is part of the runtime; signing is for who compiles, and
+// These parts are common to checking a signature (Signatures.cpp) and making one
+// (SignFile.cpp). Checking is part of the runtime; signing is for who compiles, and
 // lies in a library of its own.
 //
 //===----------------------------------------------------------------------===//

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What all programs of a device share while they are submitted: whose turn it
+// All programs of a device share a SubmitLane while they are submitted: whose turn it
 // is, the report of the seams, and the outputs kept for the next run. Belongs to
 // the device.
 //
@@ -63,7 +63,7 @@ public:
   /// They give up what they keep in a space until so many bytes are free;
   /// returns how many. Nothing while another thread holds the lane.
   uint64_t makeRoom(Space space, uint64_t wanted);
-  /// What they could give up.
+  /// Returns the bytes that dropping them could give back.
   uint64_t droppableBytes(Space space);
 
 private:

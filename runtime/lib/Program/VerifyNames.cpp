@@ -121,7 +121,7 @@ private:
     }
   }
 
-  /// What a save point joins is the same tensor by the same name. VerifyBinary.cpp
+  /// Checks that a save point joins tensors which are the same and have one name. VerifyBinary.cpp
   /// has seen that the indices are in range.
   void verifySavePoints(const schema::Program &program) const {
     const schema::Program *backward = find("backward");
@@ -268,7 +268,7 @@ private:
   const schema::Binary &root_;
   const std::string &file_;
   std::map<std::string_view, const schema::Program *> programs_;
-  /// What a session trains by: forward, or inference where that is all.
+  /// The program that a session trains by: forward, or inference where that is all.
   const schema::Program *forward_ = nullptr;
   ByName inputs_, outputs_;
 };

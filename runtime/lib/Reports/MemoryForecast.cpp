@@ -82,7 +82,7 @@ Json MemoryForecast::json(const StepForecast &step) const {
     share.outBytes += gap.outBytes;
     share.inBytes += gap.inBytes;
   }
-  // What comes and goes with its block.
+  // These come and go with their block.
   Json weights = Json::object();
   for (Role role : {Role::Parameter, Role::Frozen, Role::Gradient, Role::State}) {
     const Share &share = residents[role];

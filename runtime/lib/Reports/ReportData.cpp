@@ -76,7 +76,7 @@ static Json columns(const std::vector<Json> &lines, const char *stepKey, size_t 
           low = std::min(low, value);
           high = std::max(high, value);
         }
-      // Of one line its own figure, to the last bit.
+      // One line alone shows its own figure, to the last bit.
       means.push_back(count == 0 ? Json() : count == 1 ? Json(low) : Json(sum / double(count)));
       least.push_back(count ? Json(low) : Json());
       most.push_back(count ? Json(high) : Json());
@@ -91,7 +91,7 @@ static Json columns(const std::vector<Json> &lines, const char *stepKey, size_t 
   return json;
 }
 
-/// What each block was stored as, by decision; a bucket shows its last.
+/// Returns what each block was stored as, by decision; a bucket shows its last.
 static Json precision(const std::vector<Json> &lines, size_t points) {
   Json json{{"step", Json::array()}, {"blocks", Json::object()}};
   for (const Json &line : lines)

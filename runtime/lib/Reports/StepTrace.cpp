@@ -45,7 +45,7 @@ void StepTrace::closeSpans() {
     spans_[span].end = now;
 }
 
-/// What a role is called in the trace; temporaries and buffers have none.
+/// Returns what a role is called in the trace; temporaries and buffers have none.
 static std::string roleOf(const MemoryOwner &owner) {
   if (!owner.role.empty())
     return owner.role;

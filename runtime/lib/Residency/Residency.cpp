@@ -346,7 +346,7 @@ void Residency::arriveOnDevice(Item &item) {
   ends_.push_back({item.id, Tier::Device, std::move(failure), again});
 }
 
-/// What the copy to `tier` that is under way ends with.
+/// Returns the fence that ends the copy to `tier` which is under way.
 const Fence &Residency::endOf(const Item &item, Tier tier) const {
   const Tensor &tensor = item.at(tier).tensor;
   return tensor ? tensor.storage()->writes() : item.saved_;

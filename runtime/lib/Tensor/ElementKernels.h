@@ -28,7 +28,7 @@ struct ElementKernels {
   void (*fromFloat[7])(int64_t count, const float *source, void *target);
   void (*toInt64[7])(int64_t count, const void *source, int64_t *target);
   void (*fromInt64[7])(int64_t count, const int64_t *source, void *target);
-  /// As fromFloat, but to the nearest integer; null for floats.
+  /// Convert as fromFloat does, but to the nearest integer; null for floats.
   void (*roundFloat[7])(int64_t count, const float *source, void *target);
 
   /// The following by row storage: int8, fp8 E4M3, fp8 E5M2.

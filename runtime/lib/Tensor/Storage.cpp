@@ -29,7 +29,7 @@ static Compactor *compactorOf(Device &device, Space space) {
   return space == Space::DeviceDram ? device.dramCompactor() : nullptr;
 }
 
-/// What moves in L1 does so within an allocation, which therefore ends with the
+/// A move in L1 happens within an allocation, which therefore ends with the
 /// storage among those that may; in DRAM it stays where it is until then.
 static std::unique_lock<std::recursive_mutex> lockL1(Compactor *compactor, Space space) {
   return compactor && space == Space::DeviceL1 ? std::unique_lock(compactor->mutex())

@@ -27,7 +27,7 @@ struct BoxDim {
   int64_t extent = 1, source = 0, target = 0, row = 0;
 };
 
-/// What the two innermost dimensions of a box, `along` and `inner`, are.
+/// The kinds of the two innermost dimensions of a box, `along` and `inner`.
 enum class Leaf : uint8_t {
   /// Along `inner` both sides are side by side.
   Straight,

@@ -53,7 +53,7 @@ PassingMemory PassingMemory::tryTake(Device &device, Space space, uint64_t bytes
 /// The least that a chunk is worth its latency on the link.
 static constexpr uint64_t leastChunkBytes = 64 << 10;
 
-/// As many staging buffers as the options say and the memory has, but no more
+/// Takes as many staging buffers as the options say and the memory has, but no more
 /// than there are chunks. Where there is no room for two, chunks are smaller; none
 /// if that does not help either.
 TransferEngine::Impl::Staging TransferEngine::Impl::takeStaging(const TransferStep &step) {
@@ -173,7 +173,7 @@ private:
   TransferRetries *more_;
 };
 
-/// What the steps of one transfer share while they run.
+/// The steps of one transfer share a Chain while they run.
 struct TransferEngine::Impl::Chain {
   Impl &impl;
   std::shared_ptr<const TransferPlan> plan;

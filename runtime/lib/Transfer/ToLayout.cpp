@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What callers see of it. The work is the transfer engine's.
+// Callers see these functions; the work is the transfer engine's.
 //
 //===----------------------------------------------------------------------===//
 

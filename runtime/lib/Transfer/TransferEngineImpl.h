@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What TransferEngine.cpp (decisions) and Hops.cpp (queued work) share.
+// TransferEngine.cpp (decisions) and Hops.cpp (queued work) share this.
 //
 //===----------------------------------------------------------------------===//
 
@@ -39,7 +39,7 @@ public:
   static PassingMemory tryTake(Device &device, Space space, uint64_t bytes, OwnerId owner);
 
   std::byte *data() const { return static_cast<std::byte *>(block_.data); }
-  /// What new work on it waits for.
+  /// Returns the fence that new work on it waits for.
   const Fence &used() const { return used_; }
   void addUse(const Fence &fence) { used_.join(fence); }
 
@@ -123,7 +123,7 @@ struct TransferEngine::Impl {
   std::deque<InFlight> inFlight;
 
   std::function<void(const std::string &)> warn;
-  /// What was warned of.
+  /// Sentences that were warned of already.
   std::set<std::string> warned;
 
   std::mutex traceMutex;

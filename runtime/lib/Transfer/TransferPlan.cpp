@@ -192,7 +192,7 @@ private:
   TransferPlan &plan_;
   const TensorDesc &given_, &wanted_;
   const StitchOptions &options_;
-  /// What the tensor is after the steps so far.
+  /// The tensor after the steps so far.
   const TensorDesc *now_;
 };
 } // namespace

@@ -23,7 +23,7 @@
 
 namespace segue::inline runtime {
 
-/// What went wrong, for code that branches on it.
+/// The kind of an error, for code that branches on it.
 enum class ErrorCode {
   /// A call breaks its contract: a null tensor, a bad spec, a wrong order.
   InvalidArgument,
@@ -81,7 +81,7 @@ enum class ErrorCode {
   ShutDown,
   /// A memory budget is below what the programs need at least.
   BudgetInfeasible,
-  /// What is to be quantised is NaN or infinite.
+  /// A value that is to be quantised is NaN or infinite.
   NonFinite,
   /// A device has failed for good: nothing runs on it any more, often in no other session
   /// of this process either. What lies in the host's memory is whole.

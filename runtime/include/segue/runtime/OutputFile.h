@@ -41,7 +41,7 @@ namespace segue::inline runtime {
 
 class OutputFile {
 public:
-  /// What to do with a partial file of an earlier process, and with one's own
+  /// Says what becomes of a partial file of an earlier process, and of one's own
   /// that is not committed.
   enum class Existing { Discard, Keep };
 

@@ -324,7 +324,7 @@ void UnfoldedProduct::gather(const Raw *plane, int64_t tap, int64_t first, int64
   }
 }
 
-/// The same in f32: in `target`.
+/// Returns the line in f32, in `target`.
 template <typename Raw>
 const float *UnfoldedProduct::line(const Raw *plane, int64_t tap, int64_t first, int64_t count, Raw *raw,
                                    float *target) const {
@@ -491,7 +491,7 @@ struct DnnlOperand {
 /// A primitive for pieces of some extent.
 struct DnnlPiece {
   dnnl::primitive primitive;
-  /// What is read, as the call has it, then the result.
+  /// The operands that are read, in the order of the call, then the result.
   std::vector<DnnlOperand> operands;
   dnnl::memory::desc scratch;
   uint64_t scratchOffset = 0;

@@ -50,7 +50,7 @@ int64_t BudgetBook::target(const ReservationRequest &request) {
   return request.mode == BudgetMode::Soft ? std::max<int64_t>(1, request.minBytes) : request.bytes;
 }
 
-/// What the mode's rule grants within that room; 0: denied.
+/// Returns what the mode's rule grants within that room; 0: denied.
 int64_t BudgetBook::grantable(const ReservationRequest &request, const Room &room) {
   int64_t least = target(request), left = std::min(room.cap, room.ceiling);
   return left < least ? 0 : std::min(request.bytes, left);
@@ -96,7 +96,7 @@ Grant BudgetBook::reserve(const ReservationRequest &request, StepPhase phase, bo
   return answer;
 }
 
-/// What to take from whom so that the request is satisfied; nothing if even
+/// Returns what to take from whom so that the request is satisfied; nothing if even
 /// all of it would not do.
 std::vector<std::pair<uint64_t, int64_t>> BudgetBook::planReclaim(const ReservationRequest &request, Room room) const {
   std::vector<const Reservation *> candidates;

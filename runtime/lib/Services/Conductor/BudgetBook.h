@@ -77,7 +77,7 @@ public:
 
   /// In the order of their grants.
   std::vector<Reservation> reservations() const;
-  /// Of one live reservation, or null.
+  /// Returns one live reservation, or null.
   const Reservation *find(uint64_t id) const { return table_.find(id); }
   uint64_t nextSequence() const { return nextSequence_; }
 

@@ -165,7 +165,7 @@ void Conductor::endStep(double secondsInOld) {
            },
            [&](bool) {
              Json record = m.record();
-             // Of services, which a replay has not.
+             // These are of services, which a replay has not.
              record.erase("runtime_snapshots");
              record.erase("adapter_errors");
              return record;

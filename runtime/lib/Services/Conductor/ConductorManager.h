@@ -26,12 +26,12 @@ namespace segue::inline runtime {
 static constexpr size_t stepPhaseCount = 6;
 static constexpr LinkDirection linkDirections[] = {LinkDirection::H2d, LinkDirection::D2h};
 
-/// What a step did; zero at STEP_BEGIN.
+/// Counts what a step did; zero at STEP_BEGIN.
 struct StepCounters {
   bool entered[stepPhaseCount] = {};
   double seconds[stepPhaseCount] = {};
   uint64_t grants = 0, partials = 0, denies = 0;
-  /// Of reservations and tokens.
+  /// Denials of reservations and tokens.
   uint64_t reasons[denyReasonCount] = {};
   int peak[2] = {0, 0};
   uint64_t tokenDenials[2] = {0, 0};

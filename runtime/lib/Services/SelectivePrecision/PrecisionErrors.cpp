@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What is known of a form's error: first what the builder of the slab measured
+// Finds what is known of a form's error: first what the builder of the slab measured
 // of the weights, then what calibration measured of outputs, which is kept on
 // disk for the next run, and while training what it is on a batch of the step.
 //
@@ -42,7 +42,7 @@ std::vector<std::string> SelectivePrecisionActor::namesWith(Precision form) cons
   return names;
 }
 
-/// What the builder of a slab measured of its weights is a first estimate.
+/// Takes what the builder of a slab measured of its weights as a first estimate.
 void SelectivePrecisionActor::readEstimates() {
   std::map<const Slab *, Json> reports;
   for (const auto &slab : slabs_) {

@@ -28,7 +28,7 @@ struct SelectivePrecision::Unit {
 };
 
 struct SelectivePrecision::Watch {
-  /// Of the decision.
+  /// The step of the decision.
   int64_t step = 0;
   double limit = 0;
   int64_t streak = 0;
@@ -36,7 +36,7 @@ struct SelectivePrecision::Watch {
 };
 
 struct SelectivePrecision::State {
-  /// Of the last event.
+  /// The step of the last event.
   int64_t step = -1;
   std::vector<Unit> units;
   /// Finite ones, oldest first.

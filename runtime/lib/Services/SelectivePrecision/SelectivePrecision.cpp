@@ -16,7 +16,7 @@ namespace segue::inline runtime {
 
 /// Least losses before a decision for a watch to know what is usual.
 static constexpr size_t leastLosses = 5;
-/// What a watch that ends well, and a rollback, make of the calibrated error.
+/// A watch that ends well, and a rollback, multiply the calibrated error by these.
 static constexpr double trustFactor = 0.9, distrustFactor = 2.0, greatestDistrust = 1.0;
 /// Share of a new measurement in the smoothed error.
 static constexpr double newErrorShare = 0.2;

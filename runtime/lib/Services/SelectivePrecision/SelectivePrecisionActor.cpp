@@ -360,7 +360,7 @@ std::function<void()> SelectivePrecisionActor::prepareState(const std::string &t
 // Construction
 //===----------------------------------------------------------------------===//
 
-/// What units may come from beside their source.
+/// Opens the slabs that units may come from beside their source.
 static std::vector<std::shared_ptr<SlabServer>> openSlabs(const ServiceContext &context, const Config &config,
                                                           const SelectivePrecisionConfig &precision) {
   ConfigReader weightReader = config.section(WeightStagehandConfig::section),

@@ -31,7 +31,7 @@ public:
 
   /// Why a layer of this name stays bf16; empty if nothing says so.
   std::string reasonFor(std::string_view layer) const;
-  /// The same for what quantising it has cost.
+  /// Returns why a layer stays bf16 for what quantising it has cost.
   std::string reasonFor(double relRmse, double cosine) const;
   /// True if a layer must be quantised to know whether it stays bf16.
   bool hasBounds() const { return !bounds_.empty(); }

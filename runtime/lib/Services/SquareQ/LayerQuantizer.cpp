@@ -22,7 +22,7 @@ static constexpr int64_t elementsPerPiece = int64_t(1) << 18;
 
 namespace {
 
-/// What one row adds to the report.
+/// The sums that one row adds to the report.
 struct RowSums {
   double error = 0, weight = 0, product = 0, restored = 0;
   int64_t nonFinite = -1;
@@ -125,7 +125,7 @@ static void quantizeRows(const SlabForm &form, const SlabSize &size, ScaleSearch
     }
   }
   RowWriter writer(form, search, layer);
-  // Of the failures the one in the earliest rows is reported, whoever met it.
+  // The failure in the earliest rows is reported, whoever met it.
   std::vector<std::exception_ptr> failures(static_cast<size_t>(pieces));
   std::atomic<bool> failed{false};
   std::atomic<size_t> nextScratch{0};

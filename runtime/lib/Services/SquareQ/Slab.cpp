@@ -77,7 +77,7 @@ static Error invalid(const std::filesystem::path &path, int check, std::span<con
 }
 
 static std::string readManifestFile(const std::filesystem::path &path, std::vector<SlabProblem> &problems) {
-  // As for the header of the slab: a hundred megabytes are more than any model needs.
+  // The limit is that of the header of a slab: a hundred megabytes are more than any model needs.
   constexpr uintmax_t greatest = 100'000'000;
   std::error_code failed;
   uintmax_t bytes = std::filesystem::file_size(path, failed);
@@ -102,7 +102,7 @@ static TensorTable tableOf(const SafetensorsFile &file) {
   return table;
 }
 
-/// Of a stored F32 or BF16 tensor.
+/// Returns the values of a stored F32 or BF16 tensor.
 static std::vector<float> valuesOf(const StoredFile &file, std::string_view key) {
   const SafetensorsEntry &entry = *file.header().find(key);
   std::vector<std::byte> bytes(entry.bytes);

@@ -88,7 +88,7 @@ struct PlannedLayer {
   const SafetensorsEntry *weight = nullptr;
   /// Null if it has none.
   const SafetensorsEntry *bias = nullptr;
-  /// That of the build, without what the layer is too small or odd for.
+  /// The form of the build, without what the layer is too small or odd for.
   SlabForm form;
   SlabSize size;
 };

@@ -273,7 +273,7 @@ private:
 
   void add(std::string subject, std::string sentence) { problems.push_back({std::move(subject), std::move(sentence)}); }
 
-  /// What else makes a form, where it is said.
+  /// Returns what else makes a form, where it is said.
   static std::string formDetails(const SlabLayer &layer) {
     return (layer.group ? ", group " + std::to_string(*layer.group) : "") +
            (layer.rotation ? ", rotation \"" + *layer.rotation + "\"" : "") +

@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// As transfers want memory that the link reads.
+/// Transfers want memory that the link reads aligned so.
 static constexpr uint32_t bufferAlignment = 512;
 /// Where no page-locked memory is granted: one is read while another is copied.
 static constexpr size_t unpinnedBuffers = 2;

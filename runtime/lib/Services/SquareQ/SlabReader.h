@@ -29,7 +29,7 @@ class SlabServer::Reader {
 public:
   struct Result {
     std::string layer;
-    /// Of the host, the layer as Slab::copyLayer writes it from its start.
+    /// Memory of the host, with the layer as Slab::copyLayer writes it from its start.
     std::shared_ptr<Storage> storage;
     /// Why it could not be read.
     std::exception_ptr failure;

@@ -54,7 +54,7 @@ void SlabServer::takeBuffers(uint64_t bytes, const std::function<bool(uint64_t b
   reader_->takeBuffers(bytes, reserve);
 }
 
-/// What programs read of the slab's layers is what the slab can give them.
+/// Checks that programs read of the slab's layers what the slab can give them.
 static void checkStorages(const Slab &slab, const SlabRequest &request, const SquareQConfig &config) {
   SlabNames names(slab.manifest());
   std::string asFloats, problems;

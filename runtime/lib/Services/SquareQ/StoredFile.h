@@ -41,7 +41,7 @@ public:
   /// before the change is whole.
   void checkUnchanged() const;
 
-  /// As the file was when it was opened.
+  /// Returns the status that the file had when it was opened.
   const struct stat &status() const;
 
   /// The SHA-256 of the whole file; gives up, with a text that is no hash,

@@ -65,9 +65,9 @@ struct SpaceInfo {
   uint64_t capacityBytes;
 };
 
-/// What an entry of a queue costs, for devices that keep time themselves.
+/// The cost of an entry of a queue, for devices that keep time themselves.
 struct WorkCost {
-  /// Over the link between host and device.
+  /// Bytes that cross the link between host and device.
   uint64_t linkBytes = 0;
   /// Copied or converted by the host within its own memory, before they are on
   /// the link or after.
@@ -161,7 +161,7 @@ public:
   /// The books over all spaces. Everybody allocates here.
   DeviceMemory &memory() { return memory_; }
 
-  /// What programs share while they are submitted: for the executor.
+  /// The state that programs share while they are submitted, for the executor.
   SubmitLane &lane() { return *lane_; }
   /// Moves and converts everything; made on first use. Any thread.
   TransferEngine &transfer();
@@ -198,10 +198,10 @@ public:
   /// be. Empty where the device does not say.
   virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
 
-  /// What a block of `bytes` really takes: the books count that.
+  /// Returns what a block of `bytes` really takes, which the books count.
   virtual uint64_t takenBytes(Space space, uint64_t bytes, uint32_t alignment) const { return bytes; }
 
-  /// What is left of `space`; spaces that the system manages are one range.
+  /// Returns what is left of `space`; spaces that the system manages are one range.
   virtual FreeMemory freeMemory(Space space) const;
 
   /// Who moves tensors together in device_dram and in device_l1, or null: where the

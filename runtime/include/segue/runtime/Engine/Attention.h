@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What attention and its derivative compute (AttentionSpec, AttentionGradSpec)
-// and the plans that run them. The specs are the Attention and AttentionGrad
+// Specs say what attention and its derivative compute (AttentionSpec, AttentionGradSpec),
+// and plans run them. The specs are the Attention and AttentionGrad
 // commands of schemas/program.fbs without buffers.
 //
 //===----------------------------------------------------------------------===//

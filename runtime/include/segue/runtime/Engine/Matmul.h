@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a matmul computes (MatmulSpec) and a plan that runs it. The spec is the
+// A spec says what a matmul computes (MatmulSpec), and a plan runs it. The spec is the
 // Matmul command of schemas/program.fbs without buffers.
 //
 //===----------------------------------------------------------------------===//

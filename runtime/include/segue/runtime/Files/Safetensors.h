@@ -34,7 +34,7 @@ class FileMapping;
 
 struct SafetensorsEntry {
   std::string name;
-  /// As written in the file: "F32", "BF16", "U8", ...
+  /// The type as the file spells it: "F32", "BF16", "U8", ...
   std::string dtype;
   /// The element type that stands for `dtype`; none for types Segue lacks.
   std::optional<ElementType> element;

@@ -69,7 +69,7 @@ struct AddressPlan {
   /// Steps that are told apart, counted from where the plan begins; after the last
   /// one, the last `period` come again and again.
   uint32_t steps = 1, period = 1;
-  /// What all blocks lie in: ascending, disjoint.
+  /// The ranges that all blocks lie in: ascending, disjoint.
   std::vector<AddressRange> ranges;
 
   /// Sum over the ranges.

@@ -179,7 +179,7 @@ public:
   /// is no plan. `bytes` as they were allocated.
   enum class NextPlace : uint8_t { Here, Overlapping, Elsewhere };
   NextPlace nextPlace(const void *data, uint64_t bytes, OwnerId owner);
-  /// What others hold of the ranges of a plan: steps cannot keep to it.
+  /// Returns the bytes of a plan's ranges that others hold, so that steps cannot keep to it.
   uint64_t lentBytes() const;
   /// Since the plan was made.
   AddressFigures addressFigures() const;
@@ -230,7 +230,7 @@ private:
   /// In MemoryBlock::account: it lies in a plan's ranges and is none of the plan's.
   static constexpr uint32_t lentBit = uint32_t(1) << 31;
 
-  /// What an allocation of a planned step does where its address is not free.
+  /// Says what an allocation of a planned step does where its address is not free.
   enum class Occupied : uint8_t { Tell, GoElsewhere };
 
   static bool fits(uint64_t budget, uint64_t live, uint64_t taken) { return live <= budget && taken <= budget - live; }

@@ -65,7 +65,7 @@ public:
   /// the fence of the copies: the vacated ranges keep it.
   void apply(const std::vector<Move> &moves, const Fence &moved);
 
-  /// What the first writer of the range waits for; joined over free ranges.
+  /// Returns the fence that the first writer of the range waits for, joined over free ranges.
   Fence fenceOf(uint64_t offset, uint64_t bytes) const;
 
 private:

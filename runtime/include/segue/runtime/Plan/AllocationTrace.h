@@ -47,8 +47,8 @@ struct StepAllocations {
   std::vector<MemoryOwner> owners;
   /// When each step begins, and the last one ends.
   std::vector<uint64_t> times;
-  /// What was live before the first one takes at most at the beginning of an empty
-  /// device, in whatever order it came there.
+  /// The most bytes that memory which was live before the first one takes at the
+  /// beginning of an empty device, in whatever order it came there.
   uint64_t bytesBefore = 0;
 
   uint32_t steps() const { return uint32_t(times.size() - 1); }

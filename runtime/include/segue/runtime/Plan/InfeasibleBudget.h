@@ -21,7 +21,7 @@
 namespace segue::inline runtime {
 
 struct InfeasibleBudget {
-  /// What does not keep to it.
+  /// Names who does not keep to the budget.
   std::string_view who = "no plan keeps";
   uint64_t askedBytes = 0, smallestBytes = 0;
   /// Which steps the smallest is for, where that is not known yet: " for steps of one batch".
@@ -31,7 +31,7 @@ struct InfeasibleBudget {
   std::string_view why = "nothing more can leave";
   /// Who holds device_dram then; the greatest are named.
   std::span<const MemoryHolder> held;
-  /// What of it the device holds besides the session.
+  /// Bytes of the budget that the device holds beside the session.
   uint64_t othersBytes = 0;
 };
 

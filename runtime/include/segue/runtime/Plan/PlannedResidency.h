@@ -108,7 +108,7 @@ public:
     /// Dropped, and made again when they were needed.
     uint64_t dropped = 0, remade = 0;
   };
-  /// Of saved tensors.
+  /// Counts saved tensors alone.
   const Counts &counts() const { return counts_; }
   /// Gaps whose tensor left although somebody else holds its bytes on the
   /// device, so that leaving freed nothing. Known once they come back.
@@ -123,9 +123,9 @@ private:
     std::weak_ptr<Storage> left;
   };
 
-  /// What the plan says of residents.
+  /// Holds what the plan says of residents.
   struct ResidentPlan {
-    /// Of each gap; none for a saved tensor.
+    /// The resident of each gap; none for a saved tensor.
     std::vector<uint32_t> residentOf;
     /// By event and index, as in ResidentUse.
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses;
@@ -153,7 +153,7 @@ private:
   std::optional<uint32_t> residentAt(uint32_t index) const;
   /// If the plan wants what the last event made to leave.
   void sendHome(Tensor &value);
-  /// Of the gaps that begin now, whether one is that of the resident.
+  /// Returns true if a gap of the resident begins now.
   bool leavesNow(uint32_t resident) const;
 
   DeviceRef device_;

@@ -22,8 +22,8 @@
 // plan(B') above that of plan(B) for B' < B, plan(B) would keep to B' and be the
 // choice there too.
 //
-// What is made from others wants them on the device at that moment: those that are
-// away come back, or are made, that much earlier. It is chosen only where there is
+// A tensor that is made from others wants them on the device at that moment: those that
+// are away come back, or are made, that much earlier. It is chosen only where there is
 // room for that and for the run, and where the link is what the step waits for.
 //
 // Pure: no device, no clock. The times are those of a model in which the
@@ -125,7 +125,7 @@ private:
   std::vector<double> begins_;
   /// How long the way to the device has been free until then, where nothing leaves.
   std::vector<double> free_;
-  /// What must have come of StepEvent::h2dBytes, all events together, before the
+  /// How much of StepEvent::h2dBytes, all events together, must have come before the
   /// work of an event begins; 0 where nothing was waited for.
   std::vector<double> awaited_;
   uint32_t tightest_ = 0;

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a planner knows of a training step: the events that services are told,
+// A StepProfile is all that a planner knows of a training step: the events that services are told,
 // in order, with the memory and the computing between each and the next, and
 // the gaps in which a tensor lies on the device and is not read. Saved tensors
 // have one gap each; parameters, gradients and states of optimizers, the
@@ -41,11 +41,11 @@ struct StepEvent {
   /// If nothing leaves: the bytes of device_dram live at the event, and the most
   /// until the next.
   uint64_t liveBytes = 0, peakBytes = 0;
-  /// What the work submitted until the next event takes on the device.
+  /// Time on the device of the work that is submitted until the next event.
   double seconds = 0;
-  /// Of it, before the work: how long it waits for weights that come over the link.
+  /// The part of it in which the work waits for weights that come over the link.
   double linkWaitSeconds = 0;
-  /// What is queued to the device until the next event, and is none of a gap: such
+  /// Bytes that are queued to the device until the next event and belong to no gap: such
   /// weights.
   uint64_t h2dBytes = 0;
 };

@@ -61,7 +61,7 @@ public:
   StepProfile takeProfile(const LinkSpeed &link);
 
 private:
-  /// What is known of a resident while the step goes on.
+  /// A resident, as far as it is known while the step goes on.
   struct Track {
     std::string block, location;
     /// Bytes of its own memory, and what they take on the device.
@@ -93,11 +93,11 @@ private:
   /// Residents, by index; and the index by the id of the storage.
   std::vector<Track> tracks_;
   std::map<uint64_t, uint32_t> residents_;
-  /// Of the program that runs: residents by input.
+  /// Residents by input of the program that runs.
   std::map<uint32_t, uint32_t> inUse_;
   /// Inputs of programs that begin which `target` wants to bring.
   std::set<std::tuple<const void *, size_t, uint32_t>> broughtByTarget_;
-  /// What a sum is that is being added to.
+  /// The resident that is the sum which is being added to.
   std::optional<uint32_t> summed_;
   double eventBegan_ = 0;
   /// Queued to the device when the event was told.

@@ -28,7 +28,7 @@ namespace segue::inline runtime {
 
 using TensorMap = std::map<std::string, Tensor, std::less<>>;
 
-/// What a forward keeps for its backward: the saved values, and the forward
+/// Holds what a forward keeps for its backward: the saved values, and the forward
 /// inputs that backward reads again. Opaque: values leave it only through
 /// Module::backward. Dropping it frees them.
 class Token {

@@ -117,7 +117,7 @@ template <typename T> void CallFields::visitSparse(const char *key, T &value) {
 
 namespace call {
 
-/// What a call keeps of an argument.
+/// The type in which a call keeps an argument.
 template <typename T> struct OwnedImpl {
   using Type = T;
 };

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a training step will hold, do and take under a budget, before anything
+// Forecasts what a training step will hold, do and take under a budget, before anything
 // runs: `segue-run plan` and `model.memory()`. Every figure is that of a step
 // played in virtual time by the code that will train.
 //
@@ -65,7 +65,7 @@ public:
 
   /// The event that sets the smallest budget: `save "h" in FORWARD`.
   std::string setBy() const;
-  /// What is held there, most bytes first.
+  /// Returns who holds memory there, most bytes first.
   std::vector<MemoryHolder> heldAtSmallest() const;
 
   /// `step` as an object: peaks by space and phase, what each service does,

@@ -178,7 +178,7 @@ public:
   /// Homes have the newest values when it returns; copies on the device stay. Throws
   /// TransferFailed.
   void writeBack();
-  /// The same for one item, which is not Leaving; its end is not reported.
+  /// Writes one item back in the same way, which is not Leaving; its end is not reported.
   void writeBack(Item &item);
   /// Blocks until the newest value is whole where it is. Throws what it failed with.
   void await(const Tensor &home);

@@ -114,7 +114,7 @@ public:
   std::vector<uint64_t> abortStep(double secondsInOld = 0);
 
   StepPhase phase() const;
-  /// As pushed last.
+  /// Returns the hints that were pushed last.
   const RuntimeLimitHints &hints() const;
 
   /// The compiled order of the step with its planned peaks, for hints ahead of

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What services ask Conductor for and what it answers, as plain values. Each
+// The requests of services to Conductor, and its answers, are plain values. Each
 // enumeration has its names as logs and telemetry spell them.
 //
 //===----------------------------------------------------------------------===//
@@ -147,7 +147,7 @@ struct PlannedBlock {
 /// suppression would turn every block of the backward pass into a full stall.
 inline Priority priorityOfLoad(int64_t distance) { return distance <= 1 ? Priority::Required : Priority::Speculative; }
 
-// As the answers of a replay and the events of a log spell them.
+// These write values as the answers of a replay and the events of a log spell them.
 Json toJson(const RuntimeLimitHints &hints);
 Json toJson(const Grant &grant);
 Json toJson(const TokenAnswer &answer);

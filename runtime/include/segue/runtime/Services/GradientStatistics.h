@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What backward programs return of role statistics, added up in f64.
+// Adds up, in f64, the outputs of backward programs whose role is statistics.
 //
 //===----------------------------------------------------------------------===//
 

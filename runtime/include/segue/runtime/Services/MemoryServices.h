@@ -49,7 +49,7 @@ struct ServiceContext;
 /// Makes the actor of Selective Precision: see PrecisionService.h.
 using MakePrecision = std::unique_ptr<PrecisionActor> (*)(ServiceContext &context, const Config &config);
 
-/// What a step by watermarks on a twin of the device has shown of those to come:
+/// A step by watermarks on a twin of the device shows this of those to come:
 /// slabs that the pool lacks, and, by number of the save, what costs less to
 /// compute again than to move.
 struct RehearsedStep {
@@ -57,12 +57,12 @@ struct RehearsedStep {
   std::vector<bool> toRecompute;
 };
 
-/// Of a twin, whose own clock and memory say nothing of it.
+/// Describes a twin, whose own clock and memory do not tell these.
 struct TwinFigures {
-  /// Of a step in which nothing leaves.
+  /// How long a step takes in which nothing leaves.
   double computeSeconds = 0;
   LinkSpeed link;
-  /// Of device_dram that the step may take.
+  /// Bytes of device_dram that the step may take.
   uint64_t budgetBytes = 0;
 };
 
@@ -96,7 +96,7 @@ struct MemoryServicesOptions {
   std::filesystem::path recordEvents;
   /// Opens the slab of squareq_slab_path; empty: no config may name one.
   SlabOpener openSlab;
-  /// What the programs hold, for the checks of a slab, and what files may call it.
+  /// The parameters of the programs, for the checks of a slab, and names that files may give them.
   std::vector<ProgramWeight> program;
   NameAliases aliases;
   /// Get warnings, by default stderr does; and what a service says every so many
@@ -152,7 +152,7 @@ public:
   /// on it stays on, as how fast copies are is not known to the last of them; and
   /// host memory is no limit.
   Config rehearsal(uint64_t others) const;
-  /// Of the last step on the twin.
+  /// Returns what the last step on the twin has shown.
   RehearsedStep rehearsed() const;
   /// Between two steps: the next is like this one.
   void prepare(const RehearsedStep &step);

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Of the saved tensors of a step that cannot all stay, which to compute again
-// and which to move over the link. With bandwidths d and h and the time that the
+// Where the saved tensors of a step cannot all stay, RecomputeChoice says which to compute
+// again and which to move over the link. With bandwidths d and h and the time that the
 // link is idle before the bytes must be gone (f) and before they are needed (b),
 //
 //   spill = max(0, bytes / d - f) + max(0, bytes / h - b)

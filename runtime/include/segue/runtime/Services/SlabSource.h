@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a WeightStreamer and a session need of a slab. Reading slabs is in a
+// A SlabSource is what a WeightStreamer and a session need of a slab. Reading slabs is in a
 // library of its own, SegueSquareQ, whose SlabServer is one of these; who trains
 // on floats alone does not link it:
 //

@@ -56,11 +56,11 @@ namespace weight_calls {
 struct Registration {
   std::string model;
   std::vector<WeightBlock> blocks;
-  /// What a log that people write says beside the first blocks: budgets in the place
+  /// A log that people write says these beside the first blocks: budgets in the place
   /// of limits, and the ring.
   std::optional<int64_t> vramBudgetBytes, hostBudgetBytes, slots, slotBytes, openAtOnce;
 };
-/// What is left out stays as it is.
+/// Changes the ring; a field that is left out stays as it is.
 struct RingChange {
   int64_t slots = 0;
   std::optional<int64_t> most, slotBytes, openAtOnce;
@@ -96,7 +96,7 @@ Json windowOf(const WeightStagehand &policy);
 Json wantsSlot(const WeightStagehand &policy);
 Json headroomOf(const LoggedWeights &weights);
 Json recordOf(const WeightStagehand &policy);
-/// What leaves between steps, and the record of the step.
+/// Returns what leaves between steps, and the record of the step.
 Json endOf(const WeightStagehand &policy, const WeightActions &actions);
 
 using W = WeightStagehand;

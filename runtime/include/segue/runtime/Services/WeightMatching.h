@@ -32,7 +32,7 @@ struct ProgramWeight {
   /// Names that a source may have for it, before aliases: the program's where only
   /// one parameter has it, then "module.name".
   std::vector<std::string> names;
-  /// As programs read it.
+  /// The tensor as programs read it.
   TensorDesc desc;
   bool isTrained = false;
 };

@@ -54,7 +54,7 @@ enum class ResidencyRank : uint8_t { Primary, Secondary };
 
 struct WeightBlock {
   std::string id;
-  /// As stored, which is what crosses the link.
+  /// Bytes as they are stored, which cross the link.
   int64_t bytes = 0;
   WeightBacking backing = WeightBacking::File;
   /// Loads pass through slabs of the pinned pool.

@@ -44,7 +44,7 @@ struct WeightStagehandConfig {
   std::optional<double> highWatermarkMiB, lowWatermarkMiB;
   /// Per direction.
   int64_t maxInflightTransfers = 2;
-  /// As CUDA counts: the lower, the more urgent.
+  /// A priority as CUDA counts: the lower, the more urgent.
   int64_t copyStreamPriority = -1;
   Policy policy = Policy::Static;
   int64_t prefetchWindowBlocks = 3;

@@ -73,7 +73,7 @@ struct StreamedParameter {
   /// "module.name", which is how the streamer knows it.
   std::string key;
   std::string module, name;
-  /// As in the program, "h.0".
+  /// The block as the program names it, "h.0".
   std::string block;
   TensorDesc desc;
   bool isTrained = false;
@@ -86,7 +86,7 @@ struct WeightStreamerOptions {
   /// is allocated when `start` is called, at most one per block.
   int64_t slots = 0;
   std::shared_ptr<SlabSource> slab;
-  /// Of names in files.
+  /// Other names that files may use.
   NameAliases aliases;
   /// Asked before the copies of a block are queued, which go while the answer
   /// lives; null: the load is forgotten, which is no answer to Required. Without
@@ -118,14 +118,14 @@ public:
   /// whatever program. Programs of a phase are added in the order in which they
   /// are submitted; the same program may belong to several.
   void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
-  /// The same for a program that runs in evaluations.
+  /// Adds a program that runs in evaluations, in the same way.
   void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
-  /// Of the options.
+  /// Returns the slab of the options.
   const std::shared_ptr<SlabSource> &slab() const;
   /// Another that forms come from: start() gives it its buffers.
   void addSlab(std::shared_ptr<SlabSource> slab);
-  /// As the options say, for memory of the host that weights live in: false if
-  /// page-locked memory is not granted.
+  /// Asks, as the options say, for page-locked memory of the host that weights live in.
+  /// Returns false if it is not granted.
   bool reservePinned(uint64_t bytes);
   void releasePinned(uint64_t bytes);
 
@@ -134,7 +134,7 @@ public:
   std::string blockOf(const std::string &module, std::string_view parameter) const;
   bool hasProgram(const Program &program) const;
 
-  /// What is streamed, in the order of forward.
+  /// Returns the streamed parameters, in the order of forward.
   std::vector<StreamedParameter> parameters() const;
 
   /// Which slab a weight, by key, comes from in the place of its source, from
@@ -161,7 +161,7 @@ public:
   void start();
   bool isStarted() const;
   /// Gives ring, pool and files back, so that start() asks for sources anew.
-  /// What was changed and not saved back is lost: see flush().
+  /// Loses what was changed and not saved back: see flush().
   void stop();
 
   /// Copies back what was changed and waits for it: before a checkpoint, at the
@@ -208,7 +208,7 @@ public:
   // Residency control
   //===--------------------------------------------------------------------===//
 
-  // What is asked for holds until the scope ends, also over stop() and start().
+  // A claim holds until its scope ends, also over stop() and start().
   // Blocks are called "module/block", models as their module.
   using Scope = WeightStagehand::Scope;
   /// These blocks stay once they are on the device. Throws NameUnknown for what
@@ -219,7 +219,7 @@ public:
   [[nodiscard]] Scope reserve(std::string model, ResidencyRank rank, int64_t bytes);
   /// Blocks run in the name of a model that is a guest.
   [[nodiscard]] Scope asGuest(std::string model);
-  /// What may be allocated before something must leave, for the guest or, if
+  /// Returns the bytes that may be allocated before something must leave, for the guest or, if
   /// there is none, for everybody; may be negative. Throws StateTransition if
   /// not started.
   int64_t headroomBytes() const;

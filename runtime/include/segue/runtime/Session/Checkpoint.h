@@ -28,7 +28,7 @@ struct Checkpoint {
   /// Steps finished.
   int64_t step = 0;
   int64_t seed = 0;
-  /// What Selective Precision remembers, as JSON; empty without it.
+  /// Holds the state of Selective Precision as JSON; empty without it.
   std::string precision;
   /// Throws SourceChanged if the file that the tensors lie in was changed since it
   /// was opened; empty: they lie in memory. Session::restore asks it when it has

@@ -33,10 +33,10 @@ struct StepWithRing {
   std::function<StepTwin(int64_t slots)> twin;
   /// Slots that the ring has; fewer may be chosen, more are not.
   int64_t slots = 0;
-  /// What the step must keep to, with all that the device holds beside it.
+  /// The budget that the step must keep to, with all that the device holds beside it.
   uint64_t budgetBytes = 0;
-  /// What the device holds when the step begins, with the ring as it is; none: what
-  /// the twin does.
+  /// Bytes that the device holds when the step begins, with the ring as it is; none: as
+  /// many as the twin does.
   std::optional<uint64_t> liveBytes;
   /// Times of real steps; null: those of the twin's device count.
   const MeasuredStep *measured = nullptr;

@@ -87,7 +87,7 @@ struct SessionOptions {
   /// Opens the slab that the config names for Weight Stagehand: openSlab of the
   /// library SegueSquareQ. Without it such a config is an error.
   SlabOpener openSlab;
-  /// What files and slabs may call parameters: pairs of runs of components that
+  /// Names that files and slabs may give parameters: pairs of runs of components that
   /// mean the same, {"fc.base", "fc"} for an adapter around "fc". The component
   /// `orig` of an adapter may always be left out.
   NameAliases aliases;
@@ -132,7 +132,7 @@ struct ParameterInfo {
   std::vector<ParameterRef> members;
 };
 
-/// What a slab is checked against: each name of each parameter.
+/// Returns each parameter with each of its names, against which a slab is checked.
 std::vector<ProgramWeight> programWeights(std::span<const ParameterInfo> parameters);
 
 class Session {

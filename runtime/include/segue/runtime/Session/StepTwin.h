@@ -80,7 +80,7 @@ public:
   /// The capacity of its device_dram is not that of the spec: a step in which
   /// nothing leaves may be what the device has no room for.
   const DeviceRef &device() const;
-  /// As given.
+  /// The spec of the device as it was given.
   const std::string &spec() const;
   const Session &session() const;
   /// Null without Weight Stagehand.
@@ -125,8 +125,8 @@ public:
   /// next has ended. With no `moreSteps`, Played::allocations does not repeat.
   Played play(const StepProfile &profile, const ResidencyPlan &plan, int moreSteps = mostSteps);
 
-  /// What the session holds of device_dram between two steps, beside the ring:
-  /// parameters and states of optimizers, also those that the twin has on the host,
+  /// Returns the bytes of device_dram that the session holds between two steps, beside
+  /// the ring: parameters and states of optimizers, also those that the twin has on the host,
   /// and nothing that is kept to be used again.
   uint64_t restBytes(bool withStates = true);
 
@@ -138,7 +138,7 @@ private:
   std::unique_ptr<State> state_;
 };
 
-/// What of a device's memory a plan finds when it begins.
+/// The free memory of a device that a plan finds when it begins.
 struct FreeRoom {
   /// Ascending, disjoint.
   std::vector<AddressRange> ranges;
@@ -151,7 +151,7 @@ struct CertifiedPlan {
   StepTwin::Played played;
   /// None where steps do not repeat.
   std::optional<AddressPlan> addresses;
-  /// What the budget must be at least: the addresses of the plan, and what lies
+  /// The least budget that does: it covers the addresses of the plan, and what lies
   /// beside and between them.
   uint64_t bytes = 0;
 };

@@ -14,7 +14,7 @@
 //      position, that no input of this module takes yet. The scalar output
 //      called "loss" is never taken so.
 //
-// That the batch goes before the module before it is meant for targets and
+// The batch goes before the module before, for the sake of targets and
 // masks; where an output that would fit is left over, it may be a name that two
 // things share by chance, and is noted.
 //
@@ -39,7 +39,7 @@ struct Wire {
   std::string module, input, fromModule, output;
 };
 
-/// What a module shows to its neighbours; refers to the caller's strings.
+/// The inputs and outputs that a module shows to its neighbours; refers to the caller's strings.
 struct ModulePorts {
   std::string_view name;
   std::span<const Value> inputs, outputs;

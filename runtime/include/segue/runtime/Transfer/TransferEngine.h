@@ -14,7 +14,7 @@
 //   Tensor there = engine.toLayout(device, tensor, wanted);      // pending
 //   wait(there);                                                 // ready
 //
-// What comes back is PENDING where the device works asynchronously: its storage
+// The result is PENDING where the device works asynchronously: its storage
 // has the fence of the work that fills it, and everything that reads it on the
 // device waits for that in its queue. A copy that fails is tried once more, then
 // its target is FAILED with TRANSFER_FAILED and what would read it fails with the

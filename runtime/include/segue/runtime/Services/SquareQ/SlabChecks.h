@@ -30,7 +30,7 @@ namespace segue::inline runtime {
 inline constexpr int64_t supportedKernelAbi = 1;
 
 struct StoredTensor {
-  /// As in a safetensors header, "I8".
+  /// The type as a safetensors header spells it, "I8".
   std::string type;
   Shape shape;
 };

@@ -58,11 +58,11 @@ struct SlabForm {
   int64_t rank = 0;
 
   int64_t quantBits() const { return scheme == SlabScheme::Int4Group ? 4 : 8; }
-  /// That of the layout model which the tensors of a layer are.
+  /// Returns the storage, in terms of layouts, that the tensors of a layer have.
   StorageType storage() const;
   bool hasZeroPoint() const { return scheme == SlabScheme::PerRowSymmetric; }
-  /// As in the header of a safetensors file: "I8", "F8_E4M3", "U8"; "F32",
-  /// "BF16".
+  /// The types as the header of a safetensors file spells them: "I8", "F8_E4M3", "U8";
+  /// "F32", "BF16".
   std::string_view qweightType() const;
   std::string_view scaleType() const;
 };
