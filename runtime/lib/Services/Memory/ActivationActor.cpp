@@ -310,6 +310,9 @@ void ActivationActor::on(const event::Restore &restore) {
 
 Tensor ActivationActor::bring(Held &held) {
   using Kind = NeedDecision::Kind;
+  // A wait for another source may have found that this one's copy out has ended and its
+  // device memory is free: the policy would rescue what is gone.
+  noteEnds();
   NeedDecision decision = policy_.tell(activation_calls::need, held.id, used());
   for (const std::string &id : decision.finalized)
     settleRestore(find(id));
