@@ -209,10 +209,12 @@ private:
         check(rangeFits(buffer.offset(), buffer.bytes(), arenaBytes), which + ": " + num(buffer.bytes()) +
                                                                           " bytes at " + num(buffer.offset()) +
                                                                           " of an arena of " + num(arenaBytes));
-        if (auto element = buffer.element())
+        if (auto element = buffer.element()) {
           check(*element >= schema::ElementType::MIN && *element <= schema::ElementType::MAX &&
                     buffer.bytes() % byteSize(ElementType(*element)) == 0,
                 which + ": " + num(buffer.bytes()) + " bytes cannot hold elements of type " + num(uint8_t(*element)));
+          check(alignmentOf(buffer) >= byteSize(ElementType(*element)), which + ": elements are not aligned");
+        }
         break;
       }
       case schema::BufferKind::constant: {

@@ -183,6 +183,13 @@ static const Rule rules[] = {
        p.buffers[2]->bytes = 62;
      },
      "buffer 2: 62 bytes cannot hold elements of type 0"},
+    {"arena elements apart",
+     [](TestFile &, schema::ProgramT &p) {
+       p.buffers[2]->element = schema::ElementType::f32;
+       p.buffers[2]->bytes = 64;
+       p.buffers[2]->offset = 2;
+     },
+     "buffer 2: elements are not aligned"},
     {"constant of code",
      [](TestFile &, schema::ProgramT &p) {
        p.buffers[0]->kind = schema::BufferKind::constant;
