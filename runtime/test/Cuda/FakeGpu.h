@@ -1,0 +1,136 @@
+//===- FakeGpu.h - the GPUs behind a fake CUDA driver -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What is given to the streams of a GPU, and its memory. One lock for everything but host
+// functions, which run without it.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_TEST_CUDA_FAKEGPU_H
+#define SEGUE_TEST_CUDA_FAKEGPU_H
+
+#include "../../lib/Cuda/DriverApi.h"
+#include "FakeCuda.h"
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace fakecuda {
+using namespace segue::cuda;
+
+constexpr uint64_t chunk = 2 << 20, capacity = 256 << 20;
+constexpr int deviceCount = 16, deviceWithoutMaps = 8, processors = 4, threadsPerProcessor = 2048;
+constexpr CUresult invalidContext = 201, alreadyMapped = 208;
+
+struct Failing {
+  CUresult result;
+  unsigned skipped, count;
+};
+
+struct Device;
+struct Event {
+  Device *device;
+  uint64_t recorded = 0, passed = 0;
+  double time = 0;
+};
+
+struct Operation {
+  /// Nothing, or what it does; a wait and a record do nothing else.
+  std::function<void()> run, hostFunction;
+  Event *waitsFor = nullptr, *records = nullptr;
+  uint64_t version = 0;
+};
+
+struct Stream {
+  Device *device;
+  std::deque<Operation> operations;
+  bool isRunning = false;
+  uint64_t given = 0, done = 0;
+};
+
+struct Module {
+  Device *device;
+  std::string image;
+};
+struct Function {
+  std::string name;
+  size_t parameters = 0;
+  int threads = 1024, required = 0, localBytes = 0;
+  fakecuda::Kernel kernel = nullptr;
+};
+
+struct Range {
+  uint64_t bytes;
+  std::byte *shadow;
+};
+struct Physical {
+  uint64_t slot, bytes;
+  int mappings = 0;
+  bool isReleased = false;
+};
+struct Mapping {
+  CUmemHandle handle;
+  bool isAccessible = false;
+};
+
+enum class Mood { Lazy, Eager, Fair, Favour, Starve };
+
+struct Device {
+  int number = 0;
+  CUresult ended = success;
+  uint64_t taken = 0, stackLimit = 1024;
+  int retained = 0;
+  std::vector<Stream *> streams;
+  std::mt19937_64 random;
+  Mood mood = Mood::Fair;
+  Stream *moodStream = nullptr;
+  int moodLeft = 0;
+  /// Streams that somebody waits for.
+  std::multiset<Stream *> wanted;
+  bool isStarted = false;
+  std::deque<std::pair<Stream *, std::function<void()>>> hostFunctions;
+  int memory = -1;
+  std::set<uint64_t> freeSlots;
+  uint64_t slots = 0;
+};
+
+// None of these is ever destroyed: threads of GPUs wait on them when the process ends.
+extern std::mutex &lock;
+extern std::condition_variable &changed;
+extern std::string &misdeeds;
+extern std::map<std::string, Failing> &failing;
+extern std::map<uint64_t, Range> &ranges;              // by the address that users see
+extern std::map<uint64_t, Mapping> &mappings;          // by that of the chunk
+extern std::map<CUmemHandle, Physical> &chunks;        // all devices
+extern std::map<CUmemHandle, Device *> &chunkDevices;
+extern std::map<uint64_t, uint64_t> &pinned;           // page-locked: begin, bytes
+extern thread_local Device *current;
+
+double now();
+Device *devices();
+
+/// Returns where the bytes of a device address lie, or null for another address.
+std::byte *shadowOf(uint64_t address);
+bool isMapped(uint64_t address, uint64_t bytes);
+bool isPinned(const void *data, uint64_t bytes);
+
+/// Begins every call: a failure to give back, or nothing.
+std::optional<CUresult> enter(const char *call, bool needsContext = true);
+void give(CUstream handle, Operation operation);
+/// Waits for all that `stream` has been given.
+CUresult waitFor(Stream &stream, std::unique_lock<std::mutex> &held);
+void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes);
+
+} // namespace fakecuda
+
+#endif // SEGUE_TEST_CUDA_FAKEGPU_H
