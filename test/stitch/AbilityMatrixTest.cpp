@@ -106,6 +106,15 @@ protected:
     return stagehand;
   }
 
+  /// Over a link so slow that computing again is faster.
+  Json sectionsThatRecompute() {
+    link = "link=100MB/s";
+    Json stagehand = sections();
+    if (spills(mode()))
+      stagehand["activation_stagehand"]["recompute_threshold_bytes"] = savedBytes + 1;
+    return stagehand;
+  }
+
   DeviceRef open(uint64_t dramBytes) const {
     return Device::open(GetParam().device + std::string("dram=") + std::to_string(dramBytes) +
                         ",pinned=64MiB,latency=10us,threads=1," + link);
@@ -251,10 +260,7 @@ INSTANTIATE_TEST_SUITE_P(Cells, Rescuing, cellsOf({Mode::Watermarks, Mode::Plan,
 /// Saved tensors follow from weights of each block, w0 among them, which backward has no
 /// other use for.
 TEST_P(Recomputing, SavedTensorsAreMadeAgain) {
-  link = "link=100MB/s";
-  Json stagehand = sections();
-  if (spills(mode()))
-    stagehand["activation_stagehand"]["recompute_threshold_bytes"] = savedBytes + 1;
+  Json stagehand = sectionsThatRecompute();
   Trained expected = free();
   uint64_t least = smallest(stagehand);
   ASSERT_LT(least, expected.peak);
@@ -275,10 +281,7 @@ TEST_P(Recomputing, SavedTensorsAreMadeAgain) {
 }
 
 TEST_P(Logging, RunsAreReplayedToTheSameAnswers) {
-  link = "link=100MB/s";
-  Json stagehand = sections();
-  if (spills(mode()))
-    stagehand["activation_stagehand"]["recompute_threshold_bytes"] = savedBytes + 1;
+  Json stagehand = sectionsThatRecompute();
   Trained expected = free();
   uint64_t least = smallest(stagehand);
   logs = folder.path;
