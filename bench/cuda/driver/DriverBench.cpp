@@ -46,7 +46,7 @@ static std::string sized(uint64_t bytes) {
   return bytes < mib ? std::to_string(bytes / kib) + " KiB" : std::to_string(bytes / mib) + " MiB";
 }
 
-/// What the driver has given to anybody.
+/// Returns the bytes that the driver has given to anybody.
 static double takenBytes() {
   size_t free = 0, total = 0;
   cuda::Api::open("cuda:0").memInfo(&free, &total);

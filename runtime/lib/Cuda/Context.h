@@ -43,7 +43,7 @@ public:
 
   const Api &api() const { return api_; }
   int number() const { return number_; }
-  /// What the driver calls the GPU.
+  /// Returns the name that the driver gives the GPU.
   const std::string &model() const { return model_; }
   int attribute(int which) const;
 
@@ -56,7 +56,7 @@ public:
   bool succeeded(CUresult result, const char *call) const noexcept;
 
   bool isLost() const { return isLost_.load(std::memory_order_acquire); }
-  /// What ended everything. Only if isLost().
+  /// Returns the error that ended everything. Only if isLost().
   const Error &loss() const { return *loss_; }
   void throwIfLost() const {
     if (isLost())

@@ -24,7 +24,7 @@ struct InfeasibleBudget {
   /// Names who does not keep to the budget.
   std::string_view who = "no plan keeps";
   uint64_t askedBytes = 0, smallestBytes = 0;
-  /// Which steps the smallest is for, where that is not known yet: " for steps of one batch".
+  /// Names the steps that the smallest is for, where that is a guess: " for steps of one batch".
   std::string_view forSteps = "";
   /// The event that sets it, and why it is no less there.
   const StepEvent &setBy;

@@ -75,7 +75,7 @@ private:
   std::vector<std::optional<Saved>> saved_;
   std::map<SavedPlace, size_t> numbers_;
   std::map<RunKey, Run> runs_;
-  /// By each home that a block was given: the number of the block, and the input.
+  /// Maps each home that a block was given to the number of the block, and the input.
   std::map<uint64_t, std::pair<size_t, uint32_t>> homes_;
   size_t begun_ = 0;
   /// Sums over the programs submitted before the first restore: their relativeCost, and

@@ -96,7 +96,7 @@ private:
   /// Gaps that are away, and what follows from how each comes back.
   struct Absence {
     std::vector<uint32_t> gaps;
-    /// By gap: whether it is away, and made again; and when it must be there at the latest.
+    /// Say of each gap whether it is away, and made again; and when it must be there at the latest.
     std::vector<bool> isAway, isRemade;
     std::vector<uint32_t> needed;
     /// Per event: the most bytes live until the next if each comes back at the last

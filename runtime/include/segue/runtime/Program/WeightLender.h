@@ -44,7 +44,7 @@ public:
   /// fences are past. They stay there until giveBack(). Throws DeviceOom where there
   /// is no place for them and what a load throws; nothing is lent then.
   virtual std::vector<Tensor> lend(std::span<const Tensor> homes) = 0;
-  /// What reads the values that were lent is queued.
+  /// Ends the loans: everything that reads the values is queued by now.
   virtual void giveBack() = 0;
 };
 

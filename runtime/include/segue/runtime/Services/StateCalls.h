@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What StateStagehand is told, as events of a log; docs/specs/state-stagehand.md has
+// Logs hold what StateStagehand is told as these events; docs/specs/state-stagehand.md has
 // them as a table.
 //
 //===----------------------------------------------------------------------===//

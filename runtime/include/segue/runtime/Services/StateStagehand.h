@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Which gradients and optimizer states leave the device, and when they return, in a
+// Decides which gradients and optimizer states leave the device, and when they return, in a
 // session without a plan: what is needed last leaves first. A policy: events in,
 // decisions out, no clock and no device. The rules are in
 // docs/specs/state-stagehand.md.
@@ -34,12 +34,12 @@
 namespace segue::inline runtime {
 
 struct StateLimits {
-  /// Of what the device's allocator has allocated.
+  /// Counts all that the device's allocator has allocated.
   int64_t highBytes = std::numeric_limits<int64_t>::max(), lowBytes = 0;
   int64_t windowBlocks = 2;
 };
 
-/// What happens. Which fields say something depends on the kind.
+/// Something that happens. Which fields say something depends on the kind.
 struct StateEvent {
   enum class Kind : uint8_t {
     /// `number`: the step.
@@ -62,7 +62,7 @@ struct StateEvent {
     Need,
     /// `bytes` are missing.
     Pressure,
-    /// What was to leave has left, or stays; what was to come did not.
+    /// An item that was to leave has left, or stays; one that was to come did not.
     Left,
     Stayed,
     Denied,
@@ -73,7 +73,7 @@ struct StateEvent {
   Kind kind = Kind::Watch;
   std::string id = {};
   int64_t number = 0, bytes = 0, usedBytes = 0;
-  /// Of Know; an item that is no state is a gradient.
+  /// For Know: an item that is no state is a gradient.
   bool isState = false, isOnDevice = false;
   std::vector<std::string> first = {}, last = {};
 };
@@ -106,7 +106,7 @@ private:
     bool isDisplaced = false;
     /// Its copy failed in this step.
     bool isKept = false;
-    /// Of a state, its place in the last program that read it. Of a gradient, how many
+    /// A state has its place in the last program that read it here; a gradient, how many
     /// were made before it.
     int64_t place = 0;
     /// The block of the current program that needs it first, or -1.
