@@ -183,6 +183,60 @@ TEST_P(WeightRingTest, SlotsComeAndGoWithThePressure) {
 }
 
 namespace {
+/// Promises a weight of the first chain to a program beside the step while forward runs.
+/// In backward it takes all the memory that the ring gives up, and only then asks for the
+/// weight, beside the block that is open.
+struct LendsUnderPressure : ForwardEvents {
+  WeightStreamer *streamer = nullptr;
+  const Tensor *home = nullptr;
+  Phase phase = Phase::StepBegin;
+  bool isPromised = false;
+  int64_t slotsLeft = 0;
+  std::vector<float> lent;
+
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    phase = begin.phase;
+    forward(begin);
+  }
+  void on(const event::BlockBegin &begin) {
+    forward(begin);
+    std::span<const Tensor> homes(home, 1);
+    if (phase == Phase::Forward && !std::exchange(isPromised, true)) {
+      EXPECT_TRUE(streamer->canLend(homes));
+      streamer->keepRoom(homes);
+    }
+    if (phase != Phase::Backward || !lent.empty())
+      return;
+    streamer->makeRoom(UINT64_MAX);
+    slotsLeft = streamer->slots();
+    lent = valuesOf(streamer->lend(homes).front());
+    streamer->giveBack();
+  }
+  void on(const auto &other) { forward(other); }
+};
+} // namespace
+
+// A value that was dropped is computed again from a weight of another block than the one
+// that is open. The ring may have given slots back since, but not the slot for that.
+TEST_P(WeightRingTest, WhatWasPromisedIsLentWhateverTheRingGaveUp) {
+  auto expected = courseWithout(GetParam(), frozen, trained, 1);
+  DeviceRef device = Device::open(GetParam());
+  Model model(device, frozen, trained);
+  WeightStreamer streamer(device, quiet(R"(, "prefetch_window_blocks": 1)"), {.slots = 4});
+  model.stream(streamer);
+  ASSERT_EQ(streamer.slots(), 4);
+  ASSERT_EQ(streamer.leastSlots(), 1);
+  LendsUnderPressure events;
+  events.target = &streamer;
+  events.streamer = &streamer;
+  events.home = &model.weightTensor(0, 0);
+  EXPECT_EQ(model.step(&events), expected.steps[0]);
+  EXPECT_EQ(events.slotsLeft, 2) << "the open block, and what was promised beside it";
+  EXPECT_EQ(events.lent, model.weight(0, 0));
+}
+
+namespace {
 /// Takes memory when a step ends, until the ring has given slots back.
 struct PressureAtTheEnd : ForwardEvents {
   DeviceRef device;
