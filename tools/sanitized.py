@@ -51,6 +51,7 @@ STITCHING = {
 # The other tests of the runtime.
 OTHERS = [
     "SegueDeviceTests",
+    "SegueDiskTests",
     "SegueEngineTests",
     "SeguePlanTests",
     "SegueProgramTests",

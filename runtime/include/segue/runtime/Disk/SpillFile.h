@@ -1,0 +1,145 @@
+//===- SpillFile.h - room on a disk, beside memory --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A file without a name in a folder, which takes what has no room in memory and
+// is gone when its process ends, however it ends. All of its room is reserved at
+// the start, so that a full disk is met there and not in the middle of a step.
+//
+//   std::unique_ptr<SpillFile> file = SpillFile::open("/mnt/ssd", 64ull << 30);
+//   file->write(0, moments, bytes);
+//   file->read(moments, 0, bytes);
+//
+// Reads and writes are cut into pieces, many of which are in flight at once, and
+// go past the page cache (O_DIRECT) where the file system can do that; elsewhere
+// the pages are written out and dropped within the call. So what lies on the disk
+// takes no memory in either case. The fastest are addresses, offsets and sizes
+// that are multiples of SpillFile::block; all others work.
+//
+// The file is also mapped: an offset is an address from data() on, through which
+// the host may look at what lies there, and change it. The mapping and the calls
+// see one content: what `write` wrote is at its address when the call returns,
+// and `read` returns what was stored through the mapping before it was called.
+// Pages that are touched there stay in memory until dropCached() or a direct
+// write of their range.
+//
+// Threads: any thread may call anything at any time. Calls of one direction take
+// turns, reads and writes run beside each other. Ranges that are in use at once,
+// by calls or through the mapping, must be disjoint by bytes, if either use writes;
+// they may share a block. After fork, only the parent may use the file.
+//
+// Offsets and sizes count bytes.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_DISK_SPILLFILE_H
+#define SEGUE_RUNTIME_DISK_SPILLFILE_H
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+struct SpillSeam;
+
+/// How a spill file reads and writes. The defaults are the fastest that were
+/// measured (bench/RESULTS.md).
+struct SpillOptions {
+  /// Ring is io_uring; Threads are pread and pwrite, each on a thread that waits
+  /// for it. Best takes Ring, and Threads where the kernel or the build has none.
+  enum class Engine { Best, Ring, Threads };
+
+  Engine engine = Engine::Best;
+  /// False: through the page cache, also where the file system could do without.
+  bool mayBeDirect = true;
+  /// Bytes of one piece, a multiple of SpillFile::block, and the number of pieces
+  /// in flight in each direction: 1 to 1024.
+  uint32_t pieceBytes = 1 << 20;
+  uint32_t depth = 32;
+  /// For tests (runtime/lib/Disk/SpillEngine.h); must outlive the file.
+  const SpillSeam *seam = nullptr;
+};
+
+/// What went in one direction since the file was opened. Calls that failed count
+/// with their time and without bytes; time that a call waits for its turn does not count.
+struct SpillTraffic {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+class SpillFile {
+public:
+  /// Bytes. Reads and writes go past the page cache in whole blocks; the odd bytes
+  /// at both ends of a range go through it.
+  static constexpr uint64_t block = 4096;
+
+  /// Makes a file of `capacityBytes`, rounded up to whole blocks, in `folder`,
+  /// readable by this process alone. It reads as zeros.
+  ///
+  /// Reserves the room by fallocate, and by writing zeros on file systems that have
+  /// no fallocate (which takes as long as it takes to write them).
+  ///
+  /// Throws InvalidArgument for a capacity of 0 or beyond any file, for options out
+  /// of range, and for a folder that lies in memory (tmpfs, ramfs, a disk of zram):
+  /// what is put there frees none. Throws IoFailed where there is no such folder, it is a
+  /// file, it cannot be written to, it has less room than is asked for, or a limit
+  /// of the process (ulimit -f) or a quota forbids it; Unsupported for Engine::Ring
+  /// without io_uring. Nothing is left in the folder.
+  static std::unique_ptr<SpillFile> open(const std::filesystem::path &folder, uint64_t capacityBytes,
+                                         const SpillOptions &options = {});
+  /// Gives the room back. No call may be running.
+  ~SpillFile();
+  SpillFile(const SpillFile &) = delete;
+  SpillFile &operator=(const SpillFile &) = delete;
+
+  const std::filesystem::path &folder() const;
+  uint64_t capacity() const;
+  /// The mapping of the whole file, for reads and stores, from a whole block on; valid
+  /// as long as the file. It counts to the process's address space (RLIMIT_AS), and to
+  /// its memory only where it was touched. A page that the disk cannot read is a SIGBUS
+  /// there: who needs an error instead uses read().
+  std::byte *data() const;
+  /// True if reads and writes go past the page cache.
+  bool isDirect() const;
+  /// "io_uring" or "threads".
+  std::string_view engine() const;
+
+  /// Fills `target` with the `bytes` from `offset` on; blocks until they are there.
+  /// Throws InvalidArgument for a range beyond the capacity, and IoFailed, with the
+  /// system's reason, the folder and the range, for what the disk refuses; `target` then
+  /// holds anything. In either case nothing is in flight any more.
+  void read(void *target, uint64_t offset, uint64_t bytes);
+  /// Puts the `bytes` at `source` to `offset`; blocks until the disk has taken them
+  /// (which is no promise that they survive a loss of power: the file does not). Throws
+  /// like `read`; the range then holds anything.
+  void write(uint64_t offset, const void *source, uint64_t bytes);
+
+  /// Begins to bring a range into memory that the mapping is about to be read at: a
+  /// touch of a page that is not there brings that page alone. A hint; throws
+  /// InvalidArgument for a range beyond the capacity.
+  void expectLook(uint64_t offset, uint64_t bytes);
+  /// Takes the pages of a range out of memory after the host looked at the mapping
+  /// there; writes out first what it stored. Touching them again reads them again.
+  /// Throws like `write`, with all stored bytes still in place.
+  void dropCached(uint64_t offset, uint64_t bytes);
+
+  SpillTraffic readTraffic() const;
+  SpillTraffic writeTraffic() const;
+
+private:
+  struct Impl;
+  explicit SpillFile(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_DISK_SPILLFILE_H
