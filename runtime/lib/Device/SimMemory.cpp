@@ -8,6 +8,7 @@
 #include "SimMemory.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
+#include <cstring>
 #include <sys/mman.h>
 
 namespace segue::inline runtime {
@@ -25,8 +26,26 @@ static std::byte patternAt(const std::byte *address, uint16_t pattern) {
 }
 
 static void overwrite(std::byte *data, uint64_t bytes, uint16_t pattern) {
-  for (uint64_t i = 0; i < bytes; ++i)
+  uint64_t written = std::min<uint64_t>(bytes, 2);
+  for (uint64_t i = 0; i < written; ++i)
     data[i] = patternAt(data + i, pattern);
+  while (written < bytes) { // what is written so far is as long as a multiple of the pattern
+    uint64_t more = std::min(written, bytes - written);
+    std::memcpy(data + written, data, more);
+    written += more;
+  }
+}
+
+/// The first byte of [begin, end) that does not hold the pattern; not below `end` if there is none.
+static const std::byte *firstWithout(const std::byte *begin, const std::byte *end, uint16_t pattern) {
+  auto isWrong = [&](const std::byte *byte) { return *byte != patternAt(byte, pattern); };
+  // Where the first two bytes hold it, each other byte does if it is as the one two before it.
+  if (end - begin > 2 && !isWrong(begin) && !isWrong(begin + 1) &&
+      std::memcmp(begin, begin + 2, end - begin - 2) == 0)
+    return end;
+  while (begin < end && !isWrong(begin))
+    ++begin;
+  return begin;
 }
 
 SimMemory::Mapping::Mapping(uint64_t bytes) : bytes_(bytes) {
@@ -266,12 +285,11 @@ void SimMemory::requireUntouched(Space space, std::byte *data, uint64_t bytes) c
     --entry;
   for (; entry != poisoned_.end() && entry->first < data + bytes; ++entry) {
     std::byte *end = std::min(entry->first + entry->second, data + bytes);
-    for (std::byte *byte = std::max(entry->first, data); byte < end; ++byte)
-      if (*byte != patternAt(byte, freedPattern))
-        throw Error(ErrorCode::UseAfterFree,
-                    "device \"" + device_ + "\": byte " + std::to_string(byte - regions_[uint8_t(space)].begin) +
-                        " of " + std::string(name(space)) +
-                        " was written after its block had been freed; the writer missed the fence of the last use");
+    if (const std::byte *byte = firstWithout(std::max(entry->first, data), end, freedPattern); byte < end)
+      throw Error(ErrorCode::UseAfterFree,
+                  "device \"" + device_ + "\": byte " + std::to_string(byte - regions_[uint8_t(space)].begin) + " of " +
+                      std::string(name(space)) +
+                      " was written after its block had been freed; the writer missed the fence of the last use");
   }
 }
 
