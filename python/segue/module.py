@@ -27,6 +27,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _runtime, verify
+from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
 from .frontend.signature import positional
@@ -112,11 +113,9 @@ class Program:
         return self._weight_names
 
     def _make(self, optimizer: Optimizer | None, statistics: str, target: str) -> bytes:
-        from . import _compiler  # the compiler is loaded when code is made, not before
-
         parameters = [a.name for a in self.captured.named("parameter")]
         decay = optimizer.decay_of(parameters) if optimizer is not None else {}
-        return _compiler.compile(
+        return compile_text(
             self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Text in, bytes out: MLIR never shows in Python. Loaded at the first
-// compilation, so that a process that only runs programs maps no LLVM.
+// Text in, bytes out: MLIR never shows in Python. A child process loads it
+// (compile_server.py), so that a process that trains maps no LLVM.
 //
 //===----------------------------------------------------------------------===//
 

@@ -9,6 +9,7 @@
 import copy
 import gc
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -20,7 +21,10 @@ import torch.nn.functional as F
 from compare import assert_close, losses_close
 
 import segue
+from segue import compile_process
 from segue.dynamo import report, variant
+from segue.dynamo.segment import Segment
+from segue.frontend.ops import OPS
 
 ROOT = os.path.join(os.path.dirname(__file__), "../..")
 sys.path.insert(0, os.path.join(ROOT, "examples"))
@@ -492,6 +496,89 @@ def test_an_element_type_that_segue_lacks():
         y = torch.compile(lambda x: x.sin(), backend="segue")(x)
     y.sum().backward()
     assert_close(x.grad, x.cos())
+
+
+# --- a run never ends because Segue cannot compile a piece of it ------------------------------------------
+
+
+def trains_in_pytorch(function, match):
+    """The function falls back with a warning that matches; values and gradients are those of eager mode."""
+    x = torch.randn(3, 4, requires_grad=True)
+    with pytest.warns(segue.FallbackWarning, match=match):
+        y = torch.compile(function, backend="segue")(x)
+    (actual,), (expected,) = (torch.autograd.grad(z.square().sum(), x) for z in (y, function(x)))
+    assert_close(y, function(x))
+    assert_close(actual, expected)
+    (segment,) = segue.backend_report().segments
+    assert not segment.compiled and re.search(match, segment.reasons[0])
+
+
+def test_a_lowering_that_fails_is_a_fallback_that_names_its_operator(monkeypatch):
+
+    def broken(b, x):
+        return [][x.rank]
+
+    monkeypatch.setitem(OPS, "aten.sin.default", broken)
+    line = test_a_lowering_that_fails_is_a_fallback_that_names_its_operator.__code__.co_firstlineno + 7
+    trains_in_pytorch(lambda x: x.sin() * 2, f"aten.sin.default in module '<top>' at .*test_backend.py:{line} is not "
+                      "supported: its lowering fails with IndexError: list index out of range")
+
+
+def test_a_compiler_that_dies_is_a_fallback(monkeypatch, tmp_path):
+    server = tmp_path / "server.py"
+    server.write_text("import os, sys\nsys.stdin.buffer.read(8)\nprint('LLVM ERROR: out of memory', file=sys.stderr, flush=True)\n"
+                      "os.kill(os.getpid(), 11)\n")
+    monkeypatch.setattr(compile_process, "_SERVER", str(server))
+    monkeypatch.setattr(compile_process, "_idle", [])
+    trains_in_pytorch(lambda x: x.sin() * 2, "the compiler was ended by SIGSEGV while it compiled .*LLVM ERROR: out of memory")
+
+
+def test_a_graph_that_pytorch_cannot_trace_runs_as_it_is(monkeypatch):
+
+    def partition(self, *_, **__):
+        raise ValueError("no cut")
+
+    monkeypatch.setattr(Segment, "partition", partition)
+    trains_in_pytorch(lambda x: x.sin() * 2, "test_backend.py:.*: ValueError: no cut")
+    with pytest.raises(Exception, match="no cut") as caught:
+        torch.compile(lambda x: x.cos(), backend="segue", options={"fallback": "error"})(torch.ones(2, requires_grad=True))
+    assert isinstance(caught.value.inner_exception, segue.CompileError)
+
+
+def test_what_the_compiler_refuses_is_named_by_its_line(monkeypatch):
+
+    def twisted(b, x):
+        b.emit("reshape", x.name, f"{x.type} -> tensor<7xf32>", [((7,), x.dtype)])
+        return x
+
+    monkeypatch.setitem(OPS, "aten.sin.default", twisted)
+    line = test_what_the_compiler_refuses_is_named_by_its_line.__code__.co_firstlineno + 8
+    trains_in_pytorch(lambda x: x.sin() * 2, f"the compiler refused .* at .*test_backend.py:{line}:1: 'segue.reshape' op")
+
+
+def test_a_segment_that_fell_back_stays_in_the_report():
+    with pytest.warns(segue.FallbackWarning, match="aten.sort"):
+        torch.compile(lambda x: torch.sort(x).values, backend="segue")(torch.ones(3))
+    gc.collect()
+    assert segue.backend_report().fallen_back == 1
+
+
+def test_scalars_have_the_dimension_zero():
+    """PyTorch lets operators go along dimension 0 or -1 of a tensor that has none."""
+
+    def f(x, i):
+        return (torch.max(x, 0).values, torch.min(x, -1)[1], x.transpose(0, -1), torch.index_select(x, 0, i), x.cumsum(0),
+                torch.index_add(x, 0, i, x), torch.softmax(x, 0), x.gather(0, i[0]), x.sum(-1), x.unsqueeze(-1),
+                torch.logsumexp(x, 0), x.argmax(0), torch.flip(x, [0]), x.amax(0, keepdim=True))
+
+    x, i = torch.tensor(3.0, requires_grad=True), torch.tensor([0])
+    results = torch.compile(f, backend="segue")(x, i)
+    for number, (a, e) in enumerate(zip(results, f(x, i), strict=True)):
+        assert a.shape == e.shape and a.dtype == e.dtype, number
+        assert_close(a, e)
+        if e.requires_grad:
+            (actual,), (expected,) = (torch.autograd.grad(t.sum(), x, retain_graph=True) for t in (a, e))
+            assert_close(actual, expected)
 
 
 def test_fallback_can_be_an_error():

@@ -14,10 +14,13 @@ from typing import Any, Mapping
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
+from ..errors import Error, FallbackWarning
+from ..frontend.nodes import unsupported
 from .decompositions import decompositions
 from .options import checked
-from .segment import Argument, Segment
+from .segment import Argument, Segment, as_error
 
 _STEP = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
@@ -30,7 +33,33 @@ def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options
     compiler = aot_autograd(
         fw_compiler=segment.compile_forward, bw_compiler=segment.compile_backward,
         inference_compiler=segment.compile_inference, partition_fn=segment.partition, decompositions=decompositions())
-    return compiler(graph_module, example_inputs)
+    try:
+        return compiler(graph_module, example_inputs)
+    except (RestartAnalysis, SkipFrame, FallbackWarning):
+        raise  # how TorchDynamo itself goes on; a warning that the caller has made an error
+    except Exception as error:  # a run never ends because a piece of it cannot be compiled
+        segment.fall_back([_as_error(graph_module, segment.name, error)])
+        return _as_it_is(graph_module, segment)
+
+
+def _as_error(graph_module, name: str, error: Exception) -> Error:
+    """The error as one of Segue's; PyTorch's own say in their text at which node they were raised."""
+    executing = re.search(r"While executing %(\w+)", str(error))
+    named = [n for n in graph_module.graph.nodes if executing and n.name == executing[1]]
+    if isinstance(error, Error) or not named:
+        return as_error(error, name)
+    text = " ".join(str(error).partition("While executing")[0].split())[:300]
+    return unsupported(named[0], f"PyTorch cannot trace it: {type(error).__name__}: {text}")
+
+
+def _as_it_is(graph_module, segment):
+    """The graph as TorchDynamo captured it; its segment stays in the report."""
+
+    def run(*args):
+        return graph_module.forward(*args)
+
+    run.segment = segment
+    return run
 
 
 def _arguments(graph_module, example_inputs) -> list[Argument]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import warnings
 from collections import OrderedDict
 from typing import NamedTuple
@@ -25,7 +26,8 @@ import torch
 from functorch.compile import default_partition, make_boxed_func, min_cut_rematerialization_partition
 
 from .. import _runtime
-from ..errors import CompileError, FallbackWarning, UnsupportedOpError
+from ..compile_process import compile_text
+from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..tensors import device as open_device
 from .options import Options
@@ -85,7 +87,7 @@ class Segment:
 
     def compile_backward(self, graph, example_inputs):
         if self.reasons:
-            return _in_pytorch(graph)
+            return self._in_pytorch(graph)
         given = [node.name for node in graph.graph.find_nodes(op="placeholder")]
         if given != self._placeholders:
             raise AssertionError(f"{self.name}: the backward graph takes {given}; {self._placeholders} was compiled")
@@ -104,9 +106,9 @@ class Segment:
             # Constants in the graph are real tensors; AOTAutograd calls with fake ones about.
             with torch._subclasses.fake_tensor.unset_fake_temporarily():
                 self._variant(self._hints())
-        except _FallBack as refused:
-            self._fall_back(refused)
-            return _in_pytorch(forward)
+        except FallBack as refused:
+            self.fall_back(refused.errors)
+            return self._in_pytorch(forward)
         if symbolic:
             _make_strides_free(forward)
             _make_strides_free(backward)
@@ -136,13 +138,17 @@ class Segment:
             log.warning("%s: compiling one more variant, for %s (%d of at most %d kept); mark sizes as static with "
                         "torch.compile(dynamic=False) to choose them once", self.name, sizes,
                         min(len(self._variants) + 1, self.options.max_variants), self.options.max_variants)
-        captured = capture_graphs(self._forward, self._backward, self._primals, self._outputs, numbers)
-        if isinstance(captured, list):
-            raise _FallBack(captured)
         try:
+            captured = capture_graphs(self._forward, self._backward, self._primals, self._outputs, numbers)
+            if isinstance(captured, list):
+                raise FallBack(captured)
             module = self._module(captured.text)
-        except CompileError as error:
-            raise _FallBack([error]) from error
+        except FallBack:
+            raise
+        except UnsupportedOpError as error:
+            raise FallBack([error]) from error
+        except Exception as error:  # never the end of the run, whatever it is
+            raise FallBack([as_error(error, self.name)]) from error
         variant = Variant(captured, module, self.name, self.device, self._static)
         self._variants[key] = variant
         while len(self._variants) > self.options.max_variants:
@@ -152,14 +158,13 @@ class Segment:
         return variant
 
     def _module(self, text: str) -> "_runtime.Module":
-        from .. import _compiler  # the compiler is loaded when code is made, not before
-
-        binary = _runtime.Binary.from_bytes(_compiler.compile(text, self.name, training=False), self.name)
+        binary = _runtime.Binary.from_bytes(compile_text(text, self.name, training=False), self.name)
         return _runtime.Module(self.device, binary, self.name)
 
-    def _fall_back(self, refused: "_FallBack"):
+    def fall_back(self, errors: list[Error]):
+        """Says why the segment runs in PyTorch, once per operator; raises where the options want that."""
         first = {}
-        for error in refused.errors:
+        for error in errors:
             first.setdefault(error.report.get("op", type(error).__name__), error)
         self.reasons = tuple(str(error) for error in first.values())
         if self.options.fallback == "error":
@@ -168,13 +173,20 @@ class Segment:
             warnings.warn(f"{self.name}: {reason}. The whole segment runs in PyTorch; options={{'fallback': 'error'}} "
                           "makes this an error", FallbackWarning, stacklevel=2)
 
+    def _in_pytorch(self, graph):
+        """The graph as PyTorch runs it; the segment lives, and is reported, as long as that does."""
+        _make_strides_free(graph)
+        run = make_boxed_func(graph.forward)
+        run.segment = self
+        return run
+
     # --- sizes ----------------------------------------------------------------------------------
 
     def _hints(self) -> dict:
         """The sizes of the example."""
         sizes = {symbol: _at(node.meta["val"], dim).node.hint for symbol, (_, dim, node) in self._symbols.items()}
         if None in sizes.values():
-            raise _FallBack([UnsupportedOpError("a size that depends on values", report={"op": "size"})])
+            raise FallBack([UnsupportedOpError("a size that depends on values", report={"op": "size"})])
         return sizes
 
     def _numbers_of(self, args) -> dict:
@@ -185,8 +197,8 @@ class Segment:
     def _run_forward(self, args: list):
         try:
             variant = self._variant(self._numbers_of(args))
-        except _FallBack as refused:
-            self._fall_back(refused)
+        except FallBack as refused:
+            self.fall_back(refused.errors)
             return list(self._forward(*args))
         results, self.saved_bytes = variant.forward(args)
         self.forward_calls += 1
@@ -212,11 +224,30 @@ class Segment:
                              self.forward_calls, self.backward_calls, self.saved_bytes, counters)
 
 
-class _FallBack(Exception):
+class FallBack(Exception):
     """What stands in the way of running a segment in Segue."""
 
     def __init__(self, errors: list):
         self.errors = errors
+
+
+def as_error(error: Exception, where: str) -> Error:
+    """The error as one of Segue's, which says where it happened."""
+    if isinstance(error, CompileError):
+        return CompileError(_first_diagnostic(error, where), report=error.report)
+    if isinstance(error, Error):
+        return error
+    text = " ".join(str(error).split())[:300]
+    return CompileError(f"{where}: {type(error).__name__}: {text}", report={"diagnostics": str(error)})
+
+
+#: `loc("path"("file":line:column))`, as the compiler prints it before a message.
+_DIAGNOSTIC = re.compile(r'^(?P<at>.*?:\d+:\d+): error: (?P<text>.*)$', re.MULTILINE)
+
+
+def _first_diagnostic(error: CompileError, where: str) -> str:
+    found = _DIAGNOSTIC.search(error.report.get("diagnostics", ""))
+    return f"the compiler refused {where} at {found['at']}: {found['text']}" if found else str(error)
 
 
 def _symbols(placeholders) -> dict:
@@ -256,9 +287,3 @@ def _make_strides_free(graph):
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default
         graph.recompile()
-
-
-def _in_pytorch(graph):
-    """The graph as PyTorch runs it."""
-    _make_strides_free(graph)
-    return make_boxed_func(graph.forward)

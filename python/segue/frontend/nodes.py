@@ -74,6 +74,8 @@ class NodeTranslator:
         if not isinstance(x, _NUMBERS):
             return x
         value = x.node.expr.xreplace(self.symbols)
+        if getattr(value, "free_symbols", None):  # numbers have none
+            raise UnsupportedOpError(f"the size {x.node.expr} depends on values", report={"op": "size"})
         return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(x)](value)
 
     def shape(self, x: torch.Tensor) -> tuple[int, ...]:
@@ -93,7 +95,9 @@ class NodeTranslator:
             return self._run_node(graph_module, node, env)
         except UnsupportedOpError as refusal:
             self.refusals.append(refusal)
-            return Refused
+        except Exception as error:
+            self.refusals.append(unsupported(node, f"{type(error).__name__}: {error}"))
+        return Refused
 
     def _run_node(self, graph_module, node, env):
         target = str(node.target)
@@ -115,17 +119,32 @@ class NodeTranslator:
         used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
         row_major = not isinstance(first, torch.Tensor) or first.is_contiguous()
+        builder = NodeBuilder(self.writer, results, used, row_major)
+        args, kwargs = read(node.args), read(node.kwargs)
         try:
-            answer = lowering(NodeBuilder(self.writer, results, used, row_major), *read(node.args), **read(node.kwargs))
+            if _counts_dims_of_a_scalar(node.target, args):
+                return self._run_on_rows(lowering, builder, args, kwargs)
+            answer = lowering(builder, *args, **kwargs)
+            for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
+                if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
+                    raise Unsupported(
+                        f"its lowering gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")
         except Unsupported as reason:
             raise unsupported(node, str(reason)) from None
         except InvalidArgumentError as error:
             raise unsupported(node, str(error)) from error
-        for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
-            if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
-                raise AssertionError(
-                    f"the lowering of {target} gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")
+        except Exception as error:  # a case that its lowering was not written for
+            raise unsupported(node, f"its lowering fails with {type(error).__name__}: {error}") from error
         return answer
+
+    def _run_on_rows(self, lowering, builder, args, kwargs):
+        """A scalar has the dimension 0 in PyTorch: the lowering is given rows of one element in the place of scalars."""
+        as_row = lambda v: builder.reshape(v, (1,)) if v.rank == 0 else v  # noqa: E731
+        args, kwargs = pytree.tree_map_only(Value, as_row, (tuple(args), dict(kwargs)))
+        answer = lowering(builder, *args, **kwargs)
+        values = answer if isinstance(answer, list) else [answer]
+        values = [None if v is None else builder.reshape(v, tuple(r.shape)) for v, r in zip(values, builder.results)]
+        return values if isinstance(answer, list) else values[0]
 
     def _run_wrapped(self, graph_module, node, env, read):
         """A region under no_grad or autocast(enabled=False) is translated in place."""
@@ -147,6 +166,18 @@ class NodeTranslator:
         self.writer.block = _block(path)
         file, line = source or ("<unknown>", 0)
         self.writer.move_to(file, line, path)
+
+
+def _counts_dims_of_a_scalar(target, args) -> bool:
+    """True for an operator along a dimension whose first operand has none."""
+    if not (args and isinstance(args[0], Value) and args[0].rank == 0 and isinstance(target, torch._ops.OpOverload)):
+        return False
+    if target._schema.name.endswith("_backward") or target._schema.name == "aten::unsqueeze":
+        return False  # their dimension is one of the result
+    schema = [(a.name, str(a.type)) for a in target._schema.arguments]
+    return any(name in ("dim", "dim0") and kind in ("int", "Optional[int]") or
+               name == "dims" and kind == "List[int]" and place < len(args) and len(args[place]) > 0
+               for place, (name, kind) in enumerate(schema))
 
 
 class Refused:
