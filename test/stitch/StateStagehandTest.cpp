@@ -140,6 +140,13 @@ protected:
     return cap;
   }
 
+  static uint64_t stateBytesOn(const DeviceRef &device) {
+    uint64_t bytes = 0;
+    for (const MemoryHolder &holder : device->memory().holders(Space::DeviceDram))
+      bytes += holder.owner.role == "state" ? holder.liveBytes : 0;
+    return bytes;
+  }
+
   static bool sameBits(const Run &a, const Run &b) {
     return a.bits.size() == b.bits.size() &&
            std::memcmp(a.bits.data(), b.bits.data(), a.bits.size() * sizeof(float)) == 0;
@@ -248,6 +255,44 @@ TEST_P(StateStagehandTest, WhatIsAwayIsReadSavedAndLoaded) {
   EXPECT_TRUE(sameBits(rest, free));
   EXPECT_GT(resumed.services()->stateRecord()["left"], 0);
   EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
+}
+
+// The peak is asked for in the midst of a run, when the states lie on the host. It is
+// kept by the steps that follow, and by a device that has no more.
+TEST_P(StateStagehandTest, ThePeakIsCertifiedWhileStatesAreAway) {
+  uint64_t cap = smallest("auto");
+  size_t count = GetParam().microBatches;
+  DeviceRef device = Device::open(spec(cap)), roomy = Device::open(spec(64 << 20));
+  Session session = make(device, config(cap, "auto")), calm = make(roomy, std::nullopt);
+  auto trainBoth = [&](int step) {
+    EXPECT_EQ(session.step(batches(device, step), 1e-3).loss, calm.step(batches(roomy, step), 1e-3).loss) << step;
+  };
+  trainBoth(0);
+  ASSERT_LT(stateBytesOn(device), stateBytesOn(roomy) / 2);
+  uint64_t more = session.certify(count + 1), peak = session.certify(count);
+  EXPECT_LE(peak, cap);
+  EXPECT_GT(peak, cap / 2) << "a peak that says nothing";
+  EXPECT_GE(more, peak);
+  EXPECT_LT(stateBytesOn(device), stateBytesOn(roomy) / 2) << "to certify brings nothing back";
+  device->memory().resetPeak();
+  for (int step = 1; step < 4; ++step)
+    trainBoth(step);
+  EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), peak);
+  EXPECT_EQ(session.certify(count), peak);
+
+  // Gradients that are away are of a step that has begun.
+  for (Session *each : {&session, &calm})
+    for (const TensorMap &batch : batches(each->device(), 4))
+      each->forwardBackward(batch);
+  EXPECT_EQ(errorOf([&] { session.certify(count); }).first, ErrorCode::StateTransition);
+  for (Session *each : {&session, &calm})
+    each->optimize(1e-3);
+  trainBoth(5);
+  EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), peak);
+
+  Run tight = train(peak, config(peak, "auto")), free = train(64 << 20, std::nullopt);
+  EXPECT_TRUE(sameBits(tight, free));
+  EXPECT_LE(tight.peak, peak);
 }
 
 TEST_P(StateStagehandTest, WhatFitsStays) {
