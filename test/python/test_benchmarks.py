@@ -57,6 +57,14 @@ def test_to_layout(record_property):
         record_property("missed", row)
 
 
+def test_a_spill_file():
+    # Beside the build, which lies on a disk; the folder for temporary files may be memory.
+    text = output(BUILD / "bin" / "segue-bench-spill", 1, 2, BUILD)
+    rows = re.findall(r"^\| (.+?) \|((?: [\d.]+ \|){6})$", text, re.M)
+    assert {"plain, 1 thread", "plain, 8 threads", "threads, calls of 1 MiB"} <= {row[0] for row in rows}, text
+    assert all(float(figure) > 0 for _, figures in rows for figure in figures.split("|")[::2] if figure.strip())
+
+
 def test_looking_for_nan():
     text = output(BUILD / "bin" / "segue-bench-nonfinite", 1)
     assert {row[0] for row in re.findall(r"(f32|bf16|f16) +\d+ KiB +([\d.]+) us +[\d.]+ GB/s", text)} == {"f32", "bf16", "f16"}

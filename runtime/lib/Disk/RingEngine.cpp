@@ -134,7 +134,7 @@ SpillEnd RingEngine::waitForOne() {
     }
     if (result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY && result != -ENOMEM)
       refusal_ = -result;
-    if (result < 0 || refusal_) // short of memory; or what it took ends without being waited for
+    if ((result < 0 && result != -EINTR) || refusal_) // short of memory; or what it took ends without being waited for
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
+#include <string>
 #include <thread>
 
 using namespace segue;
@@ -123,4 +124,142 @@ TEST_P(SpillFileTest, RandomRangesInBothDirections) {
     EXPECT_EQ(wrong, 0u);
   }
   EXPECT_EQ(std::memcmp(file->data(), shadow.data(), capacity), 0);
+}
+
+// The mapping shows what was written, also where it was looked at before; reads give what was stored through it.
+TEST_P(SpillFileTest, TheMappingIsTheSameFile) {
+  constexpr size_t capacity = 4 << 20;
+  auto file = SpillFile::open(folder.path, capacity, optionsOf(GetParam()));
+  ShiftedMemory memory(capacity), back(capacity);
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 20; ++round) {
+    size_t begin = random() % capacity, bytes = random() % (capacity - begin) + 1;
+    volatile std::byte looked = file->data()[begin + bytes / 2];
+    (void)looked;
+    memory.fill(random());
+    file->write(begin, memory.data(), bytes);
+    ASSERT_EQ(std::memcmp(file->data() + begin, memory.data(), bytes), 0) << bytes << " bytes at " << begin;
+    memory.fill(random());
+    std::memcpy(file->data() + begin, memory.data(), bytes);
+    file->read(back.data(), begin, bytes);
+    ASSERT_EQ(std::memcmp(back.data(), memory.data(), bytes), 0) << bytes << " bytes at " << begin;
+  }
+}
+
+// The host stores to every other page while its neighbours are written and read: nothing of either is lost.
+TEST_P(SpillFileTest, TheMappingBesideTransfersOfItsNeighbours) {
+  constexpr size_t page = 4096, pages = 512, rounds = 12;
+  auto file = SpillFile::open(folder.path, pages * page, optionsOf(GetParam()));
+  ShiftedMemory written(pages * page);
+  written.fill(1);
+  std::atomic<bool> isDone = false;
+  std::atomic<size_t> wrong = 0;
+  auto storedAt = [](size_t i, uint32_t round) { return uint32_t(i * 7919 + round * 104729 + 1); };
+  std::thread host([&] {
+    for (uint32_t round = 0; !isDone; ++round)
+      for (size_t i = 1; i < pages; i += 2) {
+        uint32_t *words = reinterpret_cast<uint32_t *>(file->data() + i * page);
+        wrong += round > 0 && (words[0] != storedAt(i, round - 1) || words[1023] != storedAt(i, round - 1));
+        words[0] = words[1023] = storedAt(i, round);
+      }
+  });
+  for (size_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < pages; i += 2)
+      file->write(i * page, written.data() + (i + round) % pages * page, page);
+    ShiftedMemory back(page);
+    for (size_t i = 0; i < pages; i += 2) {
+      file->read(back.data(), i * page, page);
+      wrong += std::memcmp(back.data(), written.data() + (i + round) % pages * page, page) != 0;
+    }
+  }
+  isDone = true;
+  host.join();
+  EXPECT_EQ(wrong, 0u);
+}
+
+// Two writers and the host have bytes of every block in common, and no byte.
+TEST_P(SpillFileTest, OwnersOfBytesShareBlocks) {
+  constexpr size_t block = 4096, blocks = 48;
+  auto file = SpillFile::open(folder.path, blocks * block, optionsOf(GetParam()));
+  ShiftedMemory first(1500), second(1700), back(block);
+  for (int round = 0; round < 3; ++round) {
+    first.fill(10 + round);
+    second.fill(20 + round);
+    auto write = [&](size_t at, const ShiftedMemory &memory) {
+      for (size_t i = 0; i < blocks; ++i)
+        file->write(i * block + at, memory.data(), memory.size());
+    };
+    std::thread one([&] { write(0, first); });
+    std::thread host([&] {
+      for (size_t i = 0; i < blocks; ++i)
+        std::memset(file->data() + i * block + 1500, round + 1, 896);
+    });
+    write(2396, second);
+    one.join();
+    host.join();
+    for (size_t i = 0; i < blocks; ++i) {
+      file->read(back.data(), i * block, block);
+      ASSERT_EQ(std::memcmp(back.data(), first.data(), 1500), 0);
+      ASSERT_EQ(std::memcmp(back.data() + 2396, second.data(), 1700), 0);
+      ASSERT_EQ(std::count(back.data() + 1500, back.data() + 2396, std::byte(round + 1)), 896);
+    }
+  }
+}
+
+// What lies on the disk is in no memory: neither in that of the process nor in the page cache.
+TEST_P(SpillFileTest, TakesNoMemory) {
+  constexpr size_t capacity = 256 << 20, chunk = 8 << 20;
+  auto file = SpillFile::open(folder.path, capacity, optionsOf(GetParam()));
+  ShiftedMemory memory(chunk);
+  memory.fill(1);
+  auto residentBytes = [] {
+    size_t all = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident;
+    return resident * size_t(::sysconf(_SC_PAGESIZE));
+  };
+  file->write(0, memory.data(), chunk);
+  file->read(memory.data(), 0, chunk); // what an engine keeps, it has by now
+  size_t before = residentBytes();
+  for (size_t at = 0; at < capacity; at += chunk)
+    file->write(at, memory.data(), chunk);
+  for (size_t at = 0; at < capacity; at += chunk)
+    file->read(memory.data(), at, chunk);
+  EXPECT_LT(residentBytes(), before + (2 << 20));
+  EXPECT_EQ(residentPages(*file, 0, capacity), 0u);
+}
+
+TEST_P(SpillFileTest, WhatWasLookedAtIsDropped) {
+  constexpr size_t capacity = 1 << 20;
+  auto file = SpillFile::open(folder.path, capacity, optionsOf(GetParam()));
+  ShiftedMemory memory(capacity), back(capacity);
+  memory.fill(1);
+  std::memcpy(file->data() + 100, memory.data(), 50000);
+  EXPECT_GE(residentPages(*file, 100, 50000), 13u);
+  file->dropCached(100, 50000);
+  EXPECT_EQ(residentPages(*file, 0, capacity), 0u);
+  file->read(back.data(), 100, 50000);
+  EXPECT_EQ(std::memcmp(back.data(), memory.data(), 50000), 0);
+  // Announced, all of it comes, and nothing beside it.
+  file->expectLook(8192, 65536);
+  for (int i = 0; i < 1000 && residentPages(*file, 8192, 65536) < 16; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(residentPages(*file, 8192, 65536), 16u);
+  EXPECT_EQ(residentPages(*file, 0, capacity), 16u);
+  EXPECT_EQ(std::memcmp(file->data() + 8192, memory.data() + 8092, 41908), 0);
+  file->dropCached(0, capacity);
+  EXPECT_EQ(residentPages(*file, 0, capacity), 0u);
+}
+
+TEST_P(SpillFileTest, RangesBehindItsEnd) {
+  auto file = SpillFile::open(folder.path, 8192, optionsOf(GetParam()));
+  std::byte one = {};
+  file->read(nullptr, 8192, 0);
+  file->write(8192, nullptr, 0);
+  file->dropCached(8192, 0);
+  file->expectLook(8192, 0);
+  EXPECT_ERROR(file->read(&one, 8192, 1), InvalidArgument, "1 bytes at 8192 ends behind the spill file of 8192 bytes");
+  EXPECT_ERROR(file->write(1, &one, 8192), InvalidArgument, "ends behind");
+  EXPECT_ERROR(file->write(UINT64_MAX, &one, 2), InvalidArgument, "ends behind");
+  EXPECT_ERROR(file->dropCached(0, 8193), InvalidArgument, "ends behind");
+  EXPECT_ERROR(file->expectLook(8193, 0), InvalidArgument, "ends behind");
 }

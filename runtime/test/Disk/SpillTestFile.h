@@ -9,6 +9,8 @@
 #define SEGUE_RUNTIME_TEST_DISK_SPILLTESTFILE_H
 
 #include "../../lib/Disk/SpillEngine.h"
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +20,9 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 namespace segue::inline runtime {
@@ -65,6 +70,44 @@ private:
   std::byte *memory_;
   size_t bytes_, shift_;
 };
+
+/// The number of pages of a range of the file that lie in memory, for whomever.
+inline size_t residentPages(const SpillFile &file, uint64_t offset, uint64_t bytes) {
+  size_t page = size_t(::sysconf(_SC_PAGESIZE));
+  uint64_t begin = offset / page * page;
+  std::vector<unsigned char> isThere((offset + bytes - begin + page - 1) / page);
+  if (::mincore(file.data() + begin, offset + bytes - begin, isThere.data()) != 0)
+    throw std::runtime_error("mincore");
+  return size_t(std::count_if(isThere.begin(), isThere.end(), [](unsigned char flags) { return flags & 1; }));
+}
+
+/// The descriptor of the one spill file of `folder` that this process has opened, which has no other way in.
+inline int descriptorIn(const std::filesystem::path &folder) {
+  for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    std::string target = std::filesystem::read_symlink(entry, gone).string();
+    if (!gone && target.starts_with(folder.string() + "/"))
+      return std::stoi(entry.path().filename().string());
+  }
+  throw std::runtime_error("no file in " + folder.string());
+}
+
+/// Runs `body` in a process of its own; returns how that ended, as waitpid says it.
+template <typename Body> int inChild(Body &&body) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    int status = 99;
+    try {
+      status = body();
+    } catch (const std::exception &error) {
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+    ::_exit(status);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
 
 /// One way to read and write: an engine, past the page cache or through it.
 struct SpillWay {

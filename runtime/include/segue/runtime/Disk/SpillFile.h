@@ -60,7 +60,7 @@ struct SpillOptions {
   bool mayBeDirect = true;
   /// Bytes of one piece, a multiple of SpillFile::block, and the number of pieces
   /// in flight in each direction: 1 to 1024.
-  uint32_t pieceBytes = 1 << 20;
+  uint32_t pieceBytes = 512 << 10;
   uint32_t depth = 32;
   /// For tests (runtime/lib/Disk/SpillEngine.h); must outlive the file.
   const SpillSeam *seam = nullptr;
@@ -121,9 +121,10 @@ public:
   /// like `read`; the range then holds anything.
   void write(uint64_t offset, const void *source, uint64_t bytes);
 
-  /// Begins to bring a range into memory that the mapping is about to be read at: a
-  /// touch of a page that is not there brings that page alone. A hint; throws
-  /// InvalidArgument for a range beyond the capacity.
+  /// Begins to bring a range into memory that the host is about to look at through the
+  /// mapping: a touch of a page that is not there brings that page alone. This halves the
+  /// time, which is still ten times that of read(). A hint; throws InvalidArgument for a
+  /// range beyond the capacity.
   void expectLook(uint64_t offset, uint64_t bytes);
   /// Takes the pages of a range out of memory after the host looked at the mapping
   /// there; writes out first what it stored. Touching them again reads them again.
