@@ -53,6 +53,7 @@ class UnsupportedOpError(Error, NotImplementedError):
     """
 
     code = "UNSUPPORTED_OP"
+    node = None  # of the graph that was translated; for who cuts the graph there
 
 
 class CompileError(Error):

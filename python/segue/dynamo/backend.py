@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from typing import Any, Mapping
@@ -16,11 +17,19 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
-from ..errors import Error, FallbackWarning
+from ..errors import Error
 from ..frontend.nodes import unsupported
 from .decompositions import decompositions
-from .options import checked
-from .segment import Argument, Segment, as_error
+from .options import Options, checked
+from .outside import Outside
+from .pieces import CannotCut, Piece, cut, mark_origins, operators_in, origin_of
+from .report import leave
+from .segment import Argument, Segment, as_error, say
+
+log = logging.getLogger("segue")
+
+#: A piece for Segue may meet what it lacks once more, since nobody looked behind the first refusal.
+_MOST_CUTS = 3
 
 _STEP = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
@@ -29,17 +38,101 @@ _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
 def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options: Mapping[str, Any] | None = None,
             mode: str | None = None):
     """What ``torch.compile(model, backend="segue", options=...)`` calls; see `segue.dynamo.options.Options`."""
-    segment = Segment(_name(graph_module), _arguments(graph_module, example_inputs), checked(options, mode))
+    return _compiled(graph_module, list(example_inputs), checked(options, mode), _MOST_CUTS)
+
+
+def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
+    """The graph in Segue; in pieces of which Segue runs some; or in PyTorch."""
+    segment = Segment(_name(graph_module), _arguments(graph_module, example_inputs), options, operators_in(graph_module))
     compiler = aot_autograd(
         fw_compiler=segment.compile_forward, bw_compiler=segment.compile_backward,
         inference_compiler=segment.compile_inference, partition_fn=segment.partition, decompositions=decompositions())
+    mark_origins(graph_module)
     try:
-        return compiler(graph_module, example_inputs)
-    except (RestartAnalysis, SkipFrame, FallbackWarning):
-        raise  # how TorchDynamo itself goes on; a warning that the caller has made an error
+        compiled = compiler(graph_module, example_inputs)
+        if not segment.refusals:
+            return compiled
+    except (RestartAnalysis, SkipFrame):
+        raise  # how TorchDynamo itself goes on
     except Exception as error:  # a run never ends because a piece of it cannot be compiled
-        segment.fall_back([_as_error(graph_module, segment.name, error)])
-        return _as_it_is(graph_module, segment)
+        segment.refusals = [_as_error(graph_module, segment.name, error)]
+    leave(segment)
+    if options.fallback == "error":
+        say(segment.name, segment.refusals, options, "")
+    pieces = _cut(graph_module, segment.origins_of_refusals()) if cuts else []
+    if not pieces:
+        return _outside(graph_module, example_inputs, segment, "The whole segment runs in PyTorch")
+    examples = dict(zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs))
+    functions = []
+    for piece in pieces:
+        inputs = [examples[n] if n in examples else _example(n, piece.grad) for n in piece.inputs]
+        with torch.set_grad_enabled(piece.grad):
+            if piece.in_segue:
+                functions.append(_compiled(piece.module, inputs, options, cuts - 1))
+            else:
+                functions.append(_outside(piece.module, inputs, segment, "It runs in PyTorch, what surrounds it in Segue"))
+    return _joined(graph_module, pieces, functions)
+
+
+def _cut(graph_module, refused: set) -> list[Piece]:
+    """Pieces of which Segue runs at least one, or none."""
+    if None in refused:
+        return []
+    by_name = {f"> {n.name}": n for n in graph_module.graph.find_nodes(op="placeholder")}
+    readers = {user.name for name in refused & by_name.keys() for user in by_name[name].users}
+    try:
+        pieces = cut(graph_module, refused - by_name.keys() | readers)
+    except CannotCut as why:
+        log.info("%s is not cut: %s", _name(graph_module), why)
+        return []
+    return pieces if any(p.in_segue for p in pieces) else []
+
+
+def _outside(graph_module, example_inputs: list, segment: Segment, consequence: str):
+    """The graph in PyTorch. What Segue refused in it is said."""
+    outside = Outside(_name(graph_module), graph_module)
+    own = {n.name for n in graph_module.graph.nodes}
+    named = [e for e in segment.refusals if (node := getattr(e, "node", None)) is None or node.op == "placeholder"
+             or origin_of(node) in own or origin_of(node) is None]
+    if named:
+        outside.reasons = say(outside.name, named, segment.options, consequence)
+    else:
+        outside.reasons = ("too little between operators that Segue lacks",)
+    return outside.compile(example_inputs)
+
+
+def _example(node, grad: bool):
+    """What a value between pieces looks like."""
+    value = node.meta["example_value"]
+    if not isinstance(value, torch.Tensor):
+        return value
+    with value.fake_mode:
+        return value.detach().requires_grad_(value.requires_grad and grad)
+
+
+def _joined(graph_module, pieces: list[Piece], functions: list):
+    """A function that runs the pieces one after another."""
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    results = graph_module.graph.find_nodes(op="output")[0].args[0]
+    wanted: set = set()
+    torch.fx.map_arg(results, wanted.add)
+    last = []  # for each piece what nobody reads behind it
+    for piece in reversed(pieces):
+        last.append([n for n in dict.fromkeys(piece.inputs + piece.outputs) if n not in wanted])
+        wanted.update(piece.inputs)
+    steps = list(zip(pieces, functions, reversed(last)))
+
+    def run(*args):
+        values = dict(zip(inputs, args))
+        del args
+        for piece, function, gone in steps:
+            with torch.set_grad_enabled(piece.grad):
+                values.update(zip(piece.outputs, function(*(values[n] for n in piece.inputs))))
+            for node in gone:
+                del values[node]
+        return torch.fx.map_arg(results, values.__getitem__)
+
+    return run
 
 
 def _as_error(graph_module, name: str, error: Exception) -> Error:
@@ -50,16 +143,6 @@ def _as_error(graph_module, name: str, error: Exception) -> Error:
         return as_error(error, name)
     text = " ".join(str(error).partition("While executing")[0].split())[:300]
     return unsupported(named[0], f"PyTorch cannot trace it: {type(error).__name__}: {text}")
-
-
-def _as_it_is(graph_module, segment):
-    """The graph as TorchDynamo captured it; its segment stays in the report."""
-
-    def run(*args):
-        return graph_module.forward(*args)
-
-    run.segment = segment
-    return run
 
 
 def _arguments(graph_module, example_inputs) -> list[Argument]:
@@ -76,7 +159,7 @@ def _arguments(graph_module, example_inputs) -> list[Argument]:
             count += 1
             unique = f"{name}#{count}"
         taken.add(unique)
-        arguments.append(Argument(unique, isinstance(given, torch.Tensor) and given.requires_grad))
+        arguments.append(Argument(unique, isinstance(given, torch.Tensor) and given.requires_grad, node.name))
     return arguments
 
 

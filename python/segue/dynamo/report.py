@@ -37,6 +37,10 @@ class SegmentReport:
         What its last forward keeps in the runtime for its backward.
     counters : dict
         Of `submit`: inputs = inputs_elided + inputs_converted.
+    operators : int
+        Calls in the graph that TorchDynamo captured.
+    seconds : float
+        What its forward and backward calls have taken, here or in PyTorch.
     """
 
     name: str
@@ -48,6 +52,8 @@ class SegmentReport:
     backward_calls: int
     saved_bytes: int
     counters: dict[str, int]
+    operators: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -71,19 +77,41 @@ class BackendReport:
         """The sums over all segments."""
         return {name: sum(s.counters[name] for s in self.segments) for name in COUNTERS}
 
+    @property
+    def operators_in_segue(self) -> float:
+        """The fraction of operators that Segue runs."""
+        return self._fraction("operators")
+
+    @property
+    def time_in_segue(self) -> float:
+        """The fraction of the time of all calls that Segue ran."""
+        return self._fraction("seconds")
+
+    def _fraction(self, what: str) -> float:
+        total = sum(getattr(s, what) for s in self.segments)
+        return sum(getattr(s, what) for s in self.segments if s.compiled) / total if total else 0.0
+
     def __str__(self) -> str:
         lines = []
         for s in self.segments:
             where = "Segue" if s.compiled else "PyTorch"
             lines.append(f"{s.name}: in {where}, {s.forward_calls} forward and {s.backward_calls} backward calls, "
-                         f"{s.variants} variants, {s.counters['inputs']} inputs, {s.counters['inputs_converted']} converted")
+                         f"{s.variants} variants, {s.counters['inputs']} inputs, {s.counters['inputs_converted']} converted, "
+                         f"{s.operators} operators, {s.seconds:.3g} s")
             lines += [f"  {reason}" for reason in s.reasons]
+        if self.segments:
+            lines.append(f"in Segue: {self.operators_in_segue:.0%} of the operators, {self.time_in_segue:.0%} of the time")
         return "\n".join(lines) or "no segments"
 
 
 def enter(segment) -> None:
     """Lets the report know a segment for as long as it lives."""
     _segments.add(segment)
+
+
+def leave(segment) -> None:
+    """Takes a segment out of the report: others run in its place."""
+    _segments.discard(segment)
 
 
 def backend_report() -> BackendReport:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import time
 import warnings
 from collections import OrderedDict
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..tensors import device as open_device
 from .options import Options
+from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
 from .variant import Variant, kept_behind
 
@@ -39,22 +41,31 @@ log = logging.getLogger("segue")
 _numbers = itertools.count()
 
 
+def next_number() -> int:
+    """Pieces are numbered in the order in which they are made."""
+    return next(_numbers)
+
+
 class Argument(NamedTuple):
-    """An argument of the graph that TorchDynamo captured."""
+    """An argument of the graph that TorchDynamo captured: a name for people, and that of its node."""
 
     name: str
     trained: bool
+    node: str
 
 
 class Segment:
 
-    def __init__(self, name: str, arguments: list[Argument], options: Options):
-        self.number = next(_numbers)
+    def __init__(self, name: str, arguments: list[Argument], options: Options, operators: int = 0):
+        self.number = next_number()
         self.name = f"{name}#{self.number}"
+        self.operators = operators
+        self.seconds = 0.0
         self.arguments = arguments
         self.options = options
         self.device = open_device(options.spec)
         self.reasons: tuple[str, ...] = ()
+        self.refusals: list[Error] = []  # why it was not compiled when it was captured
         self.trains = False
         self.forward_calls = self.backward_calls = self.saved_bytes = 0
         self._static: set[int] = set()
@@ -86,8 +97,8 @@ class Segment:
         return self._compile(graph, None, len(graph.graph.find_nodes(op="output")[0].args[0]))
 
     def compile_backward(self, graph, example_inputs):
-        if self.reasons:
-            return self._in_pytorch(graph)
+        if self.refusals:
+            return make_boxed_func(graph.forward)  # never called: whoever sees the refusals compiles otherwise
         given = [node.name for node in graph.graph.find_nodes(op="placeholder")]
         if given != self._placeholders:
             raise AssertionError(f"{self.name}: the backward graph takes {given}; {self._placeholders} was compiled")
@@ -107,11 +118,11 @@ class Segment:
             with torch._subclasses.fake_tensor.unset_fake_temporarily():
                 self._variant(self._hints())
         except FallBack as refused:
-            self.fall_back(refused.errors)
-            return self._in_pytorch(forward)
+            self.refusals = refused.errors
+            return make_boxed_func(forward.forward)
         if symbolic:
-            _make_strides_free(forward)
-            _make_strides_free(backward)
+            make_strides_free(forward)
+            make_strides_free(backward)
         else:
             self._forward = self._backward = None  # need not be kept
         return _boxed(self._run_forward)
@@ -120,7 +131,7 @@ class Segment:
         primals = []
         for position, node in enumerate(self._inputs):
             index = getattr(node.meta.get("desc"), "idx", position)
-            argument = self.arguments[index] if index < len(self.arguments) else Argument(node.name, False)
+            argument = self.arguments[index] if index < len(self.arguments) else Argument(node.name, False, node.name)
             role = "input" if position not in self._static else "parameter" if argument.trained else "frozen"
             primals.append(Primal(argument.name, role))
         names = [p.name for p in primals]
@@ -161,24 +172,22 @@ class Segment:
         binary = _runtime.Binary.from_bytes(compile_text(text, self.name, training=False), self.name)
         return _runtime.Module(self.device, binary, self.name)
 
-    def fall_back(self, errors: list[Error]):
-        """Says why the segment runs in PyTorch, once per operator; raises where the options want that."""
-        first = {}
-        for error in errors:
-            first.setdefault(error.report.get("op", type(error).__name__), error)
-        self.reasons = tuple(str(error) for error in first.values())
-        if self.options.fallback == "error":
-            raise first[next(iter(first))]
-        for reason in self.reasons:
-            warnings.warn(f"{self.name}: {reason}. The whole segment runs in PyTorch; options={{'fallback': 'error'}} "
-                          "makes this an error", FallbackWarning, stacklevel=2)
+    def origins_of_refusals(self) -> set[str | None]:
+        """The nodes of TorchDynamo's graph that cannot be compiled; None stands for one that is not known.
 
-    def _in_pytorch(self, graph):
-        """The graph as PyTorch runs it; the segment lives, and is reported, as long as that does."""
-        _make_strides_free(graph)
-        run = make_boxed_func(graph.forward)
-        run.segment = self
-        return run
+        For an argument whose element type Segue lacks these are "> name", where name is that of the argument.
+        """
+        found = set()
+        for error in self.refusals:
+            node = getattr(error, "node", None)
+            if node is None:
+                found.add(None)
+            elif node.op == "placeholder":
+                index = getattr(node.meta.get("desc"), "idx", None)
+                found.add(None if index is None else f"> {self.arguments[index].node}")
+            else:
+                found.add(origin_of(node))
+        return found
 
     # --- sizes ----------------------------------------------------------------------------------
 
@@ -198,9 +207,11 @@ class Segment:
         try:
             variant = self._variant(self._numbers_of(args))
         except FallBack as refused:
-            self.fall_back(refused.errors)
+            self.reasons = say(self.name, refused.errors, self.options, "The whole segment runs in PyTorch")
             return list(self._forward(*args))
+        began = time.perf_counter()
         results, self.saved_bytes = variant.forward(args)
+        self.seconds += time.perf_counter() - began
         self.forward_calls += 1
         return results
 
@@ -213,15 +224,18 @@ class Segment:
             if variant is None:
                 return list(self._backward(*args))
         self.backward_calls += 1
-        return variant.backward(args, kept)
+        began = time.perf_counter()
+        gradients = variant.backward(args, kept)
+        self.seconds += time.perf_counter() - began
+        return gradients
 
     def report(self) -> SegmentReport:
         counters = dict(self._retired)
         for variant in self._variants.values():
             for name, count in variant.counters().items():
                 counters[name] += count
-        return SegmentReport(self.name, not self.reasons, self.trains, self.reasons, len(self._variants),
-                             self.forward_calls, self.backward_calls, self.saved_bytes, counters)
+        return SegmentReport(self.name, not self.reasons, self.trains, self.reasons, len(self._variants), self.forward_calls,
+                             self.backward_calls, self.saved_bytes, counters, self.operators, self.seconds)
 
 
 class FallBack(Exception):
@@ -229,6 +243,19 @@ class FallBack(Exception):
 
     def __init__(self, errors: list):
         self.errors = errors
+
+
+def say(name: str, errors: list[Error], options: Options, consequence: str) -> tuple[str, ...]:
+    """Warns why a piece runs in PyTorch, once per operator, or raises where the options want that. Returns the reasons."""
+    first = {}
+    for error in errors:
+        first.setdefault(error.report.get("op", type(error).__name__), error)
+    if options.fallback == "error":
+        raise first[next(iter(first))]
+    for error in first.values():
+        warnings.warn(f"{name}: {error}. {consequence}; options={{'fallback': 'error'}} makes this an error", FallbackWarning,
+                      stacklevel=2)
+    return tuple(str(error) for error in first.values())
 
 
 def as_error(error: Exception, where: str) -> Error:
@@ -281,7 +308,7 @@ def _boxed(function):
     return call
 
 
-def _make_strides_free(graph):
+def make_strides_free(graph):
     """Strides of real kernels are not always those that were traced, which views would refuse."""
     if graph is not None:
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):

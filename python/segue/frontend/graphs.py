@@ -228,6 +228,7 @@ class _Capture:
             elif node in read:
                 shape = translator.shape(value)
                 if refusal := _refusal(primal.name, shape, value.dtype):
+                    refusal.node = node
                     self.refusals.append(refusal)
                     env[node] = Refused
                     continue

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from ..errors import InvalidArgumentError, UnsupportedOpError
 from . import ops
 from .ops.table import NodeBuilder, Unsupported
-from .writer import GraphWriter, Value, tensor_type
+from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -47,7 +47,7 @@ class NodeTranslator:
         The number that stands for each symbol of symbolic shapes.
     refusals : list, optional
         Where given, an operator that cannot be translated is entered here, as the error that it would
-        raise, and what depends on it is skipped: so that all of them can be named at once.
+        raise, and what depends on it is tried nevertheless: so that all of them can be named at once.
     """
 
     def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None):
@@ -97,6 +97,12 @@ class NodeTranslator:
             self.refusals.append(refusal)
         except Exception as error:
             self.refusals.append(unsupported(node, f"{type(error).__name__}: {error}"))
+        return pytree.tree_map(self._stand_in, node.meta.get("val"))
+
+    def _stand_in(self, x):
+        """In the place of what was refused, so that what reads it is tried as well."""
+        if isinstance(x, torch.Tensor) and x.dtype in ELEMENT_TYPES:
+            return Value("%refused", self.shape(x), x.dtype)
         return Refused
 
     def _run_node(self, graph_module, node, env):
@@ -188,9 +194,11 @@ def unsupported(node, reason: str) -> UnsupportedOpError:
     """The error for an operator that cannot be translated."""
     path, source = module_path(node), source_of(node)
     where = f"{source[0]}:{source[1]}" if source else "an unknown line"
-    return UnsupportedOpError(
+    error = UnsupportedOpError(
         f"operator {node.target} in module {path or '<top>'!r} at {where} is not supported: {reason}",
         report={"op": str(node.target), "module": path, "source": where})
+    error.node = node
+    return error
 
 
 def module_path(node) -> str:

@@ -1,0 +1,267 @@
+# ===- pieces.py - cuts a graph at what Segue lacks ---------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Cuts the graph that TorchDynamo captured into pieces for Segue and pieces for PyTorch.
+
+The graph is cut before AOTAutograd makes forward and backward of it: each piece
+then has a backward of its own, PyTorch's autograd joins them as at a graph
+break, and no derivative is written here. A node joins the first piece of its
+kind in which all that it reads is there, so that code which depends on nothing
+that Segue makes (masks, positions) runs before the first program.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ..frontend.writer import ELEMENT_TYPES
+
+#: Key of `node.meta["custom"]`: the node of TorchDynamo's graph that one of AOTAutograd's comes from.
+ORIGIN = "segue"
+
+_CONTEXTS = ("_enter_autocast", "_exit_autocast", "_enter_inference_mode", "_exit_inference_mode")
+_CHEAP = {
+    "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "contiguous", "size", "flatten",
+    "getitem", "getattr", "to", "float", "long", "type", "detach", "unbind", "split", "chunk", "expand_as", "view_as", "dim",
+    "int", "bool", "select", "narrow", "unflatten", "type_as", "clone", "arange", "zeros", "ones", "full",
+}
+#: Operators that are worth a program of their own.
+_DEAR = {
+    "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention", "layer_norm", "rms_norm",
+    "embedding", "cross_entropy", "softmax", "log_softmax", "group_norm", "conv1d", "conv2d", "conv3d", "bilinear",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "multi_head_attention_forward", "dot", "mv", "outer",
+}
+#: Computing operators that are worth a program together.
+_ENOUGH = 4
+
+
+class CannotCut(Exception):
+    """Pieces of this graph would not do what the whole does; the text says why."""
+
+
+class Piece(NamedTuple):
+    """Nodes that run together.
+
+    Attributes
+    ----------
+    module : GraphModule
+        Takes and returns the values below, in their order.
+    inputs, outputs : list of Node
+        Of the whole graph.
+    in_segue : bool
+    grad : bool
+        Whether it runs with gradients enabled.
+    """
+
+    module: GraphModule
+    inputs: list[Node]
+    outputs: list[Node]
+    in_segue: bool
+    grad: bool
+
+
+def mark_origins(graph_module: GraphModule) -> None:
+    """Lets nodes that are traced from these say where they come from."""
+    for node in graph_module.graph.nodes:
+        node.meta["custom"] = {**node.meta.get("custom", {}), ORIGIN: node.name}
+
+
+def origin_of(node: Node) -> str | None:
+    """Name of the node of TorchDynamo's graph that this one was traced from."""
+    return node.meta.get("custom", {}).get(ORIGIN)
+
+
+def operators_in(graph_module: GraphModule) -> int:
+    """Calls of functions and methods that are more than bookkeeping."""
+    return sum(n.op in ("call_function", "call_method", "call_module") and _name(n) not in ("getitem", "size", "getattr")
+               for n in graph_module.graph.nodes)
+
+
+def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
+    """The pieces in the order in which they run.
+
+    Parameters
+    ----------
+    refused : set of str
+        Names of nodes that must run in PyTorch.
+
+    Raises
+    ------
+    CannotCut
+        For contexts and changes in place that reach over a cut.
+    """
+    graph = graph_module.graph
+    nodes = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+    if any(getattr(n.target, "__name__", "") in _CONTEXTS for n in nodes):
+        raise CannotCut("a region under autocast")
+    grads, switches = _grad_modes(nodes)
+    nodes = [n for n in nodes if n not in switches]
+    changed = {storage for n in nodes for storage in _changed(n)}
+    in_order = bool(switches or changed)
+    given = [n.meta.get("example_value") for n in graph.find_nodes(op="placeholder")]
+    changed -= {_storage(v) for v in given if isinstance(v, torch.Tensor)}  # AOTAutograd writes these back
+    outside = {n for n in nodes if n.name in refused or any(map(_lacks, (n, *n.all_input_nodes)))}
+    outside |= _before_all_parameters(nodes, outside)
+    while True:
+        levels = _levels(nodes, outside, grads, in_order)
+        poor = _poor(nodes, levels, outside)
+        if not poor:
+            break
+        outside |= poor
+    _check_changes(nodes, levels, changed)
+    return [_piece(graph_module, level, [n for n in nodes if levels[n] == level], levels, grads)
+            for level in sorted(set(levels.values()))]
+
+
+def _lacks(node: Node) -> bool:
+    """True for a tensor of an element type that Segue lacks."""
+    value = node.meta.get("example_value")
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(v, torch.Tensor) and v.dtype not in ELEMENT_TYPES for v in values)
+
+
+def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
+    """What leads to a refused node without a parameter or a product: masks and positions are made in one go, in PyTorch."""
+    reads: dict[Node, bool] = {}
+    for node in nodes:
+        reads[node] = _name(node) in _DEAR or any(
+            reads.get(n, isinstance(n.meta.get("example_value"), torch.nn.Parameter)) for n in node.all_input_nodes)
+    found, pending = set(), [n for n in outside if not reads[n]]
+    while pending:
+        node = pending.pop()
+        if node in reads and node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def _grad_modes(nodes) -> tuple[dict[Node, bool], set[Node]]:
+    """Whether gradients are enabled at each node, and the nodes that only say so."""
+    mode, modes, switches = torch.is_grad_enabled(), {}, set()
+    for node in nodes:
+        if node.target is torch._C._set_grad_enabled:
+            mode = node.args[0]
+            switches.add(node)
+        modes[node] = mode
+    return modes, switches
+
+
+def _levels(nodes, outside, grads, in_order: bool) -> dict[Node, int]:
+    """The number of the piece of each node: even ones run in PyTorch, odd ones in Segue."""
+    levels: dict[Node, int] = {}
+    least, mode = 0, None
+    for node in nodes:
+        if _is_part(node) and node.args[0] in levels:
+            levels[node] = levels[node.args[0]]
+            if node.args[0] in outside:
+                outside.add(node)
+            continue
+        level = max([least] + [levels[n] for n in node.all_input_nodes if n in levels])
+        if mode is not None and grads[node] != mode:
+            level = max(level, *levels.values()) + 1
+        mode = grads[node]
+        if level % 2 == (node in outside):
+            level += 1
+        levels[node] = level
+        if in_order:
+            least = level
+    return levels
+
+
+def _poor(nodes, levels, outside) -> set[Node]:
+    """Nodes of pieces for Segue that are not worth a program."""
+    pieces: dict[int, list[Node]] = {}
+    for node in nodes:
+        if node not in outside:
+            pieces.setdefault(levels[node], []).append(node)
+    found: set[Node] = set()
+    for piece in pieces.values():
+        names = [_name(n) for n in piece]
+        if not _DEAR & set(names) and sum(n not in _CHEAP for n in names) < _ENOUGH:
+            found.update(piece)
+    return found
+
+
+def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, grads) -> Piece:
+    graph, copies, inputs, outputs = Graph(), {}, [], []
+    own = set(nodes)
+
+    def enter(node):
+        if node.op == "get_attr":
+            copies[node] = graph.node_copy(node)
+        else:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+            copies[node]._dynamo_source = getattr(node, "_dynamo_source", None)
+            inputs.append(node)
+
+    outer = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in own)
+    for node in sorted(outer, key=lambda n: n.op == "get_attr"):  # placeholders come first
+        enter(node)
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    for node in nodes:
+        if any(user not in own for user in node.users):
+            if not isinstance(node.meta.get("example_value"), (torch.Tensor, torch.SymInt, int)):
+                raise CannotCut(f"{node.name}, which is no tensor, is read behind the cut")
+            outputs.append(node)
+    graph.output(tuple(copies[n] for n in outputs))
+    module = GraphModule(whole, graph)
+    # What AOTAutograd asks of a graph of TorchDynamo.
+    module.meta = whole.meta
+    module._param_name_to_source = getattr(whole, "_param_name_to_source", {})
+    return Piece(module, inputs, outputs, level % 2 == 1, grads[nodes[0]])
+
+
+def _is_part(node: Node) -> bool:
+    """True for an element of what another node gives: that is never cut off."""
+    return node.target is operator.getitem and isinstance(node.args[0], Node) and not isinstance(
+        node.args[0].meta.get("example_value"), torch.Tensor)
+
+
+def _name(node: Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _changed(node: Node) -> list[int]:
+    """The storages that a node changes in place."""
+    name, targets = _name(node), []
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.is_mutable:
+        targets = list(node.all_input_nodes)
+    elif name == "setitem" or name.endswith("_") and not name.endswith("__"):
+        targets = [node.args[0]]
+    elif node.op == "call_function" and node.target in (
+            operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.iand, operator.ior, operator.ixor):
+        targets = [node.args[0]]
+    if node.kwargs.get("inplace") is True and node.args:
+        targets = [node.args[0]]
+    if isinstance(node.kwargs.get("out"), Node):
+        targets.append(node.kwargs["out"])
+    found = []
+    for target in targets:
+        if isinstance(target, Node) and isinstance(value := target.meta.get("example_value"), torch.Tensor):
+            found.append(_storage(value))
+    return found
+
+
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+def _check_changes(nodes, levels, changed: set[int]) -> None:
+    """What is made in the graph and changed in place must be made, viewed and changed in one piece."""
+    homes: dict[int, int] = {}
+    for node in nodes:
+        value = node.meta.get("example_value")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        for storage in {_storage(v) for v in values if isinstance(v, torch.Tensor)} | set(_changed(node)):
+            if storage in changed and homes.setdefault(storage, levels[node]) != levels[node]:
+                raise CannotCut(f"{node.name} changes in place, or views, what another piece made")

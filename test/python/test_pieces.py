@@ -1,0 +1,237 @@
+# ===- test_pieces.py - graphs that are cut at what Segue lacks -----------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""An operator that Segue lacks takes no other operator along, and values and gradients stay those of PyTorch."""
+
+import copy
+import gc
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compare import assert_close
+from torch import nn
+
+import segue
+from segue.dynamo import report
+from segue.frontend.ops import OPS
+
+
+@pytest.fixture(autouse=True)
+def without_a_sine(monkeypatch):
+    """Segue lacks one operator, whatever it will learn; no segment of another test is there."""
+    torch.compiler.reset()
+    gc.collect()
+    report._segments.clear()
+    monkeypatch.delitem(OPS, "aten.sin.default")
+
+
+def check(model, *inputs, pieces, tolerance=1e-5, steps=2):
+    """Values, gradients of parameters and inputs, and buffers, of steps of training; and where the pieces ran."""
+    reference = copy.deepcopy(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours = torch.compile(model, backend="segue", dynamic=False)
+        for step in range(steps):
+            found = []
+            for module in (ours, reference):
+                given = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+                y = module(*given)
+                y.square().mean().backward()
+                found.append((y, [x.grad for x in given if x.grad is not None]))
+            (y, grads), (expected, wanted) = found
+            assert_close(y, expected, tolerance)
+            for a, e in zip(grads, wanted, strict=True):
+                assert_close(a, e, tolerance)
+            for (name, a), e in zip(model.named_parameters(), reference.parameters()):
+                assert_close(a.grad, e.grad, tolerance, f"gradient of {name} in step {step}")
+            for (name, a), e in zip(model.named_buffers(), reference.buffers()):
+                assert_close(a, e, tolerance, name)
+    messages = [str(w.message) for w in caught if w.category is segue.FallbackWarning]
+    assert messages and all("aten.sin.default" in m or "grad" in m for m in messages), messages
+    result = segue.backend_report()
+    assert ["segue" if s.compiled else "torch" for s in result.segments] == pieces, str(result)
+    assert all(s.forward_calls == s.backward_calls == steps for s in result.segments if s.compiled)
+    return result
+
+
+class Sine(nn.Module):
+
+    def forward(self, x):
+        return torch.sin(x)
+
+
+def layers(*parts):
+    """Modules by letters: l a linear layer with tanh, s the sine, d dropout."""
+    torch.manual_seed(0)
+    made = {"l": lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh()), "s": Sine, "n": lambda: nn.LayerNorm(6)}
+    return nn.Sequential(*(made[p]() for p in "".join(parts)))
+
+
+@pytest.mark.parametrize("parts, pieces", [
+    ("lsl", ["segue", "torch", "segue"]), ("sln", ["torch", "segue"]), ("lns", ["segue", "torch"]),
+    ("lslsl", ["segue", "torch"] * 2 + ["segue"]), ("ss", ["torch"])])
+def test_the_neighbours_stay_in_segue(parts, pieces):
+    result = check(layers(parts), torch.randn(4, 6), pieces=pieces)
+    count = {"l": 2, "n": 1, "s": 1}
+    wanted = sum(count[p] for p in parts if p != "s") / sum(count[p] for p in parts)
+    assert result.operators_in_segue == pytest.approx(wanted)
+    assert (0 < result.time_in_segue < 1) == ("segue" in pieces)
+    assert f"in Segue: {wanted:.0%} of the operators" in str(result)
+
+
+class Loop(nn.Module):
+
+    def __init__(self, turns=3):
+        super().__init__()
+        self.cell, self.turns = nn.Linear(6, 6), turns
+
+    def forward(self, x):
+        h = x
+        for _ in range(self.turns):
+            h = torch.sin(self.cell(h)) + x
+        return h
+
+
+def test_in_a_loop_over_one_layer():
+    """One weight is read by several pieces, and an input by all."""
+    check(Loop(), torch.randn(4, 6), pieces=["segue", "torch"] * 3)
+
+
+class Positions(nn.Module):
+    """A table that depends on no parameter, beside a deep model."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("places", torch.arange(6.0))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.second(h + torch.sin(self.places * 0.1))
+
+
+def test_what_depends_on_nothing_runs_first():
+    check(Positions(), torch.randn(4, 6), pieces=["torch", "segue"])
+
+
+class Frozen(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        with torch.no_grad():
+            scale = torch.sin(self.first(x)).mean()
+        return self.second(torch.tanh(self.first(x)) * scale)
+
+
+def test_a_region_without_gradients():
+    model, x = Frozen(), torch.randn(4, 6)
+    reference = copy.deepcopy(model)
+    with pytest.warns(segue.FallbackWarning, match="aten.sin"):
+        y = torch.compile(model, backend="segue")(x)
+    y.sum().backward()
+    reference(x).sum().backward()
+    for a, e in zip(model.parameters(), reference.parameters()):
+        assert_close(a.grad, e.grad)
+    assert segue.backend_report().compiled == 2 and torch.is_grad_enabled()
+
+
+def test_without_gradients():
+    model, x = layers("lsl"), torch.randn(4, 6)
+    with torch.no_grad(), pytest.warns(segue.FallbackWarning):
+        assert_close(torch.compile(model, backend="segue")(x), model(x))
+    assert [s.trains for s in segue.backend_report().segments] == [False] * 3
+
+
+def test_dropout_on_both_sides():
+    """What was dropped in forward is dropped in backward."""
+    w = torch.randn(64, 64)
+
+    def f(x):
+        a = F.dropout(x @ w, 0.5)
+        return F.dropout(torch.sin(a) @ w, 0.5), a
+
+    x = torch.randn(64, 64, requires_grad=True)
+    with pytest.warns(segue.FallbackWarning):
+        y, a = torch.compile(f, backend="segue")(x)
+    assert segue.backend_report().compiled == 2
+    assert abs((y == 0).float().mean() - 0.5) < 0.05
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    upper = (y != 0).float() * 2  # the masks, from what came out
+    lower = (a != 0).float() * 2
+    assert_close(grad, ((upper @ w.T) * torch.cos(a) * lower) @ w.T, 1e-4)
+
+
+class Counted(nn.Module):
+    """Changes a buffer in place behind the cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        h = torch.sin(self.first(x))
+        self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+        return self.second(h - self.mean)
+
+
+def test_a_buffer_that_is_changed():
+    check(Counted(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
+
+
+class Overwritten(nn.Module):
+    """Changes in place what another piece would have made: this is not cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        h = self.first(x)
+        row = h[0]
+        h[1] = torch.sin(h[2]).detach()
+        return self.second(h + 0) + row
+
+
+def test_what_is_changed_in_place_is_not_cut():
+    check(Overwritten(), torch.randn(4, 6), pieces=["torch"])
+
+
+def test_an_element_type_that_segue_lacks_is_cut_off():
+    layer = nn.Linear(6, 6)
+
+    def f(x):
+        return layer((x.double() * 2).float()).tanh()
+
+    x = torch.randn(4, 6, requires_grad=True)
+    with pytest.warns(segue.FallbackWarning, match="float64"):
+        y = torch.compile(f, backend="segue")(x)
+    (actual,), (expected,) = (torch.autograd.grad(z.sum(), x) for z in (y, f(x)))
+    assert_close(actual, expected)
+    assert [s.compiled for s in segue.backend_report().segments] == [False, True]
+
+
+def test_sizes_that_change():
+    model = layers("lsl")
+    ours = torch.compile(model, backend="segue", dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", segue.FallbackWarning)
+        for rows in (4, 7, 5):
+            x = torch.randn(rows, 6, requires_grad=True)
+            (actual,), (expected,) = (torch.autograd.grad(m(x).square().sum(), x) for m in (ours, model))
+            assert_close(actual, expected)
+    assert segue.backend_report().compiled >= 2
+
+
+def test_an_error_names_the_operator():
+    with pytest.raises(Exception, match="aten.sin.default in module '1'") as caught:
+        torch.compile(layers("lsl"), backend="segue", options={"fallback": "error"})(torch.randn(4, 6))
+    assert isinstance(caught.value.inner_exception, segue.UnsupportedOpError)
