@@ -21,7 +21,7 @@ import torch
 
 from .. import _runtime, verify
 from ..errors import InvalidArgumentError
-from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Given, Output, Saved
+from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Empty, Given, Gradient, Output, Saved
 from ..tensors import wrap
 from .report import COUNTERS
 
@@ -84,6 +84,8 @@ class Variant:
             return memo[result.index]
         if isinstance(result, Given):
             return given
+        if isinstance(result, Empty):
+            return torch.empty(result.shape, dtype=result.dtype)
         return placeholder if isinstance(result, Saved) else result.value
 
     def _forward_in_the_open(self, values, given):
@@ -118,8 +120,9 @@ class Variant:
         args.clear()
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         found = self.module.backward(token, gradients, keep, values)
-        return [torch.from_dlpack(found[r.name]) if not isinstance(r, (Given, Constant)) else
-                p if isinstance(r, Given) else r.value for r, p in zip(plan.results, passed)]
+        return [torch.from_dlpack(found[r.name]) if isinstance(r, Gradient) else p if isinstance(r, Given) else
+                torch.empty(r.shape, dtype=r.dtype) if isinstance(r, Empty) else r.value
+                for r, p in zip(plan.results, passed)]
 
     def _unhidden(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
         """A saved tensor that hooks gave back."""

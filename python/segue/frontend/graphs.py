@@ -29,7 +29,7 @@ import torch
 from ..errors import UnsupportedOpError
 from .nodes import NodeTranslator, Refused
 from .ops.sources import RANDOM
-from .writer import GraphWriter, Value, element_type, port_attributes, tensor_type
+from .writer import GraphWriter, Value, element_type, nothing, port_attributes, tensor_type
 
 SEED = "seed"
 
@@ -62,6 +62,13 @@ class Constant(NamedTuple):
     value: Any
 
 
+class Empty(NamedTuple):
+    """A tensor without elements: no program gives it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
 class Saved(NamedTuple):
     """A saved tensor that stays in the runtime; `name` of the base behind it, if there is one."""
 
@@ -85,7 +92,7 @@ class BackwardPlan:
     values : list of (position, name)
         Arguments that backward reads again: inputs and outputs of forward.
     gradients : list of (position, name of the output, order of its dimensions or None)
-    results : list of Gradient, Given or Constant
+    results : list of Gradient, Given, Empty or Constant
     """
 
     placeholders: list[str] = field(default_factory=list)
@@ -105,7 +112,7 @@ class CapturedGraphs:
         The MLIR module: `@forward`, and `@backward` where there is one.
     inputs : list of (position, name)
         Arguments of the call that the program takes.
-    results : list of Output, Given, Constant or Saved
+    results : list of Output, Given, Empty, Constant or Saved
         What a call returns.
     random : bool
         Takes the input `seed` besides.
@@ -184,7 +191,7 @@ class _Capture:
                 self._run_backward(writer.random_id, {}, dict.fromkeys(self.forward.graph.nodes, None))
             return None
         results = [self._return(writer, translator, env, node, i) for i, node in enumerate(self.returned)]
-        bases = self._bases()
+        bases = self._bases(translator)
         results += [self._keep(translator, env, node, bases) for node in self.kept]
         plan, text = None, ""
         if self.backward is not None:
@@ -227,10 +234,13 @@ class _Capture:
                 env[node] = translator.number(value)
             elif node in read:
                 shape = translator.shape(value)
-                if refusal := _refusal(primal.name, shape, value.dtype):
+                if refusal := _refusal(primal.name, value.dtype):
                     refusal.node = node
                     self.refusals.append(refusal)
                     env[node] = Refused
+                    continue
+                if 0 in shape:
+                    env[node] = nothing(shape, value.dtype)
                     continue
                 env[node] = self.inputs[node] = Value(f"%arg{len(self.inputs)}", shape, value.dtype)
         return env
@@ -250,6 +260,8 @@ class _Capture:
         value = env[node]
         if not isinstance(value, Value):
             return Constant(value)
+        if value.is_empty:
+            return Empty(value.shape, value.dtype)
         order = _order(node.meta["val"], translator)
         if order is not None:
             value = writer.transpose(value, order)
@@ -258,9 +270,10 @@ class _Capture:
         self.results.append(Port(value, f"out{index}", "output", order))
         return Output(len(self.results) - 1, order)
 
-    def _bases(self) -> dict[torch.fx.Node, torch.fx.Node | None]:
+    def _bases(self, translator) -> dict[torch.fx.Node, torch.fx.Node | None]:
         """For each saved node what must be kept for it: the node of a base, or None where nothing must."""
-        kept = [n for n in self.kept if isinstance(n, torch.fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)]
+        kept = [n for n in self.kept if isinstance(n, torch.fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)
+                and 0 not in translator.shape(n.meta["val"])]
         whole = {n: _behind(n, _SAME_SIZE_VIEWS | _PARTIAL_VIEWS) for n in kept}
         # Parts are seen through where that keeps no more bytes than the parts.
         parts: dict[torch.fx.Node, int] = {}
@@ -277,8 +290,10 @@ class _Capture:
         """What stands for a saved tensor among the results of the call."""
         if not isinstance(node, torch.fx.Node):
             return Constant(node)
+        value = node.meta["val"]
         if node not in bases:
-            return Constant(translator.number(node.meta["val"]))
+            return Empty(translator.shape(value), value.dtype) if isinstance(value, torch.Tensor) else Constant(
+                translator.number(value))
         base = bases[node]
         if base is None:
             return Saved(SEED if any(str(n.target) in RANDOM for n in _cone(node, None)) else None)
@@ -315,9 +330,11 @@ class _Capture:
             saved = by_name.get(node.name)
             if not isinstance(node.meta.get("val"), torch.Tensor):
                 env[node] = translator.number(node.meta.get("val"))
+            elif 0 in translator.shape(node.meta["val"]) and not _refusal("", node.meta["val"].dtype):
+                env[node] = nothing(translator.shape(node.meta["val"]), node.meta["val"].dtype)
             elif saved is None:
                 shape, dtype = translator.shape(node.meta["val"]), node.meta["val"].dtype
-                if refusal := _refusal(node.name, shape, dtype):
+                if refusal := _refusal(node.name, dtype):
                     self.refusals += [] if self.refusals else [refusal]  # its output has said so
                     env[node] = Refused
                 elif node.users and not self.refusals:
@@ -331,7 +348,7 @@ class _Capture:
                     env[node] = Value("%gradient", shape, dtype)
             elif self.refusals:
                 shape, dtype = translator.shape(saved.meta["val"]), saved.meta["val"].dtype
-                env[node] = Refused if _refusal("", shape, dtype) else Value("%saved", shape, dtype)
+                env[node] = Refused if _refusal("", dtype) else Value("%saved", shape, dtype)
             else:
                 base = bases[saved]
                 if base is None:
@@ -358,6 +375,8 @@ class _Capture:
                 plan.results.append(Given(placeholders.index(node)))
             elif not isinstance(env[node], Value):
                 plan.results.append(Constant(env[node]))
+            elif env[node].is_empty:
+                plan.results.append(Empty(env[node].shape, env[node].dtype))
             else:
                 results.append((env[node], port_attributes(f"grad.{primal.name}", "gradient", primal.name)))
                 plan.results.append(Gradient(primal.name))
@@ -377,19 +396,13 @@ def _seed_port() -> tuple[Value, str]:
     return Value("%seed", (), torch.int64), port_attributes(SEED, "hyper")
 
 
-def _refusal(name: str, shape, dtype: torch.dtype) -> UnsupportedOpError | None:
+def _refusal(name: str, dtype: torch.dtype) -> UnsupportedOpError | None:
     """Why a tensor cannot enter a program, or None."""
-    reason = None
-    if 0 in shape:
-        reason = f"shape {list(shape)} has an empty dimension"
-    else:
-        try:
-            element_type(dtype)
-        except ValueError as error:
-            reason = str(error)
-    if reason is None:
-        return None
-    return UnsupportedOpError(f"input {name!r}: {reason}", report={"op": f"input {name!r}", "module": "", "source": ""})
+    try:
+        element_type(dtype)
+    except ValueError as error:
+        return UnsupportedOpError(f"input {name!r}: {error}", report={"op": f"input {name!r}", "module": "", "source": ""})
+    return None
 
 
 def _output(graph_module) -> torch.fx.Node:

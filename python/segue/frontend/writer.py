@@ -60,6 +60,11 @@ class Value:
         return len(self.shape)
 
     @property
+    def is_empty(self) -> bool:
+        """Without elements: such a value is nowhere in the text, and what depends on it alone is not computed."""
+        return 0 in self.shape
+
+    @property
     def is_float(self) -> bool:
         return self.dtype.is_floating_point
 
@@ -70,6 +75,11 @@ def element_type(dtype: torch.dtype) -> str:
         known = ", ".join(str(t).removeprefix("torch.") for t in ELEMENT_TYPES)
         raise InvalidArgumentError(f"element type {dtype} is not supported; use one of {known}")
     return ELEMENT_TYPES[dtype]
+
+
+def nothing(shape, dtype: torch.dtype) -> Value:
+    """A value without elements."""
+    return Value("%empty", tuple(shape), dtype)
 
 
 def tensor_type(shape: tuple[int, ...], dtype: torch.dtype) -> str:
@@ -159,6 +169,10 @@ class GraphWriter:
 
     def emit(self, name: str, head: str, tail: str, results: list[tuple[tuple[int, ...], torch.dtype]],
               operands=(), attributes: str = "") -> list[Value]:
+        if all(0 in shape for shape, _ in results):
+            return [nothing(shape, dtype) for shape, dtype in results]
+        if any(v.is_empty for v in operands):
+            raise InvalidArgumentError(f"segue.{name} of a tensor without elements")
         number = self._count
         self._count += 1
         if self.block is not None:
@@ -179,6 +193,8 @@ class GraphWriter:
     def constant(self, value: float | int | bool, shape=(), dtype: torch.dtype = torch.float32) -> Value:
         """A splat."""
         shape = tuple(shape)
+        if 0 in shape:
+            return nothing(shape, dtype)
         key = (literal(value, dtype), shape, dtype)
         if key not in self._constants:
             number = self._count
@@ -192,6 +208,8 @@ class GraphWriter:
         """A constant with the elements of a tensor."""
         tensor = tensor.detach().contiguous().cpu()
         shape, dtype = tuple(tensor.shape), tensor.dtype
+        if tensor.numel() == 0:
+            return nothing(shape, dtype)
         if tensor.numel() == 1:
             return self.constant(tensor.reshape(()).item(), shape, dtype)
         if dtype == torch.bool:
@@ -210,6 +228,8 @@ class GraphWriter:
 
     def random(self, shape) -> Value:
         """Uniform in [0, 1), f32, another draw at each call."""
+        if 0 in tuple(shape):
+            return nothing(shape, torch.float32)
         self.uses_random = True
         shape, number = tuple(shape), self.random_id
         self.random_id += 1
@@ -280,7 +300,7 @@ class GraphWriter:
                           [(shape, x.dtype)], [x])[0]
 
     def slice(self, x: Value, starts, limits, steps) -> Value:
-        shape = tuple(-(-(e - s) // t) for s, e, t in zip(starts, limits, steps))
+        shape = tuple(max(0, -(-(e - s) // t)) for s, e, t in zip(starts, limits, steps))
         if shape == x.shape:
             return x
         head = f"{x.name} {_ints(starts)} to {_ints(limits)} by {_ints(steps)}"
@@ -293,12 +313,17 @@ class GraphWriter:
 
     def pad(self, x: Value, low, high, value: float = 0.0, interior=None) -> Value:
         interior = interior or [0] * x.rank
-        shape = tuple(l + d + (d - 1) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
+        shape = tuple(l + d + max(d - 1, 0) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
+        if x.is_empty:
+            return self.constant(value, shape, x.dtype)
         head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints(interior)} "
                 f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
         return self.emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
     def concat(self, values: list[Value], dim: int) -> Value:
+        some = [v for v in values if not v.is_empty]
+        if some:  # one that is empty may have another rank, in PyTorch
+            values = some
         if len(values) == 1:
             return values[0]
         shape = list(values[0].shape)
@@ -314,7 +339,8 @@ class GraphWriter:
         dims = sorted(dims)
         if dims:
             shape = tuple(d for i, d in enumerate(x.shape) if i not in dims)
-            result = self.emit("reduce", f"{kind} {x.name} dims {_ints(dims)}",
+            of_none = {"sum": 0, "prod": 1, "mean": math.nan}.get(kind) if x.is_empty else None
+            result = self.constant(of_none, shape, x.dtype) if of_none is not None else self.emit("reduce", f"{kind} {x.name} dims {_ints(dims)}",
                                 f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
         else:
             result = x
@@ -327,6 +353,8 @@ class GraphWriter:
         free_a = [d for i, d in enumerate(a.shape) if i not in batch[0] and i not in contract[0]]
         free_b = [d for i, d in enumerate(b.shape) if i not in batch[1] and i not in contract[1]]
         shape = tuple([a.shape[i] for i in batch[0]] + free_a + free_b)
+        if a.is_empty or b.is_empty:  # sums of nothing, if there are any
+            return self.constant(0, shape, a.dtype)
         head = (f"{a.name}, {b.name} batch {_ints(batch[0])} x {_ints(batch[1])} "
                 f"contract {_ints(contract[0])} x {_ints(contract[1])}")
         tail = f"{a.type}, {b.type} -> {tensor_type(shape, a.dtype)}"
@@ -387,5 +415,7 @@ class GraphWriter:
     def scatter_add(self, updates: Value, indices: Value, rows: int) -> Value:
         """Rows of `updates`, added into zeros at the places that `indices` names."""
         shape = (rows,) + updates.shape[indices.rank :]
+        if updates.is_empty:
+            return self.constant(0, shape, updates.dtype)
         tail = f"{updates.type}, {indices.type} -> {tensor_type(shape, updates.dtype)}"
         return self.emit("scatter_add", f"{updates.name}[{indices.name}]", tail, [(shape, updates.dtype)], [updates])[0]

@@ -116,6 +116,8 @@ def all_(b, x, dim=None, keepdim=False):
 
 
 def _truths(b, kind, x, dim, keepdim):
+    if x.is_empty:
+        return b.constant(kind == "min", b.shape, b.dtype)  # all of none are true
     x = b.cast(b.cast(x, torch.bool), torch.int32)
     return b.cast(b.reduce(kind, x, all_dims(dim, x.rank), keepdim), torch.bool)
 
@@ -171,6 +173,8 @@ def var_mean_dim(b, x, dim, unbiased=True, keepdim=False):
 @lowers("aten.logsumexp.default")
 def logsumexp(b, x, dim, keepdim=False):
     dims = all_dims(dim, x.rank)
+    if x.is_empty:
+        return b.constant(-math.inf, b.shape, b.dtype)
     peak = b.reduce("max", x, dims, keepdim=True)
     # A peak that is infinite is the result already; infinity minus itself would be NaN.
     endless = b.compare("eq", b.writer.unary("abs", peak), b.constant(math.inf, (), x.dtype))

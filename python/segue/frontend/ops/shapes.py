@@ -98,7 +98,7 @@ def unbind(b, x, dim=0):
 
 @lowers("aten.cat.default", "aten.concat.default")
 def cat(b, tensors, dim=0):
-    return b.concat([b.cast(t, b.dtype) for t in tensors], normalised(dim, len(b.shape)))
+    return b.reshape(b.concat([b.cast(t, b.dtype) for t in tensors], normalised(dim, len(b.shape))), b.shape)
 
 
 @lowers("aten.stack.default")
@@ -142,7 +142,7 @@ def roll(b, x, shifts, dims=()):
     shape = x.shape
     if not dims:
         x, dims = b.reshape(x, (_count(shape),)), [0]
-    for shift, dim in zip(shifts, dims):
+    for shift, dim in zip(shifts, dims) if not x.is_empty else ():
         dim = normalised(dim, x.rank)
         cut = -shift % x.shape[dim]
         if cut:
