@@ -280,6 +280,96 @@ TEST_P(Recomputing, SavedTensorsAreMadeAgain) {
   }
 }
 
+namespace {
+/// The ring gives all slots up but one before backward. Where `isVandal`, a bit of each
+/// tensor that comes back has changed.
+struct NarrowRing final : EventSink {
+  Session *session = nullptr;
+  bool isVandal = false;
+  int64_t slotsInForward = 0;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    WeightStreamer *ring = session ? session->services()->weights() : nullptr;
+    if (!ring || begin.phase != Phase::Backward)
+      return;
+    slotsInForward = ring->slots();
+    session->device()->drain(); // what is lost has left
+    ring->makeRoom(UINT64_MAX);
+    EXPECT_EQ(ring->slots(), 1);
+  }
+  void on(const event::Restore &restore) {
+    if (isVandal && restore.saved.desc().layout.space == Space::HostPinned)
+      restore.saved.data<uint8_t>()[77] ^= 1;
+  }
+};
+} // namespace
+
+// A tensor could be computed again when it was saved, with a weight in a slot of its own.
+// When its copy is lost there is no such slot any more: that the copy is lost is the
+// error, and not that there is no room to make up for it.
+TEST(RecomputingBesideARing, ALostCopyThatCannotBeMadeAgainIsTheError) {
+  Json activation = {{"enabled", true},
+                     {"telemetry_enabled", false},
+                     {"min_spill_bytes", 0},
+                     {"pinned_pool_classes_mb", {1}},
+                     {"slabs_per_class", int(model.layers)},
+                     {"vram_high_watermark_mb", 0.001},
+                     {"vram_low_watermark_mb", 0},
+                     {"predictive_restore", false},
+                     {"debug_checksums", true},
+                     {"transfer_retries", 0}};
+  Json config = {{"memory",
+                  {{"stagehand",
+                    {{"telemetry_enabled", false},
+                     {"prefetch_window_blocks", 1},
+                     {"vram_high_watermark_mb", 0.35},
+                     {"activation_stagehand", activation}}}}}};
+  // What a block saves, the next one needs first: the weight of another block makes it.
+  std::string text = model.text();
+  for (size_t at; (at = text.find("gelu tanh")) != std::string::npos;)
+    text.replace(at, 9, "tanh");
+  CompileOptions compile;
+  compile.name = "deep";
+  compile.training = true;
+  compile.optimizer = "adamw";
+  CompiledModule compiled(text, compile);
+  ASSERT_TRUE(compiled.binary) << compiled.diagnostics;
+  int64_t slots = 0;
+  auto play = [&](const std::string &fault, bool isVandal) {
+    DeviceRef device = Device::open("sim:dram=64MiB,pinned=64MiB,threads=1" + fault);
+    NarrowRing narrow;
+    SessionOptions options;
+    options.events = &narrow;
+    options.config = Config::parse(config.dump(), "test");
+    Session session(device, {{"deep", *compiled.binary}}, std::move(options));
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    narrow.session = &session;
+    narrow.isVandal = isVandal;
+    auto result = errorOf([&] {
+      session.step({{"x", randomTensor(device, {model.rows, model.width}, 1)}}, 1e-2);
+      EXPECT_GT(session.services()->activationRecord()["activations_restored"], 0);
+      EXPECT_EQ(session.services()->activationRecord()["activations_recomputed"], 0);
+    });
+    slots = std::max(slots, narrow.slotsInForward);
+    return result;
+  };
+  EXPECT_EQ(play("", /*isVandal=*/false).first, ErrorCode(-1));
+  EXPECT_GT(slots, 1) << "what is saved could be made again";
+  auto [code, what] = play("", /*isVandal=*/true);
+  EXPECT_EQ(code, ErrorCode::ChecksumMismatch) << what;
+  EXPECT_NE(what.find("CRC-32 0x"), std::string::npos) << what;
+  int failed = 0;
+  for (int copy = 1; copy <= 24; ++copy) {
+    std::tie(code, what) = play(",fail-h2d=" + std::to_string(copy) + "x2", /*isVandal=*/false);
+    if (code == ErrorCode(-1))
+      continue;
+    EXPECT_EQ(code, ErrorCode::TransferFailed) << "copy " << copy << ": " << what;
+    failed += what.find("activation \"") != std::string::npos;
+  }
+  EXPECT_GT(failed, 0);
+}
+
 TEST_P(Logging, RunsAreReplayedToTheSameAnswers) {
   Json stagehand = sectionsThatRecompute();
   Trained expected = free();

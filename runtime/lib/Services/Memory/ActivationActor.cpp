@@ -394,13 +394,14 @@ void ActivationActor::dropToRecompute(Held &held, Tensor &saved) {
   know(held, saved);
 }
 
-void ActivationActor::loseHost(Held &held) {
+void ActivationActor::loseHost(Held &held, Error why) {
   held.recompute = true;
+  held.lost = std::move(why);
   recomputer_.keepRoom(held.place);
   forgetItem(held);
 }
 
-void ActivationActor::recompute(Held &held) {
+void ActivationActor::makeAgain(Held &held) {
   std::vector<Tensor> sources;
   for (SavedPlace source : recomputer_.sourcesOf(held.place)) {
     Held *other = findPlace(source);
@@ -417,6 +418,17 @@ void ActivationActor::recompute(Held &held) {
       holdItem(*other, outputs[output]);
       setIdle(*other, true);
     }
+}
+
+void ActivationActor::recompute(Held &held) {
+  try {
+    makeAgain(held);
+  } catch (const Error &error) {
+    // There was room for it when the value was saved, and nobody kept that since.
+    if (!held.lost || error.code() != ErrorCode::DeviceOom)
+      throw;
+    throw held.lost->within("\"" + held.id + "\" cannot be computed again either (" + error.what() + ")");
+  }
 }
 
 ActivationActor::Held *ActivationActor::findPlace(SavedPlace place) const {

@@ -35,6 +35,7 @@
 #include "ServiceContext.h"
 #include "StepFigures.h"
 #include "../../Replay/Recorded.h"
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Program/Recomputer.h"
 #include "segue/runtime/Residency/Residency.h"
@@ -81,6 +82,9 @@ private:
     uint32_t order = 0;
     /// Its bytes are nowhere until they are computed again.
     bool recompute = false;
+    /// Why the host's copy is of no use: the error of the step, where there is no room to
+    /// compute the bytes again. Nothing if they were dropped on purpose.
+    std::optional<Error> lost = {};
     /// Its number among the saves of the step.
     size_t number = 0;
     /// Of those that are made from others of their kind: how many at most lie
@@ -141,8 +145,10 @@ private:
   /// How deep a chain of values to be made again it would be the end of.
   int depthOf(SavedPlace place) const;
   void dropToRecompute(Held &held, Tensor &saved);
-  /// Its copy on the host is lost, but it can be made again.
-  void loseHost(Held &held);
+  /// Its copy on the host is lost, but it can be made again. `why`: what the step ends with
+  /// if there is no room for that.
+  void loseHost(Held &held, Error why);
+  void makeAgain(Held &held);
   void recompute(Held &held);
   /// On the device, for a need of backward or of a program that makes another
   /// again from it.

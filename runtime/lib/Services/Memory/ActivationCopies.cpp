@@ -316,13 +316,13 @@ bool ActivationActor::verifyHost(Held &held) {
   uint32_t found = checksumOf(held.host());
   if (found == *held.checksum)
     return true;
-  if (policy_.tell(activation_calls::checksumFailed, held.id)) {
-    loseHost(held);
-    return false;
-  }
-  throw Error(ErrorCode::ChecksumMismatch,
-              nameOf(held.id, held.block) + ": CRC-32 " + inHex(found) + " on the host, " + inHex(*held.checksum) +
-                  " when it left the device; the bytes were not used, the step is aborted");
+  Error lost(ErrorCode::ChecksumMismatch,
+             nameOf(held.id, held.block) + ": CRC-32 " + inHex(found) + " on the host, " + inHex(*held.checksum) +
+                 " when it left the device; the bytes were not used, the step is aborted");
+  if (!policy_.tell(activation_calls::checksumFailed, held.id))
+    throw lost;
+  loseHost(held, std::move(lost));
+  return false;
 }
 
 /// Conductor's leave to hold the returned bytes. What is needed goes on without.
@@ -393,13 +393,13 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
 void ActivationActor::noteFailedRestore(Held &held, const Error &cause) {
   freeDevice(held);
   TransferDecision decision = tellRestore(held.id, *held.retries, /*failed=*/true);
-  if (decision.kind == TransferDecision::Kind::Recompute) {
-    loseHost(held);
-    issue(decision.issued);
+  if (decision.kind == TransferDecision::Kind::Retry)
     return;
-  }
-  if (decision.kind != TransferDecision::Kind::Retry)
-    throw notBack(held.id, held.block, cause.what());
+  Error lost = notBack(held.id, held.block, cause.what());
+  if (decision.kind != TransferDecision::Kind::Recompute)
+    throw lost;
+  loseHost(held, std::move(lost));
+  issue(decision.issued);
 }
 
 void ActivationActor::settleRestore(Held &held) {
