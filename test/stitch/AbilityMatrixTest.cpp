@@ -169,6 +169,9 @@ protected:
       add(run.weights, session.services()->weightRecord());
     }
     run.peak = device->memory().peakBytes(Space::DeviceDram);
+    // What leaves behind the last block is gone once somebody hears that its copy has ended.
+    device->drain();
+    session.evaluate({{"x", randomTensor(device, {model.rows, model.width}, 1)}});
     for (const MemoryHolder &holder : device->memory().holders(Space::DeviceDram))
       run.states += holder.owner.role == "state" ? holder.liveBytes : 0;
     if (session.services() && session.services()->weights())
