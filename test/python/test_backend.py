@@ -619,6 +619,21 @@ def test_symbolic_sizes_are_specialised(caplog):
     assert "compiling one more variant, for" in caplog.text and "of at most 2 kept" in caplog.text
 
 
+def test_views_by_symbolic_sizes_are_made_again_in_backward():
+    """What backward reads is a view of what was saved; its extents are arguments of forward."""
+    w = torch.randn(6, 6, requires_grad=True)
+
+    def f(x):
+        q = F.linear(x, w).view(x.shape[0], x.shape[1], 2, 3).permute(0, 2, 1, 3)
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True).exp().sum()
+
+    ours = torch.compile(f, backend="segue", dynamic=True)
+    for rows, length in ((2, 4), (3, 5)):
+        x = torch.randn(rows, length, 6)
+        (actual,), (expected,) = (torch.autograd.grad(g(x), w) for g in (ours, f))
+        assert_close(actual, expected)
+
+
 def test_backward_of_a_variant_that_went():
     """The saved values of a call keep their programs."""
     f = torch.compile(lambda x: x.sin().exp().sum(), backend="segue", dynamic=True, options={"max_variants": 1})

@@ -205,6 +205,36 @@ def test_what_is_changed_in_place_is_not_cut():
     check(Overwritten(), torch.randn(4, 6), pieces=["torch"])
 
 
+class OneNormTwice(nn.Module):
+    """The running statistics are those of both calls, in their order: the second call depends on nothing that is cut off."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return self.norm(torch.sin(self.first(x))) + self.norm(self.first(x * 2).tanh() * 3 + 1)
+
+
+def test_running_statistics_are_written_in_order():
+    model, x = OneNormTwice(), torch.randn(4, 6)
+    reference = copy.deepcopy(model)
+    with pytest.warns(segue.FallbackWarning, match="aten.sin"):
+        assert_close(torch.compile(model, backend="segue")(x), reference(x))
+    for (name, a), e in zip(model.named_buffers(), reference.buffers()):
+        assert_close(a, e, what=name)
+
+
+def test_levels_of_vmap_are_not_cut():
+    layer, x = nn.Linear(6, 6), torch.randn(4, 6)
+
+    def f(x):
+        return torch.vmap(lambda row: torch.sin(layer(row)))(layer(x)) + layer(x).tanh()
+
+    with pytest.warns(segue.FallbackWarning, match="aten.sin"):
+        assert_close(torch.compile(f, backend="segue")(x), f(x))
+
+
 def test_an_element_type_that_segue_lacks_is_cut_off():
     layer = nn.Linear(6, 6)
 

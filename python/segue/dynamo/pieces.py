@@ -26,7 +26,8 @@ from ..frontend.writer import ELEMENT_TYPES
 #: Key of `node.meta["custom"]`: the node of TorchDynamo's graph that one of AOTAutograd's comes from.
 ORIGIN = "segue"
 
-_CONTEXTS = ("_enter_autocast", "_exit_autocast", "_enter_inference_mode", "_exit_inference_mode")
+#: Modules of functions that change how what follows them is run: autocast, levels of vmap and of derivatives.
+_CONTEXTS = ("torch.amp", "torch._functorch", "torch._C._functorch", "torch.autograd")
 _CHEAP = {
     "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "contiguous", "size", "flatten",
     "getitem", "getattr", "to", "float", "long", "type", "detach", "unbind", "split", "chunk", "expand_as", "view_as", "dim",
@@ -99,10 +100,12 @@ def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
     """
     graph = graph_module.graph
     nodes = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-    if any(getattr(n.target, "__name__", "") in _CONTEXTS for n in nodes):
-        raise CannotCut("a region under autocast")
     grads, switches = _grad_modes(nodes)
     nodes = [n for n in nodes if n not in switches]
+    for node in nodes:
+        if (getattr(node.target, "__module__", None) or "").startswith(_CONTEXTS) or not (
+                node.users or _changed(node) or isinstance(node.meta.get("example_value"), torch.Tensor)):
+            raise CannotCut(f"{node.name} changes how what follows it is run")
     changed = {storage for n in nodes for storage in _changed(n)}
     in_order = bool(switches or changed)
     given = [n.meta.get("example_value") for n in graph.find_nodes(op="placeholder")]
@@ -241,6 +244,11 @@ def _changed(node: Node) -> list[int]:
     elif node.op == "call_function" and node.target in (
             operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.iand, operator.ior, operator.ixor):
         targets = [node.args[0]]
+    elif name in ("batch_norm", "instance_norm"):  # the running statistics
+        targets = list(node.args[1:3]) + [node.kwargs.get("running_mean"), node.kwargs.get("running_var")]
+    elif name in ("embedding", "embedding_bag"):  # rows above `max_norm` are scaled
+        limit = node.kwargs.get("max_norm", node.args[3] if len(node.args) > 3 else None)
+        targets = list(node.args[1:2]) if isinstance(limit, (int, float)) and not isinstance(limit, bool) else []
     if node.kwargs.get("inplace") is True and node.args:
         targets = [node.args[0]]
     if isinstance(node.kwargs.get("out"), Node):

@@ -310,7 +310,9 @@ class _Capture:
     def _run_backward(self, random_id, bases, forward_env):
         writer, translator = self._function()
         writer.random_id = random_id
-        plan, env, arguments, again = BackwardPlan(), {}, {}, {}
+        plan, env, arguments = BackwardPlan(), {}, {}
+        # What is computed again may read the numbers that forward was given.
+        again = {n: forward_env[n] for n in self.placeholders if not isinstance(n.meta.get("val"), torch.Tensor)}
         by_name = {n.name: n for n in self.kept if isinstance(n, torch.fx.Node)}
         free = {}  # outputs that no gradient belongs to yet, by type
         for port in self.results:
