@@ -26,6 +26,8 @@ struct SpillFile::Impl {
 
   std::byte *checkRange(uint64_t offset, uint64_t bytes) const;
 
+  /// A child of fork has the descriptors, and neither the threads nor a say in the file.
+  pid_t owner = ::getpid();
   std::filesystem::path folder;
   uint64_t capacity = 0;
   SpillDescriptors descriptors;
@@ -34,10 +36,17 @@ struct SpillFile::Impl {
 };
 
 SpillFile::Impl::~Impl() {
-  reads.reset(); // rings and threads, before the descriptors that they use
-  writes.reset();
+  bool isOwner = ::getpid() == owner;
+  for (std::optional<SpillLane> *lane : {&reads, &writes}) { // before the descriptors that they use
+    if (*lane && !isOwner)
+      (*lane)->abandon();
+    lane->reset();
+  }
   if (data)
     ::munmap(data, capacity);
+  // The room goes back now: the kernel closes a ring, which has the file open too, when it finds the time.
+  if (isOwner && descriptors.cached >= 0)
+    [[maybe_unused]] int ignored = ::ftruncate(descriptors.cached, 0);
   for (int descriptor : {descriptors.direct, descriptors.cached})
     if (descriptor >= 0)
       ::close(descriptor);

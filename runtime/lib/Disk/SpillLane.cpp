@@ -241,6 +241,7 @@ SpillLane::~SpillLane() = default;
 SpillLane::SpillLane(SpillLane &&other) noexcept = default;
 
 const SpillEngine &SpillLane::engine() const { return *state_->engine; }
+void SpillLane::abandon() { [[maybe_unused]] SpillEngine *forgotten = state_->engine.release(); }
 
 SpillFailure SpillLane::tryTransfer(std::byte *memory, uint64_t offset, uint64_t bytes) {
   std::lock_guard lock(state_->turn);

@@ -41,6 +41,8 @@ public:
   SpillLane(SpillLane &&other) noexcept;
 
   const SpillEngine &engine() const;
+  /// In a child of fork, forgets the engine, whose threads are the parent's.
+  void abandon();
   /// Blocks until the range is read or written. Throws IoFailed, with nothing in flight.
   void transfer(std::byte *memory, uint64_t offset, uint64_t bytes);
   /// Returns the failure instead of throwing it.

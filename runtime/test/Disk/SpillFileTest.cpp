@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
 
 using namespace segue;
@@ -264,4 +265,32 @@ TEST_P(SpillFileTest, RangesBehindItsEnd) {
   EXPECT_ERROR(file->write(UINT64_MAX, &one, 2), InvalidArgument, "ends behind");
   EXPECT_ERROR(file->dropCached(0, 8193), InvalidArgument, "ends behind");
   EXPECT_ERROR(file->expectLook(8193, 0), InvalidArgument, "ends behind");
+}
+
+// Not later, when the kernel has closed the ring: the next file may need it.
+TEST_P(SpillFileTest, TheRoomGoesBackAtOnce) {
+  auto file = SpillFile::open(folder.path, 1 << 20, optionsOf(GetParam()));
+  int kept = ::dup(descriptorIn(folder.path));
+  file.reset();
+  struct stat status;
+  ASSERT_EQ(::fstat(kept, &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  ::close(kept);
+}
+
+// What a child of fork destroys at its end is the parent's still.
+TEST_P(SpillFileTest, AChildLeavesItToTheParent) {
+  auto file = SpillFile::open(folder.path, 1 << 20, optionsOf(GetParam()));
+  ShiftedMemory source(1 << 20), target(1 << 20);
+  source.fill(1);
+  file->write(0, source.data(), source.size());
+  int status = inChild([&] {
+    ::alarm(20); // a thread that is waited for is none of the child's
+    file.reset();
+    return 0;
+  });
+  EXPECT_EQ(status, 0);
+  file->read(target.data(), 0, target.size());
+  EXPECT_EQ(std::memcmp(source.data(), target.data(), source.size()), 0);
+  EXPECT_EQ(std::memcmp(source.data(), file->data(), source.size()), 0);
 }

@@ -29,7 +29,9 @@
 // Threads: any thread may call anything at any time. Calls of one direction take
 // turns, reads and writes run beside each other. Ranges that are in use at once,
 // by calls or through the mapping, must be disjoint by bytes, if either use writes;
-// they may share a block. After fork, only the parent may use the file.
+// they may share a block. After fork, only the parent may use the file;
+// the child may destroy the object, and holds the room of a parent that is killed until it
+// ends itself.
 //
 // Offsets and sizes count bytes.
 //
@@ -94,7 +96,7 @@ public:
   /// without io_uring. Nothing is left in the folder.
   static std::unique_ptr<SpillFile> open(const std::filesystem::path &folder, uint64_t capacityBytes,
                                          const SpillOptions &options = {});
-  /// Gives the room back. No call may be running.
+  /// Gives the room back at once. No call may be running.
   ~SpillFile();
   SpillFile(const SpillFile &) = delete;
   SpillFile &operator=(const SpillFile &) = delete;
