@@ -81,7 +81,8 @@ protected:
     SessionOptions options;
     options.config = std::move(config);
     options.maxGradNorm = GetParam().maxGradNorm;
-    options.warn = [](const std::string &) {};
+    options.warn = [this](const std::string &text) { said.push_back(text); };
+    options.log = [this](const std::string &line) { said.push_back(line); };
     options.recordEvents = events;
     Session session(device, {{"deep", binary()}}, std::move(options));
     for (const ParameterInfo &info : session.parameters()) {
@@ -153,6 +154,8 @@ protected:
   }
 
   std::filesystem::path events;
+  /// Warnings, and lines for the log.
+  std::vector<std::string> said;
 };
 } // namespace
 
@@ -296,6 +299,23 @@ TEST_P(StateStagehandTest, ThePeakIsCertifiedWhileStatesAreAway) {
   Run tight = train(peak, config(peak, "auto")), free = train(64 << 20, std::nullopt);
   EXPECT_TRUE(sameBits(tight, free));
   EXPECT_LE(tight.peak, peak);
+}
+
+// Who is refused does not hear of what would have left. Who trains hears of it once.
+TEST_P(StateStagehandTest, ARefusalComesAlone) {
+  uint64_t cap = smallest("auto");
+  for (uint64_t part = 4; part <= 8; ++part) {
+    uint64_t tooSmall = (cap - cap / 50) * part / 8;
+    SCOPED_TRACE("cap " + std::to_string(tooSmall));
+    said.clear();
+    auto [code, what] = errorOf([&] { train(tooSmall, config(tooSmall, "auto"), 1); });
+    EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+    EXPECT_EQ(said, std::vector<std::string>{});
+  }
+  said.clear();
+  train(cap, config(cap, "auto"), 2);
+  EXPECT_EQ(said, std::vector<std::string>{
+                      "optimizer states and gradients do not fit on the device and leave it between their uses"});
 }
 
 TEST_P(StateStagehandTest, WhatFitsStays) {

@@ -36,7 +36,7 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
   bool isRehearsed = hasTwin && services && services->wantsRehearsal();
   if (!isPlanWanted && (plannedFor || !(isChecked || isRehearsed)))
-    return;
+    return tellStatesLeave();
   requireWhole();
   requireValues();
   prepareStreamed(microBatches, batches); // the ring is in the way of a plan
@@ -54,7 +54,7 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
       rehearseStep(*services, next);
     plannedFor = microBatches;
     plannedSlots = slots;
-    return;
+    return tellStatesLeave();
   }
   // What evaluations have left behind in the place of the plan goes, or is planned around.
   if (isPlanned && device->memory().lentBytes()) {

@@ -37,6 +37,8 @@ struct Session::State {
   /// as they are needed. False, with nothing done, where no service moves them, or they
   /// do already. Throws TransferFailed, with values as they were.
   bool letStatesLeave();
+  /// Says so once, when a step is known to begin: who is refused has no use for it.
+  void tellStatesLeave();
 
   // Parameters.
   void checkFits(size_t slot, const Tensor &tensor) const;
@@ -153,6 +155,8 @@ struct Session::State {
   };
   std::optional<Certified> certified;
   int64_t plannedSlots = 0;
+  /// Optimizer states have begun to leave, and the log has no line of it yet.
+  bool statesLeaveUntold = false;
   /// Null unless the config enables some; `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;
   /// Among the services, or null, and what the session does for it.

@@ -98,9 +98,13 @@ bool Session::State::letStatesLeave() {
       entry->second = std::move(home);
     }
   dropCaches(*device);
-  if (options.log)
-    options.log("optimizer states and gradients do not fit on the device and leave it between their uses");
+  statesLeaveUntold = true;
   return true;
+}
+
+void Session::State::tellStatesLeave() {
+  if (std::exchange(statesLeaveUntold, false) && options.log)
+    options.log("optimizer states and gradients do not fit on the device and leave it between their uses");
 }
 
 } // namespace segue::inline runtime
