@@ -97,6 +97,22 @@ class Loop(nn.Module):
         return h
 
 
+def test_what_the_compiler_refuses_is_cut_off_as_well(monkeypatch):
+    """The compiler knows the line, not the operator."""
+
+    def twisted(b, x):
+        b.emit("reshape", x.name, f"{x.type} -> tensor<7xf32>", [((7,), x.dtype)])
+        return x
+
+    monkeypatch.setitem(OPS, "aten.sin.default", twisted)
+    model, x = layers("lsl"), torch.randn(4, 6)
+    with pytest.warns(segue.FallbackWarning, match="the compiler refused .*test_pieces.py:.*It runs in PyTorch, what surrounds"):
+        y = torch.compile(model, backend="segue")(x)
+    (actual,), (expected,) = (torch.autograd.grad(z.sum(), model[0][0].weight) for z in (y, model(x)))
+    assert_close(actual, expected)
+    assert [s.compiled for s in segue.backend_report().segments] == [True, False, True]
+
+
 def test_in_a_loop_over_one_layer():
     """One weight is read by several pieces, and an input by all."""
     check(Loop(), torch.randn(4, 6), pieces=["segue", "torch"] * 3)

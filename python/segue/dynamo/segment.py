@@ -30,6 +30,7 @@ from .. import _runtime
 from ..compile_process import compile_text
 from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
+from ..frontend.nodes import source_of
 from ..tensors import device as open_device
 from .options import Options
 from .pieces import origin_of
@@ -181,13 +182,17 @@ class Segment:
         for error in self.refusals:
             node = getattr(error, "node", None)
             if node is None:
-                found.add(None)
+                found |= self._origins_at(error.report.get("line")) or {None}
             elif node.op == "placeholder":
                 index = getattr(node.meta.get("desc"), "idx", None)
                 found.add(None if index is None else f"> {self.arguments[index].node}")
             else:
                 found.add(origin_of(node))
         return found
+
+    def _origins_at(self, line: tuple[str, int] | None) -> set[str | None]:
+        """The nodes of TorchDynamo's graph that a line of the model made."""
+        return {origin_of(n) for n in self._forward.graph.nodes if source_of(n) == line} if line else set()
 
     # --- sizes ----------------------------------------------------------------------------------
 
@@ -261,20 +266,19 @@ def say(name: str, errors: list[Error], options: Options, consequence: str) -> t
 def as_error(error: Exception, where: str) -> Error:
     """The error as one of Segue's, which says where it happened."""
     if isinstance(error, CompileError):
-        return CompileError(_first_diagnostic(error, where), report=error.report)
+        found = _DIAGNOSTIC.search(error.report.get("diagnostics", ""))
+        if found is None:
+            return error
+        return CompileError(f"the compiler refused {where} at {found['file']}:{found['line']}: {found['text']}",
+                            report={**error.report, "line": (found["file"], int(found["line"]))})
     if isinstance(error, Error):
         return error
     text = " ".join(str(error).split())[:300]
     return CompileError(f"{where}: {type(error).__name__}: {text}", report={"diagnostics": str(error)})
 
 
-#: `loc("path"("file":line:column))`, as the compiler prints it before a message.
-_DIAGNOSTIC = re.compile(r'^(?P<at>.*?:\d+:\d+): error: (?P<text>.*)$', re.MULTILINE)
-
-
-def _first_diagnostic(error: CompileError, where: str) -> str:
-    found = _DIAGNOSTIC.search(error.report.get("diagnostics", ""))
-    return f"the compiler refused {where} at {found['at']}: {found['text']}" if found else str(error)
+#: A message of the compiler about an op, whose place is that of the line in the model that made it.
+_DIAGNOSTIC = re.compile(r"^(?P<file>.*?):(?P<line>\d+):\d+: error: (?P<text>.*)$", re.MULTILINE)
 
 
 def _symbols(placeholders) -> dict:
