@@ -241,6 +241,18 @@ def test_running_statistics_are_written_in_order():
         assert_close(a, e, what=name)
 
 
+def test_a_mistake_in_cutting_ends_no_run(monkeypatch):
+
+    def broken(*_):
+        raise KeyError("example_value")
+
+    monkeypatch.setattr("segue.dynamo.backend.cut", broken)
+    model, x = layers("lsl"), torch.randn(4, 6)
+    with pytest.warns(segue.FallbackWarning, match="KeyError: 'example_value'. The whole segment runs in PyTorch"):
+        y = torch.compile(model, backend="segue")(x)
+    assert_close(y, model(x))
+
+
 def test_levels_of_vmap_are_not_cut():
     layer, x = nn.Linear(6, 6), torch.randn(4, 6)
 

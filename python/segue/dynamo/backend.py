@@ -17,8 +17,9 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
-from ..errors import Error
+from ..errors import Error, FallbackWarning
 from ..frontend.nodes import unsupported
+from ..tensors import device as open_device
 from .decompositions import decompositions
 from .options import Options, checked
 from .outside import Outside
@@ -31,6 +32,9 @@ log = logging.getLogger("segue")
 #: A piece for Segue may meet what it lacks once more, since nobody looked behind the first refusal.
 _MOST_CUTS = 3
 
+_WHOLE = "The whole segment runs in PyTorch"
+_BESIDE = "It runs in PyTorch, what surrounds it in Segue"
+
 _STEP = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
 
@@ -38,12 +42,24 @@ _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
 def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options: Mapping[str, Any] | None = None,
             mode: str | None = None):
     """What ``torch.compile(model, backend="segue", options=...)`` calls; see `segue.dynamo.options.Options`."""
-    return _compiled(graph_module, list(example_inputs), checked(options, mode), _MOST_CUTS)
+    chosen = checked(options, mode)
+    open_device(chosen.spec)  # what the caller got wrong is told, before what Segue lacks is worked around
+    try:
+        return _compiled(graph_module, list(example_inputs), chosen, _MOST_CUTS)
+    except (RestartAnalysis, SkipFrame, FallbackWarning):
+        raise  # how TorchDynamo itself goes on; a warning that the caller has made an error
+    except Exception as error:
+        if chosen.fallback == "error":
+            raise
+        outside = Outside(_name(graph_module), graph_module)
+        outside.reasons = say(outside.name, [as_error(error, outside.name)], chosen, _WHOLE)
+        return outside.compile(list(example_inputs))
 
 
 def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
     """The graph in Segue; in pieces of which Segue runs some; or in PyTorch."""
-    segment = Segment(_name(graph_module), _arguments(graph_module, example_inputs), options, operators_in(graph_module))
+    arguments, operators = _arguments(graph_module, example_inputs), operators_in(graph_module)
+    segment = Segment(_name(graph_module), arguments, options, operators)
     compiler = aot_autograd(
         fw_compiler=segment.compile_forward, bw_compiler=segment.compile_backward,
         inference_compiler=segment.compile_inference, partition_fn=segment.partition, decompositions=decompositions())
@@ -61,7 +77,7 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
         say(segment.name, segment.refusals, options, "")
     pieces = _cut(graph_module, segment.origins_of_refusals()) if cuts else []
     if not pieces:
-        return _outside(graph_module, example_inputs, segment, "The whole segment runs in PyTorch")
+        return _outside(graph_module, example_inputs, segment, _WHOLE)
     examples = dict(zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs))
     functions = []
     for piece in pieces:
@@ -70,7 +86,7 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
             if piece.in_segue:
                 functions.append(_compiled(piece.module, inputs, options, cuts - 1))
             else:
-                functions.append(_outside(piece.module, inputs, segment, "It runs in PyTorch, what surrounds it in Segue"))
+                functions.append(_outside(piece.module, inputs, segment, _BESIDE))
     return _joined(graph_module, pieces, functions)
 
 

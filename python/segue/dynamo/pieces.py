@@ -131,7 +131,7 @@ def _lacks(node: Node) -> bool:
 
 
 def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
-    """What leads to a refused node without a parameter or a product: masks and positions are made in one go, in PyTorch."""
+    """What leads to a refused node without a parameter or a product: masks and positions, made by PyTorch in one go."""
     reads: dict[Node, bool] = {}
     for node in nodes:
         reads[node] = _name(node) in _DEAR or any(
