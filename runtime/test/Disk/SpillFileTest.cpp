@@ -294,3 +294,26 @@ TEST_P(SpillFileTest, AChildLeavesItToTheParent) {
   EXPECT_EQ(std::memcmp(source.data(), target.data(), source.size()), 0);
   EXPECT_EQ(std::memcmp(source.data(), file->data(), source.size()), 0);
 }
+
+// More threads than directions: calls wait for their turn, and none meets the pieces of another.
+TEST_P(SpillFileTest, ManyThreadsTakeTurns) {
+  constexpr size_t threads = 6, part = 700000;
+  auto file = SpillFile::open(folder.path, threads * part, optionsOf(GetParam()));
+  std::atomic<size_t> wrong = 0;
+  std::vector<std::thread> all;
+  for (size_t i = 0; i < threads; ++i)
+    all.emplace_back([&, i] {
+      ShiftedMemory source(part, i), target(part);
+      for (uint64_t round = 0; round < 4; ++round) {
+        source.fill(i * 100 + round);
+        file->write(i * part, source.data(), part);
+        file->read(target.data(), i * part, part);
+        wrong += std::memcmp(source.data(), target.data(), part) != 0;
+      }
+    });
+  for (std::thread &thread : all)
+    thread.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(file->writeTraffic().calls, threads * 4);
+  EXPECT_EQ(file->readTraffic().bytes, threads * 4 * part);
+}
