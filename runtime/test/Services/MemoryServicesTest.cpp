@@ -483,6 +483,26 @@ TEST_F(MemoryServicesTest, ConfigsThatDoNotFit) {
   EXPECT_THROW(start(config(activation())), Error);
 }
 
+// Where the file names no size, the pool takes half of the page-locked memory at most, and
+// the log says what was chosen. A size that the file names is taken, or refused.
+TEST_F(MemoryServicesTest, TheDefaultPoolFitsTheDevice) {
+  Json stagehand = activation();
+  stagehand.erase("pinned_pool_classes_mb");
+  stagehand.erase("slabs_per_class");
+  recordEvents = folder.path;
+  for (auto [mib, slabs] : {std::pair(256, Json{88, 2, 2, 0, 0}), {64, {24, 2, 0, 0, 0}}, {3, {1, 0, 0, 0, 0}}}) {
+    setUp("sim:dram=8MiB,threads=1,pinned=" + std::to_string(mib) + "MiB");
+    start(config(stagehand));
+    EXPECT_EQ(step(), reference);
+    services.reset();
+    EXPECT_EQ(folder.lines("activation.jsonl").back()["pool_misses"] == 0, mib > 3);
+    std::ifstream log(folder.path / "activation.json");
+    EXPECT_EQ(Json::parse(log)["config"]["slabs_per_class"], slabs);
+  }
+  stagehand["slabs_per_class"] = 2;
+  EXPECT_THROW(start(config(stagehand)), OutOfMemory);
+}
+
 // Bytes that are not those that left are not used.
 TEST_F(MemoryServicesTest, ChecksumsAreCompared) {
   setUp(plainSim);

@@ -22,6 +22,7 @@
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <map>
@@ -127,6 +128,28 @@ static uint64_t capacityOf(const Device &device) {
     if (info.space == Space::DeviceDram)
       return info.capacityBytes;
   return 0;
+}
+
+/// Where the section names no size of the pool, the default one is at most half of the
+/// device's page-locked memory: the rest is for weights and for staging copies. The section says
+/// what was chosen, so that a log of it replays.
+static void fitPool(ActivationStagehandConfig &config, Json &section, DeviceMemory &memory) {
+  for (const char *key : {"pinned_pool_classes_mb", "slabs_per_class", "pinned_pool_max_mb"})
+    if (section.contains(key))
+      return;
+  double most = std::floor(double(memory.budget(Space::HostPinned)) / 2 / 1048576);
+  if (config.initialPoolMiB() <= most)
+    return;
+  // The larger classes, as long as they take half of that; the smallest has the rest.
+  double larger = 0;
+  for (size_t i = 1; i < config.slabsPerClass.size(); ++i) {
+    double mebibytes = double(config.poolClassesMiB[i] * config.slabsPerClass[i]);
+    config.slabsPerClass[i] = larger + mebibytes <= most / 2 ? config.slabsPerClass[i] : 0;
+    larger += config.slabsPerClass[i] ? mebibytes : 0;
+  }
+  config.slabsPerClass[0] = std::min(config.slabsPerClass[0], int64_t(most - larger) / config.poolClassesMiB[0]);
+  config.pinnedPoolMaxMiB = 2 * config.initialPoolMiB();
+  section["slabs_per_class"] = config.slabsPerClass;
 }
 
 void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json section,
@@ -257,10 +280,12 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     impl->planned = actor.get();
     impl->addActor(std::move(actor));
   } else if (activation.enabled) {
-    auto actor = std::make_unique<ActivationActor>(impl->context, activation, config.json(activationSection));
+    Json section = config.json(activationSection);
+    fitPool(activation, section, impl->context.device->memory());
+    auto actor = std::make_unique<ActivationActor>(impl->context, activation, section);
     impl->activation = actor.get();
     impl->spillsFromBytes = uint64_t(activation.highWatermarkMiB * 1048576);
-    impl->toRehearse = config.json(activationSection);
+    impl->toRehearse = std::move(section);
     impl->addActor(std::move(actor));
   }
   // After activations, which make room first.
