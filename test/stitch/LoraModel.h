@@ -149,6 +149,14 @@ public:
   std::filesystem::path path;
 };
 
+/// A section of Selective Precision, whose records go into the folder if it names no file.
+inline std::string inFolder(const LoraFolder &folder, const std::string &precision) {
+  Json section = Json::parse(precision);
+  if (!section.contains("telemetry_file"))
+    section["telemetry_file"] = (folder.path / "precision.jsonl").string();
+  return section.dump();
+}
+
 /// Weight Stagehand with a slab, and Selective Precision by `precision`: its keys, in
 /// braces; empty: the slab is where weights come from. Nothing but what they say is
 /// written.
@@ -160,7 +168,7 @@ inline std::string precisionConfig(const LoraFolder &folder, const std::string &
        << R"(, "vram_high_watermark_mb": )" << highMiB << R"(, "vram_low_watermark_mb": )" << highMiB * 0.75
        << R"(, "squareq_slab_path": ")" << slab << R"(", "squareq_manifest_path": ")"
        << (folder.path / "int8.manifest.json").string() << '"' << more
-       << (precision.empty() ? "" : R"(, "selective_precision": )" + precision) << "}}}";
+       << (precision.empty() ? "" : R"(, "selective_precision": )" + inFolder(folder, precision)) << "}}}";
   return text.str();
 }
 
