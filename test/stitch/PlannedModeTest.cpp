@@ -131,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlannedModeTest,
                                          "sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
                                          "sim:streams,dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
                                          "sim:streams,dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
-                                         "renamed:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1"));
+                                         "renamed:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
+                                         "cpu:dram=16MiB,threads=1,disk=.?capacity=8MiB&read=8GB/s&write=8GB/s"));
 
 TEST_P(PlannedModeTest, ACapIsKeptAndChangesNoBit) {
   Run free = train(0);

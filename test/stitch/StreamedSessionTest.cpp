@@ -35,7 +35,8 @@ INSTANTIATE_TEST_SUITE_P(All, StreamedSessionTest,
                                          "sim:dram=4MiB,pinned=64KiB", "sim:dram=4MiB,adversarial=1",
                                          "sim:dram=4MiB,pinned=8MiB,adversarial=2",
                                          "sim:streams,dram=4MiB,pinned=8MiB,link=4GB/s,latency=2us",
-                                         "sim:streams,dram=4MiB,pinned=8MiB,adversarial=2"));
+                                         "sim:streams,dram=4MiB,pinned=8MiB,adversarial=2",
+                                         "cpu:dram=4MiB,threads=2,disk=.?capacity=16MiB&read=1GB/s&write=1GB/s"));
 
 static double lossOf(Session &session, int seed) { return session.step(batchOf(session.device(), seed), 1e-2).loss; }
 

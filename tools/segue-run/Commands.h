@@ -100,6 +100,9 @@ struct TrainOptions : CommonOptions {
   bool profile = false;
   /// File with the memory services' config; folder for the logs of their decisions.
   std::string config, recordEvents;
+  /// Bytes of device memory, 0: as the device says; and where what leaves goes.
+  uint64_t budget = 0;
+  std::string spillDir;
   /// Run with and without services instead, and compare, under caps of so many
   /// percent of the peak.
   bool verifyInvariance = false;

@@ -18,10 +18,13 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Reports/RunReport.h"
+#include "segue/runtime/Session/RunBudget.h"
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace segue::tool {
@@ -175,7 +178,33 @@ static void saveOrGoOn(const Session &session, const std::string &path) {
   }
 }
 
-int train(const TrainOptions &options) {
+/// A figure of this process in bytes, "VmRSS" or "VmHWM"; 0 where the system does not say.
+static uint64_t processBytes(std::string_view figure) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(figure) && line.size() > figure.size() && line[figure.size()] == ':')
+      return std::strtoull(line.c_str() + figure.size() + 1, nullptr, 10) << 10;
+  return 0;
+}
+
+/// What the run took of its budget, of the machine's memory and of the disk.
+static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
+  auto mib = [](uint64_t bytes) { return double(bytes) / (1 << 20); };
+  const DeviceMemory &memory = device.memory();
+  std::fprintf(stderr, "memory: %.1f of %.1f MiB", mib(memory.peakBytes(Space::DeviceDram)), mib(budget));
+  if (device.hasSpace(Space::Disk))
+    std::fprintf(stderr, "; on the disk %.1f MiB", mib(memory.peakBytes(Space::Disk)));
+  if (uint64_t most = processBytes("VmHWM"))
+    std::fprintf(stderr, "; the process %.1f MiB, %.1f of them before the run", mib(most), mib(bytesBefore));
+  std::fprintf(stderr, "\n");
+}
+
+int train(const TrainOptions &asked) {
+  TrainOptions options = asked;
+  uint64_t bytesBefore = processBytes("VmRSS");
+  RunBudget budget{options.budget, options.spillDir};
+  if (options.budget)
+    options.device = budget.device(options.device);
   DeviceRef device = Device::open(options.device);
   if (!device->hasBytes())
     refuseValues(options);
@@ -193,6 +222,8 @@ int train(const TrainOptions &options) {
   given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
   if (!options.config.empty())
     given.config = Config::load(options.config);
+  if (options.budget)
+    given.config = budget.config(given.config);
   std::optional<RunReport> report;
   if (!options.report.empty())
     given.events = &report.emplace(device, given.config ? &*given.config : nullptr, trace ? &*trace : nullptr);
@@ -258,6 +289,8 @@ int train(const TrainOptions &options) {
       std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);
     std::fprintf(stderr, "\n");
   }
+  if (options.budget)
+    printMemory(*device, options.budget, bytesBefore);
   if (options.profile)
     printProfiles(session);
   leave(/*isWhole=*/true).rethrow();

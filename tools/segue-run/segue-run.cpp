@@ -171,6 +171,11 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--config", options.config, "JSON file that enables memory services")->check(CLI::ExistingFile);
   command->add_option("--record-events", options.recordEvents, "folder for logs of the services, for segue-run replay")
       ->check(CLI::ExistingDirectory);
+  CLI::Option *budget = addBytes(command, "--budget", options.budget,
+                                 "memory that the run may compute with, as 2GiB; a plan decides what leaves it");
+  command->add_option("--spill-dir", options.spillDir, "folder on a disk for what has no room in the budget, on cpu")
+      ->needs(budget)
+      ->check(CLI::ExistingDirectory);
   CLI::Option *verify =
       command->add_flag("--verify-invariance", options.verifyInvariance,
                         "train with and without memory services under several caps; status 1 if a bit differs");

@@ -207,6 +207,7 @@ MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignme
     return pinned_.take(bytes, alignment);
   case Space::DeviceDram:
     return takesForDriver ? dram_.takeForDriver(bytes) : dram_.take(bytes, alignment);
+  case Space::Disk:
   case Space::DeviceL1:
     break;
   }

@@ -12,6 +12,7 @@
 
 #include "CpuDevice.h"
 #include "../Memory/CachingAllocator.h"
+#include "DiskDevice.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
@@ -91,8 +92,12 @@ private:
 } // namespace
 
 DeviceRef openCpuDevice(const DeviceOptions &options) {
-  static constexpr std::string_view keys[] = {"dram", "threads"};
+  static constexpr std::string_view keys[] = {"disk", "dram", "pinned", "threads"};
   options.requireKnown(keys);
+  if (options.has("disk"))
+    return openDiskDevice(options);
+  if (options.has("pinned"))
+    options.fail("option \"pinned\" needs disk=: without one, all memory is the device's");
   return std::make_shared<CpuDevice>(int(options.integer("threads", 0, 1, 1024)), options.bytes("dram", 0),
                                      options.spec());
 }

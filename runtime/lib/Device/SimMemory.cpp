@@ -63,7 +63,8 @@ SimMemory::SimMemory(const SimProfile &profile, IsDone isDone)
   const SpaceInfo all[] = {{Space::Host, profile.hostBytes},
                            {Space::HostPinned, profile.pinnedBytes},
                            {Space::DeviceDram, profile.dramBytes},
-                           {Space::DeviceL1, profile.l1Bytes}};
+                           {Space::DeviceL1, profile.l1Bytes},
+                           {Space::Disk, profile.diskBytes}};
   for (SpaceInfo info : all) {
     if (info.space == Space::DeviceL1) // in whole units
       info.capacityBytes = L1Arena(info.capacityBytes).capacity();
@@ -74,6 +75,8 @@ SimMemory::SimMemory(const SimProfile &profile, IsDone isDone)
     if (profile.isVirtual) {
       // Bits 60 and up: not canonical on any x86-64 or AArch64.
       region.begin = reinterpret_cast<std::byte *>((uintptr_t(info.space) + 1) << 60);
+    } else if (info.space == Space::Disk) {
+      region.begin = profile.diskBegin;
     } else if (info.space != Space::Host) {
       const Mapping &mapping = mappings_.emplace_back(region.bytes + regionAlignment);
       if (!mapping.data())
@@ -108,7 +111,7 @@ FreeMemory SimMemory::freeMemory(Space space) const {
 }
 
 uint64_t SimMemory::takenBytes(Space space, uint64_t bytes) const {
-  return space == Space::DeviceL1 && l1_ ? l1_->takenBytes(bytes) : bytes;
+  return space == Space::DeviceL1 && l1_ ? l1_->takenBytes(bytes) : wholeBytes(space, bytes);
 }
 
 bool SimMemory::isOnDevice(const void *address) const {
@@ -152,7 +155,8 @@ MemoryBlock SimMemory::take(Space space, uint64_t bytes, uint32_t alignment, Lif
       overwrite(static_cast<std::byte *>(block.data), bytes, newPattern);
     return block;
   }
-  auto found = region.arena->take(bytes, alignment);
+  auto found = space == Space::Disk ? region.arena->take(wholeBytes(space, bytes), std::max<uint64_t>(alignment, SpillFile::block))
+                                    : region.arena->take(bytes, alignment);
   return found ? finish(space, *found, bytes, alignment) : block;
 }
 
@@ -213,7 +217,7 @@ void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment
   if (space == Space::DeviceL1)
     l1_->give(uint64_t(begin - region.begin), lastUse);
   else if (region.arena && bytes)
-    region.arena->give(uint64_t(begin - region.begin), bytes, lastUse);
+    region.arena->give(uint64_t(begin - region.begin), wholeBytes(space, bytes), lastUse);
   bool isHeap = this->isHeap(space);
   if (isHeap && !poisons_ && isDone(lastUse))
     heap_.free(data, bytes, alignment);

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// host is this process's heap; host_pinned, device_dram and device_l1 are
+// host is this process's heap; disk is the mapping of a file, in which this keeps the
+// books alone; host_pinned, device_dram and device_l1 are
 // reserved ranges of addresses, the first two a BestFitArena each, the last an
 // L1Arena, whose pages come to be when they are touched. Without bytes (`sim:virtual`) the host is an arena
 // too, and all lie at addresses that no processor accepts: whoever touches one stops there.
@@ -29,6 +30,7 @@
 #include "../Memory/CachingAllocator.h"
 #include "SimProfile.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Disk/SpillFile.h"
 #include "segue/runtime/Memory/L1Arena.h"
 #include <functional>
 #include <mutex>
@@ -106,6 +108,10 @@ private:
     uint32_t heapAlignment;
   };
 
+  /// What a block of `bytes` takes of its arena: on a disk, whole blocks of a file.
+  static uint64_t wholeBytes(Space space, uint64_t bytes) {
+    return space == Space::Disk ? (bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block : bytes;
+  }
   /// Makes a block of what the arena found; throws UseAfterFree as `take` does.
   MemoryBlock finish(Space space, const BestFitArena::Block &found, uint64_t bytes, uint32_t alignment);
   MemoryBlock takeL1(uint64_t bytes, uint32_t alignment, Lifetime lifetime);
@@ -123,7 +129,7 @@ private:
   mutable std::mutex mutex_;
   /// The fence that settle was told of, if there is an adversary.
   Fence settled_;
-  Region regions_[4];
+  Region regions_[spaceCount];
   std::optional<L1Arena> l1_;
   std::vector<Mapping> mappings_;
   CachingAllocator heap_;

@@ -21,7 +21,7 @@ namespace segue::inline runtime {
 static constexpr std::string_view figureKeys[] = {"d2h",     "dram",    "flops",  "h2d",  "host",  "hostmem", "l1",
                                                   "latency", "launch",  "link",   "membw", "pinned", "threads"};
 static constexpr std::string_view specKeys[] = {
-    "adversarial", "d2h", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-dram", "fail-h2d", "flops", "h2d", "host", "hostmem",
+    "adversarial", "d2h", "disk", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-dram", "fail-h2d", "flops", "h2d", "host", "hostmem",
     "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "streams", "virtual"};
 
@@ -88,7 +88,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   for (std::string_view key : {"fail-d2h", "fail-h2d"})
     if (options.has(key) && profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" does not go with virtual, where nothing is copied");
-  for (std::string_view key : {"flops", "membw", "hostmem", "launch"})
+  for (std::string_view key : {"flops", "membw", "hostmem", "launch", "disk"})
     if (options.has(key) && !profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere kernels take the time they take");
   if (adversarial && options.text("adversarial", "").empty())
@@ -109,6 +109,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.hostBytes = from("host").bytes("host", profile.isVirtual ? uint64_t(1) << 40 : physical);
   profile.dramBytes = from("dram").bytes("dram", 512 << 20);
   profile.pinnedBytes = from("pinned").bytes("pinned", 256 << 20);
+  profile.diskBytes = from("disk").bytes("disk", 0);
   profile.l1Bytes = from("l1").bytes("l1", 1 << 20);
   // A direction in the spec, then the link in the spec, then the file's.
   double fileLink = file.bytesPerSecond("link", 16e9);

@@ -25,7 +25,8 @@
 //                           the streams of a GPU; also with adversarial
 //   virtual                 no bytes and no kernels, virtual time; with it,
 //                           flops=100TFLOP/s, membw=1000GB/s, launch=5us,
-//                           hostmem=8GB/s (memcpy of the host, on one thread)
+//                           hostmem=8GB/s (memcpy of the host, on one thread),
+//                           disk=0B (where what leaves then goes, over the link)
 //
 //===----------------------------------------------------------------------===//
 
@@ -38,7 +39,9 @@
 namespace segue::inline runtime {
 
 struct SimProfile {
-  uint64_t hostBytes = 0, dramBytes = 0, pinnedBytes = 0, l1Bytes = 0;
+  uint64_t hostBytes = 0, dramBytes = 0, pinnedBytes = 0, l1Bytes = 0, diskBytes = 0;
+  /// The mapping of the disk's file, where there are bytes.
+  std::byte *diskBegin = nullptr;
   double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
   int threads = 0;
 

@@ -21,6 +21,8 @@ std::string_view name(Space space) {
     return "device_dram";
   case Space::DeviceL1:
     return "device_l1";
+  case Space::Disk:
+    return "disk";
   }
   return "?";
 }

@@ -22,7 +22,7 @@ void TensorDesc::validate() const {
   auto fail = [&](const std::string &what) { throw Error(ErrorCode::InvalidArgument, str() + ": " + what); };
   if (uint8_t(element) > uint8_t(ElementType::i1))
     fail("element type " + std::to_string(int(element)) + " does not exist");
-  if (uint8_t(layout.space) > uint8_t(Space::DeviceL1))
+  if (uint8_t(layout.space) >= spaceCount)
     fail("space " + std::to_string(int(layout.space)) + " does not exist");
   if (uint8_t(layout.storage) > uint8_t(StorageType::Int4Group64))
     fail("storage " + std::to_string(int(layout.storage)) + " does not exist");

@@ -13,8 +13,9 @@ namespace segue::inline runtime {
 /// DMA engines like this alignment, which is also the default of the configuration.
 static constexpr uint32_t slabAlignment = 512;
 
-PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts)
-    : device_(std::move(device)), owner_(device_->memory().intern({.value = "(pinned pool)"})) {
+PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts,
+                       Space space)
+    : device_(std::move(device)), space_(space), owner_(device_->memory().intern({.value = "(pinned pool)"})) {
   if (classBytes.size() != counts.size())
     throw Error(ErrorCode::InvalidArgument, "pinned pool: " + std::to_string(classBytes.size()) + " classes, " +
                                                 std::to_string(counts.size()) + " counts");
@@ -31,7 +32,7 @@ PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, s
 }
 
 std::shared_ptr<Storage> PinnedPool::makeSlab(uint64_t bytes) {
-  return Storage::allocate(device_, Space::HostPinned, bytes, slabAlignment, owner_);
+  return Storage::allocate(device_, space_, bytes, slabAlignment, owner_);
 }
 
 uint64_t PinnedPool::totalBytes() const {

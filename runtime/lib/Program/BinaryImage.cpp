@@ -85,7 +85,8 @@ Layout readLayout(const schema::Layout &table) {
   auto strides = numbers(table.strides());
   auto tile = numbers(table.tile());
   Layout layout;
-  layout.space = Space(table.space());
+  // Programs compute in memory: a file that names a disk names no space.
+  layout.space = table.space() > schema::Space::device_l1 ? Space(INT8_MAX) : Space(table.space());
   layout.strides.assign(strides.begin(), strides.end());
   layout.tile.assign(tile.begin(), tile.end());
   layout.storage = StorageType(table.storage());

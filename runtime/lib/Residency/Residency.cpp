@@ -17,7 +17,9 @@ namespace segue::inline runtime {
 static constexpr int mostFetches = 8;
 
 Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned) {
-  desc.layout.space = Space::HostPinned;
+  desc.layout.space = device->homeSpace();
+  if (desc.layout.space == Space::Disk) // what has no room there has none in memory
+    return Tensor::empty(device, std::move(desc));
   try {
     if (isPinned && device->transfer().leavesRoomToStage(desc.spanBytes()))
       return Tensor::empty(device, desc);
@@ -243,7 +245,8 @@ Tensor Residency::take(Item &item) {
 // To the host
 //===----------------------------------------------------------------------===//
 
-/// Page-locked where there is room for it, pageable otherwise.
+/// On the disk where there is one; else page-locked where there is room for it, and
+/// pageable otherwise.
 static std::shared_ptr<const TensorDesc> onHost(const Tensor &tensor, Space space) {
   auto desc = std::make_shared<TensorDesc>(tensor.desc());
   desc->layout.space = space;
@@ -266,11 +269,12 @@ void Residency::copyToHost(Item &item) {
     item.program_ = home.storage()->outcomeIfAny();
     engine.copyInto(value, home, options);
   } else {
+    Space space = device_->homeSpace();
     try {
-      if (engine.leavesRoomToStage(value.desc().spanBytes()))
-        home = engine.toLayout(device_, value, onHost(value, Space::HostPinned), options);
+      if (space == Space::Disk || engine.leavesRoomToStage(value.desc().spanBytes()))
+        home = engine.toLayout(device_, value, onHost(value, space), options);
     } catch (const Error &error) {
-      if (error.code() != ErrorCode::DeviceOom)
+      if (error.code() != ErrorCode::DeviceOom || space == Space::Disk)
         throw;
     }
     if (!home) {

@@ -107,7 +107,7 @@ Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) {
   if (isNew && isGranted)
     homes_.insert(slot);
   Tensor home = emptyHome(device, desc, isGranted);
-  if (home.desc().layout.space != Space::HostPinned)
+  if (home.desc().layout.space != device->homeSpace())
     giveHomeBack(slot);
   return home;
 }
@@ -213,7 +213,7 @@ void StreamedParameters::replaced(size_t slot) {
   dequantized_.erase(slot);
   served_.erase(slot);
   const Tensor &value = values_[slot];
-  if (value.desc().layout.space != Space::HostPinned || value.storage()->isExternal())
+  if (value.desc().layout.space != value.device()->homeSpace() || value.storage()->isExternal())
     giveHomeBack(slot);
   isStale_ |= has(slot);
 }

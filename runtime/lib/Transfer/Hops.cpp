@@ -217,14 +217,20 @@ void TransferEngine::Impl::countCarried(Queue queue, uint64_t bytes, double seco
 void TransferEngine::Impl::giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from) {
   bool down = step.queue == Queue::HostToDevice;
   TransferChecksum *checksum = chain.checksum.get();
-  if (checksum && down)
-    device.call([checksum, from, bytes = step.bytes] {
-      uint64_t found = checksum->isSet() ? hashOf(from, bytes) : 0;
+  // What is read of a disk is looked at in memory, where it came to; there the host reads
+  // the device's memory, too.
+  bool isOfDisk = step.from == Space::Disk || step.target.layout.space == Space::Disk;
+  auto check = [&](const std::byte *bytes) {
+    device.call([checksum, bytes, count = step.bytes] {
+      uint64_t found = checksum->isSet() ? hashOf(bytes, count) : 0;
       if (checksum->isSet() && found != checksum->value())
         throw Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
                                                      std::to_string(found) + ", not " +
                                                      std::to_string(checksum->value()) + "); they were not used");
     });
+  };
+  if (checksum && down && !isOfDisk)
+    check(from);
   if (chain.staging.addresses.empty() || !step.staged) {
     device.copy(to, from, step.bytes, &*chain.tries);
   } else {
@@ -238,8 +244,10 @@ void TransferEngine::Impl::giveLink(const TransferStep &step, Chain &chain, std:
     else
       stagedToHost(to, from, step.bytes, staging, toHostCopier, queue);
   }
+  if (checksum && down && isOfDisk)
+    check(to);
   if (checksum && !down)
-    device.call([checksum, to, bytes = step.bytes] { checksum->set(hashOf(to, bytes)); });
+    device.call([checksum, there = isOfDisk ? from : to, bytes = step.bytes] { checksum->set(hashOf(there, bytes)); });
 }
 
 static std::string_view labelOf(const TransferStep &step) {
@@ -469,8 +477,13 @@ void TransferEngine::fillZero(const Tensor &target) {
   if (impl_->isHostReadable(target)) {
     if (!storage.uses().empty())
       device_.wait(storage.uses());
-    if (device_.hasBytes())
+    if (storage.space() == Space::Disk) {
+      std::vector<std::byte> zeros(std::min<uint64_t>(bytes, 4 << 20));
+      for (uint64_t done = 0; done < bytes; done += zeros.size())
+        device_.copy(target.bytes() + done, zeros.data(), std::min<uint64_t>(zeros.size(), bytes - done));
+    } else if (device_.hasBytes()) {
       std::memset(target.bytes(), 0, bytes);
+    }
     return;
   }
   Work work;

@@ -22,6 +22,7 @@ static std::vector<ConformanceSpec> specs() {
       {"renamed:dram=1MiB,pinned=1MiB,l1=64KiB,latency=0s"},
       {"sim:streams,dram=1MiB,pinned=1MiB,l1=64KiB,latency=0s"},
       {"renamed:virtual,l1=0"},
+      {"cpu:dram=1MiB,pinned=1MiB,threads=2,disk=.?capacity=2MiB"},
   };
   for (int seed = 0; seed < 8; ++seed)
     for (const char *driver : {"sim:", "sim:streams,"})

@@ -151,7 +151,7 @@ Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   TensorDesc desc = *held.deviceDesc;
   desc.layout.offset = 0;
   std::shared_ptr<Storage> storage;
-  desc.layout.space = buffer.poolClass ? Space::HostPinned : Space::Host;
+  desc.layout.space = buffer.poolClass || context_.device->hasSpace(Space::Disk) ? context_.device->homeSpace() : Space::Host;
   if (buffer.poolClass) {
     auto slab = pool_->tryTake(*buffer.poolClass);
     if (!slab) {

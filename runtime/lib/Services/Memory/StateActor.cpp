@@ -247,7 +247,7 @@ Tensor StateActor::homeOf(const std::string &id, const Tensor &value) {
     home = Tensor::in(home.storage(), std::make_shared<const TensorDesc>(std::move(desc)));
     return home;
   }
-  bool isGranted = (home && home.desc().layout.space == Space::HostPinned) || reservePinned(desc.spanBytes());
+  bool isGranted = (home && home.desc().layout.space == context_.device->homeSpace()) || reservePinned(desc.spanBytes());
   return home = emptyHome(context_.device, std::move(desc), isGranted);
 }
 

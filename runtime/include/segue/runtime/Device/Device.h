@@ -129,6 +129,9 @@ public:
 
   virtual std::span<const SpaceInfo> spaces() const = 0;
   bool hasSpace(Space space) const;
+  /// Where bytes live that leave the device's memory: disk, where there is one, else
+  /// host_pinned.
+  Space homeSpace() const { return hasSpace(Space::Disk) ? Space::Disk : Space::HostPinned; }
 
   /// True if host, host_pinned and device_dram are the same memory here, so
   /// that a tensor in one of them is in all.

@@ -48,8 +48,11 @@
 
 namespace segue::inline runtime {
 
-/// A Space names the memory that bytes live in. Values are those of schemas/types.fbs.
-enum class Space : int8_t { Host = 0, HostPinned = 1, DeviceDram = 2, DeviceL1 = 3 };
+/// A Space names the memory that bytes live in. Values are those of schemas/types.fbs, but
+/// for Disk, which programs know nothing of: a file below memory, whose mapping the host
+/// can read, and where what has no room in memory lives (Device::homeSpace).
+enum class Space : int8_t { Host = 0, HostPinned = 1, DeviceDram = 2, DeviceL1 = 3, Disk = 4 };
+inline constexpr uint8_t spaceCount = 5;
 
 /// How an element is stored; the values of schemas/types.fbs. Row storages
 /// hold one byte per element and an f32 scale per row, group storages four bits

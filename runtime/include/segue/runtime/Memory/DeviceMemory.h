@@ -249,7 +249,7 @@ private:
 
   Device &device_;
   mutable std::mutex mutex_;
-  Usage usage_[4];
+  Usage usage_[spaceCount];
   bool loaded_ = false;
   std::vector<MemoryOwner> owners_{MemoryOwner{}};
   std::map<MemoryOwner, OwnerId> ownerIds_;

@@ -37,9 +37,11 @@ struct PinnedSlab {
 class PinnedPool {
 public:
   /// One count per class; class sizes in bytes, strictly ascending. Takes all
-  /// memory at once: throws OutOfMemory, or InvalidArgument naming the class,
-  /// with nothing held.
-  PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts);
+  /// memory at once, of `space`: page-locked memory, or the disk where that takes its
+  /// place (Device::homeSpace). Throws OutOfMemory, or InvalidArgument naming the
+  /// class, with nothing held.
+  PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts,
+             Space space = Space::HostPinned);
 
   size_t classes() const { return classes_.size(); }
   uint64_t classBytes(size_t index) const { return classes_[index].slabBytes; }
@@ -72,6 +74,7 @@ private:
   std::shared_ptr<Storage> makeSlab(uint64_t bytes);
 
   DeviceRef device_;
+  Space space_;
   OwnerId owner_;
   std::vector<Class> classes_;
 };

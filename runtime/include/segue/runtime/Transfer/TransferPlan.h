@@ -33,8 +33,11 @@ namespace segue::inline runtime {
 class CopyPlan;
 class Device;
 
-/// Returns true for host and host_pinned.
-constexpr bool isHostSpace(Space space) { return space == Space::Host || space == Space::HostPinned; }
+/// Returns true for spaces that the host reads and programs do not compute in: host,
+/// host_pinned and disk.
+constexpr bool isHostSpace(Space space) {
+  return space == Space::Host || space == Space::HostPinned || space == Space::Disk;
+}
 
 struct TransferStep {
   enum class Kind : uint8_t {

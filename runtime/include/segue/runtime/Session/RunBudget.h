@@ -1,0 +1,51 @@
+//===- RunBudget.h - a budget as people say it ------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// So many bytes of memory for what a run computes with, and a folder on a disk for what
+// has no room in them: what `segue-run train --budget 2GiB --spill-dir /mnt/ssd` and
+// Trainer(budget="2GiB", spill_dir="/mnt/ssd") say. A RunBudget becomes the spec of a
+// device that has no more memory than that, and a config in which a plan decides what
+// leaves it.
+//
+//   RunBudget budget{2ull << 30, "/mnt/ssd"};
+//   DeviceRef device = Device::open(budget.device("cpu"));
+//   SessionOptions options;
+//   options.config = budget.config(std::nullopt);
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_SESSION_RUNBUDGET_H
+#define SEGUE_RUNTIME_SESSION_RUNBUDGET_H
+
+#include "segue/runtime/Config/Config.h"
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+struct RunBudget {
+  /// Of device_dram, which holds parameters, gradients, states, saved tensors and arenas.
+  uint64_t bytes = 0;
+  /// Empty: what leaves goes to the host's memory, on a device with memory of its own.
+  std::filesystem::path spillFolder = {};
+
+  /// The spec of `device` with this much memory, and with the disk below it. Throws
+  /// InvalidArgument for a folder beside a device other than `cpu`, for none beside `cpu`, where
+  /// nothing could leave, and for a device whose spec sets dram or disk itself.
+  std::string device(std::string_view device) const;
+
+  /// `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, where it
+  /// does not have these sections. Throws InvalidArgument where it has Activation Stagehand off.
+  Config config(const std::optional<Config> &given) const;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_SESSION_RUNBUDGET_H

@@ -1,0 +1,45 @@
+//===- DiskDevice.h - a cpu with a disk below its memory --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// `cpu` where its spec names a folder on a disk:
+//
+//   cpu:dram=2GiB,disk=/mnt/ssd                    half of what is free there
+//   cpu:dram=2GiB,disk=/mnt/ssd?capacity=64GiB&read=3GB/s&write=1GB/s
+//
+// Programs compute in `dram` bytes of this machine's memory, set aside for them, and what leaves it goes to
+// the disk (Space::Disk): the same services, plans and rings as on a card, with the disk
+// in the place of the host. Inputs of programs are copied into that memory.
+//
+//   dram=           what programs, and what stays for them, may take; required
+//   threads=        of kernels (default: all)
+//   pinned=64MiB    buffers that copies between host and device pass through
+//   disk=FOLDER     with, behind a question mark and parted by &:
+//     capacity=       reserved when the device is opened (default: half of what is free)
+//     read=, write=   what plans expect of the disk at first (default: measured when the
+//                     device is opened); a plan goes on with what it measures
+//     direct=0        through the page cache
+//     engine=         ring or threads (default: the best there is)
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_DEVICE_DISKDEVICE_H
+#define SEGUE_LIB_DEVICE_DISKDEVICE_H
+
+#include "DeviceOptions.h"
+#include "segue/runtime/Device/Device.h"
+
+namespace segue::inline runtime {
+
+struct SpillSeam;
+
+/// Makes a cpu with a disk. Throws InvalidArgument for what it cannot use, and what
+/// SpillFile::open throws. `seam`: of tests, which let the disk fail; outlives the device.
+DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam = nullptr);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_DEVICE_DISKDEVICE_H

@@ -1,0 +1,58 @@
+//===- RunBudget.cpp - a budget as people say it --------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Session/RunBudget.h"
+#include "../Device/DeviceOptions.h"
+#include "segue/runtime/Error.h"
+
+namespace segue::inline runtime {
+
+std::string RunBudget::device(std::string_view device) const {
+  size_t colon = std::min(device.find(':'), device.size());
+  std::string_view driver = device.substr(0, colon);
+  DeviceOptions options(driver, device.substr(std::min(colon + 1, device.size())));
+  auto refuse = [&](const std::string &why) {
+    throw Error(ErrorCode::InvalidArgument, "a budget on device \"" + std::string(device) + "\": " + why);
+  };
+  for (std::string_view key : {"dram", "disk"})
+    if (options.has(key))
+      refuse("its spec says " + std::string(key) + "= itself; leave that or the budget out");
+  if (driver == "cpu" && spillFolder.empty())
+    refuse("what has no room in memory needs a disk; give the spill folder (--spill-dir FOLDER, "
+           "spill_dir=\"FOLDER\")");
+  if (driver != "cpu" && !spillFolder.empty())
+    refuse("a spill folder goes with the device \"cpu\"; what leaves a device with memory of its own goes to the "
+           "host's memory");
+  options.set("dram", std::to_string(bytes));
+  if (!spillFolder.empty()) {
+    if (spillFolder.string().find_first_of(",?") != std::string::npos)
+      refuse("the name of the spill folder \"" + spillFolder.string() + "\" has a comma or a question mark, which "
+             "part the options of a device; give another name, or a link to it");
+    options.set("disk", spillFolder.string());
+  }
+  return options.spec();
+}
+
+Config RunBudget::config(const std::optional<Config> &given) const {
+  Json root = given ? given->json("") : Json::object();
+  Json &stagehand = root["memory"]["stagehand"];
+  if (!stagehand.is_object())
+    stagehand = Json::object();
+  if (!stagehand.contains("conductor_config"))
+    // All of it: by itself Conductor would leave a part of the device alone.
+    stagehand["conductor_config"] = {
+        {"enabled", true}, {"vram_hard_cap_mb", double(bytes) / 1048576}, {"vram_soft_cap_mb", double(bytes) / 1048576}};
+  Json &activation = stagehand["activation_stagehand"];
+  if (activation.is_null())
+    activation = {{"enabled", true}, {"mode", "planned"}};
+  else if (!activation.value("enabled", false))
+    throw Error(ErrorCode::InvalidArgument, "a budget and a config with memory.stagehand.activation_stagehand off: "
+                                            "nothing would leave; turn it on, or leave the section out");
+  return Config::parse(root.dump(), "the config with its budget");
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,117 @@
+# ===- test_disk_budget.py - training in a fraction of the memory it takes -----------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""`segue-run train --budget --spill-dir`: what the process holds keeps to the budget, under a limit of the system, too; no bit of the
+losses or of the trained weights differs from a run in memory; a killed run leaves nothing on the disk."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+SHAPE = ["--layers", "4", "--width", "256", "--heads", "4", "--vocabulary", "256", "--batch", "4", "--rows", "256"]
+MIB = 1 << 20
+# Of the process beside its budget: code, libraries, threads, buffers, the file of weights while it is read.
+BESIDE = 48 * MIB
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A GPT of 3.2 M parameters, compiled, with weights and bytes to learn."""
+    # On the disk of the build: a temporary folder may lie in memory.
+    folder = BUILD / "check" / "disk-budget"
+    (folder / "spill").mkdir(parents=True, exist_ok=True)
+    text = subprocess.run([sys.executable, ROOT / "test" / "tools" / "gpt_mlir.py", *SHAPE], capture_output=True, text=True, check=True,
+                          timeout=60).stdout
+    (folder / "g.mlir").write_text(text)
+    subprocess.run([BUILD / "bin" / "segue-compile", folder / "g.mlir", "-o", folder / "g.segue"], check=True, timeout=120)
+    random, weights = np.random.default_rng(0), {}
+    for shape, name in re.findall(r'tensor<([0-9x]+)xf32> \{segue.name = "([^"]+)", segue.role = #segue.role<parameter>', text):
+        extents = [int(each) for each in shape.split("x")]
+        weights[name] = (0.02 * random.standard_normal(extents)).astype(np.float32)
+    assert weights
+    save_file(weights, folder / "w.safetensors")
+    return folder
+
+
+def command(folder, save, *more):
+    return [str(word) for word in (BUILD / "bin" / "segue-run", "train", folder / "g.segue", "--weights", folder / "w.safetensors", "--data",
+                                   ROOT / "README.md", "--tokens", "ids", "--targets", "targets", "--steps", "4", "--clip", "0.5", "--save", save, *more)]
+
+
+def train(folder, save, *more, limit=None):
+    """Losses, trained weights, the process's peak in bytes, and what it said."""
+    child = subprocess.Popen(command(folder, save, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "MALLOC_ARENA_MAX": "2"},
+                             preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))) if limit else None)
+    said, warned = child.communicate(timeout=200)
+    assert child.returncode == 0, warned
+    found = re.search(r"the process ([0-9.]+) MiB, ([0-9.]+) of them before", warned)
+    peak = float(found[1]) * MIB if found else None
+    return re.findall(r"loss (\S+)", said), load_file(save), peak, warned
+
+
+def test_what_the_process_holds_keeps_to_the_budget(model):
+    losses, weights, _, _ = train(model, model / "free.safetensors")
+    assert len(losses) == 4
+    for budget in (32, 48, 96):
+        # All that it may write to: the budget, buffers, stacks of threads (8 MiB of addresses each).
+        found, trained, peak, said = train(model, model / "spilled.safetensors", "--budget", f"{budget}MiB", "--spill-dir", model / "spill",
+                                           limit=(budget + 224) * MIB)
+        assert found == losses
+        assert all(np.array_equal(trained[name], weights[name]) for name in weights)
+        assert peak <= budget * MIB + BESIDE, said
+        on_disk = re.search(r"on the disk ([0-9.]+) MiB", said)
+        assert float(on_disk[1]) > 0, said
+
+
+def test_the_guide_is_true(model):
+    (command_line,) = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "guides" / "disk.md").read_text(), re.M | re.S)
+    (model / "text.txt").write_bytes((ROOT / "README.md").read_bytes())
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command_line], cwd=model, capture_output=True, text=True, timeout=200,
+                          env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}"})
+    assert done.returncode == 0 and re.search(r"^memory: [0-9.]+ of 48.0 MiB; on the disk [0-9.]+ MiB", done.stderr, re.M), done.stderr
+
+
+def test_a_budget_that_is_too_small_is_named(model):
+    done = subprocess.run(command(model, model / "never.safetensors", "--budget", "4MiB", "--spill-dir", model / "spill"), capture_output=True,
+                          text=True, timeout=100, env={**os.environ, "SEGUE_ALLOW_NATIVE": "1"})
+    assert done.returncode == 1 and "BUDGET_INFEASIBLE: no plan keeps to 4194304 bytes" in done.stderr, done.stderr
+    least = int(re.search(r"the smallest budget is (\d+) bytes", done.stderr)[1])
+    train(model, model / "least.safetensors", "--budget", str(least), "--spill-dir", model / "spill")
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--budget", "1GiB"], "give the spill folder"),
+    (["--budget", "1GiB", "--spill-dir", "/dev/shm"], "lies in memory"),
+    (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "sim"], 'goes with the device "cpu"'),
+    (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "cpu:dram=1GiB"], "its spec says dram= itself"),
+    (["--spill-dir", "SPILL"], "--spill-dir requires --budget"),
+])
+def test_what_cannot_be_is_said(model, words, message):
+    words = [str(model / "spill") if word == "SPILL" else word for word in words]
+    done = subprocess.run(command(model, model / "never.safetensors", *words), capture_output=True, text=True, timeout=60)
+    assert done.returncode and message in done.stderr, done.stderr
+
+
+def test_a_killed_run_leaves_nothing_on_the_disk(model):
+    child = subprocess.Popen([*command(model, model / "killed.safetensors", "--budget", "48MiB", "--spill-dir", model / "spill"), "--until", "1000"],
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "SEGUE_ALLOW_NATIVE": "1"})
+    child.stdout.readline()  # within the second step
+    time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.wait(timeout=60)
+    assert list((model / "spill").iterdir()) == []

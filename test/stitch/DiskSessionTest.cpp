@@ -1,0 +1,214 @@
+//===- DiskSessionTest.cpp - training in less memory than it takes --------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A budget on `cpu` with a disk below it: weights, gradients, moments and saved tensors
+// leave memory and return with the same bits, also where the disk fails, and no run
+// begins that the disk has no room for.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../../runtime/lib/Device/DiskDevice.h"
+#include "../../runtime/lib/Disk/SpillEngine.h"
+#include "DeepModel.h"
+#include "RandomTensors.h"
+#include "segue/runtime/Disk/SpillFile.h"
+#include "segue/runtime/Session/RunBudget.h"
+#include "segue/runtime/Session/Session.h"
+#include <atomic>
+#include <cerrno>
+#include <gtest/gtest.h>
+
+using namespace segue;
+using namespace segue::test;
+
+namespace {
+constexpr int steps = 3;
+
+/// Lets operations of the disk fail with EIO: `count` of them from number `first` on.
+struct FailingDisk {
+  FailingDisk() {
+    seam.replaceEngine = [this](std::unique_ptr<SpillEngine> engine, bool) -> std::unique_ptr<SpillEngine> {
+      return std::make_unique<Engine>(*this, std::move(engine));
+    };
+  }
+  void fail(int64_t from, int64_t operations) {
+    begun = 0;
+    failed = 0;
+    first = from;
+    count = operations;
+  }
+
+  class Engine final : public SpillEngine {
+  public:
+    Engine(FailingDisk &disk, std::unique_ptr<SpillEngine> engine) : disk_(disk), engine_(std::move(engine)) {}
+    std::string_view name() const override { return engine_->name(); }
+    uint32_t depth() const override { return engine_->depth(); }
+    void begin(const SpillOperation &operation) override {
+      int64_t number = disk_.begun++;
+      if (number < disk_.first || number >= disk_.first + disk_.count)
+        return engine_->begin(operation);
+      ++disk_.failed;
+      ends_.push_back({operation.tag, -EIO});
+    }
+    SpillEnd waitForOne() override {
+      if (ends_.empty())
+        return engine_->waitForOne();
+      SpillEnd end = ends_.back();
+      ends_.pop_back();
+      return end;
+    }
+
+  private:
+    FailingDisk &disk_;
+    std::unique_ptr<SpillEngine> engine_;
+    std::vector<SpillEnd> ends_;
+  };
+
+  SpillSeam seam;
+  std::atomic<int64_t> begun{0}, failed{0}, first{INT64_MAX}, count{0};
+};
+
+const Binary &model() {
+  static const Binary binary = DeepModel{.layers = 4, .rows = 256, .width = 64}.compiled();
+  return binary;
+}
+
+DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const SpillSeam *seam = nullptr) {
+  return openDiskDevice(DeviceOptions("cpu", "threads=1,dram=" + std::to_string(dramBytes) + ",disk=.?capacity=" +
+                                                 capacity + "&read=1GB/s&write=1GB/s"),
+                        seam);
+}
+
+Session makeSession(const DeviceRef &device) {
+  SessionOptions options;
+  options.config = RunBudget{device->memory().budget(Space::DeviceDram)}.config(std::nullopt);
+  options.maxGradNorm = 0.01;
+  options.warn = [](const std::string &) {};
+  Session session(device, {{"deep", model()}}, std::move(options));
+  for (const ParameterInfo &info : session.parameters())
+    session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+  return session;
+}
+
+float lossOfStep(Session &session, int step) {
+  TensorMap batch;
+  batch["x"] = randomTensor(session.device(), {256, 64}, uint32_t(100 * step));
+  return float(session.step(std::vector{batch}, 1e-3).loss);
+}
+
+std::vector<float> parametersOf(Session &session) {
+  std::vector<float> all;
+  for (const ParameterInfo &info : session.parameters())
+    for (float value : values(session.parameter(info.key)))
+      all.push_back(value);
+  return all;
+}
+
+/// The losses of `steps` steps and the parameters after them.
+std::vector<float> train(Session &session) {
+  std::vector<float> bits;
+  while (session.stepCount() < steps)
+    bits.push_back(lossOfStep(session, int(session.stepCount())));
+  std::vector<float> parameters = parametersOf(session);
+  bits.insert(bits.end(), parameters.begin(), parameters.end());
+  return bits;
+}
+
+bool sameBits(const std::vector<float> &a, const std::vector<float> &b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// The smallest budget, as the refusal of a smaller one names it.
+uint64_t smallestBudget() {
+  try {
+    DeviceRef device = deviceOf(100000, "16MiB");
+    Session session = makeSession(device);
+    lossOfStep(session, 0);
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
+    std::string text = error.what(), before = "the smallest budget is ";
+    return std::stoull(text.substr(text.find(before) + before.size()));
+  }
+  return 0;
+}
+
+/// The bits of a run in memory, on a device without a disk.
+const std::vector<float> &expected() {
+  static const std::vector<float> bits = [] {
+    DeviceRef device = Device::open("sim:dram=64MiB,threads=1,latency=0s");
+    SessionOptions options;
+    options.maxGradNorm = 0.01;
+    Session session(device, {{"deep", model()}}, std::move(options));
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    return train(session);
+  }();
+  return bits;
+}
+} // namespace
+
+TEST(DiskSession, EveryBudgetHasTheBitsOfARunInMemory) {
+  uint64_t least = smallestBudget();
+  ASSERT_GT(least, 0u);
+  for (uint64_t budget = least, i = 0; i < 4; budget += least / 3, ++i) {
+    DeviceRef device = deviceOf(budget, "16MiB");
+    Session session = makeSession(device);
+    EXPECT_TRUE(sameBits(train(session), expected())) << "budget " << budget;
+    EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), budget);
+    EXPECT_GT(device->memory().peakBytes(Space::Disk), 0u);
+  }
+}
+
+TEST(DiskSession, AnOperationThatFailsLosesNothing) {
+  uint64_t budget = smallestBudget() * 5 / 4;
+  FailingDisk disk;
+  DeviceRef device = deviceOf(budget, "16MiB", &disk.seam);
+  int64_t operations = 0;
+  {
+    Session session = makeSession(device);
+    disk.fail(INT64_MAX, 0);
+    EXPECT_TRUE(sameBits(train(session), expected()));
+    operations = disk.begun;
+  }
+  ASSERT_GT(operations, 40);
+  int64_t failures = 0;
+  for (int64_t width : {1, 2, 6})
+    for (int64_t first = width; first < operations; first += operations / 7 + 1) {
+      SCOPED_TRACE(std::to_string(width) + " operations from " + std::to_string(first) + " of " + std::to_string(operations));
+      Session session = makeSession(device);
+      disk.fail(first, width);
+      std::vector<float> losses;
+      for (int tries = 0; session.stepCount() < steps && tries < 50; ++tries)
+        try {
+          losses.push_back(lossOfStep(session, int(session.stepCount())));
+        } catch (const Error &error) {
+          EXPECT_TRUE(error.code() == ErrorCode::TransferFailed || error.code() == ErrorCode::DeviceOom ||
+                      error.code() == ErrorCode::StateTorn)
+              << error.what();
+          EXPECT_NE(error.code(), ErrorCode::StateTorn) << error.what();
+        }
+      ASSERT_EQ(session.stepCount(), steps);
+      disk.fail(INT64_MAX, 0);
+      std::vector<float> parameters = parametersOf(session);
+      losses.insert(losses.end(), parameters.begin(), parameters.end());
+      EXPECT_TRUE(sameBits(losses, expected()));
+      failures += 1;
+    }
+  EXPECT_GT(failures, 15);
+}
+
+TEST(DiskSession, ADiskThatIsTooSmallIsRefusedBeforeTheFirstStep) {
+  DeviceRef device = deviceOf(smallestBudget(), "64KiB");
+  try {
+    Session session = makeSession(device);
+    lossOfStep(session, 0);
+    ADD_FAILURE() << "64 KiB hold what leaves";
+  } catch (const Error &error) {
+    EXPECT_TRUE(error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible);
+    EXPECT_NE(std::string(error.what()).find("disk"), std::string::npos) << error.what();
+  }
+}
