@@ -22,7 +22,7 @@ import torch
 
 from . import _runtime
 from .errors import ConfigError, Error, InvalidArgumentError, MissingWeightError
-from .memory import Memory, forecast
+from .memory import Memory, forecast, parse_bytes
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
 from .squareq import path_of
@@ -118,6 +118,12 @@ class Trainer:
         Of the dropout masks.
     device : str, optional
         Where to train, as in `segue.compile`; default: where the modules are.
+    budget : int or str, optional
+        Memory that the run may compute with, as ``"2GiB"``: parameters, gradients, states, saved tensors, inputs and
+        workspace. A plan decides what leaves it, and when; no bit of a result depends on it. What the PyTorch modules and
+        PyTorch itself hold is besides.
+    spill_dir : path, optional
+        A folder on a disk for what has no room in the budget, where `device` is ``"cpu"``; see the guide "disk".
     config : path or mapping, optional
         The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Frozen
         parameters that its ``squareq_slab_path`` holds come from there, whatever the modules have for them. Its section
@@ -153,8 +159,8 @@ class Trainer:
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
-                 device: str | None = None, config: str | os.PathLike | Mapping[str, Any] | None = None,
-                 record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
+                 device: str | None = None, budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
+                 config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
         if isinstance(modules, Module):
             modules = [modules]
@@ -171,7 +177,6 @@ class Trainer:
         self.modules = named
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
-        self._device = next(iter(named.values()))._device if device is None else open_device(device)
         self._clip_grad_norm = float(clip_grad_norm or 0.0)
         optimizer.check_patterns(dict.fromkeys(name for module in named.values() for name in _trained_names(module)))
         for output in (trace, report):
@@ -182,6 +187,13 @@ class Trainer:
             files["config_text"] = _text_of(config)
         elif config is not None:
             files["config"] = os.fspath(config)
+        if budget is not None:
+            spec = next(iter(named.values()))._device.name if device is None else device
+            device, text = _runtime.within_budget(parse_bytes(budget), os.fspath(spill_dir or ""), spec, **files)
+            files = {"config": None, "config_text": text}
+        elif spill_dir is not None:
+            raise InvalidArgumentError("spill_dir says where a budget's surplus goes; give the budget, too")
+        self._device = next(iter(named.values()))._device if device is None else open_device(device)
         self._statistics = _statistics_of(config)
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None

@@ -25,6 +25,7 @@
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Reports/RunReport.h"
+#include "segue/runtime/Session/RunBudget.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
@@ -453,6 +454,15 @@ static void bindSession(nb::module_ &m) {
 static void bindFiles(nb::module_ &m) {
   m.def("kernel_target", &kernelTarget);
   m.def("check_output", &OutputFile::check, "path"_a);
+  m.def(
+      "within_budget",
+      [](uint64_t bytes, const std::filesystem::path &spillFolder, const std::string &device,
+         const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText) {
+        RunBudget budget{bytes, spillFolder};
+        return std::pair(budget.device(device), budget.config(configOf(config, configText)).json("").dump());
+      },
+      "bytes"_a, "spill_dir"_a, "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(),
+      "The spec of a device with so much memory, and the text of a config in which a plan keeps to it.");
   m.def(
       "write_file",
       [](const std::filesystem::path &path, const nb::bytes &bytes) {

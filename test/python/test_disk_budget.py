@@ -18,7 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from torch import nn
+
+import segue
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -84,6 +88,46 @@ def test_the_guide_is_true(model):
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", command_line], cwd=model, capture_output=True, text=True, timeout=200,
                           env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}"})
     assert done.returncode == 0 and re.search(r"^memory: [0-9.]+ of 48.0 MiB; on the disk [0-9.]+ MiB", done.stderr, re.M), done.stderr
+
+
+def trained(model, **options):
+    """Losses of five steps of a small network, its weights after them, and its trainer's figures."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 8))
+    x, y = torch.randn(256, 64), torch.randn(256, 8)
+
+    class Regression(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x, y):
+            return nn.functional.mse_loss(self.net(x), y)
+
+    module = segue.compile(Regression(), (x, y), device="cpu:threads=1")
+    trainer = segue.Trainer([module], optimizer=segue.AdamW(lr=1e-2), clip_grad_norm=0.5, **options)
+    losses = trainer.fit([{"x": x, "y": y}] * 5)
+    trainer.save(model / "trainer.safetensors")
+    return losses, [parameter.detach().clone() for parameter in net.parameters()], load_file(model / "trainer.safetensors"), trainer
+
+
+def test_a_trainer_keeps_to_a_budget(model):
+    losses, weights, checkpoint, trainer = trained(model)
+    with pytest.raises(segue.BudgetInfeasibleError, match="the smallest budget is") as refused:
+        trained(model, budget="64KiB", spill_dir=model / "spill")
+    least = int(re.search(r"the smallest budget is (\d+) bytes", str(refused.value))[1])
+    for budget in (least, f"{least * 3 // 2 >> 10}KiB"):
+        found, values, saved, _ = trained(model, budget=budget, spill_dir=model / "spill")
+        assert found == losses
+        assert all(torch.equal(a, b) for a, b in zip(values, weights))
+        assert saved.keys() == checkpoint.keys() and all(np.array_equal(saved[name], checkpoint[name]) for name in saved)
+    free = trainer.memory(device="sim:dram=64MiB").unconstrained.peak_bytes
+    assert least < 0.7 * free, "what does not fit into the budget has been away"
+    with pytest.raises(segue.InvalidArgumentError, match="give the budget, too"):
+        trained(model, spill_dir=model / "spill")
+    with pytest.raises(segue.InvalidArgumentError, match="give the spill folder"):
+        trained(model, budget="1GiB")
 
 
 def test_a_budget_that_is_too_small_is_named(model):

@@ -178,7 +178,8 @@ TEST(DiskSession, AnOperationThatFailsLosesNothing) {
   int64_t failures = 0;
   for (int64_t width : {1, 2, 6})
     for (int64_t first = width; first < operations; first += operations / 7 + 1) {
-      SCOPED_TRACE(std::to_string(width) + " operations from " + std::to_string(first) + " of " + std::to_string(operations));
+      SCOPED_TRACE(std::to_string(width) + " operations from " + std::to_string(first) + " of " +
+                   std::to_string(operations));
       Session session = makeSession(device);
       disk.fail(first, width);
       std::vector<float> losses;

@@ -289,11 +289,11 @@ int train(const TrainOptions &asked) {
       std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);
     std::fprintf(stderr, "\n");
   }
-  if (options.budget)
-    printMemory(*device, options.budget, bytesBefore);
   if (options.profile)
     printProfiles(session);
   leave(/*isWhole=*/true).rethrow();
+  if (options.budget)
+    printMemory(*device, options.budget, bytesBefore);
   return interruption.status(Done);
 }
 

@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Memory is as on `sim` (SimMemory): an arena of addresses that plans can place in. The
-// disk is an arena, too: an address in the mapping of its SpillFile stands for an offset. Copies between memory and such an address are reads and writes
-// of the file, on the threads of the two copy queues, beside compute.
+// disk is an arena, too: an address in the mapping of its SpillFile stands for an offset.
+// Copies between memory and such an address are reads and writes of the file, on the
+// threads of the two copy queues, beside compute.
 //
 //===----------------------------------------------------------------------===//
 
@@ -36,7 +37,6 @@ namespace segue::inline runtime {
 static constexpr double threadFlopsPerSecond = 50e9, memoryBytesPerSecond = 10e9;
 /// Of one call to the disk.
 static constexpr double diskLatencySeconds = 100e-6;
-static constexpr uint64_t probeBytes = 16 << 20;
 
 namespace {
 /// The disk of a spec: the folder, and what stands behind its question mark.
@@ -45,7 +45,6 @@ struct DiskOptions {
 
   std::string folder;
   uint64_t capacityBytes = 0;
-  /// 0: to be measured.
   double readBytesPerSecond = 0, writeBytesPerSecond = 0;
   SpillOptions spill;
 };
@@ -114,9 +113,10 @@ private:
   bool isOnDisk(const void *address) const {
     return address >= file_->data() && address < file_->data() + file_->capacity();
   }
-  uint64_t offsetOf(const void *address) const { return uint64_t(static_cast<const std::byte *>(address) - file_->data()); }
+  uint64_t offsetOf(const void *address) const {
+    return uint64_t(static_cast<const std::byte *>(address) - file_->data());
+  }
   void copyNow(void *target, const void *source, uint64_t bytes);
-  void measure(const DiskOptions &disk);
 
   std::string name_;
   HostEngine engine_;
@@ -149,8 +149,8 @@ DiskOptions::DiskOptions(const DeviceOptions &options) {
   std::error_code unknown;
   std::filesystem::space_info room = std::filesystem::space(folder, unknown);
   capacityBytes = disk.bytes("capacity", unknown ? uint64_t(1) : std::max<uint64_t>(room.available / 2, 1));
-  readBytesPerSecond = disk.bytesPerSecond("read", 0);
-  writeBytesPerSecond = disk.bytesPerSecond("write", 0);
+  readBytesPerSecond = disk.bytesPerSecond("read", 2e9);
+  writeBytesPerSecond = disk.bytesPerSecond("write", 1e9);
   spill.mayBeDirect = disk.integer("direct", 1, 0, 1);
   std::string engine = disk.text("engine", "");
   if (!engine.empty() && engine != "ring" && engine != "threads")
@@ -169,35 +169,16 @@ static SimProfile withFile(SimProfile memory, const SpillFile &file) {
 DiskDevice::DiskDevice(const DeviceOptions &options, SimProfile memory, const DiskOptions &disk)
     : name_(options.spec()), engine_(Threads(memory.threads)),
       file_(SpillFile::open(disk.folder, disk.capacityBytes, disk.spill)),
-      ram_(withFile(std::move(memory), *file_), [this](const Fence &fence) { return queues_.isDone(fence); }) {
+      ram_(withFile(std::move(memory), *file_), [this](const Fence &fence) { return queues_.isDone(fence); }),
+      link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, diskLatencySeconds} {
   dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
-  measure(disk);
   auto number = [](double value) { return std::to_string(uint64_t(value)); };
   auto capacity = [&](Space space) { return std::to_string(Device::memory().budget(space)); };
   twin_ = "sim:virtual,dram=" + capacity(Space::DeviceDram) + ",pinned=" + capacity(Space::HostPinned) +
           ",disk=" + capacity(Space::Disk) +
           ",l1=0,h2d=" + number(link_.h2dBytesPerSecond) + "B/s,d2h=" + number(link_.d2hBytesPerSecond) +
-          "B/s,latency=" + number(diskLatencySeconds * 1e9) + "ns,flops=" + number(threads() * threadFlopsPerSecond / 1e9) +
-          "GFLOP/s,membw=" + number(memoryBytesPerSecond) + "B/s,launch=2us";
-}
-
-/// What the spec does not say is measured once, by writing and reading a few pieces.
-void DiskDevice::measure(const DiskOptions &disk) {
-  link_ = {disk.readBytesPerSecond, disk.writeBytesPerSecond, diskLatencySeconds};
-  if (link_.h2dBytesPerSecond && link_.d2hBytesPerSecond)
-    return;
-  std::vector<std::byte> probe(std::min(probeBytes, file_->capacity()), std::byte(1));
-  auto speed = [&](auto run) {
-    double begin = seconds();
-    run();
-    return std::max(1e6, double(probe.size()) / std::max(1e-9, seconds() - begin));
-  };
-  double write = speed([&] { file_->write(0, probe.data(), probe.size()); });
-  double read = speed([&] { file_->read(probe.data(), 0, probe.size()); });
-  if (!link_.d2hBytesPerSecond)
-    link_.d2hBytesPerSecond = write;
-  if (!link_.h2dBytesPerSecond)
-    link_.h2dBytesPerSecond = read;
+          "B/s,latency=" + number(diskLatencySeconds * 1e9) + "ns,flops=" +
+          number(threads() * threadFlopsPerSecond / 1e9) + "GFLOP/s,membw=" + number(memoryBytesPerSecond) + "B/s,launch=2us";
 }
 
 DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {

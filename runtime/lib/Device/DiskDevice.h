@@ -10,17 +10,19 @@
 //   cpu:dram=2GiB,disk=/mnt/ssd                    half of what is free there
 //   cpu:dram=2GiB,disk=/mnt/ssd?capacity=64GiB&read=3GB/s&write=1GB/s
 //
-// Programs compute in `dram` bytes of this machine's memory, set aside for them, and what leaves it goes to
-// the disk (Space::Disk): the same services, plans and rings as on a card, with the disk
-// in the place of the host. Inputs of programs are copied into that memory.
+// Programs compute in `dram` bytes of this machine's memory, set aside for them, and what
+// leaves it goes to the disk (Space::Disk): the same services, plans and rings as on a
+// card, with the disk in the place of the host. Inputs of programs are copied into that
+// memory.
 //
 //   dram=           what programs, and what stays for them, may take; required
 //   threads=        of kernels (default: all)
 //   pinned=64MiB    buffers that copies between host and device pass through
 //   disk=FOLDER     with, behind a question mark and parted by &:
 //     capacity=       reserved when the device is opened (default: half of what is free)
-//     read=, write=   what plans expect of the disk at first (default: measured when the
-//                     device is opened); a plan goes on with what it measures
+//     read=2GB/s, write=1GB/s   what plans expect of the disk at first; they go on with
+//                     measured times. Nothing is measured before, so that the same run
+//                     has the same plan, and a refusal names the same budget
 //     direct=0        through the page cache
 //     engine=         ring or threads (default: the best there is)
 //

@@ -155,8 +155,8 @@ MemoryBlock SimMemory::take(Space space, uint64_t bytes, uint32_t alignment, Lif
       overwrite(static_cast<std::byte *>(block.data), bytes, newPattern);
     return block;
   }
-  auto found = space == Space::Disk ? region.arena->take(wholeBytes(space, bytes), std::max<uint64_t>(alignment, SpillFile::block))
-                                    : region.arena->take(bytes, alignment);
+  uint64_t aligned = space == Space::Disk ? std::max<uint64_t>(alignment, SpillFile::block) : alignment;
+  auto found = region.arena->take(wholeBytes(space, bytes), aligned);
   return found ? finish(space, *found, bytes, alignment) : block;
 }
 

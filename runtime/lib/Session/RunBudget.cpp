@@ -8,6 +8,7 @@
 #include "segue/runtime/Session/RunBudget.h"
 #include "../Device/DeviceOptions.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Mebibytes.h"
 
 namespace segue::inline runtime {
 
@@ -45,7 +46,7 @@ Config RunBudget::config(const std::optional<Config> &given) const {
   if (!stagehand.contains("conductor_config"))
     // All of it: by itself Conductor would leave a part of the device alone.
     stagehand["conductor_config"] = {
-        {"enabled", true}, {"vram_hard_cap_mb", double(bytes) / 1048576}, {"vram_soft_cap_mb", double(bytes) / 1048576}};
+        {"enabled", true}, {"vram_hard_cap_mb", bytes / bytesPerMiB}, {"vram_soft_cap_mb", bytes / bytesPerMiB}};
   Json &activation = stagehand["activation_stagehand"];
   if (activation.is_null())
     activation = {{"enabled", true}, {"mode", "planned"}};

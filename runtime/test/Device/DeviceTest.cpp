@@ -29,7 +29,8 @@ TEST(Device, BadSpecsAreNamed) {
   expect("cpu:speed=9", "there is no option \"speed\"; known are disk, dram, pinned, threads");
   expect("cpu:pinned=1MiB", "option \"pinned\" needs disk=");
   expect("cpu:disk=.", "disk= needs dram=");
-  expect("cpu:dram=1MiB,disk=.?speed=9", "there is no option \"speed\"; known are capacity, read, write, direct, engine");
+  expect("cpu:dram=1MiB,disk=.?speed=9",
+         "there is no option \"speed\"; known are capacity, read, write, direct, engine");
   expect("cpu:dram=1MiB,disk=.?engine=steam", "is ring or threads, not \"steam\"");
   expect("sim:disk=1GiB", "option \"disk\" needs virtual");
   expect("cpu:threads=0", "threads=0 is not a number between 1 and 1024");

@@ -128,8 +128,8 @@ void ActivationActor::on(const event::Pressure &pressure) {
   makingRoom_ = false;
 }
 
-/// What was made again before its need, to make another from or along with it,
-/// and can be once more; the one needed last first.
+/// Drops tensors that were made again before their need, to make others from or along with
+/// them, and can be made once more: the one needed last first.
 void ActivationActor::dropMade(int64_t goal) {
   std::vector<Held *> made;
   for (const auto &[id, held] : held_)
@@ -151,7 +151,8 @@ Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   TensorDesc desc = *held.deviceDesc;
   desc.layout.offset = 0;
   std::shared_ptr<Storage> storage;
-  desc.layout.space = buffer.poolClass || context_.device->hasSpace(Space::Disk) ? context_.device->homeSpace() : Space::Host;
+  Space home = context_.device->homeSpace();
+  desc.layout.space = buffer.poolClass || home == Space::Disk ? home : Space::Host;
   if (buffer.poolClass) {
     auto slab = pool_->tryTake(*buffer.poolClass);
     if (!slab) {
