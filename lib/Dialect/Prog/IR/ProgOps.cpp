@@ -23,6 +23,8 @@ using namespace segue::prog;
 using segue::LayoutAttr;
 using segue::Role;
 
+#include "segue/Dialect/Prog/IR/ProgInterfaces.cpp.inc"
+
 #define GET_OP_CLASSES
 #include "segue/Dialect/Prog/IR/ProgOps.cpp.inc"
 
@@ -479,6 +481,32 @@ static LogicalResult verifyCodes(MatmulOp op) {
                             << ", but needs a float type, and that or f32 for the result";
   return success();
 }
+
+/// Extents of 1 have any stride.
+static bool isUnitStride(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides, size_t dim) {
+  return shape[dim] == 1 || strides[dim] == 1;
+}
+
+/// The other way round, c^T = b^T a^T, knows no bias along rows and no codes on the left.
+bool MatmulOp::canWriteIn(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides) {
+  return isUnitStride(shape, strides, 2) || (isUnitStride(shape, strides, 1) && !getBias() && !getBType());
+}
+bool MatmulOp::writesAllOf(Value operand) { return getC() == operand && !getAccumulate(); }
+
+/// Attention writes rows: its innermost dimension is dense.
+static bool canWriteRows(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides) {
+  return shape.size() == 4 && isUnitStride(shape, strides, 3);
+}
+bool AttentionOp::canWriteIn(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides) { return canWriteRows(shape, strides); }
+bool AttentionOp::writesAllOf(Value operand) { return getOut() == operand; }
+bool AttentionGradOp::canWriteIn(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides) {
+  return canWriteRows(shape, strides);
+}
+bool AttentionGradOp::writesAllOf(Value operand) {
+  return getGradQ() == operand || getGradK() == operand || getGradV() == operand;
+}
+
+bool ToLayoutOp::writesAllOf(Value operand) { return getTarget() == operand && !getTargetType(); }
 
 LogicalResult MatmulOp::verify() {
   if (getBType())

@@ -16,7 +16,6 @@
 #include "RetargetStrides.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/Transforms/Passes.h"
-#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
 namespace segue::prog {
@@ -36,22 +35,10 @@ static constexpr int64_t kMostDimensions = 4;
 namespace {
 /// The only command that names an output's buffer, and the view it writes.
 struct Writer {
-  Operation *command = nullptr;
+  WritesStridedOpInterface command;
   Value view;
 };
 } // namespace
-
-/// What `command` writes, of the operands that it has.
-static bool isWritten(Operation *command, Value operand) {
-  return llvm::TypeSwitch<Operation *, bool>(command)
-      .Case([&](MatmulOp op) { return op.getC() == operand && !op.getAccumulate(); })
-      .Case([&](AttentionOp op) { return op.getOut() == operand; })
-      .Case([&](AttentionGradOp op) {
-        return op.getGradQ() == operand || op.getGradK() == operand || op.getGradV() == operand;
-      })
-      .Case([&](ToLayoutOp op) { return op.getTarget() == operand && !op.getTargetType(); })
-      .Default(false);
-}
 
 /// The single command that writes `buffer`; nothing if others name it.
 static std::optional<Writer> findWriter(Value buffer) {
@@ -68,9 +55,10 @@ static std::optional<Writer> findWriter(Value buffer) {
   for (auto &[command, view] : uses) {
     if (isa<SaveOp>(command))
       continue;
-    if (writer.command || !isWritten(command, view))
+    auto strided = dyn_cast<WritesStridedOpInterface>(command);
+    if (writer.command || !strided || !strided.writesAllOf(view))
       return std::nullopt;
-    writer = {command, view};
+    writer = {strided, view};
   }
   if (!writer.command)
     return std::nullopt;
@@ -88,13 +76,7 @@ static bool canWrite(const Writer &writer, Type element, ArrayRef<int64_t> shape
       view.getNumElements() != ShapedType::getNumElements(shape))
     return false;
   auto strides = segue::schema::retargetStrides(shape, from, to, view.getShape(), ArrayRef<int64_t>(*viewStrides));
-  if (!strides)
-    return false;
-  auto isUnit = [&](int64_t dim) { return view.getDimSize(dim) == 1 || (*strides)[dim] == 1; };
-  return llvm::TypeSwitch<Operation *, bool>(writer.command)
-      .Case([&](MatmulOp op) { return isUnit(2) || (isUnit(1) && !op.getBias() && !op.getBType()); })
-      .Case<AttentionOp, AttentionGradOp>([&](auto) { return view.getRank() == 4 && isUnit(3); })
-      .Default(true);
+  return strides && WritesStridedOpInterface(writer.command).canWriteIn(view.getShape(), *strides);
 }
 
 /// Strides of a tensor whose dimensions lie in `order`, outermost first, its

@@ -31,6 +31,8 @@
 #define GET_ATTRDEF_CLASSES
 #include "segue/Dialect/Prog/IR/ProgAttrs.h.inc"
 
+#include "segue/Dialect/Prog/IR/ProgInterfaces.h.inc"
+
 #define GET_OP_CLASSES
 #include "segue/Dialect/Prog/IR/ProgOps.h.inc"
 

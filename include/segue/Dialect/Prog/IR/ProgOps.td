@@ -18,6 +18,7 @@ include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 include "segue/Dialect/Prog/IR/ProgAttrs.td"
+include "segue/Dialect/Prog/IR/ProgInterfaces.td"
 
 class Prog_Op<string mnemonic, list<Trait> traits = []> : Op<Prog_Dialect, mnemonic, traits>;
 
@@ -257,7 +258,7 @@ def Prog_LaunchOp : Prog_Op<"launch", [DeclareOpInterfaceMethods<SymbolUserOpInt
 class Prog_Reads<string what, Type type = Prog_DeviceBuffer> : Arg<type, what, [MemRead]>;
 class Prog_Writes<string what, Type type = Prog_DeviceBuffer> : Arg<type, what, [MemWrite]>;
 
-def Prog_MatmulOp : Prog_Op<"matmul"> {
+def Prog_MatmulOp : Prog_Op<"matmul", [DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
   let summary = "multiplies batches of matrices";
   let description = [{
     `c[b, m, n] = sum_k a[b, m, k] * b[b, k, n] (+ bias[n]) (+ c if
@@ -287,7 +288,7 @@ def Prog_MatmulOp : Prog_Op<"matmul"> {
   let hasVerifier = 1;
 }
 
-def Prog_AttentionOp : Prog_Op<"attention"> {
+def Prog_AttentionOp : Prog_Op<"attention", [DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
   let summary = "computes scaled dot product attention";
   let description = [{
     As `segue.attention`. Constraints: (C1) q and out are [batch, heads, rows,
@@ -307,7 +308,7 @@ def Prog_AttentionOp : Prog_Op<"attention"> {
   let hasVerifier = 1;
 }
 
-def Prog_AttentionGradOp : Prog_Op<"attention_grad"> {
+def Prog_AttentionGradOp : Prog_Op<"attention_grad", [DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
   let summary = "computes the gradients of attention for q, k and v";
   let description = [{
     As `segue.attention_grad`. Constraints: (C1) q, out, grad_out and grad_q
@@ -351,7 +352,7 @@ def Prog_LibraryCallOp : Prog_Op<"library_call", [AttrSizedOperandSegments]> {
   let hasVerifier = 1;
 }
 
-def Prog_ToLayoutOp : Prog_Op<"to_layout"> {
+def Prog_ToLayoutOp : Prog_Op<"to_layout", [DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface>]> {
   let summary = "copies a view into another; casts, re-lays and restores on the way";
   let description = [{
     A buffer of bytes that holds tiles or a row storage says after `as` which
