@@ -32,7 +32,7 @@ public:
   /// Plays the first steps of the session on a device of so many bytes. False if memory
   /// lacks; throws whatever else a step throws.
   bool trains(uint64_t budgetBytes, States states);
-  /// The same for whatever `states` allows.
+  /// Returns true if steps keep to the budget in any way that the handling of states allows.
   bool trains(uint64_t budgetBytes);
 
   /// The most bytes that the last try that went well held at once, as a budget to try.

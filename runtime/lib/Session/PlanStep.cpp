@@ -119,7 +119,7 @@ uint64_t planStep(MemoryServices &services, const StepToPlan &step, const Measur
   }
 }
 
-/// What programs give and work in, all of it at once: more than any step holds.
+/// Returns a bound that no step reaches: all that programs give and work in, at once.
 static uint64_t boundBytes(const StepToPlan &step) {
   uint64_t bytes = 0;
   for (const Module &module : step.modules)
@@ -176,8 +176,8 @@ static void refuse(const MemoryServices *services, BudgetTrial &trial, const Ste
 /// values, which a twin has not.
 static bool canTry(const MemoryServices *services) { return !services || !services->precision(); }
 
-/// What the device holds that is neither the session's nor a batch of its, which is in the
-/// twin's books; `restBytes`: of the session between two steps.
+/// Returns the bytes on the device that are neither the session's nor of a batch of its, which
+/// is in the twin's books; `restBytes`: the session's own between two steps.
 static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weights, uint64_t restBytes) {
   uint64_t own = (weights ? weights->ringBytes() : 0) + step.placedBytes + restBytes, live = liveBytes(*step.device);
   return live - std::min(live, own);

@@ -19,7 +19,7 @@ struct StepToPlan {
   const std::vector<Module> &modules;
   const SessionOptions &options;
   size_t microBatches = 1;
-  /// What batches hold of the device already.
+  /// Bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
   /// No step has been asked for yet: one batch is a guess.
   bool isBatchCountGuessed = false;

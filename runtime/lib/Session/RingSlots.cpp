@@ -58,7 +58,7 @@ public:
 
 private:
   const StepWithRing &step_;
-  /// What the device holds that the twin does not.
+  /// Bytes that the device holds and the twin does not.
   std::optional<uint64_t> others_;
   int64_t alone_ = 0;
 };

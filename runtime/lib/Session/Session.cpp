@@ -134,7 +134,7 @@ void Session::State::checkPhases() const {
     fail(modules[0], "none of its programs enters a phase, and a step would go to", Phase::StepEnd);
 }
 
-/// What a config file says of the device and of records.
+/// Does what a config file says of the device and of records.
 void Session::State::configure(const Config &config) {
   if (!config.foreign().empty()) {
     constexpr size_t mostNamed = 20;

@@ -111,7 +111,7 @@ struct Session::State {
   ParameterTable table;
   std::vector<OptimizerPlan> plans;
   std::optional<JsonlWriter> stitchTelemetry;
-  /// What was warned of.
+  /// Warnings that were given, each once.
   std::set<std::string> warned;
 
   /// By slot; null until set.

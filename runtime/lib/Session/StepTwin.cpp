@@ -55,7 +55,7 @@ public:
     phase_ = begin.phase;
   }
 
-  /// What came since the last phase began is of it.
+  /// Ends the phase: all that was seen since it began is its own.
   void close() {
     for (const SpaceInfo &info : spaces_) {
       uint64_t bytes = memory_.peakBytes(info.space);
@@ -154,7 +154,7 @@ struct StepTwin::State {
   std::optional<WithWeights> weights;
   std::optional<Session> session;
   std::vector<TensorMap> batches;
-  /// What the last step gave.
+  /// The result of the last step.
   StepResult last;
   LinkSpeed link;
 

@@ -65,12 +65,12 @@ public:
   /// Puts tensors that stand for them in the place of the frozen parameters that
   /// the slab holds; their bytes are the slab's.
   void takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values);
-  /// What such a parameter was before it was quantised: serves where the slab is
-  /// damaged.
+  /// Sets how to read such a parameter as it was before it was quantised: that serves where
+  /// the slab is damaged.
   void setOriginal(size_t slot, std::function<Tensor()> read);
   bool isInSlab(size_t slot) const;
-  /// The same for one that comes by no block, and was served when the session
-  /// was made.
+  /// Returns true for a parameter of the slab that comes by no block, and was served when the
+  /// session was made.
   bool wasServed(size_t slot) const { return served_.contains(slot); }
   /// Its value on the host, dequantised; kept until the next call for another.
   const Tensor &dequantized(const DeviceRef &device, size_t slot);
@@ -109,7 +109,7 @@ private:
   const ParameterTable &table_;
   const std::vector<Tensor> &values_;
   std::vector<bool> streamed_;
-  /// Of the programs of the optimizer phase, with `residency_`: by input.
+  /// Which inputs of the optimizer's programs come by block, where there is a `residency_`.
   std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
     /// Null: in the slab.

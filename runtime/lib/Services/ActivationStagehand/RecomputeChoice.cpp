@@ -28,8 +28,8 @@ static std::vector<size_t> inOrder(const std::vector<double> &values) {
   return order;
 }
 
-/// What each that is on the link adds to the step: copies out in the order of
-/// saves, each as early as it can be; copies back as late as they can be.
+/// Returns the seconds that each tensor on the link adds to the step: copies out in the order
+/// of saves, each as early as it can be; copies back as late as they can be.
 static std::vector<double> spillCosts(std::span<const SavedCost> saved, const LinkRates &link,
                                       std::span<const Residence> residence, std::span<const size_t> byNeed) {
   std::vector<double> before(saved.size()), costs(saved.size());
@@ -74,7 +74,7 @@ public:
   }
 
 private:
-  /// What no watermark makes leave.
+  /// Finds the tensors that no watermark makes leave.
   void findStaying() {
     bool isPressured = false;
     int64_t stay = 0;

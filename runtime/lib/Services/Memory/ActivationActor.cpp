@@ -13,7 +13,7 @@
 
 namespace segue::inline runtime {
 
-/// What Conductor pushes reaches the policy here.
+/// Hints hands to the policy what Conductor pushes.
 class ActivationActor::Hints final : public ActivationAdapter {
 public:
   Hints(Recorded<ActivationStagehand> &policy, ActivationKnobs knobs)
@@ -356,7 +356,7 @@ int ActivationActor::depthOf(SavedPlace place) const {
   return depth <= deepestChain ? depth : 0;
 }
 
-/// What it counts for in the books of device_dram.
+/// Returns the bytes that a tensor of `desc` counts for in the books of device_dram.
 int64_t ActivationActor::takenBytes(const TensorDesc &desc) const {
   return int64_t(context_.device->takenBytes(Space::DeviceDram, desc.spanBytes(), desc.layout.alignment));
 }

@@ -87,8 +87,7 @@ private:
     std::optional<Error> lost = {};
     /// Its number among the saves of the step.
     size_t number = 0;
-    /// Of those that are made from others of their kind: how many at most lie
-    /// one upon the other.
+    /// A tensor may be made from others that are made themselves: the longest such chain.
     int depth = 0;
     /// It has its place in the order of needs.
     bool ordered = false;
@@ -105,7 +104,7 @@ private:
     Item *item = nullptr;
     /// Its key in byItem_, also when the item is given up before its copy out ends.
     Item::Id itemId = 0;
-    /// Of one that never left: what the program holds.
+    /// The program's storage, where the tensor never left.
     std::weak_ptr<Storage> kept;
     std::optional<uint32_t> checksum;
     std::shared_ptr<TransferRetries> retries; // of a copy in
@@ -193,7 +192,7 @@ private:
   /// The bytes are back, or their copy is queued, or they are to be made again.
   void settleRestore(Held &held);
   void leaveToQueue(Held &held);
-  /// What has become of those; `all`: blocks until it is known of every one.
+  /// Notes how queued copies ended; `all`: blocks until every one has.
   void settleQueued(bool all);
   /// The policy hears of each try of a copy back, and of its end if it failed.
   TransferDecision tellRestore(const std::string &id, TransferRetries &retries, bool failed);
@@ -233,12 +232,12 @@ private:
   std::map<std::string, int> names_;
   Recomputer recomputer_;
   StepFigures figures_;
-  /// What the figures of the last step have chosen to compute again in this one; in
-  /// the first, those of its rehearsal.
+  /// The records to compute again in this step, chosen by the figures of the last one, and
+  /// in the first step by those of its rehearsal.
   std::vector<bool> toRecompute_;
-  /// What the pool got or lacked after the last step.
+  /// Slabs that the pool got or lacked after the last step.
   std::vector<HostBufferBook::Growth> grown_;
-  /// Of all that are idle.
+  /// The sum over all tensors that are idle.
   int64_t idleBytes_ = 0;
   double stepBegan_ = 0;
   std::vector<std::shared_ptr<const CopyWait>> stalls_;

@@ -24,7 +24,7 @@
 
 namespace segue::inline runtime {
 
-/// What the compute queue waits for a copy; written there.
+/// A CopyWait tells how long the compute queue stood still for a copy; the queue writes it.
 struct CopyWait {
   std::atomic<bool> isLate{false};
   Timestamp begin, end;
@@ -40,7 +40,8 @@ std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64
 /// meanwhile; returns for how long. `mark` and null as above.
 std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_t &mark);
 
-/// What the compute queue runs from here to BlockClock::addRun is no part of a block.
+/// Begins a stretch that is no part of a block: all that the compute queue runs from here to
+/// BlockClock::addRun.
 /// Null as above.
 std::shared_ptr<CopyWait> beginRun(Device &device);
 
@@ -54,15 +55,15 @@ public:
   void onBlockEnd();
   /// A tensor that was brought is needed next.
   void onNeed(const Tensor &tensor);
-  /// The same, seen by somebody else; null for nothing.
+  /// Adds a wait that somebody else watched; null adds nothing.
   void addWait(std::shared_ptr<const CopyWait> wait);
-  /// What `run` began, unless null, ends behind the work that is queued.
+  /// Ends the stretch that `run` began, unless it is null, behind the work that is queued.
   void addRun(std::shared_ptr<CopyWait> run);
   /// Blocks until the compute queue has come to the last mark.
   void endStep();
   void abortStep() { isOn_ = false; }
 
-  /// What two steps have shown, once.
+  /// Returns, once, the times that two steps have shown.
   std::optional<MeasuredStep> take();
 
 private:

@@ -62,7 +62,7 @@ public:
 
   private:
     ConductorGate &gate_;
-    /// Of a batch around this one.
+    /// The token of a batch around this one, if there is one.
     std::optional<uint64_t> before_;
     uint64_t token_ = 0;
     bool isDenied_ = false;

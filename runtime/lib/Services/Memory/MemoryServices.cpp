@@ -74,7 +74,7 @@ struct MemoryServices::Impl {
   void on(const event::BlockInput &need);
   void on(const event::OfferResults &offer);
   void on(const event::BlockResult &written);
-  /// What concerns nobody outside of a step.
+  /// Takes the events that concern nobody outside of a step.
   template <typename Other> void on(const Other &other);
 
   MemoryServicesOptions options;
@@ -82,7 +82,7 @@ struct MemoryServices::Impl {
   std::optional<EventLog> conductorLog;
   std::optional<JsonlWriter> conductorTelemetry;
   std::optional<uint64_t> budgetBefore;
-  /// Of the steps to come, and the budget meanwhile.
+  /// The certified peak of the steps to come, and the budget that was in force before.
   std::optional<uint64_t> peakBytes, budgetBeside;
   DeviceMemory::RoomMakerHandle roomMaker, lastRoomMaker;
   std::vector<std::unique_ptr<EventSink>> actors;
@@ -511,8 +511,8 @@ bool MemoryServices::reserveHome(uint64_t bytes) { return !impl_->states || impl
 bool MemoryServices::checksBudget() const { return impl_->context.conductor.isEnabled() && !impl_->planned; }
 bool MemoryServices::spills() const { return impl_->activation || impl_->planned || impl_->options.next; }
 
-/// What the ring brings for each block, by its label; where modules call their
-/// blocks the same, the mean of theirs.
+/// Returns the bytes that the ring brings for each block, by its label; where several
+/// modules have a block of that name, their mean.
 static std::map<std::string, int64_t> loadsOf(const WeightStreamer &streamer) {
   std::map<std::string, int64_t> bytes;
   std::map<std::string, std::set<std::string>> modules;

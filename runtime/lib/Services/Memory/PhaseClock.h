@@ -26,13 +26,13 @@ namespace segue::inline runtime {
 
 class PhaseClock {
 public:
-  /// Of one step.
+  /// The times of one step's phases.
   class Times {
   public:
     /// Whether the queue has come to the end.
     bool areKnown() const;
     /// Sets `phase_durations` of a record of Conductor's, for the phases that it names.
-    /// What the queue has not come to lasts until `now`.
+    /// Writes the times; a phase that the queue has not come to the end of lasts until `now`.
     void putInto(Json &record, double now) const;
 
   private:
@@ -49,7 +49,7 @@ public:
   /// `phase` begins; may be entered again.
   void enter(StepPhase phase) { times_.marks_.emplace_back(phase, mark()); }
   void endStep();
-  /// Of the step under way, or the last one.
+  /// Returns the times of the step under way, or of the last one.
   const Times &times() const { return times_; }
   /// Blocks until those of the last step are known.
   void wait() const;

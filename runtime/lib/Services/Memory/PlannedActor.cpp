@@ -15,7 +15,7 @@ namespace segue::inline runtime {
 /// A plan is made again where a part of a step differs by more of its time.
 static constexpr double greatestDrift = 0.1;
 
-/// What the watermarks go by. The engine tries a copy twice, whoever asked for it.
+/// Keys that only watermarks go by. The engine tries a copy twice, whoever asked for it.
 static constexpr std::string_view keysOfWatermarks[] = {"vram_high_watermark_mb",
                                                         "vram_low_watermark_mb",
                                                         "pinned_pool_classes_mb",

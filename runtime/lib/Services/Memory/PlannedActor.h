@@ -40,13 +40,13 @@ public:
   /// not get it, is not followed.
   /// `addresses`: where its blocks lie; none: anywhere.
   void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
-  /// What lives on the host leaves the device; the next step is the plan's first.
+  /// Sends all that lives on the host away from the device; the next step is the plan's first.
   void beginAgain();
   PlannedResidency &planned() { return planned_; }
-  /// What blocks really take, once, where it differs from the profile of the plan
-  /// by more than a tenth.
+  /// Returns, once, the times that blocks really take, where they differ from the plan's
+  /// profile by more than a tenth.
   std::optional<MeasuredStep> takeMeasured();
-  /// Of the last step that ended or was aborted.
+  /// Returns the record of the last step that ended or was aborted.
   Json record() const { return lastRecord_; }
 
   void receive(const Event &event) override;
@@ -69,9 +69,9 @@ private:
   PlannedResidency planned_;
   PlannedMeter meter_;
   BlockClock clock_;
-  /// What the plan in force was made of.
+  /// The profile that the plan in force was made of.
   StepProfile profile_;
-  /// Of Conductor, with what is reserved.
+  /// This service as Conductor knows it, and what is reserved there.
   ServiceId service_{};
   std::vector<uint64_t> reservations_;
   uint64_t reservedBytes_ = 0;

@@ -20,7 +20,8 @@
 
 namespace segue::inline runtime {
 
-/// What the session does for it, between the programs of steps.
+/// A PrecisionHost is the session, as Selective Precision calls it between the programs of
+/// steps.
 class PrecisionHost {
 public:
   virtual ~PrecisionHost() = default;

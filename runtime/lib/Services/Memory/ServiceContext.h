@@ -31,7 +31,7 @@ namespace segue::inline runtime {
 inline constexpr const char *conductorSection = "memory.stagehand.conductor_config";
 inline constexpr const char *activationSection = "memory.stagehand.activation_stagehand";
 
-/// What the actors of one device share. Outlives them.
+/// A ServiceContext holds what the actors of one device share, and outlives them.
 struct ServiceContext {
   DeviceRef device;
   /// Off where it is not enabled.

@@ -33,7 +33,7 @@ struct MadeAgain {
   /// Bytes of parameters that cross the link for it, as they were not on the device when
   /// its value was needed. They lie in the ring, and take no more memory.
   uint64_t broughtBytes = 0;
-  /// What it is made from, and what comes with it.
+  /// The tensors that it is made from, and those that come along with it.
   std::vector<SavedPlace> sources, together;
 };
 
@@ -51,11 +51,11 @@ public:
   void onSave(SavedPlace place, int64_t bytes, int64_t heldBytes, std::optional<MadeAgain> again);
   /// One whose bytes are those of another, or somebody else's.
   void onSaveOfNothing() { onSave({}, 0, 0, std::nullopt); }
-  /// The same of what is in use. `broughtBytes`: of parameters that would have to be
-  /// brought to make it again now.
+  /// Notes that `record` is needed, with so many bytes in use. `broughtBytes`: the parameters
+  /// that would have to be brought to make it again now.
   void onNeed(size_t record, int64_t heldBytes, uint64_t broughtBytes);
   bool isBetweenNeeds() const { return last_.has_value(); }
-  /// The same between needs.
+  /// Notes the bytes in use between two needs.
   void see(int64_t heldBytes);
 
   /// The records to compute again in steps like the one that ends, which computed

@@ -10,7 +10,7 @@
 
 namespace segue::inline runtime {
 
-/// What Conductor pushes reaches the policy here.
+/// Hints hands to the policy what Conductor pushes.
 class WeightActor::Hints final : public StagehandAdapter {
 public:
   Hints(WeightStreamer &streamer, StagehandKnobs knobs)

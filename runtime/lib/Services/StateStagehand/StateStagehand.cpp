@@ -122,7 +122,7 @@ void StateStagehand::forget(Known &item) {
   item.block = -1;
 }
 
-/// Of what may leave, the item that is needed last: one that the current program does not
+/// Returns the item that is needed last, of those that may leave: one that the current program does not
 /// need any more, or not at all, states before gradients, as these are needed by the next
 /// backward or the norm before any state is; then what the program needs last.
 StateStagehand::Items::iterator StateStagehand::last(bool laterOnly) {
@@ -180,7 +180,8 @@ StateStagehand::Moves StateStagehand::makeRoom(int64_t bytes) {
   return moves;
 }
 
-/// What does not fit ends it, so that the nearest need is not starved by a later one.
+/// Fetches what the next blocks need. The first item that does not fit ends it, so that the
+/// nearest need is not starved by a later one.
 void StateStagehand::fetchAhead(int64_t from, int64_t usedBytes, Moves &moves) {
   int64_t end = std::min<int64_t>(from + limits_.windowBlocks, int64_t(blocks_.size()) - 1);
   for (int64_t block = std::max<int64_t>(from, 0); block <= end; ++block)

@@ -28,7 +28,7 @@ struct WeightStagehand::Block : WeightBlock {
   /// In pending_.
   bool isPending = false;
   bool usedInStep = false;
-  /// Of a run: the mean of the runs of the last step, those of its several phases.
+  /// Times of one run: the mean over the runs of the last step, in all its phases.
   double computeMs = 0, loadMs = 0;
   double stepComputeMs = 0;
   int64_t stepRuns = 0;

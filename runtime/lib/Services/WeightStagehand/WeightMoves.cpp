@@ -40,8 +40,8 @@ bool WeightStagehand::canLeave(const Block &block, Reach reach) const {
   return mayLeave(block);
 }
 
-/// Of those needed no sooner than `minDistance`, the one whose next use is
-/// farthest for its bytes.
+/// Returns the block to give up: needed no sooner than `minDistance`, and farthest from its next use
+/// for its bytes.
 WeightStagehand::Block *WeightStagehand::bestToLeave(int64_t minDistance, Reach reach) {
   Block *best = nullptr;
   int64_t bestScore = 0;
@@ -88,8 +88,8 @@ void WeightStagehand::startEviction(Block &block, WeightActions &actions, bool g
   }
 }
 
-/// What programs need at once, beside what does not leave, or may not: a copy back
-/// may fail.
+/// Returns the slots that programs need at once, beside those of blocks that do not leave,
+/// or may not, since a copy back may fail.
 int64_t WeightStagehand::leastSlots(Reach reach) const {
   return ring_.openAtOnce + std::ranges::count_if(blocks_, [&](const Block &block) {
            if (block.state == BlockState::Evicting)

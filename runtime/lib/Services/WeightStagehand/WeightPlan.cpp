@@ -82,7 +82,7 @@ private:
     return true;
   }
 
-  /// Of what is there and needed later than use `i + ahead`; -1: none.
+  /// Returns the block that is there and needed last, later than use `i + ahead`; -1: none.
   int64_t farthest(uint64_t i, uint64_t ahead) {
     int64_t best = -1;
     double bestScore = 0;

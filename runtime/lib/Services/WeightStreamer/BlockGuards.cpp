@@ -49,7 +49,7 @@ static std::optional<ElementType> takenBy(const Program &program, const BlockUse
   return given ? given : saved;
 }
 
-/// What is saved for backward alone is none, nor is the gradient of a parameter.
+/// Returns false for what is saved for backward alone, and for gradients of parameters.
 bool WeightStreamer::Impl::isActivation(const ProgramPlan &plan, const BlockResult &result) const {
   if (isScalar(result))
     return false;

@@ -26,7 +26,8 @@ void WeightStreamer::Impl::mark(Queue queue, const std::shared_ptr<Stopwatch> &w
 /// All that is allocated, the ring included.
 int64_t WeightStreamer::Impl::usedBytes() const { return int64_t(device->memory().liveBytes(Space::DeviceDram)); }
 
-/// What cannot be given out in one piece: what is allocated and the holes between.
+/// Returns the bytes that cannot be given out in one piece: what is allocated and the holes
+/// between.
 int64_t WeightStreamer::Impl::reservedBytes() const {
   for (const SpaceInfo &info : device->spaces())
     if (info.space == Space::DeviceDram)
@@ -96,7 +97,7 @@ bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferO
   return true;
 }
 
-/// Of the copies of a load; `after`: when the first of them could begin.
+/// Starts the clock of a load's copies; `after`: when the first of them could begin.
 void WeightStreamer::Impl::startClock(Block &block, const Fence &after) {
   if (std::exchange(block.copyWatch->isStarted, true))
     return;
@@ -302,8 +303,8 @@ void WeightStreamer::Impl::evict(Block &block, bool saveBack) {
   carryOut(policy->tell(weight_calls::evicted, block.id));
 }
 
-/// What a program failed to write stays away: the host keeps the values of the last step
-/// that was finished.
+/// Keeps away what a program failed to write: the host has the values of the last finished
+/// step.
 Fence WeightStreamer::Impl::Block::saveFrom(const Tensor &place, uint64_t since) {
   auto isChanged = [&](const Weight *weight) { return weight->version > since; };
   ring.device->wait(place.storage()->writes());
@@ -403,7 +404,7 @@ bool WeightStreamer::Impl::takeSlot() {
   return true;
 }
 
-/// What used it last may still run: the memory is given out after that.
+/// Gives a slot back whose last user may still run: its memory is given out after that.
 void WeightStreamer::Impl::giveSlot() {
   if (freeSlots.size() <= promised) {
     ++owedSlots;
@@ -548,7 +549,7 @@ void WeightStreamer::Impl::finish(const Residency::End &end) {
   end.tier == Tier::Device ? finishLoad(block, end) : finishSaveBack(block);
 }
 
-/// Of the program that runs.
+/// Returns true if the program that runs writes a weight of `block`.
 bool WeightStreamer::Impl::isWritten(const Block &block) const {
   for (size_t i = 0; i < current->inputs.size(); ++i)
     if (const Weight *weight = current->inputs[i]; weight && weight->block == &block && current->uses.written[i])
@@ -559,8 +560,8 @@ bool WeightStreamer::Impl::isWritten(const Block &block) const {
 /// A block that begins: its program may be queued when this returns. What reads it
 /// waits in the compute queue. The thread waits until the block before has its
 /// weights and runs, so that what it decides is decided by what is on the device then.
-/// What is written in place is there before: a step that is given up must not have
-/// begun to write.
+/// Brings a block; one that is written in place is waited for, since a step that is given up
+/// must not have begun to write.
 void WeightStreamer::Impl::bring(Block &block, Opens how) {
   bool isQueued = device->hasBytes() && !device->runsInline() && (how == Opens::Beside || !isWritten(block));
   poll();

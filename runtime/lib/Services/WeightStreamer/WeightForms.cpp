@@ -66,7 +66,7 @@ void WeightStreamer::setForms(std::span<const FormChoice> choices) {
   }
 }
 
-/// What crosses the link for a block, and whether files are read for it.
+/// Notes anew what crosses the link for a block, and whether files are read for it.
 void WeightStreamer::Impl::restate(Block &block) {
   block.storedBytes = 0;
   block.isStaged = false;

@@ -29,8 +29,8 @@ struct Stopwatch {
   double milliseconds() const { return std::max(0.0, 1000 * (end.seconds() - begin.seconds())); }
 };
 
-/// What a load takes on the queue of the link, which sets it: from when its slot
-/// is free on, less the reads of files between its copies.
+/// A LoadWatch times a load on the queue of the link, which sets it: from when its slot is
+/// free on, less the reads of files between its copies.
 struct LoadWatch {
   Timestamp begin, end;
   std::atomic<double> readSeconds{0}, readBetween{0};
@@ -68,7 +68,7 @@ struct WeightStreamer::Impl {
     WeightSource source;
     std::shared_ptr<const StoredFile> file;
     const SafetensorsEntry *entry = nullptr;
-    /// Of the policy, and of the programs.
+    /// The block's id for the policy, its name in programs, and their module.
     std::string blockId, blockName, module;
     Block *block = nullptr;
     /// False: it is touched by several blocks, or outside of blocks.
@@ -102,12 +102,12 @@ struct WeightStreamer::Impl {
     Item *item = nullptr;
     /// All of it, in a slot.
     std::shared_ptr<const TensorDesc> desc;
-    /// Of the ring; null while the policy has it nowhere on the device.
+    /// The slot of the ring; null while the policy has the block nowhere on the device.
     std::shared_ptr<Storage> slot;
     std::shared_ptr<LoadWatch> copyWatch;
     std::shared_ptr<Stopwatch> computeWatch;
     std::vector<PinnedSlab> slabs;
-    /// What had no place in a slab.
+    /// Buffers of parts that had no place in a slab.
     std::vector<Tensor> unpinned;
     /// The tries of the last load that failed in the queue, by weight.
     std::vector<std::shared_ptr<TransferRetries>> retries;
@@ -125,7 +125,7 @@ struct WeightStreamer::Impl {
   struct Promotion {
     ElementType takes, gives;
   };
-  /// What happens where a block of a program is opened, and closed.
+  /// A Use says what happens where a block of a program is opened, and closed.
   struct Use {
     Block *begins = nullptr, *ends = nullptr;
     /// That which it is a part of, whether or not its weights are touched; null:
@@ -158,7 +158,7 @@ struct WeightStreamer::Impl {
   /// Somebody's claim on what stays on the device, while his scope lives.
   struct Claim {
     std::function<WeightStagehand::Scope(Policy &)> apply;
-    /// Of the policy in force.
+    /// The scope of the policy in force.
     WeightStagehand::Scope scope;
   };
   struct ProgramPlan {
@@ -231,7 +231,7 @@ struct WeightStreamer::Impl {
   void evict(Block &block, bool saveBack);
   void release(Block &block);
   void flush(Block &block);
-  /// What the device has of a block is not used again.
+  /// Gives up what the device has of a block: it is not used again.
   void drop(Block &block);
   bool takeSlot();
   void giveSlot();
@@ -299,10 +299,10 @@ struct WeightStreamer::Impl {
   size_t owedSlots = 0;
   /// Loads that were decided and are not queued yet: their slots are spoken for.
   size_t promised = 0;
-  /// Of the ring: as many as programs have open at once.
+  /// The least slots that the ring needs: as many as programs have open at once.
   size_t leastSlots = 1;
-  /// Of the ring before, if this is another start: what programs have taken since
-  /// the first fits beside it.
+  /// Bytes of the ring before, and its most, if this is another start: what programs have taken
+  /// since the first start fits beside it.
   int64_t earlierRingBytes = 0, earlierMost = 0;
   WeightHints hints;
   std::optional<PinnedPool> pool;
@@ -317,7 +317,7 @@ struct WeightStreamer::Impl {
   ProgramPlan *current = nullptr;
   size_t nextBlock = 0;
   std::vector<size_t> open;
-  /// Of the block that ran or runs last: when it had all its weights, and its end.
+  /// The block that ran or runs last: when it had all its weights, and its end.
   Fence started, computed;
   /// In the order of the compute queue.
   std::deque<Look> looks;

@@ -31,7 +31,7 @@
 namespace segue::inline runtime {
 
 struct RunBudget {
-  /// Of device_dram, which holds parameters, gradients, states, saved tensors and arenas.
+  /// Bytes of device_dram, which holds parameters, gradients, states, saved tensors and arenas.
   uint64_t bytes = 0;
   /// Empty: what leaves goes to the host's memory, on a device with memory of its own.
   std::filesystem::path spillFolder = {};
