@@ -45,11 +45,13 @@ Config RunBudget::config(const std::optional<Config> &given) const {
     stagehand = Json::object();
   if (!stagehand.contains("conductor_config"))
     // All of it: by itself Conductor would leave a part of the device alone.
-    stagehand["conductor_config"] = {
-        {"enabled", true}, {"vram_hard_cap_mb", bytes / bytesPerMiB}, {"vram_soft_cap_mb", bytes / bytesPerMiB}};
+    stagehand["conductor_config"] = {{"enabled", true},
+                                     {"telemetry_enabled", false},
+                                     {"vram_hard_cap_mb", bytes / bytesPerMiB},
+                                     {"vram_soft_cap_mb", bytes / bytesPerMiB}};
   Json &activation = stagehand["activation_stagehand"];
   if (activation.is_null())
-    activation = {{"enabled", true}, {"mode", "planned"}};
+    activation = {{"enabled", true}, {"telemetry_enabled", false}, {"mode", "planned"}};
   else if (!activation.value("enabled", false))
     throw Error(ErrorCode::InvalidArgument, "a budget and a config with memory.stagehand.activation_stagehand off: "
                                             "nothing would leave; turn it on, or leave the section out");

@@ -11,7 +11,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "SavedChain.h"
+#include <chrono>
 #include <future>
+#include <thread>
 
 using namespace segue;
 using namespace segue::test;
@@ -77,6 +79,7 @@ TEST_F(PhaseClockTest, AStepEndsBeforeItsPhasesRan) {
   double ended = device->seconds();
   step(/*isGated=*/false);
   EXPECT_TRUE(folder.lines("conductor.jsonl").empty()) << "nothing has run";
+  std::this_thread::sleep_for(std::chrono::milliseconds(50)); // longer than a busy machine may hold up what follows
   double waited = device->seconds() - ended;
   gate.set_value();
   EXPECT_EQ(services->conductorRecord()["step_id"], 2);

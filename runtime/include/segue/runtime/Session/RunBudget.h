@@ -41,8 +41,9 @@ struct RunBudget {
   /// nothing could leave, and for a device whose spec sets dram or disk itself.
   std::string device(std::string_view device) const;
 
-  /// `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, where it
-  /// does not have these sections. Throws InvalidArgument where it has Activation Stagehand off.
+  /// `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, where
+  /// it does not have these sections; without telemetry, since nobody has named a file for
+  /// it. Throws InvalidArgument where it has Activation Stagehand off.
   Config config(const std::optional<Config> &given) const;
 };
 
