@@ -58,8 +58,9 @@ def command(folder, save, *more):
 
 def train(folder, save, *more, limit=None):
     """Losses, trained weights, the process's peak in bytes, and what it said."""
-    child = subprocess.Popen(command(folder, save, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "MALLOC_ARENA_MAX": "2"},
+    # Few threads and arenas: their addresses count to the system's limit, too, on a machine with many processors.
+    few = {**os.environ, "SEGUE_ALLOW_NATIVE": "1", "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "2"}
+    child = subprocess.Popen(command(folder, save, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=few,
                              preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))) if limit else None)
     said, warned = child.communicate(timeout=200)
     assert child.returncode == 0, warned
