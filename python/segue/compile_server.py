@@ -83,7 +83,7 @@ def serve(requests, answers):
 
 
 if __name__ == "__main__":
-    # What anything else prints goes to standard error, never between answers.
+    # Prints of anybody else go to standard error, never between answers.
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(os.fdopen(os.dup(0), "rb"), channel)

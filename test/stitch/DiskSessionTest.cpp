@@ -20,6 +20,8 @@
 #include "segue/runtime/Session/Session.h"
 #include <atomic>
 #include <cerrno>
+#include <map>
+#include <utility>
 #include <gtest/gtest.h>
 
 using namespace segue;
@@ -49,14 +51,21 @@ struct FailingDisk {
     uint32_t depth() const override { return engine_->depth(); }
     void begin(const SpillOperation &operation) override {
       int64_t number = disk_.begun++;
-      if (number < disk_.first || number >= disk_.first + disk_.count)
+      if (number < disk_.first || number >= disk_.first + disk_.count) {
+        bool isRead = operation.kind == SpillOperation::Kind::Read;
+        reads_[operation.tag] = isRead ? static_cast<std::byte *>(operation.memory) : nullptr;
         return engine_->begin(operation);
+      }
       ++disk_.failed;
       ends_.push_back({operation.tag, -EIO});
     }
     SpillEnd waitForOne() override {
-      if (ends_.empty())
-        return engine_->waitForOne();
+      if (ends_.empty()) {
+        SpillEnd end = engine_->waitForOne();
+        if (std::byte *read = std::exchange(reads_[end.tag], nullptr); read && disk_.readsToDamage.fetch_sub(1) > 0)
+          read[0] ^= std::byte(1);
+        return end;
+      }
       SpillEnd end = ends_.back();
       ends_.pop_back();
       return end;
@@ -66,9 +75,12 @@ struct FailingDisk {
     FailingDisk &disk_;
     std::unique_ptr<SpillEngine> engine_;
     std::vector<SpillEnd> ends_;
+    std::map<uint32_t, std::byte *> reads_;
   };
 
   SpillSeam seam;
+  /// Bits of so many reads from now on change, and nobody says so.
+  std::atomic<int64_t> readsToDamage{0};
   std::atomic<int64_t> begun{0}, failed{0}, first{INT64_MAX}, count{0};
 };
 
@@ -85,7 +97,7 @@ DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const SpillS
 
 Session makeSession(const DeviceRef &device) {
   SessionOptions options;
-  options.config = RunBudget{device->memory().budget(Space::DeviceDram)}.config(std::nullopt);
+  options.config = RunBudget{device->memory().budget(Space::DeviceDram), "."}.config(std::nullopt);
   options.maxGradNorm = 0.01;
   options.warn = [](const std::string &) {};
   Session session(device, {{"deep", model()}}, std::move(options));
@@ -200,6 +212,27 @@ TEST(DiskSession, AnOperationThatFailsLosesNothing) {
       failures += 1;
     }
   EXPECT_GT(failures, 15);
+}
+
+TEST(DiskSession, OtherBytesThanThoseThatLeftAreNeverUsed) {
+  FailingDisk disk;
+  DeviceRef device = deviceOf(smallestBudget() * 5 / 4, "16MiB", &disk.seam);
+  for (int64_t damaged : {1, 1000000}) {
+    SCOPED_TRACE(damaged);
+    Session session = makeSession(device);
+    std::vector<float> losses{lossOfStep(session, 0)};
+    disk.readsToDamage = damaged;
+    try {
+      while (session.stepCount() < steps)
+        losses.push_back(lossOfStep(session, int(session.stepCount())));
+      EXPECT_EQ(damaged, 1) << "every read was damaged, and nobody saw it";
+    } catch (const Error &error) {
+      EXPECT_NE(std::string(error.what()).find("are not those that left"), std::string::npos) << error.what();
+    }
+    EXPECT_LT(disk.readsToDamage, damaged) << "nothing was read";
+    disk.readsToDamage = 0;
+    EXPECT_TRUE(std::equal(losses.begin(), losses.end(), expected().begin()));
+  }
 }
 
 TEST(DiskSession, ADiskThatIsTooSmallIsRefusedBeforeTheFirstStep) {

@@ -217,7 +217,7 @@ def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, grads) -> 
             outputs.append(node)
     graph.output(tuple(copies[n] for n in outputs))
     module = GraphModule(whole, graph)
-    # What AOTAutograd asks of a graph of TorchDynamo.
+    # AOTAutograd asks this of a graph of TorchDynamo.
     module.meta = whole.meta
     module._param_name_to_source = getattr(whole, "_param_name_to_source", {})
     return Piece(module, inputs, outputs, level % 2 == 1, grads[nodes[0]])

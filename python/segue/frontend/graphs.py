@@ -311,7 +311,7 @@ class _Capture:
         writer, translator = self._function()
         writer.random_id = random_id
         plan, env, arguments = BackwardPlan(), {}, {}
-        # What is computed again may read the numbers that forward was given.
+        # Values that are computed again may read the numbers that forward was given.
         again = {n: forward_env[n] for n in self.placeholders if not isinstance(n.meta.get("val"), torch.Tensor)}
         by_name = {n.name: n for n in self.kept if isinstance(n, torch.fx.Node)}
         free = {}  # outputs that no gradient belongs to yet, by type

@@ -32,10 +32,10 @@
 
 namespace segue::inline runtime {
 
-/// What a plan expects before anything was measured: arithmetic of one thread, and
+/// A plan expects these speeds before anything was measured: arithmetic of one thread, and
 /// the bandwidth of memory.
 static constexpr double threadFlopsPerSecond = 50e9, memoryBytesPerSecond = 10e9;
-/// Of one call to the disk.
+/// A call to the disk is expected to take so long besides its bytes.
 static constexpr double diskLatencySeconds = 100e-6;
 
 namespace {

@@ -5,11 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// host is this process's heap; disk is the mapping of a file, in which this keeps the
-// books alone; host_pinned, device_dram and device_l1 are
-// reserved ranges of addresses, the first two a BestFitArena each, the last an
-// L1Arena, whose pages come to be when they are touched. Without bytes (`sim:virtual`) the host is an arena
-// too, and all lie at addresses that no processor accepts: whoever touches one stops there.
+// host is this process's heap; host_pinned, device_dram and device_l1 are reserved
+// ranges of addresses, the first two a BestFitArena each, the last an L1Arena, whose pages
+// come to be when they are touched; disk is an arena over the mapping of a file that
+// the device has opened (`cpu` with a disk). Without bytes (`sim:virtual`) the host is an
+// arena too, and all lie at addresses that no processor accepts: whoever touches one stops
+// there.
 //
 // In the hands of an adversary, memory is overwritten when the last work that
 // may touch it is done, and again when it is handed out: reading either, or
@@ -108,7 +109,7 @@ private:
     uint32_t heapAlignment;
   };
 
-  /// What a block of `bytes` takes of its arena: on a disk, whole blocks of a file.
+  /// Returns the bytes that a block takes of its arena: on a disk, whole blocks of a file.
   static uint64_t wholeBytes(Space space, uint64_t bytes) {
     return space == Space::Disk ? (bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block : bytes;
   }

@@ -21,7 +21,8 @@ namespace segue::inline runtime {
 static constexpr std::string_view figureKeys[] = {"d2h",     "dram",    "flops",  "h2d",  "host",  "hostmem", "l1",
                                                   "latency", "launch",  "link",   "membw", "pinned", "threads"};
 static constexpr std::string_view specKeys[] = {
-    "adversarial", "d2h", "disk", "dram",    "fail-alloc", "fail-copy", "fail-d2h", "fail-dram", "fail-h2d", "flops", "h2d", "host", "hostmem",
+    "adversarial", "d2h", "disk", "dram", "fail-alloc", "fail-copy", "fail-d2h", "fail-dram",
+    "fail-h2d", "flops", "h2d", "host", "hostmem",
     "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "streams", "virtual"};
 
@@ -88,9 +89,12 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   for (std::string_view key : {"fail-d2h", "fail-h2d"})
     if (options.has(key) && profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" does not go with virtual, where nothing is copied");
-  for (std::string_view key : {"flops", "membw", "hostmem", "launch", "disk"})
+  for (std::string_view key : {"flops", "membw", "hostmem", "launch"})
     if (options.has(key) && !profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere kernels take the time they take");
+  if (options.has("disk") && !profile.isVirtual)
+    options.fail("option \"disk\" needs virtual, where it is a size; a disk with bytes is that of "
+                 "cpu:dram=2GiB,disk=FOLDER");
   if (adversarial && options.text("adversarial", "").empty())
     options.set("adversarial", std::to_string(std::random_device()()));
   profile.name = options.spec();

@@ -73,7 +73,7 @@ std::unique_ptr<SpillEngine> makeRingEngine(const SpillDescriptors &descriptors,
 /// Threads are as many as pay, at most `depth`. Throws IoFailed if not one can be started.
 std::unique_ptr<SpillEngine> makeThreadEngine(const SpillDescriptors &descriptors, uint32_t depth);
 
-/// What tests may change about a file and its system.
+/// A SpillSeam lets tests change a file and its system.
 struct SpillSeam {
   /// Returns the engine that takes the place of `engine`, for writes or for reads.
   std::function<std::unique_ptr<SpillEngine>(std::unique_ptr<SpillEngine> engine, bool isForWrites)> replaceEngine;

@@ -125,7 +125,7 @@ std::unique_ptr<SpillFile> SpillFile::open(const std::filesystem::path &folder, 
   impl->reads.emplace(lane(false));
   impl->writes.emplace(lane(true));
   if (!isReserved) {
-    // What is written has its room from then on, unless the system packs zeros.
+    // Written blocks have their room from then on, unless the system packs zeros.
     std::vector<std::byte> zeros(std::min<uint64_t>(impl->capacity, 8 << 20));
     for (uint64_t begin = 0; begin < impl->capacity; begin += zeros.size())
       if (SpillFailure failure =

@@ -78,11 +78,11 @@ struct SpillLane::State {
   static constexpr uint32_t bouncePieces = 8, bounceBytes = 256 << 10;
   std::unique_ptr<std::byte, decltype(&std::free)> bounce{nullptr, &std::free};
 
-  /// What of the transfer was not begun yet; none of it once it has failed.
+  /// The rest of the transfer, which was not begun yet; nothing once it has failed.
   std::byte *memory = nullptr;
   uint64_t offset = 0, bytes = 0;
   bool isBounced = false;
-  /// Of the pieces that failed, the first one in the file.
+  /// The failure of the piece that lies first in the file.
   SpillFailure failure;
 
   mutable std::mutex counting;

@@ -51,7 +51,10 @@ Config RunBudget::config(const std::optional<Config> &given) const {
                                      {"vram_soft_cap_mb", bytes / bytesPerMiB}};
   Json &activation = stagehand["activation_stagehand"];
   if (activation.is_null())
-    activation = {{"enabled", true}, {"telemetry_enabled", false}, {"mode", "planned"}};
+    activation = {{"enabled", true},
+                  {"telemetry_enabled", false},
+                  {"mode", "planned"},
+                  {"debug_checksums", !spillFolder.empty()}};
   else if (!activation.value("enabled", false))
     throw Error(ErrorCode::InvalidArgument, "a budget and a config with memory.stagehand.activation_stagehand off: "
                                             "nothing would leave; turn it on, or leave the section out");

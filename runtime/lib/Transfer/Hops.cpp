@@ -217,8 +217,8 @@ void TransferEngine::Impl::countCarried(Queue queue, uint64_t bytes, double seco
 void TransferEngine::Impl::giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from) {
   bool down = step.queue == Queue::HostToDevice;
   TransferChecksum *checksum = chain.checksum.get();
-  // What is read of a disk is looked at in memory, where it came to; there the host reads
-  // the device's memory, too.
+  // Bytes of a disk are hashed in memory, where they left and where they came to: a device
+  // with a disk has memory that the host reads.
   bool isOfDisk = step.from == Space::Disk || step.target.layout.space == Space::Disk;
   auto check = [&](const std::byte *bytes) {
     device.call([checksum, bytes, count = step.bytes] {

@@ -20,7 +20,7 @@
 using namespace segue;
 
 namespace {
-/// What happens to the operations of one direction.
+/// Faults say what happens to the operations of one direction.
 struct Faults {
   using Kind = SpillOperation::Kind;
 

@@ -301,7 +301,7 @@ struct WeightStreamer::Impl {
   size_t promised = 0;
   /// The least slots that the ring needs: as many as programs have open at once.
   size_t leastSlots = 1;
-  /// Bytes of the ring before, and its most, if this is another start: what programs have taken
+  /// Bytes of the ring before this start, and the most slots that it had: what programs have taken
   /// since the first start fits beside it.
   int64_t earlierRingBytes = 0, earlierMost = 0;
   WeightHints hints;

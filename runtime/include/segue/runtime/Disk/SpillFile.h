@@ -68,7 +68,7 @@ struct SpillOptions {
   const SpillSeam *seam = nullptr;
 };
 
-/// What went in one direction since the file was opened. Calls that failed count
+/// SpillTraffic counts one direction since the file was opened. Calls that failed count
 /// with their time and without bytes; time that a call waits for its turn does not count.
 struct SpillTraffic {
   uint64_t calls = 0;

@@ -43,7 +43,7 @@ struct RunBudget {
 
   /// `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, where
   /// it does not have these sections; without telemetry, since nobody has named a file for
-  /// it. Throws InvalidArgument where it has Activation Stagehand off.
+  /// it, and with checksums of what a disk keeps. Throws InvalidArgument where it has Activation Stagehand off.
   Config config(const std::optional<Config> &given) const;
 };
 
