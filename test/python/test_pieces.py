@@ -147,6 +147,44 @@ class Frozen(nn.Module):
         return self.second(torch.tanh(self.first(x)) * scale)
 
 
+class HalfInside(nn.Module):
+    """Positions without autocast, as in the models of Hugging Face, and a region that has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            places = (torch.arange(6.0) * 0.1).cos()
+        h = torch.tanh(self.first(x)) * places
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = self.second(torch.sin(self.second(h)))
+        return self.last(torch.tanh(h.float()))
+
+
+def test_a_region_under_autocast():
+    """Each piece is traced with the autocast of its place."""
+    check(HalfInside(), torch.randn(4, 6), pieces=["segue"] * 2 + ["torch"] + ["segue"] * 2, tolerance=2e-2)
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_autocast_around_the_call(around):
+    """A region without autocast is a region of its own only where there is some around it."""
+
+    class Model(HalfInside):
+
+        def forward(self, x):
+            with torch.autocast("cpu", enabled=False):
+                places = self.first((torch.arange(6.0) * 0.1).cos())
+            return self.last(torch.tanh(self.second(torch.sin(self.second(x * places)))).float())
+
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+        result = check(Model(), torch.randn(4, 6), pieces=["segue"] * (1 + around) + ["torch", "segue"],
+                       tolerance=2e-2 if around else 1e-5)
+    assert result.operators_in_segue > 0.8
+
+
 def test_a_region_without_gradients():
     model, x = Frozen(), torch.randn(4, 6)
     reference = copy.deepcopy(model)

@@ -81,8 +81,8 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
     examples = dict(zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs))
     functions = []
     for piece in pieces:
-        inputs = [examples[n] if n in examples else _example(n, piece.grad) for n in piece.inputs]
-        with torch.set_grad_enabled(piece.grad):
+        inputs = [examples[n] if n in examples else _example(n, piece.mode.grad) for n in piece.inputs]
+        with piece.mode.entered():
             if piece.in_segue:
                 functions.append(_compiled(piece.module, inputs, options, cuts - 1))
             else:
@@ -142,7 +142,7 @@ def _joined(graph_module, pieces: list[Piece], functions: list):
         values = dict(zip(inputs, args))
         del args
         for piece, function, gone in steps:
-            with torch.set_grad_enabled(piece.grad):
+            with piece.mode.entered():
                 values.update(zip(piece.outputs, function(*(values[n] for n in piece.inputs))))
             for node in gone:
                 del values[node]

@@ -33,6 +33,15 @@ def _native_dropout(x, p: float, train: bool | None):
     return torch.where(mask, x * (1.0 / (1.0 - p)), 0.0).to(x.dtype), mask
 
 
+def _native_layer_norm(x, normalized_shape, weight, bias, eps: float):
+    """PyTorch keeps the statistics of bf16 rows in bf16, which costs backward half of its digits; here they are f32."""
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        return NotImplemented
+    weight, bias = (None if p is None else p.float() for p in (weight, bias))
+    y, mean, rstd = torch.ops.aten.native_layer_norm.default(x.float(), normalized_shape, weight, bias, eps)
+    return y.to(x.dtype), mean, rstd
+
+
 def _batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum: float, eps: float):
     """By the running statistics; nothing is kept of the batch."""
     channels = (x.shape[1],) + (1,) * (x.dim() - 2)
@@ -50,5 +59,6 @@ def decompositions() -> dict:
     table = torch._decomp.global_decomposition_table["post_autograd"]
     chosen |= {op: table[op] for op in _TAKEN_APART if op in table}
     chosen[torch.ops.aten.native_dropout.default] = _native_dropout
+    chosen[torch.ops.aten.native_layer_norm.default] = _native_layer_norm
     chosen[torch.ops.aten._native_batch_norm_legit_no_training.default] = _batch_norm_no_training
     return chosen

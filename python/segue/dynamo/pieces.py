@@ -15,6 +15,7 @@ that Segue makes (masks, positions) runs before the first program.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from ..frontend.writer import ELEMENT_TYPES
 #: Key of `node.meta["custom"]`: the node of TorchDynamo's graph that one of AOTAutograd's comes from.
 ORIGIN = "segue"
 
-#: Modules of functions that change how what follows them is run: autocast, levels of vmap and of derivatives.
+#: Modules of functions that change how what follows them is run: levels of vmap and of derivatives.
 _CONTEXTS = ("torch.amp", "torch._functorch", "torch._C._functorch", "torch.autograd")
 _CHEAP = {
     "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "contiguous", "size", "flatten",
@@ -38,9 +39,23 @@ _DEAR = {
     "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention", "layer_norm", "rms_norm",
     "embedding", "cross_entropy", "softmax", "log_softmax", "group_norm", "conv1d", "conv2d", "conv3d", "bilinear",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "multi_head_attention_forward", "dot", "mv", "outer",
+    "tag_activation_checkpoint",
 }
 #: Computing operators that are worth a program together.
 _ENOUGH = 4
+
+
+class Mode(NamedTuple):
+    """How a node is run: whether gradients are enabled, and the element type of autocast or None."""
+
+    grad: bool
+    autocast: torch.dtype | None
+
+    @contextlib.contextmanager
+    def entered(self):
+        """For tracing or running what belongs to it."""
+        with torch.set_grad_enabled(self.grad), torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
+            yield
 
 
 class CannotCut(Exception):
@@ -57,21 +72,32 @@ class Piece(NamedTuple):
     inputs, outputs : list of Node
         Of the whole graph.
     in_segue : bool
-    grad : bool
-        Whether it runs with gradients enabled.
+    mode : Mode
+        How it runs.
     """
 
     module: GraphModule
     inputs: list[Node]
     outputs: list[Node]
     in_segue: bool
-    grad: bool
+    mode: Mode
 
 
 def mark_origins(graph_module: GraphModule) -> None:
-    """Lets nodes that are traced from these say where they come from."""
+    """Lets nodes that are traced from these say where they come from; those of a region are all of the node that calls it."""
     for node in graph_module.graph.nodes:
-        node.meta["custom"] = {**node.meta.get("custom", {}), ORIGIN: node.name}
+        for one in (node, *_inner(graph_module, node)):
+            one.meta["custom"] = {**one.meta.get("custom", {}), ORIGIN: node.name}
+
+
+def _inner(graph_module: GraphModule, node: Node):
+    """The nodes of the regions that a node calls: those under `torch.utils.checkpoint`, above all."""
+    for region in node.all_input_nodes if node.op == "call_function" else ():
+        called = getattr(graph_module, region.target, None) if region.op == "get_attr" and "." not in region.target else None
+        if isinstance(called, GraphModule):
+            for inner in called.graph.nodes:
+                yield inner
+                yield from _inner(called, inner)
 
 
 def origin_of(node: Node) -> str | None:
@@ -81,8 +107,12 @@ def origin_of(node: Node) -> str | None:
 
 def operators_in(graph_module: GraphModule) -> int:
     """Calls of functions and methods that are more than bookkeeping."""
-    return sum(n.op in ("call_function", "call_method", "call_module") and _name(n) not in ("getitem", "size", "getattr")
-               for n in graph_module.graph.nodes)
+    return sum(_is_operator(one) for n in graph_module.graph.nodes for one in list(_inner(graph_module, n)) or [n])
+
+
+def _is_operator(node: Node) -> bool:
+    return node.op in ("call_function", "call_method", "call_module") and _name(node) not in (
+        "getitem", "size", "getattr", "_enter_autocast", "_exit_autocast")
 
 
 def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
@@ -100,26 +130,26 @@ def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
     """
     graph = graph_module.graph
     nodes = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-    grads, switches = _grad_modes(nodes)
+    modes, switches = _modes(nodes)
     nodes = [n for n in nodes if n not in switches]
     for node in nodes:
         if (getattr(node.target, "__module__", None) or "").startswith(_CONTEXTS) or not (
                 node.users or _changed(node) or isinstance(node.meta.get("example_value"), torch.Tensor)):
             raise CannotCut(f"{node.name} changes how what follows it is run")
     changed = {storage for n in nodes for storage in _changed(n)}
-    in_order = bool(switches or changed)
+    in_order = bool(changed) or len({modes[n] for n in nodes}) > 1
     given = [n.meta.get("example_value") for n in graph.find_nodes(op="placeholder")]
     changed -= {_storage(v) for v in given if isinstance(v, torch.Tensor)}  # AOTAutograd writes these back
     outside = {n for n in nodes if n.name in refused or any(map(_lacks, (n, *n.all_input_nodes)))}
     outside |= _before_all_parameters(nodes, outside)
     while True:
-        levels = _levels(nodes, outside, grads, in_order)
+        levels = _levels(nodes, outside, modes, in_order)
         poor = _poor(nodes, levels, outside)
         if not poor:
             break
         outside |= poor
     _check_changes(nodes, levels, changed)
-    return [_piece(graph_module, level, [n for n in nodes if levels[n] == level], levels, grads)
+    return [_piece(graph_module, level, [n for n in nodes if levels[n] == level], levels, modes)
             for level in sorted(set(levels.values()))]
 
 
@@ -145,18 +175,28 @@ def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
     return found
 
 
-def _grad_modes(nodes) -> tuple[dict[Node, bool], set[Node]]:
-    """Whether gradients are enabled at each node, and the nodes that only say so."""
-    mode, modes, switches = torch.is_grad_enabled(), {}, set()
+def _modes(nodes) -> tuple[dict[Node, Mode], set[Node]]:
+    """How each node is run, and the nodes that only say so."""
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    mode, modes, switches, entered = Mode(torch.is_grad_enabled(), autocast), {}, set(), {}
     for node in nodes:
         if node.target is torch._C._set_grad_enabled:
-            mode = node.args[0]
+            mode = mode._replace(grad=node.args[0])
+            switches.add(node)
+        elif node.target is torch.amp.autocast_mode._enter_autocast:
+            device, dtype, enabled = node.args[:3]
+            entered[node] = mode
+            if device == "cpu":
+                mode = mode._replace(autocast=(dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
+            switches.add(node)
+        elif node.target is torch.amp.autocast_mode._exit_autocast:
+            mode = mode._replace(autocast=entered[node.args[0]].autocast)
             switches.add(node)
         modes[node] = mode
     return modes, switches
 
 
-def _levels(nodes, outside, grads, in_order: bool) -> dict[Node, int]:
+def _levels(nodes, outside, modes, in_order: bool) -> dict[Node, int]:
     """The number of the piece of each node: even ones run in PyTorch, odd ones in Segue."""
     levels: dict[Node, int] = {}
     least, mode = 0, None
@@ -167,9 +207,9 @@ def _levels(nodes, outside, grads, in_order: bool) -> dict[Node, int]:
                 outside.add(node)
             continue
         level = max([least] + [levels[n] for n in node.all_input_nodes if n in levels])
-        if mode is not None and grads[node] != mode:
+        if mode is not None and modes[node] != mode:
             level = max(level, *levels.values()) + 1
-        mode = grads[node]
+        mode = modes[node]
         if level % 2 == (node in outside):
             level += 1
         levels[node] = level
@@ -192,7 +232,7 @@ def _poor(nodes, levels, outside) -> set[Node]:
     return found
 
 
-def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, grads) -> Piece:
+def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, modes) -> Piece:
     graph, copies, inputs, outputs = Graph(), {}, [], []
     own = set(nodes)
 
@@ -220,7 +260,7 @@ def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, grads) -> 
     # AOTAutograd asks this of a graph of TorchDynamo.
     module.meta = whole.meta
     module._param_name_to_source = getattr(whole, "_param_name_to_source", {})
-    return Piece(module, inputs, outputs, level % 2 == 1, grads[nodes[0]])
+    return Piece(module, inputs, outputs, level % 2 == 1, modes[nodes[0]])
 
 
 def _is_part(node: Node) -> bool:

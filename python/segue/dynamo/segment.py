@@ -21,6 +21,7 @@ import re
 import time
 import warnings
 from collections import OrderedDict
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..frontend.nodes import source_of
 from ..tensors import device as open_device
+from .checkpoints import unwrap_random
 from .options import Options
 from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
@@ -84,6 +86,7 @@ class Segment:
             others["static_lifetime_input_indices"] = static_lifetime_input_indices
             self._static = set(static_lifetime_input_indices)
         forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
+        unwrap_random(forward, self._backward)
         self._outputs = num_fwd_outputs
         return forward, self._backward
 
@@ -129,14 +132,14 @@ class Segment:
         return _boxed(self._run_forward)
 
     def _named_inputs(self) -> list[Primal]:
-        primals = []
+        primals, changed = [], set(torch._guards.TracingContext.get().fw_metadata.mutated_inp_runtime_indices)
         for position, node in enumerate(self._inputs):
             index = getattr(node.meta.get("desc"), "idx", position)
             argument = self.arguments[index] if index < len(self.arguments) else Argument(node.name, False, node.name)
             role = "input" if position not in self._static else "parameter" if argument.trained else "frozen"
-            primals.append(Primal(argument.name, role))
+            primals.append(Primal(argument.name, role, index in changed))
         names = [p.name for p in primals]
-        return [p if names.count(p.name) == 1 else Primal(f"{p.name}#{node.name}", p.role)
+        return [p if names.count(p.name) == 1 else replace(p, name=f"{p.name}#{node.name}")
                 for p, node in zip(primals, self._inputs)]
 
     def _variant(self, numbers: dict) -> Variant:

@@ -39,6 +39,7 @@ _SAME_SIZE_VIEWS = {
     "aten.detach.default", "aten.alias.default", "aten.expand.default",
 }
 _PARTIAL_VIEWS = {"aten.select.int", "aten.slice.Tensor", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int"}
+_CASTS = {"aten._to_copy.default", "prims.convert_element_type.default"}
 # What costs more to compute again than to keep, whatever it is made of.
 _NEVER_AGAIN = {"aten.mm.default", "aten.addmm.default", "aten.bmm.default"}
 
@@ -137,10 +138,11 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True)
 class Primal:
-    """What is known of an argument: a name for people, and its role."""
+    """What is known of an argument: a name for people, its role, and whether the call changes it in place."""
 
     name: str
     role: str  # input, parameter, frozen
+    changes: bool = False
 
 
 def capture_graphs(forward, backward, primals: list[Primal], outputs: int, symbols: Mapping[Any, Any] | None = None,
@@ -274,17 +276,29 @@ class _Capture:
         """For each saved node what must be kept for it: the node of a base, or None where nothing must."""
         kept = [n for n in self.kept if isinstance(n, torch.fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)
                 and 0 not in translator.shape(n.meta["val"])]
-        whole = {n: _behind(n, _SAME_SIZE_VIEWS | _PARTIAL_VIEWS) for n in kept}
+        whole = {n: self._weight_behind(n) or _behind(n, _SAME_SIZE_VIEWS | _PARTIAL_VIEWS) for n in kept}
         # Parts are seen through where that keeps no more bytes than the parts.
         parts: dict[torch.fx.Node, int] = {}
         for node, base in whole.items():
             parts[base] = parts.get(base, 0) + _size(_behind(node, _SAME_SIZE_VIEWS))
         bases = {}
         for node, base in whole.items():
-            available = base in self.positions or base in self.indices
+            available = self._stays(base) or base in self.indices
             chosen = base if available or parts[base] >= _size(base) else _behind(node, _SAME_SIZE_VIEWS)
             bases[node] = None if _is_generated(chosen) else chosen
         return bases
+
+    def _weight_behind(self, node) -> torch.fx.Node | None:
+        """The parameter or buffer that the node has with another element type, if it is one.
+
+        It is there until backward anyhow; a copy, as autocast makes of each weight, is made again.
+        """
+        source = _behind(node, _SAME_SIZE_VIEWS | _CASTS)
+        return source if self._stays(source) and self.primals[source].role != "input" else None
+
+    def _stays(self, node) -> bool:
+        """True for an argument that backward can read as it was: not for one that the call changes in place."""
+        return node in self.primals and not self.primals[node].changes
 
     def _keep(self, translator, env, node, bases):
         """What stands for a saved tensor among the results of the call."""
@@ -297,7 +311,7 @@ class _Capture:
         base = bases[node]
         if base is None:
             return Saved(SEED if any(str(n.target) in RANDOM for n in _cone(node, None)) else None)
-        if base in self.positions:
+        if self._stays(base):
             return Given(self.positions[base])
         if base not in self.indices:
             self.indices[base] = len(self.results)
@@ -356,7 +370,7 @@ class _Capture:
                 if base is None:
                     random = any(str(n.target) in RANDOM for n in _cone(saved, None))
                     plan.saved.append((position, SEED if random else None))
-                elif base in self.positions:
+                elif self._stays(base):
                     primal = self.primals[base]
                     again[base] = argument(primal.name, primal.role, forward_env[base])
                     plan.values.append((position, primal.name))

@@ -1,0 +1,79 @@
+# ===- checkpoints.py - random numbers of what is computed again -----------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Random operators in regions under `torch.utils.checkpoint`.
+
+PyTorch's partitioner computes such a region again in backward, and wraps each
+random operator there so that it takes the state of the generator with which
+forward ran. Segue's random numbers follow from a seed and a number per
+operator, so no state is needed: backward is given the random tensor as if it
+were saved, and draws it again from the seed of the call (`frontend.graphs`).
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from ..frontend.ops.sources import RANDOM
+
+_SAVE = torch.ops.higher_order.run_and_save_rng_state
+_REPLAY = torch.ops.higher_order.run_with_rng_state
+
+
+def unwrap_random(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:
+    """Takes the states of the generator out of both graphs.
+
+    Operators that merely may be random, such as attention without dropout, are computed again as any other.
+    """
+    # Backward takes the states in the order in which forward returns them.
+    for node, call in zip(_unwrap_forward(forward), _replays(backward), strict=True):
+        state, target, *args = call.args
+        if str(target) in RANDOM:
+            with backward.graph.inserting_before(state):
+                again = backward.graph.placeholder(node.name)
+        else:
+            with backward.graph.inserting_before(call):
+                again = backward.graph.call_function(target, tuple(args), dict(call.kwargs))
+        again.meta = dict(node.meta)
+        call.replace_all_uses_with(again)
+        backward.graph.erase_node(call)
+        backward.graph.erase_node(state)
+    backward.recompile()
+
+
+def _unwrap_forward(forward: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The operators themselves, in the order of their states among the results; the random ones take the place of these."""
+    graph = forward.graph
+    output = graph.find_nodes(op="output")[0]
+    unwrapped, results = [], []
+    for state in output.args[0]:
+        call = state.args[0] if isinstance(state, torch.fx.Node) and state.target is operator.getitem else None
+        if call is None or call.target is not _SAVE:
+            results.append(state)
+            continue
+        target, *args = call.args
+        value = next(n for n in call.users if n.args[1] == 1)
+        with graph.inserting_before(call):
+            node = graph.call_function(target, tuple(args), dict(call.kwargs))
+        node.meta = dict(value.meta)
+        value.replace_all_uses_with(node)
+        unwrapped.append((node, state, value, call))
+        if str(target) in RANDOM:
+            results.append(node)
+    output.args = (tuple(results),)
+    for _, *wrapper in unwrapped:
+        for node in wrapper:
+            graph.erase_node(node)
+    forward.recompile()
+    return [node for node, *_ in unwrapped]
+
+
+def _replays(backward: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The wrapped operators in the order of their states among the arguments."""
+    states = {node: place for place, node in enumerate(backward.graph.find_nodes(op="placeholder"))}
+    return sorted(backward.graph.find_nodes(op="call_function", target=_REPLAY), key=lambda call: states[call.args[0]])
