@@ -634,6 +634,40 @@ def test_views_by_symbolic_sizes_are_made_again_in_backward():
         assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_lengths_that_change(dynamic):
+    """The sizes that backward reads belong to parts of inputs which it does not read itself."""
+
+    class Shifted(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.table, self.drop = nn.Embedding(11, 8), nn.Dropout(0.5)
+
+        def forward(self, ids, mask, scale):
+            h = self.table(ids)
+            bias = (1.0 - mask[:, None, None, :].to(h.dtype)) * torch.finfo(h.dtype).min * scale
+            q = h.view(*h.shape[:2], 2, 4).transpose(1, 2)
+            h = F.scaled_dot_product_attention(q, q, q, attn_mask=bias).transpose(1, 2).reshape(h.shape)
+            logits = self.drop(h) @ self.table.weight.T
+            return F.cross_entropy(logits[:, :-1].reshape(-1, 11), ids[:, 1:].reshape(-1))
+
+    model = Shifted().eval()
+    ours = torch.compile(model, backend="segue", dynamic=dynamic)
+    for rows, length in ((2, 6), (3, 9), (4, 5)):
+        ids, mask = torch.randint(0, 11, (rows, length)), torch.ones(rows, length, dtype=torch.int64)
+        mask[0, 2:] = 0
+        (actual,), (expected,) = (torch.autograd.grad(f(ids, mask, 0.5 + rows), model.table.weight) for f in (ours, model))
+        assert_close(actual, expected)
+    model.train()
+    kept = {}
+    for model.drop.p in (0.5, 0.0):
+        ours(ids, mask, 1.0).backward()
+        kept[model.drop.p] = segue.backend_report().segments[-1].saved_bytes
+    assert kept[0.5] == kept[0.0] > 0  # the mask of dropout is drawn again
+    assert all(s.compiled for s in segue.backend_report().segments)
+
+
 def test_backward_of_a_variant_that_went():
     """The saved values of a call keep their programs."""
     f = torch.compile(lambda x: x.sin().exp().sum(), backend="segue", dynamic=True, options={"max_variants": 1})

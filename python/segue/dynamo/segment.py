@@ -37,6 +37,7 @@ from .checkpoints import unwrap_random
 from .options import Options
 from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
+from .scalars import Scalars, take_scalars
 from .variant import Variant, kept_behind
 
 log = logging.getLogger("segue")
@@ -73,6 +74,7 @@ class Segment:
         self.forward_calls = self.backward_calls = self.saved_bytes = 0
         self._static: set[int] = set()
         self._backward = None
+        self._scalars: Scalars | None = None
         self._variants: OrderedDict[tuple, Variant] = OrderedDict()
         self._retired = dict.fromkeys(COUNTERS, 0)
         enter(self)
@@ -85,6 +87,7 @@ class Segment:
         if static_lifetime_input_indices is not None:
             others["static_lifetime_input_indices"] = static_lifetime_input_indices
             self._static = set(static_lifetime_input_indices)
+        self._scalars = take_scalars(joint)
         forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
         unwrap_random(forward, self._backward)
         self._outputs = num_fwd_outputs
@@ -98,6 +101,7 @@ class Segment:
 
     def compile_inference(self, graph, example_inputs):
         self._static = set(torch._guards.TracingContext.get().fw_metadata.static_input_indices)
+        self._scalars = take_scalars(graph)
         return self._compile(graph, None, len(graph.graph.find_nodes(op="output")[0].args[0]))
 
     def compile_backward(self, graph, example_inputs):
@@ -212,6 +216,8 @@ class Segment:
     # --- running ----------------------------------------------------------------------------------
 
     def _run_forward(self, args: list):
+        if self._scalars is not None:
+            args[:] = self._scalars(args)
         try:
             variant = self._variant(self._numbers_of(args))
         except FallBack as refused:

@@ -326,7 +326,7 @@ class _Capture:
         writer.random_id = random_id
         plan, env, arguments = BackwardPlan(), {}, {}
         # Values that are computed again may read the numbers that forward was given.
-        again = {n: forward_env[n] for n in self.placeholders if not isinstance(n.meta.get("val"), torch.Tensor)}
+        again = {n: forward_env[n] for n in self.forward.graph.nodes if _is_number(n)}
         by_name = {n.name: n for n in self.kept if isinstance(n, torch.fx.Node)}
         free = {}  # outputs that no gradient belongs to yet, by type
         for port in self.results:
@@ -437,11 +437,18 @@ def _behind(node: torch.fx.Node, views: set[str]) -> torch.fx.Node:
     return node
 
 
+def _is_number(node: torch.fx.Node) -> bool:
+    """True for what a call knows before it runs, sizes above all: no tensor needs to be there to compute it."""
+    return isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def _is_generated(node: torch.fx.Node) -> bool:
-    """True if the node depends on no placeholder, and is cheap to compute again."""
+    """True if the node depends on no tensor that is given, and is cheap to compute again."""
     pending, seen = [node], set()
     while pending:
         one = pending.pop()
+        if _is_number(one):
+            continue
         if one.op == "placeholder" or str(one.target) in _NEVER_AGAIN:
             return False
         if one not in seen:
@@ -451,11 +458,11 @@ def _is_generated(node: torch.fx.Node) -> bool:
 
 
 def _cone(node: torch.fx.Node, base: torch.fx.Node | None) -> list[torch.fx.Node]:
-    """The nodes from `base`, without it, to `node`, in order."""
+    """The nodes from `base`, without it, to `node`, in order; without those of numbers."""
     found: dict[torch.fx.Node, None] = {}
 
     def visit(one):
-        if one is base or one in found:
+        if one is base or one in found or _is_number(one):
             return
         for source in one.all_input_nodes:
             visit(source)
