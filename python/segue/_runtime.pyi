@@ -10,9 +10,6 @@ class Device:
     @property
     def name(self) -> str: ...
     @property
-    def twin(self) -> str | None:
-        """The spec of the device of virtual time on which steps for this one are planned; None where nothing can leave it."""
-    @property
     def threads(self) -> int: ...
     @property
     def has_unified_memory(self) -> bool:
@@ -252,7 +249,7 @@ def counters(device: Device, program: Program) -> dict[str, int]:
 def forecast_memory(device: str, modules: Sequence[tuple[str, Binary]], max_grad_norm: float = 0.0,
                     tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
                     micro_batches: int = 1, budget: int | None = None) -> str:
-    """What a step holds and takes, as JSON: plans "unconstrained", "smallest budget" and, if feasible, that of the budget."""
+    """What `segue-run fit --json` prints for one budget, with the `text` that it prints without --json. Opens no device."""
 
 def placeholder(owner: object) -> Any:
     """An array of one byte that keeps `owner` alive."""

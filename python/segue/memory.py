@@ -6,7 +6,7 @@
 # ===------------------------------------------------------------------------=== #
 """What a training step will hold, do and take under a budget, before anything runs.
 
-The figures are those of `segue-run plan`: a step played in virtual time by the code that will train. Bytes are
+The figures are those of `segue-run fit`: a step played in virtual time by the code that will train. Bytes are
 certified: a run in `mode: planned` keeps to them on a device that has not one byte more. Times are estimates by the speeds of the device's spec.
 """
 
@@ -14,15 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from . import _runtime
 from .errors import BudgetInfeasibleError, InvalidArgumentError
-from .inspection import size_text
-
-# Where nothing is said and the module lives on a device that nothing can leave: as in `segue-run plan`.
-DEFAULT_DEVICE = "sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s"
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -42,10 +38,16 @@ class Step:
         The most that live at once of it.
     peaks : dict
         The most that live at once by space, then by phase: ``peaks["device_dram"]["backward"]``.
+    tiers : dict
+        By space, where the step needs it: ``bytes``, ``capacity_bytes``, the ``phase`` of the peak, and ``held``: who
+        holds how much then, as ``owner`` and ``bytes``, most first. ``disk`` is below the memory of a cpu.
     seconds : float
         Estimated time of the step.
     added : float
         What the budget adds to it, as a part of the unconstrained time: 0.02 for two percent.
+    link : dict
+        What goes over the link, which on a cpu is the disk: ``out_bytes``, ``in_bytes``, and the ``out_seconds`` and
+        ``in_seconds`` that it takes for them, beside computing.
     services : dict
         What each service does in the step: counts and bytes by name of the service.
     """
@@ -54,45 +56,30 @@ class Step:
     peak_bytes: int
     live_bytes: int
     peaks: dict[str, dict[str, int]]
+    tiers: dict[str, dict[str, Any]]
     seconds: float
     added: float
+    link: dict[str, float]
     services: dict[str, dict[str, Any]]
-
-    def __str__(self) -> str:
-        phases = ", ".join(f"{phase} {size_text(size)}" for phase, size in self.peaks.get("device_dram", {}).items())
-        lines = [f"{self.what}: {size_text(self.peak_bytes)} at most, {self.seconds * 1e3:.3f} ms ({round(self.added, 3) + 0.0:+.1%})",
-                 f"  by phase: {phases}"]
-        lines += [f"  {space}: {size_text(max(sizes.values()))}" for space, sizes in self.peaks.items()
-                  if space != "device_dram"]
-        for service, figures in self.services.items():
-            lines.append(f"  {service}: {', '.join(_busy(figures)) or 'nothing to do'}")
-        return "\n".join(lines)
-
-
-def _busy(figures: dict[str, Any]) -> list[str]:
-    """``leave 6``, ``out_bytes 39.0 MiB``, ``state tensors 48``: what is not zero, nested names in front."""
-    texts = []
-    for key, value in figures.items():
-        if isinstance(value, dict):
-            texts += [f"{key} {text}" for text in _busy(value)]
-        elif value:
-            texts.append(f"{key} {size_text(value) if key.endswith('_bytes') else value}")
-    return texts
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What `model.memory` and `trainer.memory` say. Printing it gives a short text.
+    """What `segue.fit`, `model.memory` and `trainer.memory` say. Printing it gives the text of `segue-run fit`.
 
     Attributes
     ----------
     device : str
         The spec of the virtual device that the steps were played on. On ``cpu`` an unconstrained step holds as
         many ``live_bytes``, to one per cent (`Trainer.peak_bytes`), beside what Python, PyTorch and the compiler take.
-    budget_bytes : int or None
-        What was asked for.
-    plan : Step
-        The step under that budget; without one, the unconstrained step.
+    budget_bytes : int
+        What was asked for, or all memory that the device has.
+    fits : bool
+        Whether a step keeps to the budget, and what leaves has room.
+    why : str
+        If not, what lacks; otherwise empty.
+    plan : Step or None
+        The step by which it does; None where no plan keeps to the budget.
     unconstrained, smallest : Step
         The step in which nothing leaves, and the one under the smallest feasible budget.
     smallest_budget_bytes : int
@@ -103,44 +90,49 @@ class Memory:
         Who holds how many bytes there, most first.
     can_leave : list of dict
         Tensors that can leave the device, with ``tensor``, ``block``, ``location`` in the source and ``bytes``.
+    text : str
+        All of it in short, for people.
     """
 
     device: str
-    budget_bytes: int | None
-    plan: Step
+    budget_bytes: int
+    fits: bool
+    why: str
+    plan: Step | None
     unconstrained: Step
     smallest: Step
     smallest_budget_bytes: int
     set_by: str
     held: list[tuple[str, int]]
-    can_leave: list[dict[str, Any]]
+    can_leave: list[dict[str, Any]] = field(repr=False)
+    text: str = field(repr=False)
 
     def __str__(self) -> str:
-        leave = sum(tensor["bytes"] for tensor in self.can_leave)
-        steps = [self.unconstrained] + ([self.plan] if self.plan is not self.unconstrained else []) + [self.smallest]
-        lines = [f"on {self.device}; {len(self.can_leave)} tensors of {size_text(leave)} can leave"]
-        lines += [str(step) for step in steps]
-        lines.append(f"the smallest budget is {size_text(self.smallest_budget_bytes)}, set by {self.set_by}, where these are held:")
-        lines += [f"  {size_text(size):>12}  {owner}" for owner, size in self.held[:8]]
-        return "\n".join(lines)
+        return self.text
 
 
-def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | str | None, device: str | None, lives_on: "_runtime.Device",
-             clip_grad_norm: float = 0.0, tied=(), micro_batches: int = 1) -> Memory:
-    """Plays steps of these modules in virtual time; see `Trainer.memory`."""
-    if device is None:
-        device = lives_on.twin or DEFAULT_DEVICE
+def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | str | None, device: str,
+             clip_grad_norm: float = 0.0, tied=(), micro_batches: int = 1, must_be_planned: bool = True) -> Memory:
+    """Plays steps of these modules in virtual time; see `Trainer.memory`.
+
+    With `must_be_planned`, raises BudgetInfeasibleError for a budget that no plan keeps to.
+    """
+    if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or not 1 <= micro_batches <= 65536:
+        raise InvalidArgumentError(f"micro_batches is {micro_batches!r}; give a whole number from 1 to 65536")
     budget_bytes = None if budget is None else parse_bytes(budget)
     found = json.loads(_runtime.forecast_memory(device, list(modules), clip_grad_norm, list(tied), (), micro_batches,
                                                 budget_bytes))
-    held = [(holder["owner"], holder["bytes"]) for holder in found["held_at_smallest"]]
-    if found["infeasible"]:
-        raise BudgetInfeasibleError(found["infeasible"], report={
-            "smallest_budget_bytes": found["smallest_budget_bytes"], "set_by": found["set_by"], "held": held})
+    answer = found["answers"][0]
     steps = [Step(**step) for step in found["plans"]]
-    return Memory(device=found["device"], budget_bytes=budget_bytes, plan=steps[2] if budget is not None else steps[0],
-                  unconstrained=steps[0], smallest=steps[1], smallest_budget_bytes=found["smallest_budget_bytes"],
-                  set_by=found["set_by"], held=held, can_leave=found["can_leave"])
+    memory = Memory(device=found["device"], budget_bytes=answer["budget_bytes"], fits=answer["fits"], why=answer["why"],
+                    plan=None if answer["plan"] is None else steps[answer["plan"]], unconstrained=steps[0], smallest=steps[-1],
+                    smallest_budget_bytes=found["smallest_budget_bytes"], set_by=found["set_by"],
+                    held=[(holder["owner"], holder["bytes"]) for holder in found["held_at_smallest"]],
+                    can_leave=found["can_leave"], text=found["text"])
+    if memory.plan is None and must_be_planned and budget is not None:
+        raise BudgetInfeasibleError(f"BUDGET_INFEASIBLE: {memory.why}", report={
+            "smallest_budget_bytes": memory.smallest_budget_bytes, "set_by": memory.set_by, "held": memory.held})
+    return memory
 
 
 def parse_bytes(quantity: int | str) -> int:

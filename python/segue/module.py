@@ -324,8 +324,8 @@ class Module(nn.Module):
         micro_batches : int
             Batches per step.
         device : str, optional
-            Where it would train; default: where the module lives, or where that is the CPU, which nothing can leave,
-            `segue.memory.DEFAULT_DEVICE`. Speeds stand in the spec: ``sim:dram=24GiB,link=16GB/s,flops=80TFLOP/s``.
+            Where it would train; default: where the module lives. On ``cpu`` what leaves goes to a disk. Speeds stand in
+            the spec, ``sim:virtual,dram=24GiB,link=16GB/s,flops=80TFLOP/s``, or in a profile, ``cpu:profile=laptop.json``.
 
         Raises
         ------
@@ -343,7 +343,7 @@ class Module(nn.Module):
         if optimizer is None and not isinstance(program, LoadedProgram):
             raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
                                        "give memory(optimizer=...)")
-        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device, lives_on=self._device,
+        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device or self._device.name,
                         micro_batches=micro_batches)
 
     # --- copies -----------------------------------------------------------------------------------

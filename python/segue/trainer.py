@@ -427,8 +427,7 @@ class Trainer:
         budget : int or str, optional
             Bytes of device memory, or a text such as ``512MiB``.
         device : str, optional
-            Where it would train; default: where the trainer does, or where that is the CPU, which nothing can leave,
-            `segue.memory.DEFAULT_DEVICE`.
+            Where it would train; default: where the trainer does. On ``cpu`` what leaves goes to a disk.
 
         Raises
         ------
@@ -439,7 +438,7 @@ class Trainer:
         --------
         >>> print(trainer.memory("512MiB"))
         """
-        return forecast(self._binaries(), budget=budget, device=device, lives_on=self._device,
+        return forecast(self._binaries(), budget=budget, device=device or self._device.name,
                         clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation)
 
     def close(self) -> None:

@@ -7,8 +7,6 @@
 
 #include "PlanBinding.h"
 #include "SessionArguments.h"
-#include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Error.h"
 #include "segue/runtime/Reports/MemoryForecast.h"
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -23,25 +21,14 @@ using namespace nb::literals;
 
 namespace segue::python {
 
-/// Unconstrained, under the budget, under the smallest one. A budget that is
-/// infeasible is not an error here: Python raises it, with all of this.
+/// The answer for the budget, or for all memory of the device; a no is not an error here.
 static std::string forecastMemory(std::string_view device, const NamedBinaries &modules, double maxGradNorm,
                                   const Ties &tied, const Wires &wires, size_t microBatches,
                                   std::optional<uint64_t> budget) {
-  MemoryForecast forecast(*Device::open(device), sessionModules(modules), sessionOptions(maxGradNorm, tied, wires),
-                          microBatches);
-  std::vector<StepForecast> steps{forecast.unconstrained(), forecast.smallest()};
-  Json infeasible;
-  if (budget)
-    try {
-      steps.push_back(forecast.forBudget(*budget));
-    } catch (const Error &error) {
-      if (error.code() != ErrorCode::BudgetInfeasible)
-        throw;
-      infeasible = error.what();
-    }
-  Json json = forecast.json(steps);
-  json["infeasible"] = std::move(infeasible);
+  MemoryForecast forecast(device, sessionModules(modules), sessionOptions(maxGradNorm, tied, wires), microBatches);
+  forecast.ask(budget);
+  Json json = forecast.json();
+  json["text"] = forecast.text();
   return json.dump();
 }
 

@@ -82,7 +82,6 @@ static void bindTensor(nb::module_ &m) {
       .def_static(
           "open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
       .def_prop_ro("name", &Device::name)
-      .def_prop_ro("twin", &Device::twin)
       .def_prop_ro("threads", &Device::threads)
       .def_prop_ro("has_unified_memory", &Device::hasUnifiedMemory)
       .def_prop_ro("seconds", &Device::seconds)

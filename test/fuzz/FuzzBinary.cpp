@@ -205,15 +205,13 @@ static void train(const DeviceRef &device, const Binary &binary, const std::opti
 
 static void forecast(const DeviceRef &device, const Binary &binary) {
   answered([&] {
-    MemoryForecast forecast(*device, {{"m", binary}}, {});
-    std::vector<StepForecast> steps{forecast.unconstrained(), forecast.smallest()};
-    answered([&] {
-      steps.push_back(forecast.forBudget((steps[0].played.peakBytes + steps[1].played.peakBytes) / 2));
-    });
-    forecast.json(steps);
+    MemoryForecast forecast(device->name(), {{"m", binary}}, {});
+    forecast.ask((forecast.unconstrained().played.peakBytes + forecast.smallest().played.peakBytes) / 2);
+    forecast.json();
+    forecast.text();
     ++reached.plans;
   });
-  answered([&] { forecastServices(*device, {{"m", binary}}, {}, 1, byWatermarks()); });
+  answered([&] { forecastServices(device->name(), {{"m", binary}}, {}, 1, byWatermarks()); });
 }
 
 static void use(const Binary &binary) {

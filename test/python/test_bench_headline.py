@@ -48,7 +48,7 @@ def test_a_small_case(tmp_path):
         _, ring, plan = sweep["runs"]
         assert plan["seconds"] <= ring["seconds"] * 1.01, sweep
     # What is said before the run keeps to the cap, too: the config is that of the last.
-    said = subprocess.run([BUILD / "bin" / "segue-run", "plan", tmp_path / "model.segue", "--device", f"sim:virtual,dram=50000000,{CASE[-1]}",
+    said = subprocess.run([BUILD / "bin" / "segue-run", "fit", tmp_path / "model.segue", "--device", f"sim:virtual,dram=50000000,{CASE[-1]}",
                            "--config", tmp_path / "config.json", "--json"], capture_output=True, text=True, timeout=120)
     forecast = json.loads(said.stdout)["config"]
     assert 0 < forecast["peak_bytes"] <= forecast["cap_bytes"] == 50000000

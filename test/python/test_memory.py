@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""`model.memory` and `trainer.memory`: the figures of `segue-run plan`, kept by a run; options of the trainer."""
+"""`model.memory` and `trainer.memory`: the figures of `segue-run fit`, kept by a run; options of the trainer."""
 
 import gc
 import json
@@ -47,7 +47,7 @@ def gpt_trainer(**options):
 
 def test_a_module_says_what_it_needs():
     memory = net().memory()
-    assert memory.budget_bytes is None and memory.plan is memory.unconstrained
+    assert memory.budget_bytes == 64 * MIB and memory.fits and not memory.why and memory.plan is memory.unconstrained
     assert memory.smallest.peak_bytes == memory.smallest_budget_bytes < memory.unconstrained.peak_bytes
     dram = memory.unconstrained.peaks["device_dram"]
     assert {"forward", "backward", "optimizer"} <= set(dram)
@@ -60,9 +60,17 @@ def test_a_module_says_what_it_needs():
     assert memory.smallest.peaks["host_pinned"], "what leaves lies on the host"
     assert memory.smallest.seconds >= memory.unconstrained.seconds > 0 and memory.unconstrained.added == 0
     assert memory.held and sum(size for _, size in memory.held) == memory.smallest.live_bytes <= memory.smallest_budget_bytes
+    pinned = memory.smallest.tiers["host_pinned"]
+    assert 0 < pinned["bytes"] == max(memory.smallest.peaks["host_pinned"].values()) <= pinned["capacity_bytes"] == 256 * MIB
+    assert memory.unconstrained.tiers.keys() == {"device_dram"}
+    dram = memory.unconstrained.tiers["device_dram"]
+    assert dram["bytes"] == memory.unconstrained.peak_bytes and dram["capacity_bytes"] == 64 * MIB
+    assert memory.unconstrained.peaks["device_dram"][dram["phase"]] == live >= sum(holder["bytes"] for holder in dram["held"]) > 0.9 * live
+    link = memory.smallest.link
+    assert link["out_bytes"] >= memory.smallest.services["activation_stagehand"]["out_bytes"] > 0 < link["in_bytes"]
+    assert link["in_seconds"] == link["in_bytes"] / 16e9 < memory.smallest.seconds
     text = str(memory)
-    for part in ("unconstrained: ", "smallest budget", memory.set_by, "by phase: ", "activation_stagehand: nothing to do", "weights: nothing to do",
-                 "weights: parameter tensors "):
+    for part in ("It fits in 64.00 MiB: a step takes ", "\nunconstrained ", "\nsmallest budget ", memory.set_by, memory.held[0][0]):
         assert part in text, text
 
 
@@ -71,7 +79,7 @@ def test_a_budget_is_planned_or_refused():
     free = module.memory()
     between = (free.unconstrained.peak_bytes + free.smallest_budget_bytes) // 2
     memory = module.memory(between)
-    assert memory.budget_bytes == between >= memory.plan.peak_bytes >= memory.plan.live_bytes == max(memory.plan.peaks["device_dram"].values())
+    assert memory.fits and memory.budget_bytes == between >= memory.plan.peak_bytes >= memory.plan.live_bytes == max(memory.plan.peaks["device_dram"].values())
     assert 0 < memory.plan.services["activation_stagehand"]["leave"]
     assert memory.plan.services["activation_stagehand"]["out_bytes"] >= free.unconstrained.live_bytes - between
     with pytest.raises(segue.BudgetInfeasibleError) as error:
@@ -96,14 +104,16 @@ def test_budgets_as_people_write_them():
 
 def test_other_shapes_and_devices():
     module = net(rows=64, device="cpu")
-    assert module.memory().device == segue.memory.DEFAULT_DEVICE
+    free = module.memory()
+    assert re.match(r"sim:virtual,dram=\d+,pinned=67108864,disk=\d+,", free.device) and "disk" in free.smallest.tiers
     larger = module.memory(None, torch.randn(512, 64), torch.randn(512, 64))
     assert larger.unconstrained.peak_bytes > module.memory().unconstrained.peak_bytes
     slow = module.memory(device="sim:dram=1GiB,link=1MB/s")
     assert slow.device.startswith("sim:virtual") and slow.smallest.seconds > module.memory().smallest.seconds
-    assert module.memory(micro_batches=3).unconstrained.seconds > 2 * module.memory().unconstrained.seconds
-    with pytest.raises(segue.UnsupportedError, match="one memory for host and device"):
-        module.memory(device="cpu")
+    assert module.memory(micro_batches=3).unconstrained.seconds > 1.5 * module.memory().unconstrained.seconds
+    with pytest.raises(segue.InvalidArgumentError, match="micro_batches is 0"):
+        module.memory(micro_batches=0)
+    assert module.memory(device="cpu:dram=1MiB").budget_bytes == MIB
 
 
 def test_what_a_module_alone_lacks():
@@ -119,7 +129,7 @@ def test_the_tool_says_the_same(tmp_path):
     module = net()
     module.save(tmp_path / "net.segue")
     memory = module.memory("6MiB")
-    told = subprocess.run([BUILD / "bin" / "segue-run", "plan", tmp_path / "net.segue", "--budget", "6MiB", "--device", DEVICE,
+    told = subprocess.run([BUILD / "bin" / "segue-run", "fit", tmp_path / "net.segue", "--budget", "6MiB", "--device", DEVICE,
                            "--json"], capture_output=True, text=True, timeout=60, check=True)
     plans = {plan["what"]: plan for plan in json.loads(told.stdout)["plans"]}
     for step in (memory.unconstrained, memory.plan, memory.smallest):

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// `segue-run plan --config`: services of a config on the twin of a device, compared
+// `segue-run fit --config`: services of a config on the twin of a device, compared
 // with those of a run on the device itself.
 //
 //===----------------------------------------------------------------------===//
@@ -42,7 +42,7 @@ const char *const watermarks = R"("vram_high_watermark_mb": 1.5, "vram_low_water
 const char *const device = "sim:dram=16MiB,pinned=2GiB,link=2GB/s";
 
 Json forecast(const Config &config) {
-  return forecastServices(*Device::open(device), {{"deep", deep()}}, {}, 1, config);
+  return forecastServices(device, {{"deep", deep()}}, {}, 1, config);
 }
 
 /// The record of the third step on the device itself.

@@ -7,7 +7,10 @@
 
 #include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Runtime.h"
+#include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 using namespace segue;
 
@@ -26,6 +29,28 @@ TEST(StepTwin, KeepsTheLinkAndTheCapacitiesOfADevice) {
   EXPECT_EQ(virtualTwin(*device), "sim:virtual,dram=64MiB,link=2GB/s");
   EXPECT_EQ(virtualTwin(*Device::open("sim:virtual,flops=1TFLOP/s")), "sim:virtual,flops=1TFLOP/s");
   EXPECT_EQ(virtualTwin(*Device::open("sim")), "sim:virtual");
+}
+
+TEST(StepTwin, IsKnownBeforeADeviceIsOpened) {
+  std::string folder = std::filesystem::exists("/var/tmp") ? "/var/tmp" : ".";
+  std::string profile = testing::TempDir() + "segue-twin-" + std::to_string(getpid()) + ".json";
+  std::ofstream(profile) << R"({"version": 1, "h2d": "3GB/s", "latency": "70us", "flops": "81.5GFLOP/s",
+                               "membw": "12GB/s", "launch": "3us", "hostmem": "5GB/s"})";
+  for (const std::string &spec :
+       {std::string("sim"), std::string("sim:dram=64MiB,link=2GB/s,threads=1,stall=0.5,adversarial=3"),
+        std::string("sim:virtual,flops=1TFLOP/s"), "sim:profile=" + profile,
+        "cpu:dram=1MiB,threads=1,pinned=8MiB,disk=" + folder + "?capacity=9000&read=7GB/s",
+        "cpu:dram=1MiB,profile=" + profile + ",disk=" + folder + "?capacity=1MiB"})
+    EXPECT_EQ(virtualTwin(spec), virtualTwin(*Device::open(spec))) << spec;
+  std::string twin = virtualTwin("cpu:dram=1MiB,profile=" + profile + ",disk=" + folder + "?capacity=1MiB&write=2GB/s");
+  EXPECT_EQ(twin, "sim:virtual,dram=1048576,pinned=67108864,disk=1048576,l1=0,h2d=3000000000B/s,d2h=2000000000B/s,"
+                  "latency=70us,flops=81.5GFLOP/s,membw=12000000000B/s,launch=3us,hostmem=5000000000B/s");
+  // A disk is not made for it: no machine has this room.
+  EXPECT_EQ(virtualTwin("cpu:dram=1TiB,threads=2,disk=" + folder + "?capacity=1024TiB"),
+            "sim:virtual,dram=1099511627776,pinned=67108864,disk=1125899906842624,l1=0,h2d=2000000000B/s,"
+            "d2h=1000000000B/s,latency=100us,flops=100GFLOP/s,membw=10000000000B/s,launch=2us");
+  EXPECT_EQ(virtualTwin("cpu:dram=1TiB,threads=2"), virtualTwin("cpu:dram=1TiB,threads=2,disk=.?capacity=1024TiB"));
+  std::filesystem::remove(profile);
 }
 
 TEST(StepTwin, RefusesDevicesThatCannotBePlanned) {

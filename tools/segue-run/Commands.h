@@ -109,11 +109,11 @@ struct TrainOptions : CommonOptions {
   std::vector<int> caps = {100, 80, 60, 40};
 };
 
-struct PlanOptions : CommonOptions {
+struct FitOptions : CommonOptions {
   std::vector<std::string> files;
   /// `module.name=module.name`, and `module.input=module.output`.
   std::vector<std::string> tied, wires;
-  /// Bytes of device_dram.
+  /// Bytes of device_dram; none: what the device has.
   std::vector<uint64_t> budgets;
   int64_t accumulate = 1;
   /// Config of a run whose services are described; empty: none.
@@ -160,8 +160,8 @@ struct QuantizeOptions {
 
 int bench(const BenchOptions &options);
 int checkSlab(const QuantizeOptions &options);
+int fit(const FitOptions &options);
 int inspect(const InspectOptions &options);
-int plan(const PlanOptions &options);
 int quantize(const QuantizeOptions &options);
 int recompute(const RecomputeOptions &options);
 int replay(const ReplayOptions &options);

@@ -193,21 +193,24 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
                   "batches: seconds and peak of each step.");
 }
 
-static void addPlan(CLI::App &app, PlanOptions &options) {
-  CLI::App *command = app.add_subcommand("plan", "Says what a training step needs and what a budget costs");
-  options.device = "sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s";
+static void addFit(CLI::App &app, FitOptions &options) {
+  CLI::App *command = app.add_subcommand("fit", "Says whether training fits, what a step holds and what a budget costs");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
-  addBytes(command, "--budget", options.budgets, "of device_dram, as 512MiB; may be given again");
+  addBytes(command, "--budget", options.budgets,
+           "of the device's memory, as 512MiB; may be given again; all that the device has");
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
   command->add_option("--config", options.config, "JSON file of a run: what each of its services would do")
       ->check(CLI::ExistingFile);
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
   command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
   addCommon(command, options);
-  command->footer("Runs nothing of the files: a step is played in virtual time, by the profile of the device.\n"
-                  "Example: segue-run plan front.segue back.segue --budget 512MiB\n"
+  command->footer("Runs nothing of the files, and opens no device: a step is played in virtual time, by the figures\n"
+                  "of the device's spec. No weights are needed.\n"
+                  "Example: segue-run fit front.segue back.segue --budget 512MiB\n"
                   "           --device sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s,flops=80TFLOP/s\n"
-                  "Status 1 if a budget is below the smallest that is feasible.");
+                  "         segue-run fit gpt.segue --budget 2GiB --device cpu:profile=laptop.json\n"
+                  "On cpu, what leaves goes to a disk, as for train --spill-dir; disk=FOLDER checks that it has room.\n"
+                  "Status 1 if it does not fit.");
 }
 
 static void addTrust(CLI::App &app, TrustOptions &options) {
@@ -247,7 +250,7 @@ int main(int argc, char **argv) {
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
   app.footer("Machine code of a .segue file runs if you compiled the file here, or trust it (segue-run trust), or say\n"
-             "--allow-native or SEGUE_ALLOW_NATIVE=1. inspect, plan, replay, report, quantize and devices of virtual\n"
+             "--allow-native or SEGUE_ALLOW_NATIVE=1. inspect, fit, replay, report, quantize and devices of virtual\n"
              "time (sim:virtual) run none and need no trust: SECURITY.md.\n"
              "Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected;\n"
              "130 or 143: train was told to end by SIGINT or SIGTERM, and did after the step in progress.");
@@ -257,7 +260,7 @@ int main(int argc, char **argv) {
   ReplayOptions replayOptions;
   ReportOptions reportOptions;
   QuantizeOptions quantizeOptions;
-  PlanOptions planOptions;
+  FitOptions fitOptions;
   BenchOptions benchOptions;
   RecomputeOptions recomputeOptions;
   StitchCommand stitchOptions;
@@ -265,7 +268,7 @@ int main(int argc, char **argv) {
   TrustOptions trustOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
-  addPlan(app, planOptions);
+  addFit(app, fitOptions);
   addReplay(app, replayOptions);
   addReport(app, reportOptions);
   addQuantize(app, quantizeOptions);
@@ -284,8 +287,8 @@ int main(int argc, char **argv) {
       return inspect(inspectOptions);
     if (app.got_subcommand("run"))
       return run(runOptions);
-    if (app.got_subcommand("plan"))
-      return plan(planOptions);
+    if (app.got_subcommand("fit"))
+      return fit(fitOptions);
     if (app.got_subcommand("replay"))
       return replay(replayOptions);
     if (app.got_subcommand("report"))

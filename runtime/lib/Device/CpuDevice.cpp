@@ -92,12 +92,12 @@ private:
 } // namespace
 
 DeviceRef openCpuDevice(const DeviceOptions &options) {
-  static constexpr std::string_view keys[] = {"disk", "dram", "pinned", "threads"};
-  options.requireKnown(keys);
+  options.requireKnown(cpuKeys);
   if (options.has("disk"))
     return openDiskDevice(options);
-  if (options.has("pinned"))
-    options.fail("option \"pinned\" needs disk=: without one, all memory is the device's");
+  for (std::string_view key : {"pinned", "profile"})
+    if (options.has(key))
+      options.fail("option \"" + std::string(key) + "\" needs disk=: without one, all memory is the device's");
   return std::make_shared<CpuDevice>(int(options.integer("threads", 0, 1, 1024)), options.bytes("dram", 0),
                                      options.spec());
 }

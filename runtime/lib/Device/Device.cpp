@@ -11,6 +11,7 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "CpuDevice.h"
+#include "DiskDevice.h"
 #include "Drivers.h"
 #include "SimDevice.h"
 #include "segue/runtime/Error.h"
@@ -21,8 +22,8 @@
 namespace segue::inline runtime {
 
 static constexpr Driver builtIn[] = {
-    {"cpu", openCpuDevice},
-    {"sim", openSimDevice},
+    {"cpu", openCpuDevice, diskTwin},
+    {"sim", openSimDevice, simTwin},
 };
 
 static std::vector<Driver> &drivers() {
@@ -32,17 +33,35 @@ static std::vector<Driver> &drivers() {
 
 void addDriver(const Driver &driver) { drivers().push_back(driver); }
 
-DeviceRef Device::open(std::string_view spec) {
+namespace {
+/// What a spec asks for, and of whom.
+struct ParsedSpec {
+  const Driver &driver;
+  DeviceOptions options;
+};
+} // namespace
+
+static ParsedSpec parseSpec(std::string_view spec) {
   std::string_view driverName = spec.substr(0, spec.find(':'));
   std::string_view rest = driverName.size() < spec.size() ? spec.substr(driverName.size() + 1) : "";
   std::string known;
   for (const Driver &driver : drivers()) {
     if (driver.name == driverName)
-      return driver.open(DeviceOptions(driverName, rest));
+      return {driver, DeviceOptions(driverName, rest)};
     known += (known.empty() ? "\"" : ", \"") + std::string(driver.name) + "\"";
   }
   throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": there is no driver \"" +
                                               std::string(driverName) + "\"; known are " + known);
+}
+
+DeviceRef Device::open(std::string_view spec) {
+  ParsedSpec parsed = parseSpec(spec);
+  return parsed.driver.open(parsed.options);
+}
+
+std::optional<std::string> twinOf(std::string_view spec) {
+  ParsedSpec parsed = parseSpec(spec);
+  return parsed.driver.twin ? parsed.driver.twin(parsed.options) : parsed.driver.open(parsed.options)->twin();
 }
 
 Device::Device() : memory_(*this), lane_(makeSubmitLane(*this)) {}

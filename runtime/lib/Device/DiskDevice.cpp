@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DiskDevice.h"
+#include "DeviceProfile.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
@@ -26,22 +27,28 @@
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <unistd.h>
 
 namespace segue::inline runtime {
 
-/// A plan expects these speeds before anything was measured: arithmetic of one thread, and
+/// A plan expects these speeds where no profile says others: arithmetic of one thread, and
 /// the bandwidth of memory.
 static constexpr double threadFlopsPerSecond = 50e9, memoryBytesPerSecond = 10e9;
-/// A call to the disk is expected to take so long besides its bytes.
-static constexpr double diskLatencySeconds = 100e-6;
+/// A call to the disk is expected to take so long besides its bytes, and a kernel besides
+/// its work.
+static constexpr double diskLatencySeconds = 100e-6, launchSeconds = 2e-6;
+static constexpr uint64_t pinnedBytes = 64 << 20;
+/// A disk that nobody has named has room for everything.
+static constexpr uint64_t diskWithRoom = uint64_t(1) << 50;
 
 namespace {
 /// The disk of a spec: the folder, and what stands behind its question mark.
 struct DiskOptions {
-  explicit DiskOptions(const DeviceOptions &options);
+  /// `profile`: that of the spec, or one without figures.
+  DiskOptions(const DeviceOptions &options, const DeviceOptions &profile);
 
   std::string folder;
   uint64_t capacityBytes = 0;
@@ -51,7 +58,7 @@ struct DiskOptions {
 
 class DiskDevice final : public Device {
 public:
-  DiskDevice(const DeviceOptions &options, SimProfile memory, const DiskOptions &disk);
+  DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
   /// Queued work runs to its end: nobody may be left writing to memory that outlives the device.
   ~DiskDevice() override { queues_.finish(); }
 
@@ -133,7 +140,11 @@ private:
 // Opening
 //===----------------------------------------------------------------------===//
 
-DiskOptions::DiskOptions(const DeviceOptions &options) {
+static DeviceOptions profileOf(const DeviceOptions &options) {
+  return options.has("profile") ? readDeviceProfile("cpu", options.text("profile", "")) : DeviceOptions("cpu", "");
+}
+
+DiskOptions::DiskOptions(const DeviceOptions &options, const DeviceOptions &profile) {
   std::string text = options.text("disk", ""), details;
   if (size_t mark = text.rfind('?'); mark != std::string::npos) {
     details = text.substr(mark + 1);
@@ -149,8 +160,9 @@ DiskOptions::DiskOptions(const DeviceOptions &options) {
   std::error_code unknown;
   std::filesystem::space_info room = std::filesystem::space(folder, unknown);
   capacityBytes = disk.bytes("capacity", unknown ? uint64_t(1) : std::max<uint64_t>(room.available / 2, 1));
-  readBytesPerSecond = disk.bytesPerSecond("read", 2e9);
-  writeBytesPerSecond = disk.bytesPerSecond("write", 1e9);
+  double link = profile.bytesPerSecond("link", 0);
+  readBytesPerSecond = disk.bytesPerSecond("read", profile.bytesPerSecond("h2d", link ? link : 2e9));
+  writeBytesPerSecond = disk.bytesPerSecond("write", profile.bytesPerSecond("d2h", link ? link : 1e9));
   spill.mayBeDirect = disk.integer("direct", 1, 0, 1);
   std::string engine = disk.text("engine", "");
   if (!engine.empty() && engine != "ring" && engine != "threads")
@@ -166,19 +178,35 @@ static SimProfile withFile(SimProfile memory, const SpillFile &file) {
   return memory;
 }
 
-DiskDevice::DiskDevice(const DeviceOptions &options, SimProfile memory, const DiskOptions &disk)
+/// The device of virtual time for a cpu with so much memory, and a disk below it.
+static std::string twinSpec(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t diskBytes, int threads,
+                            const DiskOptions &disk, const DeviceOptions &profile) {
+  auto figure = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.12g", value);
+    return std::string(text);
+  };
+  std::string spec =
+      "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
+      ",disk=" + std::to_string(diskBytes) + ",l1=0,h2d=" + figure(disk.readBytesPerSecond) +
+      "B/s,d2h=" + figure(disk.writeBytesPerSecond) +
+      "B/s,latency=" + figure(profile.seconds("latency", diskLatencySeconds) * 1e6) +
+      "us,flops=" + figure(profile.flopsPerSecond("flops", threads * threadFlopsPerSecond) / 1e9) +
+      "GFLOP/s,membw=" + figure(profile.bytesPerSecond("membw", memoryBytesPerSecond)) +
+      "B/s,launch=" + figure(profile.seconds("launch", launchSeconds) * 1e6) + "us";
+  return profile.has("hostmem") ? spec + ",hostmem=" + figure(profile.bytesPerSecond("hostmem", 0)) + "B/s" : spec;
+}
+
+DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory,
+                       const DiskOptions &disk)
     : name_(options.spec()), engine_(Threads(memory.threads)),
       file_(SpillFile::open(disk.folder, disk.capacityBytes, disk.spill)),
       ram_(withFile(std::move(memory), *file_), [this](const Fence &fence) { return queues_.isDone(fence); }),
-      link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, diskLatencySeconds} {
+      link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, profile.seconds("latency", diskLatencySeconds)} {
   dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
-  auto number = [](double value) { return std::to_string(uint64_t(value)); };
-  auto capacity = [&](Space space) { return std::to_string(Device::memory().budget(space)); };
-  twin_ = "sim:virtual,dram=" + capacity(Space::DeviceDram) + ",pinned=" + capacity(Space::HostPinned) +
-          ",disk=" + capacity(Space::Disk) +
-          ",l1=0,h2d=" + number(link_.h2dBytesPerSecond) + "B/s,d2h=" + number(link_.d2hBytesPerSecond) +
-          "B/s,latency=" + number(diskLatencySeconds * 1e9) + "ns,flops=" +
-          number(threads() * threadFlopsPerSecond / 1e9) + "GFLOP/s,membw=" + number(memoryBytesPerSecond) + "B/s,launch=2us";
+  auto capacity = [&](Space space) { return Device::memory().budget(space); };
+  twin_ = twinSpec(capacity(Space::DeviceDram), capacity(Space::HostPinned), capacity(Space::Disk), threads(), disk,
+                   profile);
 }
 
 DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
@@ -187,12 +215,31 @@ DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
   memory.threads = int(options.integer("threads", 0, 1, 1024));
   memory.hostBytes = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   memory.dramBytes = options.bytes("dram", 0);
-  memory.pinnedBytes = options.bytes("pinned", 64 << 20);
+  memory.pinnedBytes = options.bytes("pinned", pinnedBytes);
   if (!memory.dramBytes)
     options.fail("disk= needs dram=, the memory that programs may take: what has no room there goes to the disk");
-  DiskOptions disk(options);
+  DeviceOptions profile = profileOf(options);
+  DiskOptions disk(options, profile);
   disk.spill.seam = seam;
-  return std::make_shared<DiskDevice>(options, memory, disk);
+  return std::make_shared<DiskDevice>(options, profile, memory, disk);
+}
+
+std::string diskTwin(const DeviceOptions &options) {
+  options.requireKnown(cpuKeys);
+  DeviceOptions profile = profileOf(options), withDisk = options;
+  if (!options.has("disk"))
+    withDisk.set("disk", ".");
+  DiskOptions disk(withDisk, profile);
+  if (!options.has("disk"))
+    disk.capacityBytes = profile.bytes("disk", diskWithRoom);
+  else if (!std::filesystem::is_directory(disk.folder))
+    options.fail("disk=" + disk.folder + " is not a folder");
+  // A file of the disk takes whole blocks.
+  disk.capacityBytes = (disk.capacityBytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+  uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  int threads = Threads(int(options.integer("threads", profile.integer("threads", 0, 1, 1024), 1, 1024))).count();
+  return twinSpec(options.bytes("dram", profile.bytes("dram", physical)), options.bytes("pinned", pinnedBytes),
+                  disk.capacityBytes, threads, disk, profile);
 }
 
 //===----------------------------------------------------------------------===//

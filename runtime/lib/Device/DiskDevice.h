@@ -18,11 +18,13 @@
 //   dram=           what programs, and what stays for them, may take; required
 //   threads=        of kernels (default: all)
 //   pinned=64MiB    buffers that copies between host and device pass through
+//   profile=FILE    what plans expect of kernels and of the disk (DeviceProfile.h)
 //   disk=FOLDER     with, behind a question mark and parted by &:
 //     capacity=       reserved when the device is opened (default: half of what is free)
-//     read=2GB/s, write=1GB/s   what plans expect of the disk at first; they go on with
-//                     measured times. Nothing is measured before, so that the same run
-//                     has the same plan, and a refusal names the same budget
+//     read=2GB/s, write=1GB/s   what plans expect of the disk at first, before what the
+//                     profile says; they go on with measured times. Nothing is measured
+//                     before, so that the same run has the same plan, and a refusal
+//                     names the same budget
 //     direct=0        through the page cache
 //     engine=         ring or threads (default: the best there is)
 //
@@ -41,6 +43,13 @@ struct SpillSeam;
 /// Makes a cpu with a disk. Throws InvalidArgument for what it cannot use, and what
 /// SpillFile::open throws. `seam`: of tests, which let the disk fail; outlives the device.
 DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam = nullptr);
+
+/// The options of a cpu.
+inline constexpr std::string_view cpuKeys[] = {"disk", "dram", "pinned", "profile", "threads"};
+
+/// The twin of a cpu with a disk, for which nothing is reserved. Without dram= it has what
+/// the profile says, or the memory of this machine; without disk=, room for everything.
+std::string diskTwin(const DeviceOptions &options);
 
 } // namespace segue::inline runtime
 

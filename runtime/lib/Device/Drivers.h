@@ -22,7 +22,16 @@ struct Driver {
   /// Lives as long as the process.
   std::string_view name;
   DeviceRef (*open)(const DeviceOptions &options);
+  /// Says what Device::twin of that device would, without opening it; null for a driver
+  /// that has to ask the device.
+  std::string (*twin)(const DeviceOptions &options) = nullptr;
 };
+
+/// Returns the spec of the device of virtual time on which steps for the device `spec` are
+/// planned, or nothing for a device without one. Where the driver can do without, nothing
+/// is opened, taken or reserved. For `cpu` without a disk it is that of a cpu above a disk
+/// that has room for everything. Throws what Device::open throws.
+std::optional<std::string> twinOf(std::string_view spec);
 
 /// Device::open knows `driver` from now on. Called before any other thread opens a
 /// device.

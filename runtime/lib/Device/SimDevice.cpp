@@ -201,4 +201,6 @@ DeviceRef openSimDevice(const DeviceOptions &options) {
   return std::make_shared<SimDevice>(SimProfile::parse(options));
 }
 
+std::string simTwin(const DeviceOptions &options) { return SimProfile::parse(options).twin; }
+
 } // namespace segue::inline runtime

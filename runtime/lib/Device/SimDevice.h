@@ -15,6 +15,8 @@ namespace segue::inline runtime {
 
 /// Makes a simulated device; the options are those of SimProfile.h.
 DeviceRef openSimDevice(const DeviceOptions &options);
+/// The twin of that device, which is not made.
+std::string simTwin(const DeviceOptions &options);
 
 } // namespace segue::inline runtime
 

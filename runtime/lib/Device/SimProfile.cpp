@@ -6,20 +6,15 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimProfile.h"
+#include "DeviceProfile.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Json.h"
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <unistd.h>
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view figureKeys[] = {"d2h",     "dram",    "flops",  "h2d",  "host",  "hostmem", "l1",
-                                                  "latency", "launch",  "link",   "membw", "pinned", "threads"};
 static constexpr std::string_view specKeys[] = {
     "adversarial", "d2h", "disk", "dram", "fail-alloc", "fail-copy", "fail-d2h", "fail-dram",
     "fail-h2d", "flops", "h2d", "host", "hostmem",
@@ -30,28 +25,6 @@ static constexpr std::string_view specFlags[] = {"adversarial", "streams", "virt
 static constexpr std::string_view realityKeys[] = {"adversarial", "fail-copy", "fail-alloc", "fail-d2h",
                                                    "fail-dram",   "fail-h2d",  "shrink",     "stall",
                                                    "streams",     "threads",   "virtual"};
-
-/// The options in a profile file: an object of texts, or of numbers for what
-/// has no unit.
-static DeviceOptions readProfile(const std::string &path) {
-  std::ifstream file(path);
-  if (!file)
-    throw Error(ErrorCode::IoFailed, "device \"sim\": cannot open the profile " + path);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  Json json;
-  std::optional<JsonProblem> problem = readJson(text, json);
-  if (problem || !json.is_object())
-    throw Error(ErrorCode::FileCorrupt, "device \"sim\": profile " + path + " is not a JSON object of options" +
-                                            (problem ? ": " + problem->sentence : ""));
-  DeviceOptions options("sim\", profile \"" + path, "");
-  for (const auto &[key, value] : json.items()) {
-    if (!value.is_string() && !value.is_number_unsigned())
-      options.fail("\"" + key + "\" is " + value.dump() + "; give a text such as \"16GB/s\"");
-    options.set(key, value.is_string() ? value.get<std::string>() : value.dump());
-  }
-  options.requireKnown(figureKeys);
-  return options;
-}
 
 /// "7", "7x2" or "7+".
 static SimProfile::FaultRange readPlaces(const DeviceOptions &options, std::string_view key) {
@@ -105,7 +78,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   // What the file sets is checked as what the spec sets, and named as such.
   DeviceOptions file("sim", "");
   if (options.has("profile"))
-    file = readProfile(options.text("profile", ""));
+    file = readDeviceProfile("sim", options.text("profile", ""));
   auto from = [&](std::string_view key) -> const DeviceOptions & {
     return options.has(key) || !file.has(key) ? options : file;
   };
@@ -113,7 +86,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.hostBytes = from("host").bytes("host", profile.isVirtual ? uint64_t(1) << 40 : physical);
   profile.dramBytes = from("dram").bytes("dram", 512 << 20);
   profile.pinnedBytes = from("pinned").bytes("pinned", 256 << 20);
-  profile.diskBytes = from("disk").bytes("disk", 0);
+  profile.diskBytes = profile.isVirtual ? from("disk").bytes("disk", 0) : 0;
   profile.l1Bytes = from("l1").bytes("l1", 1 << 20);
   // A direction in the spec, then the link in the spec, then the file's.
   double fileLink = file.bytesPerSecond("link", 16e9);

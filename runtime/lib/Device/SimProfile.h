@@ -12,7 +12,7 @@
 //   link=16GB/s             both directions; h2d= and d2h= set one each
 //   latency=10us            of each copy over the link
 //   threads=N               kernels run on N threads (default: all)
-//   profile=FILE.json       an object of these options; those given here win
+//   profile=FILE.json       figures in a file (DeviceProfile.h); those given here win
 //   fail-h2d=N, fail-d2h=N  the N-th copy of that direction since the device was
 //                           opened fails; NxK: K from it on, N+: all from it on
 //   fail-dram=N             so does the N-th try to take memory of dram

@@ -47,7 +47,7 @@ static Json ringOf(const WeightStreamer &streamer) {
           {"window", streamer.config().prefetchWindowBlocks}};
 }
 
-Json forecastServices(const Device &device, const std::vector<SessionModule> &modules, const SessionOptions &options,
+Json forecastServices(std::string_view device, const std::vector<SessionModule> &modules, const SessionOptions &options,
                       size_t microBatches, const Config &config) {
   OwnDevice own(virtualTwin(device));
   const DeviceRef &twin = *own;

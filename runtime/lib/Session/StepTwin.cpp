@@ -8,6 +8,7 @@
 #include "segue/runtime/Session/StepTwin.h"
 #include "OwnDevice.h"
 #include "../Device/DeviceOptions.h"
+#include "../Device/Drivers.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/RemakeMeter.h"
@@ -16,19 +17,23 @@
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Plan/PlannedResidency.h"
 #include <algorithm>
+#include <functional>
 #include <ranges>
 #include <set>
 #include <tuple>
 
 namespace segue::inline runtime {
 
-std::string virtualTwin(const Device &device) {
-  if (std::optional<std::string> twin = device.twin())
+static std::string twinOrThrow(std::optional<std::string> twin, std::string_view device) {
+  if (twin)
     return *std::move(twin);
-  throw Error(ErrorCode::Unsupported, "device \"" + device.name() +
+  throw Error(ErrorCode::Unsupported, "device \"" + std::string(device) +
                                           "\" has one memory for host and device, so that nothing can leave it; "
                                           "a plan needs a discrete device, such as sim:dram=512MiB,link=16GB/s");
 }
+
+std::string virtualTwin(const Device &device) { return twinOrThrow(device.twin(), device.name()); }
+std::string virtualTwin(std::string_view spec) { return twinOrThrow(twinOf(spec), spec); }
 
 std::string withDram(std::string_view spec, std::string_view capacity) {
   size_t colon = std::min(spec.find(':'), spec.size());
@@ -59,24 +64,21 @@ public:
   void close() {
     for (const SpaceInfo &info : spaces_) {
       uint64_t bytes = memory_.peakBytes(info.space);
-      if (info.space == Space::DeviceDram && bytes > peakBytes) {
-        peakBytes = bytes;
-        holders = memory_.holders(info.space);
-      }
       auto known = std::ranges::find_if(
           peaks, [&](const PhasePeak &peak) { return peak.phase == phase_ && peak.space == info.space; });
-      if (known != peaks.end())
-        known->bytes = std::max(known->bytes, bytes);
-      else if (bytes)
-        peaks.push_back({phase_, info.space, bytes});
+      if (bytes <= (known != peaks.end() ? known->bytes : 0))
+        continue;
+      if (known == peaks.end())
+        known = peaks.insert(known, {.phase = phase_, .space = info.space});
+      known->bytes = bytes;
+      known->holders = memory_.holders(info.space);
+      std::erase_if(known->holders, [](const MemoryHolder &holder) { return holder.bytesAtPeak == 0; });
+      std::ranges::stable_sort(known->holders, std::greater(), &MemoryHolder::bytesAtPeak);
     }
     memory_.resetPeak();
   }
 
   std::vector<PhasePeak> peaks;
-  /// The most bytes of device_dram, with who held them then.
-  uint64_t peakBytes = 0;
-  std::vector<MemoryHolder> holders;
 
 private:
   DeviceMemory &memory_;
@@ -318,18 +320,25 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
   PlannedResidency::Counts before = planned.counts();
   PeaksByPhase peaks(device, &planned);
   double begin = device.seconds();
+  const TransferCounters &moved = device.transfer().counters();
+  uint64_t inBytes = moved.h2dBytes, outBytes = moved.d2hBytes;
   state.step(&peaks);
   peaks.close();
   const PlannedResidency::Counts &counts = planned.counts();
-  Played played{.peakBytes = peaks.peakBytes,
-                .peaks = std::move(peaks.peaks),
+  Played played{.peaks = std::move(peaks.peaks),
                 .seconds = device.seconds() - begin,
-                .holders = std::move(peaks.holders),
+                .inBytes = moved.h2dBytes - inBytes,
+                .outBytes = moved.d2hBytes - outBytes,
                 .left = counts.left - before.left,
                 .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
                 .fetchedLate = counts.fetchedLate - before.fetchedLate,
                 .unpinned = counts.unpinned - before.unpinned,
                 .remade = counts.remade - before.remade};
+  for (const PhasePeak &peak : played.peaks)
+    if (peak.space == Space::DeviceDram && peak.bytes > played.peakBytes) {
+      played.peakBytes = peak.bytes;
+      played.holders = peak.holders;
+    }
   for (int more = 0; more < moreSteps && (more == 0 || !state.trace->repeats()); ++more) {
     state.trace->beginStep();
     state.step(&planned);

@@ -16,6 +16,7 @@
 #include <future>
 #include <gtest/gtest.h>
 #include <set>
+#include <sys/stat.h>
 #include <thread>
 
 using namespace segue;
@@ -514,6 +515,29 @@ TEST(SimProfileTest, FilesGiveWhatTheSpecDoesNot) {
             std::string::npos);
   write("[]");
   EXPECT_NE(messageOf(ErrorCode::FileCorrupt, open).find("is not a JSON object of options"), std::string::npos);
+  write(R"({"version": 1, "about": "a card", "dram": "1GiB"})");
+  EXPECT_EQ(Device::open("sim:virtual,profile=" + path)->memory().budget(Space::DeviceDram), 1ull << 30);
+  write(R"({"version": 2, "dram": "1GiB", "tides": "2 a day"})");
+  EXPECT_NE(messageOf(ErrorCode::VersionUnsupported, open).find(path + " is of version 2; this library reads up to 1"),
+            std::string::npos);
+  for (const char *version : {"0", "-1", "1.5", "\"1\"", "null"}) {
+    write((std::string(R"({"version": )") + version + "}").c_str());
+    EXPECT_NE(messageOf(ErrorCode::InvalidArgument, open).find(std::string("\"version\" is ") + version),
+              std::string::npos);
+  }
+  write(R"({"about": ["a card"]})");
+  EXPECT_NE(messageOf(ErrorCode::InvalidArgument, open).find("\"about\" is [\"a card\"]"), std::string::npos);
+  write((R"({"about": ")" + std::string(2 << 20, 'x') + "\"}").c_str());
+  EXPECT_NE(messageOf(ErrorCode::FileCorrupt, open).find("it is longer than 1 MiB"), std::string::npos);
   std::remove(path.c_str());
   EXPECT_NE(messageOf(ErrorCode::IoFailed, open).find("cannot open the profile " + path), std::string::npos);
+  // What never ends, or begins, is no file.
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_NE(messageOf(ErrorCode::IoFailed, open).find("cannot open the profile " + path), std::string::npos);
+  std::remove(path.c_str());
+  auto openOther = [](const char *other) {
+    return [=] { Device::open(std::string("sim:virtual,profile=") + other); };
+  };
+  messageOf(ErrorCode::FileCorrupt, openOther("/dev/zero"));
+  messageOf(ErrorCode::IoFailed, openOther("/"));
 }

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // BUDGET_INFEASIBLE in the same words, whoever finds it: the planner, a
-// session before its first step, `segue-run plan`.
+// session before its first step, `segue-run fit`.
 //
 //===----------------------------------------------------------------------===//
 

@@ -29,6 +29,10 @@ namespace segue::inline runtime {
 
 /// Device::twin. Throws Unsupported for a device that has none.
 std::string virtualTwin(const Device &device);
+/// The twin of the device that Device::open makes of `spec`. The device is not opened where
+/// its driver can say it without, and no file of a disk is made. For `cpu` it is that of a
+/// cpu above a disk with room for everything. Throws what Device::open throws, too.
+std::string virtualTwin(std::string_view spec);
 
 /// The device `spec` with another capacity of its device_dram, such as "512MiB".
 std::string withDram(std::string_view spec, std::string_view capacity);
@@ -42,6 +46,8 @@ struct PhasePeak {
   Phase phase = Phase::StepBegin;
   Space space = Space::DeviceDram;
   uint64_t bytes = 0;
+  /// Who held them: those with bytes at the peak, most first.
+  std::vector<MemoryHolder> holders;
 };
 
 /// Weight Stagehand in a session that is planned.
@@ -111,6 +117,8 @@ public:
     double seconds = 0;
     /// Who held device_dram at the peak; most bytes first.
     std::vector<MemoryHolder> holders;
+    /// Bytes that went over the link in the step, to the device and from it.
+    uint64_t inBytes = 0, outBytes = 0;
     /// Saved tensors that left, were fetched and were computed again.
     uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0, remade = 0;
     /// Gaps in which leaving freed nothing.
