@@ -25,7 +25,7 @@ from .tensors import is_tensor
 def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
-            frozen_storage: str | None = None, l1_bytes: int = 0) -> Module:
+            frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None) -> Module:
     """Compile a PyTorch module.
 
     The graph is captured and checked now; code is made when it is first needed
@@ -62,6 +62,11 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         Bytes of the device's fast memory (``device_l1``) that each program may take for temporaries: those whose bytes
         are read and written most, for the room and time that they take. On a device without it, or with less, they
         lie in ``device_dram``. Values do not change.
+    precision : str, optional
+        ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``: products and
+        convolutions in bf16, what is saved between them too, losses and normalisations as PyTorch has them; parameters,
+        gradients and states of the optimizer stay f32. ``f32`` captures it without autocast. Default: as a call of the
+        module would run, by the autocast around it.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
-                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes)
+                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision)
     program = compiled._select(args, kwargs)[0]
     if optimizer is not None:
         optimizer.check_patterns(a.name for a in program.captured.named("parameter"))

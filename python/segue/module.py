@@ -30,9 +30,11 @@ from . import _runtime, verify
 from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
-from .frontend.signature import positional
+from .frontend.autocast import ambient
+from .frontend.signature import Constant, positional
 from .memory import Memory, forecast
 from .optimizers import Optimizer
+from .precision import checked_precision, entered_precision
 from .tensors import describe, device as open_device, give, is_tensor, kind_of, wrap
 
 log = logging.getLogger("segue")
@@ -172,7 +174,7 @@ class Module(nn.Module):
     """
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
-                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0):
+                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, precision: str | None = None):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -185,6 +187,7 @@ class Module(nn.Module):
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
+        self.precision = checked_precision(precision)
         self._spec = device
         self._primary: Program | None = None
         self._set_up()
@@ -210,11 +213,15 @@ class Module(nn.Module):
 
     def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
         """The variant for a call, its input tensors by name, and the kind of the results."""
+        with entered_precision(self.precision):
+            return self._select_as_it_is(args, kwargs)
+
+    def _select_as_it_is(self, args, kwargs):
         args, kwargs = positional(self._signature, args, kwargs)
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         tensors = [x for x in flat if is_tensor(x)]
         key = (str(spec), tuple(describe(x) if is_tensor(x) else ("constant", x) for x in flat),
-               tuple(m.training for m in self._members), self._weights.state())
+               tuple(m.training for m in self._members), self._weights.state(), ambient())
         with self._selecting:
             program = self._variants.get(key)
             if program is None:
@@ -259,6 +266,19 @@ class Module(nn.Module):
 
     def _assemble(self, program, results):
         return program.captured.structure.unflatten(results)
+
+    def to_precision(self, precision: str) -> "Module":
+        """Captures the example's variant again in this precision, see `segue.compile`; calls follow. Returns self."""
+        if checked_precision(precision) == self.precision:
+            return self
+        captured = self._primary.captured
+        shapes = {a.name: torch.zeros(a.shape, dtype=a.dtype) for a in captured.named("input")}
+        leaves = [leaf.value if isinstance(leaf, Constant) else shapes[leaf] for leaf in captured.structure.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, captured.structure.in_spec)
+        self.precision, self._primary = precision, None
+        self._variants.clear()
+        self._primary = self._select(args, kwargs)[0]
+        return self
 
     # --- the compiled form ----------------------------------------------------------------
 
@@ -415,6 +435,10 @@ class LoadedModule(Module):
     @property
     def mlir(self) -> str:
         raise InvalidArgumentError(f"{self.name} came from a file; only the binary is there")
+
+    def to_precision(self, precision):
+        raise InvalidArgumentError(f"{self.name} came from a file, which has the precision that it was compiled in; compile the module "
+                                   f"with precision={precision!r}")
 
     def _select(self, args, kwargs):
         inputs = self._primary.module(self._device, None).inputs

@@ -116,6 +116,9 @@ class Trainer:
         Micro-batches per step: a batch has that many times the rows that the modules were compiled for.
     seed : int
         Of the dropout masks.
+    precision : str, optional
+        ``bf16-mixed`` or ``f32``, as in `segue.compile`: modules of another one are captured again in this, and their calls
+        follow. Default: that of each module.
     device : str, optional
         Where to train, as in `segue.compile`; default: where the modules are.
     budget : int or str, optional
@@ -159,7 +162,7 @@ class Trainer:
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
-                 device: str | None = None, budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
+                 precision: str | None = None, device: str | None = None, budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
         if isinstance(modules, Module):
@@ -174,6 +177,9 @@ class Trainer:
                 names = sorted(module._missing)
                 raise MissingWeightError(f"MISSING_WEIGHT: {module.name} has no value for {names[0]!r}"
                                          f"{f' and {len(names) - 1} others' if len(names) > 1 else ''}", report={"names": names})
+        if precision is not None:
+            for module in named.values():
+                module.to_precision(precision)
         self.modules = named
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation

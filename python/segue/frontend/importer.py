@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import ExportError, InvalidArgumentError
 from . import ops
+from .autocast import ambient
 from .nodes import NodeTranslator
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
 from .writer import GraphWriter, Value, element_type, port_attributes
@@ -124,7 +125,7 @@ class _Importer:
 
     def run(self, in_spec, signature) -> Captured:
         self._bind_placeholders()
-        NodeTranslator(self.writer).translate(self.program.graph_module, self.env)
+        NodeTranslator(self.writer, autocast=ambient()).translate(self.program.graph_module, self.env)
         results, result_leaves, returned = self._results()
         if self.writer.uses_random:
             for name in ("seed", "step"):

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedOpError
 from . import ops
+from .autocast import Autocast
 from .ops.table import NodeBuilder, Unsupported
 from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
 
@@ -48,10 +49,14 @@ class NodeTranslator:
     refusals : list, optional
         Where given, an operator that cannot be translated is entered here, as the error that it would
         raise, and what depends on it is tried nevertheless: so that all of them can be named at once.
+    autocast : torch.dtype, optional
+        Of the autocast under which the graph was captured, where its casts are not in the graph.
     """
 
-    def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None):
+    def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None,
+                 autocast: torch.dtype | None = None):
         self.writer = writer
+        self.autocast = Autocast(writer, autocast)
         self.symbols = symbols or {}
         self.refusals = refusals
 
@@ -126,7 +131,7 @@ class NodeTranslator:
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
         row_major = not isinstance(first, torch.Tensor) or first.is_contiguous()
         builder = NodeBuilder(self.writer, results, used, row_major)
-        args, kwargs = read(node.args), read(node.kwargs)
+        args, kwargs = self.autocast.operands(node.target, read(node.args), read(node.kwargs))
         try:
             if _counts_dims_of_a_scalar(node.target, args):
                 return self._run_on_rows(lowering, builder, args, kwargs)
@@ -153,15 +158,17 @@ class NodeTranslator:
         return values if isinstance(answer, list) else values[0]
 
     def _run_wrapped(self, graph_module, node, env, read):
-        """A region under no_grad or autocast(enabled=False) is translated in place."""
+        """A region under no_grad or autocast is translated in place."""
         submodules = [a for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
         inner = getattr(graph_module, submodules[0].target)
         operands = [read(a) for a in node.args[node.args.index(submodules[0]) + 1 :]]
-        if str(node.target) == "wrap_with_autocast" and node.args[node.args.index(submodules[0]) - 2] is not False \
-                and True in node.args[: node.args.index(submodules[0])]:
-            raise unsupported(node, "autocast regions; cast explicitly")
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        around = self.autocast
+        if str(node.target) == "wrap_with_autocast" and node.args[0] == "cpu":
+            _, dtype, enabled = node.args[:3]
+            self.autocast = Autocast(self.writer, (dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
         answer = self.translate(inner, dict(zip(placeholders, operands)))
+        self.autocast = around
         if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
             if any(v.differentiable for v in pytree.tree_leaves(answer) if isinstance(v, Value)):
                 raise unsupported(node, "a no_grad region whose result depends on a trained value")
