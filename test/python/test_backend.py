@@ -601,7 +601,7 @@ def test_other_sizes_recompile():
 
 
 def test_symbolic_sizes_are_specialised(caplog):
-    """One segment, one variant for each size; the oldest go."""
+    """One segment, one variant for each size. Beyond the most, sizes that come again replace the oldest, each one later."""
     w = torch.randn(5, 6, requires_grad=True)
 
     def f(x):
@@ -609,14 +609,64 @@ def test_symbolic_sizes_are_specialised(caplog):
         return y.exp().reshape(-1, 12).sum(1) * x.shape[0]
 
     ours = torch.compile(f, backend="segue", dynamic=True, options={"max_variants": 2})
-    for rows in (8, 12, 14, 8):
+    in_pytorch = []
+    for rows in (8, 12, 14, 14, 14, 16, 16, 16, 16, 12):
         x = torch.randn(rows, 5)
         (actual,), (expected,) = (torch.autograd.grad(g(x).sum(), w) for g in (ours, f))
-        assert_close(ours(x), f(x))
         assert_close(actual, expected)
-    (segment,) = segue.backend_report().segments
-    assert segment.compiled and segment.variants == 2
+        (segment,) = segue.backend_report().segments
+        assert segment.compiled and segment.variants <= 2
+        in_pytorch.append(segment.pytorch_calls)
+    assert in_pytorch == [0, 0, 1, 2, 2, 3, 4, 5, 5, 6]
+    assert segment.forward_calls == segment.backward_calls == 4
     assert "compiling one more variant, for" in caplog.text and "of at most 2 kept" in caplog.text
+    assert caplog.text.count("other sizes run in PyTorch") == 1 and "6 calls in PyTorch" in str(segue.backend_report())
+    assert 0 < segue.backend_report().time_in_segue < 1
+
+
+def test_a_cache_that_grows_is_not_compiled_for_each_length(caplog):
+    """Generation: each token has another length."""
+    torch.manual_seed(0)
+    model, head = nn.Linear(8, 24), nn.Linear(8, 11)
+
+    def token(x, cache):
+        q, k, v = model(x).chunk(3, -1)
+        keys, values = (torch.cat((past, new), 1) for past, new in zip(cache, (k, v)))
+        y = F.scaled_dot_product_attention(q[:, None], keys[:, None], values[:, None])[:, 0]
+        return head(y), (keys, values)
+
+    def generate(f, count):
+        x, cache, found = torch.ones(2, 1, 8), (torch.zeros(2, 3, 8), torch.zeros(2, 3, 8)), []
+        for _ in range(count):
+            logits, cache = f(x, cache)
+            x = logits[..., :8].tanh()
+            found.append(logits)
+        return torch.cat(found, 1)
+
+    with torch.no_grad():
+        ours, expected = generate(torch.compile(token, backend="segue", options={"max_variants": 3}), 20), generate(token, 20)
+    assert_close(ours, expected, 1e-5)
+    assert caplog.text.count("compiling one more variant") == 2 and segue.backend_report().segments[-1].variants == 3
+
+
+def test_backward_of_a_call_that_pytorch_ran():
+    """A program for its sizes that came in the meantime is not for what PyTorch saved."""
+    f = torch.compile(lambda x: F.dropout(x.sin(), 0.5), backend="segue", dynamic=True, options={"max_variants": 1})
+    f(torch.randn(4, requires_grad=True))
+    x = torch.randn(60, requires_grad=True)
+    first = f(x)
+    for _ in range(3):
+        last = f(x)
+    (segment,) = segue.backend_report().segments
+    assert (segment.pytorch_calls, segment.forward_calls) == (2, 3)
+    for y in (first, last):
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert_close(grad, 2 * (y != 0) * x.cos())
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):  # hooks get what a program saves
+        x = torch.randn(80, requires_grad=True)
+        y = f(x)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    assert_close(grad, 2 * (y != 0) * x.cos())
 
 
 def test_views_by_symbolic_sizes_are_made_again_in_backward():
@@ -671,8 +721,10 @@ def test_lengths_that_change(dynamic):
 def test_backward_of_a_variant_that_went():
     """The saved values of a call keep their programs."""
     f = torch.compile(lambda x: x.sin().exp().sum(), backend="segue", dynamic=True, options={"max_variants": 1})
-    xs = [torch.randn(n, requires_grad=True) for n in (4, 6, 8)]
+    xs = [torch.randn(n, requires_grad=True) for n in (4, 6, 6, 6)]
     losses = [f(x) for x in xs]
+    (segment,) = segue.backend_report().segments
+    assert segment.variants == 1 and segment.forward_calls == 2
     for x, loss in zip(xs, losses):
         loss.backward()
         assert_close(x.grad, x.sin().exp() * x.cos())

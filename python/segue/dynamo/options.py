@@ -31,7 +31,8 @@ class Options:
     partition : str
         What is saved for backward: ``min_cut`` recomputes what is cheap, ``default`` saves what PyTorch would.
     max_variants : int
-        Programs kept for the sizes of one segment with symbolic shapes; least recently used ones go first.
+        Sets of sizes that programs are kept for, in a segment with symbolic shapes. When so many are there, PyTorch runs
+        others until they have come again and again; then the least recently used goes.
     """
 
     device: str = "cpu"

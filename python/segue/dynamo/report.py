@@ -40,7 +40,11 @@ class SegmentReport:
     operators : int
         Calls in the graph that TorchDynamo captured.
     seconds : float
-        What its forward and backward calls have taken, here or in PyTorch.
+        What its forward and backward calls have taken, in Segue if it is compiled, else in PyTorch.
+    pytorch_calls : int
+        Forward calls of a compiled segment that PyTorch ran, since no variant was there for their sizes.
+    pytorch_seconds : float
+        What these have taken, with their backward calls.
     """
 
     name: str
@@ -54,6 +58,8 @@ class SegmentReport:
     counters: dict[str, int]
     operators: int
     seconds: float
+    pytorch_calls: int = 0
+    pytorch_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,16 +86,14 @@ class BackendReport:
     @property
     def operators_in_segue(self) -> float:
         """The fraction of operators that Segue runs."""
-        return self._fraction("operators")
+        total = sum(s.operators for s in self.segments)
+        return sum(s.operators for s in self.segments if s.compiled) / total if total else 0.0
 
     @property
     def time_in_segue(self) -> float:
         """The fraction of the time of all calls that Segue ran."""
-        return self._fraction("seconds")
-
-    def _fraction(self, what: str) -> float:
-        total = sum(getattr(s, what) for s in self.segments)
-        return sum(getattr(s, what) for s in self.segments if s.compiled) / total if total else 0.0
+        total = sum(s.seconds + s.pytorch_seconds for s in self.segments)
+        return sum(s.seconds for s in self.segments if s.compiled) / total if total else 0.0
 
     def __str__(self) -> str:
         lines = []
@@ -97,7 +101,8 @@ class BackendReport:
             where = "Segue" if s.compiled else "PyTorch"
             lines.append(f"{s.name}: in {where}, {s.forward_calls} forward and {s.backward_calls} backward calls, "
                          f"{s.variants} variants, {s.counters['inputs']} inputs, {s.counters['inputs_converted']} converted, "
-                         f"{s.operators} operators, {s.seconds:.3g} s")
+                         f"{s.operators} operators, {s.seconds:.3g} s"
+                         + (f"; {s.pytorch_calls} calls in PyTorch, {s.pytorch_seconds:.3g} s" if s.pytorch_calls else ""))
             lines += [f"  {reason}" for reason in s.reasons]
         if self.segments:
             lines.append(f"in Segue: {self.operators_in_segue:.0%} of the operators, {self.time_in_segue:.0%} of the time")

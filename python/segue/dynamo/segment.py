@@ -38,9 +38,15 @@ from .options import Options
 from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
 from .scalars import Scalars, take_scalars
-from .variant import Variant, kept_behind
+from .variant import InPyTorch, Variant, hooks_are_active, kept_behind
 
 log = logging.getLogger("segue")
+
+#: Calls with sizes beyond `max_variants` that PyTorch runs before a program is made for them; each such program made
+#: asks for one more of the next, so that sizes which only grow are not compiled for ever.
+_CALLS_IN_PYTORCH = 2
+#: Sizes of which calls are counted.
+_MOST_SIZES = 10_000
 
 _numbers = itertools.count()
 
@@ -77,6 +83,9 @@ class Segment:
         self._scalars: Scalars | None = None
         self._variants: OrderedDict[tuple, Variant] = OrderedDict()
         self._retired = dict.fromkeys(COUNTERS, 0)
+        self._compiled = 0  # variants, with those that went
+        self._waiting: dict[tuple, int] = {}  # calls that PyTorch ran, by sizes
+        self.pytorch_calls, self.pytorch_seconds = 0, 0.0
         enter(self)
 
     # --- what AOTAutograd calls -------------------------------------------------------------
@@ -146,12 +155,14 @@ class Segment:
         return [p if names.count(p.name) == 1 else replace(p, name=f"{p.name}#{node.name}")
                 for p, node in zip(primals, self._inputs)]
 
-    def _variant(self, numbers: dict) -> Variant:
-        """The programs for these sizes; compiled now, if they are not there."""
+    def _variant(self, numbers: dict) -> Variant | InPyTorch:
+        """What runs these sizes; compiled now, if it is not there, unless others like it have come too often."""
         key = tuple(sorted((str(s), n) for s, n in numbers.items()))
         if key in self._variants:
             self._variants.move_to_end(key)
             return self._variants[key]
+        if self._waits(key):
+            return InPyTorch(self._forward, self._backward, self._outputs)
         if self._variants:
             sizes = ", ".join(f"{s}={n}" for s, n in key)
             log.warning("%s: compiling one more variant, for %s (%d of at most %d kept); mark sizes as static with "
@@ -170,11 +181,27 @@ class Segment:
             raise FallBack([as_error(error, self.name)]) from error
         variant = Variant(captured, module, self.name, self.device, self._static)
         self._variants[key] = variant
+        self._compiled += 1
+        self._waiting.pop(key, None)
         while len(self._variants) > self.options.max_variants:
             _, old = self._variants.popitem(last=False)
             for name, count in old.counters().items():
                 self._retired[name] += count
         return variant
+
+    def _waits(self, key: tuple) -> bool:
+        """True for sizes that PyTorch should run this time."""
+        beyond = self._compiled - self.options.max_variants
+        # Hooks on saved tensors get those of programs.
+        if beyond < 0 or self.options.fallback == "error" or hooks_are_active():
+            return False
+        if not self.pytorch_calls:
+            log.warning("%s: %d variants are there (max_variants); other sizes run in PyTorch until they have come again and again",
+                        self.name, self.options.max_variants)
+        if len(self._waiting) > _MOST_SIZES:
+            self._waiting.clear()
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        return self._waiting[key] <= _CALLS_IN_PYTORCH + beyond
 
     def _module(self, text: str) -> "_runtime.Module":
         binary = _runtime.Binary.from_bytes(compile_text(text, self.name, training=False), self.name)
@@ -224,6 +251,11 @@ class Segment:
             self.reasons = say(self.name, refused.errors, self.options, "The whole segment runs in PyTorch")
             return list(self._forward(*args))
         began = time.perf_counter()
+        if isinstance(variant, InPyTorch):
+            results = variant.forward(args)
+            self.pytorch_seconds += time.perf_counter() - began
+            self.pytorch_calls += 1
+            return results
         results, self.saved_bytes = variant.forward(args)
         self.seconds += time.perf_counter() - began
         self.forward_calls += 1
@@ -237,8 +269,12 @@ class Segment:
             variant = next((v for v in self._variants.values() if v.fits(args)), None)
             if variant is None:
                 return list(self._backward(*args))
-        self.backward_calls += 1
         began = time.perf_counter()
+        if isinstance(variant, InPyTorch):
+            gradients = variant.backward(args, kept)
+            self.pytorch_seconds += time.perf_counter() - began
+            return gradients
+        self.backward_calls += 1
         gradients = variant.backward(args, kept)
         self.seconds += time.perf_counter() - began
         return gradients
@@ -249,7 +285,8 @@ class Segment:
             for name, count in variant.counters().items():
                 counters[name] += count
         return SegmentReport(self.name, not self.reasons, self.trains, self.reasons, len(self._variants), self.forward_calls,
-                             self.backward_calls, self.saved_bytes, counters, self.operators, self.seconds)
+                             self.backward_calls, self.saved_bytes, counters, self.operators, self.seconds,
+                             self.pytorch_calls, self.pytorch_seconds)
 
 
 class FallBack(Exception):

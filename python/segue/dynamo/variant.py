@@ -30,7 +30,7 @@ _alive: "weakref.WeakValueDictionary[int, Kept]" = weakref.WeakValueDictionary()
 
 
 class Kept:
-    """A token, and the variant that it belongs to."""
+    """A token, or a tensor that PyTorch saved, and the variant that it belongs to."""
 
     __slots__ = ("token", "variant", "__weakref__")
 
@@ -66,7 +66,7 @@ class Variant:
         if self._plan is None:
             outputs = self.module.infer(values)
             return [self._result(r, g, outputs, None) for r, g in zip(self._results, given)], 0
-        if _hooks_are_active():
+        if hooks_are_active():
             return self._forward_in_the_open(values, given), 0
         outputs, token = self.module.forward(values)
         placeholder = None
@@ -164,7 +164,32 @@ class Variant:
         return total
 
 
-def _placeholder(token, variant: Variant) -> torch.Tensor:
+class InPyTorch:
+    """The graphs of a segment as PyTorch runs them, for sizes that no program is compiled for."""
+
+    def __init__(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None, outputs: int):
+        self._forward, self._backward = forward, backward
+        nodes = forward.graph.find_nodes(op="output")[0].args[0]
+        known = {*nodes[:outputs], *forward.graph.find_nodes(op="placeholder")}
+        # Where a tensor is saved that is neither an input nor an output, backward must know that it was not a program's.
+        self._marked = next((i for i in range(outputs, len(nodes)) if isinstance(nodes[i], torch.fx.Node)
+                             and nodes[i] not in known and isinstance(nodes[i].meta.get("val"), torch.Tensor)), None)
+
+    def forward(self, args: list) -> list:
+        results = list(self._forward.forward(*args))
+        args.clear()
+        if self._marked is not None:
+            results[self._marked] = _placeholder(results[self._marked], self)
+        return results
+
+    def backward(self, args: list, kept: Kept) -> list:
+        """`kept` has the saved tensor that its placeholder stands for."""
+        given = [kept.token if isinstance(a, torch.Tensor) and _alive.get(a.data_ptr()) is kept else a for a in args]
+        args.clear()
+        return list(self._backward.forward(*given))
+
+
+def _placeholder(token, variant: Variant | InPyTorch) -> torch.Tensor:
     kept = Kept(token, variant)
     placeholder = torch.from_dlpack(_runtime.placeholder(kept))
     _alive[placeholder.data_ptr()] = kept
@@ -179,7 +204,7 @@ def kept_behind(args: list) -> Kept | None:
     return None
 
 
-def _hooks_are_active() -> bool:
+def hooks_are_active() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
