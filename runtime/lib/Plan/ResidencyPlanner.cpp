@@ -53,6 +53,38 @@ static void addTo(std::vector<uint64_t> &curve, const ResidencyGap &gap, uint64_
   addTo(curve, gap, gap.needed, bytes);
 }
 
+namespace {
+/// A curve to which many gaps are added: only their ends are written, and the sums are made once. Adding them one by one
+/// took two thirds of the time of planning.
+class ManyGaps {
+public:
+  explicit ManyGaps(size_t events) : changes_(events) {}
+
+  void add(const ResidencyGap &gap, uint32_t needed, uint64_t bytes) {
+    if (gap.passesEnd())
+      add(0, needed, bytes);
+    add(gap.leaves, gap.passesEnd() ? uint32_t(changes_.size()) : needed, bytes);
+  }
+
+  void addTo(std::vector<uint64_t> &curve) const {
+    uint64_t sum = 0;
+    for (size_t event = 0; event < changes_.size(); ++event)
+      curve[event] += sum += changes_[event];
+  }
+
+private:
+  void add(uint32_t begin, uint32_t end, uint64_t bytes) {
+    if (begin >= end)
+      return;
+    changes_[begin] += bytes;
+    if (end < changes_.size())
+      changes_[end] -= bytes;
+  }
+
+  std::vector<uint64_t> changes_; ///< from one event to the next; bytes wrap around, and back
+};
+} // namespace
+
 static void checkProfile(const StepProfile &profile) {
   auto refuse = [](const std::string &what) { throw Error(ErrorCode::InvalidArgument, "step profile: " + what); };
   if (profile.events.empty())
@@ -281,8 +313,10 @@ std::optional<ResidencyPlanner::Absence> ResidencyPlanner::absence(const std::ve
 
   for (const StepEvent &event : profile_.events)
     absence.curve.push_back(event.peakBytes);
+  ManyGaps away(profile_.events.size());
   for (uint32_t gap : chosen)
-    addTo(absence.curve, gaps[gap], absence.needed[gap], -gaps[gap].bytes);
+    away.add(gaps[gap], absence.needed[gap], -gaps[gap].bytes);
+  away.addTo(absence.curve);
   // A run ends before the work of its event begins. What it makes counts as there.
   absence.runSeconds.resize(profile_.events.size());
   std::vector<uint64_t> more(profile_.events.size());

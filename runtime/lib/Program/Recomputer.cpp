@@ -9,6 +9,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Executor.h"
+#include <utility>
 
 namespace segue::inline runtime {
 
@@ -113,8 +114,9 @@ std::vector<SavedPlace> Recomputer::sourcesOf(SavedPlace place) const {
 
 std::vector<std::pair<SavedPlace, uint32_t>> Recomputer::madeWith(SavedPlace place) const {
   std::vector<std::pair<SavedPlace, uint32_t>> made;
+  const auto run = int64_t(find(place)->program.index());
   for (const SavePoint &point : submits_[place.submit].known->program.savePoints())
-    if (point.recomputeProgram == int64_t(find(place)->program.index()) && !point.aliasesInput)
+    if (point.recomputeProgram == run && !point.aliasesInput)
       made.push_back({{place.submit, point.value}, point.recomputeOutput});
   return made;
 }
