@@ -5,9 +5,9 @@
 
 lit runs the IR and tool tests, tools/unit.py the C++ ones, pytest the Python ones;
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
-fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py). These two are mostly
-compilation, so they run beside the Python tests, which leave a processor half
-idle; what they say is shown when they end.
+fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py). These two run
+beside the Python tests, which keep one processor busy, on the others; what they
+say is shown when they end.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_
@@ -50,6 +50,7 @@ class Suite:
 def suites(build: Path) -> list:
     out = build / "check"
     jobs = str(os.cpu_count())
+    others = str(max(1, os.cpu_count() - 1))  # the Python tests run one after the other
     return [
         Suite(
             "lit",
@@ -71,14 +72,14 @@ def suites(build: Path) -> list:
         ),
         Suite(
             "threads",
-            [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--report", out / "threads.xml"],
+            [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--jobs", others, "--report", out / "threads.xml"],
             out / "threads.xml",
             2400,
             beside=True,
         ),
         Suite(
             "fuzz",
-            [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--report", out / "fuzz.xml"],
+            [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--jobs", others, "--report", out / "fuzz.xml"],
             out / "fuzz.xml",
             2400,
             beside=True,

@@ -6,7 +6,7 @@
     tools/sanitized.py address                 all tests of the runtime, address and undefined behaviour
 
 The builds lie in <build>/fuzz, <build>/threads and <build>/address: clang, the
-runtime alone, compiled folder by folder. `threads` plays programs that the
+runtime alone, compiled in few large sources. `threads` plays programs that the
 build in <build> has compiled. With --report, a JUnit file is written. Exit
 status 0 only if all was built and nothing was found.
 
@@ -109,23 +109,23 @@ def run(command: list, limit_s: int, environment: dict) -> tuple:
     return done.returncode, done.stdout
 
 
-def build(preset: str, folder: Path, targets: list, *options: str) -> str:
+def build(preset: str, folder: Path, jobs: int, targets: list, *options: str) -> str:
     """Configures and builds; returns what went wrong, or ""."""
     if not shutil.which(COMPILER):
         return f"{COMPILER} is not there: install {PACKAGES} (tools/setup does, from the source of llvm-22)"
     configure = ["cmake", "--preset", preset, "-B", folder, *options]
-    for command in (configure, ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", *targets]):
+    for command in (configure, ["cmake", "--build", folder, "-j", str(jobs), "--target", *targets]):
         done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            return (f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}\nFolders are compiled as one source each: "
-                    "what has a name in common with a neighbour is listed in runtime/lib/CMakeLists.txt")
+            return (f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}\nNeighbours are compiled as one source: "
+                    "none of them may share a name with another (runtime/lib/CMakeLists.txt, and segue_unity for tests)")
     return ""
 
 
 def fuzz(args, report: Report) -> None:
     folder = args.build / "fuzz"
     start = time.monotonic()
-    failure = build("fuzz", folder, ["segue-fuzzers", *ADDRESSED])
+    failure = build("fuzz", folder, args.jobs, ["segue-fuzzers", *ADDRESSED])
     report.add("build", time.monotonic() - start, failure)
     if failure:
         return
@@ -153,7 +153,7 @@ def fuzz(args, report: Report) -> None:
                        f"understood, it belongs into {Path(FUZZERS[target][0]).parent}\n{output[-6000:]}")
         return target, time.monotonic() - begin, failure, f"{runs} runs from {len(seeds)} seeds"
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(args.jobs) as pool:
         for result in pool.map(play, FUZZERS):
             report.add(*result)
     run_tests(report, ADDRESSED, folder, {"SEGUE_SINGLE_BITS": "1", "OMP_NUM_THREADS": "2", "ASAN_OPTIONS": "allocator_may_return_null=1"})
@@ -189,19 +189,19 @@ def tests(args, report: Report) -> None:
     folder = args.build / args.what
     programs = STITCHING if args.what == "threads" and not args.whole else {name: "*" for name in [*STITCHING, *OTHERS]}
     start = time.monotonic()
-    failure = build(args.what, folder, list(programs), f"-DSEGUE_STITCH_BINARIES={args.build / 'test' / 'stitch'}")
+    failure = build(args.what, folder, args.jobs, list(programs), f"-DSEGUE_STITCH_BINARIES={args.build / 'test' / 'stitch'}")
     report.add("build", time.monotonic() - start, failure)
     if failure:
         return
     # The compiler is not part of this: the normal build compiles the random
-    # models, and says whether they pass there.
+    # models, and says whether they pass there. Graphs whose plans are tried are played there only.
     pieces = folder / "pieces"
     shutil.rmtree(pieces, ignore_errors=True)
     pieces.mkdir()
     environment = {"SEGUE_PIECES": str(pieces), "SEGUE_STITCHINGS": str(RANDOM_STITCHINGS), "OMP_NUM_THREADS": "2",
                    "ASAN_OPTIONS": "allocator_may_return_null=1"}
     begin = time.monotonic()
-    ended, output = run([args.build / "bin" / "SegueRandomStitchTests"], 600, environment)
+    ended, output = run([args.build / "bin" / "SegueRandomStitchTests", "--gtest_filter=-PlannedGraphs.*"], 600, environment)
     report.add("random models compiled", time.monotonic() - begin, f"ended with {ended}\n{output[-6000:]}" if ended else "")
     run_tests(report, programs, folder, environment)
 
@@ -212,6 +212,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=Path("build"))
     parser.add_argument("--report", type=Path)
     parser.add_argument("--seconds", type=int, default=15, help="of fuzzing, per target")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="to run at a time; default: one per processor")
     parser.add_argument("--seed", type=int, default=1, help="of fuzzing")
     parser.add_argument("--whole", action="store_true", help="all tests of the runtime, not only those that stitch")
     args = parser.parse_args()

@@ -33,23 +33,28 @@ def verify(*texts):
     assert run.returncode == 0, run.stderr[:4000]
 
 
-def test_every_case_is_valid_ir():
-    texts = []
-    for one in CASES:
-        captured = capture(Apply(one.function), tuple(one.make()))
-        texts.append(f"// {one.name}\n{captured.text}")
+@pytest.fixture(scope="module")
+def captured_cases():
+    """The text of each case, and the lowerings and options that capturing them all has reached."""
+    compared, texts = Reached(), []
+    with compared:
+        for one in CASES:
+            torch.manual_seed(0)
+            texts.append(f"// {one.name}\n{capture(Apply(one.function), tuple(one.make())).text}")
+    return texts, compared
+
+
+def test_every_case_is_valid_ir(captured_cases):
+    texts, _ = captured_cases
     verify(*texts)
 
 
-def test_every_lowering_has_a_case_and_every_option_another_value():
+def test_every_lowering_has_a_case_and_every_option_another_value(captured_cases):
     """A lowering that no case reaches would be wrong in silence; so would an option that none sets."""
-    reached, compared = Reached(), Reached()
+    reached, (_, compared) = Reached(), captured_cases
     with reached:
         for module, inputs in EXTRA:
             capture(module, inputs)
-    with compared:
-        for one in CASES:
-            capture(Apply(one.function), tuple(one.make()))
     # Those of autograd's graphs have test_backend_ops.py.
     missed = {name for name, f in OPS.items()
               if f not in reached.functions and f not in compared.functions and f.__module__ != training.__name__}
