@@ -12,6 +12,7 @@
 >>> loss = last(first(tokens), targets); loss.backward()              # in PyTorch's graph
 >>> trainer = segue.Trainer([first, last], optimizer=segue.AdamW(lr=3e-4))
 >>> trainer.step(tokens=tokens, targets=targets)                       # all in the runtime
+>>> print(segue.fit(model, (4, 1024), budget="8GiB"))                   # before there are weights: will it fit?
 >>> fast = torch.compile(model, backend="segue")                       # whatever PyTorch runs; see segue.dynamo
 """
 
@@ -26,6 +27,7 @@ from .errors import (
     InvalidArgumentError, LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
     OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, ValuesDifferError, VersionError,
 )
+from .fitting import FitRow, FitTable, fit, fit_table
 from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, AdamW, Optimizer, warmup_cosine
@@ -35,8 +37,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdamW", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError", "FallbackWarning", "FileError",
-    "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "Memory", "MissingInputError",
+    "FitRow", "FitTable", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "Memory", "MissingInputError",
     "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
     "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",
-    "ValuesDifferError", "VersionError", "backend_report", "compile", "load", "squareq", "warmup_cosine",
+    "ValuesDifferError", "VersionError", "backend_report", "compile", "fit", "fit_table", "load", "squareq", "warmup_cosine",
 ]

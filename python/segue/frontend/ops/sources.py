@@ -105,3 +105,9 @@ def dropped(b, x, p: float):
 @lowers("aten.dropout.default")
 def dropout(b, x, p, train):
     return dropped(b, x, p) if train and p > 0 else x
+
+
+@lowers("aten.native_dropout.default")
+def native_dropout(b, x, p, train):
+    """What dropout becomes in a graph of which another operator was taken apart; nothing there reads the mask."""
+    return [dropout(b, x, p, train), None]
