@@ -9,11 +9,17 @@ and the halves are compiled apart and stitched, as in the demo; the losses must 
     gpt_segue.py gpt_s.npz --threads 1 --device sim:dram=512MiB,pinned=512MiB,link=16GB/s --mode planned --cap 80
 
 trains on the simulated device within 80 % of what the step holds by itself, by plan or by watermarks.
+
+    gpt_segue.py gpt_m.npz --config M --mode disk --cap 50 --spill-dir /mnt/ssd
+
+trains on the CPU with half of that, and the rest on a disk.
 """
 import argparse
+import hashlib
 import json
 import os
 import re
+import struct
 import tempfile
 import time
 
@@ -23,6 +29,8 @@ import torch.nn.functional as F
 
 import gpt_common as g
 from gpt_torch import GPT
+
+WARMUP = 5  # steps that count for nothing, as in gpt_common.run_steps
 
 
 class First(nn.Module):
@@ -55,6 +63,16 @@ class Last(nn.Module):
 def name(args):
     mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
     return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode
+
+
+def bits_of(losses, trainer):
+    """A hash of all losses and all trained weights."""
+    found = hashlib.sha256(struct.pack(f"<{len(losses)}d", *losses))
+    trainer.sync()
+    for module in trainer.modules.values():
+        for parameter in module.parameters():
+            found.update(parameter.detach().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def refuse(args, error, extra):
@@ -99,8 +117,9 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--modules", type=int, choices=[1, 2], default=1)
     parser.add_argument("--device", help="default: cpu with --threads")
-    parser.add_argument("--mode", choices=["free", "planned", "watermark", "watermark-streamed", "streamed"], default="free")
+    parser.add_argument("--mode", choices=["free", "planned", "watermark", "watermark-streamed", "streamed", "disk"], default="free")
     parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
+    parser.add_argument("--spill-dir", help="for --mode disk: a folder on a disk")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
 
@@ -124,6 +143,13 @@ def main():
         telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
         trainer = None
         trainer = segue.Trainer(modules, optimizer=optimizer, config=streamed(telemetry))
+    elif args.mode == "disk":
+        cap = int(trainer.memory().unconstrained.peak_bytes * args.cap / 100)
+        extra, trainer = {"cap_mb": round(cap / 2**20, 2)}, None
+        try:
+            trainer = segue.Trainer(modules, optimizer=optimizer, budget=cap, spill_dir=args.spill_dir)
+        except segue.BudgetInfeasibleError as error:
+            return refuse(args, error, extra)
     elif args.mode != "free":
         memory = trainer.memory()
         cap = int(memory.unconstrained.peak_bytes * args.cap / 100)
@@ -144,25 +170,38 @@ def main():
         extra = {"cap_mb": None, "peak_device_mb": round(trainer.memory().unconstrained.peak_bytes / 2**20, 2)}
     compile_s = time.perf_counter() - start
 
+    losses, carried = [], {}
+
     def step(i):
         x, y = (torch.from_numpy(a) for a in g.batch_at(data, cfg, i))
-        return trainer.step(tokens=x, targets=y)
+        if i == WARMUP:
+            carried.update(trainer.traffic())
+        losses.append(trainer.step(tokens=x, targets=y))
+        return losses[-1]
 
     try:
         run = g.run_steps(step, args.steps)
     except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
         return refuse(args, error, extra)
-    if args.mode != "free":
+    if args.mode == "disk":
+        steps = args.steps - WARMUP
+        for way, now in trainer.traffic().items():
+            extra[f"{way}_mb"] = round((now["bytes"] - carried[way]["bytes"]) / steps / 2**20, 2)
+            extra[f"{way}_ms"] = round((now["seconds"] - carried[way]["seconds"]) / steps * 1e3, 2)
+        extra |= {"peak_device_mb": round(trainer.peak_bytes / 2**20, 2)}
+    elif args.mode != "free":
         with open(telemetry) as file:
             lines = [json.loads(line) for line in file]
         os.unlink(telemetry)
     if args.mode == "streamed":
         extra = {"cap_mb": None, "peak_device_mb": None, "out_mb": None, "loads": lines[-1]["loads"],
                  "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
-    elif args.mode != "free":
+    elif args.mode not in ("free", "disk"):
         extra |= {"peak_device_mb": round(max(line["vram_peak_mb"] for line in lines), 2),
                   "out_mb": round(lines[-1]["spill_bytes"] / 2**20, 2), "left": lines[-1]["activations_spilled"],
                   "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
+    if args.mode in ("free", "disk"):  # what training came to, to the bit
+        extra["bits"] = bits_of(losses, trainer)
     g.result(name(args), args.config, args.threads, run, compile_s, version=segue.__version__, **extra)
 
 

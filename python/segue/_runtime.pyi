@@ -7,6 +7,10 @@ from typing import Any
 class Device:
     @staticmethod
     def open(spec: str) -> Device: ...
+    def held(self) -> dict[str, dict[str, int]]:
+        """Live bytes by space, then by kind (weights, optimizer, ...)."""
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """What the link has carried so far, "in" and "out": "bytes", and the "seconds" that its copies took."""
     @property
     def name(self) -> str: ...
     @property
@@ -48,6 +52,8 @@ class Tensor:
     @property
     def address(self) -> int:
         """Of the device's memory, where that is not the host's."""
+    def on_disk(self) -> tuple[Any, bool]:
+        """Something that speaks DLPack over the tensor's memory on the disk, and True; over a copy on the device's disk, and False, for others."""
     def item(self) -> float: ...
     def copy(self) -> Tensor: ...
     def __dlpack__(self, **options: Any) -> Any: ...
@@ -236,6 +242,13 @@ def kernel_target() -> str:
 
 def check_output(path: str) -> None:
     """Raises FileError for what `write_file` could not write; leaves everything as it is."""
+
+def return_free_memory() -> None:
+    """Gives the system what this process has freed and kept."""
+
+def within_budget(bytes: int, spill_dir: str, spill_capacity: int, device: str, config: str | None = None,
+                  config_text: str | None = None) -> tuple[str, str]:
+    """The spec of a device with so much memory, and the text of a config in which a plan keeps to it."""
 
 def write_file(path: str, bytes: bytes) -> None:
     """Writes a file whole or not at all, through links; a device or a pipe gets the bytes. Raises FileError."""

@@ -502,6 +502,10 @@ class _Weights:
                 frozen.append(tensor)
         return _Values(wrapped, trained, frozen)
 
+    def forget(self, name: str) -> None:
+        """Keeps no memory that the tensor had."""
+        self._wrapped.pop(name, None)
+
     def wrapped(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
         """Wrapped again only where the memory is another one."""
         known = self._wrapped.get(name)

@@ -123,10 +123,13 @@ class Trainer:
         Where to train, as in `segue.compile`; default: where the modules are.
     budget : int or str, optional
         Memory that the run may compute with, as ``"2GiB"``: parameters, gradients, states, saved tensors, inputs and
-        workspace. A plan decides what leaves it, and when; no bit of a result depends on it. What the PyTorch modules and
-        PyTorch itself hold is besides.
+        workspace. A plan decides what leaves it, and when; no bit of a result depends on it. What PyTorch itself takes is besides.
     spill_dir : path, optional
-        A folder on a disk for what has no room in the budget, where `device` is ``"cpu"``; see the guide "disk".
+        A folder on a disk for what has no room in the budget, where `device` is ``"cpu"``; see the guide "disk". The tensors of the
+        PyTorch modules move there, too: they stay usable, and take no memory but for the pages that somebody looks at. Their
+        values are those of the last `sync` or `fit` until the next step begins.
+    spill_capacity : int or str, optional
+        What the run may take in that folder, as ``"20GiB"``, reserved when the trainer is made; default: half of what is free.
     config : path or mapping, optional
         The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Frozen
         parameters that its ``squareq_slab_path`` holds come from there, whatever the modules have for them. Its section
@@ -162,7 +165,8 @@ class Trainer:
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
-                 precision: str | None = None, device: str | None = None, budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
+                 precision: str | None = None, device: str | None = None, budget: int | str | None = None,
+                 spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
         if isinstance(modules, Module):
@@ -195,11 +199,15 @@ class Trainer:
             files["config"] = os.fspath(config)
         if budget is not None:
             spec = next(iter(named.values()))._device.name if device is None else device
-            device, text = _runtime.within_budget(parse_bytes(budget), os.fspath(spill_dir or ""), spec, **files)
+            capacity = 0 if spill_capacity is None else parse_bytes(spill_capacity)
+            device, text = _runtime.within_budget(parse_bytes(budget), os.fspath(spill_dir or ""), capacity, spec, **files)
             files = {"config": None, "config_text": text}
-        elif spill_dir is not None:
-            raise InvalidArgumentError("spill_dir says where a budget's surplus goes; give the budget, too")
-        self._device = next(iter(named.values()))._device if device is None else open_device(device)
+        elif spill_dir is not None or spill_capacity is not None:
+            raise InvalidArgumentError("spill_dir says where a budget's surplus goes, and spill_capacity how much may; give the budget, too")
+        if spill_dir is not None:  # it goes with the trainer and the modules, and its memory and its file with it
+            self._device = _runtime.Device.open(device)
+        else:
+            self._device = next(iter(named.values()))._device if device is None else open_device(device)
         self._statistics = _statistics_of(config)
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
@@ -210,7 +218,9 @@ class Trainer:
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
         self._bound: list[_Bound] = []
-        self._bind()
+        self._bind(spills=spill_dir is not None)
+        if spill_dir is not None:
+            self._move_to_disk()
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
         return [(name, m._primary.binary(self.optimizer, self._statistics)) for name, m in self.modules.items()]
@@ -225,15 +235,35 @@ class Trainer:
                 groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
         return [group for group in groups.values() if len(group) > 1]
 
-    def _bind(self):
+    def _bind(self, spills: bool):
         in_slab = set(self._session.slab_parameters)
         for info in self._session.parameters:
             if info.key in in_slab:
                 continue
             module, name = info.members[0]
             tensor = self.modules[module]._weights.tensor(name)
-            is_shared = self._session.bind_parameter(info.key, wrap(tensor, self._device, writable=True))
+            given = wrap(tensor, self._device, writable=True)
+            if spills:  # memory of PyTorch's is what the disk is there to spare
+                self._session.set_parameter(info.key, given)
+            is_shared = not spills and self._session.bind_parameter(info.key, given)
             self._bound.append(_Bound(info.key, self.modules[module]._weights, name, is_shared))
+
+    def _move_to_disk(self):
+        """Gives the tensors of the PyTorch modules memory on the disk in the place of their own.
+
+        Most get the memory in which the session keeps the parameter when it is away: nothing is copied, then or by `sync`.
+        """
+        members = {info.key: info.members for info in self._session.parameters}
+        with torch.no_grad():
+            for bound in self._bound:
+                view, bound.is_home = self._session.parameter(bound.key).on_disk()
+                value = torch.from_dlpack(view)
+                for module, name in members[bound.key]:
+                    weights = self.modules[module]._weights
+                    weights.tensor(name).data = value
+                    weights.forget(name)
+                bound.note()
+        _runtime.return_free_memory()
 
     def _check_bound(self):
         """Nobody trains what has been taken away: parameters must be the tensors that the trainer was made with."""
@@ -411,6 +441,21 @@ class Trainer:
         """
         return self._session.certify(microbatches)
 
+    def held(self) -> dict[str, dict[str, int]]:
+        """Bytes that are held now, by memory and kind: ``held()["device_dram"]["weights"]``, ``held()["disk"]["optimizer"]``.
+
+        Kinds are ``weights``, ``optimizer``, ``gradients``, ``activations``, ``inputs and outputs``, ``temporaries`` and ``other``.
+        With `budget` and `spill_dir`, ``device_dram`` is the budget's memory. What can leave has room on the disk all the time.
+        """
+        return self._device.held()
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """What came into the device's memory and left it so far: ``traffic()["in"]["bytes"]`` and ``["seconds"]``, and ``"out"``.
+
+        The seconds are those of the copies, which run beside compute. With `spill_dir`, the other side is the disk.
+        """
+        return self._device.traffic()
+
     @property
     def peak_bytes(self) -> int:
         """The most of the device's own memory that was in use at once since it was opened, in bytes."""
@@ -477,12 +522,15 @@ class Trainer:
     def sync(self) -> None:
         """Brings trained values to those PyTorch parameters that do not share memory with the runtime.
 
-        Nothing to do in most cases on the CPU: parameters that are dense share their memory.
+        Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
+        memory alone are written there, where the PyTorch modules have theirs.
         """
         with torch.no_grad():
             for bound in self._bound:
                 if not bound.is_shared:
-                    bound.tensor.copy_(give(self._session.parameter(bound.key), "torch"))
+                    value = self._session.parameter(bound.key)
+                    if not bound.is_home:
+                        bound.tensor.copy_(give(value, "torch"))
                     bound.note()
 
     def state_dict(self) -> dict[str, Any]:
@@ -534,6 +582,7 @@ class _Bound:
 
     def __init__(self, key: str, weights, name: str, is_shared: bool):
         self.key, self.is_shared = key, is_shared  # shared: the runtime works in the tensor's memory
+        self.is_home = False  # or keeps the value there while it is away
         self._weights, self._name = weights, name
         self.note()
 

@@ -24,6 +24,7 @@
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include "segue/runtime/Reports/MemoryKinds.h"
 #include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Session/RunBudget.h"
 #include <nanobind/nanobind.h>
@@ -37,6 +38,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <malloc.h>
 #include <nlohmann/json.hpp>
 
 namespace nb = nanobind;
@@ -81,6 +83,23 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("peak_bytes", [](Device &device) { return device.memory().peakBytes(Space::DeviceDram); })
       .def_static(
           "open", [](std::string_view spec) { return Device::open(spec); }, "spec"_a)
+      .def("held",
+           [](Device &device) {
+             std::map<std::string, std::map<std::string, uint64_t>> held;
+             for (const SpaceInfo &info : device.spaces())
+               held[std::string(name(info.space))] = liveByKind(device.memory(), info.space);
+             return held;
+           })
+      .def("traffic",
+           [](Device &device) {
+             const TransferCounters &counters = device.transfer().counters();
+             std::map<std::string, std::map<std::string, double>> traffic;
+             traffic["in"] = {{"bytes", double(counters.h2dCarriedBytes)},
+                              {"seconds", double(counters.h2dCarriedNanoseconds) * 1e-9}};
+             traffic["out"] = {{"bytes", double(counters.d2hCarriedBytes)},
+                               {"seconds", double(counters.d2hCarriedNanoseconds) * 1e-9}};
+             return traffic;
+           })
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("threads", &Device::threads)
       .def_prop_ro("has_unified_memory", &Device::hasUnifiedMemory)
@@ -110,6 +129,7 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("device", &Tensor::device)
       // Of the device's memory, where that is not the host's.
       .def_prop_ro("address", [](const Tensor &t) { return reinterpret_cast<uintptr_t>(t.bytes()); })
+      .def("on_disk", &python::viewOnDisk)
       .def("item", &Tensor::item)
       .def("copy", [](const Tensor &t) { return copyTo(t.device(), t, TensorDesc(t.shape(), t.element())); })
       .def("__dlpack_device__", [](const Tensor &) { return nb::make_tuple(1, 0); })
@@ -453,14 +473,16 @@ static void bindSession(nb::module_ &m) {
 static void bindFiles(nb::module_ &m) {
   m.def("kernel_target", &kernelTarget);
   m.def("check_output", &OutputFile::check, "path"_a);
+  // What was freed in pieces stays with the process otherwise, until somebody takes as much again.
+  m.def("return_free_memory", [] { malloc_trim(0); }, ReleaseGil());
   m.def(
       "within_budget",
-      [](uint64_t bytes, const std::filesystem::path &spillFolder, const std::string &device,
+      [](uint64_t bytes, const std::filesystem::path &spillFolder, uint64_t spillCapacity, const std::string &device,
          const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText) {
-        RunBudget budget{bytes, spillFolder};
+        RunBudget budget{bytes, spillFolder, spillCapacity};
         return std::pair(budget.device(device), budget.config(configOf(config, configText)).json("").dump());
       },
-      "bytes"_a, "spill_dir"_a, "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(),
+      "bytes"_a, "spill_dir"_a, "spill_capacity"_a, "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(),
       "The spec of a device with so much memory, and the text of a config in which a plan keeps to it.");
   m.def(
       "write_file",

@@ -7,7 +7,9 @@
 #include "TensorExchange.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Program.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <utility>
 
@@ -70,6 +72,17 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
                       std::move(release), writable);
 }
 
+/// A view of memory that the host can read, which `owner` keeps.
+static nb::ndarray<nb::array_api> viewOf(const Tensor &tensor, nb::handle owner) {
+  std::vector<size_t> shape(tensor.shape().begin(), tensor.shape().end());
+  std::vector<int64_t> strides = tensor.desc().strides();
+  nb::dlpack::dtype dtype = std::find_if(std::begin(typePairs), std::end(typePairs), [&](const TypePair &pair) {
+                              return pair.element == tensor.element();
+                            })->dtype;
+  return nb::ndarray<nb::array_api>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
+                                    nb::device::cpu::value);
+}
+
 nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::handle owner) {
   Tensor tensor = given;
   nb::object copied;
@@ -83,13 +96,24 @@ nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::
     copied = nb::cast(tensor);
     owner = copied;
   }
-  std::vector<size_t> shape(tensor.shape().begin(), tensor.shape().end());
-  std::vector<int64_t> strides = tensor.desc().strides();
-  nb::dlpack::dtype dtype = std::find_if(std::begin(typePairs), std::end(typePairs), [&](const TypePair &pair) {
-                              return pair.element == tensor.element();
-                            })->dtype;
-  return nb::ndarray<nb::array_api>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
-                                    nb::device::cpu::value);
+  return viewOf(tensor, owner);
+}
+
+std::pair<nb::ndarray<nb::array_api>, bool> segue::python::viewOnDisk(const Tensor &given) {
+  Tensor tensor = given;
+  const Layout &layout = given.desc().layout;
+  bool isThere = layout.space == Space::Disk && layout.tile.empty() && !isQuantized(layout.storage);
+  if (!isThere) {
+    nb::gil_scoped_release release;
+    auto desc = std::make_shared<TensorDesc>(given.shape(), given.element());
+    desc->layout.space = Space::Disk;
+    TransferOptions options;
+    options.owner = given.device()->memory().intern({.value = "(of PyTorch)", .role = std::string(name(Role::Parameter))});
+    tensor = given.device()->transfer().toLayout(given.device(), given, desc, options);
+    wait(tensor);
+  }
+  nb::object owner = nb::cast(tensor);
+  return {viewOf(tensor, owner), isThere};
 }
 
 nb::ndarray<nb::array_api> segue::python::placeholderFor(nb::handle owner) {

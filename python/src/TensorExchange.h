@@ -16,6 +16,7 @@
 #include "segue/runtime/Tensor/Tensor.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <utility>
 
 namespace segue::python {
 
@@ -26,6 +27,11 @@ Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> 
 
 /// The tensor as an array over the same memory, kept alive by `owner`.
 nanobind::ndarray<nanobind::array_api> exportTensor(const Tensor &tensor, nanobind::handle owner);
+
+/// An array over the tensor's memory on the disk, which the system brings and drops by pages, and
+/// true; where the tensor is elsewhere, or in a form that strides do not show, over a copy
+/// on the device's disk, and false. Throws Unsupported for a device without a disk.
+std::pair<nanobind::ndarray<nanobind::array_api>, bool> viewOnDisk(const Tensor &tensor);
 
 /// An array of one byte that keeps `owner` alive: what stands for an object of
 /// ours where a caller wants tensors. No other live array has its address.

@@ -7,6 +7,7 @@
 """`segue-run train --budget --spill-dir`: what the process holds keeps to the budget, under a limit of the system, too; no bit of the
 losses or of the trained weights differs from a run in memory; a killed run leaves nothing on the disk."""
 
+import gc
 import os
 import re
 import resource
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +83,12 @@ def test_what_the_process_holds_keeps_to_the_budget(model):
         assert peak <= budget * MIB + BESIDE, said
         on_disk = re.search(r"on the disk ([0-9.]+) MiB", said)
         assert float(on_disk[1]) > 0, said
+    # Nor does going on from a checkpoint, which holds all of it, take more.
+    train(model, model / "half.safetensors", "--budget", "32MiB", "--spill-dir", model / "spill", "--until", "2")
+    found, trained, peak, said = train(model, model / "resumed.safetensors", "--budget", "32MiB", "--spill-dir", model / "spill", "--resume",
+                                       model / "half.safetensors", "--until", "4", limit=(32 + 224) * MIB)
+    assert found == losses[2:] and peak <= 32 * MIB + BESIDE, said
+    assert all(np.array_equal(trained[name], weights[name]) for name in weights)
 
 
 def test_the_guide_is_true(model):
@@ -132,6 +140,103 @@ def test_a_trainer_keeps_to_a_budget(model):
         trained(model, budget="1GiB")
 
 
+def mapping_of(tensor):
+    """The line of /proc/self/maps that has the tensor's memory."""
+    address = tensor.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line
+    raise AssertionError(f"{address:#x} is mapped nowhere")
+
+
+class Tied(nn.Module):
+    """Reads a weight that another module has, too; the scale and the bias stay as they are."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.shared, self.bias = shared, nn.Parameter(torch.randn(64), requires_grad=False)
+        self.register_buffer("scale", torch.full((64,), 2.0))
+
+    def forward(self, x):
+        return self.shared(x) * self.scale + self.bias
+
+
+class TiedLoss(Tied):
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.shared(x) * self.scale + self.bias, y)
+
+
+def test_pytorch_keeps_no_copy_of_the_weights(model):
+    """Its tensors lie in the file on the disk and are whole when they are asked for; what they had is freed."""
+    def run(**options):
+        torch.manual_seed(0)
+        layer, sources = nn.Linear(64, 64), []
+        parts = [Tied(layer), TiedLoss(layer)]
+        for tensor in {*parts[0].parameters(), *parts[0].buffers(), *parts[1].parameters(), *parts[1].buffers()}:
+            array = tensor.detach().numpy().copy()
+            tensor.data = torch.from_numpy(array)
+            sources.append(weakref.ref(array))
+            del array
+        x, y = torch.randn(8, 64), torch.randn(8, 64)
+        modules = {"first": segue.compile(parts[0], (x,)), "last": segue.compile(parts[1], (x, y))}
+        before = {name: value.clone() for name, value in parts[1].state_dict().items()}
+        trainer = segue.Trainer(modules, optimizer=segue.AdamW(lr=1e-2), **options)
+        at_once = {name: value.clone() for name, value in parts[1].state_dict().items()}
+        assert all(torch.equal(at_once[name], value) for name, value in before.items())
+        losses = trainer.fit([{"x": x, "y": y}] * 3)
+        trainer.step(x=x, y=y)
+        trainer.sync()
+        return losses, parts, sources, trainer, (x, modules)
+
+    losses, parts, _, _, _ = run()
+    found, moved, sources, trainer, (x, modules) = run(budget="1MiB", spill_dir=model / "spill", spill_capacity="8MiB")
+    assert found == losses
+    gc.collect()
+    assert [source() for source in sources] == [None] * len(sources)
+    for a, b in zip(parts, moved):
+        values = b.state_dict()
+        assert all(torch.equal(value, values[name]) for name, value in a.state_dict().items())
+        assert all(str(model / "spill") in mapping_of(value) and "(deleted)" in mapping_of(value) for value in values.values())
+    assert moved[0].shared.weight is moved[1].shared.weight and moved[0].shared.weight.data_ptr() == moved[1].shared.weight.data_ptr()
+    held = trainer.held()
+    assert set(held["disk"]) == {"weights"} and sum(held["device_dram"].values()) <= 1 << 20
+    # They are PyTorch's to use, also when the trainer has gone.
+    with torch.no_grad():
+        assert torch.allclose(modules["first"](x), parts[0](x), atol=1e-5) and torch.equal(moved[0](x), parts[0](x))
+    with pytest.raises(segue.InvalidArgumentError, match="was changed in PyTorch"), torch.no_grad():
+        moved[0].shared.weight.mul_(2)
+        trainer.step(x=x, y=torch.zeros(8, 64))
+    kept = parts[0].shared.weight.detach().clone()
+    del trainer, modules
+    gc.collect()
+    assert torch.equal(moved[1].shared.weight / 2, kept)
+
+
+def test_a_trainer_gives_memory_and_disk_back(model):
+    _, _, _, trainer = trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64MiB")
+    of_spill = lambda: [line for line in Path("/proc/self/maps").read_text().splitlines() if str(model / "spill") in line]  # noqa: E731
+    gc.collect()
+    assert len(of_spill()) == 1  # that of this trainer, and of none before
+    del trainer
+    gc.collect()
+    assert of_spill() == []
+
+
+def test_a_capacity_is_the_most_on_the_disk(model):
+    _, _, _, trainer = trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64MiB")
+    assert 0 < sum(trainer.held()["disk"].values()) <= 64 * MIB
+    with pytest.raises(segue.Error, match="(?i)disk"):
+        trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64KiB")
+    with pytest.raises(segue.FileError, match="no room for a spill file"):
+        trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="1000TB")
+    with pytest.raises(segue.InvalidArgumentError, match="give the budget, too"):
+        trained(model, spill_capacity="1GiB")
+    with pytest.raises(segue.InvalidArgumentError, match="goes with such a folder"):
+        trained(model, budget="1GiB", spill_capacity="1GiB", device="sim:pinned=64MiB")
+
+
 def test_a_budget_that_is_too_small_is_named(model):
     done = subprocess.run(command(model, model / "never.safetensors", "--budget", "4MiB", "--spill-dir", model / "spill"), capture_output=True,
                           text=True, timeout=100, env={**os.environ, "SEGUE_ALLOW_NATIVE": "1"})
@@ -146,6 +251,9 @@ def test_a_budget_that_is_too_small_is_named(model):
     (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "sim"], 'goes with the device "cpu"'),
     (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "cpu:dram=1GiB"], "its spec says dram= itself"),
     (["--spill-dir", "SPILL"], "--spill-dir requires --budget"),
+    (["--budget", "1GiB", "--spill-capacity", "1GiB"], "--spill-capacity requires --spill-dir"),
+    (["--budget", "1GiB", "--spill-dir", "SPILL", "--spill-capacity", "1000TiB"], "no room for a spill file of"),
+    (["--budget", "48MiB", "--spill-dir", "SPILL", "--spill-capacity", "64KiB"], "disk"),
 ])
 def test_what_cannot_be_is_said(model, words, message):
     words = [str(model / "spill") if word == "SPILL" else word for word in words]

@@ -235,6 +235,24 @@ TEST(DiskSession, OtherBytesThanThoseThatLeftAreNeverUsed) {
   }
 }
 
+TEST(DiskSession, ALoadKeepsWhatItWritesOverOnTheDisk) {
+  std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "segue-disk-session.safetensors";
+  DeviceRef device = deviceOf(smallestBudget() * 5 / 4, "16MiB");
+  Session session = makeSession(device);
+  std::vector<float> first{lossOfStep(session, 0)};
+  session.save(file);
+  std::vector<float> rest = train(session);
+  device->memory().resetPeak();
+  uint64_t onDisk = device->memory().liveBytes(Space::Disk), onHost = device->memory().liveBytes(Space::Host);
+  session.load(file);
+  EXPECT_GT(device->memory().peakBytes(Space::Disk), onDisk);
+  // Parameters and moments are 1.5 MiB.
+  EXPECT_LT(device->memory().peakBytes(Space::Host), onHost + (64 << 10));
+  EXPECT_EQ(device->memory().liveBytes(Space::Disk), onDisk);
+  EXPECT_TRUE(sameBits(train(session), rest));
+  std::filesystem::remove(file);
+}
+
 TEST(DiskSession, ADiskThatIsTooSmallIsRefusedBeforeTheFirstStep) {
   DeviceRef device = deviceOf(smallestBudget(), "64KiB");
   try {

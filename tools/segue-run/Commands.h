@@ -103,6 +103,8 @@ struct TrainOptions : CommonOptions {
   /// Bytes of device memory, 0: as the device says; and where what leaves goes.
   uint64_t budget = 0;
   std::string spillDir;
+  /// Bytes that it may take there; 0: half of what is free.
+  uint64_t spillCapacity = 0;
   /// Run with and without services instead, and compare, under caps of so many
   /// percent of the peak.
   bool verifyInvariance = false;

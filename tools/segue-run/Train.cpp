@@ -202,7 +202,7 @@ static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
 int train(const TrainOptions &asked) {
   TrainOptions options = asked;
   uint64_t bytesBefore = processBytes("VmRSS");
-  RunBudget budget{options.budget, options.spillDir};
+  RunBudget budget{options.budget, options.spillDir, options.spillCapacity};
   if (options.budget)
     options.device = budget.device(options.device);
   DeviceRef device = Device::open(options.device);

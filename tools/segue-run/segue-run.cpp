@@ -173,9 +173,13 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       ->check(CLI::ExistingDirectory);
   CLI::Option *budget = addBytes(command, "--budget", options.budget,
                                  "memory that the run may compute with, as 2GiB; a plan decides what leaves it");
-  command->add_option("--spill-dir", options.spillDir, "folder on a disk for what has no room in the budget, on cpu")
-      ->needs(budget)
-      ->check(CLI::ExistingDirectory);
+  CLI::Option *spill =
+      command->add_option("--spill-dir", options.spillDir, "folder on a disk for what has no room in the budget, on cpu")
+          ->needs(budget)
+          ->check(CLI::ExistingDirectory);
+  addBytes(command, "--spill-capacity", options.spillCapacity,
+           "what the run may take there, as 20GiB; without it, half of what is free")
+      ->needs(spill);
   CLI::Option *verify =
       command->add_flag("--verify-invariance", options.verifyInvariance,
                         "train with and without memory services under several caps; status 1 if a bit differs");

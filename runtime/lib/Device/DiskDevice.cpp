@@ -17,6 +17,7 @@
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
+#include "MemoryLimit.h"
 #include "RunWork.h"
 #include "SimMemory.h"
 #include "SimThreads.h"
@@ -209,6 +210,14 @@ DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profil
                    profile);
 }
 
+void requireWithin(const std::optional<MemoryLimit> &limit, const DeviceOptions &options, uint64_t bytes,
+                   uint64_t pinnedBytes) {
+  if (limit && bytes > limit->bytes - std::min(limit->bytes, pinnedBytes))
+    options.fail("dram= is " + std::to_string(bytes) + " bytes, and buffers take " + std::to_string(pinnedBytes) +
+                 ", but the control group of this process may hold " + std::to_string(limit->bytes) + " (" +
+                 limit->file.string() + "), and who passes that is killed; give it less memory, or the group more");
+}
+
 DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
   SimProfile memory;
   memory.name = options.spec();
@@ -218,6 +227,7 @@ DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
   memory.pinnedBytes = options.bytes("pinned", pinnedBytes);
   if (!memory.dramBytes)
     options.fail("disk= needs dram=, the memory that programs may take: what has no room there goes to the disk");
+  requireWithin(memoryLimit(), options, memory.dramBytes, memory.pinnedBytes);
   DeviceOptions profile = profileOf(options);
   DiskOptions disk(options, profile);
   disk.spill.seam = seam;

@@ -35,10 +35,12 @@
 
 #include "DeviceOptions.h"
 #include "segue/runtime/Device/Device.h"
+#include <optional>
 
 namespace segue::inline runtime {
 
 struct SpillSeam;
+struct MemoryLimit;
 
 /// Makes a cpu with a disk. Throws InvalidArgument for what it cannot use, and what
 /// SpillFile::open throws. `seam`: of tests, which let the disk fail; outlives the device.
@@ -50,6 +52,11 @@ inline constexpr std::string_view cpuKeys[] = {"disk", "dram", "pinned", "profil
 /// The twin of a cpu with a disk, for which nothing is reserved. Without dram= it has what
 /// the profile says, or the memory of this machine; without disk=, room for everything.
 std::string diskTwin(const DeviceOptions &options);
+
+/// Throws InvalidArgument if memory of `bytes` besides buffers of `pinnedBytes` is more than
+/// the system lets the process hold: it would be killed in some step.
+void requireWithin(const std::optional<MemoryLimit> &limit, const DeviceOptions &options, uint64_t bytes,
+                   uint64_t pinnedBytes);
 
 } // namespace segue::inline runtime
 

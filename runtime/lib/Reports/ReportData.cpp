@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/RunReport.h"
+#include "segue/runtime/Reports/MemoryKinds.h"
 #include <algorithm>
 #include <cmath>
 
@@ -117,7 +118,12 @@ namespace {
 /// The parts of one traced step, as they stand in the trace.
 struct TracedStep {
   double begin = 0, end = 0;
-  std::vector<const Json *> phases, totals, roles;
+  std::vector<const Json *> phases;
+  /// One space's live bytes, and the same by role.
+  struct Levels {
+    std::vector<const Json *> totals, roles;
+  };
+  std::map<std::string, Levels> levels;
   /// By direction.
   std::map<std::string, std::vector<const Json *>> copies;
 };
@@ -154,10 +160,12 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
     if (!step)
       continue;
     if (event["ph"] == "C") {
-      if (event["name"] == "device_dram")
-        step->totals.push_back(&event);
-      if (event["name"] == "device_dram by role")
-        step->roles.push_back(&event);
+      for (std::string space : {"device_dram", "disk"}) {
+        if (event["name"] == space)
+          step->levels[space].totals.push_back(&event);
+        if (event["name"] == space + " by role")
+          step->levels[space].roles.push_back(&event);
+      }
     } else if (std::string track = tracks[event["tid"].get<int>()]; track == "h2d" || track == "d2h") {
       step->copies[track].push_back(&event);
     }
@@ -165,35 +173,28 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
   return steps;
 }
 
-/// Who a role's bytes belong to.
-static std::string holderOf(const std::string &role) {
-  static const std::map<std::string, std::string> known = {
-      {"parameter", "weights"},         {"frozen", "weights"},      {"saved", "activations"},
-      {"gradient", "gradients"},        {"state", "optimizer"},     {"input", "inputs and outputs"},
-      {"output", "inputs and outputs"}, {"(arena)", "temporaries"}, {"(staging)", "temporaries"},
-      {"(weights)", "weights"},         {"hyper", "temporaries"}};
-  auto found = known.find(role);
-  return found == known.end() ? "other" : found->second;
-}
-
 /// Live bytes by holder over the step; of neighbours that one point stands for,
 /// the moment with the most.
-static Json memoryOver(const TracedStep &step, size_t points) {
+static Json memoryOver(const TracedStep &step, const std::string &space, size_t points) {
   Json json{{"ms", Json::array()}, {"total", Json::array()}, {"by", Json::object()}};
-  std::vector<std::map<std::string, uint64_t>> holders(step.roles.size());
+  auto found = step.levels.find(space);
+  if (found == step.levels.end())
+    return json;
+  const auto &[totals, roles] = found->second;
+  std::vector<std::map<std::string, uint64_t>> holders(roles.size());
   std::map<std::string, bool> names;
-  for (size_t i = 0; i < step.roles.size(); ++i)
-    for (const auto &[role, bytes] : (*step.roles[i])["args"].items()) {
-      holders[i][holderOf(role)] += bytes.get<uint64_t>();
-      names[holderOf(role)] = true;
+  for (size_t i = 0; i < roles.size(); ++i)
+    for (const auto &[role, bytes] : (*roles[i])["args"].items()) {
+      holders[i][kindOfRole(role)] += bytes.get<uint64_t>();
+      names[kindOfRole(role)] = true;
     }
-  auto bytesAt = [&](size_t i) { return (*step.totals[i])["args"]["bytes"].get<uint64_t>(); };
-  for (auto [begin, end] : bucketsOf(step.totals.size(), points)) {
+  auto bytesAt = [&](size_t i) { return (*totals[i])["args"]["bytes"].get<uint64_t>(); };
+  for (auto [begin, end] : bucketsOf(totals.size(), points)) {
     size_t most = begin;
     for (size_t i = begin + 1; i < end; ++i)
       if (bytesAt(i) > bytesAt(most))
         most = i;
-    json["ms"].push_back(((*step.totals[most])["ts"].get<double>() - step.begin) / 1e3);
+    json["ms"].push_back(((*totals[most])["ts"].get<double>() - step.begin) / 1e3);
     json["total"].push_back(bytesAt(most));
     if (most < holders.size())
       for (const auto &[name, present] : names)
@@ -246,7 +247,8 @@ static Json timelines(const RunRecords &records, size_t points) {
     json.push_back({{"step", i < records.tracedSteps.size() ? records.tracedSteps[i] : int64_t(i + 1)},
                     {"ms", (step.end - step.begin) / 1e3},
                     {"phases", std::move(phases)},
-                    {"memory", memoryOver(step, std::min(points, memoryPoints))},
+                    {"memory", memoryOver(step, "device_dram", std::min(points, memoryPoints))},
+                    {"disk", memoryOver(step, "disk", std::min(points, memoryPoints))},
                     {"link", linkOver(step)}});
   }
   return json;

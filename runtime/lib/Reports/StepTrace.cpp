@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/StepTrace.h"
+#include "segue/runtime/Reports/MemoryKinds.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
@@ -45,13 +46,6 @@ void StepTrace::closeSpans() {
     spans_[span].end = now;
 }
 
-/// Returns what a role is called in the trace; temporaries and buffers have none.
-static std::string roleOf(const MemoryOwner &owner) {
-  if (!owner.role.empty())
-    return owner.role;
-  return owner.value.empty() ? "unnamed" : owner.value;
-}
-
 size_t StepTrace::mark() {
   size_t index = marks_.size();
   marks_.push_back(std::make_shared<Timestamp>());
@@ -69,12 +63,10 @@ size_t StepTrace::mark() {
     figures.displaced -= before;
     displaced_.push_back({index, std::move(figures)});
   }
-  if (memory_ == Memory::ByRole) {
-    auto &[at, bytes] = roles_.emplace_back();
-    at = index;
-    for (const MemoryHolder &holder : device_->memory().holders(Space::DeviceDram))
-      bytes[roleOf(holder.owner)] += holder.liveBytes;
-  }
+  if (memory_ == Memory::ByRole)
+    for (Space space : {Space::DeviceDram, Space::Disk})
+      if (device_->hasSpace(space))
+        roles_.push_back({index, space, liveByRole(device_->memory(), space)});
   return index;
 }
 
@@ -184,8 +176,8 @@ Json StepTrace::toJson() {
                       {"tid", 0},
                       {"ts", micros(at(each.mark) - start)},
                       {"args", {{"blocks", each.figures.displaced}, {"last", each.figures.lastDisplaced}}}});
-  for (const auto &[mark, bytes] : roles_)
-    events.push_back({{"name", "device_dram by role"},
+  for (const auto &[mark, space, bytes] : roles_)
+    events.push_back({{"name", std::string(name(space)) + " by role"},
                       {"ph", "C"},
                       {"pid", 1},
                       {"ts", micros(at(mark) - start)},

@@ -16,19 +16,26 @@ namespace segue::inline runtime {
 /// up would leave a step half done.
 static constexpr int mostFetches = 8;
 
-Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned) {
-  desc.layout.space = device->homeSpace();
-  if (desc.layout.space == Space::Disk) // what has no room there has none in memory
-    return Tensor::empty(device, std::move(desc));
+static Tensor emptyIn(const DeviceRef &device, TensorDesc given, Space space, OwnerId owner) {
+  given.layout.space = space;
+  given.layout.offset = 0;
+  auto desc = std::make_shared<const TensorDesc>(std::move(given));
+  auto storage = Storage::allocate(device, space, desc->spanBytes(), desc->layout.alignment, owner);
+  return Tensor::in(std::move(storage), std::move(desc));
+}
+
+Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned, OwnerId owner) {
+  Space space = device->homeSpace();
+  if (space == Space::Disk) // what has no room there has none in memory
+    return emptyIn(device, std::move(desc), space, owner);
   try {
     if (isPinned && device->transfer().leavesRoomToStage(desc.spanBytes()))
-      return Tensor::empty(device, desc);
+      return emptyIn(device, desc, space, owner);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
       throw;
   }
-  desc.layout.space = Space::Host;
-  return Tensor::empty(device, std::move(desc));
+  return emptyIn(device, std::move(desc), Space::Host, owner);
 }
 
 Residency::Residency(DeviceRef device) : device_(std::move(device)) {}
@@ -258,6 +265,7 @@ static std::shared_ptr<const TensorDesc> onHost(const Tensor &tensor, Space spac
 void Residency::copyToHost(Item &item) {
   TransferOptions options;
   options.isPlanned = !takesTokens_;
+  options.owner = item.owner;
   item.checksum_ = checksCopies_ ? std::make_shared<TransferChecksum>() : nullptr;
   options.checksum = item.checksum_;
   const Tensor &value = item.device().tensor;

@@ -19,7 +19,8 @@ KeptValues::KeptValues(const DeviceRef &device, std::span<const Tensor> values) 
   try {
     for (const Tensor &value : values) {
       TensorDesc desc = value.desc();
-      desc.layout.space = Space::Host;
+      // A load may not take more memory than the budget; the disk has room.
+      desc.layout.space = device->hasSpace(Space::Disk) ? Space::Disk : Space::Host;
       kept_.push_back({copyTo(device, value, desc), value});
     }
     for (const Kept &each : kept_)

@@ -12,12 +12,12 @@
 
 namespace segue::inline runtime {
 
-/// Copies of tensors in memory of the host, by which a load that fails midway
+/// Copies of tensors in memory of the host, or on the disk where there is one, by which a load that fails midway
 /// leaves everything as it was.
 class KeptValues {
 public:
   /// Copies the values aside and blocks until they are there. Keeps none where the
-  /// host has no memory for all of them: a load must not need twice its size.
+  /// host (or the disk) has no room for all of them: a load must not need twice its size.
   /// Throws the error of a copy.
   KeptValues(const DeviceRef &device, std::span<const Tensor> values);
   /// Keeps none.

@@ -28,12 +28,15 @@ std::string RunBudget::device(std::string_view device) const {
   if (driver != "cpu" && !spillFolder.empty())
     refuse("a spill folder goes with the device \"cpu\"; what leaves a device with memory of its own goes to the "
            "host's memory");
+  if (spillCapacityBytes && spillFolder.empty())
+    refuse("a capacity of the spill folder goes with such a folder (--spill-dir FOLDER, spill_dir=\"FOLDER\")");
   options.set("dram", std::to_string(bytes));
   if (!spillFolder.empty()) {
     if (spillFolder.string().find_first_of(",?") != std::string::npos)
       refuse("the name of the spill folder \"" + spillFolder.string() + "\" has a comma or a question mark, which "
              "part the options of a device; give another name, or a link to it");
-    options.set("disk", spillFolder.string());
+    std::string capacity = spillCapacityBytes ? "?capacity=" + std::to_string(spillCapacityBytes) : std::string();
+    options.set("disk", spillFolder.string() + capacity);
   }
   return options.spec();
 }

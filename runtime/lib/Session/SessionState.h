@@ -31,8 +31,8 @@ struct Session::State {
   void allocateStates(std::span<const std::pair<size_t, size_t>> inputs);
 
   std::vector<GradientOutput> gradientsByBlock() const;
-  /// Memory of the host for a state, all bytes 0.
-  Tensor stateHome(TensorDesc desc);
+  /// Memory for the state called `key` where homes are, all bytes 0.
+  Tensor stateHome(TensorDesc desc, const std::string &key);
   /// Between two steps: gradients and states live on the host from now on, and are brought
   /// as they are needed. False, with nothing done, where no service moves them, or they
   /// do already. Throws TransferFailed, with values as they were.

@@ -40,13 +40,14 @@ void Session::State::allocateStates(std::span<const std::pair<size_t, size_t>> i
           throw;
       }
     }
-    state = stateHome(std::move(desc));
+    state = stateHome(std::move(desc), entry->first);
   }
 }
 
-Tensor Session::State::stateHome(TensorDesc desc) {
+Tensor Session::State::stateHome(TensorDesc desc, const std::string &key) {
   bool isGranted = !services || services->reserveHome(desc.spanBytes());
-  Tensor home = emptyHome(device, std::move(desc), isGranted);
+  OwnerId owner = device->memory().intern({.value = key, .role = std::string(name(Role::State))});
+  Tensor home = emptyHome(device, std::move(desc), isGranted, owner);
   device->transfer().fillZero(home);
   return home;
 }
@@ -92,7 +93,7 @@ bool Session::State::letStatesLeave() {
       auto entry = optimizerState.find(plan.optimizerInputs[i].state);
       if (entry == optimizerState.end() || !entry->second)
         continue;
-      Tensor home = stateHome(entry->second.desc());
+      Tensor home = stateHome(entry->second.desc(), entry->first);
       copyInto(entry->second, home);
       wait(home);
       entry->second = std::move(home);

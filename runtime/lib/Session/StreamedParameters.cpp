@@ -101,12 +101,15 @@ bool StreamedParameters::comesByBlock(const Program &program, size_t input) cons
 }
 
 Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) {
-  const TensorDesc &desc = table_.infos()[slot].desc;
+  const ParameterInfo &info = table_.infos()[slot];
+  const TensorDesc &desc = info.desc;
+  OwnerId owner = device->memory().intern(
+      {.value = info.key, .role = std::string(name(info.trained ? Role::Parameter : Role::Frozen))});
   bool isNew = streamer_ && !homes_.contains(slot);
   bool isGranted = !isNew || streamer_->reservePinned(desc.spanBytes());
   if (isNew && isGranted)
     homes_.insert(slot);
-  Tensor home = emptyHome(device, desc, isGranted);
+  Tensor home = emptyHome(device, desc, isGranted, owner);
   if (home.desc().layout.space != device->homeSpace())
     giveHomeBack(slot);
   return home;

@@ -248,7 +248,8 @@ Tensor StateActor::homeOf(const std::string &id, const Tensor &value) {
     return home;
   }
   bool isGranted = (home && home.desc().layout.space == context_.device->homeSpace()) || reservePinned(desc.spanBytes());
-  return home = emptyHome(context_.device, std::move(desc), isGranted);
+  OwnerId owner = context_.device->memory().intern({.value = id, .role = std::string(name(Role::Gradient))});
+  return home = emptyHome(context_.device, std::move(desc), isGranted, owner);
 }
 
 /// The program's `value` becomes an item, whose home the program is given.

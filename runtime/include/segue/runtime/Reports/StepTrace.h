@@ -37,7 +37,8 @@ namespace segue::inline runtime {
 class StepTrace final : public EventSink {
 public:
   /// Memory says what is noted of the memory at each event: the total of each space,
-  /// or also who holds device_dram, by role (a walk over the books per event).
+  /// or also who holds device_dram, and the disk where there is one, by role (a walk over
+  /// the books per event).
   enum class Memory : uint8_t { Totals, ByRole };
 
   /// Turns the device's records of copies on (`trace_copies`).
@@ -88,8 +89,13 @@ private:
   };
   std::vector<Displaced> displaced_;
   uint64_t lastDisplaced_ = 0;
-  /// The bytes of device_dram by role, with the mark at which they were noted.
-  std::vector<std::pair<size_t, std::map<std::string, uint64_t>>> roles_;
+  /// The bytes of a space by role, with the mark at which they were noted.
+  struct Roles {
+    size_t mark;
+    Space space;
+    std::map<std::string, uint64_t> bytes;
+  };
+  std::vector<Roles> roles_;
   /// Indices of spans that have not ended: the phase, blocks innermost last.
   std::vector<size_t> open_;
   std::vector<Json> copies_;

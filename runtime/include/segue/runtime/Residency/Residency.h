@@ -46,10 +46,10 @@
 
 namespace segue::inline runtime {
 
-/// Memory of the host for a value of such a shape and type, not initialised: page-locked
-/// where `isPinned` and there is room for it beside what copies are staged in, else
-/// pageable. Throws DeviceOom.
-Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned = true);
+/// Memory of the host, or of the disk where the device has one, for a value of such a shape
+/// and type, not initialised: page-locked where `isPinned` and there is room for it beside
+/// what copies are staged in, else pageable. The books have it under `owner`. Throws DeviceOom.
+Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned = true, OwnerId owner = 0);
 
 class Residency {
 public:

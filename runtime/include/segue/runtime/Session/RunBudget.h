@@ -35,10 +35,14 @@ struct RunBudget {
   uint64_t bytes = 0;
   /// Empty: what leaves goes to the host's memory, on a device with memory of its own.
   std::filesystem::path spillFolder = {};
+  /// Bytes that the run may take in the folder, reserved when the device is opened; 0: half of
+  /// what is free there.
+  uint64_t spillCapacityBytes = 0;
 
   /// The spec of `device` with this much memory, and with the disk below it. Throws
   /// InvalidArgument for a folder beside a device other than `cpu`, for none beside `cpu`, where
-  /// nothing could leave, and for a device whose spec sets dram or disk itself.
+  /// nothing could leave, for a capacity without a folder, and for a device whose spec sets dram or
+  /// disk itself.
   std::string device(std::string_view device) const;
 
   /// `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, where

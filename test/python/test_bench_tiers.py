@@ -1,0 +1,32 @@
+# ===- test_bench_tiers.py - the benchmark of a disk below the memory, small -----------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""bench/tiers/run.py on a tiny model: every peer runs, bits are equal, and the table says what moved."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+
+
+def test_a_small_run(tmp_path):
+    spill = BUILD / "check" / "bench-tiers"  # on the disk of the build: a temporary folder may lie in memory
+    done = subprocess.run([sys.executable, ROOT / "bench" / "tiers" / "run.py", "--config", "T", "--budgets", "100,80,1", "--rounds", "1",
+                           "--steps", "21", "--threads", "1", "--disk-mib", "2", "--spill-dir", spill, "--work", tmp_path, "--table",
+                           tmp_path / "table.md"], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = (tmp_path / "table.md").read_text()
+    assert table == done.stdout
+    rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in re.findall(r"^\| (?:segue|torch).*", table, re.M)}
+    assert re.match(r"^refused: no (plan|step) keeps to ", rows["segue disk 1 %"][1])
+    assert re.match(r"^\d+ \+ \d+$", rows["segue disk 80 %"][2]) and rows["segue disk 80 %"][2] != "0 + 0", table
+    assert rows["segue"][4] == "1.000"
+    assert any(name.startswith("torch eager, limit") for name in rows) and "torch eager" in rows
+    assert list(spill.iterdir()) == []
