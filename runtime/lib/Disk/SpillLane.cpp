@@ -68,6 +68,8 @@ struct SpillLane::State {
   uint32_t pieceBytes;
   std::unique_ptr<SpillEngine> engine;
   bool isForWrites;
+  /// What goes through the page cache are ends, whose pages stay there.
+  bool keepsEnds;
 
   /// Whoever transfers.
   std::mutex turn;
@@ -173,7 +175,7 @@ void SpillLane::State::end(Slot &slot) {
     std::byte *begin = bounce.get() + size_t(operation.tag) * bounceBytes;
     std::memcpy(slot.bounced, begin, size_t(operation.memory - begin));
   }
-  uint32_t cachedBytes = operation.isCached ? uint32_t(operation.offset - slot.cachedBegin) : 0;
+  uint32_t cachedBytes = operation.isCached && !keepsEnds ? uint32_t(operation.offset - slot.cachedBegin) : 0;
   if (cachedBytes != 0 && isForWrites) {
     operation.kind = SpillOperation::Kind::Settle;
     operation.offset = slot.cachedBegin;
@@ -223,13 +225,14 @@ SpillFailure SpillLane::State::run(std::byte *to, uint64_t at, uint64_t size) {
 //===----------------------------------------------------------------------===//
 
 SpillLane::SpillLane(std::filesystem::path folder, const SpillDescriptors &descriptors, uint64_t addressAlignment,
-                     uint32_t pieceBytes, std::unique_ptr<SpillEngine> engine, bool isForWrites)
+                     uint32_t pieceBytes, std::unique_ptr<SpillEngine> engine, bool isForWrites, bool keepsEnds)
     : state_(std::make_unique<State>()) {
   state_->folder = std::move(folder);
   state_->descriptors = descriptors;
   state_->addressAlignment = addressAlignment;
   state_->pieceBytes = pieceBytes;
   state_->isForWrites = isForWrites;
+  state_->keepsEnds = keepsEnds && descriptors.direct >= 0;
   state_->slots.resize(engine->depth());
   state_->idle.reserve(engine->depth());
   for (uint32_t tag = 0; tag < engine->depth(); ++tag)

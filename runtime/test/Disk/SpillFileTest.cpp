@@ -231,6 +231,31 @@ TEST_P(SpillFileTest, TakesNoMemory) {
   EXPECT_EQ(residentPages(*file, 0, capacity), 0u);
 }
 
+// Where ends may stay, a page of each does, and later direct transfers of whole blocks see what it holds.
+TEST_P(SpillFileTest, EndsStayInThePageCache) {
+  SpillOptions options = optionsOf(GetParam());
+  options.keepsEnds = true;
+  constexpr size_t capacity = 1 << 20, block = SpillFile::block;
+  auto file = SpillFile::open(folder.path, capacity, options);
+  ShiftedMemory memory(capacity), back(capacity);
+  memory.fill(1);
+  file->write(0, memory.data(), capacity);
+  memory.fill(2);
+  file->write(2 * block, memory.data() + 2 * block, 1000);              // less than a block
+  file->write(4 * block, memory.data() + 4 * block, 3 * block + 2000);  // a tail
+  file->read(back.data(), 2 * block, 1000);
+  EXPECT_EQ(std::memcmp(back.data(), memory.data() + 2 * block, 1000), 0);
+  EXPECT_EQ(residentPages(*file, 0, capacity), file->isDirect() ? 2u : 0u);
+  file->read(back.data(), 0, capacity); // blocks as a whole, with what only the page cache has
+  EXPECT_EQ(std::memcmp(back.data() + 2 * block, memory.data() + 2 * block, 1000), 0);
+  EXPECT_EQ(std::memcmp(back.data() + 4 * block, memory.data() + 4 * block, 3 * block + 2000), 0);
+  memory.fill(3);
+  file->write(0, memory.data(), capacity);
+  file->read(back.data(), 2 * block, 1000);
+  EXPECT_EQ(std::memcmp(back.data(), memory.data() + 2 * block, 1000), 0);
+  EXPECT_EQ(std::memcmp(file->data(), memory.data(), capacity), 0);
+}
+
 TEST_P(SpillFileTest, WhatWasLookedAtIsDropped) {
   constexpr size_t capacity = 1 << 20;
   auto file = SpillFile::open(folder.path, capacity, optionsOf(GetParam()));

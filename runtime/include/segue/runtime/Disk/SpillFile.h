@@ -60,6 +60,11 @@ struct SpillOptions {
   Engine engine = Engine::Best;
   /// False: through the page cache, also where the file system could do without.
   bool mayBeDirect = true;
+  /// True: beside direct transfers, the pages of the odd bytes at both ends of ranges stay in
+  /// the page cache, one or two for each range that is in use, until the system wants their
+  /// room. Small ranges then take no time; a page that the disk refuses later is found
+  /// by who checks the bytes (the mapping and `read` show the old ones).
+  bool keepsEnds = false;
   /// Bytes of one piece, a multiple of SpillFile::block, and the number of pieces
   /// in flight in each direction: 1 to 1024.
   uint32_t pieceBytes = 512 << 10;
