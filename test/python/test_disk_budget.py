@@ -40,7 +40,14 @@ def model(tmp_path_factory):
     # On the disk of the build: a temporary folder may lie in memory.
     folder = BUILD / "check" / "disk-budget"
     (folder / "spill").mkdir(parents=True, exist_ok=True)
-    text = subprocess.run([sys.executable, ROOT / "test" / "tools" / "gpt_mlir.py", *SHAPE], capture_output=True, text=True, check=True,
+    compiled(folder, SHAPE)
+    return folder
+
+
+def compiled(folder, shape):
+    """Puts g.segue and w.safetensors of a GPT of that shape into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = subprocess.run([sys.executable, ROOT / "test" / "tools" / "gpt_mlir.py", *shape], capture_output=True, text=True, check=True,
                           timeout=60).stdout
     (folder / "g.mlir").write_text(text)
     subprocess.run([BUILD / "bin" / "segue-compile", folder / "g.mlir", "-o", folder / "g.segue"], check=True, timeout=120)
@@ -50,7 +57,6 @@ def model(tmp_path_factory):
         weights[name] = (0.02 * random.standard_normal(extents)).astype(np.float32)
     assert weights
     save_file(weights, folder / "w.safetensors")
-    return folder
 
 
 def command(folder, save, *more):
@@ -89,6 +95,40 @@ def test_what_the_process_holds_keeps_to_the_budget(model):
                                        model / "half.safetensors", "--until", "4", limit=(32 + 224) * MIB)
     assert found == losses[2:] and peak <= 32 * MIB + BESIDE, said
     assert all(np.array_equal(trained[name], weights[name]) for name in weights)
+
+
+def shape_of(random):
+    """Words for a GPT of some layers, widths and batches."""
+    heads = int(random.choice([1, 2, 4]))
+    return ["--layers", random.integers(1, 7), "--width", 64 * heads, "--heads", heads, "--vocabulary", 256, "--batch", random.integers(1, 5),
+            "--rows", 32 * random.integers(1, 9)]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SEGUE_DISK_MODELS", "2"))))
+def test_every_budget_of_every_model_is_kept(model, seed):
+    """From the smallest budget to the memory of a step, under a limit of the system: the bits of the run in memory; no budget takes
+    more than it says beside what a run has anyway, and none more than a larger one."""
+    folder = BUILD / "check" / f"disk-budget-{seed}"
+    compiled(folder, [str(word) for word in shape_of(np.random.default_rng(seed))])
+    losses, weights, _, _ = train(folder, folder / "free.safetensors")
+    spill = ["--spill-dir", model / "spill", "--spill-capacity", "1GiB"]
+    refused = subprocess.run(command(folder, folder / "never.safetensors", "--budget", "64KiB", *spill), capture_output=True, text=True,
+                             timeout=100, env={**os.environ, "SEGUE_ALLOW_NATIVE": "1"})
+    least = int(re.search(r"the smallest budget is (\d+) bytes", refused.stderr)[1])
+    _, _, most, said = train(folder, folder / "roomy.safetensors", "--budget", "1GiB", *spill)
+    free = int(float(re.search(r"memory: ([0-9.]+) of", said)[1]) * MIB) + MIB // 10
+    assert least < free
+    peaks = []
+    for part in range(5):
+        budget = least + (free - least) * part // 4
+        found, trained, peak, said = train(folder, folder / "spilled.safetensors", "--budget", str(budget), *spill, limit=budget + 224 * MIB)
+        assert found == losses, said
+        assert all(np.array_equal(trained[name], weights[name]) for name in weights), said
+        assert float(re.search(r"memory: ([0-9.]+) of", said)[1]) * MIB <= budget + MIB // 10
+        assert peak <= budget + BESIDE, said
+        peaks.append(peak)
+    # A megabyte of what the allocators of threads keep comes and goes.
+    assert all(peak <= larger + 3 * MIB for i, peak in enumerate(peaks) for larger in [*peaks[i + 1 :], most]), peaks
 
 
 def test_the_guide_is_true(model):

@@ -5,7 +5,7 @@
 #
 # ===------------------------------------------------------------------------=== #
 """Kill -9 at random moments of a run of 200 steps, 50 times: each resumed run prints the losses of the unbroken one, to
-the bit, with services that stream weights and spill activations too. A checkpoint is there whole or not at all."""
+the bit, with services that stream weights and spill activations too, and with a disk below a budget. A checkpoint is there whole or not at all."""
 
 import os
 import random
@@ -19,10 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("SEGUE_BUILD", ROOT / "build")) / "bin"
 INPUTS = ROOT / "test/tools/segue-run/Inputs"
 STEPS, KILLS = 200, 50
-# Module, initial values, device, config.
+# Module, initial values, device, and a config or the words of a budget.
 PLAIN = ("bigram", {"table": 0}, "cpu:threads=1", None)
 SERVICES = ("bigram-blocks", {"table": 0.01, "w0": 0.002, "w1": 0.001}, "sim:dram=16MiB,pinned=8MiB,threads=1",
             INPUTS / "stream-and-spill.json")
+# The spill file is one of the build, since a temporary folder may lie in memory.
+SPILL = BIN.parent / "check" / "killed"
+DISK = ("bigram-blocks", SERVICES[1], "cpu:threads=1", ["--budget", "2400KiB", "--spill-dir", SPILL, "--spill-capacity", "16MiB"])
 
 
 def start(folder, run, checkpoint=None):
@@ -33,7 +36,7 @@ def start(folder, run, checkpoint=None):
     return subprocess.Popen(
         [BIN / "segue-run", "train", folder / f"{name}.segue", *begin, "--data", folder / "text", "--lr", "0.02"]
         + ["--clip", "0.5", "--until", str(STEPS), "--device", device]
-        + (["--config", config] if config else [])
+        + (config if isinstance(config, list) else ["--config", config] if config else [])
         + (["--save", checkpoint, "--save-every", "3"] if checkpoint else []),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -47,9 +50,10 @@ def finish(process):
     return out.splitlines()
 
 
-@pytest.mark.parametrize("run", [PLAIN, SERVICES], ids=["plain", "services"])
+@pytest.mark.parametrize("run", [PLAIN, SERVICES, DISK], ids=["plain", "services", "disk"])
 def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, run):
     name = run[0]
+    SPILL.mkdir(parents=True, exist_ok=True)
     compiled = [BIN / "segue-compile", INPUTS / f"{name}.mlir", "--optimizer=adamw", "-o", tmp_path / f"{name}.segue"]
     subprocess.run(compiled, check=True, timeout=60)
     (tmp_path / "text").write_bytes(bytes(random.Random(1).choices(b"abcdefgh", k=4000)))
@@ -82,4 +86,5 @@ def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, run):
     assert len(resumed_at) > 5, "the runs did not go on from checkpoints"
     rest = finish(start(tmp_path, run, checkpoint))
     assert rest and rest == whole[-len(rest) :]
+    assert list(SPILL.iterdir()) == []
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".safetensors") and name != checkpoint.name]

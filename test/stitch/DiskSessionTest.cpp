@@ -30,14 +30,16 @@ using namespace segue::test;
 namespace {
 constexpr int steps = 3;
 
-/// Lets operations of the disk fail with EIO: `count` of them from number `first` on.
+/// Lets operations of the disk fail: `count` of them from number `first` on, with EIO; with
+/// another cause, those alone that write.
 struct FailingDisk {
   FailingDisk() {
     seam.replaceEngine = [this](std::unique_ptr<SpillEngine> engine, bool) -> std::unique_ptr<SpillEngine> {
       return std::make_unique<Engine>(*this, std::move(engine));
     };
   }
-  void fail(int64_t from, int64_t operations) {
+  void fail(int64_t from, int64_t operations, int errorNumber = EIO) {
+    cause = errorNumber;
     begun = 0;
     failed = 0;
     first = from;
@@ -51,13 +53,14 @@ struct FailingDisk {
     uint32_t depth() const override { return engine_->depth(); }
     void begin(const SpillOperation &operation) override {
       int64_t number = disk_.begun++;
-      if (number < disk_.first || number >= disk_.first + disk_.count) {
-        bool isRead = operation.kind == SpillOperation::Kind::Read;
+      bool isRead = operation.kind == SpillOperation::Kind::Read;
+      bool isSpared = isRead && disk_.cause != EIO;
+      if (number < disk_.first || number >= disk_.first + disk_.count || isSpared) {
         reads_[operation.tag] = isRead ? static_cast<std::byte *>(operation.memory) : nullptr;
         return engine_->begin(operation);
       }
       ++disk_.failed;
-      ends_.push_back({operation.tag, -EIO});
+      ends_.push_back({operation.tag, -disk_.cause});
     }
     SpillEnd waitForOne() override {
       if (ends_.empty()) {
@@ -82,6 +85,7 @@ struct FailingDisk {
   /// Bits of so many reads from now on change, and nobody says so.
   std::atomic<int64_t> readsToDamage{0};
   std::atomic<int64_t> begun{0}, failed{0}, first{INT64_MAX}, count{0};
+  std::atomic<int> cause{EIO};
 };
 
 const Binary &model() {
@@ -95,11 +99,15 @@ DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const SpillS
                         seam);
 }
 
-Session makeSession(const DeviceRef &device) {
+/// Warnings are added to `warned`, where somebody wants them.
+Session makeSession(const DeviceRef &device, std::string *warned = nullptr) {
   SessionOptions options;
   options.config = RunBudget{device->memory().budget(Space::DeviceDram), "."}.config(std::nullopt);
   options.maxGradNorm = 0.01;
-  options.warn = [](const std::string &) {};
+  options.warn = [warned](const std::string &text) {
+    if (warned)
+      *warned += "\n" + text;
+  };
   Session session(device, {{"deep", model()}}, std::move(options));
   for (const ParameterInfo &info : session.parameters())
     session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
@@ -212,6 +220,42 @@ TEST(DiskSession, AnOperationThatFailsLosesNothing) {
       failures += 1;
     }
   EXPECT_GT(failures, 15);
+}
+
+// A file system that packs what is written can still fill up: all writes fail from then on, until somebody makes room.
+TEST(DiskSession, ADiskThatFillsUpInAStepIsSaidAndTheStepTakenAgain) {
+  FailingDisk disk;
+  DeviceRef device = deviceOf(smallestBudget() * 5 / 4, "16MiB", &disk.seam);
+  int ended = 0;
+  for (int64_t first : {3, 20, 45, 80}) {
+    SCOPED_TRACE(first);
+    std::string warned;
+    Session session = makeSession(device, &warned);
+    std::vector<float> losses{lossOfStep(session, 0)};
+    disk.fail(first, INT64_MAX / 2, ENOSPC);
+    try {
+      while (session.stepCount() < steps)
+        losses.push_back(lossOfStep(session, int(session.stepCount())));
+    } catch (const Error &error) {
+      ++ended;
+      EXPECT_TRUE(error.code() == ErrorCode::TransferFailed || error.code() == ErrorCode::DeviceOom) << error.what();
+      EXPECT_NE((error.what() + warned).find("No space left on device"), std::string::npos) << error.what() << warned;
+    }
+    disk.fail(INT64_MAX, 0); // somebody has made room
+    // What could not leave lies where the next try wants room, and goes with it.
+    for (int tries = 0; session.stepCount() < steps && tries < 4; ++tries)
+      try {
+        while (session.stepCount() < steps)
+          losses.push_back(lossOfStep(session, int(session.stepCount())));
+      } catch (const Error &error) {
+        EXPECT_EQ(error.code(), ErrorCode::DeviceOom) << error.what();
+      }
+    ASSERT_EQ(session.stepCount(), steps);
+    std::vector<float> parameters = parametersOf(session);
+    losses.insert(losses.end(), parameters.begin(), parameters.end());
+    EXPECT_TRUE(sameBits(losses, expected()));
+  }
+  EXPECT_GT(ended, 0);
 }
 
 TEST(DiskSession, OtherBytesThanThoseThatLeftAreNeverUsed) {

@@ -26,7 +26,7 @@ TEST(Device, BadSpecsAreNamed) {
     EXPECT_NE(message(spec).find(words), std::string::npos) << message(spec);
   };
   expect("abacus", "no driver \"abacus\"; known are \"cpu\", \"sim\"");
-  expect("cpu:speed=9", "there is no option \"speed\"; known are disk, dram, pinned, threads");
+  expect("cpu:speed=9", "there is no option \"speed\"; known are disk, dram, pinned, profile, threads");
   expect("cpu:pinned=1MiB", "option \"pinned\" needs disk=");
   expect("cpu:disk=.", "disk= needs dram=");
   expect("cpu:dram=1MiB,disk=.?speed=9",
