@@ -145,7 +145,7 @@ def test_the_library_is_small(installed, tmp_path, capsys):
     # Source by source (`--preset dev`) it is 3 % larger: what headers give is there once per source. Nobody installs that.
     cache = (BUILD / "CMakeCache.txt").read_text()
     if "SEGUE_UNITY:BOOL=ON" in cache and re.search("CMAKE_BUILD_TYPE:STRING=(Release|MinSizeRel)$", cache, re.M):
-        assert size < LIMIT_BYTES, "see the list for_speed in runtime/lib/CMakeLists.txt"
+        assert size < LIMIT_BYTES, "see SegueRuntimeSpeed in runtime/lib/CMakeLists.txt"
 
 
 def test_no_symbol_of_llvm(installed):

@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-static std::string quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+static std::string inQuotes(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
 bool isLoss(const Value &output) {
   return output.name == "loss" && output.desc().shape.empty() && isFloat(output.desc().element);
@@ -31,7 +31,7 @@ static size_t indexOf(std::string_view name, std::span<const Value> values, cons
     if (values[i].name == name)
       return i;
   throw Error(ErrorCode::NameUnknown,
-              what + " " + quoted(name) + " does not exist" + nearestHint(name, namesOf(values)));
+              what + " " + inQuotes(name) + " does not exist" + nearestHint(name, namesOf(values)));
 }
 
 static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> modules) {
@@ -41,19 +41,19 @@ static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> mo
       return i;
     known.push_back(modules[i].name);
   }
-  throw Error(ErrorCode::NameUnknown, "wiring: module " + quoted(name) + " does not exist" + nearestHint(name, known));
+  throw Error(ErrorCode::NameUnknown, "wiring: module " + inQuotes(name) + " does not exist" + nearestHint(name, known));
 }
 
 /// Shape and element type must be the same; who wants and who gives is said.
 static void checkFits(const TensorDesc &given, std::string_view from, const Value &input, std::string_view module) {
   if (given.shape != input.desc().shape || given.element != input.desc().element)
-    throw Error(ErrorCode::LayoutMismatch, "module " + quoted(module) + ", input " + quoted(input.name) + ": " +
+    throw Error(ErrorCode::LayoutMismatch, "module " + inQuotes(module) + ", input " + inQuotes(input.name) + ": " +
                                                given.str() + " given by " + std::string(from) + ", " +
                                                input.desc().str() + " declared; compile the module for this shape");
 }
 
 static std::string outputText(const ModulePorts &module, const Value &output) {
-  return "output " + quoted(output.name) + " of module " + quoted(module.name);
+  return "output " + inQuotes(output.name) + " of module " + inQuotes(module.name);
 }
 
 /// Wires as indices, by module and input; everything but shapes is checked.
@@ -63,16 +63,16 @@ static Wiring resolveWires(std::span<const ModulePorts> modules, std::span<const
     wiring[m].resize(modules[m].inputs.size());
   for (const Wire &wire : wires) {
     size_t to = moduleIndex(wire.module, modules), from = moduleIndex(wire.fromModule, modules);
-    size_t input = indexOf(wire.input, modules[to].inputs, "wiring: module " + quoted(wire.module) + ", input");
+    size_t input = indexOf(wire.input, modules[to].inputs, "wiring: module " + inQuotes(wire.module) + ", input");
     size_t output =
-        indexOf(wire.output, modules[from].outputs, "wiring: module " + quoted(wire.fromModule) + ", output");
+        indexOf(wire.output, modules[from].outputs, "wiring: module " + inQuotes(wire.fromModule) + ", output");
     if (from >= to)
-      throw Error(ErrorCode::InvalidArgument, "wiring: input " + quoted(wire.input) + " of module " +
-                                                  quoted(wire.module) + " cannot come from " + "module " +
-                                                  quoted(wire.fromModule) + ", which does not run before it");
+      throw Error(ErrorCode::InvalidArgument, "wiring: input " + inQuotes(wire.input) + " of module " +
+                                                  inQuotes(wire.module) + " cannot come from " + "module " +
+                                                  inQuotes(wire.fromModule) + ", which does not run before it");
     if (wiring[to][input])
       throw Error(ErrorCode::InvalidArgument,
-                  "wiring: input " + quoted(wire.input) + " of module " + quoted(wire.module) + " has two wires");
+                  "wiring: input " + inQuotes(wire.input) + " of module " + inQuotes(wire.module) + " has two wires");
     wiring[to][input] = OutputRef{from, output};
   }
   return wiring;
@@ -101,10 +101,10 @@ static Error unbound(const ModulePorts &module, const Value &input, const Module
                      const BatchDescs &batch) {
   std::string given;
   for (const auto &[name, desc] : batch)
-    given += (given.empty() ? "" : ", ") + quoted(name);
-  std::string before = previous ? "module " + quoted(previous->name) + " before it has no output left"
+    given += (given.empty() ? "" : ", ") + inQuotes(name);
+  std::string before = previous ? "module " + inQuotes(previous->name) + " before it has no output left"
                                 : std::string("there is no module before it");
-  return Error(ErrorCode::MissingInput, "module " + quoted(module.name) + ", input " + quoted(input.name) + " (" +
+  return Error(ErrorCode::MissingInput, "module " + inQuotes(module.name) + ", input " + inQuotes(input.name) + " (" +
                                             input.desc().str() + "): nothing gives it; the batch has " +
                                             (given.empty() ? "no tensors" : given) + ", and " + before +
                                             "; put it in the batch or give a wire");
@@ -126,7 +126,7 @@ static void noteShadowed(std::span<const ModulePorts> modules, const Wiring &wir
       const Value &input = module.inputs[i];
       if (wiring[m][i] || input.desc().shape != output.desc().shape || input.desc().element != output.desc().element)
         continue;
-      notes.push_back("module " + quoted(module.name) + ", input " + quoted(input.name) + " (" + input.desc().str() +
+      notes.push_back("module " + inQuotes(module.name) + ", input " + inQuotes(input.name) + " (" + input.desc().str() +
                       "): takes the batch's tensor of that name, and nothing takes " + outputText(previous, output) +
                       ", which fits too; if that was meant, rename the tensor or give a wire");
       break;
@@ -173,7 +173,7 @@ Wiring wireModules(std::span<const ModulePorts> modules, std::span<const Wire> w
       for (const ModulePorts &module : modules)
         for (std::string_view input : namesOf(module.inputs))
           known.push_back(input);
-      throw Error(ErrorCode::NameUnknown, "the batch has a tensor " + quoted(name) + " (" + desc->str() +
+      throw Error(ErrorCode::NameUnknown, "the batch has a tensor " + inQuotes(name) + " (" + desc->str() +
                                               ") that no module takes" + nearestHint(name, known));
     }
   return wiring;

@@ -16,8 +16,6 @@ namespace segue::inline runtime {
 /// bf16 1: the scale of a group of zeros.
 static constexpr uint16_t unitScale = 0x3f80;
 
-static int log2Bytes(int64_t bytes) { return std::countr_zero(uint64_t(bytes)); }
-
 GroupCopy::Side::Side(const TensorDesc &desc)
     : element(desc.element), storage(desc.layout.storage), zeroPoints(desc.layout.zeroPoints), parts(desc.parts()),
       bytes(int64_t(storedByteSize(desc.element, desc.layout.storage))), dims(placeDims(desc.shape, desc.layout)) {
@@ -87,7 +85,7 @@ void GroupCopy::read(const std::byte *source, int64_t row, int64_t first, int64_
   alignas(64) std::byte gathered[largestGroup * 8];
   int64_t bytes = source_.bytes;
   forEachRun(source_, row, first, count, [&](int64_t offset, int64_t step, int64_t done, int64_t run) {
-    blocks_->move[log2Bytes(bytes)](run, source + offset * bytes, step * bytes, gathered + done * bytes, bytes);
+    blocks_->move[std::countr_zero(uint64_t(bytes))](run, source + offset * bytes, step * bytes, gathered + done * bytes, bytes);
   });
   if (isRowStorage(source_.storage)) {
     float scale, zeroPoint = 0;
@@ -106,7 +104,7 @@ void GroupCopy::read(const std::byte *source, int64_t row, int64_t first, int64_
 void GroupCopy::scatter(std::byte *target, int64_t row, int64_t first, int64_t count, const std::byte *elements) const {
   int64_t bytes = target_.bytes;
   forEachRun(target_, row, first, count, [&](int64_t offset, int64_t step, int64_t done, int64_t run) {
-    blocks_->move[log2Bytes(bytes)](run, elements + done * bytes, bytes, target + offset * bytes, step * bytes);
+    blocks_->move[std::countr_zero(uint64_t(bytes))](run, elements + done * bytes, bytes, target + offset * bytes, step * bytes);
   });
 }
 
