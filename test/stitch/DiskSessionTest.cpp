@@ -11,8 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../../runtime/lib/Device/DiskDevice.h"
 #include "../../runtime/lib/Disk/SpillEngine.h"
+#include "../../runtime/lib/Drivers/DiskDevice.h"
 #include "DeepModel.h"
 #include "RandomTensors.h"
 #include "segue/runtime/Disk/SpillFile.h"
@@ -20,9 +20,9 @@
 #include "segue/runtime/Session/Session.h"
 #include <atomic>
 #include <cerrno>
+#include <gtest/gtest.h>
 #include <map>
 #include <utility>
-#include <gtest/gtest.h>
 
 using namespace segue;
 using namespace segue::test;

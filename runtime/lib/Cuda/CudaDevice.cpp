@@ -15,9 +15,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../Device/Drivers.h"
-#include "../Device/KernelLaunch.h"
-#include "../Device/RunWork.h"
+#include "../Drivers/Drivers.h"
+#include "../Drivers/KernelLaunch.h"
+#include "../Drivers/RunWork.h"
 #include "CudaEngine.h"
 #include "HostMemory.h"
 #include "Kernels.h"

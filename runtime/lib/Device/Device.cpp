@@ -1,79 +1,20 @@
-//===- Device.cpp - the list of drivers -----------------------------------===//
+//===- Device.cpp - what every device does --------------------------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
-//
-// A new device is a new line in `builtIn`.
-//
-//===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Device/Device.h"
-#include "CpuDevice.h"
-#include "DiskDevice.h"
-#include "Drivers.h"
-#include "SimDevice.h"
-#include "segue/runtime/Error.h"
-#include "segue/runtime/Transfer/TransferEngine.h"
-#include <algorithm>
-#include <vector>
 
 namespace segue::inline runtime {
-
-static constexpr Driver builtIn[] = {
-    {"cpu", openCpuDevice, diskTwin},
-    {"sim", openSimDevice, simTwin},
-};
-
-static std::vector<Driver> &drivers() {
-  static std::vector<Driver> drivers(std::begin(builtIn), std::end(builtIn));
-  return drivers;
-}
-
-void addDriver(const Driver &driver) { drivers().push_back(driver); }
-
-namespace {
-/// What a spec asks for, and of whom.
-struct ParsedSpec {
-  const Driver &driver;
-  DeviceOptions options;
-};
-} // namespace
-
-static ParsedSpec parseSpec(std::string_view spec) {
-  std::string_view driverName = spec.substr(0, spec.find(':'));
-  std::string_view rest = driverName.size() < spec.size() ? spec.substr(driverName.size() + 1) : "";
-  std::string known;
-  for (const Driver &driver : drivers()) {
-    if (driver.name == driverName)
-      return {driver, DeviceOptions(driverName, rest)};
-    known += (known.empty() ? "\"" : ", \"") + std::string(driver.name) + "\"";
-  }
-  throw Error(ErrorCode::InvalidArgument, "device \"" + std::string(spec) + "\": there is no driver \"" +
-                                              std::string(driverName) + "\"; known are " + known);
-}
-
-DeviceRef Device::open(std::string_view spec) {
-  ParsedSpec parsed = parseSpec(spec);
-  return parsed.driver.open(parsed.options);
-}
-
-std::optional<std::string> twinOf(std::string_view spec) {
-  ParsedSpec parsed = parseSpec(spec);
-  return parsed.driver.twin ? parsed.driver.twin(parsed.options) : parsed.driver.open(parsed.options)->twin();
-}
 
 Device::Device() : memory_(*this), lane_(makeSubmitLane(*this)) {}
 Device::~Device() = default;
 
 TransferEngine &Device::transfer() {
-  std::call_once(transferOnce_, [&] { transfer_ = std::make_unique<TransferEngine>(*this); });
+  std::call_once(transferOnce_, [&] { transfer_ = makeTransferEngine(*this); });
   return *transfer_;
-}
-
-bool Device::hasSpace(Space space) const {
-  return std::ranges::any_of(spaces(), [&](const SpaceInfo &info) { return info.space == space; });
 }
 
 FreeMemory Device::freeMemory(Space space) const {

@@ -14,8 +14,6 @@
 
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include "AddressFollower.h"
-#include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Memory/DramCompactor.h"
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -92,7 +90,7 @@ OutOfMemory::OutOfMemory(Report report)
 // Taking and giving
 //===----------------------------------------------------------------------===//
 
-DeviceMemory::DeviceMemory(Device &device) : device_(device) {}
+DeviceMemory::DeviceMemory(RawMemory &device) : device_(device) {}
 DeviceMemory::~DeviceMemory() = default;
 
 /// The spaces are the derived device's to know, so not before it is built.
@@ -162,7 +160,7 @@ MemoryBlock DeviceMemory::takeRaw(Usage &usage, Space space, uint64_t bytes, uin
 static constexpr uint32_t diskAlignment = 512;
 static constexpr uint64_t leastDirectBytes = 4096;
 
-static uint32_t alignmentFor(const Device &device, Space space, uint64_t bytes, uint32_t alignment) {
+static uint32_t alignmentFor(const RawMemory &device, Space space, uint64_t bytes, uint32_t alignment) {
   bool meetsDisk = space == Space::DeviceDram && bytes >= leastDirectBytes && device.hasSpace(Space::Disk);
   return meetsDisk ? std::max(alignment, diskAlignment) : alignment;
 }
@@ -256,14 +254,12 @@ bool DeviceMemory::mayMove(Space space) const {
 }
 
 void DeviceMemory::stir(Space space) {
-  DramCompactor *compactor = space == Space::DeviceDram ? device_.dramCompactor() : nullptr;
-  if (compactor && compactor->isRestless() && mayMove(space))
-    exclusively_([&] { compactor->stir(); });
+  if (rangeMaker_ && rangeMaker_->isRestless() && mayMove(space))
+    exclusively_([&] { rangeMaker_->stir(); });
 }
 
 bool DeviceMemory::compact(Space space, uint64_t bytes, uint32_t alignment) {
-  DramCompactor *compactor = mayMove(space) ? device_.dramCompactor() : nullptr;
-  if (!compactor)
+  if (!rangeMaker_ || !mayMove(space))
     return false;
   {
     std::lock_guard lock(mutex_);
@@ -272,7 +268,7 @@ bool DeviceMemory::compact(Space space, uint64_t bytes, uint32_t alignment) {
       return false;
   }
   bool made = false;
-  exclusively_([&] { made = compactor->makeRoom(bytes, alignmentFor(device_, space, bytes, alignment)); });
+  exclusively_([&] { made = rangeMaker_->makeRange(bytes, alignmentFor(device_, space, bytes, alignment)); });
   return made;
 }
 

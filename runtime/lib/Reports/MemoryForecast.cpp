@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/MemoryForecast.h"
-#include "../Device/DeviceOptions.h"
+#include "../Drivers/DeviceOptions.h"
 #include "../Session/OwnDevice.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"

@@ -11,14 +11,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/RunReport.h"
-#include "../Device/SimProfile.h"
+#include "../Drivers/SimProfile.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
 #include "segue/runtime/Services/ConductorConfig.h"
 #include "segue/runtime/Services/SelectivePrecisionConfig.h"
 #include "segue/runtime/Services/WeightStagehandConfig.h"
-#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include <algorithm>
 #include <bit>

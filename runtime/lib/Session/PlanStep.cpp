@@ -14,10 +14,10 @@
 #include "PlanStep.h"
 #include "BudgetTrial.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Memory/DramCompactor.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
 #include "segue/runtime/Session/RingSlots.h"
 #include "segue/runtime/Session/StepTwin.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -55,7 +55,7 @@ static void gatherFree(Device &device) {
   // What may not move can be in the way of the last parts.
   static constexpr uint64_t parts = 16;
   for (uint64_t part = parts; part && free.bytes / parts * part > free.largestRange; --part)
-    if (compactor->makeRoom(free.bytes / parts * part, /*alignment=*/1))
+    if (compactor->makeRange(free.bytes / parts * part, /*alignment=*/1))
       return;
 }
 

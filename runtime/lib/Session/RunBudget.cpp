@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/RunBudget.h"
-#include "../Device/DeviceOptions.h"
+#include "../Drivers/DeviceOptions.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Mebibytes.h"
 

@@ -6,16 +6,16 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/StepTwin.h"
+#include "../Drivers/DeviceOptions.h"
+#include "../Drivers/Drivers.h"
 #include "OwnDevice.h"
-#include "../Device/DeviceOptions.h"
-#include "../Device/Drivers.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/PlannedResidency.h"
 #include "segue/runtime/Plan/RemakeMeter.h"
 #include "segue/runtime/Plan/StepRecorder.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Program/ForwardEvents.h"
-#include "segue/runtime/Plan/PlannedResidency.h"
 #include <algorithm>
 #include <functional>
 #include <ranges>

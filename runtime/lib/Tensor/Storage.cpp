@@ -7,9 +7,8 @@
 
 #include "segue/runtime/Tensor/Storage.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Memory/DramCompactor.h"
-#include "segue/runtime/Memory/L1Compactor.h"
-#include "segue/runtime/Transfer/TransferEngine.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
+#include "segue/runtime/Tensor/L1Compactor.h"
 
 namespace segue::inline runtime {
 
@@ -73,8 +72,8 @@ void Storage::free() noexcept {
   if (freed_)
     return;
   freed_ = true;
-  if (derived_.load(std::memory_order_acquire))
-    device_->transfer().forget(id_);
+  if (DerivedCopies *copies = derived_.load(std::memory_order_acquire))
+    copies->forget(id_);
   if (external_) {
     if (release_) {
       // The owner of the memory may do with it what he likes from here on.
@@ -96,8 +95,8 @@ void Storage::free() noexcept {
 Storage::~Storage() { free(); }
 
 void Storage::renew() {
-  if (derived_.exchange(false, std::memory_order_acq_rel))
-    device_->transfer().forget(id_);
+  if (DerivedCopies *copies = derived_.exchange(nullptr, std::memory_order_acq_rel))
+    copies->forget(id_);
   setRetained(true);
   setDonated(false);
   // Work of its former life may still be queued, and fail.

@@ -89,7 +89,7 @@ void DerivedCache::insert(const Tensor &source, const Tensor &derived, uint64_t 
   entries_.push_front({source.storage()->id(), source.storage()->version(), source.desc(), derived});
   byStorage_.emplace(source.storage()->id(), entries_.begin());
   bytes_ += bytes;
-  source.storage()->setDerived();
+  source.storage()->setDerived(*this);
 }
 
 uint64_t DerivedCache::evict(Space space, uint64_t bytes, uint64_t &evictions) {

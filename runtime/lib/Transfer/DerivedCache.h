@@ -29,7 +29,7 @@
 
 namespace segue::inline runtime {
 
-class DerivedCache {
+class DerivedCache final : public DerivedCopies {
 public:
   /// The copy of `source` laid as `wanted`, or a null tensor. Copies of older
   /// versions of it are dropped on the way.
@@ -44,7 +44,7 @@ public:
   /// until `bytes` are given back. Returns the bytes given back.
   uint64_t evict(Space space, uint64_t bytes, uint64_t &evictions);
 
-  void forget(uint64_t storageId) noexcept;
+  void forget(uint64_t storageId) noexcept override;
   void clear();
   uint64_t bytes() const;
 

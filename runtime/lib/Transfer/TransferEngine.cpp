@@ -12,7 +12,7 @@
 
 #include "TransferEngineImpl.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Memory/L1Compactor.h"
+#include "segue/runtime/Tensor/L1Compactor.h"
 #include <cstdio>
 #include <utility>
 
@@ -27,6 +27,8 @@ TransferEngine::Impl::Impl(TransferEngine &engine, Device &device) : engine(engi
 
 TransferEngine::TransferEngine(Device &device) : device_(device), impl_(std::make_unique<Impl>(*this, device)) {}
 TransferEngine::~TransferEngine() = default;
+
+std::shared_ptr<TransferEngine> makeTransferEngine(Device &device) { return std::make_shared<TransferEngine>(device); }
 
 void TransferEngine::configure(StitchOptions options) {
   options_ = std::move(options);
@@ -286,7 +288,6 @@ uint64_t TransferEngine::dropDerived(Space space, uint64_t bytes) {
 }
 
 uint64_t TransferEngine::derivedBytes() const { return impl_->cache.bytes(); }
-void TransferEngine::forget(uint64_t storageId) noexcept { impl_->cache.forget(storageId); }
 
 //===----------------------------------------------------------------------===//
 // Records
@@ -304,13 +305,14 @@ StitchTelemetry TransferEngine::record(int64_t step) {
   line.cache_hits = since(counters_.cacheHits, last.cacheHits);
   line.h2d_bytes = since(counters_.h2dBytes, last.h2dBytes);
   line.d2h_bytes = since(counters_.d2hBytes, last.d2hBytes);
-  line.d2d_bytes = since(counters_.d2dBytes, last.d2dBytes);
   line.host_bytes = since(counters_.hostBytes, last.hostBytes);
-  uint64_t bounces = counters_.bounces, compactions = counters_.l1Compactions;
+  uint64_t d2dBytes = counters_.d2dBytes, bounces = counters_.bounces, compactions = 0;
   if (const L1Compactor *compactor = device_.l1Compactor()) {
+    d2dBytes += compactor->copiedBytes();
     bounces += compactor->bounces();
     compactions += compactor->compactions();
   }
+  line.d2d_bytes = since(d2dBytes, last.d2dBytes);
   line.bounces = since(bounces, last.bounces);
   line.l1_compactions = since(compactions, last.l1Compactions);
   line.l1_fallbacks = since(counters_.l1Fallbacks, last.l1Fallbacks);

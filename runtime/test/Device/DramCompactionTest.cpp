@@ -12,7 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CompactionFixture.h"
-#include "segue/runtime/Memory/DramCompactor.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
 #include <random>
 
 using namespace segue;

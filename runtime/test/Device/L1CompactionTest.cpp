@@ -13,7 +13,8 @@
 
 #include "CompactionFixture.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Memory/L1Compactor.h"
+#include "segue/runtime/Tensor/L1Compactor.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <random>
 
 using namespace segue;
@@ -60,7 +61,12 @@ TEST_P(L1CompactionTest, MovesTheFewestBytes) {
 TEST_P(L1CompactionTest, BouncesThroughDram) {
   Held first = fill(4 * unit, 1), middle = fill(8 * unit, 2);
   first.storage.reset();
+  device->transfer().record(0); // what came before
   Held large = fill(8 * unit, 3);
+  StitchTelemetry line = device->transfer().record(1);
+  EXPECT_EQ(line.bounces, 1u);
+  EXPECT_EQ(line.l1_compactions, 1u);
+  EXPECT_EQ(line.d2d_bytes, 16 * unit) << "to DRAM and back";
   EXPECT_EQ(compactor.bounces(), 1u);
   EXPECT_EQ(compactor.movedBytes(), 8 * unit);
   EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram), 0u) << "the bounce is given back";

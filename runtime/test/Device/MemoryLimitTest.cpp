@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../../lib/Device/MemoryLimit.h"
-#include "../../lib/Device/DiskDevice.h"
+#include "../../lib/Drivers/MemoryLimit.h"
+#include "../../lib/Drivers/DiskDevice.h"
 #include "segue/runtime/Error.h"
 #include <fstream>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #ifndef SEGUE_TEST_DEVICE_RENAMEDSIM_H
 #define SEGUE_TEST_DEVICE_RENAMEDSIM_H
 
-#include "../../lib/Device/Drivers.h"
-#include "../../lib/Device/SimDevice.h"
+#include "../../lib/Drivers/Drivers.h"
+#include "../../lib/Drivers/SimDevice.h"
 
 namespace segue::test {
 inline const bool isSimRenamed = (addDriver({"renamed", openSimDevice}), true);

@@ -16,6 +16,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Tensor/L1Compactor.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <cmath>
@@ -448,7 +449,7 @@ TEST_P(StitchRulesTest, R9CompactsWhatIsScattered) {
   Binary only = fileOf(makeL1File(2048, false));
   Tensor x = sequence(device, 2048);
   Tensor result = submit(device, only.program("forward"), {x, x})[0];
-  EXPECT_GT(counters().l1Compactions, 0u);
+  EXPECT_GT(device->l1Compactor()->compactions(), 0u);
   EXPECT_EQ(result.desc().layout.space, Space::DeviceL1);
   EXPECT_EQ(valuesOf(result)[2047], 4 * 2047);
   for (size_t i = 0; i < left.size(); ++i)

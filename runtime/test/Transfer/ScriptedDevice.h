@@ -13,7 +13,7 @@
 #ifndef SEGUE_RUNTIME_TEST_TRANSFER_SCRIPTEDDEVICE_H
 #define SEGUE_RUNTIME_TEST_TRANSFER_SCRIPTEDDEVICE_H
 
-#include "../../lib/Device/RunWork.h"
+#include "../../lib/Drivers/RunWork.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include <atomic>

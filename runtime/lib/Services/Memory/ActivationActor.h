@@ -31,13 +31,13 @@
 #ifndef SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
 #define SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
 
+#include "../../Replay/Recorded.h"
 #include "BlockClock.h"
 #include "ServiceContext.h"
 #include "StepFigures.h"
-#include "../../Replay/Recorded.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Program/Recomputer.h"
+#include "segue/runtime/Residency/PinnedPool.h"
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/ActivationCalls.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"

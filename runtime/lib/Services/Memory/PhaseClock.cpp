@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PhaseClock.h"
-#include "../../Device/VirtualClock.h"
+#include "../../Drivers/VirtualClock.h"
 #include <algorithm>
 #include <cctype>
 #include <cmath>

@@ -8,15 +8,15 @@
 #ifndef SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
 #define SEGUE_LIB_SERVICES_WEIGHTSTREAMER_WEIGHTSTREAMERIMPL_H
 
+#include "../../Replay/Recorded.h"
 #include "../../Tensor/CountNonFinite.h"
 #include "../Memory/BlockClock.h"
 #include "../SquareQ/StoredFile.h"
-#include "../../Replay/Recorded.h"
-#include "segue/runtime/Services/WeightCalls.h"
 #include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Memory/PinnedPool.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Residency/PinnedPool.h"
 #include "segue/runtime/Residency/Residency.h"
+#include "segue/runtime/Services/WeightCalls.h"
 #include "segue/runtime/Services/WeightStreamer.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <nlohmann/json.hpp>

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The narrow interface behind which devices differ: spaces with capacities,
-// raw memory, three queues, copies, kernel launches and a clock. Library calls
+// The narrow interface behind which devices differ: raw memory (RawMemory), three
+// queues, copies, kernel launches and a clock. Library calls
 // (matmul, attention) are plans of the Engine, made once per command.
 //
 //   auto device = Device::open("cpu");            // all threads of OpenMP
@@ -26,7 +26,7 @@
 // of the queue (`sim:streams`, a GPU). So a body neither sees what the work before
 // it has written, nor hears how what it gives ends: that is told to `Work::ended`.
 //
-// A driver is one file and one line in the list of drivers in Device.cpp; nobody
+// A driver is one file and one line in the list of Drivers/Drivers.cpp; nobody
 // asks for a device's name. One thread submits to a device; any thread may allocate and free.
 //
 //===----------------------------------------------------------------------===//
@@ -34,12 +34,12 @@
 #ifndef SEGUE_RUNTIME_DEVICE_DEVICE_H
 #define SEGUE_RUNTIME_DEVICE_DEVICE_H
 
-#include "segue/runtime/Device/Fence.h"
 #include "segue/runtime/Device/Kernel.h"
 #include "segue/runtime/Device/LinkSpeed.h"
 #include "segue/runtime/Device/Timestamp.h"
+#include "segue/runtime/Fence.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
-#include "segue/runtime/Layout/Layout.h"
+#include "segue/runtime/Memory/RawMemory.h"
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -58,12 +58,6 @@ class SubmitLane;
 class Device;
 class TransferEngine;
 using DeviceRef = std::shared_ptr<Device>;
-
-struct SpaceInfo {
-  Space space;
-  /// Bytes; for memory shared with other programs, what the machine has.
-  uint64_t capacityBytes;
-};
 
 /// The cost of an entry of a queue, for devices that keep time themselves.
 struct WorkCost {
@@ -115,20 +109,16 @@ protected:
   ~CopyTries() = default;
 };
 
-class Device {
+class Device : public RawMemory {
 public:
   /// Opens a device by its spec: a driver name, then `:key=value,...`. Throws
-  /// InvalidArgument naming the unknown driver or key and the known ones.
+  /// InvalidArgument naming the unknown driver or key and the known ones. (Drivers lie
+  /// above: Drivers/Drivers.cpp has the body.)
   static DeviceRef open(std::string_view spec);
 
   /// Runs what is queued to its end.
-  virtual ~Device();
+  ~Device() override;
 
-  /// The spec that opens this device again.
-  virtual std::string name() const = 0;
-
-  virtual std::span<const SpaceInfo> spaces() const = 0;
-  bool hasSpace(Space space) const;
   /// Where bytes live that leave the device's memory: disk, where there is one, else
   /// host_pinned.
   Space homeSpace() const { return hasSpace(Space::Disk) ? Space::Disk : Space::HostPinned; }
@@ -169,51 +159,13 @@ public:
   /// Moves and converts everything; made on first use. Any thread.
   TransferEngine &transfer();
 
-  //===--------------------------------------------------------------------===//
-  // Raw memory: called by DeviceMemory alone
-  //===--------------------------------------------------------------------===//
-
-  /// Memory of `space`, not initialised; null data if there is none left.
-  /// `bytes` may be 0. Given back with the same arguments. `lifetime` is a
-  /// hint for spaces that are filled from both ends.
-  virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) = 0;
-  /// Within a host function too (see `call`), where a driver may refuse all its calls.
-  virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
-                          const Fence &lastUse) noexcept = 0;
-
-  /// Told of each budget of a space, with the books locked, so that a device which takes
-  /// memory from its driver as it needs it takes no more, and gives back what it has free.
-  virtual void limitMemory(Space space, uint64_t bytes) {}
-
-  /// Sets ranges of addresses aside, in the place of those set aside before: only
-  /// takeReserved serves from them. All of them are free; the same bytes are given
-  /// back by giveMemory. Returns the address of offset 0, or null, and changes
-  /// nothing, if one is not free or the device cannot do this. One whose memory is
-  /// mapped into ranges of addresses by pages may do with pages that are not
-  /// contiguous.
-  virtual const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) { return nullptr; }
-  /// A block in what was set aside: at `offset`, or where one fits; null data if
-  /// that is not free.
-  virtual MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) {
-    return {};
-  }
-  /// Ranges of a space that are free, set aside or not: ascending, as long as can
-  /// be. Empty where the device does not say.
-  virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
-
-  /// Returns what a block of `bytes` really takes, which the books count.
-  virtual uint64_t takenBytes(Space space, uint64_t bytes, uint32_t alignment) const { return bytes; }
-
-  /// Returns what is left of `space`; spaces that the system manages are one range.
-  virtual FreeMemory freeMemory(Space space) const;
+  /// Spaces that the system manages are one range of what is not taken.
+  FreeMemory freeMemory(Space space) const override;
 
   /// Who moves tensors together in device_dram and in device_l1, or null: where the
   /// system manages the memory, or maps it by pages, ranges are never too short.
   virtual DramCompactor *dramCompactor() { return nullptr; }
   virtual L1Compactor *l1Compactor() { return nullptr; }
-  /// `bytes` at `address`, for what is to be moved there: null data if they are not
-  /// free. Any part of what was taken may be given back by itself here.
-  virtual MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) { return {}; }
 
   //===--------------------------------------------------------------------===//
   // Queues
@@ -294,12 +246,14 @@ private:
   DeviceMemory memory_;
   std::shared_ptr<SubmitLane> lane_;
   std::once_flag transferOnce_;
-  std::unique_ptr<TransferEngine> transfer_;
+  std::shared_ptr<TransferEngine> transfer_;
 };
 
-/// Makes what programs of `device` share while they are submitted. Programs lie above
-/// devices: Program/SubmitLane.cpp has the body.
+/// Make what a device holds for layers above it: what programs share while they are
+/// submitted (Program/SubmitLane.cpp), and who moves its tensors
+/// (Transfer/TransferEngine.cpp).
 std::shared_ptr<SubmitLane> makeSubmitLane(Device &device);
+std::shared_ptr<TransferEngine> makeTransferEngine(Device &device);
 
 } // namespace segue::inline runtime
 

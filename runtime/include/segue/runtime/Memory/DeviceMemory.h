@@ -25,10 +25,9 @@
 #ifndef SEGUE_RUNTIME_MEMORY_DEVICEMEMORY_H
 #define SEGUE_RUNTIME_MEMORY_DEVICEMEMORY_H
 
-#include "segue/runtime/Device/Fence.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/AddressPlan.h"
-#include "segue/runtime/Layout/Layout.h"
+#include "segue/runtime/Memory/RawMemory.h"
 #include <functional>
 #include <list>
 #include <map>
@@ -38,23 +37,6 @@
 namespace segue::inline runtime {
 
 class AddressFollower;
-class Device;
-
-/// A block of raw memory; `after`: done with its former contents. Whoever
-/// writes it first, on whatever queue, waits for that fence.
-struct MemoryBlock {
-  void *data = nullptr;
-  Fence after;
-  /// Who holds it, in which phase it was taken; goes back to `free`.
-  uint32_t account = 0;
-};
-
-/// Where a space is filled from both ends, short-lived blocks lie at one end.
-enum class Lifetime : uint8_t { Long, Short };
-
-struct FreeMemory {
-  uint64_t bytes = 0, largestRange = 0, ranges = 0;
-};
 
 /// One line of the books.
 struct MemoryHolder {
@@ -102,7 +84,7 @@ public:
 
 class DeviceMemory {
 public:
-  explicit DeviceMemory(Device &device);
+  explicit DeviceMemory(RawMemory &device);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory &) = delete;
   DeviceMemory &operator=(const DeviceMemory &) = delete;
@@ -149,9 +131,11 @@ public:
   /// in the report of a failure.
   [[nodiscard]] RoomMakerHandle addRoomMaker(std::string name, int rank, RoomMaker maker);
 
-  /// Where free bytes of device_dram are enough but lie apart, what is live is moved
-  /// together (see DramCompactor) before anybody is asked for room, and after each who
-  /// gave some, unless a plan has addresses. `exclusively` runs its argument on this
+  /// Where free bytes of device_dram are enough but lie apart, `maker` makes a range of
+  /// them before anybody is asked for room, and after each who gave some, unless a plan
+  /// has addresses. Null: nobody does. It lives until it is replaced.
+  void setRangeMaker(RangeMaker *maker) { rangeMaker_ = maker; }
+  /// The range maker's calls are made by `exclusively`, which runs its argument on this
   /// thread as the one that submits; where another does it returns false.
   using Exclusively = std::function<bool(const std::function<void()> &body)>;
   void setExclusively(Exclusively exclusively) { exclusively_ = std::move(exclusively); }
@@ -247,7 +231,7 @@ private:
   void touch(Usage &usage, Account &account);
   OutOfMemory::Report report(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner) const;
 
-  Device &device_;
+  RawMemory &device_;
   mutable std::mutex mutex_;
   Usage usage_[spaceCount];
   bool loaded_ = false;
@@ -256,6 +240,7 @@ private:
   std::vector<std::string> phases_{""};
   uint32_t phase_ = 0;
   std::list<std::weak_ptr<Maker>> makers_;
+  RangeMaker *rangeMaker_ = nullptr;
   Exclusively exclusively_;
   MemoryWatcher *watcher_ = nullptr;
   /// Null without a plan; then also its ranges' bytes, those of them that are taken,

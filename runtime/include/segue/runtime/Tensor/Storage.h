@@ -24,10 +24,10 @@
 #ifndef SEGUE_RUNTIME_TENSOR_STORAGE_H
 #define SEGUE_RUNTIME_TENSOR_STORAGE_H
 
-#include "segue/runtime/Device/Fence.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Memory/DeviceMemory.h"
+#include "segue/runtime/Fence.h"
 #include "segue/runtime/Layout/Layout.h"
+#include "segue/runtime/Memory/DeviceMemory.h"
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -60,6 +60,17 @@ public:
 
 private:
   std::atomic<const Error *> error_{nullptr};
+};
+
+/// Keeps converted copies of storages, and is told when one of these is freed or begins a
+/// new life.
+class DerivedCopies {
+public:
+  /// On any thread.
+  virtual void forget(uint64_t storageId) noexcept = 0;
+
+protected:
+  ~DerivedCopies() = default;
 };
 
 class Storage {
@@ -120,8 +131,8 @@ public:
   bool isDonated() const { return donated_.load(std::memory_order_relaxed); }
   void setDonated(bool donated) { donated_.store(donated, std::memory_order_relaxed); }
 
-  /// Notes that converted copies of it are kept in a cache that must know when it is freed.
-  void setDerived() { derived_.store(true, std::memory_order_release); }
+  /// `copies` has some of this one from now on; it lives as long as the device.
+  void setDerived(DerivedCopies &copies) { derived_.store(&copies, std::memory_order_release); }
 
   StorageState state() const;
   /// Notes that work queued from now on writes all of the storage anew:
@@ -163,7 +174,8 @@ private:
   bool external_ = false;
   bool writable_ = true;
   bool freed_ = false;
-  std::atomic<bool> retained_{true}, donated_{false}, derived_{false};
+  std::atomic<bool> retained_{true}, donated_{false};
+  std::atomic<DerivedCopies *> derived_{nullptr};
   std::function<void()> release_;
   std::atomic<uint64_t> version_{0};
   Fence writes_, uses_;

@@ -29,7 +29,7 @@ struct TransferCounters {
   Sum bounces{0}, donations{0}, donationsIgnored{0}, lossyCasts{0};
   /// The host blocked in wait and toHost; queues spent in relayouts.
   Sum waitNanoseconds{0}, alignNanoseconds{0};
-  Sum l1Compactions{0}, l1Fallbacks{0};
+  Sum l1Fallbacks{0};
 
   // Not in the telemetry of a step.
   /// Copies of any kind; those tried twice; those that failed twice; those made

@@ -226,8 +226,6 @@ public:
   /// `bytes` of `space` are free or none is left. Returns the bytes freed.
   uint64_t dropDerived(Space space, uint64_t bytes);
   uint64_t derivedBytes() const;
-  /// Drops the copies derived from a storage that is freed. On any thread.
-  void forget(uint64_t storageId) noexcept;
 
 private:
   struct Impl;

@@ -22,7 +22,7 @@
 #ifndef SEGUE_RUNTIME_TRANSFER_TRANSFERPLAN_H
 #define SEGUE_RUNTIME_TRANSFER_TRANSFERPLAN_H
 
-#include "segue/runtime/Device/Fence.h"
+#include "segue/runtime/Fence.h"
 #include "segue/runtime/Layout/TensorDesc.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include <memory>

@@ -1,0 +1,57 @@
+//===- Fence.h - points in the work of a device's queues --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A device has three queues. Work of one queue runs in its order; the queues
+// run beside each other. A queue counts its work: position n is done when the
+// first n entries are. A fence is one position per queue, so that "after all
+// of this" is a maximum per queue and costs no object: storages keep the fence
+// of their last write and of their last reads, a freed block the fence of its
+// last use, and a new entry of a queue waits for the fences of what it touches.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_FENCE_H
+#define SEGUE_RUNTIME_FENCE_H
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+enum class Queue : uint8_t { Compute = 0, HostToDevice = 1, DeviceToHost = 2 };
+inline constexpr size_t queueCount = 3;
+inline constexpr Queue allQueues[] = {Queue::Compute, Queue::HostToDevice, Queue::DeviceToHost};
+
+/// "compute", "h2d", "d2h".
+constexpr std::string_view name(Queue queue) {
+  constexpr std::string_view names[] = {"compute", "h2d", "d2h"};
+  return names[uint8_t(queue)];
+}
+
+struct Fence {
+  /// Per queue: done when so many of its entries are. 0: nothing to wait for.
+  std::array<uint64_t, queueCount> at{};
+
+  Fence() = default;
+  Fence(Queue queue, uint64_t position) { at[uint8_t(queue)] = position; }
+
+  bool empty() const { return (at[0] | at[1] | at[2]) == 0; }
+  uint64_t operator[](Queue queue) const { return at[uint8_t(queue)]; }
+
+  /// Waits for both from now on.
+  void join(const Fence &other) {
+    for (size_t i = 0; i < queueCount; ++i)
+      at[i] = std::max(at[i], other.at[i]);
+  }
+  bool operator==(const Fence &) const = default;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_FENCE_H

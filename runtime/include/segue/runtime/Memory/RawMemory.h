@@ -1,0 +1,115 @@
+//===- RawMemory.h - who has the bytes of a device --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The memory that a device has, below the books: spaces with capacities, blocks at
+// addresses, ranges set aside for a plan. A driver implements it; DeviceMemory alone
+// calls what takes and gives, and compactors, who move what was taken.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_MEMORY_RAWMEMORY_H
+#define SEGUE_RUNTIME_MEMORY_RAWMEMORY_H
+
+#include "segue/runtime/Fence.h"
+#include "segue/runtime/Layout/Layout.h"
+#include "segue/runtime/Memory/AddressPlan.h"
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace segue::inline runtime {
+
+struct SpaceInfo {
+  Space space;
+  /// Bytes; for memory shared with other programs, what the machine has.
+  uint64_t capacityBytes;
+};
+
+/// A block of raw memory; `after`: done with its former contents. Whoever
+/// writes it first, on whatever queue, waits for that fence.
+struct MemoryBlock {
+  void *data = nullptr;
+  Fence after;
+  /// Who holds it, in which phase it was taken; goes back to `free`.
+  uint32_t account = 0;
+};
+
+/// Where a space is filled from both ends, short-lived blocks lie at one end.
+enum class Lifetime : uint8_t { Long, Short };
+
+struct FreeMemory {
+  uint64_t bytes = 0, largestRange = 0, ranges = 0;
+};
+
+class RawMemory {
+public:
+  virtual ~RawMemory() = default;
+
+  /// The spec that opens the device again.
+  virtual std::string name() const = 0;
+
+  virtual std::span<const SpaceInfo> spaces() const = 0;
+  bool hasSpace(Space space) const;
+
+  /// Memory of `space`, not initialised; null data if there is none left.
+  /// `bytes` may be 0. Given back with the same arguments. `lifetime` is a
+  /// hint for spaces that are filled from both ends.
+  virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) = 0;
+  /// Within a host function too (see Device::call), where a driver may refuse all its calls.
+  virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
+                          const Fence &lastUse) noexcept = 0;
+
+  /// Told of each budget of a space, with the books locked, so that a device which takes
+  /// memory from its driver as it needs it takes no more, and gives back what it has free.
+  virtual void limitMemory(Space space, uint64_t bytes) {}
+
+  /// Sets ranges of addresses aside, in the place of those set aside before: only
+  /// takeReserved serves from them. All of them are free; the same bytes are given
+  /// back by giveMemory. Returns the address of offset 0, or null, and changes
+  /// nothing, if one is not free or the device cannot do this. One whose memory is
+  /// mapped into ranges of addresses by pages may do with pages that are not
+  /// contiguous.
+  virtual const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) { return nullptr; }
+  /// A block in what was set aside: at `offset`, or where one fits; null data if
+  /// that is not free.
+  virtual MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) {
+    return {};
+  }
+  /// `bytes` at `address`, for what is to be moved there: null data if they are not
+  /// free. Any part of what was taken may be given back by itself here.
+  virtual MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) { return {}; }
+  /// Ranges of a space that are free, set aside or not: ascending, as long as can
+  /// be. Empty where the device does not say.
+  virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
+
+  /// Returns what a block of `bytes` really takes, which the books count.
+  virtual uint64_t takenBytes(Space space, uint64_t bytes, uint32_t alignment) const { return bytes; }
+
+  /// Returns what is left of `space`; spaces that the system manages are one range.
+  virtual FreeMemory freeMemory(Space space) const = 0;
+};
+
+/// Makes one free range of device_dram out of several, by moving what lies between them.
+/// Called on the thread that submits.
+class RangeMaker {
+public:
+  /// A free range that holds `bytes` at a multiple of `alignment`. False, and nothing
+  /// moves, where what must stay is in the way.
+  virtual bool makeRange(uint64_t bytes, uint32_t alignment) = 0;
+  /// On devices that test their users: at times moves something that nobody expects to move.
+  virtual void stir() = 0;
+  virtual bool isRestless() const = 0;
+
+protected:
+  ~RangeMaker() = default;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_MEMORY_RAWMEMORY_H

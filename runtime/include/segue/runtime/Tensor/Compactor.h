@@ -1,0 +1,60 @@
+//===- Compactor.h - storages whose bytes may move --------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Addresses on a device are dynamic: where an allocation finds enough free bytes
+// but no free range that is long enough, live storages are moved by copies on the
+// compute queue, behind all queued work that touches them, and get their new
+// addresses at once. Whoever captured an address has queued the work that needs it
+// before the next allocation; whoever asks later gets the new one.
+//
+// Storages enter and leave on any thread; they are moved on the thread that
+// submits. Blocks that no storage stands for have an address that somebody keeps:
+// they stay.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TENSOR_COMPACTOR_H
+#define SEGUE_RUNTIME_TENSOR_COMPACTOR_H
+
+#include "segue/runtime/Fence.h"
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace segue::inline runtime {
+
+class Storage;
+
+class Compactor {
+public:
+  Compactor() = default;
+  Compactor(const Compactor &) = delete;
+  Compactor &operator=(const Compactor &) = delete;
+
+  /// Held while storages move.
+  std::recursive_mutex &mutex() { return mutex_; }
+  /// It has its memory.
+  void enter(Storage &storage);
+  /// Before its memory is given back.
+  void leave(Storage &storage);
+
+protected:
+  ~Compactor() = default;
+
+  /// Queued work at `moved` brings the bytes to `data`.
+  static void move(Storage &storage, std::byte *data, const Fence &moved);
+  static uint32_t alignmentOf(const Storage &storage);
+
+  std::recursive_mutex mutex_;
+  /// The storages by address, without those of no bytes.
+  std::map<std::byte *, Storage *> storages_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_TENSOR_COMPACTOR_H

@@ -1,0 +1,298 @@
+//===- DiskDevice.cpp - a cpu with a disk below its memory ----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Memory is as on `sim` (SimMemory): an arena of addresses that plans can place in. The
+// disk is an arena, too: an address in the mapping of its SpillFile stands for an offset.
+// Copies between memory and such an address are reads and writes of the file, on the
+// threads of the two copy queues, beside compute.
+//
+//===----------------------------------------------------------------------===//
+
+#include "DiskDevice.h"
+#include "DeviceProfile.h"
+#include "HostEngine.h"
+#include "HostKernels.h"
+#include "KernelLaunch.h"
+#include "MemoryLimit.h"
+#include "RunWork.h"
+#include "SimMemory.h"
+#include "SimThreads.h"
+#include "segue/runtime/Disk/SpillFile.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
+#include "segue/runtime/Transfer/CopyPlan.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <unistd.h>
+
+namespace segue::inline runtime {
+
+/// A plan expects these speeds where no profile says others: arithmetic of one thread, and
+/// the bandwidth of memory.
+static constexpr double threadFlopsPerSecond = 50e9, memoryBytesPerSecond = 10e9;
+/// A call to the disk is expected to take so long besides its bytes, and a kernel besides
+/// its work.
+static constexpr double diskLatencySeconds = 100e-6, launchSeconds = 2e-6;
+static constexpr uint64_t pinnedBytes = 64 << 20;
+/// A disk that nobody has named has room for everything.
+static constexpr uint64_t diskWithRoom = uint64_t(1) << 50;
+
+namespace {
+/// The disk of a spec: the folder, and what stands behind its question mark.
+struct DiskOptions {
+  /// `profile`: that of the spec, or one without figures.
+  DiskOptions(const DeviceOptions &options, const DeviceOptions &profile);
+
+  std::string folder;
+  uint64_t capacityBytes = 0;
+  double readBytesPerSecond = 0, writeBytesPerSecond = 0;
+  SpillOptions spill;
+};
+
+class DiskDevice final : public Device {
+public:
+  DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
+  /// Queued work runs to its end: nobody may be left writing to memory that outlives the device.
+  ~DiskDevice() override { queues_.finish(); }
+
+  std::string name() const override { return name_; }
+  std::span<const SpaceInfo> spaces() const override { return ram_.spaces(); }
+  bool hasUnifiedMemory() const override { return false; }
+  bool runsInline() const override { return false; }
+  std::optional<std::string> twin() const override { return twin_; }
+  std::optional<LinkSpeed> link() const override { return link_; }
+  int threads() const override { return engine_.threads().count(); }
+
+  MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
+    return ram_.take(space, bytes, alignment, lifetime);
+  }
+  void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
+    ram_.give(space, data, bytes, alignment, lastUse);
+  }
+  const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) override {
+    return ram_.reserve(space, ranges);
+  }
+  MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
+    return ram_.takeReserved(space, bytes, alignment, offset);
+  }
+  std::vector<AddressRange> freeRanges(Space space) const override { return ram_.freeRanges(space); }
+  FreeMemory freeMemory(Space space) const override {
+    return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
+  }
+  uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
+  DramCompactor *dramCompactor() override { return &*dramCompactor_; }
+  MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
+    return ram_.takeAt(space, bytes, static_cast<std::byte *>(address));
+  }
+
+  uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
+    return queues_.enqueue(queue, after, std::move(work));
+  }
+  uint64_t position(Queue queue) const override { return queues_.position(queue); }
+  bool isDone(const Fence &fence) const override { return queues_.isDone(fence); }
+  void wait(const Fence &fence) override { queues_.wait(fence); }
+  bool waitFor(const Fence &fence, double seconds) override { return queues_.waitFor(fence, seconds); }
+
+  bool computesOn(const void *address) const override { return ram_.isOnDevice(address); }
+  void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
+    copyWithTries(tries, [&] { copyNow(target, source, bytes); });
+  }
+  void relayout(const CopyPlan &plan, const void *source, void *target) override;
+  Engine &engine() override { return engine_; }
+  void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override {
+    launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+  }
+  KernelRef makeKernel(const KernelSource &source) override { return makeHostKernel(source); }
+  void call(std::function<void()> function) override { function(); }
+  void stamp(const TimestampRef &stamp) override { stamp->set(seconds()); }
+  double seconds() const override {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+private:
+  bool isOnDisk(const void *address) const {
+    return address >= file_->data() && address < file_->data() + file_->capacity();
+  }
+  uint64_t offsetOf(const void *address) const {
+    return uint64_t(static_cast<const std::byte *>(address) - file_->data());
+  }
+  void copyNow(void *target, const void *source, uint64_t bytes);
+
+  std::string name_;
+  HostEngine engine_;
+  std::unique_ptr<SpillFile> file_;
+  SimMemory ram_;
+  ThreadedQueues queues_;
+  std::optional<DramCompactor> dramCompactor_;
+  LinkSpeed link_;
+  std::string twin_;
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Opening
+//===----------------------------------------------------------------------===//
+
+static DeviceOptions profileOf(const DeviceOptions &options) {
+  return options.has("profile") ? readDeviceProfile("cpu", options.text("profile", "")) : DeviceOptions("cpu", "");
+}
+
+DiskOptions::DiskOptions(const DeviceOptions &options, const DeviceOptions &profile) {
+  std::string text = options.text("disk", ""), details;
+  if (size_t mark = text.rfind('?'); mark != std::string::npos) {
+    details = text.substr(mark + 1);
+    text.resize(mark);
+  }
+  folder = std::move(text);
+  if (folder.empty())
+    options.fail("disk= needs a folder");
+  std::ranges::replace(details, '&', ',');
+  DeviceOptions disk("cpu:disk", details);
+  static constexpr std::string_view keys[] = {"capacity", "read", "write", "direct", "engine"};
+  disk.requireKnown(keys);
+  std::error_code unknown;
+  std::filesystem::space_info room = std::filesystem::space(folder, unknown);
+  capacityBytes = disk.bytes("capacity", unknown ? uint64_t(1) : std::max<uint64_t>(room.available / 2, 1));
+  double link = profile.bytesPerSecond("link", 0);
+  readBytesPerSecond = disk.bytesPerSecond("read", profile.bytesPerSecond("h2d", link ? link : 2e9));
+  writeBytesPerSecond = disk.bytesPerSecond("write", profile.bytesPerSecond("d2h", link ? link : 1e9));
+  spill.mayBeDirect = disk.integer("direct", 1, 0, 1);
+  std::string engine = disk.text("engine", "");
+  if (!engine.empty() && engine != "ring" && engine != "threads")
+    disk.fail("option \"engine\" is ring or threads, not \"" + engine + "\"");
+  if (!engine.empty())
+    spill.engine = engine == "ring" ? SpillOptions::Engine::Ring : SpillOptions::Engine::Threads;
+}
+
+/// With the file in it.
+static SimProfile withFile(SimProfile memory, const SpillFile &file) {
+  memory.diskBytes = file.capacity();
+  memory.diskBegin = file.data();
+  return memory;
+}
+
+/// The device of virtual time for a cpu with so much memory, and a disk below it.
+static std::string twinSpec(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t diskBytes, int threads,
+                            const DiskOptions &disk, const DeviceOptions &profile) {
+  auto figure = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.12g", value);
+    return std::string(text);
+  };
+  std::string spec =
+      "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
+      ",disk=" + std::to_string(diskBytes) + ",l1=0,h2d=" + figure(disk.readBytesPerSecond) +
+      "B/s,d2h=" + figure(disk.writeBytesPerSecond) +
+      "B/s,latency=" + figure(profile.seconds("latency", diskLatencySeconds) * 1e6) +
+      "us,flops=" + figure(profile.flopsPerSecond("flops", threads * threadFlopsPerSecond) / 1e9) +
+      "GFLOP/s,membw=" + figure(profile.bytesPerSecond("membw", memoryBytesPerSecond)) +
+      "B/s,launch=" + figure(profile.seconds("launch", launchSeconds) * 1e6) + "us";
+  return profile.has("hostmem") ? spec + ",hostmem=" + figure(profile.bytesPerSecond("hostmem", 0)) + "B/s" : spec;
+}
+
+DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory,
+                       const DiskOptions &disk)
+    : name_(options.spec()), engine_(Threads(memory.threads)),
+      file_(SpillFile::open(disk.folder, disk.capacityBytes, disk.spill)),
+      ram_(withFile(std::move(memory), *file_), [this](const Fence &fence) { return queues_.isDone(fence); }),
+      link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, profile.seconds("latency", diskLatencySeconds)} {
+  dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
+  auto capacity = [&](Space space) { return Device::memory().budget(space); };
+  twin_ = twinSpec(capacity(Space::DeviceDram), capacity(Space::HostPinned), capacity(Space::Disk), threads(), disk,
+                   profile);
+}
+
+void requireWithin(const std::optional<MemoryLimit> &limit, const DeviceOptions &options, uint64_t bytes,
+                   uint64_t pinnedBytes) {
+  if (limit && bytes > limit->bytes - std::min(limit->bytes, pinnedBytes))
+    options.fail("dram= is " + std::to_string(bytes) + " bytes, and buffers take " + std::to_string(pinnedBytes) +
+                 ", but the control group of this process may hold " + std::to_string(limit->bytes) + " (" +
+                 limit->file.string() + "), and who passes that is killed; give it less memory, or the group more");
+}
+
+DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
+  SimProfile memory;
+  memory.name = options.spec();
+  memory.threads = int(options.integer("threads", 0, 1, 1024));
+  memory.hostBytes = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  memory.dramBytes = options.bytes("dram", 0);
+  memory.pinnedBytes = options.bytes("pinned", pinnedBytes);
+  if (!memory.dramBytes)
+    options.fail("disk= needs dram=, the memory that programs may take: what has no room there goes to the disk");
+  requireWithin(memoryLimit(), options, memory.dramBytes, memory.pinnedBytes);
+  DeviceOptions profile = profileOf(options);
+  DiskOptions disk(options, profile);
+  disk.spill.seam = seam;
+  disk.spill.keepsEnds = true; // a model has many small tensors, each of which would cost a write and a read of a page
+  return std::make_shared<DiskDevice>(options, profile, memory, disk);
+}
+
+std::string diskTwin(const DeviceOptions &options) {
+  options.requireKnown(cpuKeys);
+  DeviceOptions profile = profileOf(options), withDisk = options;
+  if (!options.has("disk"))
+    withDisk.set("disk", ".");
+  DiskOptions disk(withDisk, profile);
+  if (!options.has("disk"))
+    disk.capacityBytes = profile.bytes("disk", diskWithRoom);
+  else if (!std::filesystem::is_directory(disk.folder))
+    options.fail("disk=" + disk.folder + " is not a folder");
+  // A file of the disk takes whole blocks.
+  disk.capacityBytes = (disk.capacityBytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+  uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  int threads = Threads(int(options.integer("threads", profile.integer("threads", 0, 1, 1024), 1, 1024))).count();
+  return twinSpec(options.bytes("dram", profile.bytes("dram", physical)), options.bytes("pinned", pinnedBytes),
+                  disk.capacityBytes, threads, disk, profile);
+}
+
+//===----------------------------------------------------------------------===//
+// Copies
+//===----------------------------------------------------------------------===//
+
+void DiskDevice::copyNow(void *target, const void *source, uint64_t bytes) {
+  bool fromDisk = isOnDisk(source), toDisk = isOnDisk(target);
+  if (!bytes)
+    return;
+  if (!fromDisk && !toDisk) {
+    std::memcpy(target, source, bytes);
+    return;
+  }
+  try {
+    if (!fromDisk)
+      return file_->write(offsetOf(target), source, bytes);
+    if (!toDisk)
+      return file_->read(target, offsetOf(source), bytes);
+    std::vector<std::byte> piece(std::min<uint64_t>(bytes, 4 << 20));
+    for (uint64_t done = 0; done < bytes; done += piece.size()) {
+      uint64_t count = std::min<uint64_t>(piece.size(), bytes - done);
+      file_->read(piece.data(), offsetOf(source) + done, count);
+      file_->write(offsetOf(target) + done, piece.data(), count);
+    }
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::IoFailed)
+      throw;
+    // The disk is the link here: one that stumbles is tried again, and loses nothing.
+    throw Error(ErrorCode::TransferFailed, error.what());
+  }
+}
+
+void DiskDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
+  bool fromDisk = isOnDisk(source), toDisk = isOnDisk(target);
+  if (plan.isContiguous() && (fromDisk || toDisk))
+    return copyNow(target, source, plan.bytesWritten());
+  relayoutHere(plan, source, target, threads());
+  if (fromDisk)
+    file_->dropCached(offsetOf(source), plan.bytesRead());
+  if (toDisk)
+    file_->dropCached(offsetOf(target), plan.bytesWritten());
+}
+
+} // namespace segue::inline runtime

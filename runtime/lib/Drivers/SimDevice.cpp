@@ -1,0 +1,206 @@
+//===- SimDevice.cpp - a discrete accelerator made of threads -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Puts the parts together: memory in separate spaces (SimMemory), queues with
+// threads (SimThreads), in the hands of an adversary (SimAdversary, SimFaults)
+// or in virtual time (SimVirtualTime), a link per direction (SimLink). Kernels
+// and library calls are those of the cpu; what is simulated is where bytes lie,
+// what may run beside what, and how long the link takes.
+//
+//===----------------------------------------------------------------------===//
+
+#include "SimDevice.h"
+#include "HostEngine.h"
+#include "HostKernels.h"
+#include "KernelLaunch.h"
+#include "RunWork.h"
+#include "SimAdversary.h"
+#include "SimFaults.h"
+#include "SimLink.h"
+#include "SimMemory.h"
+#include "SimStreams.h"
+#include "SimThreads.h"
+#include "SimVirtualTime.h"
+#include "VirtualClock.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
+#include "segue/runtime/Tensor/L1Compactor.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cmath>
+#include <cstring>
+
+namespace segue::inline runtime {
+
+namespace {
+class SimDevice final : public Device, public VirtualClock {
+public:
+  explicit SimDevice(const SimProfile &profile);
+
+  /// Queued work runs to its end: nobody may be left writing to memory of the
+  /// host that outlives the device.
+  ~SimDevice() override { queues_->finish(); }
+
+  std::string name() const override { return profile_.name; }
+  std::span<const SpaceInfo> spaces() const override { return ram_.spaces(); }
+  bool hasUnifiedMemory() const override { return false; }
+  bool runsInline() const override { return false; }
+  bool hasBytes() const override { return !clock_; }
+  std::optional<std::string> twin() const override { return profile_.twin; }
+  std::optional<LinkSpeed> link() const override {
+    return LinkSpeed{profile_.h2dBytesPerSecond, profile_.d2hBytesPerSecond, profile_.latencySeconds};
+  }
+  int threads() const override { return engine_.threads().count(); }
+
+  MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
+    if (faults_ && space != Space::Host && faults_->allocationFails(space))
+      return {};
+    return ram_.take(space, bytes, alignment, lifetime);
+  }
+  void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
+    ram_.give(space, data, bytes, alignment, lastUse);
+  }
+  const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) override {
+    return ram_.reserve(space, ranges);
+  }
+  MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
+    if (faults_ && faults_->allocationFails(space))
+      return {};
+    return ram_.takeReserved(space, bytes, alignment, offset);
+  }
+  std::vector<AddressRange> freeRanges(Space space) const override { return ram_.freeRanges(space); }
+  FreeMemory freeMemory(Space space) const override {
+    return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
+  }
+  uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
+  DramCompactor *dramCompactor() override { return &*dramCompactor_; }
+  L1Compactor *l1Compactor() override { return l1Compactor_ ? &*l1Compactor_ : nullptr; }
+  MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
+    return ram_.takeAt(space, bytes, static_cast<std::byte *>(address));
+  }
+
+  uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
+    if (faults_)
+      faults_->moveBudget(memory());
+    return queues_->enqueue(queue, after, profile_.streams ? recordBody(std::move(work)) : std::move(work));
+  }
+  uint64_t position(Queue queue) const override { return queues_->position(queue); }
+  bool isDone(const Fence &fence) const override { return queues_->poll(fence); }
+  void wait(const Fence &fence) override { queues_->wait(fence); }
+  bool waitFor(const Fence &fence, double seconds) override {
+    return std::isfinite(seconds) && faults_ && faults_->timeRunsOut() ? isDone(fence) : queues_->waitFor(fence, seconds);
+  }
+
+  bool computesOn(const void *address) const override { return ram_.isOnDevice(address); }
+  void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
+    giveToStream([=, this] { copyWithTries(tries, [&] { copyNow(target, source, bytes); }); });
+  }
+  void relayout(const CopyPlan &plan, const void *source, void *target) override;
+  Engine &engine() override { return streamEngine_; }
+  void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override;
+  KernelRef makeKernel(const KernelSource &source) override { return makeHostKernel(source); }
+  void call(std::function<void()> function) override { giveToStream(std::move(function)); }
+  void stamp(const TimestampRef &stamp) override {
+    giveToStream([this, stamp] { stamp->set(seconds()); });
+  }
+  double seconds() const override;
+  double endOf(const Fence &fence) const override { return clock_ ? clock_->whenDone(fence) : NAN; }
+
+private:
+  void copyNow(void *target, const void *source, uint64_t bytes);
+
+  SimProfile profile_;
+  HostEngine engine_;
+  StreamEngine streamEngine_{engine_};
+  SimLink toDevice_, toHost_;
+  SimMemory ram_;
+  std::optional<SimFaults> faults_;
+  std::unique_ptr<SimQueues> queues_;
+  /// The queues, if they keep virtual time.
+  VirtualQueues *clock_ = nullptr;
+  std::optional<DramCompactor> dramCompactor_;
+  std::optional<L1Compactor> l1Compactor_;
+};
+} // namespace
+
+SimDevice::SimDevice(const SimProfile &profile)
+    : profile_(profile), engine_(Threads(profile.threads)),
+      toDevice_(profile.h2dBytesPerSecond, profile.latencySeconds),
+      toHost_(profile.d2hBytesPerSecond, profile.latencySeconds),
+      ram_(profile, [this](const Fence &fence) { return queues_->isDone(fence); }) {
+  if (profile.hasFaults())
+    faults_.emplace(profile);
+  if (profile.isVirtual) {
+    queues_ = std::make_unique<VirtualQueues>(profile_);
+    clock_ = static_cast<VirtualQueues *>(queues_.get());
+  } else if (profile.adversary) {
+    queues_ = std::make_unique<AdversarialQueues>(*profile.adversary, [this](const Fence &done) { ram_.settle(done); });
+  } else {
+    queues_ = std::make_unique<ThreadedQueues>();
+  }
+  dramCompactor_.emplace(*this, ram_.dramBegin(), profile.adversary);
+  if (L1Arena *arena = ram_.l1Arena())
+    l1Compactor_.emplace(*this, *arena, ram_.l1Begin());
+}
+
+void SimDevice::copyNow(void *target, const void *source, uint64_t bytes) {
+  bool fromDevice = ram_.isOnDevice(source), onDevice = ram_.isOnDevice(target);
+  if (clock_) {
+    if (fromDevice != onDevice)
+      clock_->waitFor(onDevice ? Queue::HostToDevice : Queue::DeviceToHost, {.linkBytes = bytes});
+    else
+      clock_->waitFor(Queue::Compute, {.memoryBytes = 2 * bytes});
+    return;
+  }
+  if (fromDevice == onDevice) {
+    if (bytes)
+      std::memcpy(target, source, bytes);
+    return;
+  }
+  bool fails = faults_ && faults_->copyFails(/*toDevice=*/onDevice);
+  uint64_t arrived = fails ? bytes / 2 : bytes;
+  if (!profile_.adversary) // whose order is all there is of time
+    (onDevice ? toDevice_ : toHost_).carry(target, source, arrived);
+  else if (arrived)
+    std::memcpy(target, source, arrived);
+  if (fails)
+    throw Error(ErrorCode::TransferFailed, "device \"" + profile_.name + "\": the link failed in a copy of " +
+                                               std::to_string(bytes) + " bytes to the " +
+                                               (onDevice ? "device" : "host"));
+}
+
+void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
+  if (ram_.isOnDevice(source) != ram_.isOnDevice(target))
+    throw Error(ErrorCode::InvalidArgument, "device \"" + profile_.name +
+                                                "\": a relayout stays within one memory; copy between the host and "
+                                                "the device first");
+  if (!clock_)
+    giveToStream([=, this, &plan] { relayoutHere(plan, source, target, threads()); });
+}
+
+void SimDevice::launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) {
+  if (clock_)
+    return;
+  if (!openStream())
+    return launchKernel(engine_.threads(), kernel, args, range, grain, threads);
+  giveToStream([=, this, &kernel, given = std::vector<void *>(args.begin(), args.end())] {
+    launchKernel(engine_.threads(), kernel, given, range, grain, threads);
+  });
+}
+
+double SimDevice::seconds() const {
+  if (clock_)
+    return clock_->seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+DeviceRef openSimDevice(const DeviceOptions &options) {
+  return std::make_shared<SimDevice>(SimProfile::parse(options));
+}
+
+std::string simTwin(const DeviceOptions &options) { return SimProfile::parse(options).twin; }
+
+} // namespace segue::inline runtime

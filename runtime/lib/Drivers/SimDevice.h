@@ -1,0 +1,23 @@
+//===- SimDevice.h - a discrete accelerator made of threads -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_DRIVERS_SIMDEVICE_H
+#define SEGUE_LIB_DRIVERS_SIMDEVICE_H
+
+#include "DeviceOptions.h"
+#include "segue/runtime/Device/Device.h"
+
+namespace segue::inline runtime {
+
+/// Makes a simulated device; the options are those of SimProfile.h.
+DeviceRef openSimDevice(const DeviceOptions &options);
+/// The twin of that device, which is not made.
+std::string simTwin(const DeviceOptions &options);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_DRIVERS_SIMDEVICE_H

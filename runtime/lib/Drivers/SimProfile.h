@@ -1,0 +1,80 @@
+//===- SimProfile.h - what a simulated device is like -----------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The figures behind a spec `sim:...`: capacities, the link, and how fast the
+// device of `sim:virtual` computes. Options, each with its default:
+//
+//   host=<this machine's>   dram=512MiB   pinned=256MiB   l1=1MiB
+//   link=16GB/s             both directions; h2d= and d2h= set one each
+//   latency=10us            of each copy over the link
+//   threads=N               kernels run on N threads (default: all)
+//   profile=FILE.json       figures in a file (DeviceProfile.h); those given here win
+//   fail-h2d=N, fail-d2h=N  the N-th copy of that direction since the device was
+//                           opened fails; NxK: K from it on, N+: all from it on
+//   fail-dram=N             so does the N-th try to take memory of dram
+//   adversarial[=SEED]      any order that fences allow; with it, fail-copy=0.1
+//                           and fail-alloc=0.1 (chances), shrink=0.5 (the part
+//                           of dram that is left at times), stall=0.1 (the
+//                           chance that a wait with a limit runs out of time)
+//   streams                 bodies of work run when they are enqueued, and what
+//                           they give to the device when its turn comes, as on
+//                           the streams of a GPU; also with adversarial
+//   virtual                 no bytes and no kernels, virtual time; with it,
+//                           flops=100TFLOP/s, membw=1000GB/s, launch=5us,
+//                           hostmem=8GB/s (memcpy of the host, on one thread),
+//                           disk=0B (where what leaves then goes, over the link)
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_DRIVERS_SIMPROFILE_H
+#define SEGUE_LIB_DRIVERS_SIMPROFILE_H
+
+#include "DeviceOptions.h"
+#include <optional>
+
+namespace segue::inline runtime {
+
+struct SimProfile {
+  uint64_t hostBytes = 0, dramBytes = 0, pinnedBytes = 0, l1Bytes = 0, diskBytes = 0;
+  /// The mapping of the disk's file, where there are bytes.
+  std::byte *diskBegin = nullptr;
+  double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
+  int threads = 0;
+
+  /// The seed, if adversarial.
+  std::optional<uint64_t> adversary;
+  double failCopy = 0, failAlloc = 0, stall = 0;
+  /// Part of dram that is left while it is shrunk; 1: it never shrinks.
+  double shrink = 1;
+
+  /// `count` copies of a direction, or tries to allocate, from the one with the
+  /// number `first`, where the first of all is 1.
+  struct FaultRange {
+    uint64_t first = 0, count = 0;
+  };
+  FaultRange failToDevice, failToHost, failDram;
+  bool hasFaults() const { return adversary || failToDevice.count || failToHost.count || failDram.count; }
+
+  /// Bodies run when they are enqueued.
+  bool streams = false;
+  bool isVirtual = false;
+  double flopsPerSecond = 0, memoryBytesPerSecond = 0, hostBytesPerSecond = 0, launchSeconds = 0;
+
+  /// Opens the device again, seed included.
+  std::string name;
+
+  /// Opens the device of virtual time on which steps for this one are planned.
+  std::string twin;
+
+  /// Throws InvalidArgument for what it cannot use, IoFailed or FileCorrupt
+  /// for a profile file.
+  static SimProfile parse(DeviceOptions options);
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_DRIVERS_SIMPROFILE_H
