@@ -122,6 +122,14 @@ struct FitOptions : CommonOptions {
   std::string config;
 };
 
+struct ProfileDeviceOptions {
+  std::string device = "cpu";
+  /// The profile; empty: stdout.
+  std::string output;
+  double seconds = 5;
+  uint64_t diskBytes = 256 << 20;
+};
+
 struct ReportOptions {
   /// Folders with telemetry, or files of it.
   std::vector<std::string> telemetry;
@@ -164,6 +172,7 @@ int bench(const BenchOptions &options);
 int checkSlab(const QuantizeOptions &options);
 int fit(const FitOptions &options);
 int inspect(const InspectOptions &options);
+int profileDevice(const ProfileDeviceOptions &options);
 int quantize(const QuantizeOptions &options);
 int recompute(const RecomputeOptions &options);
 int replay(const ReplayOptions &options);

@@ -217,6 +217,16 @@ static void addFit(CLI::App &app, FitOptions &options) {
                   "Status 1 if it does not fit.");
 }
 
+static void addProfileDevice(CLI::App &app, ProfileDeviceOptions &options) {
+  CLI::App *command = app.add_subcommand("profile-device", "Measures how fast this machine and a disk of it are, for fit");
+  command->add_option("--device", options.device, "cpu, cpu:threads=4, cpu:disk=FOLDER")->capture_default_str();
+  command->add_option("-o,--output", options.output, "the profile; stdout");
+  addReal(command, "--seconds", options.seconds, 0.1, 3600, "about how long it may take")->capture_default_str();
+  addBytes(command, "--disk-bytes", options.diskBytes, "that are reserved on the disk meanwhile; 256MiB");
+  command->footer("Example: segue-run profile-device --device cpu:disk=/mnt/ssd -o laptop.json\n"
+                  "         segue-run fit gpt.segue --budget 2GiB --device cpu:profile=laptop.json");
+}
+
 static void addTrust(CLI::App &app, TrustOptions &options) {
   CLI::App *command = app.add_subcommand("trust", "Signs .segue files whose machine code you trust");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -265,6 +275,7 @@ int main(int argc, char **argv) {
   ReportOptions reportOptions;
   QuantizeOptions quantizeOptions;
   FitOptions fitOptions;
+  ProfileDeviceOptions profileDeviceOptions;
   BenchOptions benchOptions;
   RecomputeOptions recomputeOptions;
   StitchCommand stitchOptions;
@@ -273,6 +284,7 @@ int main(int argc, char **argv) {
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
   addFit(app, fitOptions);
+  addProfileDevice(app, profileDeviceOptions);
   addReplay(app, replayOptions);
   addReport(app, reportOptions);
   addQuantize(app, quantizeOptions);
@@ -291,6 +303,8 @@ int main(int argc, char **argv) {
       return inspect(inspectOptions);
     if (app.got_subcommand("run"))
       return run(runOptions);
+    if (app.got_subcommand("profile-device"))
+      return profileDevice(profileDeviceOptions);
     if (app.got_subcommand("fit"))
       return fit(fitOptions);
     if (app.got_subcommand("replay"))

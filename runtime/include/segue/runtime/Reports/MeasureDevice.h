@@ -1,0 +1,45 @@
+//===- MeasureDevice.h - how fast this machine is ---------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Measures what plans and forecasts ask about a cpu and the disk below it, by the code
+// that trains: its products, its threads, its spill file. `segue-run profile-device`.
+//
+//   Json profile = measureDevice("cpu:threads=4,disk=/mnt/ssd", {.seconds = 5});
+//   profile["flops"]                                  // "312.5GFLOP/s"
+//
+// Part of the library SegueReports.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_REPORTS_MEASUREDEVICE_H
+#define SEGUE_RUNTIME_REPORTS_MEASUREDEVICE_H
+
+#include "segue/runtime/Json.h"
+#include <cstdint>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+struct MeasureOptions {
+  /// About how long all of it may take.
+  double seconds = 5;
+  /// Bytes of the disk that are reserved while it is measured, and at most a quarter of
+  /// what is free there.
+  uint64_t diskBytes = 256 << 20;
+};
+
+/// Returns a profile as `cpu:profile=` and `sim:virtual,profile=` read it: the memory of this
+/// machine and its threads, flops, membw, hostmem and launch; with disk=FOLDER in `spec` also
+/// h2d, d2h and latency, of reads and writes there. Each speed is the best that was seen, so
+/// that what else runs on the machine is in the way of few of them. Takes about 100 MiB of
+/// memory. Throws InvalidArgument for another device than a cpu and for options out of
+/// range, and what SpillFile throws.
+Json measureDevice(std::string_view spec, const MeasureOptions &options = {});
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_REPORTS_MEASUREDEVICE_H
