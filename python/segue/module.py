@@ -44,9 +44,10 @@ class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
     def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = "",
-                 l1_bytes: int = 0):
+                 l1_bytes: int = 0, modes: tuple[bool, ...] = ()):
         self.captured = captured
         self.name = name
+        self.modes = modes  # `training` of the module and its submodules
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
@@ -239,7 +240,7 @@ class Module(nn.Module):
             log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
         program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints, self.frozen_storage,
-                          self.l1_bytes)
+                          self.l1_bytes, key[2])
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:
@@ -271,14 +272,29 @@ class Module(nn.Module):
         """Captures the example's variant again in this precision, see `segue.compile`; calls follow. Returns self."""
         if checked_precision(precision) == self.precision:
             return self
-        captured = self._primary.captured
-        shapes = {a.name: torch.zeros(a.shape, dtype=a.dtype) for a in captured.named("input")}
-        leaves = [leaf.value if isinstance(leaf, Constant) else shapes[leaf] for leaf in captured.structure.leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, captured.structure.in_spec)
-        self.precision, self._primary = precision, None
+        primary, self.precision = self._primary, precision
         self._variants.clear()
-        self._primary = self._select(args, kwargs)[0]
+        self._primary = None
+        self._primary = self._captured_again(primary, {})
         return self
+
+    def program_for(self, shapes: dict[str, tuple[int, ...]]) -> Program:
+        """The variant of the example with inputs, by name, of other shapes; in the modes that the example had."""
+        return self._captured_again(self._primary, shapes)
+
+    def _captured_again(self, program: Program, shapes: dict[str, tuple[int, ...]]) -> Program:
+        captured = program.captured
+        tensors = {a.name: torch.zeros(shapes.get(a.name, a.shape), dtype=a.dtype) for a in captured.named("input")}
+        leaves = [leaf.value if isinstance(leaf, Constant) else tensors[leaf] for leaf in captured.structure.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, captured.structure.in_spec)
+        modes = [m.training for m in self._members]
+        try:
+            for module, mode in zip(self._members, program.modes):
+                module.training = mode
+            return self._select(args, kwargs)[0]
+        finally:
+            for module, mode in zip(self._members, modes):
+                module.training = mode
 
     # --- the compiled form ----------------------------------------------------------------
 

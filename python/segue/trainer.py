@@ -25,6 +25,7 @@ from .errors import ConfigError, Error, InvalidArgumentError, MissingWeightError
 from .memory import Memory, forecast, parse_bytes
 from .module import LoadedModule, Module, save_tensors
 from .optimizers import Optimizer
+from .sizes import Sizes
 from .squareq import path_of
 from .tensors import describe, device as open_device, give, wrap
 
@@ -215,6 +216,7 @@ class Trainer:
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
             aliases=list(aliases))
+        self._sizes = Sizes(named, self._session, optimizer, self._statistics)
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
         self._bound: list[_Bound] = []
@@ -275,6 +277,9 @@ class Trainer:
     def step(self, *, lr: float | None = None, **batch: Any) -> float:
         """One training step on a batch of tensors by input name. Returns the loss.
 
+        A batch of other extents than the example's, the last one of an epoch or another length, trains, too: the modules are
+        compiled for it when it comes first, and the log of ``segue`` says so.
+
         `lr` is the rate of this step; default: the optimizer's for the steps done so far. Ctrl-C (on the main thread) ends the
         step first: KeyboardInterrupt comes when `last`, `step_count` and the report have it.
 
@@ -282,6 +287,8 @@ class Trainer:
         ------
         LayoutMismatchError, MissingInputError, NameUnknownError
             The batch does not fit the modules.
+        Error
+            With code ``UNSUPPORTED``: a batch of other extents, with a budget or other services of memory.
         NanLossError
             The loss is not finite; parameters and state are those of the last finished step.
         InvalidArgumentError
@@ -301,6 +308,7 @@ class Trainer:
     def _micro_batches(self, batch) -> list[dict]:
         count = self.grad_accumulation
         if count == 1:
+            self._sizes.ensure(batch)
             return [{name: wrap(t, self._device) for name, t in batch.items()}]
         parts: list[dict] = [{} for _ in range(count)]
         for name, tensor in batch.items():
@@ -310,8 +318,9 @@ class Trainer:
                     f"batch tensor {name!r} has shape {list(shape)}; its rows are split in {count} micro-batches")
             rows = shape[0] // count
             for i in range(count):
-                parts[i][name] = wrap(tensor[i * rows : (i + 1) * rows], self._device)
-        return parts
+                parts[i][name] = tensor[i * rows : (i + 1) * rows]
+        self._sizes.ensure(parts[0])
+        return [{name: wrap(t, self._device) for name, t in part.items()} for part in parts]
 
     def fit(self, batches: Iterable[Mapping[str, Any]], *, steps: int | None = None, progress: bool = False) -> list[float]:
         """Steps over batches; returns the losses. With `progress`, shows a bar on stderr.
@@ -393,12 +402,14 @@ class Trainer:
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name; nothing changes."""
         self._check_bound()
+        self._sizes.ensure(batch)
         outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
         return {name: give(tensor, "torch") for name, tensor in outputs.items()}
 
     def gradients(self, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step."""
         self._check_bound()
+        self._sizes.ensure(batch)
         loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
         found = {p.key: give(self._session.gradient(p.key), "torch").clone() for p in self._session.parameters if p.trained}
         self._session.clear_gradients()

@@ -365,6 +365,10 @@ static void bindSession(nb::module_ &m) {
           "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
           "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(), nb::keep_alive<1, 11>())
+      .def(
+          "add_sizes",
+          [](Session &session, const python::NamedBinaries &modules) { session.addSizes(python::sessionModules(modules)); },
+          "modules"_a)
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())

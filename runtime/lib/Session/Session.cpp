@@ -63,10 +63,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
       table(modules, options.tied), values(table.size()), tape(table.size()) {
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
-    for (const Value &hyper : module.hypers())
-      if (hyper.name != "seed" && hyper.name != "step")
-        throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" wants the hyper \"" + hyper.name +
-                                                "\", but a session gives seed and step only");
+    checkHypers(module);
   }
   checkWires(ports, options.wires);
   if (!options.warn)
@@ -81,7 +78,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
       if (plan.optimizerInputs[i].feed == Feed::State)
         stateDescs.push_back({m, i});
   }
-  checkPhases();
+  checkPhases(modules);
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
@@ -104,9 +101,16 @@ void Session::State::prepareStreamed(size_t microBatches, std::span<const Tensor
   }
 }
 
+void Session::State::checkHypers(const Module &module) const {
+  for (const Value &hyper : module.hypers())
+    if (hyper.name != "seed" && hyper.name != "step")
+      throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" wants the hyper \"" + hyper.name +
+                                              "\", but a session gives seed and step only");
+}
+
 /// Follows the phases that a step of these programs goes through, so that a file
 /// which cannot be trained with is refused before anything runs.
-void Session::State::checkPhases() const {
+void Session::State::checkPhases(std::span<const Module> modules) const {
   if (!std::ranges::all_of(modules, &Module::hasBackward))
     return; // evaluations only
   Phase now = Phase::StepBegin;
@@ -188,6 +192,58 @@ int64_t Session::seed() const { return state_->options.seed; }
 const TensorMap &Session::state() const { return state_->optimizerState; }
 
 //===----------------------------------------------------------------------===//
+// Batches of other extents
+//===----------------------------------------------------------------------===//
+
+void Session::addSizes(std::vector<SessionModule> given) {
+  State &s = *state_;
+  if (s.services || s.options.residency || s.options.weights)
+    throw Error(ErrorCode::Unsupported, "memory services know the programs of one set of extents; with them, all "
+                                        "batches of a session have the same");
+  auto sizes = std::make_unique<State::Sizes>();
+  sizes->modules = makeModules(s.device, std::move(given));
+  auto differs = [](const Module &module, const std::string &what) {
+    return Error(ErrorCode::InvalidArgument, "module \"" + module.name() + "\" for batches of other extents " + what);
+  };
+  if (sizes->modules.size() != s.modules.size())
+    throw Error(ErrorCode::InvalidArgument, "the session has " + std::to_string(s.modules.size()) + " modules, and " +
+                                                std::to_string(sizes->modules.size()) + " are given for other extents");
+  for (size_t m = 0; m < s.modules.size(); ++m) {
+    const Module &module = sizes->modules[m], &first = s.modules[m];
+    if (module.name() != first.name())
+      throw differs(module, "stands where \"" + first.name() + "\" is");
+    s.checkHypers(module);
+    for (auto values : {&Module::parameters, &Module::frozen}) {
+      std::span<const Value> wanted = (first.*values)(), found = (module.*values)();
+      auto has = [](std::span<const Value> all, const Value &value) {
+        return std::ranges::any_of(all, [&](const Value &other) {
+          return other.name == value.name && other.desc().shape == value.desc().shape &&
+                 other.desc().element == value.desc().element && other.role == value.role;
+        });
+      };
+      for (const Value &value : wanted)
+        if (!has(found, value))
+          throw differs(module, "lacks \"" + value.name + "\" of the session, or has it otherwise");
+      for (const Value &value : found)
+        if (!has(wanted, value))
+          throw differs(module, "has \"" + value.name + "\", which the session lacks");
+    }
+    sizes->ports.push_back({module.name(), module.inputs(), module.outputs()});
+  }
+  s.checkPhases(sizes->modules);
+  s.otherSizes.push_back(std::move(sizes));
+}
+
+/// True if a batch has the extents of the inputs that it names.
+static bool haveExtentsOf(std::span<const ModulePorts> modules, const BatchDescs &batch) {
+  for (const ModulePorts &module : modules)
+    for (const Value &input : module.inputs)
+      if (auto given = batch.find(input.name); given != batch.end() && given->second->shape != input.desc().shape)
+        return false;
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
 // FORWARD and BACKWARD
 //===----------------------------------------------------------------------===//
 
@@ -198,8 +254,13 @@ Wiring Session::State::wiringFor(const TensorMap &batch) {
       throw Error(ErrorCode::InvalidArgument, "the batch has a null tensor for \"" + name + "\"");
     descs[name] = &tensor.desc();
   }
+  sizes = nullptr;
+  if (!haveExtentsOf(ports, descs))
+    for (const auto &others : otherSizes)
+      if (haveExtentsOf(others->ports, descs))
+        sizes = others.get();
   std::vector<std::string> notes;
-  Wiring wiring = wireModules(ports, options.wires, descs, &notes);
+  Wiring wiring = wireModules(portsNow(), options.wires, descs, &notes);
   for (const std::string &note : notes)
     if (warned.insert(note).second)
       options.warn(note);
@@ -211,6 +272,7 @@ Wiring Session::State::wiringFor(const TensorMap &batch) {
 /// for it.
 TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batch) const {
   TensorMap placed = batch;
+  const std::vector<Module> &modules = modulesNow();
   for (size_t m = 0; m < modules.size(); ++m)
     for (size_t i = 0; i < modules[m].inputs().size(); ++i) {
       if (wiring[m][i])
@@ -250,7 +312,7 @@ Module::Lookup Session::State::lookup(size_t module, const Wiring &wiring, const
     default:
       break;
     }
-    std::span<const Value> inputs = modules[module].inputs();
+    std::span<const Value> inputs = modulesNow()[module].inputs();
     for (size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].name == value.name) {
         const auto &ref = wiring[module][i];
@@ -271,6 +333,7 @@ static TensorMap byName(std::span<const Value> outputs, const std::vector<Tensor
 std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch) {
   batchValues.clear();
   losses.clear();
+  const std::vector<Module> &modules = modulesNow();
   std::vector<std::vector<Tensor>> outputs(modules.size());
   std::vector<Tensor> found;
   for (size_t m = 0; m < modules.size(); ++m) {
@@ -303,7 +366,7 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
   if (found.empty())
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
-  lastOutputs = byName(ports.back().outputs, outputs.back());
+  lastOutputs = byName(portsNow().back().outputs, outputs.back());
   return found;
 }
 
@@ -412,14 +475,15 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   Wiring wiring = s.wiringFor(batch);
   TensorMap placed = s.placeBatch(wiring, batch);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
+  const std::vector<Module> &modules = s.modulesNow();
   if (!s.waiting)
     s.prepareStreamed(1, std::span(&batch, 1));
   EventSink::PhasesApart apart(s.options.events);
   try {
     if (s.services)
       s.services->beginEvaluation();
-    for (size_t m = 0; m < s.modules.size(); ++m)
-      outputs[m] = s.modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
+    for (size_t m = 0; m < modules.size(); ++m)
+      outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
     if (s.services)
       s.services->endEvaluation();
   } catch (...) {
@@ -429,7 +493,7 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   }
   for (const auto &[name, tensor] : batch)
     giveBack(tensor);
-  return byName(s.ports.back().outputs, outputs.back());
+  return byName(s.portsNow().back().outputs, outputs.back());
 }
 
 //===----------------------------------------------------------------------===//

@@ -78,7 +78,8 @@ struct Session::State {
       options.events->enter(phase);
   }
   void enterOptimizer();
-  void checkPhases() const;
+  void checkPhases(std::span<const Module> modules) const;
+  void checkHypers(const Module &module) const;
   void endStep();
   Wiring wiringFor(const TensorMap &batch);
   TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
@@ -108,6 +109,16 @@ struct Session::State {
   SessionOptions options;
   std::vector<Module> modules;
   std::vector<ModulePorts> ports;
+  /// The same modules for batches of other extents (addSizes).
+  struct Sizes {
+    std::vector<Module> modules;
+    std::vector<ModulePorts> ports;
+  };
+  std::vector<std::unique_ptr<const Sizes>> otherSizes;
+  /// What runs the batch at hand: an element of `otherSizes`, or null for `modules`. Set by wiringFor.
+  const Sizes *sizes = nullptr;
+  const std::vector<Module> &modulesNow() const { return sizes ? sizes->modules : modules; }
+  const std::vector<ModulePorts> &portsNow() const { return sizes ? sizes->ports : ports; }
   ParameterTable table;
   std::vector<OptimizerPlan> plans;
   std::optional<JsonlWriter> stitchTelemetry;

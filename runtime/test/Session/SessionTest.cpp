@@ -351,6 +351,26 @@ TEST_P(SessionTest, ParametersOfOtherShapes) {
 
 // The first module of the first batch gets the seed as given and the step from
 // 1 on; a second micro-batch gets another seed, so that masks differ.
+TEST_P(SessionTest, OtherSizesHaveTheSameModules) {
+  Session session = stitched();
+  EXPECT_ERROR(session.addSizes({{"front", makeLayer()}}), InvalidArgument, "has 2 modules, and 1 are given");
+  EXPECT_ERROR(session.addSizes({{"back", makeHead()}, {"front", makeLayer()}}), InvalidArgument,
+               "\"back\" for batches of other extents stands where \"front\" is");
+  EXPECT_ERROR(session.addSizes({{"front", makeLayer({.parameter = "u"})}, {"back", makeHead()}}), InvalidArgument,
+               "\"front\" for batches of other extents lacks \"w\"");
+  EXPECT_ERROR(session.addSizes({{"front", makeLayer()}, {"back", makeJoined()}}), InvalidArgument,
+               "has \"w\", which the session lacks");
+  EXPECT_ERROR(session.addSizes({{"front", makeLayer({.parameter = "w", .frozen = true})}, {"back", makeHead()}}),
+               InvalidArgument, "lacks \"w\"");
+  EXPECT_ERROR(session.addSizes({{"front", makeLayer({.parameter = "w", .forwardPhase = Phase::Optimizer})},
+                                 {"back", makeHead()}}),
+               PhaseOrder, "enters optimizer after step_begin");
+  double loss = session.step(batch(), 0.1).loss;
+  EXPECT_EQ(loss, stitched().step(batch(), 0.1).loss);
+  // A batch that no module fits is told of the first ones.
+  EXPECT_ERROR(session.step({{"x", tensor({1, 2})}, {"y", tensor({1, 2})}}, 0.1), LayoutMismatch, "f32[8]");
+}
+
 TEST_P(SessionTest, GivesSeedAndStep) {
   SessionOptions options{.seed = 5};
   Session session(device, {{"hypers", makeHypers()}, {"back", makeHead()}}, std::move(options));

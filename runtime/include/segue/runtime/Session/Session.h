@@ -149,6 +149,12 @@ public:
   const std::vector<Module> &modules() const;
   /// Null if the config enables none.
   const MemoryServices *services() const;
+  /// The same modules, compiled for batches of other extents: such a batch runs
+  /// them, on the parameters and states of the session; optimizers stay the first
+  /// ones. Throws InvalidArgument if a name, parameter or frozen value differs,
+  /// Unsupported where services of memory, who know one set of programs, are there.
+  void addSizes(std::vector<SessionModule> modules);
+
   /// For claims on what stays on the device: `services()->weights()->keepResident`.
   MemoryServices *services();
 

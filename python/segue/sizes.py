@@ -1,0 +1,81 @@
+# ===- sizes.py - batches of other extents in a trainer ----------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Programs for batches that have other extents than those which the modules of a trainer were compiled for."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from . import _runtime
+from .errors import ExportError, InvalidArgumentError
+from .module import LoadedModule, Module, Program
+from .optimizers import Optimizer
+from .tensors import describe, is_tensor
+
+
+class Sizes:
+    """Gives a session the modules for the extents of a batch, compiled when such a batch comes first.
+
+    Parameters
+    ----------
+    optimizer, statistics
+        As the session's first binaries were made, see `Program.binary`.
+    """
+
+    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session", optimizer: Optimizer, statistics: str):
+        self._modules, self._session = modules, session
+        self._optimizer, self._statistics = optimizer, statistics
+        self._most = min(m.max_variants for m in modules.values())
+        self._known: set[tuple] = set()
+        self._first = None
+        if not any(isinstance(m, LoadedModule) for m in modules.values()):  # a file holds one variant
+            self._first = {a.name: a for m in modules.values() for a in m._primary.captured.named("input")}
+
+    def ensure(self, batch: Mapping[str, Any]) -> None:
+        """Has programs for this batch, if its extents are what stands in the way; what else is wrong the session says.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There are as many sets of extents as a module keeps variants (`max_variants`).
+        Error
+            With code ``UNSUPPORTED``: the session has services of memory, which know the programs of one set of extents.
+        """
+        if self._first is None:
+            return
+        given = {name: describe(tensor) for name, tensor in batch.items() if is_tensor(tensor)}
+        shapes = {name: shape for name, (shape, _) in given.items() if name in self._first}
+        if all(tuple(shape) == tuple(self._first[name].shape) for name, shape in shapes.items()):
+            return
+        key = tuple(sorted(shapes.items()))
+        if key in self._known:
+            return
+        for name, shape in shapes.items():
+            wanted = self._first[name]
+            if len(shape) != len(wanted.shape) or 0 in shape or given[name][1] != wanted.dtype:
+                return
+        if len(self._known) + 1 >= self._most:
+            raise InvalidArgumentError(
+                f"a batch of shapes {', '.join(f'{n}: {list(s)}' for n, s in key)}: the modules are there for {self._most} sets of extents "
+                "already (max_variants of segue.compile); pad batches to fewer lengths")
+        try:
+            programs = self._programs(shapes)
+        except ExportError:
+            return
+        self._session.add_sizes([(name, program.binary(self._optimizer, self._statistics)) for name, program in programs.items()])
+        self._known.add(key)
+
+    def _programs(self, shapes: dict[str, tuple]) -> dict[str, Program]:
+        """Of each module; an input that another one gives has the shape that this has now."""
+        programs, made = {}, {}  # shapes that results had, and have
+        for name, module in self._modules.items():
+            inputs = {a.name: shapes.get(a.name) or made.get((tuple(a.shape), a.dtype), a.shape)
+                      for a in module._primary.captured.named("input")}
+            programs[name] = module.program_for(inputs)
+            for old, new in zip(module._primary.captured.results, programs[name].captured.results, strict=True):
+                made[tuple(old.shape), old.dtype] = new.shape
+        return programs
