@@ -65,7 +65,7 @@ def where(held: dict[str, int]) -> str:
 
 
 def compiled(args, config: GPTConfig):
-    example, adamw = next(batches(config, args.batch, 1)), segue.AdamW(lr=1e-3)
+    example, adamw = next(batches(config, args.batch, 1)), segue.AdamW(lr=3e-4)
     return segue.compile(model_of(config), (example["tokens"], example["targets"]), optimizer=adamw).build(), adamw
 
 
@@ -116,7 +116,7 @@ def compare(args, config: GPTConfig, losses: list[float], module) -> None:
 
 def with_pytorch(args, config: GPTConfig) -> None:
     model = model_of(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)
     resource.setrlimit(resource.RLIMIT_DATA, (args.held_to, args.held_to))
     print(f"PyTorch under the limit of {args.held_to / MIB:.0f} MiB, of which it has {of_process('VmData') / MIB:.0f} before training", flush=True)
     for step, batch in enumerate(batches(config, args.batch, args.steps), 1):

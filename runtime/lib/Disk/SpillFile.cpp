@@ -120,7 +120,7 @@ std::unique_ptr<SpillFile> SpillFile::open(const std::filesystem::path &folder, 
 
   auto lane = [&](bool isForWrites) {
     return SpillLane(folder, impl->descriptors, addressAlignment, options.pieceBytes,
-                     makeEngine(impl->descriptors, options, isForWrites), isForWrites, options.keepsEnds);
+                     makeEngine(impl->descriptors, options, isForWrites), isForWrites, options.cachedBelow);
   };
   impl->reads.emplace(lane(false));
   impl->writes.emplace(lane(true));

@@ -68,8 +68,8 @@ struct SpillLane::State {
   uint32_t pieceBytes;
   std::unique_ptr<SpillEngine> engine;
   bool isForWrites;
-  /// What goes through the page cache are ends, whose pages stay there.
-  bool keepsEnds;
+  /// Above 0: small transfers go through the page cache, and what goes through it stays there.
+  uint64_t cachedBelow;
 
   /// Whoever transfers.
   std::mutex turn;
@@ -83,7 +83,7 @@ struct SpillLane::State {
   /// The rest of the transfer, which was not begun yet; nothing once it has failed.
   std::byte *memory = nullptr;
   uint64_t offset = 0, bytes = 0;
-  bool isBounced = false;
+  bool isBounced = false, isSmall = false;
   /// The failure of the piece that lies first in the file.
   SpillFailure failure;
 
@@ -99,7 +99,7 @@ bool SpillLane::State::next(Slot &slot) {
   SpillOperation &operation = slot.operation;
   operation.kind = isForWrites ? SpillOperation::Kind::Write : SpillOperation::Kind::Read;
   uint64_t odd = offset % block;
-  operation.isCached = descriptors.direct < 0 || odd != 0 || bytes < block;
+  operation.isCached = descriptors.direct < 0 || odd != 0 || bytes < block || isSmall;
   uint64_t size = isBounced ? std::min(pieceBytes, bounceBytes) : pieceBytes;
   if (odd != 0)
     size = block - odd;
@@ -175,7 +175,7 @@ void SpillLane::State::end(Slot &slot) {
     std::byte *begin = bounce.get() + size_t(operation.tag) * bounceBytes;
     std::memcpy(slot.bounced, begin, size_t(operation.memory - begin));
   }
-  uint32_t cachedBytes = operation.isCached && !keepsEnds ? uint32_t(operation.offset - slot.cachedBegin) : 0;
+  uint32_t cachedBytes = operation.isCached && cachedBelow == 0 ? uint32_t(operation.offset - slot.cachedBegin) : 0;
   if (cachedBytes != 0 && isForWrites) {
     operation.kind = SpillOperation::Kind::Settle;
     operation.offset = slot.cachedBegin;
@@ -194,7 +194,8 @@ SpillFailure SpillLane::State::run(std::byte *to, uint64_t at, uint64_t size) {
   failure = {};
   // Whole blocks begin where the first block does; their addresses are all aligned or none is.
   uint64_t first = (SpillFile::block - at % SpillFile::block) % SpillFile::block;
-  isBounced = descriptors.direct >= 0 && size >= first + SpillFile::block &&
+  isSmall = size < cachedBelow;
+  isBounced = descriptors.direct >= 0 && !isSmall && size >= first + SpillFile::block &&
               (uintptr_t(to) + first) % addressAlignment != 0;
   uint32_t inFlightMost = uint32_t(slots.size());
   if (isBounced) {
@@ -225,14 +226,14 @@ SpillFailure SpillLane::State::run(std::byte *to, uint64_t at, uint64_t size) {
 //===----------------------------------------------------------------------===//
 
 SpillLane::SpillLane(std::filesystem::path folder, const SpillDescriptors &descriptors, uint64_t addressAlignment,
-                     uint32_t pieceBytes, std::unique_ptr<SpillEngine> engine, bool isForWrites, bool keepsEnds)
+                     uint32_t pieceBytes, std::unique_ptr<SpillEngine> engine, bool isForWrites, uint64_t cachedBelow)
     : state_(std::make_unique<State>()) {
   state_->folder = std::move(folder);
   state_->descriptors = descriptors;
   state_->addressAlignment = addressAlignment;
   state_->pieceBytes = pieceBytes;
   state_->isForWrites = isForWrites;
-  state_->keepsEnds = keepsEnds && descriptors.direct >= 0;
+  state_->cachedBelow = descriptors.direct >= 0 ? cachedBelow : 0;
   state_->slots.resize(engine->depth());
   state_->idle.reserve(engine->depth());
   for (uint32_t tag = 0; tag < engine->depth(); ++tag)

@@ -36,7 +36,7 @@ struct SpillFailure {
 class SpillLane {
 public:
   SpillLane(std::filesystem::path folder, const SpillDescriptors &descriptors, uint64_t addressAlignment,
-            uint32_t pieceBytes, std::unique_ptr<SpillEngine> engine, bool isForWrites, bool keepsEnds);
+            uint32_t pieceBytes, std::unique_ptr<SpillEngine> engine, bool isForWrites, uint64_t cachedBelow);
   ~SpillLane();
   SpillLane(SpillLane &&other) noexcept;
 

@@ -231,7 +231,8 @@ DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
   DeviceOptions profile = profileOf(options);
   DiskOptions disk(options, profile);
   disk.spill.seam = seam;
-  disk.spill.keepsEnds = true; // a model has many small tensors, each of which would cost a write and a read of a page
+  // A model has many small tensors, each of which would wait for the disk by itself.
+  disk.spill.cachedBelow = 64 << 10;
   return std::make_shared<DiskDevice>(options, profile, memory, disk);
 }
 

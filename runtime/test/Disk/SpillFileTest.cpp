@@ -231,10 +231,10 @@ TEST_P(SpillFileTest, TakesNoMemory) {
   EXPECT_EQ(residentPages(*file, 0, capacity), 0u);
 }
 
-// Where ends may stay, a page of each does, and later direct transfers of whole blocks see what it holds.
-TEST_P(SpillFileTest, EndsStayInThePageCache) {
+// Where they may, ends and small ranges stay, and later direct transfers of whole blocks see what they hold.
+TEST_P(SpillFileTest, SmallRangesStayInThePageCache) {
   SpillOptions options = optionsOf(GetParam());
-  options.keepsEnds = true;
+  options.cachedBelow = 2 * SpillFile::block + 1;
   constexpr size_t capacity = 1 << 20, block = SpillFile::block;
   auto file = SpillFile::open(folder.path, capacity, options);
   ShiftedMemory memory(capacity), back(capacity);
@@ -243,12 +243,14 @@ TEST_P(SpillFileTest, EndsStayInThePageCache) {
   memory.fill(2);
   file->write(2 * block, memory.data() + 2 * block, 1000);              // less than a block
   file->write(4 * block, memory.data() + 4 * block, 3 * block + 2000);  // a tail
+  file->write(20 * block, memory.data() + 20 * block, 2 * block);       // small
   file->read(back.data(), 2 * block, 1000);
   EXPECT_EQ(std::memcmp(back.data(), memory.data() + 2 * block, 1000), 0);
-  EXPECT_EQ(residentPages(*file, 0, capacity), file->isDirect() ? 2u : 0u);
+  EXPECT_EQ(residentPages(*file, 0, capacity), file->isDirect() ? 4u : 0u);
   file->read(back.data(), 0, capacity); // blocks as a whole, with what only the page cache has
   EXPECT_EQ(std::memcmp(back.data() + 2 * block, memory.data() + 2 * block, 1000), 0);
   EXPECT_EQ(std::memcmp(back.data() + 4 * block, memory.data() + 4 * block, 3 * block + 2000), 0);
+  EXPECT_EQ(std::memcmp(back.data() + 20 * block, memory.data() + 20 * block, 2 * block), 0);
   memory.fill(3);
   file->write(0, memory.data(), capacity);
   file->read(back.data(), 2 * block, 1000);

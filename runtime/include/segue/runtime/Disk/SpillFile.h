@@ -60,11 +60,11 @@ struct SpillOptions {
   Engine engine = Engine::Best;
   /// False: through the page cache, also where the file system could do without.
   bool mayBeDirect = true;
-  /// True: beside direct transfers, the pages of the odd bytes at both ends of ranges stay in
-  /// the page cache, one or two for each range that is in use, until the system wants their
-  /// room. Small ranges then take no time; a page that the disk refuses later is found
+  /// Above 0: beside direct transfers, ranges of fewer bytes than this, and the odd bytes at
+  /// both ends of others, go through the page cache and stay there until the system wants
+  /// the room. They then take no time; a page that the disk refuses later is found
   /// by who checks the bytes (the mapping and `read` show the old ones).
-  bool keepsEnds = false;
+  uint64_t cachedBelow = 0;
   /// Bytes of one piece, a multiple of SpillFile::block, and the number of pieces
   /// in flight in each direction: 1 to 1024.
   uint32_t pieceBytes = 512 << 10;
