@@ -88,6 +88,7 @@ public:
     return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
   }
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
+  uint32_t leastAlignment(Space space, uint64_t bytes) const override { return ram_.leastAlignment(space, bytes); }
   DramCompactor *dramCompactor() override { return &*dramCompactor_; }
   MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
     return ram_.takeAt(space, bytes, static_cast<std::byte *>(address));

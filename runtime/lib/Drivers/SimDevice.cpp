@@ -76,6 +76,7 @@ public:
     return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
   }
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
+  uint32_t leastAlignment(Space space, uint64_t bytes) const override { return ram_.leastAlignment(space, bytes); }
   DramCompactor *dramCompactor() override { return &*dramCompactor_; }
   L1Compactor *l1Compactor() override { return l1Compactor_ ? &*l1Compactor_ : nullptr; }
   MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {

@@ -114,6 +114,11 @@ uint64_t SimMemory::takenBytes(Space space, uint64_t bytes) const {
   return space == Space::DeviceL1 && l1_ ? l1_->takenBytes(bytes) : wholeBytes(space, bytes);
 }
 
+uint32_t SimMemory::leastAlignment(Space space, uint64_t bytes) const {
+  static constexpr uint32_t sector = 512;
+  return space == Space::DeviceDram && bytes >= SpillFile::block && regions_[uint8_t(Space::Disk)].bytes ? sector : 1;
+}
+
 bool SimMemory::isOnDevice(const void *address) const {
   auto *at = static_cast<const std::byte *>(address);
   for (Space space : {Space::DeviceDram, Space::DeviceL1}) {

@@ -54,6 +54,9 @@ public:
   FreeMemory freeMemory(Space space) const;
   bool isHeap(Space space) const { return space == Space::Host && !regions_[uint8_t(space)].arena; }
   uint64_t takenBytes(Space space, uint64_t bytes) const;
+  /// Above a disk, what direct reads and writes want, for blocks that are no smaller than one
+  /// of the disk: from other addresses each byte is copied once more.
+  uint32_t leastAlignment(Space space, uint64_t bytes) const;
 
   std::byte *dramBegin() { return region(Space::DeviceDram).begin; }
   /// Null without such a space.

@@ -155,19 +155,9 @@ MemoryBlock DeviceMemory::takeRaw(Usage &usage, Space space, uint64_t bytes, uin
   return block;
 }
 
-/// Direct reads and writes of a disk want such addresses; from others, each byte is copied once
-/// more. Smaller blocks than one of the disk go through the page cache.
-static constexpr uint32_t diskAlignment = 512;
-static constexpr uint64_t leastDirectBytes = 4096;
-
-static uint32_t alignmentFor(const RawMemory &device, Space space, uint64_t bytes, uint32_t alignment) {
-  bool meetsDisk = space == Space::DeviceDram && bytes >= leastDirectBytes && device.hasSpace(Space::Disk);
-  return meetsDisk ? std::max(alignment, diskAlignment) : alignment;
-}
-
 MemoryBlock DeviceMemory::attempt(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner, Lifetime lifetime,
                                   Occupied occupied, bool *isOccupied) {
-  alignment = alignmentFor(device_, space, bytes, alignment);
+  alignment = std::max(alignment, device_.leastAlignment(space, bytes));
   uint64_t taken = device_.takenBytes(space, bytes, alignment);
   std::lock_guard lock(mutex_);
   loadCapacities();
@@ -268,7 +258,7 @@ bool DeviceMemory::compact(Space space, uint64_t bytes, uint32_t alignment) {
       return false;
   }
   bool made = false;
-  exclusively_([&] { made = rangeMaker_->makeRange(bytes, alignmentFor(device_, space, bytes, alignment)); });
+  exclusively_([&] { made = rangeMaker_->makeRange(bytes, std::max(alignment, device_.leastAlignment(space, bytes))); });
   return made;
 }
 

@@ -88,6 +88,9 @@ public:
   /// be. Empty where the device does not say.
   virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
 
+  /// Returns the alignment, a power of two, that copies of a block of `bytes` are fastest
+  /// from: the books ask for no less.
+  virtual uint32_t leastAlignment(Space space, uint64_t bytes) const { return 1; }
   /// Returns what a block of `bytes` really takes, which the books count.
   virtual uint64_t takenBytes(Space space, uint64_t bytes, uint32_t alignment) const { return bytes; }
 
