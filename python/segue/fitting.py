@@ -34,6 +34,7 @@ from .inspection import size_text
 from .memory import Memory, forecast
 from .module import Module, Program
 from .optimizers import AdamW, Optimizer
+from .precision import checked_precision, entered_precision
 from .tensors import is_tensor
 
 #: A model, a Hugging Face config, or a function that makes a model; it is called on PyTorch's meta device.
@@ -41,7 +42,8 @@ Model = Union[nn.Module, Any, Callable[[], nn.Module]]
 
 
 def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: str = "cpu", optimizer: Optimizer | None = None,
-        lora_rank: int = 0, lora_targets: Sequence[str] = (), micro_batches: int = 1, clip_grad_norm: float = 0.0) -> Memory:
+        lora_rank: int = 0, lora_targets: Sequence[str] = (), precision: str | None = None, micro_batches: int = 1,
+        clip_grad_norm: float = 0.0) -> Memory:
     """Say whether training fits into memory, what a step holds and takes, and the smallest budget.
 
     Parameters
@@ -65,6 +67,8 @@ def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: st
     lora_targets : sequence of str
         Names of those layers, or patterns: ``q_proj`` for all that end so, ``*.mlp.*``. Default: all linear layers but
         the last.
+    precision : str, optional
+        ``f32`` or ``bf16-mixed``, as in `segue.compile`.
     micro_batches : int
         Batches per step, for gradient accumulation.
     clip_grad_norm : float
@@ -82,7 +86,7 @@ def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: st
     UnsupportedOpError, ExportError
         The model has an operator that Segue lacks; the message has the line.
     """
-    case = _Case(model, _read_batch(batch), lora_rank, lora_targets)
+    case = _Case(model, _read_batch(batch), lora_rank, lora_targets, precision)
     return case.ask(optimizer or AdamW(), budget=budget, device=device, micro_batches=micro_batches, clip_grad_norm=clip_grad_norm)
 
 
@@ -149,6 +153,7 @@ def fit_table(model: Model, batch: Any, *, batch_sizes: Iterable[int] = (), sequ
     varied = dict(batch_sizes=list(batch_sizes), sequence_lengths=list(sequence_lengths), optimizers=list(optimizers),
                   lora_ranks=list(lora_ranks))
     rank, targets = options.pop("lora_rank", 0), options.pop("lora_targets", ())
+    precision = options.pop("precision", None)
     optimizer = options.pop("optimizer", None) or AdamW()
     unknown = set(options) - {"budget", "device", "micro_batches", "clip_grad_norm"}
     if unknown:
@@ -159,7 +164,7 @@ def fit_table(model: Model, batch: Any, *, batch_sizes: Iterable[int] = (), sequ
     for batch_size, length, lora in product(varied["batch_sizes"] or [None], varied["sequence_lengths"] or [None],
                                             varied["lora_ranks"] or [rank]):
         sized = [(name, _resized(shape, batch_size, length), dtype) for name, shape, dtype in inputs]
-        case = _Case(model, sized, lora, targets)
+        case = _Case(model, sized, lora, targets, precision)
         for each in varied["optimizers"] or [optimizer]:
             memory = case.ask(each, **{"budget": None, "device": "cpu", **options})
             size = next((shape[0] for _, shape, _ in sized if shape), None)
@@ -214,7 +219,8 @@ def _resized(shape, batch_size, length) -> tuple[int, ...]:
 class _Case:
     """A model for batches of one shape: captured once, compiled for each optimizer."""
 
-    def __init__(self, model, inputs, lora_rank, lora_targets):
+    def __init__(self, model, inputs, lora_rank, lora_targets, precision):
+        checked_precision(precision)
         if not _is_size(lora_rank) or lora_rank < 0:
             raise InvalidArgumentError(f"lora_rank is {lora_rank!r}; give a whole number, 0 for no adapters")
         for name, shape, _ in inputs:
@@ -233,7 +239,8 @@ class _Case:
         module = _with_loss(module)
         with mode:
             args, kwargs = _arguments(module, inputs)
-        self.captured = capture(module, args, kwargs)
+        with entered_precision(precision):
+            self.captured = capture(module, args, kwargs)
         self.program = Program(self.captured, self.name)
 
     def ask(self, optimizer, **options) -> Memory:

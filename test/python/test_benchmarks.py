@@ -57,6 +57,13 @@ def test_to_layout(record_property):
         record_property("missed", row)
 
 
+def test_fit():
+    spill = BUILD / "check" / "bench-fit"  # on the disk of the build: a temporary folder may lie in memory
+    spill.mkdir(parents=True, exist_ok=True)
+    text = output(sys.executable, ROOT / "bench/fit/run.py", "--models", "mlp-1", "--steps", 1, "--spill-dir", spill)
+    assert len(re.findall(r"^\| mlp-1 \| (?:-|[\d.]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [+-]\d+\.\d\d% \|(?: [\d.]+ \|){4}$", text, re.M)) == 2, text
+
+
 def test_a_spill_file():
     # Beside the build, which lies on a disk; the folder for temporary files may be memory.
     text = output(BUILD / "bin" / "segue-bench-spill", 1, 2, BUILD)

@@ -107,6 +107,7 @@ def test_a_model_is_left_alone_and_its_place_changes_nothing():
             return self.model(tokens, targets)
 
     assert segue.fit(Alone, (4, 64)).unconstrained.live_bytes == whole.unconstrained.live_bytes
+    assert segue.fit(nowhere, TOKENS, precision="bf16-mixed").unconstrained.live_bytes < whole.unconstrained.live_bytes
 
 
 def test_the_question_takes_no_memory():
@@ -180,6 +181,7 @@ def test_batches_that_are_none(batch):
     (dict(lora_rank=True), "lora_rank is True"),
     (dict(lora_rank=2, lora_targets=["wz"]), "lora_targets has 'wz', which no linear layer is called; there are 'first.h.0.qkv'"),
     (dict(lora_targets=["wq"]), "without a lora_rank"),
+    (dict(precision="f16"), "precision is 'f16'"),
     (dict(budget="much"), "is not a quantity such as 512MiB"),
     (dict(budget=0.5), "a float was given"),
     (dict(micro_batches=0), "micro_batches is 0"),
