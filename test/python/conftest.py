@@ -6,7 +6,9 @@
 # ===------------------------------------------------------------------------=== #
 """A fixed seed and two threads for every test; the time limit is set in pyproject.toml."""
 
+import gc
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,17 @@ os.environ.pop("SEGUE_ALLOW_NATIVE", None)
 def seeded():
     torch.manual_seed(0)
     torch.set_num_threads(2)
+
+
+@pytest.fixture
+def fresh_backend():
+    """For tests of `torch.compile(backend="segue")`: no segment of another test, and warnings of fallback are errors unless it waits for them."""
+    import segue
+    from segue.dynamo import report
+
+    torch.compiler.reset()
+    gc.collect()
+    report._segments.clear()  # a test that failed keeps its own alive
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", segue.FallbackWarning)
+        yield

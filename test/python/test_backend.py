@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -34,15 +33,7 @@ from models import GPT, GPTConfig, Llama, LlamaConfig, add_lora  # noqa: E402
 SMALL = GPTConfig(layers=2, dim=48, heads=6, seq=32)
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    """No segment of another test, and warnings of fallback are errors unless a test waits for them."""
-    torch.compiler.reset()
-    gc.collect()
-    report._segments.clear()  # a test that failed keeps its own alive
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", segue.FallbackWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_backend")
 
 
 def compiled(model, **options):

@@ -7,8 +7,6 @@
 """Regions under `torch.utils.checkpoint` run in Segue as a whole; what is computed again has the random numbers of forward."""
 
 import copy
-import gc
-import warnings
 
 import pytest
 import torch
@@ -23,14 +21,7 @@ from segue.frontend.ops import OPS
 from segue.frontend.ops.sources import RANDOM
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch.compiler.reset()
-    gc.collect()
-    report._segments.clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", segue.FallbackWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_backend")
 
 
 class Block(nn.Module):

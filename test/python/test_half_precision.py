@@ -13,11 +13,9 @@ Over seven models it was 0.6 to 1.1 times as far; the factor leaves room for oth
 
 import contextlib
 import copy
-import gc
 import math
 import os
 import sys
-import warnings
 
 import pytest
 import torch
@@ -35,14 +33,7 @@ from models import GPT, GPTConfig  # noqa: E402
 FURTHER = 1.25
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch.compiler.reset()
-    gc.collect()
-    report._segments.clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", segue.FallbackWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_backend")
 
 
 class Everything(nn.Module):
