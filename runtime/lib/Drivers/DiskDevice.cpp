@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DiskDevice.h"
+#include "ArenaDevice.h"
 #include "DeviceProfile.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
@@ -57,42 +58,18 @@ struct DiskOptions {
   SpillOptions spill;
 };
 
-class DiskDevice final : public Device {
+class DiskDevice final : public ArenaDevice {
 public:
   DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
   /// Queued work runs to its end: nobody may be left writing to memory that outlives the device.
   ~DiskDevice() override { queues_.finish(); }
 
   std::string name() const override { return name_; }
-  std::span<const SpaceInfo> spaces() const override { return ram_.spaces(); }
-  bool hasUnifiedMemory() const override { return false; }
-  bool runsInline() const override { return false; }
   std::optional<std::string> twin() const override { return twin_; }
   std::optional<LinkSpeed> link() const override { return link_; }
   int threads() const override { return engine_.threads().count(); }
 
-  MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
-    return ram_.take(space, bytes, alignment, lifetime);
-  }
-  void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
-    ram_.give(space, data, bytes, alignment, lastUse);
-  }
-  const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) override {
-    return ram_.reserve(space, ranges);
-  }
-  MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
-    return ram_.takeReserved(space, bytes, alignment, offset);
-  }
-  std::vector<AddressRange> freeRanges(Space space) const override { return ram_.freeRanges(space); }
-  FreeMemory freeMemory(Space space) const override {
-    return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
-  }
-  uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
-  uint32_t leastAlignment(Space space, uint64_t bytes) const override { return ram_.leastAlignment(space, bytes); }
   DramCompactor *dramCompactor() override { return &*dramCompactor_; }
-  MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
-    return ram_.takeAt(space, bytes, static_cast<std::byte *>(address));
-  }
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
     return queues_.enqueue(queue, after, std::move(work));
@@ -102,7 +79,6 @@ public:
   void wait(const Fence &fence) override { queues_.wait(fence); }
   bool waitFor(const Fence &fence, double seconds) override { return queues_.waitFor(fence, seconds); }
 
-  bool computesOn(const void *address) const override { return ram_.isOnDevice(address); }
   void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
     copyWithTries(tries, [&] { copyNow(target, source, bytes); });
   }
@@ -201,7 +177,7 @@ static std::string twinSpec(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t d
 
 DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory,
                        const DiskOptions &disk)
-    : name_(options.spec()), engine_(Threads(memory.threads)),
+    : ArenaDevice(ram_), name_(options.spec()), engine_(Threads(memory.threads)),
       file_(SpillFile::open(disk.folder, disk.capacityBytes, disk.spill)),
       ram_(withFile(std::move(memory), *file_), [this](const Fence &fence) { return queues_.isDone(fence); }),
       link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, profile.seconds("latency", diskLatencySeconds)} {

@@ -31,7 +31,7 @@ static std::vector<Driver> &drivers() {
 void addDriver(const Driver &driver) { drivers().push_back(driver); }
 
 namespace {
-/// What a spec asks for, and of whom.
+/// A spec names a driver and gives it options.
 struct ParsedSpec {
   const Driver &driver;
   DeviceOptions options;

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimDevice.h"
+#include "ArenaDevice.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
@@ -36,7 +37,7 @@
 namespace segue::inline runtime {
 
 namespace {
-class SimDevice final : public Device, public VirtualClock {
+class SimDevice final : public ArenaDevice, public VirtualClock {
 public:
   explicit SimDevice(const SimProfile &profile);
 
@@ -45,9 +46,6 @@ public:
   ~SimDevice() override { queues_->finish(); }
 
   std::string name() const override { return profile_.name; }
-  std::span<const SpaceInfo> spaces() const override { return ram_.spaces(); }
-  bool hasUnifiedMemory() const override { return false; }
-  bool runsInline() const override { return false; }
   bool hasBytes() const override { return !clock_; }
   std::optional<std::string> twin() const override { return profile_.twin; }
   std::optional<LinkSpeed> link() const override {
@@ -58,30 +56,15 @@ public:
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
     if (faults_ && space != Space::Host && faults_->allocationFails(space))
       return {};
-    return ram_.take(space, bytes, alignment, lifetime);
-  }
-  void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
-    ram_.give(space, data, bytes, alignment, lastUse);
-  }
-  const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) override {
-    return ram_.reserve(space, ranges);
+    return ArenaDevice::takeMemory(space, bytes, alignment, lifetime);
   }
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
     if (faults_ && faults_->allocationFails(space))
       return {};
-    return ram_.takeReserved(space, bytes, alignment, offset);
+    return ArenaDevice::takeReserved(space, bytes, alignment, offset);
   }
-  std::vector<AddressRange> freeRanges(Space space) const override { return ram_.freeRanges(space); }
-  FreeMemory freeMemory(Space space) const override {
-    return ram_.isHeap(space) ? Device::freeMemory(space) : ram_.freeMemory(space);
-  }
-  uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return ram_.takenBytes(space, bytes); }
-  uint32_t leastAlignment(Space space, uint64_t bytes) const override { return ram_.leastAlignment(space, bytes); }
   DramCompactor *dramCompactor() override { return &*dramCompactor_; }
   L1Compactor *l1Compactor() override { return l1Compactor_ ? &*l1Compactor_ : nullptr; }
-  MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
-    return ram_.takeAt(space, bytes, static_cast<std::byte *>(address));
-  }
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
     if (faults_)
@@ -95,7 +78,6 @@ public:
     return std::isfinite(seconds) && faults_ && faults_->timeRunsOut() ? isDone(fence) : queues_->waitFor(fence, seconds);
   }
 
-  bool computesOn(const void *address) const override { return ram_.isOnDevice(address); }
   void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
     giveToStream([=, this] { copyWithTries(tries, [&] { copyNow(target, source, bytes); }); });
   }
@@ -128,7 +110,7 @@ private:
 } // namespace
 
 SimDevice::SimDevice(const SimProfile &profile)
-    : profile_(profile), engine_(Threads(profile.threads)),
+    : ArenaDevice(ram_), profile_(profile), engine_(Threads(profile.threads)),
       toDevice_(profile.h2dBytesPerSecond, profile.latencySeconds),
       toHost_(profile.d2hBytesPerSecond, profile.latencySeconds),
       ram_(profile, [this](const Fence &fence) { return queues_->isDone(fence); }) {
