@@ -477,7 +477,7 @@ static void bindSession(nb::module_ &m) {
 static void bindFiles(nb::module_ &m) {
   m.def("kernel_target", &kernelTarget);
   m.def("check_output", &OutputFile::check, "path"_a);
-  // What was freed in pieces stays with the process otherwise, until somebody takes as much again.
+  // Memory that was freed in pieces would stay with the process until somebody takes as much again.
   m.def("return_free_memory", [] { malloc_trim(0); }, ReleaseGil());
   m.def(
       "within_budget",

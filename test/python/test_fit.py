@@ -93,7 +93,7 @@ def test_a_model_is_left_alone_and_its_place_changes_nothing():
     assert segue.fit(nowhere, TOKENS, lora_rank=2) == here == segue.fit(gpt, TOKENS, lora_rank=2)
     trained = {tensor["tensor"] for tensor in here.can_leave if tensor["role"] == "state"}
     assert trained and all("down" in name or "up" in name for name in trained)
-    # By tensors, by position, and by the numbers of a batch of tokens.
+    # A batch is given by tensors, by position, or by the two numbers of a batch of tokens.
     tokens = torch.zeros(4, 64, dtype=torch.int64)
     whole = segue.fit(nowhere, TOKENS)
     assert segue.fit(nowhere, (tokens, tokens)) == whole == segue.fit(nowhere, {"tokens": tokens.to("meta"), "targets": tokens})

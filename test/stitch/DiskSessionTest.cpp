@@ -242,7 +242,7 @@ TEST(DiskSession, ADiskThatFillsUpInAStepIsSaidAndTheStepTakenAgain) {
       EXPECT_NE((error.what() + warned).find("No space left on device"), std::string::npos) << error.what() << warned;
     }
     disk.fail(INT64_MAX, 0); // somebody has made room
-    // What could not leave lies where the next try wants room, and goes with it.
+    // A tensor that could not leave lies where the next try wants room, and goes with it.
     for (int tries = 0; session.stepCount() < steps && tries < 4; ++tries)
       try {
         while (session.stepCount() < steps)

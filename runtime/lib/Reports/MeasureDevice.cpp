@@ -47,7 +47,7 @@ static double leastSeconds(double seconds, const std::function<void()> &work) {
   return least;
 }
 
-/// As options of a device are written: four digits, and the unit.
+/// Writes a figure as the options of a device are written: four digits, and the unit.
 static std::string figure(double value, const char *unit) {
   char text[48];
   std::snprintf(text, sizeof text, "%.4g%s", value, unit);

@@ -28,7 +28,7 @@ uint64_t StepForecast::peakIn(Phase phase, Space space) const {
   return 0;
 }
 
-/// What leaves finds room, so that the answer says how much it takes: beside dram, where a
+/// Gives tensors that leave all the room they want, so that the answer says how much they take: beside dram, where a
 /// twin has room in any case, in the host's memory and on a disk, if there is one.
 static std::string withRoomBelow(std::string_view spec, std::span<const SpaceInfo> spaces) {
   size_t colon = std::min(spec.find(':'), spec.size());
@@ -250,7 +250,7 @@ static double mib(uint64_t bytes) { return double(bytes) / 1048576; }
 /// To a tenth of a percent; never -0.0.
 static double percent(double part) { return std::round(part * 1000) / 10 + 0.0; }
 
-/// As printf formats them.
+/// Formats the values as printf does, in 512 characters at most.
 template <typename... Values> static std::string formatted(const char *format, Values... values) {
   char buffer[512];
   std::snprintf(buffer, sizeof buffer, format, values...);

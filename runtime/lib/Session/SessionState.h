@@ -109,13 +109,13 @@ struct Session::State {
   SessionOptions options;
   std::vector<Module> modules;
   std::vector<ModulePorts> ports;
-  /// The same modules for batches of other extents (addSizes).
+  /// A Sizes has the same modules for batches of other extents (addSizes).
   struct Sizes {
     std::vector<Module> modules;
     std::vector<ModulePorts> ports;
   };
   std::vector<std::unique_ptr<const Sizes>> otherSizes;
-  /// What runs the batch at hand: an element of `otherSizes`, or null for `modules`. Set by wiringFor.
+  /// The modules that run the batch at hand: an element of `otherSizes`, or null for `modules`. Set by wiringFor.
   const Sizes *sizes = nullptr;
   const std::vector<Module> &modulesNow() const { return sizes ? sizes->modules : modules; }
   const std::vector<ModulePorts> &portsNow() const { return sizes ? sizes->ports : ports; }

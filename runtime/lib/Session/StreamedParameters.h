@@ -109,7 +109,7 @@ private:
   const ParameterTable &table_;
   const std::vector<Tensor> &values_;
   std::vector<bool> streamed_;
-  /// Which inputs of the optimizer's programs come by block, where there is a `residency_`.
+  /// Says which inputs of the optimizer's programs come by block, where there is a `residency_`.
   std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
     /// Null: in the slab.

@@ -531,7 +531,7 @@ TEST(SimProfileTest, FilesGiveWhatTheSpecDoesNot) {
   EXPECT_NE(messageOf(ErrorCode::FileCorrupt, open).find("it is longer than 1 MiB"), std::string::npos);
   std::remove(path.c_str());
   EXPECT_NE(messageOf(ErrorCode::IoFailed, open).find("cannot open the profile " + path), std::string::npos);
-  // What never ends, or begins, is no file.
+  // A pipe, which never ends or begins, is no file.
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   EXPECT_NE(messageOf(ErrorCode::IoFailed, open).find("cannot open the profile " + path), std::string::npos);
   std::remove(path.c_str());

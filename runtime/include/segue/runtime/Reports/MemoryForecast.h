@@ -107,7 +107,7 @@ public:
 private:
   StepForecast forecast(std::string what, const ResidencyPlan &plan);
   uint64_t capacityOf(Space space) const;
-  /// What of the tiers of `step` is too small, as a sentence; empty: nothing.
+  /// Returns a sentence that says which tiers are too small for `step`; empty if none is.
   std::string lacks(const StepForecast &step) const;
   Json json(const StepForecast &step) const;
   std::string sentence(const FitAnswer &answer) const;

@@ -149,7 +149,7 @@ public:
   const std::vector<Module> &modules() const;
   /// Null if the config enables none.
   const MemoryServices *services() const;
-  /// The same modules, compiled for batches of other extents: such a batch runs
+  /// Adds the same modules, compiled for batches of other extents: such a batch runs
   /// them, on the parameters and states of the session; optimizers stay the first
   /// ones. Throws InvalidArgument if a name, parameter or frozen value differs,
   /// Unsupported where services of memory, who know one set of programs, are there.
