@@ -82,7 +82,7 @@ void checkSpillFolder(const std::filesystem::path &folder) {
 int openUnnamedFile(const std::filesystem::path &folder, const SpillSeam &seam) {
   int descriptor = -1;
   if (seam.hasUnnamedFiles)
-    descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
+    descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   // File systems without it say EOPNOTSUPP, and some EISDIR, EINVAL or ENOENT.
   bool hasNone = descriptor < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL || errno == ENOENT);
   if (!seam.hasUnnamedFiles || hasNone) {
@@ -103,6 +103,22 @@ int openUnnamedFile(const std::filesystem::path &folder, const SpillSeam &seam) 
     ::ioctl(descriptor, FS_IOC_SETFLAGS, &flags);
   }
   return descriptor;
+}
+
+void nameFile(int descriptor, const std::filesystem::path &folder, const std::string &name) {
+  std::string source = "/proc/self/fd/" + std::to_string(descriptor), target = (folder / name).string();
+  // Of other users' files of that name none is taken for this one: a name is new, or this fails.
+  if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    if (errno == ENOENT || errno == EXDEV || errno == EPERM || errno == EOPNOTSUPP) // it once had one, and lost it
+      throw Error(ErrorCode::Unsupported, folder.string() + ": its file system cannot give a name to a file without "
+                                                            "one, so that nothing can be sealed there");
+    fail(folder, "the spill file cannot get the name " + name, errno);
+  }
+  int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory >= 0) { // not every file system can sync one
+    ::fsync(directory);
+    ::close(directory);
+  }
 }
 
 //===----------------------------------------------------------------------===//

@@ -21,8 +21,12 @@ std::string spillSize(uint64_t bytes);
 void checkSpillFolder(const std::filesystem::path &folder);
 
 /// Returns the descriptor of a new file without a name, of mode 0600, for reads and
-/// writes through the page cache. Throws IoFailed.
+/// writes through the page cache, which nameFile can give a name if the file system has
+/// such files. Throws IoFailed.
 int openUnnamedFile(const std::filesystem::path &folder, const SpillSeam &seam);
+
+/// Gives it a name in the folder, for good. Throws IoFailed, and Unsupported where that cannot be.
+void nameFile(int descriptor, const std::filesystem::path &folder, const std::string &name);
 
 /// Makes the file `bytes` long. Returns true if that has reserved all of its room,
 /// false if the file system cannot reserve, so that all must be written once. Throws

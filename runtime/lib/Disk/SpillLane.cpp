@@ -54,13 +54,20 @@ struct Slot {
 };
 } // namespace
 
+static uint64_t sizeOf(std::span<const SpillExtent> extents) {
+  uint64_t bytes = 0;
+  for (const SpillExtent &extent : extents)
+    bytes += extent.bytes;
+  return bytes;
+}
+
 struct SpillLane::State {
   bool next(Slot &slot);
   void begin(Slot &slot);
   void goOn(Slot &slot, int result);
   void end(Slot &slot);
   void fail(const Slot &slot, int cause);
-  SpillFailure run(std::byte *memory, uint64_t offset, uint64_t bytes);
+  SpillFailure run(std::byte *memory, std::span<const SpillExtent> extents);
 
   std::filesystem::path folder;
   SpillDescriptors descriptors;
@@ -80,9 +87,11 @@ struct SpillLane::State {
   static constexpr uint32_t bouncePieces = 8, bounceBytes = 256 << 10;
   std::unique_ptr<std::byte, decltype(&std::free)> bounce{nullptr, &std::free};
 
-  /// The rest of the transfer, which was not begun yet; nothing once it has failed.
+  /// The rest of the transfer, which was not begun yet: of the extent at hand, and those behind it; nothing
+  /// once it has failed.
   std::byte *memory = nullptr;
   uint64_t offset = 0, bytes = 0;
+  std::span<const SpillExtent> behind;
   bool isBounced = false, isSmall = false;
   /// The failure of the piece that lies first in the file.
   SpillFailure failure;
@@ -93,8 +102,13 @@ struct SpillLane::State {
 
 /// Cuts the next operation off; false at the end of the transfer.
 bool SpillLane::State::next(Slot &slot) {
-  if (bytes == 0)
-    return false;
+  while (bytes == 0) {
+    if (behind.empty())
+      return false;
+    offset = behind.front().offset;
+    bytes = behind.front().bytes;
+    behind = behind.subspan(1);
+  }
   constexpr uint64_t block = SpillFile::block;
   SpillOperation &operation = slot.operation;
   operation.kind = isForWrites ? SpillOperation::Kind::Write : SpillOperation::Kind::Read;
@@ -129,6 +143,7 @@ void SpillLane::State::fail(const Slot &slot, int why) {
   if (failure.cause == 0 || slot.operation.offset < failure.offset)
     failure = {why, slot.operation.offset};
   bytes = 0;
+  behind = {};
   idle.push_back(slot.operation.tag);
 }
 
@@ -187,11 +202,12 @@ void SpillLane::State::end(Slot &slot) {
   idle.push_back(operation.tag);
 }
 
-SpillFailure SpillLane::State::run(std::byte *to, uint64_t at, uint64_t size) {
+SpillFailure SpillLane::State::run(std::byte *to, std::span<const SpillExtent> extents) {
   memory = to;
-  offset = at;
-  bytes = size;
+  bytes = 0;
+  behind = extents;
   failure = {};
+  uint64_t at = extents.empty() ? 0 : extents.front().offset, size = sizeOf(extents);
   // Whole blocks begin where the first block does; their addresses are all aligned or none is.
   uint64_t first = (SpillFile::block - at % SpillFile::block) % SpillFile::block;
   isSmall = size < cachedBelow;
@@ -247,23 +263,23 @@ SpillLane::SpillLane(SpillLane &&other) noexcept = default;
 const SpillEngine &SpillLane::engine() const { return *state_->engine; }
 void SpillLane::abandon() { [[maybe_unused]] SpillEngine *forgotten = state_->engine.release(); }
 
-SpillFailure SpillLane::tryTransfer(std::byte *memory, uint64_t offset, uint64_t bytes) {
+SpillFailure SpillLane::tryTransfer(std::byte *memory, std::span<const SpillExtent> extents) {
   std::lock_guard lock(state_->turn);
   auto begin = std::chrono::steady_clock::now();
-  SpillFailure failure = state_->run(memory, offset, bytes);
+  SpillFailure failure = state_->run(memory, extents);
   std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   std::lock_guard counting(state_->counting);
   ++state_->traffic.calls;
-  state_->traffic.bytes += failure.cause ? 0 : bytes;
+  state_->traffic.bytes += failure.cause ? 0 : sizeOf(extents);
   state_->traffic.seconds += seconds.count();
   return failure;
 }
 
-void SpillLane::transfer(std::byte *memory, uint64_t offset, uint64_t bytes) {
-  SpillFailure failure = tryTransfer(memory, offset, bytes);
+void SpillLane::transfer(std::byte *memory, std::span<const SpillExtent> extents, uint64_t offset) {
+  SpillFailure failure = tryTransfer(memory, extents);
   if (failure.cause == 0)
     return;
-  std::string range = std::to_string(bytes) + " bytes of a spill file from " + std::to_string(offset) + " on";
+  std::string range = std::to_string(sizeOf(extents)) + " bytes of a spill file from " + std::to_string(offset) + " on";
   throw Error(ErrorCode::IoFailed, state_->folder.string() + ": " + range + " cannot be " +
                                        (state_->isForWrites ? "written" : "read") + ": " +
                                        std::strerror(failure.cause) + " (at " + std::to_string(failure.offset) + ")");

@@ -17,6 +17,7 @@
 
 #include "SpillEngine.h"
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace segue::inline runtime {
@@ -43,10 +44,12 @@ public:
   const SpillEngine &engine() const;
   /// In a child of fork, forgets the engine, whose threads are the parent's.
   void abandon();
-  /// Blocks until the range is read or written. Throws IoFailed, with nothing in flight.
-  void transfer(std::byte *memory, uint64_t offset, uint64_t bytes);
+  /// Blocks until these parts of the file are read or written, one behind the other in memory. All begin
+  /// with a block but the first, and end with one but the last. `offset` is what messages say of them. Throws
+  /// IoFailed, with nothing in flight.
+  void transfer(std::byte *memory, std::span<const SpillExtent> extents, uint64_t offset);
   /// Returns the failure instead of throwing it.
-  SpillFailure tryTransfer(std::byte *memory, uint64_t offset, uint64_t bytes);
+  SpillFailure tryTransfer(std::byte *memory, std::span<const SpillExtent> extents);
   SpillTraffic traffic() const;
   void forgetTraffic();
 

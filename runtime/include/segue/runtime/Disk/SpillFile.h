@@ -26,6 +26,20 @@
 // Pages that are touched there stay in memory until dropCached() or a direct
 // write of their range.
 //
+// What lies in some ranges can be sealed: it stays as it is whatever is written there
+// later, and outlives the process, until the next seal takes its place. For that, whoever
+// writes to a sealed range gets fresh blocks of the file behind the same offsets and
+// addresses. So nothing is copied to seal, and none of it is read. Who wants to read it later
+// writes down where it lies:
+//
+//   file->addSpare(16ull << 30, 8ull << 30);        // as much as is written between two seals
+//   file->keep("segue-1.sealed");                   // on the disk now, under a name
+//   writeDown(file->path(), file->extentsOf(0, bytes));
+//   file->seal({{0, bytes}});                       // what the seal before had is free again
+//
+// Between keep() and seal() nothing may be written to the ranges that are to be sealed, and the seal
+// before is whole: a process that ends there, however it ends, leaves that one.
+//
 // Threads: any thread may call anything at any time. Calls of one direction take
 // turns, reads and writes run beside each other. Ranges that are in use at once,
 // by calls or through the mapping, must be disjoint by bytes, if either use writes;
@@ -44,7 +58,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace segue::inline runtime {
 
@@ -81,6 +97,12 @@ struct SpillTraffic {
   double seconds = 0;
 };
 
+/// A SpillExtent is a range of offsets, or of places in the file: whole blocks.
+struct SpillExtent {
+  uint64_t offset = 0, bytes = 0;
+  friend bool operator==(const SpillExtent &, const SpillExtent &) = default;
+};
+
 class SpillFile {
 public:
   /// Bytes. Reads and writes go past the page cache in whole blocks; the odd bytes
@@ -101,7 +123,7 @@ public:
   /// without io_uring. Nothing is left in the folder.
   static std::unique_ptr<SpillFile> open(const std::filesystem::path &folder, uint64_t capacityBytes,
                                          const SpillOptions &options = {});
-  /// Gives the room back at once. No call may be running.
+  /// Gives the room back at once, but for what is sealed. No call may be running.
   ~SpillFile();
   SpillFile(const SpillFile &) = delete;
   SpillFile &operator=(const SpillFile &) = delete;
@@ -137,6 +159,35 @@ public:
   /// there; writes out first what it stored. Touching them again reads them again.
   /// Throws like `write`, with all stored bytes still in place.
   void dropCached(uint64_t offset, uint64_t bytes);
+
+  //===--------------------------------------------------------------------===//
+  // Seals
+  //===--------------------------------------------------------------------===//
+
+  /// Takes the blocks of a range, of which nobody uses the offsets from now on, for who writes to
+  /// what is sealed. Throws InvalidArgument for a range that is not of whole blocks or lies beyond the capacity.
+  void addSpare(uint64_t offset, uint64_t bytes);
+  /// Bytes of spare blocks that nobody has taken.
+  uint64_t spareBytes() const;
+  /// Brings all that was written to the disk, and gives the file `name` in its folder if it has none
+  /// yet; a lock (flock) on it says that this process lives. Unless something is sealed, the name goes when the file
+  /// does. Throws IoFailed, and Unsupported on a file system where a file without a name cannot get one.
+  void keep(const std::string &name);
+  /// Where the file is; empty without a name.
+  std::filesystem::path path() const;
+  /// Where in the file a range lies, a multiple of `block` to a multiple of `block`, in its order.
+  std::vector<SpillExtent> extentsOf(uint64_t offset, uint64_t bytes) const;
+  /// Seals these ranges, which are disjoint and of whole blocks, in the place of what was sealed before. Throws nothing
+  /// but bad_alloc.
+  void seal(const std::vector<SpillExtent> &ranges);
+  /// True if all of a range is sealed, and nobody has written there since.
+  bool isSealed(uint64_t offset, uint64_t bytes) const;
+  /// Nothing is sealed any more, so that the file goes with its process or object.
+  void unseal();
+  /// To be called before stores through the mapping, where something may be sealed: copies those sealed blocks of
+  /// the range to fresh ones. Throws like `write`. (`write` does what is needed itself.) Stores without it are seen by
+  /// nobody but this mapping, where the system lets it be that way (no RLIMIT_DATA), and spoil the seal elsewhere.
+  void expectStores(uint64_t offset, uint64_t bytes);
 
   SpillTraffic readTraffic() const;
   SpillTraffic writeTraffic() const;
