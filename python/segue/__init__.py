@@ -31,7 +31,7 @@ from .fitting import FitRow, FitTable, fit, fit_table
 from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, AdamW, Optimizer, warmup_cosine
-from .trainer import Trainer
+from .trainer import Trainer, export_checkpoint
 
 __version__ = "0.1.0"
 
@@ -40,5 +40,5 @@ __all__ = [
     "FitRow", "FitTable", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "LoadedModule", "Memory", "MissingInputError",
     "MissingWeightError", "Module", "NameUnknownError", "NanLossError", "NativeCodeRefusedError", "Optimizer",
     "OutOfMemoryError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError",
-    "ValuesDifferError", "VersionError", "backend_report", "compile", "fit", "fit_table", "load", "squareq", "warmup_cosine",
+    "ValuesDifferError", "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "squareq", "warmup_cosine",
 ]

@@ -131,6 +131,9 @@ class Trainer:
         values are those of the last `sync` or `fit` until the next step begins.
     spill_capacity : int or str, optional
         What the run may take in that folder, as ``"20GiB"``, reserved when the trainer is made; default: half of what is free.
+    seal : path, optional
+        With `spill_dir`: where `Trainer.seal` puts checkpoints whose tensors stay on the disk. They need room there, as much again as trained
+        weights and states take; it is taken now.
     config : path or mapping, optional
         The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Frozen
         parameters that its ``squareq_slab_path`` holds come from there, whatever the modules have for them. Its section
@@ -167,7 +170,7 @@ class Trainer:
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
                  clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
                  precision: str | None = None, device: str | None = None, budget: int | str | None = None,
-                 spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None,
+                 spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
         if isinstance(modules, Module):
@@ -190,7 +193,9 @@ class Trainer:
         self.grad_accumulation = grad_accumulation
         self._clip_grad_norm = float(clip_grad_norm or 0.0)
         optimizer.check_patterns(dict.fromkeys(name for module in named.values() for name in _trained_names(module)))
-        for output in (trace, report):
+        if seal is not None and spill_dir is None:
+            raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
+        for output in (trace, report, seal):
             if output is not None:
                 _runtime.check_output(os.fspath(output))  # not after the last step
         files = {"config": None, "config_text": None}
@@ -223,6 +228,8 @@ class Trainer:
         self._bind(spills=spill_dir is not None)
         if spill_dir is not None:
             self._move_to_disk()
+        if seal is not None:
+            self._session.seal_at(os.fspath(seal))
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
         return [(name, m._primary.binary(self.optimizer, self._statistics)) for name, m in self.modules.items()]
@@ -562,6 +569,32 @@ class Trainer:
         """Writes a checkpoint, a safetensors file, whole or not at all."""
         self._session.save(os.fspath(path))
 
+    def seal(self) -> dict[str, Any]:
+        """Makes the last finished step the checkpoint at the path that the trainer was given as `seal`, and writes only what is in memory alone.
+
+        Tensors stay where they lie in the spill folder, and nobody writes there until the next seal. `resume` takes such a checkpoint as any
+        other, with whatever budget and folder, in a process of its own once this one has ended; `segue.export_checkpoint` makes a file of it that
+        holds everything. Until a seal is complete the one before is valid, however the process ends. Who writes to a parameter in PyTorch
+        afterwards changes nothing of it.
+
+        Returns
+        -------
+        dict
+            ``sealed_bytes`` of tensors that stay on the disk, ``written_bytes`` that were written there for it, ``file_bytes`` of the file at
+            the path, ``seconds``.
+
+        Raises
+        ------
+        FileError
+            The disk is full, or the file cannot be written; the seal before stays.
+        InvalidArgumentError
+            The trainer was made without `seal`.
+        Error
+            With code ``UNSUPPORTED``: the file system of the folder has no files without names (NFS).
+        """
+        self._check_bound()
+        return self._session.seal()
+
     def resume(self, path: str | os.PathLike) -> None:
         """Goes on from a checkpoint: the losses after it are equal to the bit."""
         self._session.load(os.fspath(path))
@@ -570,6 +603,23 @@ class Trainer:
     def save_weights(self, path: str | os.PathLike) -> None:
         """Writes parameters and buffers alone, as safetensors."""
         save_tensors(path, self.parameters())
+
+
+def export_checkpoint(checkpoint: str | os.PathLike, output: str | os.PathLike) -> None:
+    """Makes a checkpoint that holds everything of a sealed one (`Trainer.seal`), whose tensors lie on the disk of its run.
+
+    Raises
+    ------
+    CorruptFileError
+        Something of it is not as it was written.
+    FileError
+        Its spill file is gone or that of a run still at work, or the output cannot be written.
+    InvalidArgumentError
+        Both are one file.
+    """
+    if os.path.exists(output) and os.path.exists(checkpoint) and os.path.samefile(checkpoint, output):
+        raise InvalidArgumentError(f"{os.fspath(output)} is the checkpoint itself; write another file")
+    _runtime.export_checkpoint(os.fspath(checkpoint), os.fspath(output))
 
 
 def _write_files(session, writers) -> None:

@@ -470,13 +470,35 @@ static void bindSession(nb::module_ &m) {
           "as_guest", [](Session &session, std::string model) { return streamerOf(session).asGuest(std::move(model)); },
           "model"_a)
       .def("save", &Session::save, "path"_a, ReleaseGil())
-      .def("load", &Session::load, "path"_a, ReleaseGil());
+      .def("load", &Session::load, "path"_a, ReleaseGil())
+      .def("seal_at", &Session::sealAt, "path"_a, ReleaseGil())
+      .def(
+          "seal",
+          [](Session &session) {
+            Session::SealFigures figures;
+            {
+              nb::gil_scoped_release release;
+              figures = session.seal();
+            }
+            nb::dict result;
+            result["sealed_bytes"] = figures.sealedBytes;
+            result["written_bytes"] = figures.writtenBytes;
+            result["file_bytes"] = figures.fileBytes;
+            result["seconds"] = figures.seconds;
+            return result;
+          });
 }
 
 /// How Python's part of the package writes files, too.
 static void bindFiles(nb::module_ &m) {
   m.def("kernel_target", &kernelTarget);
   m.def("check_output", &OutputFile::check, "path"_a);
+  m.def(
+      "export_checkpoint",
+      [](const std::filesystem::path &checkpoint, const std::filesystem::path &output) {
+        saveCheckpoint(output, loadCheckpoint(Device::open("cpu"), checkpoint));
+      },
+      "checkpoint"_a, "output"_a, ReleaseGil());
   // Memory that was freed in pieces would stay with the process until somebody takes as much again.
   m.def("return_free_memory", [] { malloc_trim(0); }, ReleaseGil());
   m.def(

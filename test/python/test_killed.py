@@ -5,7 +5,7 @@
 #
 # ===------------------------------------------------------------------------=== #
 """Kill -9 at random moments of a run of 200 steps, 50 times: each resumed run prints the losses of the unbroken one, to
-the bit, with services that stream weights and spill activations too, and with a disk below a budget. A checkpoint is there whole or not at all."""
+the bit, with services that stream weights and spill activations too, and with a disk below a budget, whose checkpoints are sealed there. A checkpoint is there whole or not at all."""
 
 import os
 import random
@@ -63,7 +63,7 @@ def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, run):
 
     checkpoint = tmp_path / "checkpoint.safetensors"
     moments = random.Random(9)
-    seen, killed, resumed_at = set(), 0, set()
+    seen, killed, resumed_at, sealed = set(), 0, set(), 0
     while killed < KILLS:
         # Some steps further, then anywhere in a step or in the writing of a checkpoint. A run that is nearly at its end
         # begins anew.
@@ -77,6 +77,7 @@ def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, run):
         lines += process.stdout.readlines()
         process.wait(timeout=60)
         killed += 1
+        sealed += checkpoint.exists() and b'"segue.sealed.file"' in checkpoint.read_bytes()
         lines = [line.rstrip("\n") for line in lines if line.endswith("\n")]
         assert lines, process.stderr.read()
         resumed_at.add(int(lines[0].split()[1]))
@@ -84,6 +85,7 @@ def test_losses_after_kills_are_those_of_the_unbroken_run(tmp_path, run):
             assert line == whole[int(line.split()[1]) - 1]
         seen.update(lines)
     assert len(resumed_at) > 5, "the runs did not go on from checkpoints"
+    assert (sealed > KILLS // 2) == (run is DISK)
     rest = finish(start(tmp_path, run, checkpoint))
     assert rest and rest == whole[-len(rest) :]
     assert list(SPILL.iterdir()) == []

@@ -111,6 +111,10 @@ struct TrainOptions : CommonOptions {
   std::vector<int> caps = {100, 80, 60, 40};
 };
 
+struct ExportOptions {
+  std::string checkpoint, output;
+};
+
 struct FitOptions : CommonOptions {
   std::vector<std::string> files;
   /// `module.name=module.name`, and `module.input=module.output`.
@@ -170,6 +174,7 @@ struct QuantizeOptions {
 
 int bench(const BenchOptions &options);
 int checkSlab(const QuantizeOptions &options);
+int exportCheckpoint(const ExportOptions &options);
 int fit(const FitOptions &options);
 int inspect(const InspectOptions &options);
 int profileDevice(const ProfileDeviceOptions &options);

@@ -164,17 +164,63 @@ private:
 };
 } // namespace
 
-/// In the midst of a run: a disk that is full may have room again.
-static void saveOrGoOn(const Session &session, const std::string &path) {
+namespace {
+/// The checkpoints of a run before its last step: sealed where states lie on a disk.
+class MidwayCheckpoints {
+public:
+  MidwayCheckpoints(Session &session, std::string path, bool mayBeSealed)
+      : session_(session), path_(std::move(path)), areSealed_(mayBeSealed && session.canSeal()) {
+    if (areSealed_)
+      session_.sealAt(path_);
+  }
+
+  bool areSealed() const { return areSealed_; }
+  void write() {
+    if (!areSealed_)
+      return session_.save(path_);
+    try {
+      Session::SealFigures figures = session_.seal();
+      ++count_;
+      seconds_ += figures.seconds;
+      bytes_ += figures.writtenBytes + figures.fileBytes;
+      sealedBytes_ = figures.sealedBytes;
+    } catch (const Error &error) {
+      if (error.code() != ErrorCode::Unsupported)
+        throw;
+      std::fprintf(stderr, "segue-run: warning: checkpoints are written whole: %s\n", error.what());
+      areSealed_ = false;
+      write();
+    }
+  }
+  /// In the midst of a run: a disk that is full may have room again.
+  void writeOrGoOn();
+  void print() const {
+    if (count_)
+      std::fprintf(stderr, "sealed checkpoints: %d of %.1f MiB on the disk, %.1f ms and %.2f MiB written for each\n",
+                   count_, double(sealedBytes_) / (1 << 20), seconds_ * 1e3 / count_,
+                   double(bytes_) / (1 << 20) / count_);
+  }
+
+private:
+  Session &session_;
+  std::string path_;
+  bool areSealed_;
+  int count_ = 0;
+  double seconds_ = 0;
+  uint64_t bytes_ = 0, sealedBytes_ = 0;
+};
+} // namespace
+
+void MidwayCheckpoints::writeOrGoOn() {
   try {
-    Interruption::Writing writing(path);
-    session.save(path);
+    Interruption::Writing writing(path_);
+    write();
   } catch (const Error &error) {
-    if (error.code() != ErrorCode::IoFailed)
+    if (error.code() != ErrorCode::IoFailed && error.code() != ErrorCode::DeviceOom)
       throw;
     std::fprintf(stderr, "segue-run: warning: no checkpoint of step %lld: %s; training goes on, and the checkpoint "
                          "before it, if there is one, stays\n",
-                 (long long)session.stepCount(), error.what());
+                 (long long)session_.stepCount(), error.what());
   }
 }
 
@@ -235,10 +281,15 @@ int train(const TrainOptions &asked) {
   if (int64_t samples = session.calibrationSamples())
     session.calibrate(setup.upcoming(samples));
 
+  MidwayCheckpoints midway(session, options.save, options.saveEvery > 0);
+  Interruption interruption;
   auto leave = [&](bool isWhole) {
     Remains remains; // the checkpoint first: nothing else is as hard to get again
+    // Who is interrupted may have little time, and goes on from here.
     if (isWhole)
-      remains.write(options.save, [&](const std::string &path) { session.save(path); });
+      remains.write(options.save, [&](const std::string &path) {
+        interruption.signal() && midway.areSealed() ? midway.write() : session.save(path);
+      });
     if (trace)
       remains.write(options.trace, [&](const std::string &path) { trace->write(path); });
     if (report)
@@ -249,7 +300,6 @@ int train(const TrainOptions &asked) {
       });
     return remains;
   };
-  Interruption interruption;
   double total = 0;
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
   int64_t done = 0;
@@ -280,7 +330,7 @@ int train(const TrainOptions &asked) {
     else
       printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
     if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps && !interruption.signal())
-      saveOrGoOn(session, options.save);
+      midway.writeOrGoOn();
   }
   if (done > 1) {
     double perStep = total / double(done - 1);
@@ -292,6 +342,7 @@ int train(const TrainOptions &asked) {
   if (options.profile)
     printProfiles(session);
   leave(/*isWhole=*/true).rethrow();
+  midway.print();
   if (options.budget)
     printMemory(*device, options.budget, bytesBefore);
   return interruption.status(Done);

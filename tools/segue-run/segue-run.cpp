@@ -197,6 +197,15 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
                   "batches: seconds and peak of each step.");
 }
 
+static void addExport(CLI::App &app, ExportOptions &options) {
+  CLI::App *command = app.add_subcommand("export", "Makes a checkpoint that holds everything of a sealed one");
+  command->add_option("checkpoint", options.checkpoint, "checkpoint whose tensors lie on the disk of its run")
+      ->required();
+  command->add_option("output", options.output, "safetensors file to write")->required();
+  command->footer("Such checkpoints are what train --spill-dir --save-every writes before the last step.\n"
+                  "Example: segue-run export checkpoint.safetensors whole.safetensors");
+}
+
 static void addFit(CLI::App &app, FitOptions &options) {
   CLI::App *command = app.add_subcommand("fit", "Says whether training fits, what a step holds and what a budget costs");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -264,8 +273,8 @@ int main(int argc, char **argv) {
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
   app.footer("Machine code of a .segue file runs if you compiled the file here, or trust it (segue-run trust), or say\n"
-             "--allow-native or SEGUE_ALLOW_NATIVE=1. inspect, fit, replay, report, quantize and devices of virtual\n"
-             "time (sim:virtual) run none and need no trust: SECURITY.md.\n"
+             "--allow-native or SEGUE_ALLOW_NATIVE=1. inspect, export, fit, replay, report, quantize and devices of\n"
+             "virtual time (sim:virtual) run none and need no trust: SECURITY.md.\n"
              "Exit status: 0 done, 1 failed, 2 wrong usage, 3 loss not finite, 4 output not as expected;\n"
              "130 or 143: train was told to end by SIGINT or SIGTERM, and did after the step in progress.");
   std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is an error of the write, with its path
@@ -274,6 +283,7 @@ int main(int argc, char **argv) {
   ReplayOptions replayOptions;
   ReportOptions reportOptions;
   QuantizeOptions quantizeOptions;
+  ExportOptions exportOptions;
   FitOptions fitOptions;
   ProfileDeviceOptions profileDeviceOptions;
   BenchOptions benchOptions;
@@ -283,6 +293,7 @@ int main(int argc, char **argv) {
   TrustOptions trustOptions;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
+  addExport(app, exportOptions);
   addFit(app, fitOptions);
   addProfileDevice(app, profileDeviceOptions);
   addReplay(app, replayOptions);
@@ -305,6 +316,8 @@ int main(int argc, char **argv) {
       return run(runOptions);
     if (app.got_subcommand("profile-device"))
       return profileDevice(profileDeviceOptions);
+    if (app.got_subcommand("export"))
+      return exportCheckpoint(exportOptions);
     if (app.got_subcommand("fit"))
       return fit(fitOptions);
     if (app.got_subcommand("replay"))

@@ -287,7 +287,8 @@ void SpillFile::write(uint64_t offset, const void *source, uint64_t bytes) {
   if (bytes)
     impl_->renew(offset, bytes, /*copiesAll=*/false);
   // An operation has one kind of address; what is written is not changed.
-  impl_->writes->transfer(static_cast<std::byte *>(const_cast<void *>(source)), impl_->extentsOf(offset, bytes), offset);
+  auto *memory = static_cast<std::byte *>(const_cast<void *>(source));
+  impl_->writes->transfer(memory, impl_->extentsOf(offset, bytes), offset);
 }
 
 void SpillFile::expectLook(uint64_t offset, uint64_t bytes) {

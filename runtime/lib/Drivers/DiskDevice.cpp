@@ -15,6 +15,7 @@
 #include "DiskDevice.h"
 #include "ArenaDevice.h"
 #include "DeviceProfile.h"
+#include "DiskTier.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
@@ -58,7 +59,7 @@ struct DiskOptions {
   SpillOptions spill;
 };
 
-class DiskDevice final : public ArenaDevice {
+class DiskDevice final : public ArenaDevice, public DiskTier {
 public:
   DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
   /// Queued work runs to its end: nobody may be left writing to memory that outlives the device.
@@ -102,6 +103,8 @@ private:
     return uint64_t(static_cast<const std::byte *>(address) - file_->data());
   }
   void copyNow(void *target, const void *source, uint64_t bytes);
+  void requireSpare(uint64_t bytes) override;
+  SpillFile &file() override { return *file_; }
 
   std::string name_;
   HostEngine engine_;
@@ -110,6 +113,9 @@ private:
   ThreadedQueues queues_;
   std::optional<DramCompactor> dramCompactor_;
   LinkSpeed link_;
+  /// Blocks of the disk that are spare; makes the twin of a device with so much less of it.
+  uint64_t spareBytes_ = 0;
+  std::function<std::string(uint64_t diskBytes)> twinWith_;
   std::string twin_;
 };
 } // namespace
@@ -183,8 +189,9 @@ DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profil
       link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, profile.seconds("latency", diskLatencySeconds)} {
   dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
   auto capacity = [&](Space space) { return Device::memory().budget(space); };
-  twin_ = twinSpec(capacity(Space::DeviceDram), capacity(Space::HostPinned), capacity(Space::Disk), threads(), disk,
-                   profile);
+  twinWith_ = [=, dram = capacity(Space::DeviceDram), pinned = capacity(Space::HostPinned),
+               count = threads()](uint64_t bytes) { return twinSpec(dram, pinned, bytes, count, disk, profile); };
+  twin_ = twinWith_(capacity(Space::Disk));
 }
 
 void requireWithin(const std::optional<MemoryLimit> &limit, const DeviceOptions &options, uint64_t bytes,
@@ -262,10 +269,56 @@ void DiskDevice::copyNow(void *target, const void *source, uint64_t bytes) {
   }
 }
 
+//===----------------------------------------------------------------------===//
+// What is sealed
+//===----------------------------------------------------------------------===//
+
+DiskTier *diskTier(Device &device) { return dynamic_cast<DiskTier *>(&device); }
+
+static std::string mebibytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MiB", double(bytes) / (1 << 20));
+  return text;
+}
+
+void DiskDevice::requireSpare(uint64_t bytes) {
+  if (bytes <= spareBytes_)
+    return;
+  uint64_t wanted = (bytes - spareBytes_ + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+  uint64_t budget = memory().budget(Space::Disk), live = memory().liveBytes(Space::Disk);
+  uint64_t free = std::min(budget - std::min(budget, live), ram_.freeMemory(Space::Disk).bytes);
+  if (wanted > free)
+    throw Error(ErrorCode::DeviceOom,
+                "checkpoints that seal what lies on the disk need " + mebibytes(bytes) +
+                    " of it beside what is there (a second place for all that a step changes), and " +
+                    mebibytes(free) + " of " + mebibytes(file_->capacity()) + " are free in " +
+                    file_->folder().string() + "; give it a capacity of " +
+                    mebibytes(file_->capacity() + wanted - free) +
+                    " (--spill-capacity, spill_capacity=) and what a step wants there, or seal nothing");
+  memory().setBudget(Space::Disk, budget - wanted);
+  while (wanted) {
+    uint64_t size = std::min(wanted, ram_.freeMemory(Space::Disk).largestRange / SpillFile::block * SpillFile::block);
+    MemoryBlock block = ram_.take(Space::Disk, size, uint32_t(SpillFile::block), Lifetime::Long);
+    if (!size || !block.data)
+      throw Error(ErrorCode::DeviceOom, "the disk has no whole blocks left for checkpoints that seal what lies there");
+    queues_.wait(block.after);
+    file_->addSpare(offsetOf(block.data), size);
+    spareBytes_ += size;
+    wanted -= size;
+  }
+  twin_ = twinWith_(memory().budget(Space::Disk));
+}
+
+//===----------------------------------------------------------------------===//
+// Relayouts
+//===----------------------------------------------------------------------===//
+
 void DiskDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
   bool fromDisk = isOnDisk(source), toDisk = isOnDisk(target);
   if (plan.isContiguous() && (fromDisk || toDisk))
     return copyNow(target, source, plan.bytesWritten());
+  if (toDisk)
+    file_->expectStores(offsetOf(target), plan.bytesWritten());
   relayoutHere(plan, source, target, threads());
   if (fromDisk)
     file_->dropCached(offsetOf(source), plan.bytesRead());

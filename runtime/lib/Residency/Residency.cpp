@@ -546,6 +546,16 @@ bool Residency::holdsNewer(const Tensor &home) {
   return item && item->device().exists() && item->isStale(Tier::Host);
 }
 
+std::optional<uint64_t> Residency::hashAtHome(const Tensor &home) {
+  Item *item = findHome(home);
+  if (!item || item->isStale(Tier::Host) || !item->checksum_ || !item->checksum_->isSet())
+    return std::nullopt;
+  // Else these are other bytes than those at home.
+  const Layout &there = item->onDevice->layout, &here = home.desc().layout;
+  bool isSame = there.storage == here.storage && there.tile == here.tile && there.strides == here.strides;
+  return isSame ? std::optional(item->checksum_->value()) : std::nullopt;
+}
+
 void Residency::homeWritten(Item &item) {
   item.savedVersion_ = ++item.version_;
   item.put(Tier::Host, item.host().tensor, CopyState::Present);

@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Session/Checkpoint.h"
 #include "CheckpointHashes.h"
+#include "SealedCheckpoint.h"
 #include "segue/runtime/Error.h"
 #include <charconv>
 
@@ -15,11 +16,11 @@ namespace segue::inline runtime {
 static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed",
                                   precisionKey = "segue.precision";
 /// Raised when a reader of the version before would misunderstand the file.
-static constexpr std::string_view version = "2";
+static constexpr std::string_view version = "2", sealedVersion = "3";
 /// Before tensors had hashes.
 static constexpr std::string_view versionWithoutHashes = "1";
 
-void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint) {
+static void write(const std::filesystem::path &path, const Checkpoint &checkpoint, const Metadata *sealed) {
   TensorMap tensors = checkpoint.parameters;
   for (const auto &[key, tensor] : tensors)
     if (key.starts_with(statePrefix))
@@ -27,13 +28,23 @@ void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpo
                                                   std::string(statePrefix) + "\" are kept for optimizer state");
   for (const auto &[key, tensor] : checkpoint.state)
     tensors[std::string(statePrefix) + key] = tensor;
-  Metadata metadata = {{std::string(versionKey), std::string(version)},
+  Metadata metadata = {{std::string(versionKey), std::string(sealed ? sealedVersion : version)},
                        {std::string(stepKey), std::to_string(checkpoint.step)},
                        {std::string(seedKey), std::to_string(checkpoint.seed)}};
   if (!checkpoint.precision.empty())
     metadata[std::string(precisionKey)] = checkpoint.precision;
+  if (sealed)
+    metadata.insert(sealed->begin(), sealed->end());
   addHashes(metadata, tensors);
   saveSafetensors(path, tensors, metadata);
+}
+
+void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint) {
+  write(path, checkpoint, nullptr);
+}
+
+void saveSealedCheckpoint(const std::filesystem::path &path, const Checkpoint &inMemory, const Metadata &sealed) {
+  write(path, inMemory, &sealed);
 }
 
 static int64_t readNumber(const SafetensorsFile &file, std::string_view key) {
@@ -55,10 +66,11 @@ static void checkWhole(const SafetensorsFile &file, const std::function<void(con
   if (!isVersioned && !hasHashes(file))
     throw Error(ErrorCode::InvalidArgument,
                 path + ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
-  if (isVersioned && found->second != version && found->second != versionWithoutHashes)
+  if (isVersioned && found->second != version && found->second != versionWithoutHashes &&
+      found->second != sealedVersion)
     throw Error(ErrorCode::VersionUnsupported, path + ": metadata \"" + std::string(versionKey) + "\": version " +
                                                    found->second + ", this runtime reads up to version " +
-                                                   std::string(version));
+                                                   std::string(sealedVersion));
   if (isVersioned && found->second == versionWithoutHashes && !hasHashes(file)) {
     if (warn)
       warn(path + ": a checkpoint of version " + std::string(versionWithoutHashes) +
@@ -89,7 +101,14 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
     TensorMap &target = isState ? checkpoint.state : checkpoint.parameters;
     target[isState ? entry.name.substr(statePrefix.size()) : entry.name] = file.tensor(device, entry.name);
   }
-  checkpoint.checkSource = [source] { source->checkUnchanged(); };
+  std::function<void()> checkSealed;
+  if (auto found = file.metadata().find(versionKey); found != file.metadata().end() && found->second == sealedVersion)
+    checkSealed = readSealed(file, device, checkpoint);
+  checkpoint.checkSource = [source, checkSealed] {
+    source->checkUnchanged();
+    if (checkSealed)
+      checkSealed();
+  };
   checkpoint.checkSource();
   return checkpoint;
 }

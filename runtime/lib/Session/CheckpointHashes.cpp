@@ -21,7 +21,7 @@ static std::string join(std::string_view prefix, std::string_view name) {
   return std::string(prefix) + std::string(name);
 }
 
-static std::string hex(uint64_t hash) {
+std::string hashText(uint64_t hash) {
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
   return text;
@@ -35,11 +35,11 @@ static std::string tensorHash(std::string_view name, std::string_view element, s
   for (int64_t extent : shape)
     text += " " + std::to_string(extent);
   text += ": " + std::string(name);
-  return hex(hashOf(bytes.data(), bytes.size(), hashOf(text.data(), text.size())));
+  return hashText(hashOf(bytes.data(), bytes.size(), hashOf(text.data(), text.size())));
 }
 
 static std::string metadataHash(std::string_view key, std::string_view value) {
-  return hex(hashOf(value.data(), value.size(), hashOf(key.data(), key.size())));
+  return hashText(hashOf(value.data(), value.size(), hashOf(key.data(), key.size())));
 }
 
 void addHashes(Metadata &metadata, const TensorMap &tensors) {

@@ -10,6 +10,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <chrono>
 
 namespace segue::inline runtime {
 
@@ -78,9 +79,51 @@ void Session::restore(const Checkpoint &checkpoint) {
   s.drop();
 }
 
-void Session::save(const std::filesystem::path &path) const { saveCheckpoint(path, checkpoint()); }
+void Session::save(const std::filesystem::path &path) const {
+  std::filesystem::path replaced = sealedFileOf(path);
+  saveCheckpoint(path, checkpoint());
+  if (state_->sealer && state_->sealer->isAt(path))
+    state_->sealer->unseal();
+  removeSealedFile(replaced, path);
+}
+
 void Session::load(const std::filesystem::path &path) {
-  restore(loadCheckpoint(state_->device, path, state_->options.warn));
+  Checkpoint read = loadCheckpoint(state_->device, path, state_->options.warn);
+  if (state_->sealer) // all that is sealed may be written over
+    state_->sealer->requireSpareForAll();
+  restore(read);
+}
+
+bool Session::canSeal() const { return diskTier(*state_->device) != nullptr; }
+
+void Session::sealAt(const std::filesystem::path &path) {
+  State &s = *state_;
+  auto sealer = std::make_unique<CheckpointSealer>(s.device, path);
+  uint64_t bytes = 0;
+  for (size_t slot = 0; slot < s.values.size(); ++slot)
+    if (s.table.infos()[slot].trained && s.values[slot])
+      bytes += sealer->bytesOf(s.values[slot]);
+  for (const auto &[key, tensor] : s.optimizerState)
+    bytes += sealer->bytesOf(tensor);
+  sealer->requireSpare(bytes);
+  s.sealer = std::move(sealer);
+}
+
+Session::SealFigures Session::seal() {
+  State &s = *state_;
+  if (!s.sealer)
+    throw Error(ErrorCode::InvalidArgument, "nobody has said where to seal checkpoints; call sealAt first");
+  auto begin = std::chrono::steady_clock::now();
+  SealFigures figures;
+  uint64_t before = s.sealer->writtenBytes();
+  Checkpoint checkpoint = this->checkpoint();
+  figures.sealedBytes = s.sealer->seal(checkpoint, [&](const Tensor &home) {
+    return s.residency ? s.residency->hashAtHome(home) : std::nullopt;
+  });
+  figures.writtenBytes = s.sealer->writtenBytes() - before;
+  figures.fileBytes = s.sealer->fileBytes();
+  figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return figures;
 }
 
 } // namespace segue::inline runtime

@@ -152,6 +152,10 @@ std::vector<std::string> Session::loadWeights(const std::filesystem::path &path)
   auto source = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
   const SafetensorsFile &file = *source;
   file.settle();
+  if (std::filesystem::path sealed = sealedFileOf(path); !sealed.empty())
+    throw Error(ErrorCode::InvalidArgument, path.string() + ": its tensors lie in " + sealed.string() +
+                                                "; resume from it, or make a file of it that holds them (segue-run "
+                                                "export)");
   std::set<std::string_view> unused;
   std::vector<std::string_view> known;
   for (const SafetensorsEntry &entry : file.entries())

@@ -67,6 +67,8 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   try {
     certified = {microBatches, planStep(*services, next, measured ? &*measured : nullptr)};
   } catch (const Error &error) {
+    if (sealer && error.code() == ErrorCode::DeviceOom)
+      throw error.within(sealer->whatIsTaken());
     // Somebody else took of the device since: the plan in force may still fit.
     if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != microBatches)
       throw;

@@ -17,6 +17,7 @@
 #include "GradientTape.h"
 #include "KeptValues.h"
 #include "PlanStep.h"
+#include "SealedCheckpoint.h"
 #include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <set>
@@ -174,6 +175,8 @@ struct Session::State {
   PrecisionActor *precision = nullptr;
   std::shared_ptr<Host> host;
   std::optional<StreamedParameters> streamed;
+  /// Null unless checkpoints are sealed.
+  std::unique_ptr<CheckpointSealer> sealer;
   /// Where states and gradients are that may be away; null: none may.
   Residency *residency = nullptr;
 };

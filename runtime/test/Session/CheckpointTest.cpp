@@ -79,8 +79,8 @@ TEST(Checkpoint, RefusesForeignFiles) {
   TemporaryFolder folder;
   saveSafetensors(folder / "weights", {{"w", counting({1}, ElementType::f32)}});
   EXPECT_ERROR(loadCheckpoint(device, folder / "weights"), InvalidArgument, "no checkpoint");
-  saveSafetensors(folder / "later", {}, {{"segue.checkpoint", "3"}});
-  EXPECT_ERROR(loadCheckpoint(device, folder / "later"), VersionUnsupported, "version 3");
+  saveSafetensors(folder / "later", {}, {{"segue.checkpoint", "4"}});
+  EXPECT_ERROR(loadCheckpoint(device, folder / "later"), VersionUnsupported, "version 4");
   saveSafetensors(folder / "broken", {}, {{"segue.checkpoint", "1"}, {"segue.step", "1x"}, {"segue.seed", "0"}});
   EXPECT_ERROR(loadCheckpoint(device, folder / "broken"), FileCorrupt, "\"segue.step\" is \"1x\"");
   EXPECT_ERROR(saveCheckpoint(folder / "c", {{{"segue.state.w", counting({1}, ElementType::f32)}}, {}, 0, 0}),

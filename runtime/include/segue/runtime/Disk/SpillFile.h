@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A file without a name in a folder, which takes what has no room in memory and
-// is gone when its process ends, however it ends. All of its room is reserved at
+// A file without a name in a folder, which takes what has no room in memory and, unless something is
+// sealed in it, is gone when its process ends, however it ends. All of its room is reserved at
 // the start, so that a full disk is met there and not in the middle of a step.
 //
 //   std::unique_ptr<SpillFile> file = SpillFile::open("/mnt/ssd", 64ull << 30);

@@ -184,6 +184,8 @@ public:
   void await(const Tensor &home);
   /// True if the device has a value that the home lacks, or may lack.
   bool holdsNewer(const Tensor &home);
+  /// The hash of the bytes at home, where they were hashed on their way there and are the newest value.
+  std::optional<uint64_t> hashAtHome(const Tensor &home);
   /// The home was written by the caller: the copy on the device is stale and dropped.
   void homeWritten(const Tensor &home);
   void homeWritten(Item &item);

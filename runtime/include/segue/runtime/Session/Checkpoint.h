@@ -10,6 +10,12 @@
 // remember in the metadata, with a hash of each tensor and of each of these.
 // Other tools read it as a file of weights.
 //
+// A *sealed* checkpoint (Session::seal) holds no bytes of tensors that live on the disk of
+// its run. It names the file there, segue-<of whom>-<number>.sealed, and where each of them lies in it, with
+// their hashes; what lives in memory is in it as in any other. It is read like any
+// other, while that file is there and no run writes to it; saveCheckpoint makes one of it that holds
+// everything.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_SESSION_CHECKPOINT_H
@@ -30,7 +36,7 @@ struct Checkpoint {
   int64_t seed = 0;
   /// Holds the state of Selective Precision as JSON; empty without it.
   std::string precision;
-  /// Throws SourceChanged if the file that the tensors lie in was changed since it
+  /// Throws SourceChanged if a file that the tensors lie in was changed since it
   /// was opened; empty: they lie in memory. Session::restore asks it when it has
   /// copied them.
   std::function<void()> checkSource;
@@ -43,7 +49,8 @@ void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpo
 /// Reads a checkpoint; its tensors are read-only views of the mapped file. All of
 /// it is compared with its hashes first: FileCorrupt names the tensor or the key
 /// of the metadata that is not as it was written. Checkpoints of version 1 have no
-/// hashes: `warn`, if it is given, gets a sentence about it. Throws IoFailed,
+/// hashes: `warn`, if it is given, gets a sentence about it. Of a sealed one, the file of its run is
+/// locked against other runs as long as its tensors live, unless it is that of `device`. Throws IoFailed,
 /// FileCorrupt, VersionUnsupported, and InvalidArgument for a safetensors file that
 /// is not a checkpoint of ours; SourceChanged.
 Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,

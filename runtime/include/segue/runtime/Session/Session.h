@@ -261,7 +261,32 @@ public:
   /// stays cut, a failed copy leaves the state torn (StateTorn).
   void restore(const Checkpoint &checkpoint);
 
-  /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)).
+  //===--------------------------------------------------------------------===//
+  // Sealed checkpoints
+  //===--------------------------------------------------------------------===//
+
+  /// True on a device with a disk below its memory.
+  bool canSeal() const;
+  /// From here on seal() writes sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the
+  /// disk: as much again as the trained parameters and states there take. Before the first step, whose plan
+  /// then goes by what is left. Throws Unsupported without a disk, DeviceOom, with nothing changed, where there is no
+  /// room, naming the capacity that has it.
+  void sealAt(const std::filesystem::path &path);
+  struct SealFigures {
+    /// Bytes of tensors that are sealed where they lie, those that were written to the disk for that,
+    /// and those of the file at the path.
+    uint64_t sealedBytes = 0, writtenBytes = 0, fileBytes = 0;
+    double seconds = 0;
+  };
+  /// Makes the last finished step the sealed checkpoint at the path: writes what is newer in memory, and the file
+  /// there. The one before is valid until this one is, whatever ends the process, and if this throws. Then spill
+  /// files of earlier runs that only the one before named are removed. Throws InvalidArgument without sealAt,
+  /// IoFailed, DeviceOom, TransferFailed, StateTorn, MissingWeight; Unsupported on a file system where no file
+  /// without a name can get one.
+  SealFigures seal();
+
+  /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
+  /// sealAt takes the place of what is sealed.
   void save(const std::filesystem::path &path) const;
   void load(const std::filesystem::path &path);
 

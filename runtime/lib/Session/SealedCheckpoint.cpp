@@ -1,0 +1,397 @@
+//===- SealedCheckpoint.cpp - checkpoints of what lies on a disk ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "SealedCheckpoint.h"
+#include "../FileMapping.h"
+#include "../Hash.h"
+#include "CheckpointHashes.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+namespace segue::inline runtime {
+
+static constexpr std::string_view fileKey = "segue.sealed.file", bytesKey = "segue.sealed.bytes",
+                                  sealedTensorPrefix = "segue.sealed.tensor.";
+static constexpr std::string_view namePrefix = "segue-", nameSuffix = ".sealed";
+static constexpr size_t ownerDigits = 16, numberDigits = 32;
+
+//===----------------------------------------------------------------------===//
+// Names
+//===----------------------------------------------------------------------===//
+
+static std::filesystem::path wholePath(const std::filesystem::path &path) {
+  std::error_code unknown;
+  std::filesystem::path whole = std::filesystem::weakly_canonical(path, unknown);
+  return unknown ? std::filesystem::absolute(path) : whole;
+}
+
+/// What the names of spill files begin with that the checkpoint at `path` names.
+static std::string ownPrefix(const std::filesystem::path &path) {
+  std::string text = wholePath(path).string();
+  return std::string(namePrefix) + hashText(hashOf(text.data(), text.size())) + "-";
+}
+
+static bool isSealedName(std::string_view name) {
+  if (!name.starts_with(namePrefix) || !name.ends_with(nameSuffix) ||
+      name.size() != namePrefix.size() + ownerDigits + 1 + numberDigits + nameSuffix.size())
+    return false;
+  for (size_t i = namePrefix.size(); i < name.size() - nameSuffix.size(); ++i) {
+    bool isDigit = (name[i] >= '0' && name[i] <= '9') || (name[i] >= 'a' && name[i] <= 'f');
+    if (i == namePrefix.size() + ownerDigits ? name[i] != '-' : !isDigit)
+      return false;
+  }
+  return true;
+}
+
+std::filesystem::path sealedFileOf(const std::filesystem::path &path) {
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown))
+    return {};
+  try {
+    SafetensorsFile file = SafetensorsFile::open(path);
+    auto found = file.metadata().find(fileKey);
+    return found == file.metadata().end() ? std::filesystem::path() : std::filesystem::path(found->second);
+  } catch (const Error &) { // no checkpoint, or none that can be read
+    return {};
+  }
+}
+
+void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept {
+  try {
+    std::string name = file.filename().string();
+    if (!isSealedName(name) || !name.starts_with(ownPrefix(path)))
+      return;
+    int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0)
+      return;
+    struct stat status;
+    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+      ::unlink(file.c_str());
+    ::close(descriptor);
+  } catch (const std::exception &) { // it stays, and the next run tries again
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Sealing
+//===----------------------------------------------------------------------===//
+
+CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
+    : device_(std::move(device)), disk_(diskTier(*device_)), path_(std::move(path)) {
+  if (!disk_)
+    throw Error(ErrorCode::Unsupported, "device \"" + device_->name() +
+                                            "\" has no disk on which checkpoints could be sealed; save them, or open "
+                                            "it with disk=FOLDER");
+  std::random_device random;
+  std::string number;
+  for (int i = 0; i < 2; ++i)
+    number += hashText(uint64_t(random()) << 32 | random());
+  name_ = ownPrefix(path_) + number + std::string(nameSuffix);
+}
+
+bool CheckpointSealer::isAt(const std::filesystem::path &path) const { return wholePath(path) == wholePath(path_); }
+
+SpillExtent CheckpointSealer::rangeOf(const Tensor &tensor) const {
+  const TensorDesc &desc = tensor.desc();
+  if (desc.layout.space != Space::Disk || desc.layout.offset != 0 || !desc.isDense() ||
+      isQuantized(desc.layout.storage) || !desc.layout.tile.empty() || tensor.storage()->isExternal())
+    return {};
+  uint64_t bytes = (desc.spanBytes() + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+  return {uint64_t(tensor.bytes() - disk_->file().data()), bytes};
+}
+
+uint64_t CheckpointSealer::bytesOf(const Tensor &tensor) const { return tensor ? rangeOf(tensor).bytes : 0; }
+void CheckpointSealer::requireSpare(uint64_t bytes) { disk_->requireSpare(bytes); }
+uint64_t CheckpointSealer::writtenBytes() const { return disk_->file().writeTraffic().bytes; }
+
+std::string CheckpointSealer::whatIsTaken() const {
+  const SpillFile &file = disk_->file();
+  char text[192];
+  std::snprintf(text, sizeof text,
+                "of the disk's %.1f MiB, checkpoints that seal what lies there take %.1f; it needs a larger capacity "
+                "(--spill-capacity, spill_capacity=)",
+                double(file.capacity()) / (1 << 20), double(file.spareBytes()) / (1 << 20));
+  return text;
+}
+
+/// Reads the tensor only where nobody has seen its bytes since they changed.
+uint64_t CheckpointSealer::hashNow(const Tensor &tensor, const SpillExtent &range, const Sealed *before,
+                                   const HashOf &hashOf) {
+  SpillFile &file = disk_->file();
+  if (before && before->range == range && file.isSealed(range.offset, range.bytes))
+    return before->hash;
+  if (std::optional<uint64_t> known = hashOf(tensor))
+    return *known;
+  uint64_t bytes = tensor.desc().spanBytes();
+  file.expectLook(range.offset, bytes);
+  uint64_t hash = runtime::hashOf(tensor.bytes(), bytes);
+  file.dropCached(range.offset, bytes);
+  return hash;
+}
+
+uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const HashOf &hashOf) {
+  SpillFile &file = disk_->file();
+  Checkpoint inMemory;
+  inMemory.step = checkpoint.step;
+  inMemory.seed = checkpoint.seed;
+  inMemory.precision = checkpoint.precision;
+  std::map<std::string, Sealed> sealed;
+  std::map<std::string, const Tensor *> onDisk;
+  auto sort = [&](const TensorMap &from, TensorMap &rest, std::string_view prefix) {
+    for (const auto &[key, tensor] : from)
+      if (bytesOf(tensor))
+        onDisk[std::string(prefix) + key] = &tensor;
+      else
+        rest[key] = tensor;
+  };
+  sort(checkpoint.parameters, inMemory.parameters, "");
+  sort(checkpoint.state, inMemory.state, statePrefix);
+  uint64_t bytes = 0;
+  for (const auto &[name, tensor] : onDisk) {
+    wait(*tensor);
+    SpillExtent range = rangeOf(*tensor);
+    auto before = sealed_.find(name);
+    sealed[name] = {range, hashNow(*tensor, range, before == sealed_.end() ? nullptr : &before->second, hashOf)};
+    bytes += range.bytes;
+  }
+  bool isFirst = sealed_.empty();
+  file.keep(name_);
+  Metadata metadata = {{std::string(fileKey), wholePath(file.path()).string()},
+                       {std::string(bytesKey), std::to_string(file.capacity())}};
+  std::vector<SpillExtent> ranges;
+  for (const auto &[name, each] : sealed) {
+    const Tensor &tensor = *onDisk[name];
+    Json extents = Json::array();
+    for (const SpillExtent &extent : file.extentsOf(each.range.offset, each.range.bytes))
+      extents.push_back({extent.offset, extent.bytes});
+    metadata[std::string(sealedTensorPrefix) + name] = Json{{"element", runtime::name(tensor.element())},
+                                                      {"shape", tensor.shape()},
+                                                      {"hash", hashText(each.hash)},
+                                                      {"extents", std::move(extents)}}
+                                                     .dump();
+    ranges.push_back(each.range);
+  }
+  std::filesystem::path replaced = isFirst ? sealedFileOf(path_) : std::filesystem::path();
+  saveSealedCheckpoint(path_, inMemory, metadata);
+  file.seal(ranges);
+  sealed_ = std::move(sealed);
+  sealedBytes_ = bytes;
+  std::error_code unknown;
+  fileBytes_ = std::filesystem::file_size(path_, unknown);
+  if (isFirst) {
+    // Those of runs that ended between two checkpoints, too.
+    removeSealedFile(replaced, path_);
+    std::string prefix = ownPrefix(path_);
+    std::filesystem::directory_iterator it(file.folder(), unknown), end;
+    for (; !unknown && it != end; it.increment(unknown))
+      if (std::string name = it->path().filename().string(); name != name_ && name.starts_with(prefix))
+        removeSealedFile(it->path(), path_);
+  }
+  return bytes;
+}
+
+void CheckpointSealer::unseal() {
+  sealed_.clear();
+  sealedBytes_ = 0;
+  disk_->file().unseal();
+}
+
+//===----------------------------------------------------------------------===//
+// Reading
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Several parts of a file, one behind the other in memory.
+class GatheredParts {
+public:
+  GatheredParts(const FileMapping &file, std::span<const SpillExtent> extents, uint64_t bytes) : bytes_(bytes) {
+    void *data = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    data_ = data == MAP_FAILED ? nullptr : static_cast<std::byte *>(data);
+    std::byte *at = data_;
+    for (const SpillExtent &extent : extents) {
+      if (!data_ || ::mmap(at, extent.bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, file.descriptor(),
+                           off_t(extent.offset)) == MAP_FAILED)
+        throw Error(ErrorCode::IoFailed, file.path().string() + ": cannot be mapped: " + std::strerror(errno));
+      at += extent.bytes;
+    }
+  }
+  ~GatheredParts() {
+    if (data_)
+      ::munmap(data_, bytes_);
+  }
+  GatheredParts(const GatheredParts &) = delete;
+  GatheredParts &operator=(const GatheredParts &) = delete;
+
+  std::byte *data() const { return data_; }
+
+private:
+  uint64_t bytes_;
+  std::byte *data_ = nullptr;
+};
+
+/// Reads what the metadata of a sealed checkpoint says, which comes from outside.
+class SealedReader {
+public:
+  SealedReader(const SafetensorsFile &file, DeviceRef device) : file_(file), device_(std::move(device)) {}
+
+  void open();
+  /// The tensor that an entry of the metadata describes.
+  Tensor read(const std::string &name, std::string_view text) const;
+
+  bool isOwn() const { return isOwn_; }
+  const std::shared_ptr<const FileMapping> &source() const { return source_; }
+
+private:
+  Error corrupt(const std::string &what) const {
+    return Error(ErrorCode::FileCorrupt, file_.path().string() + ": " + what + "; use another checkpoint");
+  }
+  const std::string &text(std::string_view key) const {
+    auto found = file_.metadata().find(key);
+    if (found == file_.metadata().end())
+      throw corrupt("a sealed checkpoint without \"" + std::string(key) + "\"");
+    return found->second;
+  }
+  std::vector<SpillExtent> extentsOf(const std::string &name, const Json &json, uint64_t bytes) const;
+
+  const SafetensorsFile &file_;
+  DeviceRef device_;
+  std::shared_ptr<const FileMapping> source_;
+  bool isOwn_ = false;
+};
+} // namespace
+
+/// Locks a spill file against runs that would write to it. False where one does.
+static bool lockForReading(int descriptor) {
+  // The kernel closes the ring of a process that was killed, which has the file open, when it finds the time.
+  constexpr int mostTries = 300;
+  for (int i = 0; i < mostTries; ++i) {
+    if (::flock(descriptor, LOCK_SH | LOCK_NB) == 0)
+      return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+void SealedReader::open() {
+  std::filesystem::path path = text(fileKey);
+  if (!path.is_absolute() || !isSealedName(path.filename().string()))
+    throw corrupt("\"" + path.string() + "\" is no name of a spill file");
+  uint64_t bytes = 0;
+  const std::string &size = text(bytesKey);
+  auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), bytes);
+  if (error != std::errc() || end != size.data() + size.size())
+    throw corrupt("\"" + size + "\" is no size of a spill file");
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode))
+    throw Error(ErrorCode::IoFailed, file_.path().string() + ": the spill file that its tensors lie in, " +
+                                         path.string() + ", is not there; use another checkpoint");
+  source_ = std::make_shared<const FileMapping>(path);
+  if (source_->bytes().size() != bytes)
+    throw Error(ErrorCode::FileCorrupt, path.string() + ": has " + std::to_string(source_->bytes().size()) +
+                                            " bytes, and " + std::to_string(bytes) + " when " + file_.path().string() +
+                                            " was sealed; use another checkpoint");
+  DiskTier *disk = diskTier(*device_);
+  isOwn_ = disk && !disk->file().path().empty() && wholePath(disk->file().path()) == wholePath(path);
+  if (!isOwn_ && !lockForReading(source_->descriptor()))
+    throw Error(ErrorCode::IoFailed, file_.path().string() + ": the run that sealed it is still at work on " +
+                                         path.string() + "; wait until it ends");
+}
+
+std::vector<SpillExtent> SealedReader::extentsOf(const std::string &name, const Json &json, uint64_t bytes) const {
+  uint64_t left = (bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+  std::vector<SpillExtent> extents;
+  for (const Json &each : json) {
+    if (!each.is_array() || each.size() != 2 || !each[0].is_number_unsigned() || !each[1].is_number_unsigned())
+      throw corrupt("sealed tensor \"" + name + "\" has an extent that is none");
+    SpillExtent extent{each[0].get<uint64_t>(), each[1].get<uint64_t>()};
+    if (extent.offset % SpillFile::block || extent.bytes % SpillFile::block || extent.bytes == 0 ||
+        !rangeFits(extent.offset, extent.bytes, source_->bytes().size()) || extent.bytes > left)
+      throw corrupt("sealed tensor \"" + name + "\" has an extent of " + std::to_string(extent.bytes) + " bytes at " +
+                    std::to_string(extent.offset) + ", which is none of " + source_->path().string());
+    left -= extent.bytes;
+    extents.push_back(extent);
+  }
+  if (left != 0)
+    throw corrupt("sealed tensor \"" + name + "\" has fewer bytes than its shape and type need");
+  return extents;
+}
+
+Tensor SealedReader::read(const std::string &name, std::string_view text) const {
+  Json json;
+  if (std::optional<JsonProblem> problem = readJson(text, json))
+    throw corrupt("sealed tensor \"" + name + "\": " + problem->sentence);
+  auto field = [&](const char *key, bool isArray) -> const Json & {
+    if (!json.is_object() || !json.contains(key) || (isArray ? !json[key].is_array() : !json[key].is_string()))
+      throw corrupt("sealed tensor \"" + name + "\" lacks its " + key);
+    return json[key];
+  };
+  std::optional<ElementType> element = parseElementType(field("element", false).get<std::string>());
+  if (!element)
+    throw corrupt("sealed tensor \"" + name + "\" has an unknown element type");
+  Shape shape;
+  for (const Json &extent : field("shape", true)) {
+    if (!extent.is_number_unsigned() || extent.get<uint64_t>() > uint64_t(INT64_MAX))
+      throw corrupt("sealed tensor \"" + name + "\" has an extent that is not a number from 0 on");
+    shape.push_back(extent.get<int64_t>());
+  }
+  std::optional<uint64_t> elements = checkedElementCount(shape);
+  std::optional<uint64_t> bytes = elements ? checkedMultiply(*elements, byteSize(*element)) : std::nullopt;
+  if (!bytes || *bytes == 0 || *bytes > source_->bytes().size())
+    throw corrupt("sealed tensor \"" + name + "\" has a shape that does not fit into " + source_->path().string());
+  std::vector<SpillExtent> extents = extentsOf(name, field("extents", true), *bytes);
+  std::shared_ptr<GatheredParts> parts;
+  std::byte *data = const_cast<std::byte *>(source_->bytes().data()) + extents.front().offset;
+  if (extents.size() > 1) {
+    parts = std::make_shared<GatheredParts>(
+        *source_, extents, (*bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block);
+    data = parts->data();
+  }
+  std::string found = hashText(hashOf(data, *bytes));
+  // It is read again when it is copied; until then it takes no memory.
+  ::madvise(data, *bytes, MADV_DONTNEED);
+  if (found != field("hash", false).get<std::string>())
+    throw Error(ErrorCode::FileCorrupt, source_->path().string() + ": tensor \"" + name +
+                                            "\" does not match its hash: it was damaged or changed since it was "
+                                            "sealed; use another checkpoint");
+  return Tensor::wrap(
+      device_, TensorDesc(std::move(shape), *element), data, [source = source_, parts] {}, /*writable=*/false);
+}
+
+std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &device, Checkpoint &checkpoint) {
+  SealedReader reader(file, device);
+  reader.open();
+  if (!reader.isOwn())
+    reader.source()->settle();
+  for (auto entry = file.metadata().lower_bound(sealedTensorPrefix);
+       entry != file.metadata().end() && entry->first.starts_with(sealedTensorPrefix); ++entry) {
+    std::string name = entry->first.substr(sealedTensorPrefix.size());
+    bool isState = name.starts_with(statePrefix);
+    TensorMap &target = isState ? checkpoint.state : checkpoint.parameters;
+    if (!target.try_emplace(isState ? name.substr(statePrefix.size()) : name, reader.read(name, entry->second)).second)
+      throw Error(ErrorCode::FileCorrupt,
+                  file.path().string() + ": tensor \"" + name + "\" is there twice; use another checkpoint");
+  }
+  if (reader.isOwn()) // it changes, but for what is sealed
+    return [] {};
+  return [source = reader.source()] { source->checkUnchanged(); };
+}
+
+} // namespace segue::inline runtime

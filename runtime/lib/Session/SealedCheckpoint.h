@@ -1,0 +1,95 @@
+//===- SealedCheckpoint.h - checkpoints of what lies on a disk --*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A sealed checkpoint is a safetensors file as other checkpoints are (Checkpoint.h), of
+// version 3, whose metadata says where the rest lies:
+//
+//   segue.sealed.file           the spill file of the run, an absolute path
+//   segue.sealed.bytes          its size
+//   segue.sealed.tensor.<name>  {"element":"f32","shape":[2,3],"hash":"<XXH3 of the bytes>","extents":[[0,4096]]}
+//
+// All of it is hashed as other metadata is. The spill file is called
+// segue-<hash of the checkpoint's path>-<random number>.sealed: so a run that has written
+// a new checkpoint to a path knows the files that only the old one could name, and no
+// checkpoint can name a file of another kind.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_SEALEDCHECKPOINT_H
+#define SEGUE_RUNTIME_LIB_SESSION_SEALEDCHECKPOINT_H
+
+#include "../Drivers/DiskTier.h"
+#include "segue/runtime/Session/Checkpoint.h"
+
+namespace segue::inline runtime {
+
+/// Writes a checkpoint of the tensors in memory, whose metadata says where the others are. Throws as saveCheckpoint.
+void saveSealedCheckpoint(const std::filesystem::path &path, const Checkpoint &inMemory, const Metadata &sealed);
+
+/// Adds the tensors that `file` says lie elsewhere; they are read-only views of that file, whose bytes are
+/// compared with their hashes first. Returns what throws SourceChanged if they were changed since. Throws FileCorrupt
+/// for whatever is not as it was written, IoFailed where the file is not there or a run writes to it.
+std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &device, Checkpoint &checkpoint);
+
+/// The spill file that the sealed checkpoint at `path` names; empty if there is none.
+std::filesystem::path sealedFileOf(const std::filesystem::path &path);
+/// Removes a spill file of the checkpoint at `path`, unless a process uses it or it is of another checkpoint. Throws
+/// nothing.
+void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept;
+
+/// Seals the checkpoints of one session. On the thread that submits, between two steps.
+class CheckpointSealer {
+public:
+  /// Throws Unsupported for a device without a disk.
+  CheckpointSealer(DeviceRef device, std::filesystem::path path);
+
+  bool isAt(const std::filesystem::path &path) const;
+  /// Bytes of the disk that a tensor takes which can be sealed where it lies; 0 for others.
+  uint64_t bytesOf(const Tensor &tensor) const;
+  /// Throws as DiskTier::requireSpare.
+  void requireSpare(uint64_t bytes);
+  /// So much that all that is sealed may be written over at once.
+  void requireSpareForAll() { requireSpare(sealedBytes_); }
+
+  /// Says how much of the disk is spare, for who finds no room there.
+  std::string whatIsTaken() const;
+
+  /// Bytes that were written to the disk so far.
+  uint64_t writtenBytes() const;
+  /// Bytes of the last checkpoint's file.
+  uint64_t fileBytes() const { return fileBytes_; }
+
+  /// The hash of the bytes of a tensor on the disk, if somebody knows it.
+  using HashOf = std::function<std::optional<uint64_t>(const Tensor &home)>;
+  /// Makes `checkpoint`, whose tensors nobody writes meanwhile, the sealed one. Returns the bytes of those that lie on
+  /// the disk. Throws as Session::seal.
+  uint64_t seal(const Checkpoint &checkpoint, const HashOf &hashOf);
+  /// Nothing is sealed any more.
+  void unseal();
+
+private:
+  struct Sealed {
+    SpillExtent range;
+    uint64_t hash = 0;
+  };
+
+  uint64_t hashNow(const Tensor &tensor, const SpillExtent &range, const Sealed *before, const HashOf &hashOf);
+  SpillExtent rangeOf(const Tensor &tensor) const;
+
+  DeviceRef device_;
+  DiskTier *disk_;
+  std::filesystem::path path_;
+  /// Of the spill file.
+  std::string name_;
+  /// By name in the file, what is sealed now.
+  std::map<std::string, Sealed> sealed_;
+  uint64_t sealedBytes_ = 0, fileBytes_ = 0;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_SEALEDCHECKPOINT_H

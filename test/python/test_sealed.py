@@ -1,0 +1,166 @@
+# ===- test_sealed.py - checkpoints that stay where they lie on the disk -------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""A run within a budget seals its checkpoints on the disk: `segue-run train --save-every`, `Trainer(seal=)`, `segue-run export`. Kills of such runs
+are in test_killed.py."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import segue
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+INPUTS = ROOT / "test/tools/segue-run/Inputs"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def folder():
+    """An empty one on the disk of the build: a folder for temporary files may lie in memory."""
+    path = BUILD / "check" / "sealed"
+    (path / "spill").mkdir(parents=True, exist_ok=True)
+    for file in [*path.glob("*.*"), *(path / "spill").iterdir()]:
+        file.unlink()
+    return path
+
+
+def trainer_of(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64))
+
+    class Loss(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x, y):
+            return nn.functional.mse_loss(self.model(x), y)
+
+    x, y = torch.randn(32, 64), torch.randn(32, 64)
+    return segue.Trainer(segue.compile(Loss(), (x, y)), optimizer=segue.AdamW(lr=1e-2), **options), {"x": x, "y": y}
+
+
+def test_a_trainer_seals_and_another_goes_on(folder):
+    """The losses of the unbroken run, in memory and on the disk; what PyTorch writes after a seal is not in it."""
+    free, batch = trainer_of()
+    losses = free.fit([batch] * 6)
+    disk = dict(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="16MiB")
+    trainer, _ = trainer_of(**disk, seal=folder / "run.seal")
+    assert trainer.fit([batch] * 2) == losses[:2]
+    figures = trainer.seal()
+    assert figures["sealed_bytes"] > 3 * 4 * 98000 and figures["file_bytes"] < 64 << 10
+    assert figures["written_bytes"] <= sum(trainer.held()["device_dram"].values()) + 64 << 10
+    assert trainer.seal()["written_bytes"] == 0
+    assert trainer.fit([batch] * 2) == losses[2:4]
+    trainer.resume(folder / "run.seal")
+    assert trainer.step_count == 2 and trainer.fit([batch]) == losses[2:3]
+    assert trainer.seal()["seconds"] > 0
+    with torch.no_grad():
+        for tensor in trainer.modules["0"].parameters():
+            tensor.zero_()
+    with pytest.raises(segue.FileError, match="still at work"):
+        segue.export_checkpoint(folder / "run.seal", folder / "early.safetensors")
+    del trainer, tensor
+    gc.collect()
+    assert len(list((folder / "spill").iterdir())) == 1
+    segue.export_checkpoint(folder / "run.seal", folder / "whole.safetensors")
+    with pytest.raises(segue.InvalidArgumentError, match="the checkpoint itself"):
+        segue.export_checkpoint(folder / "run.seal", folder / "run.seal")
+    for checkpoint, options in (("run.seal", {}), ("whole.safetensors", disk), ("run.seal", disk | {"budget": "3MiB"})):
+        again, _ = trainer_of(**options)
+        again.resume(folder / checkpoint)
+        assert again.fit([batch] * 3) == losses[3:]
+        del again
+        gc.collect()
+
+
+def test_what_a_seal_cannot_be_is_said(folder):
+    with pytest.raises(segue.InvalidArgumentError, match="give budget and spill_dir, too"):
+        trainer_of(seal=folder / "run.seal")
+    with pytest.raises(segue.OutOfMemoryError, match="give it a capacity of"):
+        trainer_of(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="2MiB", seal=folder / "run.seal")
+    trainer, _ = trainer_of(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="16MiB")
+    with pytest.raises(segue.InvalidArgumentError, match="where to seal"):
+        trainer.seal()
+
+
+def compiled(folder):
+    subprocess.run([BUILD / "bin" / "segue-compile", INPUTS / "bigram-blocks.mlir", "--optimizer=adamw", "-o", folder / "g.segue"], check=True, timeout=60)
+    (folder / "text.txt").write_bytes(bytes(range(97, 105)) * 500)
+
+
+def command(folder, *more, capacity="16MiB"):
+    return [str(word) for word in (BUILD / "bin" / "segue-run", "train", folder / "g.segue", "--data", folder / "text.txt", "--lr", "0.02", "--save",
+                                   folder / "c.safetensors", "--budget", "2400KiB", "--spill-dir", folder / "spill", "--spill-capacity", capacity, *more)]
+
+
+BEGIN = [f"--parameter={key}=256x256xf32={value}" for key, value in {"table": 0.01, "w0": 0.002, "w1": 0.001}.items()]
+
+
+def test_the_last_checkpoint_is_whole_and_one_of_a_run_told_to_end_is_sealed(folder):
+    compiled(folder)
+    done = subprocess.run(command(folder, *BEGIN, "--steps", "7", "--save-every", "2"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    count, on_disk, written = re.search(r"sealed checkpoints: (\d+) of ([\d.]+) MiB on the disk, [\d.]+ ms and ([\d.]+) MiB", done.stderr).groups()
+    assert int(count) == 3 and float(on_disk) > 1.4 and float(written) < 2.4
+    assert b"segue.sealed" not in (folder / "c.safetensors").read_bytes()
+    assert list((folder / "spill").iterdir()) == []
+
+    child = subprocess.Popen(command(folder, *BEGIN, "--steps", "100000", "--save-every", "50000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(3):
+        child.stdout.readline()
+    child.send_signal(signal.SIGTERM)
+    lines, said = child.communicate(timeout=60)
+    assert child.returncode == 143, said
+    assert b"segue.sealed.file" in (folder / "c.safetensors").read_bytes()
+    file, = (folder / "spill").iterdir()
+    assert file.stat().st_blocks * 512 < 3 * MIB, "what is not sealed keeps no room"
+    exported = subprocess.run([BUILD / "bin" / "segue-run", "export", folder / "c.safetensors", folder / "whole.safetensors"], capture_output=True,
+                              text=True, timeout=60)
+    last = int(re.findall(r"step (\d+)", lines)[-1])
+    assert exported.returncode == 0 and f": step {last}, 3 parameters, 6 optimizer states" in exported.stdout, exported
+    weights = subprocess.run(command(folder, "--weights", folder / "c.safetensors", "--steps", "1"), capture_output=True, text=True, timeout=60)
+    assert weights.returncode == 1 and "resume from it, or make a file of it that holds them (segue-run export)" in weights.stderr
+
+
+def test_a_disk_without_room_for_seals_is_refused_before_the_first_step(folder):
+    compiled(folder)
+    # What is there now has no room, and what the first plan wants beside it.
+    for capacity, message in ("2MiB", "give it a capacity of 3.0 MiB"), ("3MiB", "of the disk's 3.0 MiB, checkpoints that seal what lies there take 1.5"):
+        done = subprocess.run(command(folder, *BEGIN, "--steps", "3", "--save-every", "1", capacity=capacity), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and message in done.stderr and "step 1" not in done.stdout, done
+    for capacity, more in ("6MiB", ["--save-every", "1"]), ("3MiB", []):
+        assert subprocess.run(command(folder, *BEGIN, "--steps", "3", *more, capacity=capacity), capture_output=True, timeout=60).returncode == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(folder):
+    compiled(folder)
+    child = subprocess.Popen(command(folder, *BEGIN, "--steps", "100000", "--save-every", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child.stdout.readline(), child.stdout.readline()
+    in_the_way = folder / "c.safetensors.partial"
+    while not in_the_way.is_dir():  # between two checkpoints
+        try:
+            in_the_way.mkdir()
+        except FileExistsError:
+            time.sleep(0.001)
+    child.stdout.readline(), child.stdout.readline(), child.stdout.readline()
+    child.kill()
+    lines, said = child.communicate(timeout=60)
+    in_the_way.rmdir()
+    assert "training goes on, and the checkpoint before it, if there is one, stays" in said
+    resumed = subprocess.run(command(folder, "--resume", folder / "c.safetensors", "--steps", "1"), capture_output=True, text=True, timeout=60)
+    assert resumed.returncode == 0, resumed.stderr

@@ -1,0 +1,318 @@
+//===- SealedSessionTest.cpp - checkpoints of what lies on a disk ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A sealed checkpoint writes what is in memory alone, gives back the bits of its step
+// whatever was trained since, and is refused where anything of it was changed.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../../runtime/lib/Session/SealedCheckpoint.h"
+#include "DiskRig.h"
+#include "Session/ExpectError.h"
+#include "Session/TemporaryFolder.h"
+#include <nlohmann/json.hpp>
+
+using namespace segue;
+using namespace segue::test;
+
+namespace {
+class SealedSession : public testing::Test {
+protected:
+  SealedSession() : path(folder / "checkpoint") {
+    // A spill file lies on a disk, where a folder for temporary files may be memory.
+    std::string pattern = (std::filesystem::current_path() / "segue-sealed-XXXXXX").string();
+    if (!::mkdtemp(pattern.data()))
+      throw std::runtime_error("no folder for spill files");
+    spill = pattern;
+  }
+  ~SealedSession() override { std::filesystem::remove_all(spill); }
+
+  DeviceRef open(uint64_t budget, const SpillSeam *seam = nullptr, const char *capacity = "16MiB") {
+    return openDiskDevice(DeviceOptions("cpu", "threads=1,dram=" + std::to_string(budget) + ",disk=" + spill.string() +
+                                                   "?capacity=" + capacity + "&read=1GB/s&write=1GB/s"),
+                          seam);
+  }
+  /// A session whose device is closed when it ends.
+  static Session sessionOn(const DeviceRef &device) { return makeSession(device, nullptr, newModel()); }
+  std::vector<std::string> spillFiles() const {
+    std::vector<std::string> names;
+    for (const auto &entry : std::filesystem::directory_iterator(spill))
+      names.push_back(entry.path().filename().string());
+    return names;
+  }
+  /// The losses and parameters of a new session that goes on from the checkpoint, on a device of that budget.
+  std::vector<float> resumed(uint64_t budget, int64_t atStep) {
+    Session session = sessionOn(open(budget));
+    session.load(path);
+    EXPECT_EQ(session.stepCount(), atStep);
+    return train(session);
+  }
+  /// The end of what a whole run has, after so many steps.
+  static std::vector<float> expectedFrom(int64_t step) {
+    return {expected().begin() + step, expected().end()};
+  }
+  /// A checkpoint of one step, sealed, whose run has ended.
+  void sealOne() {
+    Session session = sessionOn(open(budget));
+    session.sealAt(path);
+    lossOfStep(session, 0);
+    session.seal();
+  }
+
+  TemporaryFolder folder;
+  std::filesystem::path path, spill;
+  uint64_t budget = smallestBudget() * 5 / 4;
+};
+} // namespace
+
+TEST_F(SealedSession, GivesBackTheBitsOfItsStep) {
+  for (uint64_t each : {smallestBudget(), budget, budget * 2}) {
+    SCOPED_TRACE(each);
+    {
+      Session session = sessionOn(open(each));
+      session.sealAt(path);
+      std::vector<float> losses{lossOfStep(session, 0)};
+      EXPECT_EQ(session.seal().sealedBytes, 3u * 4 * 64 * 64 * 4) << "weights and two moments of four layers";
+      losses.push_back(lossOfStep(session, 1)); // over what is sealed
+      EXPECT_EQ(spillFiles().size(), 1u) << "the file of the run before is gone";
+      losses.push_back(lossOfStep(session, 2));
+      std::vector<float> parameters = parametersOf(session);
+      losses.insert(losses.end(), parameters.begin(), parameters.end());
+      EXPECT_TRUE(sameBits(losses, expected())) << "sealing changes nothing";
+    }
+    EXPECT_TRUE(sameBits(resumed(each, 1), expectedFrom(1)));
+    EXPECT_TRUE(sameBits(resumed(budget * 4, 1), expectedFrom(1)));
+  }
+  // Without a disk, and as a file that holds everything.
+  DeviceRef memory = Device::open("sim:dram=64MiB,threads=1,latency=0s");
+  SessionOptions options;
+  options.maxGradNorm = 0.01;
+  Session session(memory, {{"deep", model()}}, std::move(options));
+  session.allocateParameters();
+  session.load(path);
+  EXPECT_TRUE(sameBits(train(session), expectedFrom(1)));
+  saveCheckpoint(folder / "whole", loadCheckpoint(memory, path));
+  session.load(folder / "whole");
+  EXPECT_TRUE(sameBits(train(session), expectedFrom(1)));
+  EXPECT_ERROR(session.loadWeights(path), InvalidArgument, "its tensors lie in");
+}
+
+TEST_F(SealedSession, WritesWhatIsInMemoryAlone) {
+  DeviceRef device = open(budget);
+  Session session = sessionOn(device);
+  session.sealAt(path);
+  SpillFile &file = diskTier(*device)->file();
+  for (int step = 0; step < steps; ++step) {
+    lossOfStep(session, step);
+    uint64_t inMemory = device->memory().liveBytes(Space::DeviceDram), before = file.writeTraffic().bytes;
+    Session::SealFigures figures = session.seal();
+    EXPECT_EQ(figures.writtenBytes, file.writeTraffic().bytes - before);
+    EXPECT_LE(figures.writtenBytes, inMemory);
+    EXPECT_EQ(figures.fileBytes, std::filesystem::file_size(path));
+    EXPECT_LT(figures.fileBytes, 64u << 10) << "the tensors are not in it";
+    // What was sealed is not written, nor read, again.
+    uint64_t readBefore = file.readTraffic().bytes;
+    EXPECT_EQ(session.seal().writtenBytes, 0u);
+    EXPECT_EQ(file.readTraffic().bytes, readBefore);
+  }
+}
+
+TEST_F(SealedSession, ARunGoesBackToItsOwnSeal) {
+  Session session = sessionOn(open(budget));
+  session.sealAt(path);
+  lossOfStep(session, 0);
+  session.seal();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE(sameBits(train(session), expectedFrom(1)));
+    session.load(path);
+    EXPECT_EQ(session.stepCount(), 1);
+    session.seal();
+  }
+}
+
+TEST_F(SealedSession, AnotherRunWaitsUntilThisOneEnds) {
+  Session session = sessionOn(open(budget));
+  session.sealAt(path);
+  lossOfStep(session, 0);
+  session.seal();
+  EXPECT_ERROR(loadCheckpoint(Device::open("cpu"), path), IoFailed, "the run that sealed it is still at work");
+}
+
+TEST_F(SealedSession, ASealThatFailsLeavesTheOneBefore) {
+  FailingDisk disk;
+  {
+    Session session = sessionOn(open(budget, &disk.seam));
+    session.sealAt(path);
+    lossOfStep(session, 0);
+    session.seal();
+    lossOfStep(session, 1);
+    disk.fail(0, INT64_MAX / 2, ENOSPC); // while it writes what is in memory
+    EXPECT_THROW(session.seal(), Error);
+    EXPECT_GT(disk.failed, 0);
+    disk.fail(INT64_MAX, 0);
+    std::filesystem::create_directory(path.string() + ".partial"); // in the file that says where all is
+    EXPECT_ERROR(session.seal(), IoFailed, "checkpoint");
+    lossOfStep(session, 2);
+    EXPECT_TRUE(sameBits(parametersOf(session), expectedFrom(steps)));
+  }
+  EXPECT_TRUE(sameBits(resumed(budget, 1), expectedFrom(1)));
+  std::filesystem::remove(path.string() + ".partial");
+}
+
+TEST_F(SealedSession, RoomForItIsThereBeforeTheFirstStepOrNever) {
+  for (const char *capacity : {"16MiB", "1MiB", "400KiB", "384KiB", "380KiB", "300KiB"}) {
+    SCOPED_TRACE(capacity);
+    DeviceRef device = open(budget, nullptr, capacity);
+    Session session = sessionOn(device);
+    uint64_t free = device->memory().budget(Space::Disk) - device->memory().liveBytes(Space::Disk);
+    bool hasRoom = free >= 3u * 4 * 64 * 64 * 4;
+    try {
+      session.sealAt(path);
+      EXPECT_TRUE(hasRoom);
+    } catch (const Error &error) {
+      EXPECT_FALSE(hasRoom);
+      EXPECT_EQ(error.code(), ErrorCode::DeviceOom);
+      EXPECT_NE(std::string(error.what()).find("give it a capacity of"), std::string::npos) << error.what();
+      EXPECT_EQ(device->memory().budget(Space::Disk), diskTier(*device)->file().capacity()) << "nothing is taken";
+      continue;
+    }
+    // A plan that begins keeps to what is left.
+    try {
+      for (int step = 0; step < steps; ++step) {
+        lossOfStep(session, step);
+        session.seal();
+      }
+    } catch (const Error &error) {
+      EXPECT_EQ(session.stepCount(), 0) << error.what();
+    }
+  }
+  EXPECT_ERROR(sessionOn(Device::open("sim:dram=64MiB")).sealAt(path), Unsupported, "no disk");
+}
+
+TEST_F(SealedSession, SpillFilesThatNobodyCanNameAreRemoved) {
+  sealOne();
+  std::vector<std::string> first = spillFiles();
+  ASSERT_EQ(first.size(), 1u);
+  // Of another checkpoint, of a run that was killed before it had one, and somebody else's.
+  std::string others = first[0];
+  others[8] = others[8] == '0' ? '1' : '0';
+  std::string mine = first[0];
+  mine[30] = mine[30] == '0' ? '1' : '0';
+  for (const std::string &name : {others, mine, std::string("segue-notes.sealed")})
+    writeText(spill / name, "text");
+  sealOne();
+  std::vector<std::string> names = spillFiles();
+  EXPECT_EQ(names.size(), 3u);
+  EXPECT_EQ(std::ranges::count(names, first[0]) + std::ranges::count(names, mine), 0);
+  EXPECT_EQ(std::ranges::count(names, others) + std::ranges::count(names, std::string("segue-notes.sealed")), 2);
+  std::filesystem::remove(spill / others);
+  std::filesystem::remove(spill / "segue-notes.sealed");
+  // A whole checkpoint in its place needs none.
+  {
+    Session session = sessionOn(open(budget));
+    session.load(path);
+    session.sealAt(path);
+    session.seal();
+    session.save(path);
+    EXPECT_TRUE(sealedFileOf(path).empty());
+  }
+  EXPECT_EQ(spillFiles().size(), 0u);
+  EXPECT_TRUE(sameBits(resumed(budget, 1), expectedFrom(1)));
+}
+
+TEST_F(SealedSession, DamageIsRefusedAndNamed) {
+  sealOne();
+  std::filesystem::path file = sealedFileOf(path);
+  DeviceRef device = Device::open("cpu");
+  const std::string manifest = readText(path), bytes = readText(file);
+  for (size_t size : {size_t(0), size_t(7), size_t(100), manifest.size() / 2, manifest.size() - 1}) {
+    writeText(path, manifest.substr(0, size));
+    EXPECT_ERROR(loadCheckpoint(device, path), FileCorrupt, "checkpoint");
+  }
+  for (size_t at = 8; at < manifest.size(); at += 13) {
+    std::string changed = manifest;
+    changed[at] ^= 1;
+    writeText(path, changed);
+    EXPECT_THROW(loadCheckpoint(device, path), Error) << at;
+  }
+  writeText(path, manifest);
+  SafetensorsFile source = SafetensorsFile::open(path);
+  size_t tensors = 0;
+  for (const auto &[key, value] : source.metadata()) {
+    std::string prefix = "segue.sealed.tensor.";
+    if (!key.starts_with(prefix))
+      continue;
+    std::string changed = bytes;
+    changed[nlohmann::json::parse(value)["extents"][0][0].get<size_t>()] ^= 4;
+    writeText(file, changed);
+    EXPECT_ERROR(loadCheckpoint(device, path), FileCorrupt,
+                 "tensor \"" + key.substr(prefix.size()) + "\" does not match its hash");
+    ++tensors;
+  }
+  EXPECT_GT(tensors, 6u);
+  writeText(file, bytes.substr(0, bytes.size() - 1));
+  EXPECT_ERROR(loadCheckpoint(device, path), FileCorrupt, "bytes, and ");
+  std::filesystem::remove(file);
+  EXPECT_ERROR(loadCheckpoint(device, path), IoFailed, "is not there");
+  writeText(file, bytes);
+  EXPECT_TRUE(sameBits(resumed(budget, 1), expectedFrom(1)));
+}
+
+// Whose hashes are right: somebody has made them to do harm.
+TEST_F(SealedSession, HostileFilesAreRefused) {
+  DeviceRef device = Device::open("cpu");
+  std::string name = "segue-0123456789abcdef-0123456789abcdef0123456789abcdef.sealed";
+  writeText(spill / name, std::string(8192, 'x'));
+  using Fields = std::map<std::string, std::string>;
+  auto refusal = [&](const Fields &fields) {
+    Metadata metadata(fields.begin(), fields.end());
+    saveSealedCheckpoint(path, {}, metadata);
+    try {
+      loadCheckpoint(device, path);
+      return std::string();
+    } catch (const Error &error) {
+      EXPECT_TRUE(error.code() == ErrorCode::FileCorrupt || error.code() == ErrorCode::IoFailed) << error.what();
+      return std::string(error.what());
+    }
+  };
+  auto ofTensor = [&](const std::string &text) {
+    return refusal(
+        {{"segue.sealed.file", spill / name}, {"segue.sealed.bytes", "8192"}, {"segue.sealed.tensor.w", text}});
+  };
+  auto expect = [](const std::string &said, const std::string &part) {
+    EXPECT_NE(said.find(part), std::string::npos) << (said.empty() ? "accepted" : said);
+  };
+  expect(refusal({}), "without \"segue.sealed.file\"");
+  for (const char *file : {"", "/etc/passwd", "segue-0123456789abcdef-0123456789abcdef0123456789abcdef.sealed",
+                           "/tmp/../etc/segue-.sealed", "/dev/zero", "/tmp/segue-0123456789abcdef-/etc/passwd.sealed"})
+    expect(refusal({{"segue.sealed.file", file}, {"segue.sealed.bytes", "1"}}), "is no name of a spill file");
+  expect(refusal({{"segue.sealed.file", "/nowhere/" + name}, {"segue.sealed.bytes", "8192"}}), "is not there");
+  expect(refusal({{"segue.sealed.file", spill / name}}), "without \"segue.sealed.bytes\"");
+  for (const char *size : {"", "-1", "8192 ", "99999999999999999999999"})
+    expect(refusal({{"segue.sealed.file", spill / name}, {"segue.sealed.bytes", size}}), "is no size");
+  expect(refusal({{"segue.sealed.file", spill / name}, {"segue.sealed.bytes", "4096"}}), "8192 bytes, and 4096");
+  for (const char *text : {"", "[]", "7", "{", R"({"element":1,"shape":[],"hash":"","extents":[]})",
+                           R"({"element":"f32","shape":4,"hash":"","extents":[]})"})
+    expect(ofTensor(text), "sealed tensor \"w\"");
+  std::string rest = R"(,"hash":"0000000000000000","extents":[[0,4096]]})";
+  expect(ofTensor(R"({"element":"f99","shape":[4])" + rest), "unknown element type");
+  for (const char *shape : {"[-1]", "[1.5]", "[18446744073709551615]", "[\"4\"]"})
+    expect(ofTensor(std::string(R"({"element":"f32","shape":)") + shape + rest), "not a number from 0 on");
+  for (const char *shape : {"[0]", "[4294967296,4294967296,4294967296]", "[9223372036854775807]", "[1000000]"})
+    expect(ofTensor(std::string(R"({"element":"f32","shape":)") + shape + rest), "does not fit");
+  for (const char *extents : {"[[0,4096],[4096,4096]]", "[[8192,4096]]", "[[1,4096]]", "[[0,4095]]", "[[0,0]]",
+                              "[[18446744073709547520,4096]]", "[[0,18446744073709547520]]", "[[0]]", "[7]",
+                              "[[-4096,4096]]"})
+    expect(ofTensor(R"({"element":"f32","shape":[4],"hash":"0000000000000000","extents":)" + std::string(extents) + "}"),
+           "extent");
+  expect(ofTensor(R"({"element":"f32","shape":[4],"hash":"0000000000000000","extents":[]})"), "fewer bytes");
+  expect(ofTensor(R"({"element":"f32","shape":[4])" + rest), "does not match its hash");
+  // No name of a checkpoint makes anybody remove a file of another.
+  saveSealedCheckpoint(path, {}, {{"segue.sealed.file", spill / name}, {"segue.sealed.bytes", "8192"}});
+  removeSealedFile(sealedFileOf(path), path);
+  EXPECT_EQ(spillFiles().size(), 1u);
+}
