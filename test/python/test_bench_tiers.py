@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""bench/tiers/run.py on a tiny model: every peer runs, bits are equal, and the table says what moved."""
+"""bench/tiers on a tiny model: every peer runs, bits are equal, and the tables say what moved and what was sealed."""
 
 import os
 import re
@@ -29,4 +29,14 @@ def test_a_small_run(tmp_path):
     assert re.match(r"^\d+ \+ \d+$", rows["segue disk 80 %"][2]) and rows["segue disk 80 %"][2] != "0 + 0", table
     assert rows["segue"][4] == "1.000"
     assert any(name.startswith("torch eager, limit") for name in rows) and "torch eager" in rows
+    assert list(spill.iterdir()) == []
+
+
+def test_seals_of_a_small_run():
+    spill = BUILD / "check" / "bench-seal"
+    done = subprocess.run([sys.executable, ROOT / "bench" / "tiers" / "seal.py", "--config", "T", "--budget", "80", "--every", "2", "--cycles", "2",
+                           "--threads", "1", "--spill-dir", spill], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
+    assert len(row) == 10 and float(row[2]) > 1 and float(row[3]) < float(row[0]), done.stdout
     assert list(spill.iterdir()) == []

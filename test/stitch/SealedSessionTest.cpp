@@ -134,6 +134,21 @@ TEST_F(SealedSession, ARunGoesBackToItsOwnSeal) {
   }
 }
 
+TEST_F(SealedSession, ADiskSealsAtOnePath) {
+  DeviceRef device = open(budget);
+  for (int i = 0; i < 2; ++i) { // one session after the other
+    Session session = sessionOn(device);
+    session.sealAt(path);
+    lossOfStep(session, 0);
+    session.seal();
+    EXPECT_ERROR(session.sealAt(folder / "other"), InvalidArgument, "has sealed a checkpoint at another path");
+    session.load(path);
+    EXPECT_TRUE(sameBits(train(session), expectedFrom(1)));
+  }
+  EXPECT_EQ(spillFiles().size(), 1u);
+  EXPECT_ERROR(sessionOn(device).seal(), InvalidArgument, "call sealAt first");
+}
+
 TEST_F(SealedSession, AnotherRunWaitsUntilThisOneEnds) {
   Session session = sessionOn(open(budget));
   session.sealAt(path);
@@ -307,7 +322,8 @@ TEST_F(SealedSession, HostileFilesAreRefused) {
   for (const char *extents : {"[[0,4096],[4096,4096]]", "[[8192,4096]]", "[[1,4096]]", "[[0,4095]]", "[[0,0]]",
                               "[[18446744073709547520,4096]]", "[[0,18446744073709547520]]", "[[0]]", "[7]",
                               "[[-4096,4096]]"})
-    expect(ofTensor(R"({"element":"f32","shape":[4],"hash":"0000000000000000","extents":)" + std::string(extents) + "}"),
+    expect(ofTensor(R"({"element":"f32","shape":[4],"hash":"0000000000000000","extents":)" + std::string(extents) +
+                    "}"),
            "extent");
   expect(ofTensor(R"({"element":"f32","shape":[4],"hash":"0000000000000000","extents":[]})"), "fewer bytes");
   expect(ofTensor(R"({"element":"f32","shape":[4])" + rest), "does not match its hash");

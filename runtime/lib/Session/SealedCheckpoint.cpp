@@ -100,6 +100,15 @@ CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
     throw Error(ErrorCode::Unsupported, "device \"" + device_->name() +
                                             "\" has no disk on which checkpoints could be sealed; save them, or open "
                                             "it with disk=FOLDER");
+  // What one file has sealed is one checkpoint.
+  if (std::string other = disk_->file().path().filename().string(); !other.empty()) {
+    if (!other.starts_with(ownPrefix(path_)))
+      throw Error(ErrorCode::InvalidArgument, path_.string() + ": the disk of \"" + device_->name() +
+                                                  "\" has sealed a checkpoint at another path, which would be lost; "
+                                                  "seal there, or open a device of its own");
+    name_ = std::move(other);
+    return;
+  }
   std::random_device random;
   std::string number;
   for (int i = 0; i < 2; ++i)

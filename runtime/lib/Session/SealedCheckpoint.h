@@ -44,7 +44,7 @@ void removeSealedFile(const std::filesystem::path &file, const std::filesystem::
 /// Seals the checkpoints of one session. On the thread that submits, between two steps.
 class CheckpointSealer {
 public:
-  /// Throws Unsupported for a device without a disk.
+  /// Throws Unsupported for a device without a disk, InvalidArgument for one that has sealed another checkpoint.
   CheckpointSealer(DeviceRef device, std::filesystem::path path);
 
   bool isAt(const std::filesystem::path &path) const;

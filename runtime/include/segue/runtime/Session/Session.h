@@ -268,9 +268,9 @@ public:
   /// True on a device with a disk below its memory.
   bool canSeal() const;
   /// From here on seal() writes sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the
-  /// disk: as much again as the trained parameters and states there take. Before the first step, whose plan
-  /// then goes by what is left. Throws Unsupported without a disk, DeviceOom, with nothing changed, where there is no
-  /// room, naming the capacity that has it.
+  /// disk: as much again as the trained parameters and states there take. Before the first step, whose plan then goes
+  /// by what is left. Throws Unsupported without a disk, InvalidArgument where the disk has sealed a checkpoint at
+  /// another path, DeviceOom, with nothing changed, where there is no room, naming a capacity that has it.
   void sealAt(const std::filesystem::path &path);
   struct SealFigures {
     /// Bytes of tensors that are sealed where they lie, those that were written to the disk for that,
