@@ -140,6 +140,30 @@ FileMapping::~FileMapping() {
   ::close(descriptor_);
 }
 
+FileMapping::Parts::Parts(const FileMapping &file, std::span<const Part> parts) {
+  for (const Part &part : parts)
+    bytes_ += part.bytes;
+  void *data = ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  data_ = data == MAP_FAILED ? nullptr : static_cast<std::byte *>(data);
+  std::byte *at = data_;
+  for (const Part &part : parts) {
+    if (!data_ || ::mmap(at, part.bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, file.descriptor(), off_t(part.offset)) ==
+                      MAP_FAILED) {
+      int cause = errno;
+      if (data_)
+        ::munmap(data_, bytes_);
+      throw Error(ErrorCode::IoFailed, file.path().string() + ": cannot be mapped: " + std::strerror(cause));
+    }
+    at += part.bytes;
+  }
+  watch_ = Watch::take(reinterpret_cast<uintptr_t>(data_), reinterpret_cast<uintptr_t>(data_) + bytes_);
+}
+
+FileMapping::Parts::~Parts() {
+  Watch::give(watch_);
+  ::munmap(data_, bytes_);
+}
+
 void FileMapping::settle() const {
   constexpr int mostMilliseconds = 20; // a time that lies ahead never comes
   for (int i = 0; i < mostMilliseconds; ++i) {

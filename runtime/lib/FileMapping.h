@@ -9,6 +9,7 @@
 #define SEGUE_RUNTIME_LIB_FILEMAPPING_H
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <sys/stat.h>
@@ -46,6 +47,9 @@ public:
   /// what it was.
   void checkUnchanged() const;
 
+  /// Parts of a file, one behind the other in memory.
+  class Parts;
+
 private:
   struct Watch;
 
@@ -53,6 +57,26 @@ private:
   struct stat status_ = {};
   int descriptor_ = -1;
   const std::byte *data_ = nullptr;
+  Watch *watch_ = nullptr;
+};
+
+class FileMapping::Parts {
+public:
+  struct Part {
+    uint64_t offset = 0, bytes = 0;
+  };
+  /// Offsets and sizes are of whole pages, within the file, which a cut leaves readable as it does that of `file`. Throws
+  /// IoFailed.
+  Parts(const FileMapping &file, std::span<const Part> parts);
+  ~Parts();
+  Parts(const Parts &) = delete;
+  Parts &operator=(const Parts &) = delete;
+
+  std::byte *data() const { return data_; }
+
+private:
+  uint64_t bytes_ = 0;
+  std::byte *data_ = nullptr;
   Watch *watch_ = nullptr;
 };
 

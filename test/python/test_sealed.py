@@ -121,17 +121,16 @@ def test_the_last_checkpoint_is_whole_and_one_of_a_run_told_to_end_is_sealed(fol
     assert list((folder / "spill").iterdir()) == []
 
     child = subprocess.Popen(command(folder, *BEGIN, "--steps", "100000", "--save-every", "50000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for _ in range(3):
-        child.stdout.readline()
+    lines = [child.stdout.readline() for _ in range(3)]
     child.send_signal(signal.SIGTERM)
-    lines, said = child.communicate(timeout=60)
-    assert child.returncode == 143, said
+    lines += child.stdout.readlines()
+    assert child.wait(timeout=60) == 143, child.stderr.read()
     assert b"segue.sealed.file" in (folder / "c.safetensors").read_bytes()
     file, = (folder / "spill").iterdir()
     assert file.stat().st_blocks * 512 < 3 * MIB, "what is not sealed keeps no room"
     exported = subprocess.run([BUILD / "bin" / "segue-run", "export", folder / "c.safetensors", folder / "whole.safetensors"], capture_output=True,
                               text=True, timeout=60)
-    last = int(re.findall(r"step (\d+)", lines)[-1])
+    last = int(lines[-1].split()[1])
     assert exported.returncode == 0 and f": step {last}, 3 parameters, 6 optimizer states" in exported.stdout, exported
     weights = subprocess.run(command(folder, "--weights", folder / "c.safetensors", "--steps", "1"), capture_output=True, text=True, timeout=60)
     assert weights.returncode == 1 and "resume from it, or make a file of it that holds them (segue-run export)" in weights.stderr

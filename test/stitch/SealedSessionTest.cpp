@@ -10,6 +10,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../../runtime/lib/Hash.h"
+#include "../../runtime/lib/Session/CheckpointHashes.h"
 #include "../../runtime/lib/Session/SealedCheckpoint.h"
 #include "DiskRig.h"
 #include "Session/ExpectError.h"
@@ -275,6 +277,27 @@ TEST_F(SealedSession, DamageIsRefusedAndNamed) {
   EXPECT_ERROR(loadCheckpoint(device, path), IoFailed, "is not there");
   writeText(file, bytes);
   EXPECT_TRUE(sameBits(resumed(budget, 1), expectedFrom(1)));
+}
+
+TEST_F(SealedSession, ATensorInSeveralPlacesIsGathered) {
+  std::string name = "segue-0123456789abcdef-0123456789abcdef0123456789abcdef.sealed", bytes(12288, 0), wanted;
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = char(i * 7 + i / 4096);
+  writeText(spill / name, bytes);
+  wanted = bytes.substr(8192) + bytes.substr(0, 3000);
+  saveSealedCheckpoint(path, {}, {{"segue.sealed.file", spill / name},
+                                  {"segue.sealed.bytes", "12288"},
+                                  {"segue.sealed.tensor.w", R"({"element":"f32","shape":[2,887],"hash":")" +
+                                                                hashText(hashOf(wanted.data(), wanted.size())) +
+                                                                R"(","extents":[[8192,4096],[0,4096]]})"}});
+  Checkpoint read = loadCheckpoint(Device::open("cpu"), path);
+  const Tensor &tensor = read.parameters.at("w");
+  EXPECT_EQ(tensor.shape(), (Shape{2, 887}));
+  EXPECT_EQ(std::memcmp(tensor.bytes(), wanted.data(), wanted.size()), 0);
+  // What is cut while it is read is no signal, and an error.
+  std::filesystem::resize_file(spill / name, 4096);
+  EXPECT_EQ(tensor.bytes()[0], std::byte());
+  EXPECT_ERROR(read.checkSource(), SourceChanged, name);
 }
 
 // Whose hashes are right: somebody has made them to do harm.

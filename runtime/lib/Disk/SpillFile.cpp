@@ -338,7 +338,7 @@ void SpillFile::keep(const std::string &name) {
     if (errno != EINTR)
       throw Error(ErrorCode::IoFailed, impl_->folder.string() + ": a spill file cannot be brought to the disk: " +
                                            std::strerror(errno));
-  if (!impl_->name.empty())
+  if (!path().empty())
     return;
   if (block % uint64_t(::sysconf(_SC_PAGESIZE)) != 0)
     throw Error(ErrorCode::Unsupported, "nothing can be sealed on a system whose pages are larger than the blocks of a "
@@ -348,10 +348,12 @@ void SpillFile::keep(const std::string &name) {
     throw Error(ErrorCode::IoFailed, impl_->folder.string() + ": a spill file cannot be locked: " +
                                          std::strerror(errno));
   nameFile(impl_->descriptors.cached, impl_->folder, name);
+  std::lock_guard lock(impl_->mapping);
   impl_->name = name;
 }
 
 std::filesystem::path SpillFile::path() const {
+  std::lock_guard lock(impl_->mapping);
   return impl_->name.empty() ? std::filesystem::path() : impl_->folder / impl_->name;
 }
 

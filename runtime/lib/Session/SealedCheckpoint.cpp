@@ -228,34 +228,6 @@ void CheckpointSealer::unseal() {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Several parts of a file, one behind the other in memory.
-class GatheredParts {
-public:
-  GatheredParts(const FileMapping &file, std::span<const SpillExtent> extents, uint64_t bytes) : bytes_(bytes) {
-    void *data = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    data_ = data == MAP_FAILED ? nullptr : static_cast<std::byte *>(data);
-    std::byte *at = data_;
-    for (const SpillExtent &extent : extents) {
-      if (!data_ || ::mmap(at, extent.bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, file.descriptor(),
-                           off_t(extent.offset)) == MAP_FAILED)
-        throw Error(ErrorCode::IoFailed, file.path().string() + ": cannot be mapped: " + std::strerror(errno));
-      at += extent.bytes;
-    }
-  }
-  ~GatheredParts() {
-    if (data_)
-      ::munmap(data_, bytes_);
-  }
-  GatheredParts(const GatheredParts &) = delete;
-  GatheredParts &operator=(const GatheredParts &) = delete;
-
-  std::byte *data() const { return data_; }
-
-private:
-  uint64_t bytes_;
-  std::byte *data_ = nullptr;
-};
-
 /// Reads what the metadata of a sealed checkpoint says, which comes from outside.
 class SealedReader {
 public:
@@ -278,7 +250,7 @@ private:
       throw corrupt("a sealed checkpoint without \"" + std::string(key) + "\"");
     return found->second;
   }
-  std::vector<SpillExtent> extentsOf(const std::string &name, const Json &json, uint64_t bytes) const;
+  std::vector<FileMapping::Parts::Part> partsOf(const std::string &name, const Json &json, uint64_t bytes) const;
 
   const SafetensorsFile &file_;
   DeviceRef device_;
@@ -324,23 +296,24 @@ void SealedReader::open() {
                                          path.string() + "; wait until it ends");
 }
 
-std::vector<SpillExtent> SealedReader::extentsOf(const std::string &name, const Json &json, uint64_t bytes) const {
+std::vector<FileMapping::Parts::Part> SealedReader::partsOf(const std::string &name, const Json &json,
+                                                            uint64_t bytes) const {
   uint64_t left = (bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
-  std::vector<SpillExtent> extents;
+  std::vector<FileMapping::Parts::Part> parts;
   for (const Json &each : json) {
     if (!each.is_array() || each.size() != 2 || !each[0].is_number_unsigned() || !each[1].is_number_unsigned())
       throw corrupt("sealed tensor \"" + name + "\" has an extent that is none");
-    SpillExtent extent{each[0].get<uint64_t>(), each[1].get<uint64_t>()};
+    FileMapping::Parts::Part extent{each[0].get<uint64_t>(), each[1].get<uint64_t>()};
     if (extent.offset % SpillFile::block || extent.bytes % SpillFile::block || extent.bytes == 0 ||
         !rangeFits(extent.offset, extent.bytes, source_->bytes().size()) || extent.bytes > left)
       throw corrupt("sealed tensor \"" + name + "\" has an extent of " + std::to_string(extent.bytes) + " bytes at " +
                     std::to_string(extent.offset) + ", which is none of " + source_->path().string());
     left -= extent.bytes;
-    extents.push_back(extent);
+    parts.push_back(extent);
   }
   if (left != 0)
     throw corrupt("sealed tensor \"" + name + "\" has fewer bytes than its shape and type need");
-  return extents;
+  return parts;
 }
 
 Tensor SealedReader::read(const std::string &name, std::string_view text) const {
@@ -365,13 +338,12 @@ Tensor SealedReader::read(const std::string &name, std::string_view text) const 
   std::optional<uint64_t> bytes = elements ? checkedMultiply(*elements, byteSize(*element)) : std::nullopt;
   if (!bytes || *bytes == 0 || *bytes > source_->bytes().size())
     throw corrupt("sealed tensor \"" + name + "\" has a shape that does not fit into " + source_->path().string());
-  std::vector<SpillExtent> extents = extentsOf(name, field("extents", true), *bytes);
-  std::shared_ptr<GatheredParts> parts;
-  std::byte *data = const_cast<std::byte *>(source_->bytes().data()) + extents.front().offset;
-  if (extents.size() > 1) {
-    parts = std::make_shared<GatheredParts>(
-        *source_, extents, (*bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block);
-    data = parts->data();
+  std::vector<FileMapping::Parts::Part> parts = partsOf(name, field("extents", true), *bytes);
+  std::shared_ptr<const FileMapping::Parts> gathered;
+  std::byte *data = const_cast<std::byte *>(source_->bytes().data()) + parts.front().offset;
+  if (parts.size() > 1) {
+    gathered = std::make_shared<const FileMapping::Parts>(*source_, parts);
+    data = gathered->data();
   }
   std::string found = hashText(hashOf(data, *bytes));
   // It is read again when it is copied; until then it takes no memory.
@@ -381,7 +353,7 @@ Tensor SealedReader::read(const std::string &name, std::string_view text) const 
                                             "\" does not match its hash: it was damaged or changed since it was "
                                             "sealed; use another checkpoint");
   return Tensor::wrap(
-      device_, TensorDesc(std::move(shape), *element), data, [source = source_, parts] {}, /*writable=*/false);
+      device_, TensorDesc(std::move(shape), *element), data, [source = source_, gathered] {}, /*writable=*/false);
 }
 
 std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &device, Checkpoint &checkpoint) {
