@@ -296,7 +296,7 @@ TEST(StreamedServices, APlanWeighsTheRing) {
     EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
     return session.services()->weights()->slots();
   };
-  EXPECT_EQ(slotsWith("h2d=1GB/s,d2h=32GB/s"), 2 * modelLayers);
+  EXPECT_EQ(slotsWith("h2d=0.1GB/s,d2h=32GB/s"), 2 * modelLayers);
   EXPECT_TRUE(said.empty()) << said[0];
   int64_t lowered = slotsWith("h2d=8GB/s,d2h=0.2GB/s");
   EXPECT_LT(lowered, 2 * modelLayers);

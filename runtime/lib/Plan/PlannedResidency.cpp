@@ -113,7 +113,13 @@ void PlannedResidency::on(const event::PhaseBegin &begin) {
       follower_->tell(plan_calls::beginStep);
   }
   blocks_.beginPhase(begin.phase);
-  next(StepEvent::Kind::Phase, name(begin.phase));
+  advance(StepEvent::Kind::Phase, name(begin.phase));
+  // The batch comes between the first event and the second. Behind all that returns early, it
+  // would hold up the step.
+  if (begin.phase == Phase::StepBegin)
+    fetchesLater_ = true;
+  else
+    fetchReturns();
   if (begin.phase == Phase::StepEnd) {
     inStep_ = false;
     remakes_.forget();

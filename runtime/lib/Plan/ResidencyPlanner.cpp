@@ -22,6 +22,11 @@ namespace segue::inline runtime {
 /// part in so many of the difference unused.
 static constexpr uint64_t poolSteps = 64;
 
+/// Shares of the room above the least peak that tensors leave free beyond what keeps to a target. What leaves holds its
+/// memory until it has been copied, and what returns early takes some: without room for both, a link that has little time
+/// to spare carries now this way, now that. With more room more leaves, which pays where the link is idle else.
+static constexpr double headroomShares[] = {0, 1. / 16, 1. / 8, 1. / 4, 1. / 2, 7. / 8};
+
 /// A way back is begun so much earlier than the link needs: what comes before
 /// it on the link may take longer than planned.
 static constexpr double returnMargin = 1.1;
@@ -192,16 +197,24 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   tightest_ = uint32_t(std::ranges::max_element(least) - least.begin());
   uint64_t floor = least[tightest_];
   uint64_t ceiling = std::ranges::max_element(events, {}, &StepEvent::peakBytes)->peakBytes;
-  for (uint64_t step = 0; step < poolSteps && floor + (ceiling - floor) * step / poolSteps < ceiling; ++step) {
-    uint64_t target = floor + (ceiling - floor) * step / poolSteps;
-    for (size_t i = 0; i < preferences.size(); ++i)
-      planFor(target, preferences[i], /*maySuffice=*/i < movesOnly);
+  auto targetOf = [&](size_t step) { return floor + (ceiling - floor) * step / poolSteps; };
+  for (size_t i = 0; i < preferences.size(); ++i) {
+    std::vector<Absence> moved; // by step
+    for (size_t step = 0; step < poolSteps && targetOf(step) < ceiling; ++step) {
+      moved.push_back(*absence(choose(targetOf(step), preferences[i]), std::vector<bool>(profile_.gaps.size())));
+      planFor(targetOf(step), moved.back(), /*maySuffice=*/i < movesOnly);
+      size_t last = step;
+      for (double share : headroomShares)
+        if (size_t chosen = step - size_t(std::lround(share * double(step))); i < movesOnly && chosen < last) {
+          pool_.push_back(schedule(moved[chosen], targetOf(step)));
+          last = chosen;
+        }
+    }
   }
   pool_.push_back(schedule(*absence({}, std::vector<bool>(profile_.gaps.size())), ceiling));
 }
 
-void ResidencyPlanner::planFor(uint64_t target, const std::vector<uint32_t> &preferred, bool maySuffice) {
-  Absence moved = *absence(choose(target, preferred), std::vector<bool>(profile_.gaps.size()));
+void ResidencyPlanner::planFor(uint64_t target, const Absence &moved, bool maySuffice) {
   ResidencyPlan plan = schedule(moved, target);
   double seconds = plan.seconds;
   if (maySuffice)

@@ -497,35 +497,23 @@ void TransferEngine::fillZero(const Tensor &target) {
 
 void TransferEngine::writeScalar(const Tensor &target, const void *value, uint64_t bytes) {
   Storage &storage = *target.storage();
-  std::array<std::byte, 8> kept{};
-  std::memcpy(kept.data(), value, bytes);
   if (impl_->isHostReadable(target)) {
     if (!storage.uses().empty())
       device_.wait(storage.uses());
     if (device_.hasBytes())
-      std::memcpy(target.bytes(), kept.data(), bytes);
+      std::memcpy(target.bytes(), value, bytes);
     return;
   }
-  counters_.copies += 1;
-  counters_.h2dBytes += bytes;
+  // No copy: on the link it would wait for all that is brought before it.
   Work work;
-  work.label = "copy h2d";
-  work.cost.linkBytes = bytes;
-  struct Scalar {
-    std::array<std::byte, 8> value;
-    Impl::Tries tries;
+  work.label = "scalar";
+  work.cost.memoryBytes = bytes;
+  uint64_t pattern = 0;
+  std::memcpy(&pattern, value, bytes);
+  work.run = [&device = device_, address = static_cast<void *>(target.bytes()), pattern, bytes] {
+    device.engine().fill(address, bytes, pattern, uint32_t(bytes));
   };
-  auto scalar = std::make_shared<Scalar>(Scalar{kept, Impl::Tries(counters_, Queue::HostToDevice, nullptr)});
-  work.run = [&device = device_, address = target.bytes(), scalar, bytes] {
-    device.copy(address, scalar->value.data(), bytes, &scalar->tries);
-  };
-  work.ended = [&counters = counters_, outcome = storage.outcome(), bytes](const Error *error) {
-    if (!error)
-      return;
-    ++counters.failures;
-    outcome->fail(error->within("a scalar of " + std::to_string(bytes) + " bytes, host -> device_dram"));
-  };
-  storage.addWrite(Fence(Queue::HostToDevice, device_.enqueue(Queue::HostToDevice, storage.uses(), std::move(work))));
+  storage.addWrite(Fence(Queue::Compute, device_.enqueue(Queue::Compute, storage.uses(), std::move(work))));
 }
 
 } // namespace segue::inline runtime

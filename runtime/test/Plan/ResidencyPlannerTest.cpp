@@ -465,7 +465,7 @@ TEST(ResidencyPlanner, RunsReadWhatIsThereAndKeepTheBudget) {
   }
   EXPECT_GT(remade, 1000u);
   EXPECT_GT(moved, 1000u);
-  EXPECT_GT(faster, 1000u);
+  EXPECT_GT(faster, 500u);
 }
 
 // Events 0 to 5 save and 6 to 11 need, a second each; the link takes 20 s for a tensor
@@ -523,6 +523,25 @@ TEST(ResidencyPlanner, ARunGivesAllThatItMakes) {
   }
   EXPECT_EQ(plan.remakeSeconds, 0.5);
   EXPECT_EQ(plan.curve, (std::vector<uint64_t>{0, 0, 10, 20, 20, 10, 20, 10}));
+}
+
+// Eight residents are written one after the other, a second each, which is what the link takes for one each way. With
+// room for three at a time, all leave: one is computed with while the one before goes and the next comes. Were two of
+// them to stay, as a peak of three allows, the others would come and go in turns.
+TEST(ResidencyPlanner, LeavesRoomForWhatIsOnTheLink) {
+  StepProfile profile;
+  profile.link = {10, 10, 0};
+  for (uint32_t event = 0; event < 24; ++event)
+    profile.events.push_back({.label = std::to_string(event), .seconds = 1});
+  for (uint32_t resident = 0; resident < 8; ++resident)
+    addResident(profile, "m" + std::to_string(resident), {8 + resident}, 10);
+  ResidencyPlanner planner(profile);
+  const ResidencyPlan &plan = planner.plan(30);
+  EXPECT_LE(plan.peakBytes, 30u);
+  EXPECT_EQ(plan.away.size(), 8u);
+  EXPECT_DOUBLE_EQ(plan.seconds, 24);
+  EXPECT_LT(planner.plan(70).away.size(), 8u); // where there is time, what fits stays
+  EXPECT_DOUBLE_EQ(planner.plan(70).seconds, 24);
 }
 
 // Events 0 to 5 save and 6 to 11 need, a second each; the link brings a tensor in

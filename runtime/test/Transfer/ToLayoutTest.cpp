@@ -199,6 +199,24 @@ TEST_F(ToLayoutTest, MistakesAreTypedErrors) {
   EXPECT_EQ(code(TensorDesc({4}, ElementType::f32, Layout{.space = Space::DeviceL1})), ErrorCode::Unsupported);
 }
 
+// A scalar is written by the compute queue: it does not wait on the link behind what is copied.
+TEST_F(ToLayoutTest, AScalarDoesNotWaitOnTheLink) {
+  DeviceRef slow = Device::open("sim:virtual,dram=64MiB,pinned=64MiB,link=1MB/s,latency=0s");
+  Tensor large = Tensor::onHost(slow, {1 << 20}, ElementType::f32);
+  Tensor there = toLayout(slow, large, TensorDesc({1 << 20}, ElementType::f32));
+  uint64_t carried = slow->transfer().counters().h2dBytes;
+  Tensor scalar = Tensor::scalar(slow, int64_t(7));
+  wait(scalar);
+  EXPECT_LT(slow->seconds(), 0.001);
+  EXPECT_EQ(slow->transfer().counters().h2dBytes, carried);
+  wait(there);
+  EXPECT_GT(slow->seconds(), 4);
+  for (const char *spec : {"sim:dram=1MiB,link=1GB/s", "sim:streams,dram=1MiB,link=1GB/s"}) {
+    EXPECT_EQ(Tensor::scalar(Device::open(spec), int64_t(-7) << 40).item(), double(int64_t(-7) << 40));
+    EXPECT_EQ(Tensor::scalar(Device::open(spec), -0.5f).item(), -0.5);
+  }
+}
+
 // An empty tensor has nothing to copy and a scalar has one element.
 TEST_F(ToLayoutTest, EmptyAndScalar) {
   Tensor empty = Tensor::empty(device, TensorDesc({0, 5}, ElementType::f32));

@@ -113,7 +113,7 @@ private:
   void followLink();
   /// Adds to the pool a plan that keeps to `target` by moving alone, if it `maySuffice`,
   /// and one that computes again what waits for the link.
-  void planFor(uint64_t target, const std::vector<uint32_t> &preferred, bool maySuffice);
+  void planFor(uint64_t target, const Absence &moved, bool maySuffice);
   std::vector<uint32_t> choose(uint64_t target, const std::vector<uint32_t> &preferred) const;
   std::optional<Absence> absence(const std::vector<uint32_t> &gaps, const std::vector<bool> &isRemade) const;
   void remakeWhatGains(const Absence &moved, double movedSeconds, uint64_t target);
