@@ -15,6 +15,7 @@ trains on the simulated device within 80 % of what the step holds by itself, by 
 trains on the CPU with half of that, and the rest on a disk.
 """
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -62,7 +63,7 @@ class Last(nn.Module):
 
 def name(args):
     mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
-    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode
+    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward
 
 
 def bits_of(losses, trainer):
@@ -120,6 +121,7 @@ def main():
     parser.add_argument("--mode", choices=["free", "planned", "watermark", "watermark-streamed", "streamed", "disk"], default="free")
     parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
     parser.add_argument("--spill-dir", help="for --mode disk: a folder on a disk")
+    parser.add_argument("--in-backward", action="store_true", help="parameters are updated in backward; caps stay percents of a step that does not")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
 
@@ -138,13 +140,18 @@ def main():
         modules = [segue.compile(First(model), (tokens,), device=device),
                    segue.compile(Last(model), (hidden, targets), device=device)]
     optimizer = segue.AdamW(lr=g.LR, betas=(g.BETA1, g.BETA2), eps=g.EPS, weight_decay=g.DECAY)
-    trainer, extra = segue.Trainer(modules, optimizer=optimizer), {}
+    trainer, extra, unconstrained = segue.Trainer(modules, optimizer=optimizer), {}, None
+    if args.in_backward:
+        unconstrained = trainer.memory().unconstrained.peak_bytes
+        optimizer = dataclasses.replace(optimizer, in_backward=True)
+        trainer = None
+        trainer = segue.Trainer(modules, optimizer=optimizer)
     if args.mode == "streamed":
         telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
         trainer = None
         trainer = segue.Trainer(modules, optimizer=optimizer, config=streamed(telemetry))
     elif args.mode == "disk":
-        cap = int(trainer.memory().unconstrained.peak_bytes * args.cap / 100)
+        cap = int((unconstrained or trainer.memory().unconstrained.peak_bytes) * args.cap / 100)
         extra, trainer = {"cap_mb": round(cap / 2**20, 2)}, None
         try:
             trainer = segue.Trainer(modules, optimizer=optimizer, budget=cap, spill_dir=args.spill_dir)
@@ -152,7 +159,7 @@ def main():
             return refuse(args, error, extra)
     elif args.mode != "free":
         memory = trainer.memory()
-        cap = int(memory.unconstrained.peak_bytes * args.cap / 100)
+        cap = int((unconstrained or memory.unconstrained.peak_bytes) * args.cap / 100)
         telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
         extra = {"cap_mb": round(cap / 2**20, 2)}
         try:

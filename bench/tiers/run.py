@@ -5,7 +5,7 @@
     python bench/tiers/run.py --spill-dir /mnt/ssd --config L --rounds 1 --timeout 3000 --table out/tiers.md
 
 Each run is a process of its own that starts from the same weights and reads the same bytes: Segue in memory, Segue within a part of
-the memory that a step takes by itself with the rest on the disk, PyTorch eager, and PyTorch under a limit of the system (RLIMIT_DATA)
+the memory that a step takes by itself with the rest on the disk, the same with parameters updated in backward, PyTorch eager, and PyTorch under a limit of the system (RLIMIT_DATA)
 that gives it the smallest of these budgets beside what it had when its model was built. They run in rounds, and the best median of
 each counts.
 
@@ -37,6 +37,8 @@ def commands(budgets: list[int], folder: Path) -> dict[str, list[str]]:
     peers = {"segue": ["gpt_segue.py"]}
     for budget in budgets:
         peers[f"segue-{budget}"] = ["gpt_segue.py", "--mode", "disk", "--cap", str(budget), "--spill-dir", str(folder)]
+    for budget in budgets:
+        peers[f"segue-{budget}-in-backward"] = [*peers[f"segue-{budget}"], "--in-backward"]
     return peers | {"torch": ["gpt_torch.py"]}
 
 
@@ -76,7 +78,7 @@ def cells(name: str, row: dict, free: dict | None, speed: dict[str, float]) -> l
     alone = speed["in" if row["in_mb"] > row["out_mb"] else "out"]
     disk_ms = (2 * less / speed["both"] + (more - less) / alone) * 2**20 / 1e6
     bound = max(free["step_ms_median"], disk_ms)
-    budget = int(name.removeprefix("segue-"))
+    budget = int(name.split("-")[1])
     covered = disk_ms <= free["step_ms_median"]
     most = TARGETS.get(budget, max(TARGETS.values())) * free["step_ms_median"] if covered else COVERED * disk_ms
     target = f"{most / bound:.2f}{'' if row['step_ms_median'] <= most else ' MISSED'}"

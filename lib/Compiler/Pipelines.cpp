@@ -21,8 +21,24 @@ static void addCleanup(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createCSEPass());
 }
 
-/// `kind:key=value,...` to the pass that it configures.
-static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error) {
+/// Takes `in-backward` out of the settings of an optimizer: true if it is set.
+static bool takeInBackward(SmallVectorImpl<StringRef> &keys, std::string &error) {
+  bool isSet = false;
+  llvm::erase_if(keys, [&](StringRef key) {
+    auto [name, value] = key.split('=');
+    if (name != "in-backward")
+      return false;
+    isSet = value == "true" || value == "1" || value.empty();
+    if (!isSet && value != "false" && value != "0")
+      error = ("in-backward of an optimizer is true or false, not \"" + value + "\"").str();
+    return true;
+  });
+  return isSet;
+}
+
+/// `kind:key=value,...` to the pass that it configures. `inBackward`: whether the pass
+/// that moves it into backward is to follow.
+static std::unique_ptr<Pass> createOptimizer(StringRef spec, bool &inBackward, std::string &error) {
   auto [kind, settings] = spec.split(':');
   if (kind != "adamw" && kind != "sgd") {
     error = ("unknown optimizer \"" + kind + "\"; known are adamw, sgd and none").str();
@@ -31,6 +47,9 @@ static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error)
   std::string text = ("kind=" + kind).str();
   SmallVector<StringRef> keys;
   settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
+  inBackward = takeInBackward(keys, error);
+  if (!error.empty())
+    return nullptr;
   for (StringRef key : keys)
     text += (" " + key).str();
   std::unique_ptr<Pass> pass = createSegueOptimizer();
@@ -64,10 +83,13 @@ LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimize
     pm.addPass(createSegueGradientStatistics({.perLayer = statistics == StatisticsPer::Layer}));
   if (optimizer == "none")
     return success();
-  std::unique_ptr<Pass> pass = createOptimizer(optimizer, error);
+  bool inBackward = false;
+  std::unique_ptr<Pass> pass = createOptimizer(optimizer, inBackward, error);
   if (!pass)
     return failure();
   pm.addPass(std::move(pass));
+  if (inBackward)
+    pm.addPass(createSegueUpdateInBackward());
   return success();
 }
 

@@ -100,12 +100,16 @@ class Program:
 
     def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
         """Forward, backward and inference; from a binary that is there already, if one is."""
+        if optimizer is not None and optimizer.in_backward:  # PyTorch wants gradients
+            optimizer = None
         with self._making:
             if self._module is None:
-                made = [key for key in self._bytes if key[0] == _runtime.kernel_target()]  # a copy may come from elsewhere
-                if not self._binaries and made:
-                    self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
-                binary = next(iter(self._binaries.values()), None) or self.binary(optimizer)
+                made = [key for key in self._bytes  # a copy may come from elsewhere
+                        if key[0] == _runtime.kernel_target() and "in-backward" not in key[1]]
+                binary = next((binary for key, binary in self._binaries.items() if "in-backward" not in key[1]), None)
+                if not binary and made:
+                    binary = self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
+                binary = binary or self.binary(optimizer)
                 self._module = _runtime.Module(on, binary, self.name)
             return self._module
 
@@ -141,13 +145,14 @@ class LoadedProgram(Program):
                                    f"unset {verify.VARIABLE}, or compile the module again")
 
     def binary(self, optimizer, statistics=""):
-        has = {p.name for p in self._loaded.programs}
-        if optimizer is not None and "optimizer" not in has:
+        # The program that updates parameters: of its own, or backward.
+        updating = next((p for p in self._loaded.programs if p.name in ("optimizer", "backward")
+                         and any(v.role == "parameter" for v in p.outputs)), None)
+        if optimizer is not None and updating is None:
             raise InvalidArgumentError(
                 f"{self.name} was compiled without an optimizer; pass one to segue.compile before saving it")
         if optimizer is not None:
-            program = next(p for p in self._loaded.programs if p.name == "optimizer")
-            optimizer.check_built(dict(self._loaded.options), [v.name for v in program.inputs if v.role == "parameter"], self.name)
+            optimizer.check_built(dict(self._loaded.options), [v.name for v in updating.outputs if v.role == "parameter"], self.name)
         return self._loaded
 
     def module(self, on, optimizer):

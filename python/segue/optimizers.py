@@ -13,7 +13,7 @@ An optimizer here is a description: its constants are compiled into the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Callable, Iterable, Mapping, Union
@@ -29,11 +29,17 @@ class Optimizer:
     """Base of the optimizers.
 
     `no_decay` holds patterns of parameter names (``"*.bias"``) whose weights do not decay.
+
+    With `in_backward`, a parameter is updated as soon as its gradient is known, in the midst of backward, to the same bits.
+    A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
+    products. It cannot be had together with clipping or with gradients of several batches, and a gradient that is not
+    finite is found after some parameters were updated: the run goes on from its last checkpoint then.
     """
 
     lr: LearningRate = 1e-3
     weight_decay: float = 0.0
     no_decay: tuple[str, ...] = ()
+    in_backward: bool = field(default=False, kw_only=True)
 
     kind = ""
 
@@ -48,7 +54,8 @@ class Optimizer:
     def spec(self) -> str:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
         text = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
-        return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in self.constants().items())
+        constants = self.constants() | ({"in-backward": True} if self.in_backward else {})
+        return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())
 
     def decay_of(self, names) -> dict[str, float]:
         """Decay of the parameters that have one of their own."""
@@ -107,8 +114,8 @@ class Optimizer:
 
 #: What segue-optimizer takes for an option that a spec leaves out, by kind.
 _DEFAULTS = {
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0},
-    "sgd": {"momentum": 0.0, "dampening": 0.0, "decay": 0.0, "nesterov": False},
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0, "in-backward": False},
+    "sgd": {"momentum": 0.0, "dampening": 0.0, "decay": 0.0, "nesterov": False, "in-backward": False},
 }
 
 

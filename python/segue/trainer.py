@@ -180,6 +180,10 @@ class Trainer:
             raise InvalidArgumentError("a trainer needs at least one module")
         if grad_accumulation < 1:
             raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
+        if optimizer.in_backward and (clip_grad_norm or grad_accumulation > 1):
+            what = "clip_grad_norm needs the norm of all gradients" if clip_grad_norm else "grad_accumulation adds up gradients of several batches"
+            raise InvalidArgumentError(f"{what} before the first update, and the optimizer has in_backward=True, which updates a "
+                                       "parameter as soon as its gradient is known; leave one of them away")
         for module in named.values():
             if isinstance(module, LoadedModule) and module._missing:
                 names = sorted(module._missing)
@@ -238,10 +242,11 @@ class Trainer:
         """Parameters of several modules that are one tensor."""
         groups: dict[tuple, list[tuple[str, str]]] = {}
         for name, module in self.modules.items():
-            runtime = module._primary.module(module._device, self.optimizer)
-            for value in (*runtime.parameters, *runtime.frozen):
-                tensor = module._weights.tensor(value.name)
-                groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
+            programs = module._primary.binary(self.optimizer, self._statistics).programs
+            for value in next(p for p in programs if p.name == "forward").inputs:
+                if value.role in ("parameter", "frozen"):
+                    tensor = module._weights.tensor(value.name)
+                    groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
         return [group for group in groups.values() if len(group) > 1]
 
     def _bind(self, spills: bool):
@@ -298,6 +303,9 @@ class Trainer:
             With code ``UNSUPPORTED``: a batch of other extents, with a budget or other services of memory.
         NanLossError
             The loss is not finite; parameters and state are those of the last finished step.
+        StateTornError
+            What failed did so after some parameters were updated: in the optimizer, or with ``in_backward`` in backward, where
+            a gradient that is not finite does so, too. Resume from a checkpoint.
         InvalidArgumentError
             A parameter is no longer the tensor that the trainer was made with (``param.data = ...``), or its values were changed
             in PyTorch while the trainer has them on a device of its own; both would be lost silently.

@@ -79,28 +79,36 @@ struct InputReads {
       for (Value operand : op->getOperands()) {
         auto view = operand.getDefiningOp<prog::ViewOp>();
         lastRead[view ? view.getSource() : operand] = position;
+        firstUse.try_emplace(view ? view.getSource() : operand, position);
       }
     });
+    for (auto alias : backward.getAliases().value_or(ArrayAttr::get(backward.getContext(), {})).getAsRange<prog::AliasAttr>())
+      overwritten[backward.getInputBuffer(alias.getInput())] =
+          firstUse.lookup(backward.getOutputBuffer(alias.getOutput()));
   }
 
   /// True if all inputs of `recompute` are still there when the first of its
-  /// outputs is restored.
+  /// outputs is restored, and none is written over before the last is.
   bool serve(func::FuncOp recompute) const {
     auto attribute = [](DictionaryAttr attrs, StringRef name) { return attrs ? attrs.get(name) : Attribute(); };
-    unsigned first = ~0u;
+    unsigned first = ~0u, last = 0;
     for (unsigned i = 0; i < recompute.getNumResults(); ++i) {
       auto name = dyn_cast_if_present<StringAttr>(attribute(recompute.getResultAttrDict(i), SegueDialect::kNameAttr));
       Value buffer = name ? inputs.lookup(name) : Value();
       if (!buffer || !restored.contains(buffer))
         return false;
       first = std::min(first, restored.lookup(buffer));
+      last = std::max(last, restored.lookup(buffer));
     }
     for (unsigned i = 0; i < recompute.getNumArguments(); ++i) {
       auto name = dyn_cast_if_present<StringAttr>(attribute(recompute.getArgAttrDict(i), SegueDialect::kNameAttr));
       auto role = dyn_cast_if_present<RoleAttr>(attribute(recompute.getArgAttrDict(i), SegueDialect::kRoleAttr));
-      if (role && (role.getValue() == Role::Parameter || role.getValue() == Role::Frozen))
-        continue;
       Value buffer = name ? inputs.lookup(name) : Value();
+      if (role && (role.getValue() == Role::Parameter || role.getValue() == Role::Frozen)) {
+        if (auto written = overwritten.find(buffer); written != overwritten.end() && written->second < last)
+          return false;
+        continue;
+      }
       if (!buffer || lastRead.lookup(buffer) <= first)
         return false;
     }
@@ -108,7 +116,9 @@ struct InputReads {
   }
 
   llvm::DenseMap<StringAttr, Value> inputs;
-  llvm::DenseMap<Value, unsigned> restored, lastRead;
+  llvm::DenseMap<Value, unsigned> restored, lastRead, firstUse;
+  /// When an input begins to be written over, in backward that updates parameters.
+  llvm::DenseMap<Value, unsigned> overwritten;
 };
 } // namespace
 

@@ -84,6 +84,11 @@ void Module::joinBackward() {
       backwardInputs_.push_back({Source::SavedOutput, size_t(index)});
     } else {
       int index = forward->findInput(value.name);
+      bool isHyper = value.role == Role::Hyper && (index < 0 || forward->input(index).role != Role::Hyper);
+      if (updatesInBackward() && (value.role == Role::State || isHyper)) {
+        backwardInputs_.push_back({Source::Optimizer, 0});
+        continue;
+      }
       if (index < 0)
         throw corrupt(what + " is not an input of forward");
       source = &forward->input(index);
@@ -92,6 +97,11 @@ void Module::joinBackward() {
     if (source->desc().shape != value.desc().shape || source->desc().element != value.desc().element)
       throw corrupt(what + " is " + value.desc().str() + ", but " + source->desc().str() + " in forward");
   }
+}
+
+bool Module::updatesInBackward() const {
+  const Program *backward = find("backward");
+  return backward && std::ranges::any_of(backward->outputs(), [](const Value &value) { return value.role == Role::Parameter; });
 }
 
 bool Module::takesGradientOf(std::string_view output) const {
@@ -194,8 +204,8 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, EventS
   return backward(std::move(token), outputGradients, TensorMap(), events);
 }
 
-TensorMap Module::backward(Token token, const TensorMap &outputGradients, const TensorMap &values,
-                           EventSink *events) const {
+TensorMap Module::backward(Token token, const TensorMap &outputGradients, const TensorMap &values, EventSink *events,
+                           std::vector<Tensor> *others) const {
   const Program *program = find("backward");
   if (!program)
     throw Error(ErrorCode::InvalidArgument,
@@ -214,6 +224,11 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
     if (backwardInputs_[i].source != Source::Gradient) {
       if (auto given = values.find(wanted.name); given != values.end())
         token.backwardInputs_[i] = given->second;
+      if (!token.backwardInputs_[i] && backwardInputs_[i].source == Source::Optimizer)
+        throw Error(ErrorCode::MissingInput,
+                    "module \"" + name_ + "\" was compiled with its optimizer in backward, which needs the " +
+                        std::string(runtime::name(wanted.role)) + " \"" + wanted.name +
+                        "\": a session trains it; compile it without in-backward for gradients");
       if (!token.backwardInputs_[i])
         throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": backward reads \"" + wanted.name + "\" (" +
                                                  wanted.desc().str() +
@@ -235,12 +250,16 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
   token.valid_ = false;
   std::vector<Tensor> results = submit(device_, *program, std::move(token.backwardInputs_), events);
   TensorMap gradients;
+  if (others)
+    others->assign(results.size(), Tensor());
   for (size_t i = 0; i < results.size(); ++i) {
     const Value &output = program->outputs()[i];
     if (output.role == Role::Gradient)
       gradients[output.of] = std::move(results[i]);
     else if (output.role == Role::Statistics && events)
       events->receive(event::Statistics{*program, uint32_t(i), results[i]});
+    else if (others)
+      (*others)[i] = std::move(results[i]);
   }
   return gradients;
 }

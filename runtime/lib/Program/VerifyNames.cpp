@@ -24,6 +24,9 @@ namespace {
 using Values = flatbuffers::Vector<flatbuffers::Offset<schema::Value>>;
 using ByName = std::map<std::string_view, const schema::Value *>;
 
+/// What backward calls the squares of gradients where it updates parameters.
+constexpr std::string_view gradSquares = "grad_norm_squares";
+
 class NameVerifier {
 public:
   NameVerifier(const schema::Binary &root, const std::string &file) : root_(root), file_(file) {
@@ -197,6 +200,9 @@ private:
                    isResult ? *known : require(backward, "input", value, outputs_, called, value.role(), "output"));
         break;
       }
+      case schema::Role::state:
+        parameterOf(backward, "input", value);
+        break;
       default:
         if (const schema::Value *known = find(inputs_, called)) {
           check(known->role() == value.role(), backward, "input", value,
@@ -206,9 +212,14 @@ private:
       }
     }
     verifyWeights(backward);
-    ByName gradients;
+    ByName gradients, given = byName(backward.inputs());
     for (uint32_t i = 0; i < countOf(backward.outputs()); ++i) {
       const schema::Value &value = *backward.outputs()->Get(i);
+      if (value.role() == schema::Role::parameter || value.role() == schema::Role::state)
+        verifyUpdated(backward, value, given);
+      if (value.role() == schema::Role::output && value.name()->string_view() == gradSquares)
+        check(countOf(value.desc()->shape()) == 1 && value.desc()->element() == schema::ElementType::f32, backward, "output",
+              value, "squares of gradients are a vector of f32");
       if (value.role() != schema::Role::gradient)
         continue;
       const schema::Value *known = find(inputs_, of(value));
@@ -244,12 +255,17 @@ private:
     }
     for (uint32_t i = 0; i < countOf(optimizer.outputs()); ++i) {
       const schema::Value &value = *optimizer.outputs()->Get(i);
-      const schema::Value *before = find(given, value.name()->string_view());
       check(value.role() == schema::Role::parameter || value.role() == schema::Role::state, optimizer, "output", value,
             "an optimizer gives parameters and states alone");
-      check(before && before->role() == value.role() && of(*before) == of(value) && isSameTensor(*before, value),
-            optimizer, "output", value, "the optimizer has no such input");
+      verifyUpdated(optimizer, value, given);
     }
+  }
+
+  /// `value` replaces the input of the same name, one of `given`.
+  void verifyUpdated(const schema::Program &program, const schema::Value &value, const ByName &given) const {
+    const schema::Value *before = find(given, value.name()->string_view());
+    check(before && before->role() == value.role() && of(*before) == of(value) && isSameTensor(*before, value), program,
+          "output", value, "the program has no such input");
   }
 
   void verifyGradNorm(const schema::Program &gradNorm) const {

@@ -34,7 +34,9 @@ Item *BlockItems::find(const event::BlockInput &need) {
 }
 
 void BlockItems::bring(const event::BlockInput &need, Item &item) {
-  need.value = residency_.need(item, cursor_.usesOf(need.program).written[need.input], /*mustArrive=*/isOptimizing_);
+  // What a program writes in place is waited for: half of an update is none.
+  bool isWritten = cursor_.usesOf(need.program).written[need.input];
+  need.value = residency_.need(item, isWritten, /*mustArrive=*/isOptimizing_ || isWritten);
 }
 
 std::span<const BlockItems::Touched> BlockItems::end(const event::BlockEnd &end) {

@@ -55,7 +55,8 @@ void GradientTape::play(Play which, EventSink *events) {
     if (given.empty() && which == Play::Reached)
       continue;
     step.played = true;
-    TensorMap results = module.backward(std::move(step.token), given, events);
+    TensorMap results =
+        module.backward(std::move(step.token), given, std::exchange(step.given, {}), events, &step.updated);
     given.clear();
     auto addResult = [&](const std::string &name, ValueId value) {
       if (auto found = results.find(name); found != results.end() && isTaken(value))

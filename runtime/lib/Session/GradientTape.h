@@ -30,6 +30,10 @@ public:
     /// By position in Module::parameters(), inputs() and outputs().
     std::vector<ValueId> parameters, inputs, outputs;
     bool played = false;
+    /// Of a backward that updates parameters: what it is given besides, by name, and what it gave
+    /// besides gradients, by position.
+    TensorMap given;
+    std::vector<Tensor> updated;
   };
 
   /// Values 0 to `kept` - 1 are parameters: their gradients stay until drop().
@@ -38,6 +42,8 @@ public:
   ValueId newValue();
   void record(Step step);
   const std::vector<Step> &steps() const { return steps_; }
+  /// Takes what backward of a step gave besides gradients.
+  std::vector<Tensor> takeUpdated(size_t step) { return std::exchange(steps_[step].updated, {}); }
   /// The forward that made a value, or null.
   const Step *producer(ValueId value) const;
 

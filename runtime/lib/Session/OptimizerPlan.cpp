@@ -7,6 +7,7 @@
 
 #include "OptimizerPlan.h"
 #include "segue/runtime/Error.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
@@ -56,21 +57,41 @@ static OptimizerValue resolve(const Module &module, size_t index, const Paramete
   }
 }
 
+/// One input or output of a backward that updates parameters.
+static OptimizerValue resolveInBackward(const Module &module, size_t index, const ParameterTable &table,
+                                        const Value &value) {
+  bool isForwards = value.role == Role::Hyper && std::ranges::any_of(module.hypers(), [&](const Value &hyper) {
+                      return hyper.name == value.name;
+                    });
+  if (isForwards || (value.role != Role::Parameter && value.role != Role::State && value.role != Role::Hyper))
+    return {Feed::Other, 0, {}};
+  OptimizerValue resolved = resolve(module, index, table, value);
+  bool isTied = value.role != Role::Hyper && table.infos()[resolved.slot].members.size() > 1;
+  if (isTied)
+    throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" updates \"" +
+                                            table.infos()[resolved.slot].key +
+                                            "\" in backward, but other modules have gradients of it, too; compile it "
+                                            "without in-backward");
+  return resolved;
+}
+
 OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterTable &table) {
   OptimizerPlan plan;
-  plan.optimizer = module.find("optimizer");
-  plan.gradNorm = module.find("grad_norm");
+  plan.isInBackward = module.updatesInBackward();
+  plan.optimizer = module.find(plan.isInBackward ? "backward" : "optimizer");
+  plan.gradNorm = plan.isInBackward ? nullptr : module.find("grad_norm");
+  auto resolveValue = plan.isInBackward ? resolveInBackward : resolve;
   for (const Value &value : module.parameters())
     plan.ownsParameters |= table.owner(table.slotOf(index, value.name)) == index;
   if (plan.optimizer) {
     for (const Value &value : plan.optimizer->inputs())
-      plan.optimizerInputs.push_back(resolve(module, index, table, value));
+      plan.optimizerInputs.push_back(resolveValue(module, index, table, value));
     for (const Value &value : plan.optimizer->outputs()) // each is an input, too: verified when the file was loaded
-      plan.optimizerOutputs.push_back(resolve(module, index, table, value));
+      plan.optimizerOutputs.push_back(resolveValue(module, index, table, value));
   }
   if (plan.gradNorm)
     for (const Value &value : plan.gradNorm->inputs())
-      plan.gradNormInputs.push_back(resolve(module, index, table, value));
+      plan.gradNormInputs.push_back(resolveValue(module, index, table, value));
   return plan;
 }
 

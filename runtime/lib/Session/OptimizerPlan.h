@@ -19,7 +19,8 @@
 
 namespace segue::inline runtime {
 
-enum class Feed : int8_t { Parameter, Gradient, State, Scratch, LearningRate, Step, Clip };
+/// Other: what a backward that updates parameters reads for its own work.
+enum class Feed : int8_t { Parameter, Gradient, State, Scratch, LearningRate, Step, Clip, Other };
 
 /// One input or output of a program of the optimizer phase.
 struct OptimizerValue {
@@ -31,15 +32,19 @@ struct OptimizerValue {
 };
 
 struct OptimizerPlan {
-  /// Null if the module has none.
+  /// Null if the module has none. `optimizer` is what updates parameters: the program of that
+  /// name, or backward where that does so.
   const Program *optimizer = nullptr, *gradNorm = nullptr;
+  /// `optimizer` is backward, and there is no `gradNorm`: it gives squares of gradients itself.
+  bool isInBackward = false;
   /// True if the module trains a parameter that no earlier one trains.
   bool ownsParameters = false;
   std::vector<OptimizerValue> optimizerInputs, optimizerOutputs, gradNormInputs;
 };
 
 /// The plan of module `module`. Throws FileCorrupt where the programs name a
-/// parameter that forward does not have, Unsupported for an unknown hyper.
+/// parameter that forward does not have, Unsupported for an unknown hyper, and for a
+/// parameter that backward updates and another module trains, too.
 OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterTable &table);
 
 } // namespace segue::inline runtime

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // The optimizer programs are the only writers of parameters and states, and
-// they run last: whatever fails before them leaves the last finished step.
+// they run last: whatever fails before them leaves the last finished step. Where
+// modules are compiled with their optimizer in backward, that is so up to the loss.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,7 +22,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -41,17 +41,6 @@ static std::vector<Module> makeModules(const DeviceRef &device, std::vector<Sess
     modules.emplace_back(device, std::move(given[i].binary), std::move(name));
   }
   return modules;
-}
-
-/// A scalar for a hyper value, in the element type that the program declares.
-static Tensor hyperTensor(const DeviceRef &device, const Value &value, double number) {
-  Tensor scalar =
-      isFloat(value.desc().element) ? Tensor::scalar(device, float(number)) : Tensor::scalar(device, int64_t(number));
-  return toLayout(device, scalar, value.desc());
-}
-
-static bool sameTensor(const Tensor &a, const Tensor &b) {
-  return a.storage() == b.storage() && a.desc().layout.offset == b.desc().layout.offset;
 }
 
 //===----------------------------------------------------------------------===//
@@ -79,6 +68,10 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
         stateDescs.push_back({m, i});
   }
   checkPhases(modules);
+  if (updatesInBackward() && options.maxGradNorm > 0)
+    throw Error(ErrorCode::InvalidArgument,
+                "gradients are to be clipped by their norm, which needs all of them before the first update, and a module "
+                "was compiled with its optimizer in backward; compile it without in-backward, or do not clip");
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
@@ -132,8 +125,10 @@ void Session::State::checkPhases(std::span<const Module> modules) const {
     follow(modules[m], modules[m].find("backward"));
   for (auto program : {&OptimizerPlan::gradNorm, &OptimizerPlan::optimizer})
     for (size_t m = 0; m < modules.size(); ++m)
-      if (plans[m].ownsParameters)
+      if (plans[m].ownsParameters && !plans[m].isInBackward)
         follow(modules[m], plans[m].*program);
+  if (updatesInBackward() && now == Phase::Backward)
+    now = Phase::Optimizer; // entered with nothing left to do
   if (!canFollow(now, Phase::StepEnd))
     fail(modules[0], "none of its programs enters a phase, and a step would go to", Phase::StepEnd);
 }
@@ -228,6 +223,13 @@ void Session::addSizes(std::vector<SessionModule> given) {
         if (!has(wanted, value))
           throw differs(module, "has \"" + value.name + "\", which the session lacks");
     }
+    auto areSame = [](std::span<const Value> a, std::span<const Value> b) {
+      return std::ranges::equal(a, b, {}, &Value::name, &Value::name);
+    };
+    if (s.plans[m].isInBackward && !(module.updatesInBackward() &&
+                                     areSame(module.find("backward")->inputs(), s.plans[m].optimizer->inputs()) &&
+                                     areSame(module.find("backward")->outputs(), s.plans[m].optimizer->outputs())))
+      throw differs(module, "updates other parameters in backward, or in another order");
     sizes->ports.push_back({module.name(), module.inputs(), module.outputs()});
   }
   s.checkPhases(sizes->modules);
@@ -361,6 +363,8 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
       if (module.takesGradientOf(module.outputs()[i].name))
         losses.emplace_back(step.outputs.back(), &module.outputs()[i]);
     }
+    if (plans[m].isInBackward)
+      step.given = updateInputs(m);
     tape.record(std::move(step));
   }
   if (found.empty())
@@ -373,7 +377,18 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
 void Session::State::runBackward() {
   for (const auto &[value, output] : losses)
     tape.add(value, hyperTensor(device, *output, 1));
+  isUpdating = updatesInBackward();
   tape.play(GradientTape::Play::All, options.events);
+  squares.assign(modules.size(), Tensor());
+  for (size_t m = 0; m < modules.size(); ++m) {
+    if (!plans[m].isInBackward)
+      continue;
+    std::vector<Tensor> updated = tape.takeUpdated(m);
+    for (size_t i = 0; i < updated.size(); ++i)
+      if (updated[i] && plans[m].optimizer->output(i).name == "grad_norm_squares")
+        squares[m] = std::exchange(updated[i], Tensor());
+    storeUpdated(plans[m], std::move(updated));
+  }
   for (const auto &[name, value] : batchValues)
     if (Tensor &gradient = tape.gradient(value))
       inputGradients[name] = std::move(gradient);
@@ -382,6 +397,8 @@ void Session::State::runBackward() {
 
 void Session::State::drop() {
   tape.drop();
+  isUpdating = false;
+  squares.clear();
   inputGradients.clear();
   waiting = 0;
   lossSum = 0;
@@ -403,6 +420,7 @@ double Session::forwardBackward(const TensorMap &batch) {
       if (!module.hasBackward())
         throw Error(ErrorCode::InvalidArgument,
                     "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
+    s.checkInBackward();
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
       if (calibrationSamples())
@@ -416,18 +434,25 @@ double Session::forwardBackward(const TensorMap &batch) {
     }
     s.inputGradients.clear(); // those of the batch before would lie beside this one, where no plan has them
     std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch));
-    s.runBackward();
-    // The host reads the loss while the device works on backward.
     double loss = 0;
-    for (const Tensor &each : losses)
-      loss += each.item();
-    if (!std::isfinite(loss))
-      badLoss = loss;
-    if (badLoss)
-      throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
-                                          "; parameters and optimizer state are those of step " +
-                                          std::to_string(s.step) +
-                                          "; try a smaller learning rate or look at the batch");
+    auto readLoss = [&] {
+      for (const Tensor &each : losses)
+        loss += each.item();
+      if (!std::isfinite(loss))
+        badLoss = loss;
+      if (badLoss)
+        throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
+                                            "; parameters and optimizer state are those of step " +
+                                            std::to_string(s.step) +
+                                            "; try a smaller learning rate or look at the batch");
+    };
+    // The host reads the loss while the device works on backward, unless that updates
+    // parameters: then it must not begin for a loss that is none.
+    if (s.updatesInBackward())
+      readLoss();
+    s.runBackward();
+    if (!s.updatesInBackward())
+      readLoss();
     if (s.precision)
       s.precision->batchEnded(batch);
     for (const auto &[name, tensor] : batch)
@@ -436,7 +461,10 @@ double Session::forwardBackward(const TensorMap &batch) {
     ++s.waiting;
     return loss;
   } catch (const std::exception &error) {
+    bool isUpdating = s.isUpdating;
     s.abort();
+    if (isUpdating)
+      s.tear(s.step + 1, std::string("backward, which updates parameters, failed midway (") + error.what() + ")");
     if (s.precision && badLoss)
       s.precision->lossOfAborted(*badLoss);
     for (const auto &[name, tensor] : batch)
@@ -496,255 +524,6 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   return byName(s.portsNow().back().outputs, outputs.back());
 }
 
-//===----------------------------------------------------------------------===//
-// OPTIMIZER
-//===----------------------------------------------------------------------===//
-
-/// One input of a program of the optimizer phase, on its way to the device
-/// maybe.
-Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, double lr,
-                                       double clip) {
-  switch (input.feed) {
-  case Feed::Parameter:
-    return streamed->has(input.slot) && !comesByBlock ? toLayout(device, values[input.slot], value.desc())
-                                                      : values[input.slot];
-  case Feed::Gradient: {
-    const Tensor &sum = tape.gradient(GradientTape::ValueId(input.slot));
-    return !sum ? Tensor::zeros(device, value.desc()) : comesByBlock ? sum : toLayout(device, sum, value.desc());
-  }
-  case Feed::State:
-    return optimizerState.find(input.state)->second;
-  case Feed::Scratch:
-    return Tensor::zeros(device, value.desc());
-  case Feed::LearningRate:
-    return hyperTensor(device, value, lr);
-  case Feed::Step:
-    return hyperTensor(device, value, double(step + 1));
-  case Feed::Clip:
-    break;
-  }
-  return hyperTensor(device, value, clip);
-}
-
-static bool isHyper(Feed feed) { return feed == Feed::LearningRate || feed == Feed::Step || feed == Feed::Clip; }
-
-/// The inputs of a program of the optimizer phase, arrived: what comes over the
-/// link is waited for, and brought once more if it fails, as a program that writes
-/// in place must not begin without all that it reads. `scalars`: those among them
-/// that have arrived before, null elsewhere. `giveGradients`: this is the last
-/// reader, gradients are given away and freed as they are used up.
-std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                                     double lr, double clip, bool giveGradients,
-                                                     const std::vector<Tensor> &scalars) {
-  auto comesByBlock = [&](size_t i) {
-    if (inputs[i].feed == Feed::Parameter)
-      return streamed->comesByBlock(program);
-    const Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
-    return sum && residency && residency->isHome(sum) && streamed->comesByBlock(program, i);
-  };
-  std::vector<Tensor> tensors;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Value &value = program.inputs()[i];
-    if (!scalars.empty() && scalars[i]) {
-      tensors.push_back(scalars[i]);
-      continue;
-    }
-    bool isGradient = inputs[i].feed == Feed::Gradient;
-    bool comes = (isGradient || inputs[i].feed == Feed::Parameter) && comesByBlock(i);
-    Tensor tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
-    if (isHyper(inputs[i].feed) || isBroughtFrom(inputs[i], tensor)) {
-      device->wait(tensor.storage()->writes());
-      if (tensor.storage()->failure())
-        tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
-      wait(tensor);
-    }
-    if (isGradient && giveGradients)
-      tape.gradient(GradientTape::ValueId(inputs[i].slot)) = Tensor();
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
-
-/// True if `tensor` was copied from the host for this input.
-bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
-  const Tensor *source = input.feed == Feed::Parameter  ? &values[input.slot]
-                         : input.feed == Feed::Gradient ? &tape.gradient(GradientTape::ValueId(input.slot))
-                                                        : nullptr;
-  return source && *source && source->storage() != tensor.storage() && isHostSpace(source->desc().layout.space);
-}
-
-/// The scalars among them, arrived, and null for the rest: before the first
-/// optimizer writes anything.
-std::vector<Tensor> Session::State::optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                                     double lr, double clip) {
-  std::vector<Tensor> scalars(inputs.size());
-  auto make = [&](size_t i) { return optimizerTensor(program.inputs()[i], inputs[i], false, lr, clip); };
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (isHyper(inputs[i].feed))
-      scalars[i] = make(i);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!scalars[i])
-      continue;
-    device->wait(scalars[i].storage()->writes());
-    if (scalars[i].storage()->failure())
-      scalars[i] = make(i);
-    wait(scalars[i]);
-  }
-  return scalars;
-}
-
-/// Joint norm of the sums that wait, or NaN if no module can say it.
-double Session::State::gradientNorm() {
-  std::vector<Tensor> squares;
-  for (const OptimizerPlan &plan : plans)
-    if (plan.gradNorm)
-      squares.push_back(submit(device, *plan.gradNorm,
-                               optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, /*giveGradients=*/false),
-                               options.events)
-                            .front());
-  double square = 0;
-  for (const Tensor &each : squares)
-    square += each.item();
-  return squares.empty() ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(square);
-}
-
-void Session::State::runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors) {
-  std::vector<Tensor> results = submit(device, *plan.optimizer, std::move(tensors), options.events);
-  // Written in place, mostly; a parameter that was brought, or bound to another
-  // layout, is not.
-  std::vector<std::pair<Tensor, Tensor>> home; // from, to
-  for (size_t i = 0; i < results.size(); ++i) {
-    const OptimizerValue &value = plan.optimizerOutputs[i];
-    if (value.feed == Feed::Scratch)
-      continue;
-    const Tensor &target =
-        value.feed == Feed::Parameter ? values[value.slot] : optimizerState.find(value.state)->second;
-    if (!sameTensor(results[i], target)) {
-      copyInto(results[i], target);
-      if (isHostSpace(target.desc().layout.space) && !device->hasUnifiedMemory())
-        home.emplace_back(results[i], target);
-    }
-    results[i] = Tensor();
-    if (value.feed == Feed::Parameter && !streamed->comesByBlock(*plan.optimizer))
-      streamed->written(value.slot);
-  }
-  // The device's copy is the only one until it is home.
-  for (auto &[from, to] : home) {
-    for (int again = 0; again < 2; ++again) {
-      device->wait(to.storage()->writes());
-      if (!to.storage()->failure() || from.storage()->failure())
-        break;
-      copyInto(from, to);
-    }
-    wait(to);
-  }
-}
-
-/// True for errors that a program throws before it has written anything.
-static bool refusedAtOnce(const std::exception &error) {
-  auto *known = dynamic_cast<const Error *>(&error);
-  return known && (known->code() == ErrorCode::LayoutMismatch || known->code() == ErrorCode::MissingInput ||
-                   known->code() == ErrorCode::InvalidArgument);
-}
-
-/// Before anything is made ready for the optimizer, services settle what backward
-/// has left: a failure in there is found before the first write.
-void Session::State::enterOptimizer() {
-  for (const OptimizerPlan &plan : plans) {
-    if (plan.gradNorm)
-      enterPhaseOf(*plan.gradNorm, options.events);
-    if (plan.ownsParameters)
-      enterPhaseOf(*plan.optimizer, options.events);
-  }
-}
-
-StepResult Session::optimize(double lr) {
-  State &s = *state_;
-  s.requireWhole();
-  if (!s.waiting)
-    throw Error(ErrorCode::InvalidArgument, "no gradients wait for the optimizer; call forwardBackward first");
-  if (!std::isfinite(lr))
-    throw Error(ErrorCode::InvalidArgument, "the learning rate is " + std::to_string(lr) + "; give a finite number");
-  for (size_t m = 0; m < s.modules.size(); ++m) {
-    if (s.plans[m].ownsParameters && !s.plans[m].optimizer)
-      throw Error(ErrorCode::InvalidArgument,
-                  "module \"" + s.modules[m].name() + "\" was compiled without optimizer; compile it with one");
-    if (s.options.maxGradNorm > 0 && s.plans[m].ownsParameters && !s.plans[m].gradNorm)
-      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() +
-                                                  "\" has no program \"grad_norm\", which clipping needs; compile it " +
-                                                  "with an optimizer");
-  }
-  StepResult result;
-  double count = double(s.waiting);
-  result.step = s.step + 1;
-  result.loss = s.lossSum / count;
-  try {
-    s.enterOptimizer();
-  } catch (...) { // what backward has left in the queues failed
-    s.abort();
-    throw;
-  }
-  // Everything that can be refused is refused before the first write.
-  for (const OptimizerPlan &plan : s.plans)
-    if (plan.ownsParameters)
-      Executor(s.device, *plan.optimizer);
-  // Queued work that failed must not reach the parameters.
-  std::vector<std::vector<Tensor>> scalars(s.plans.size());
-  bool known = std::any_of(s.plans.begin(), s.plans.end(), [](const OptimizerPlan &plan) { return plan.gradNorm; });
-  try {
-    if (s.residency)
-      s.residency->settle();
-    result.gradNorm = s.gradientNorm() / count;
-    if (known && !std::isfinite(result.gradNorm))
-      throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
-                                          std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
-                                          "); parameters and optimizer state are those of step " +
-                                          std::to_string(s.step));
-    for (size_t slot = 0; slot < s.table.size(); ++slot)
-      if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
-        s.residency ? s.residency->await(gradient) : wait(gradient);
-    if (s.options.maxGradNorm > 0)
-      result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
-    // The mean over batches rides on the factor that clipping multiplies by.
-    for (size_t m = 0; m < s.plans.size(); ++m)
-      if (s.plans[m].ownsParameters)
-        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, lr, result.clip / count);
-  } catch (...) {
-    s.abort();
-    throw;
-  }
-  bool writing = false; // an optimizer has run already
-  for (size_t m = 0; m < s.plans.size(); ++m) {
-    const OptimizerPlan &plan = s.plans[m];
-    if (!plan.ownsParameters)
-      continue;
-    bool hasBegun = writing;
-    try {
-      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, result.clip / count,
-                                                       /*giveGradients=*/true, scalars[m]);
-      hasBegun = true;
-      s.runOptimizer(plan, std::move(tensors));
-      writing = true;
-    } catch (const std::exception &error) {
-      s.abort();
-      if (!hasBegun || (!writing && refusedAtOnce(error)))
-        throw;
-      s.tear(result.step,
-             "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
-    }
-  }
-  s.step = result.step;
-  TensorMap inputGradients = std::move(s.inputGradients);
-  s.drop();
-  s.inputGradients = std::move(inputGradients);
-  result.outputs = std::move(s.lastOutputs);
-  if (s.precision)
-    s.precision->stepEnded(result.loss);
-  s.enter(Phase::StepEnd);
-  s.endStep();
-  return result;
-}
-
 StepResult Session::step(const TensorMap &batch, double lr) { return step(std::span(&batch, 1), lr); }
 
 StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
@@ -758,9 +537,15 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
   }
   state_->planFor(microBatches.size(), microBatches);
   struct Announced {
-    size_t &count;
-    ~Announced() { count = 0; }
-  } announced{state_->announced = microBatches.size()};
+    State &state;
+    ~Announced() {
+      state.announced = 0;
+      state.rate.reset();
+    }
+  } announced{*state_};
+  state_->announced = microBatches.size();
+  if (std::isfinite(lr)) // optimize() refuses others
+    state_->rate = lr;
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);
   return optimize(lr);

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Shared by the files that a session is written in: Session.cpp has the phases
-// of a step, SessionParameters.cpp the values that come in from outside,
-// SessionCheckpoint.cpp those of a finished step that go out and come back.
+// Shared by the files that a session is written in: Session.cpp has forward and
+// backward, SessionOptimizer.cpp the optimizer, SessionParameters.cpp the values that
+// come in from outside, SessionCheckpoint.cpp those of a finished step that go out and
+// come back.
 //
 //===----------------------------------------------------------------------===//
 
@@ -90,6 +91,12 @@ struct Session::State {
   /// Returns the losses of the modules.
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
   void runBackward();
+  /// What backward of module `m` reads besides to update its parameters: states and scalars by name.
+  TensorMap updateInputs(size_t m);
+  /// True if backward of some module updates parameters.
+  bool updatesInBackward() const;
+  /// Throws where the step under way cannot be one whose backward updates parameters.
+  void checkInBackward() const;
   void drop();
   /// The step cannot be finished.
   void abort();
@@ -101,6 +108,8 @@ struct Session::State {
                                        double clip);
   bool isBroughtFrom(const OptimizerValue &input, const Tensor &tensor);
   void runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors);
+  /// What a program gave is the value of parameters and states from now on.
+  void storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results);
 
   /// For Selective Precision.
   struct Host;
@@ -142,6 +151,11 @@ struct Session::State {
   TensorMap lastOutputs;
   int64_t waiting = 0;
   double lossSum = 0;
+  /// The learning rate of the step under way, where it is known before backward.
+  std::optional<double> rate;
+  /// Backward has begun to update parameters; and squares of their gradients, by module.
+  bool isUpdating = false;
+  std::vector<Tensor> squares;
 
   /// A plan for a step of so many micro-batches, in `mode: planned`; otherwise,
   /// whether Conductor's cap leaves room for one. `batches`: those that are known.
@@ -183,6 +197,9 @@ struct Session::State {
 
 /// Why parameters are not whole while they are loaded.
 inline constexpr const char *loadTorn = "a load of parameters failed midway";
+
+/// A scalar for a hyper value, in the element type that the program declares.
+Tensor hyperTensor(const DeviceRef &device, const Value &value, double number);
 
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.
 void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted);

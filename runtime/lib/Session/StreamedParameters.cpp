@@ -60,7 +60,8 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *resi
     streamer_->addEvaluation(modules[m].name(), inference ? *inference : *modules[m].find("forward"), sources(m));
   }
   for (size_t m = 0; m < modules.size(); ++m)
-    if (plans[m].ownsParameters && plans[m].optimizer && keepsToBlocks(*streamer_, modules[m], *plans[m].optimizer))
+    if (plans[m].ownsParameters && plans[m].optimizer && !plans[m].isInBackward &&
+        keepsToBlocks(*streamer_, modules[m], *plans[m].optimizer))
       streamer_->add(StepPhase::Optimizer, modules[m].name(), *plans[m].optimizer, sources(m));
   for (const ParameterInfo &info : table.infos())
     streamed_.push_back(info.members.size() == 1 &&

@@ -189,6 +189,35 @@ func.func @recompute.1(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role =
 
 // -----
 
+// A parameter that backward writes over before the saved value is wanted is no input to
+// compute it from.
+// CHECK-LABEL: prog.program @forward
+// CHECK-SAME: save_points [#prog.save_point<value = 0, backward_input = 0, order = 1, bytes = 64>, #prog.save_point<value = 1, backward_input = 1, order = 0, bytes = 64>]
+// CHECK-LABEL: prog.program @backward
+// CHECK-NOT: @recompute.0
+func.func @forward(%w: tensor<4x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+        tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<saved>}) {
+  %a = segue.dot_general %w, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %b = segue.dot_general %a, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %a, %b : tensor<4x4xf32>, tensor<4x4xf32>
+}
+func.func @backward(%a: tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>},
+                    %b: tensor<4x4xf32> {segue.name = "saved.1", segue.role = #segue.role<saved>},
+                    %w: tensor<4x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4x4xf32> {segue.alias = 2 : i64, segue.name = "w", segue.role = #segue.role<parameter>}, tensor<4x4xf32>) {
+  %0 = segue.dot_general %b, %b batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  %1 = segue.dot_general %0, %a batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %0, %1 : tensor<4x4xf32>, tensor<4x4xf32>
+}
+func.func @recompute.0(%w: tensor<4x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4x4xf32> {segue.name = "saved.0", segue.role = #segue.role<output>}) {
+  %a = segue.dot_general %w, %w batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+  return %a : tensor<4x4xf32>
+}
+
+// -----
+
 // Inputs in tiles are unpacked once, where they are first read; an output in
 // tiles is packed at the end. A product reads a weight of codes as it lies. A
 // layout may stand in the type or beside it.

@@ -75,6 +75,28 @@ module @kernels {
 }
 }
 
+// -----
+
+// What reads the old value of an argument runs before the op whose result is written over it, though nothing else
+// says so.
+// CHECK-LABEL: func.func @overwrites
+// CHECK: segue.launch @k(%arg1) range 1 grain 1 {segue.block = "b"}
+// CHECK: segue.launch @k2(%arg1, %{{.*}}) range 1 grain 1 {segue.block = "a"}
+module {
+func.func @overwrites(%x: tensor<4xf32>, %w: tensor<4xf32>)
+    -> (tensor<4xf32>, tensor<4xf32> {segue.alias = 1 : i64, segue.name = "w", segue.role = #segue.role<parameter>}) {
+  %g = segue.launch @k(%x) range 1 grain 1 {segue.block = "a"} : (tensor<4xf32>) -> tensor<4xf32>
+  %r = segue.launch @k(%w) range 1 grain 1 {segue.block = "b"} : (tensor<4xf32>) -> tensor<4xf32>
+  %y = segue.launch @k(%r) range 1 grain 1 {segue.block = "b"} : (tensor<4xf32>) -> tensor<4xf32>
+  %u = segue.launch @k2(%w, %g) range 1 grain 1 {segue.block = "a"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %y, %u : tensor<4xf32>, tensor<4xf32>
+}
+module @kernels {
+  func.func private @k(memref<?xf32>, memref<?xf32>, index, index) -> i64
+  func.func private @k2(memref<?xf32>, memref<?xf32>, memref<?xf32>, index, index) -> i64
+}
+}
+
 // A whole model: each block begins once in forward and once in backward.
 // GPT-LABEL: prog.program @forward
 // GPT-COUNT-4: prog.block

@@ -66,7 +66,9 @@ struct ReduceOfReduce : OpRewritePattern<ReduceOp> {
     for (int64_t dim : op.getDims())
       dims.push_back(left[dim]);
     llvm::sort(dims);
-    rewriter.replaceOpWithNewOp<ReduceOp>(op, op.getType(), op.getKind(), inner.getInput(), dims);
+    DictionaryAttr attrs = op->getDiscardableAttrDictionary(); // the block of the model, and what it is part of
+    rewriter.replaceOpWithNewOp<ReduceOp>(op, op.getType(), op.getKind(), inner.getInput(), dims)
+        ->setDiscardableAttrs(attrs);
     return success();
   }
 };

@@ -142,8 +142,9 @@ LogicalResult SegueDialect::verifyRegionResultAttribute(Operation *op, unsigned 
 }
 
 LogicalResult SegueDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
-  if (attr.getName() == kBlockAttr && !isa<StringAttr>(attr.getValue()))
-    return op->emitOpError() << "has `" << kBlockAttr << "` = " << attr.getValue() << ", which must be a string";
+  if ((attr.getName() == kBlockAttr || attr.getName() == kUpdateAttr) && !isa<StringAttr>(attr.getValue()))
+    return op->emitOpError() << "has `" << attr.getName().strref() << "` = " << attr.getValue()
+                             << ", which must be a string";
   if (attr.getName() == kBlocksAttr) {
     auto names = dyn_cast<ArrayAttr>(attr.getValue());
     if (!names || names.empty() || !llvm::all_of(names, llvm::IsaPred<StringAttr>))

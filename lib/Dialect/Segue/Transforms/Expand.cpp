@@ -23,14 +23,14 @@ struct ExpandPass : segue::impl::SegueExpandBase<ExpandPass> {
     getOperation()->walk([&](ExpandableOpInterface op) { composites.push_back(op); });
     for (ExpandableOpInterface op : composites) {
       OpBuilder builder(op);
-      // The block of the model is a fact about the primitives too.
-      Attribute block = op->getAttr(SegueDialect::kBlockAttr);
       Operation *before = op->getPrevNode();
       SmallVector<Value> results = op.expand(builder);
-      if (block)
-        for (Operation *made = before ? before->getNextNode() : &op->getBlock()->front(); made != op;
-             made = made->getNextNode())
-          made->setAttr(SegueDialect::kBlockAttr, block);
+      // The block of the model, and what is updated, are facts about the primitives too.
+      for (StringRef name : {StringRef(SegueDialect::kBlockAttr), StringRef(SegueDialect::kUpdateAttr)})
+        if (Attribute value = op->getAttr(name))
+          for (Operation *made = before ? before->getNextNode() : &op->getBlock()->front(); made != op;
+               made = made->getNextNode())
+            made->setAttr(name, value);
       op->replaceAllUsesWith(results);
       op->erase();
       ++expanded;

@@ -190,8 +190,11 @@ private:
     IRMapping mapping;
     for (Value input : inputs)
       mapping.map(input, body->addArgument(input.getType(), input.getLoc()));
-    for (Operation *op : inside)
-      b.clone(*op, mapping)->removeAttr(SegueDialect::kBlockAttr);
+    for (Operation *op : inside) {
+      Operation *member = b.clone(*op, mapping);
+      member->removeAttr(SegueDialect::kBlockAttr);
+      member->removeAttr(SegueDialect::kUpdateAttr);
+    }
     SmallVector<Value> yielded;
     for (Value output : outputs)
       yielded.push_back(mapping.lookup(output));

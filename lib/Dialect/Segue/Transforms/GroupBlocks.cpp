@@ -9,10 +9,12 @@
 // lies before it. What an op reads and who reads it say from which slot to
 // which it may run; the block it names, or for an op without one its place in
 // the function, says where it would like to. Views and constants are no work:
-// they go before their first reader.
+// they go before their first reader. What is written over an argument of the function
+// waits for those who read the argument, and not longer.
 //
 //===----------------------------------------------------------------------===//
 
+#include "TrainingSignature.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
@@ -51,6 +53,12 @@ public:
       }
     for (Node &node : nodes)
       connect(node);
+    keepOverwritesLast();
+    for (Node &node : nodes) {
+      unsigned self = &node - nodes.data();
+      for (unsigned source : node.sources)
+        nodes[source].readers.push_back(self);
+    }
     rankBlocks();
   }
 
@@ -143,7 +151,6 @@ private:
   };
 
   void connect(Node &node) {
-    unsigned self = numbers.lookup(node.op);
     llvm::SmallSetVector<unsigned, 8> sources;
     SmallVector<Value> work(node.op->getOperands());
     while (!work.empty()) {
@@ -155,9 +162,30 @@ private:
       else
         sources.insert(numbers.lookup(def));
     }
-    for (unsigned source : sources)
-      nodes[source].readers.push_back(self);
     node.sources = sources.takeVector();
+  }
+
+  /// A result that is returned in the place of an argument is written over it: what
+  /// reads the argument before stays before.
+  void keepOverwritesLast() {
+    auto function = cast<func::FuncOp>(body.getParentOp());
+    for (auto [index, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
+      auto alias = function.getResultAttrOfType<IntegerAttr>(index, kAliasAttr);
+      Operation *writer = value.getDefiningOp();
+      if (!alias || !writer || isFollower(writer))
+        continue;
+      unsigned self = numbers.lookup(writer);
+      SmallVector<Value> seen{function.getArgument(alias.getInt())};
+      while (!seen.empty())
+        for (Operation *reader : seen.pop_back_val().getUsers()) {
+          if (isFollower(reader))
+            llvm::append_range(seen, reader->getResults());
+          else if (auto known = numbers.find(reader);
+                   known != numbers.end() && known->second < self &&
+                   !llvm::is_contained(nodes[self].sources, known->second))
+            nodes[self].sources.push_back(known->second);
+        }
+    }
   }
 
   /// Blocks in the order of the middle of their ops: a few that were drawn
@@ -254,6 +282,57 @@ private:
   llvm::SmallPtrSet<Operation *, 32> placed;
 };
 
+/// The last op of the block that reads `value`, or what a view shows of it; null if none does but `reader` itself.
+Operation *lastReader(Value value, Operation *reader) {
+  Operation *last = nullptr;
+  SmallVector<Value> seen{value};
+  while (!seen.empty())
+    for (Operation *user : seen.pop_back_val().getUsers()) {
+      if (isFollower(user))
+        llvm::append_range(seen, user->getResults());
+      else if (user != reader && !user->hasTrait<OpTrait::IsTerminator>() && (!last || last->isBeforeInBlock(user)))
+        last = user;
+    }
+  return last;
+}
+
+/// Moves ops whose results are written over arguments up, as far as what they read is known and nothing below reads the
+/// arguments: there what they read dies. They stay in their block of the model, and in their order. Returns how many moved.
+unsigned hoistOverwrites(func::FuncOp function) {
+  Block &body = function.getBody().front();
+  llvm::MapVector<Operation *, SmallVector<BlockArgument>> overwriting;
+  for (auto [index, value] : llvm::enumerate(body.getTerminator()->getOperands()))
+    if (auto alias = function.getResultAttrOfType<IntegerAttr>(index, kAliasAttr))
+      if (Operation *op = value.getDefiningOp(); op && !isFollower(op))
+        overwriting[op].push_back(function.getArgument(alias.getInt()));
+  SmallVector<Operation *> inOrder;
+  for (Operation &op : body)
+    if (overwriting.contains(&op))
+      inOrder.push_back(&op);
+  unsigned moved = 0;
+  llvm::DenseMap<Operation *, Operation *> lastBehind; // what was put behind an op
+  for (Operation *op : inOrder) {
+    Operation *behind = nullptr;
+    auto note = [&](Operation *other) {
+      if (other && (!behind || behind->isBeforeInBlock(other)))
+        behind = other;
+    };
+    for (Value operand : op->getOperands())
+      note(operand.getDefiningOp());
+    for (BlockArgument argument : overwriting[op])
+      note(lastReader(argument, op));
+    if (!behind || blockOf(behind) != blockOf(op) || !behind->isBeforeInBlock(op))
+      continue;
+    Operation *after = lastBehind.lookup(behind) ? lastBehind.lookup(behind) : behind;
+    lastBehind[behind] = op;
+    if (after->getNextNode() == op || !after->isBeforeInBlock(op))
+      continue;
+    op->moveAfter(after);
+    ++moved;
+  }
+  return moved;
+}
+
 struct GroupBlocks : segue::impl::SegueGroupBlocksBase<GroupBlocks> {
   void runOnOperation() override {
     func::FuncOp function = getOperation();
@@ -270,6 +349,7 @@ struct GroupBlocks : segue::impl::SegueGroupBlocksBase<GroupBlocks> {
       moved += changed;
       begins += begun;
     }
+    moved += hoistOverwrites(function);
     for (Operation &op : body)
       op.removeAttr(SegueDialect::kBlocksAttr);
   }

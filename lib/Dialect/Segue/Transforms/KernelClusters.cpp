@@ -241,6 +241,7 @@ KernelClusters::KernelClusters(Block &block) : block(block) {
     ops.push_back(&op);
     Node node;
     node.ops.push_back(&op);
+    node.update = op.getAttr(SegueDialect::kUpdateAttr);
     node.isBarrier = kind == OpKind::Barrier;
     if (!node.isBarrier) {
       node.shape = shapeOf(&op);
@@ -382,7 +383,7 @@ SmallVector<KernelClusters::Edge> KernelClusters::edgesBetween(unsigned from, un
 
 bool KernelClusters::tryMerge(unsigned producer, unsigned consumer) {
   if (producer == consumer || nodes[producer].isBarrier || nodes[consumer].isBarrier ||
-      nodes[producer].ops.size() + nodes[consumer].ops.size() > kMostOps)
+      nodes[producer].update != nodes[consumer].update || nodes[producer].ops.size() + nodes[consumer].ops.size() > kMostOps)
     return false;
   bool isInlined = false;
   std::optional<KernelShape> shape = joinAlong(producer, consumer, edgesBetween(producer, consumer), isInlined);
@@ -408,7 +409,7 @@ void KernelClusters::merge(unsigned a, unsigned b, const KernelShape &shape) {
 
 bool KernelClusters::tryMergeSiblings(unsigned a, unsigned b) {
   using Kind = KernelShape::Kind;
-  if (a == b || nodes[a].isBarrier || nodes[b].isBarrier || nodes[a].ops.size() + nodes[b].ops.size() > kMostOps)
+  if (a == b || nodes[a].isBarrier || nodes[b].isBarrier || nodes[a].update != nodes[b].update || nodes[a].ops.size() + nodes[b].ops.size() > kMostOps)
     return false;
   unsigned first = graph->position(a), second = graph->position(b);
   if (std::max(first, second) - std::min(first, second) > kSiblingDistance)

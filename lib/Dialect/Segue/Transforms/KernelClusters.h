@@ -71,6 +71,9 @@ private:
     bool isBarrier = false;
     /// Has nothing but elementwise ops.
     bool isElementwise = true;
+    /// The parameter that its ops update; null for others. The two share no kernel: an update
+    /// writes over what others read, in the block of its parameter.
+    Attribute update;
   };
   using Edge = std::pair<mlir::Operation *, Read>;
 

@@ -108,8 +108,7 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
     Location loc = parameter.loc;
     Block &body = *b.getInsertionBlock();
     Operation *before = body.empty() ? nullptr : &body.back();
-    Value x = toF32(b, loc, gradient);
-    Value sum = reduceWhole(b, loc, ReduceKind::Sum, MulOp::create(b, loc, x, x));
+    Value sum = sumOfSquares(b, loc, gradient);
     total = total ? Value(AddOp::create(b, loc, total, sum)) : sum;
     // Gradients come and go with their block, as in the optimizer.
     for (Operation &op : llvm::make_range(before ? std::next(before->getIterator()) : body.begin(), body.end()))

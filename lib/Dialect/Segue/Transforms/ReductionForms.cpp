@@ -27,14 +27,17 @@ static int64_t chunksOf(int64_t rows, int64_t most) {
 }
 
 namespace {
-/// Gives new ops the block of the op that they replace.
+/// Gives new ops the block of the op that they replace, and what that updates.
 struct BlockKeeper : OpBuilder::Listener {
-  explicit BlockKeeper(Operation *op) : block(op->getAttr(SegueDialect::kBlockAttr)) {}
+  explicit BlockKeeper(Operation *op)
+      : block(op->getAttr(SegueDialect::kBlockAttr)), update(op->getAttr(SegueDialect::kUpdateAttr)) {}
   void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
     if (block)
       op->setAttr(SegueDialect::kBlockAttr, block);
+    if (update)
+      op->setAttr(SegueDialect::kUpdateAttr, update);
   }
-  Attribute block;
+  Attribute block, update;
 };
 } // namespace
 

@@ -22,6 +22,7 @@ namespace segue {
 
 inline constexpr llvm::StringLiteral kInference = "inference";
 inline constexpr llvm::StringLiteral kGradientPrefix = "grad.";
+inline constexpr llvm::StringLiteral kGradSquares = "grad_norm_squares";
 inline constexpr llvm::StringLiteral kRequiresGradAttr = "segue.requires_grad";
 inline constexpr llvm::StringLiteral kRecomputeFlopsAttr = "segue.recompute_flops";
 inline constexpr llvm::StringLiteral kRecomputeBytesAttr = "segue.recompute_bytes";

@@ -25,3 +25,8 @@ Value segue::reduceWhole(OpBuilder &b, Location loc, ReduceKind kind, Value x) {
     x = ReduceOp::create(b, loc, kind, x, llvm::to_vector(llvm::seq<int64_t>(0, left)));
   return x;
 }
+
+Value segue::sumOfSquares(OpBuilder &b, Location loc, Value x) {
+  x = toF32(b, loc, x);
+  return reduceWhole(b, loc, ReduceKind::Sum, MulOp::create(b, loc, x, x));
+}

@@ -60,6 +60,8 @@ def Segue_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral kOfAttr = "segue.of";
     static constexpr ::llvm::StringLiteral kBlockAttr = "segue.block";
     static constexpr ::llvm::StringLiteral kBlocksAttr = "segue.blocks";
+    /// The name of a parameter, on ops that update it: they share a kernel with no others.
+    static constexpr ::llvm::StringLiteral kUpdateAttr = "segue.update";
     static constexpr ::llvm::StringLiteral kLayoutAttr = "segue.layout";
 
     /// Names of the functions of a training module.

@@ -175,6 +175,50 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     Statistic<"stateBytes", "state-bytes", "Bytes of optimizer state">];
 }
 
+def SegueUpdateInBackward : Pass<"segue-update-in-backward", "::mlir::ModuleOp"> {
+  let summary = "moves @optimizer and @grad_norm into @backward";
+  let description = [{
+    A parameter is updated as soon as its gradient is known and backward reads
+    the old value no more. The gradient dies there: a step never holds the
+    gradients of all parameters at once, and what moves parameters and states
+    to and from the device does so beside the products of backward.
+
+    `@backward` takes the parameters, states and scalars of `@optimizer`, and
+    gives its results in the place of the gradients of parameters; last comes
+    `grad_norm_squares`, the sum of squares of each of these gradients, which
+    `@grad_norm` adds up. Both functions are gone then. What needs all gradients
+    before the first update, such as clipping by their norm, cannot be done so:
+    the session says so. Ops of an update carry `segue.update`, the name of the
+    parameter, and share kernels with no others.
+
+    Before, with one parameter, `kind=sgd` and without attributes; `@optimizer`
+    and `@grad_norm` are those of the example of `segue-optimizer`:
+    ```mlir
+    func.func @backward(%seed: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = segue.mul %seed, %x : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+    ```
+    After:
+    ```mlir
+    func.func @backward(%seed: tensor<4xf32>, %x: tensor<4xf32>, %w: tensor<4xf32>, %u: tensor<4xf32>,
+                        %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>)
+        -> (tensor<4xf32>, tensor<4xf32>, tensor<1xf32>) {
+      %0 = segue.mul %seed, %x : tensor<4xf32>
+      %1, %2 = segue.sgd %w, %0, %u lr %lr step %step clip %clip momentum 0.9 dampening 0.0 decay 0.0
+          : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+      %3 = segue.mul %0, %0 : tensor<4xf32>
+      %4 = segue.reduce sum %3 dims [0] : tensor<4xf32> -> tensor<f32>
+      %5 = segue.reshape %4 : tensor<f32> -> tensor<1xf32>
+      %6 = segue.concat %5 dim 0 : tensor<1xf32> -> tensor<1xf32>
+      return %1, %2, %6 : tensor<4xf32>, tensor<4xf32>, tensor<1xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
+  let statistics = [Statistic<"parameters", "parameters", "Parameters that are updated in backward">];
+}
+
 def SegueGradientStatistics : Pass<"segue-gradient-statistics", "::mlir::ModuleOp"> {
   let summary = "makes @backward return statistics of the gradients of each block";
   let description = [{

@@ -72,6 +72,9 @@ public:
   const std::vector<Value> &outputs() const { return outputs_; }
 
   bool hasBackward() const { return find("backward") != nullptr; }
+  /// True if backward updates parameters itself: it gives them in the place of their
+  /// gradients, and reads states of the optimizer and its scalars besides.
+  bool updatesInBackward() const;
   /// True if backward takes a gradient of this output; if it gives one of this
   /// input or parameter.
   bool takesGradientOf(std::string_view output) const;
@@ -102,17 +105,21 @@ public:
   /// Backward where `values` stand for what backward reads again of forward,
   /// by name, in the place of what the token holds. An empty token serves if
   /// they are complete; else throws MissingInput naming the first that lacks.
-  /// For callers that keep inputs and outputs themselves, as PyTorch does.
+  /// For callers that keep inputs and outputs themselves, as PyTorch does. A backward that
+  /// updates parameters gets states and scalars of the optimizer from `values`, too;
+  /// `others` gets its results that are neither gradients nor statistics, by position
+  /// (null elsewhere), and may be null.
   TensorMap backward(Token token, const TensorMap &outputGradients, const TensorMap &values,
-                     EventSink *events = nullptr) const;
+                     EventSink *events = nullptr, std::vector<Tensor> *others = nullptr) const;
 
   /// The program called so, or null: "optimizer", "grad_norm".
   const Program *find(std::string_view program) const;
 
 private:
   /// Where an input of backward comes from: an output of forward, an input of
-  /// forward, or the gradient of an output (index into outputs()).
-  enum class Source : int8_t { SavedOutput, ForwardInput, Gradient };
+  /// forward, the gradient of an output (index into outputs()), or the optimizer's state
+  /// and scalars, which the caller has.
+  enum class Source : int8_t { SavedOutput, ForwardInput, Gradient, Optimizer };
   struct BackwardInput {
     Source source;
     size_t index;

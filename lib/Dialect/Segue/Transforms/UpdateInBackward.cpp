@@ -1,0 +1,180 @@
+//===- UpdateInBackward.cpp - moves @optimizer into @backward -------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The ops of @optimizer are cloned to the end of @backward, with its gradients in the
+// place of theirs. There they change nothing of which other ops share a kernel, so that
+// gradients have the bits that they have without this pass. They are marked as the
+// update of that parameter and share a kernel with nothing else: a kernel over several
+// parameters would belong to no block. segue-group-blocks moves them up, to where the
+// gradient is known and nothing below reads the old parameter.
+//
+//===----------------------------------------------------------------------===//
+
+#include "TrainingSignature.h"
+#include "WholeReduction.h"
+#include "mlir/IR/IRMapping.h"
+#include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "llvm/ADT/BitVector.h"
+
+namespace segue {
+#define GEN_PASS_DEF_SEGUEUPDATEINBACKWARD
+#include "segue/Dialect/Segue/Transforms/Passes.h.inc"
+} // namespace segue
+
+using namespace mlir;
+using namespace segue;
+
+/// The argument of `function` with this name, role and type; null if there is none.
+static BlockArgument findArgument(func::FuncOp function, StringRef name, Role role, Type type) {
+  for (BlockArgument argument : function.getArguments())
+    if (argumentName(function, argument.getArgNumber()) == name &&
+        argumentRole(function, argument.getArgNumber()) == role && argument.getType() == type)
+      return argument;
+  return {};
+}
+
+namespace {
+/// Writes @optimizer into @backward.
+class BackwardWriter {
+public:
+  explicit BackwardWriter(func::FuncOp backward)
+      : backward(backward), terminator(backward.getBody().front().getTerminator()) {
+    for (unsigned index = 0; index < backward.getNumResults(); ++index)
+      if (auto of = backward.getResultAttrOfType<StringAttr>(index, SegueDialect::kOfAttr);
+          of && resultRole(backward, index) == Role::Gradient)
+        gradients[of.getValue()] = index;
+  }
+
+  /// Clones the body of `optimizer`, whose arguments become gradients and arguments of
+  /// @backward, and whose results become results of it.
+  void append(func::FuncOp optimizer) {
+    IRMapping map;
+    SmallVector<std::pair<StringRef, Value>> trained; // name and gradient
+    for (BlockArgument argument : optimizer.getArguments()) {
+      Value value = valueFor(optimizer, argument);
+      map.map(argument, value);
+      if (argumentRole(optimizer, argument.getArgNumber()) == Role::Gradient)
+        trained.push_back({ofArgument(optimizer, argument.getArgNumber()), value});
+    }
+    OpBuilder builder(terminator);
+    // The square of a gradient comes right before the update: they share a kernel.
+    llvm::StringMap<Value> squareOf;
+    llvm::StringMap<Value> gradientOf;
+    for (auto [name, gradient] : trained)
+      gradientOf[name] = gradient;
+    for (Operation &op : optimizer.getBody().front().without_terminator()) {
+      StringRef name = parameterOf(&op, optimizer);
+      if (Value gradient = gradientOf.lookup(name); gradient && !squareOf.contains(name))
+        squareOf[name] = appendSquare(builder, name, gradient, op.getAttr(SegueDialect::kBlockAttr));
+      tag(builder.clone(op, map), name);
+    }
+    SmallVector<Value> squares;
+    for (auto [name, gradient] : trained)
+      squares.push_back(squareOf.lookup(name));
+    Operation *returned = optimizer.getBody().front().getTerminator();
+    for (auto [index, value] : llvm::enumerate(returned->getOperands())) {
+      NamedAttrList attrs(optimizer.getResultAttrDict(index));
+      if (auto alias = dyn_cast_if_present<IntegerAttr>(attrs.get(kAliasAttr))) {
+        auto over = cast<BlockArgument>(map.lookup(optimizer.getArgument(alias.getInt())));
+        attrs.set(kAliasAttr, builder.getI64IntegerAttr(over.getArgNumber()));
+      }
+      addResult(map.lookup(value), attrs.getDictionary(optimizer.getContext()));
+    }
+    if (!squares.empty())
+      addResult(ConcatOp::create(builder, backward.getLoc(), squares, 0),
+                signatureAttrs(backward.getContext(), kGradSquares, Role::Output));
+    dropGradients(trained);
+  }
+
+private:
+  static StringRef ofArgument(func::FuncOp function, unsigned index) {
+    return function.getArgAttrOfType<StringAttr>(index, SegueDialect::kOfAttr).getValue();
+  }
+
+  Value valueFor(func::FuncOp optimizer, BlockArgument argument) {
+    unsigned index = argument.getArgNumber();
+    Role role = argumentRole(optimizer, index);
+    if (role == Role::Gradient)
+      return terminator->getOperand(gradients.at(ofArgument(optimizer, index)));
+    if (BlockArgument known = findArgument(backward, argumentName(optimizer, index), role, argument.getType()))
+      return known;
+    (void)backward.insertArgument(backward.getNumArguments(), argument.getType(), optimizer.getArgAttrDict(index),
+                                  argument.getLoc());
+    return backward.getArguments().back();
+  }
+
+  /// The parameter that `op` makes anew; empty for an op of several.
+  static StringRef parameterOf(Operation *op, func::FuncOp optimizer) {
+    for (Value operand : op->getOperands())
+      if (auto argument = dyn_cast<BlockArgument>(operand);
+          argument && argumentRole(optimizer, argument.getArgNumber()) == Role::Parameter)
+        return argumentName(optimizer, argument.getArgNumber());
+    return "";
+  }
+
+  static void tag(Operation *op, StringRef parameter) {
+    if (!parameter.empty())
+      op->setAttr(SegueDialect::kUpdateAttr, StringAttr::get(op->getContext(), parameter));
+  }
+
+  /// The sum of the squares of a gradient as a tensor of one element, in the block of the
+  /// parameter's update.
+  Value appendSquare(OpBuilder &builder, StringRef name, Value gradient, Attribute block) {
+    Operation *before = terminator->getPrevNode();
+    Value square = ReshapeOp::create(builder, gradient.getLoc(), sumOfSquares(builder, gradient.getLoc(), gradient),
+                                     ArrayRef<int64_t>{1});
+    for (Operation *op = before ? before->getNextNode() : &terminator->getBlock()->front(); op != terminator;
+         op = op->getNextNode()) {
+      if (block)
+        op->setAttr(SegueDialect::kBlockAttr, block);
+      tag(op, name);
+    }
+    return square;
+  }
+
+  void addResult(Value value, DictionaryAttr attrs) {
+    terminator->insertOperands(terminator->getNumOperands(), value);
+    (void)backward.insertResult(backward.getNumResults(), value.getType(), attrs);
+  }
+
+  void dropGradients(ArrayRef<std::pair<StringRef, Value>> trained) {
+    llvm::BitVector dropped(backward.getNumResults());
+    for (auto [name, gradient] : trained)
+      dropped.set(gradients.at(name));
+    (void)backward.eraseResults(dropped);
+    for (int index = dropped.find_last(); index >= 0; index = dropped.find_prev(index))
+      terminator->eraseOperand(index);
+  }
+
+  func::FuncOp backward;
+  Operation *terminator;
+  /// Results of @backward by what they are the gradient of.
+  llvm::StringMap<unsigned> gradients;
+};
+
+struct UpdateInBackward : segue::impl::SegueUpdateInBackwardBase<UpdateInBackward> {
+  using SegueUpdateInBackwardBase::SegueUpdateInBackwardBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    SmallVector<func::FuncOp> functions;
+    for (StringRef name : {StringRef(SegueDialect::kBackward), StringRef(SegueDialect::kOptimizer),
+                           StringRef(SegueDialect::kGradNorm)}) {
+      FailureOr<func::FuncOp> function = requireFunction(module, name, getArgument());
+      if (failed(function))
+        return signalPassFailure();
+      functions.push_back(*function);
+    }
+    func::FuncOp backward = functions[0], optimizer = functions[1], gradNorm = functions[2];
+    BackwardWriter(backward).append(optimizer);
+    for (unsigned index = 0; index < optimizer.getNumArguments(); ++index)
+      parameters += argumentRole(optimizer, index) == Role::Parameter;
+    optimizer.erase();
+    gradNorm.erase();
+  }
+};
+} // namespace

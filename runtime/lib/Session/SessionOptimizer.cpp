@@ -1,0 +1,340 @@
+//===- SessionOptimizer.cpp - the optimizer phase of a step ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What the programs of the phase read, whether the gradients are numbers, and what
+// becomes of parameters and states. Modules that are compiled with their optimizer in
+// backward have done their part by then; what backward reads for it is here, too.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Services/Memory/PrecisionActor.h"
+#include "SessionState.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Executor.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace segue::inline runtime {
+
+Tensor hyperTensor(const DeviceRef &device, const Value &value, double number) {
+  Tensor scalar =
+      isFloat(value.desc().element) ? Tensor::scalar(device, float(number)) : Tensor::scalar(device, int64_t(number));
+  return toLayout(device, scalar, value.desc());
+}
+
+static bool isHyper(Feed feed) { return feed == Feed::LearningRate || feed == Feed::Step || feed == Feed::Clip; }
+
+static bool sameTensor(const Tensor &a, const Tensor &b) {
+  return a.storage() == b.storage() && a.desc().layout.offset == b.desc().layout.offset;
+}
+
+//===----------------------------------------------------------------------===//
+// In backward
+//===----------------------------------------------------------------------===//
+
+bool Session::State::updatesInBackward() const { return std::ranges::any_of(plans, &OptimizerPlan::isInBackward); }
+
+void Session::State::checkInBackward() const {
+  auto module = std::ranges::find_if(plans, &OptimizerPlan::isInBackward);
+  if (module == plans.end() || (rate && !waiting && announced <= 1))
+    return;
+  throw Error(ErrorCode::InvalidArgument,
+              "module \"" + modules[size_t(module - plans.begin())].name() +
+                  "\" was compiled with its optimizer in backward: " +
+                  (rate ? "a step of it has one batch, and " + std::to_string(announced) +
+                              " were given; compile it without in-backward to add up gradients of several"
+                        : std::string("only Session::step trains it, as backward must know the learning rate")));
+}
+
+TensorMap Session::State::updateInputs(size_t m) {
+  const OptimizerPlan &plan = plans[m];
+  const Program &backward = *modulesNow()[m].find("backward");
+  TensorMap given;
+  for (size_t i = 0; i < plan.optimizerInputs.size(); ++i) {
+    const OptimizerValue &input = plan.optimizerInputs[i];
+    if (input.feed == Feed::State || isHyper(input.feed))
+      given[plan.optimizer->input(i).name] = optimizerTensor(backward.input(i), input, /*comesByBlock=*/true, *rate, 1);
+  }
+  return given;
+}
+
+//===----------------------------------------------------------------------===//
+// OPTIMIZER
+//===----------------------------------------------------------------------===//
+
+/// One input of a program of the optimizer phase, on its way to the device
+/// maybe.
+Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, double lr,
+                                       double clip) {
+  switch (input.feed) {
+  case Feed::Parameter:
+    return streamed->has(input.slot) && !comesByBlock ? toLayout(device, values[input.slot], value.desc())
+                                                      : values[input.slot];
+  case Feed::Gradient: {
+    const Tensor &sum = tape.gradient(GradientTape::ValueId(input.slot));
+    return !sum ? Tensor::zeros(device, value.desc()) : comesByBlock ? sum : toLayout(device, sum, value.desc());
+  }
+  case Feed::State:
+    return optimizerState.find(input.state)->second;
+  case Feed::Scratch:
+    return Tensor::zeros(device, value.desc());
+  case Feed::LearningRate:
+    return hyperTensor(device, value, lr);
+  case Feed::Step:
+    return hyperTensor(device, value, double(step + 1));
+  case Feed::Clip:
+    break;
+  case Feed::Other: // backward's own
+    return Tensor();
+  }
+  return hyperTensor(device, value, clip);
+}
+
+/// The inputs of a program of the optimizer phase, arrived: what comes over the
+/// link is waited for, and brought once more if it fails, as a program that writes
+/// in place must not begin without all that it reads. `scalars`: those among them
+/// that have arrived before, null elsewhere. `giveGradients`: this is the last
+/// reader, gradients are given away and freed as they are used up.
+std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
+                                                     double lr, double clip, bool giveGradients,
+                                                     const std::vector<Tensor> &scalars) {
+  auto comesByBlock = [&](size_t i) {
+    if (inputs[i].feed == Feed::Parameter)
+      return streamed->comesByBlock(program);
+    const Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
+    return sum && residency && residency->isHome(sum) && streamed->comesByBlock(program, i);
+  };
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value &value = program.inputs()[i];
+    if (!scalars.empty() && scalars[i]) {
+      tensors.push_back(scalars[i]);
+      continue;
+    }
+    bool isGradient = inputs[i].feed == Feed::Gradient;
+    bool comes = (isGradient || inputs[i].feed == Feed::Parameter) && comesByBlock(i);
+    Tensor tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
+    if (isHyper(inputs[i].feed) || isBroughtFrom(inputs[i], tensor)) {
+      device->wait(tensor.storage()->writes());
+      if (tensor.storage()->failure())
+        tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
+      wait(tensor);
+    }
+    if (isGradient && giveGradients)
+      tape.gradient(GradientTape::ValueId(inputs[i].slot)) = Tensor();
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+/// True if `tensor` was copied from the host for this input.
+bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
+  const Tensor *source = input.feed == Feed::Parameter  ? &values[input.slot]
+                         : input.feed == Feed::Gradient ? &tape.gradient(GradientTape::ValueId(input.slot))
+                                                        : nullptr;
+  return source && *source && source->storage() != tensor.storage() && isHostSpace(source->desc().layout.space);
+}
+
+/// The scalars among them, arrived, and null for the rest: before the first
+/// optimizer writes anything.
+std::vector<Tensor> Session::State::optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
+                                                     double lr, double clip) {
+  std::vector<Tensor> scalars(inputs.size());
+  auto make = [&](size_t i) { return optimizerTensor(program.inputs()[i], inputs[i], false, lr, clip); };
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (isHyper(inputs[i].feed))
+      scalars[i] = make(i);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!scalars[i])
+      continue;
+    device->wait(scalars[i].storage()->writes());
+    if (scalars[i].storage()->failure())
+      scalars[i] = make(i);
+    wait(scalars[i]);
+  }
+  return scalars;
+}
+
+/// Joint norm of the sums that wait, or NaN if no module can say it.
+double Session::State::gradientNorm() {
+  std::vector<Tensor> norms;
+  for (const OptimizerPlan &plan : plans)
+    if (plan.gradNorm)
+      norms.push_back(submit(device, *plan.gradNorm,
+                             optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, /*giveGradients=*/false),
+                             options.events)
+                          .front());
+  double square = 0;
+  bool isKnown = !norms.empty();
+  for (const Tensor &each : norms)
+    square += each.item();
+  for (const Tensor &each : squares) {
+    if (!each)
+      continue;
+    isKnown = true;
+    Tensor host = toHost(each);
+    if (device->hasBytes()) // in f32, as a program of its own adds them up
+      square += std::accumulate(host.data<float>(), host.data<float>() + host.elementCount(), 0.0f);
+  }
+  return isKnown ? std::sqrt(square) : std::numeric_limits<double>::quiet_NaN();
+}
+
+void Session::State::runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors) {
+  storeUpdated(plan, submit(device, *plan.optimizer, std::move(tensors), options.events));
+}
+
+void Session::State::storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results) {
+  // Written in place, mostly; a parameter that was brought, or bound to another
+  // layout, is not.
+  std::vector<std::pair<Tensor, Tensor>> home; // from, to
+  for (size_t i = 0; i < results.size(); ++i) {
+    const OptimizerValue &value = plan.optimizerOutputs[i];
+    if (!results[i] || value.feed == Feed::Scratch)
+      continue;
+    const Tensor &target =
+        value.feed == Feed::Parameter ? values[value.slot] : optimizerState.find(value.state)->second;
+    if (!sameTensor(results[i], target)) {
+      copyInto(results[i], target);
+      if (isHostSpace(target.desc().layout.space) && !device->hasUnifiedMemory())
+        home.emplace_back(results[i], target);
+    }
+    results[i] = Tensor();
+    if (value.feed == Feed::Parameter && !streamed->comesByBlock(*plan.optimizer))
+      streamed->written(value.slot);
+  }
+  // The device's copy is the only one until it is home.
+  for (auto &[from, to] : home) {
+    for (int again = 0; again < 2; ++again) {
+      device->wait(to.storage()->writes());
+      if (!to.storage()->failure() || from.storage()->failure())
+        break;
+      copyInto(from, to);
+    }
+    wait(to);
+  }
+}
+
+/// True for errors that a program throws before it has written anything.
+static bool refusedAtOnce(const std::exception &error) {
+  auto *known = dynamic_cast<const Error *>(&error);
+  return known && (known->code() == ErrorCode::LayoutMismatch || known->code() == ErrorCode::MissingInput ||
+                   known->code() == ErrorCode::InvalidArgument);
+}
+
+/// Before anything is made ready for the optimizer, services settle what backward
+/// has left: a failure in there is found before the first write.
+void Session::State::enterOptimizer() {
+  for (const OptimizerPlan &plan : plans) {
+    if (plan.gradNorm)
+      enterPhaseOf(*plan.gradNorm, options.events);
+    if (plan.ownsParameters && !plan.isInBackward)
+      enterPhaseOf(*plan.optimizer, options.events);
+  }
+  if (updatesInBackward())
+    enter(Phase::Optimizer);
+}
+
+StepResult Session::optimize(double lr) {
+  State &s = *state_;
+  s.requireWhole();
+  if (!s.waiting)
+    throw Error(ErrorCode::InvalidArgument, "no gradients wait for the optimizer; call forwardBackward first");
+  if (!std::isfinite(lr))
+    throw Error(ErrorCode::InvalidArgument, "the learning rate is " + std::to_string(lr) + "; give a finite number");
+  for (size_t m = 0; m < s.modules.size(); ++m) {
+    if (s.plans[m].ownsParameters && !s.plans[m].optimizer)
+      throw Error(ErrorCode::InvalidArgument,
+                  "module \"" + s.modules[m].name() + "\" was compiled without optimizer; compile it with one");
+    if (s.options.maxGradNorm > 0 && s.plans[m].ownsParameters && !s.plans[m].gradNorm)
+      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() +
+                                                  "\" has no program \"grad_norm\", which clipping needs; compile it " +
+                                                  "with an optimizer");
+  }
+  StepResult result;
+  double count = double(s.waiting);
+  result.step = s.step + 1;
+  result.loss = s.lossSum / count;
+  // What fails now has updated nothing yet, unless backward has.
+  auto giveUp = [&s, isUpdating = s.isUpdating](const std::exception &error) {
+    s.abort();
+    if (isUpdating)
+      s.tear(s.step + 1, std::string("backward has updated parameters, and then ") + error.what());
+  };
+  try {
+    s.enterOptimizer();
+  } catch (const std::exception &error) { // what backward has left in the queues failed
+    giveUp(error);
+    throw;
+  }
+  // Everything that can be refused is refused before the first write.
+  for (const OptimizerPlan &plan : s.plans)
+    if (plan.ownsParameters && !plan.isInBackward)
+      Executor(s.device, *plan.optimizer);
+  // Queued work that failed must not reach the parameters.
+  std::vector<std::vector<Tensor>> scalars(s.plans.size());
+  bool known = std::any_of(s.plans.begin(), s.plans.end(),
+                           [](const OptimizerPlan &plan) { return plan.gradNorm || plan.isInBackward; });
+  try {
+    if (s.residency)
+      s.residency->settle();
+    result.gradNorm = s.gradientNorm() / count;
+    if (known && !std::isfinite(result.gradNorm))
+      throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
+                                          std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
+                                          "); parameters and optimizer state are those of step " +
+                                          std::to_string(s.step));
+    for (size_t slot = 0; slot < s.table.size(); ++slot)
+      if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
+        s.residency ? s.residency->await(gradient) : wait(gradient);
+    if (s.options.maxGradNorm > 0)
+      result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
+    // The mean over batches rides on the factor that clipping multiplies by.
+    for (size_t m = 0; m < s.plans.size(); ++m)
+      if (s.plans[m].ownsParameters && !s.plans[m].isInBackward)
+        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, lr, result.clip / count);
+  } catch (const std::exception &error) {
+    giveUp(error);
+    throw;
+  }
+  bool writing = s.isUpdating; // an optimizer has run already
+  for (size_t m = 0; m < s.plans.size(); ++m) {
+    const OptimizerPlan &plan = s.plans[m];
+    if (!plan.ownsParameters || plan.isInBackward)
+      continue;
+    bool hasBegun = writing;
+    try {
+      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, result.clip / count,
+                                                       /*giveGradients=*/true, scalars[m]);
+      hasBegun = true;
+      s.runOptimizer(plan, std::move(tensors));
+      writing = true;
+    } catch (const std::exception &error) {
+      s.abort();
+      if (!hasBegun || (!writing && refusedAtOnce(error)))
+        throw;
+      s.tear(result.step,
+             "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
+    }
+  }
+  s.step = result.step;
+  TensorMap inputGradients = std::move(s.inputGradients);
+  s.drop();
+  s.inputGradients = std::move(inputGradients);
+  result.outputs = std::move(s.lastOutputs);
+  if (s.precision)
+    s.precision->stepEnded(result.loss);
+  s.enter(Phase::StepEnd);
+  s.endStep();
+  return result;
+}
+
+} // namespace segue::inline runtime
