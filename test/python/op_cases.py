@@ -7,7 +7,7 @@
 """Every operator of the frontend with a spread of shapes: even, odd, size 1, scalars.
 
 A case is a function of tensors and a way to make its inputs. The same cases are
-parsed and verified (test_frontend.py) and compared with PyTorch, values and
+parsed and verified (test_reference.py) and compared with PyTorch, values and
 gradients (test_ops.py).
 """
 

@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Capture alone: no code is made here. What programs compute is tested in test_ops.py."""
+"""Capture alone: no code is made here. What programs compute is tested in test_ops.py, and that each operator gives valid IR in
+test_reference.py."""
 
 import os
 import re
@@ -15,12 +16,10 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from op_cases import CASES, Apply
-from reached import Reached
+from op_cases import Apply
 
 import segue
 from segue.frontend import capture
-from segue.frontend.ops import OPS, training
 
 SEGUE_OPT = os.environ.get("SEGUE_OPT") or shutil.which("segue-opt") or os.path.join(
     os.path.dirname(__file__), "../../build/bin/segue-opt")
@@ -31,61 +30,6 @@ def verify(*texts):
     run = subprocess.run([SEGUE_OPT, "--split-input-file", "--verify-roundtrip", "-"],
                          input="\n// -----\n".join(texts), capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr[:4000]
-
-
-@pytest.fixture(scope="module")
-def captured_cases():
-    """The text of each case, and the lowerings and options that capturing them all has reached."""
-    compared, texts = Reached(), []
-    with compared:
-        for one in CASES:
-            torch.manual_seed(0)
-            texts.append(f"// {one.name}\n{capture(Apply(one.function), tuple(one.make())).text}")
-    return texts, compared
-
-
-def test_every_case_is_valid_ir(captured_cases):
-    texts, _ = captured_cases
-    verify(*texts)
-
-
-def test_every_lowering_has_a_case_and_every_option_another_value(captured_cases):
-    """A lowering that no case reaches would be wrong in silence; so would an option that none sets."""
-    reached, (_, compared) = Reached(), captured_cases
-    with reached:
-        for module, inputs in EXTRA:
-            capture(module, inputs)
-    # Those of autograd's graphs have test_backend_ops.py.
-    missed = {name for name, f in OPS.items()
-              if f not in reached.functions and f not in compared.functions and f.__module__ != training.__name__}
-    # This one refuses (test_a_changed_buffer_is_refused).
-    assert missed == {"aten._native_batch_norm_legit_functional.default"}
-    # A capture alone shows nothing of what an option does: only the cases that are compared with PyTorch count.
-    assert compared.options_left_alone(lambda f: f.__module__ != training.__name__) == set(WITHOUT_EFFECT)
-
-
-#: Options that change no result, or are refused, or make it random, and where that is tested.
-WITHOUT_EFFECT = {
-    "pad_by_mode.mode": "refused",
-    "einsum.path": "an order of products", "gather.sparse_grad": "a storage of gradients",
-    "embedding.sparse": "a storage of gradients", "embedding.scale_grad_by_freq": "refused",
-    "repeat_interleave.output_size": "the size, which is known anyway",
-    "bernoulli_p.p": "random: test_dropout_keeps_the_mean_and_its_gradient_matches_the_mask",
-    "attention.dropout_p": "random",
-}
-
-
-EXTRA = [
-    # hardswish is taken apart, and then dropout is another operator (test_fit.py has its values).
-    (Apply(lambda x: F.hardswish(F.dropout(x, 0.5, True))), (torch.randn(4, 3),)),
-    (Apply(lambda x: F.dropout(x, 0.5, True) + torch.rand(3) + torch.rand_like(x)), (torch.randn(4, 3),)),
-    (Apply(lambda x: torch.bernoulli(x, 0.3) + torch.bernoulli(x)), (torch.rand(4, 3),)),
-    (nn.BatchNorm1d(3).eval(), (torch.randn(4, 3),)),
-    (Apply(lambda x: torch.eye(3) + x), (torch.randn(3, 3),)),
-    (Apply(lambda x: x * torch.arange(3.0).detach()), (torch.randn(3, 3),)),
-    (Apply(lambda x: x.isinf() | x.isnan() | (x.min() > 0)), (torch.randn(3, 3),)),
-    (Apply(lambda x: (x.argmax(1), x.argmin())), (torch.randn(3, 3),)),
-]
 
 
 class Mlp(nn.Module):

@@ -212,22 +212,23 @@ static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, 
 
 /// Calls `visit` with the positions of each product that a convolution sums: in the
 /// image, in the weight and in the output.
-template <typename OpTy>
-static void forEachProduct(OpTy op, Value image, Value weight, Value output,
-                           llvm::function_ref<void(int64_t, int64_t, int64_t)> visit) {
+template <typename OpTy, typename Visit>
+static void forEachProduct(OpTy op, Value image, Value weight, Value output, Visit visit) {
   auto shapeOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
   ArrayRef<int64_t> x = shapeOf(image), w = shapeOf(weight);
+  ArrayRef<int64_t> strides = op.getStrides(), dilations = op.getDilations(), low = op.getLow();
   int64_t outputsPerGroup = w[0] / op.getGroups();
   forEachIndex(shapeOf(output), [&](ArrayRef<int64_t> at, int64_t outputAt) {
-    SmallVector<int64_t> kernel(w.drop_front());
-    forEachIndex(kernel, [&](ArrayRef<int64_t> tap, int64_t tapAt) {
-      int64_t row = at[2] * op.getStrides()[0] + tap[1] * op.getDilations()[0] - op.getLow()[0];
-      int64_t column = at[3] * op.getStrides()[1] + tap[2] * op.getDilations()[1] - op.getLow()[1];
-      if (row < 0 || row >= x[2] || column < 0 || column >= x[3])
-        return;
-      int64_t channel = at[1] / outputsPerGroup * w[1] + tap[0];
-      visit(positionOf(x, {at[0], channel, row, column}), at[1] * (w[1] * w[2] * w[3]) + tapAt, outputAt);
-    });
+    int64_t firstChannel = at[0] * x[1] + at[1] / outputsPerGroup * w[1], tap = at[1] * (w[1] * w[2] * w[3]);
+    for (int64_t channel = firstChannel; channel < firstChannel + w[1]; ++channel)
+      for (int64_t i = 0; i < w[2]; ++i) {
+        int64_t row = at[2] * strides[0] + i * dilations[0] - low[0];
+        for (int64_t j = 0; j < w[3]; ++j, ++tap) {
+          int64_t column = at[3] * strides[1] + j * dilations[1] - low[1];
+          if (row >= 0 && row < x[2] && column >= 0 && column < x[3])
+            visit((channel * x[2] + row) * x[3] + column, tap, outputAt);
+        }
+      }
   });
 }
 

@@ -159,10 +159,9 @@ void interpreter::forEachIndex(ArrayRef<int64_t> shape, function_ref<void(ArrayR
     count *= extent;
   SmallVector<int64_t> index(shape.size());
   for (int64_t position = 0; position < count; ++position) {
-    int64_t rest = position;
-    for (size_t dim = shape.size(); dim-- > 0; rest /= shape[dim])
-      index[dim] = rest % shape[dim];
     visit(index, position);
+    for (size_t dim = shape.size(); dim-- > 0 && ++index[dim] == shape[dim];)
+      index[dim] = 0;
   }
 }
 
