@@ -65,7 +65,8 @@ struct ThreadedQueues::State {
   bool isCounted[queueCount] = {};
   std::condition_variable wake[queueCount];
   std::condition_variable hostWake;
-  int hostsWaiting = 0;
+  /// What threads outside of the queues wait for.
+  std::vector<const Fence *> hostFences;
   std::atomic<uint64_t> posted[queueCount]{}, done[queueCount]{};
 
   bool isDone(const Fence &fence) const {
@@ -76,12 +77,15 @@ struct ThreadedQueues::State {
   }
 
   /// With the lock held.
+  bool mayRun(size_t queue) { return rings[queue].empty() ? stopping : isDone(rings[queue].front().after); }
+
+  /// With the lock held. Wakes those only whose turn it is: switching to a thread takes longer than most entries.
   void countEntry(size_t queue) {
     done[queue].fetch_add(1, std::memory_order_release);
     for (size_t other = 0; other < queueCount; ++other)
-      if (other != queue)
+      if (other != queue && mayRun(other))
         wake[other].notify_one();
-    if (hostsWaiting)
+    if (std::ranges::any_of(hostFences, [&](const Fence *fence) { return isDone(*fence); }))
       hostWake.notify_all();
   }
 
@@ -90,7 +94,7 @@ struct ThreadedQueues::State {
     std::unique_lock lock(mutex);
     for (;;) {
       EntryRing &ring = rings[queue];
-      wake[queue].wait(lock, [&] { return ring.empty() ? stopping : isDone(ring.front().after); });
+      wake[queue].wait(lock, [&] { return mayRun(queue); });
       if (ring.empty())
         return;
       Entry entry = ring.pop();
@@ -160,7 +164,8 @@ uint64_t ThreadedQueues::enqueue(Queue queue, const Fence &after, Work work) {
   std::lock_guard lock(state.mutex);
   state.rings[index].push({after, std::move(work)});
   uint64_t position = state.posted[index].fetch_add(1, std::memory_order_relaxed) + 1;
-  state.wake[index].notify_one();
+  if (state.mayRun(index))
+    state.wake[index].notify_one();
   return position;
 }
 
@@ -181,12 +186,12 @@ bool ThreadedQueues::waitFor(const Fence &fence, double seconds) {
   // Ten years are for ever, and no overflow of the clock.
   bool endless = seconds > 3e8;
   std::unique_lock lock(state.mutex);
-  ++state.hostsWaiting;
+  state.hostFences.push_back(&fence);
   if (endless)
     state.hostWake.wait(lock, isDone);
   else
     state.hostWake.wait_for(lock, std::chrono::duration<double>(std::max(seconds, 0.0)), isDone);
-  --state.hostsWaiting;
+  state.hostFences.erase(std::ranges::find(state.hostFences, &fence));
   return isDone();
 }
 

@@ -108,6 +108,10 @@ void DeviceMemory::touch(Usage &usage, Account &account) {
     account.seen = usage.peakNumber;
     account.atPeak = account.live;
   }
+  if (account.reset != usage.resets) {
+    account.reset = usage.resets;
+    account.peak = account.live;
+  }
 }
 
 /// Where the plan has it; of what is not planned, beside the plan's ranges, or, if
@@ -459,8 +463,7 @@ void DeviceMemory::resetPeak() {
   for (Usage &usage : usage_) {
     usage.peak = usage.live;
     ++usage.peakNumber;
-    for (Account &account : usage.accounts)
-      account.peak = account.live;
+    ++usage.resets;
   }
 }
 
@@ -471,9 +474,9 @@ std::vector<MemoryHolder> DeviceMemory::holders(Space space) const {
   for (uint32_t i = 0; i < usage.accounts.size(); ++i) {
     const Account &account = usage.accounts[i];
     uint64_t atPeak = account.seen == usage.peakNumber ? account.atPeak : account.live;
+    uint64_t peak = account.reset == usage.resets ? account.peak : account.live;
     if (account.live || atPeak)
-      holders.push_back(
-          {owners_[i / maxPhases], phases_[i % maxPhases], account.live, account.blocks, account.peak, atPeak});
+      holders.push_back({owners_[i / maxPhases], phases_[i % maxPhases], account.live, account.blocks, peak, atPeak});
   }
   std::ranges::sort(holders, [](const MemoryHolder &a, const MemoryHolder &b) {
     return std::tie(b.liveBytes, b.bytesAtPeak, a.owner, a.phase) <

@@ -195,13 +195,15 @@ public:
 
 private:
   struct Account {
-    uint64_t live = 0, peak = 0, blocks = 0;
+    uint64_t live = 0, blocks = 0;
+    /// Valid if `reset` is the number of the last reset; otherwise nothing changed since and `live` is it.
+    uint64_t peak = 0, reset = 0;
     /// Live when the space last reached a new peak, valid if `seen` is the
     /// number of that peak; otherwise nothing changed since and `live` is it.
     uint64_t atPeak = 0, seen = 0;
   };
   struct Usage {
-    uint64_t budget = 0, live = 0, peak = 0, peakNumber = 0;
+    uint64_t budget = 0, live = 0, peak = 0, peakNumber = 0, resets = 0;
     /// By account number.
     std::vector<Account> accounts;
   };
