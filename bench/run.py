@@ -147,7 +147,7 @@ def table(results: dict[str, list[dict]], args: argparse.Namespace) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", choices=["S", "M"], default="S")
+    parser.add_argument("--config", choices=["T", "S", "M"], default="S")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--steps", type=int, default=25, help="per run; the first 5 are left out")
     parser.add_argument("--rounds", type=int, default=2)

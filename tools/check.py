@@ -5,9 +5,11 @@
 
 lit runs the IR and tool tests, tools/unit.py the C++ ones, pytest the Python ones;
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
-fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py). These two run
-beside the Python tests, which keep one processor busy, on the others; what they
-say is shown when they end.
+fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py).
+As many processes run side by side as there are processors, each into a log that is
+shown when it ends. The Python tests have a process for each of these places, one of them
+from the beginning, which share the files among them while they run (test/python/conftest.py):
+so no processor is idle before the last file.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_
@@ -20,8 +22,10 @@ Exit status 0 only if every suite ran and nothing failed.
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
@@ -37,52 +41,56 @@ class Suite:
     name: str
     command: list
     report: Path
-    limit_s: int  # a runaway suite is stopped
-    beside: bool = False  # runs beside the others, into a log
+    limit_s: int  # a runaway process is stopped
+    workers: int = 1  # processes that share the suite; each has a report
     passed: int = 0
     skipped: int = 0
     failures: list = field(default_factory=list)
     missed: list = field(default_factory=list)
+    ended: list = field(default_factory=list)  # how, where a process did not end well
     steps: list = field(default_factory=list)  # seconds and name of each case
-    seconds: float = 0.0
+    seconds: float = 0.0  # of all its processes
+
+    def report_of(self, worker: int) -> Path:
+        return self.report.with_stem(f"{self.report.stem}-{worker + 1}") if worker else self.report
 
 
 def suites(build: Path) -> list:
+    """What takes longest and cannot be shared comes first."""
     out = build / "check"
-    jobs = str(os.cpu_count())
-    others = str(max(1, os.cpu_count() - 1))  # the Python tests run one after the other
+    processors = os.cpu_count()
+    jobs = str(max(1, processors // 2))  # of a suite that runs beside others
     return [
         Suite(
-            "lit",
-            [sys.executable, "-c", "from lit.main import main; main()", "-q", "--timeout", "120", "-j", jobs, "--xunit-xml-output", out / "lit.xml", build / "test"],
-            out / "lit.xml",
-            1200,
-        ),
-        Suite(
-            "unit",
-            [sys.executable, ROOT / "tools" / "unit.py", "--build", build, "--jobs", jobs, "--report", out / "unit.xml"],
-            out / "unit.xml",
-            1500,
+            "fuzz",
+            [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--jobs", jobs, "--report", out / "fuzz.xml"],
+            out / "fuzz.xml",
+            2400,
         ),
         Suite(
             "python",
             [sys.executable, "-m", "pytest", "-q", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
             out / "python.xml",
             2400,
+            workers=min(processors, 8),
+        ),
+        Suite(
+            "unit",
+            [sys.executable, ROOT / "tools" / "unit.py", "--build", build, "--jobs", jobs, "--report", out / "unit.xml"],
+            out / "unit.xml",
+            1800,
         ),
         Suite(
             "threads",
-            [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--jobs", others, "--report", out / "threads.xml"],
+            [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--jobs", jobs, "--report", out / "threads.xml"],
             out / "threads.xml",
             2400,
-            beside=True,
         ),
         Suite(
-            "fuzz",
-            [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--jobs", others, "--report", out / "fuzz.xml"],
-            out / "fuzz.xml",
-            2400,
-            beside=True,
+            "lit",
+            [sys.executable, "-c", "from lit.main import main; main()", "-q", "--timeout", "120", "-j", jobs, "--xunit-xml-output", out / "lit.xml", build / "test"],
+            out / "lit.xml",
+            1200,
         ),
     ]
 
@@ -97,12 +105,14 @@ def group_of(case: xml.Element) -> str:
 
 
 def read_report(suite: Suite) -> None:
-    """Counts the cases of a JUnit file into `suite`."""
-    if not suite.report.exists():
-        suite.failures.append("(the suite wrote no report)")
-        return
-    cases = list(xml.parse(suite.report).getroot().iter("testcase"))
-    if not cases:
+    """Counts the cases of the JUnit files of `suite` into it."""
+    cases = []
+    for report in map(suite.report_of, range(suite.workers)):
+        if report.exists():
+            cases += xml.parse(report).getroot().iter("testcase")
+        else:
+            suite.failures.append("(the suite wrote no report)")
+    if not cases and not suite.failures:
         suite.failures.append("(the suite ran no test)")
     ran, skipped = set(), set()
     for case in cases:
@@ -123,26 +133,52 @@ def read_report(suite: Suite) -> None:
     suite.failures += [f"(every test of {group} was skipped)" for group in sorted(skipped - ran)]
 
 
-def run(suite: Suite) -> None:
-    suite.report.unlink(missing_ok=True)
-    print(f"== {suite.name}" + ", into a log" * suite.beside, flush=True)
-    start = time.monotonic()
-    log = open(suite.report.with_suffix(".log"), "w+") if suite.beside else None
+shown = threading.Lock()
+
+
+def run(suite: Suite, worker: int = 0) -> str:
+    """Runs one process of `suite`, and shows what it said. Returns what went wrong with it as a whole, or ""."""
+    report = suite.report_of(worker)
+    report.unlink(missing_ok=True)
+    title = suite.name + f", process {worker + 1} of {suite.workers}" * (suite.workers > 1)
+    with shown:
+        print(f"== {title}", flush=True)
     # Threads that wait for their turn must not keep a processor from the others.
     environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
-    try:
-        code = subprocess.run([str(word) for word in suite.command], cwd=ROOT, timeout=suite.limit_s, env=environment,
-                              stdout=log, stderr=log).returncode
-    except subprocess.TimeoutExpired:
-        suite.failures.append(f"(stopped after {suite.limit_s} s)")
-        code = 0  # said already
-    suite.seconds = time.monotonic() - start
-    if log:
+    if suite.workers > 1:
+        environment["SEGUE_TEST_CLAIMS"] = str(suite.report.with_name(f"{suite.name}-claims"))
+    wrong, start = "", time.monotonic()
+    with open(report.with_suffix(".log"), "w+") as log:
+        try:
+            code = subprocess.run([str(report if word == suite.report else word) for word in suite.command], cwd=ROOT, timeout=suite.limit_s,
+                                  env=environment, stdout=log, stderr=log).returncode
+            wrong = f"(the runner exited with {code})" if code else ""
+        except subprocess.TimeoutExpired:
+            wrong = f"(stopped after {suite.limit_s} s)"
+        seconds = time.monotonic() - start
         log.seek(0)
-        print(f"== {suite.name}, ended\n{log.read()}", end="", flush=True)
-    read_report(suite)
-    if code and not suite.failures:
-        suite.failures.append(f"(the runner exited with {code})")
+        with shown:
+            suite.seconds += seconds
+            print(f"== {title}, ended after {seconds:.0f} s\n{log.read()}", end="", flush=True)
+    return wrong
+
+
+def run_all(chosen: list, places: int) -> None:
+    """Runs the suites side by side, and reads what they report."""
+    # The first process of each in their order, then those that help.
+    order = [(suite, worker) for worker in range(max(suite.workers for suite in chosen)) for suite in chosen if worker < suite.workers]
+    for suite in chosen:
+        shutil.rmtree(suite.report.with_name(f"{suite.name}-claims"), ignore_errors=True)
+    with ThreadPoolExecutor(places) as pool:
+        for (suite, _), wrong in zip(order, pool.map(lambda each: run(*each), order)):
+            if wrong.startswith("(stopped"):
+                suite.failures.append(wrong)
+            elif wrong:
+                suite.ended.append(wrong)
+    for suite in chosen:
+        read_report(suite)
+        if not suite.failures:
+            suite.failures += suite.ended
 
 
 def build_steps(build: Path) -> list:
@@ -169,16 +205,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(suite.name for suite in chosen)}")
     chosen = [suite for suite in chosen if suite.name in names]
-    for suite in chosen:
-        if not suite.beside and suite.name != "python":
-            run(suite)
-    with ThreadPoolExecutor(1) as aside:
-        beside = [aside.submit(run, suite) for suite in chosen if suite.beside]
-        for suite in chosen:
-            if suite.name == "python":
-                run(suite)
-        for each in beside:
-            each.result()  # an error of ours is no success
+    run_all(chosen, os.cpu_count())
 
     print("\nsuite     passed  failed skipped  seconds")
     for suite in chosen:

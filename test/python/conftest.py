@@ -13,11 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from claims import pytest_runtest_protocol  # noqa: F401
 
 # What a test compiles is signed with a key of this build, not of its user.
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 os.environ["XDG_DATA_HOME"] = str(BUILD / "check" / "data")
 os.environ.pop("SEGUE_ALLOW_NATIVE", None)
+
+
+# What PyTorch made when it was imported stays. The collector, which would look through all of it time and again, has less to do.
+gc.collect()
+gc.freeze()
 
 
 @pytest.fixture(autouse=True)

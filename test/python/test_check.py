@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_what_a_benchmark_missed_is_shown(tmp_path, capsys, monkeypatch):
     suite = reported(tmp_path, f'<testcase classname="test_bench" name="test"><properties><property name="missed" value="{row}"/></properties></testcase>')
     assert suite.failures == [] and suite.missed == [f"test_bench::test: {row}"]
     monkeypatch.setattr(check, "suites", lambda build: [suite])
-    monkeypatch.setattr(check, "run", lambda suite: None)
+    monkeypatch.setattr(check, "run_all", lambda chosen, places: None)
     monkeypatch.setattr(sys, "argv", ["check.py", "--build", str(tmp_path)])
     assert check.main() == 0
     assert f"  missed test_bench::test: {row}\n" in capsys.readouterr().out
@@ -77,8 +78,37 @@ def test_runs_that_tested_nothing(tmp_path, text, options, failure):
     (tmp_path / "test_it.py").write_text(text)
     report = tmp_path / "python.xml"
     suite = check.Suite("python", [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path, *options], report, 60)
-    check.run(suite)
+    check.run_all([suite], 1)
     assert suite.failures == ([failure] if failure else [])
+
+
+def test_processes_share_the_files(tmp_path):
+    """Each file is run once, whole, and by whoever is free; one that dies fails the suite."""
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'test' / 'python')!r})\nfrom claims import pytest_runtest_protocol\n")
+    for name in "abcd":
+        (tmp_path / f"test_{name}.py").write_text(f"import time, pytest\n@pytest.fixture(scope='module')\ndef slow(): time.sleep({0.5 + 2 * (name == 'a')})\n"
+                                                  "def test_one(slow): pass\ndef test_two(slow): pass\n")
+    report = tmp_path / "python.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path]
+    suite = check.Suite("python", command, report, 60, workers=2)
+    check.run_all([suite], 2)
+    assert (suite.passed, suite.failures) == (8, [])
+    files = [sorted({case.get("classname") for case in xml.parse(suite.report_of(worker)).getroot().iter("testcase")}) for worker in (0, 1)]
+    assert sorted(files, key=len) == [["test_a"], ["test_b", "test_c", "test_d"]]
+
+    (tmp_path / "test_c.py").write_text("import os\ndef test_c(): os._exit(0)\n")
+    suite = check.Suite("python", command, report, 60, workers=2)
+    check.run_all([suite], 2)
+    assert suite.failures == ["(the suite wrote no report)"]
+
+
+def test_one_process_after_the_others_may_find_nothing_left(tmp_path):
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'test' / 'python')!r})\nfrom claims import pytest_runtest_protocol\n")
+    (tmp_path / "test_a.py").write_text("def test_one(): pass\n")
+    report = tmp_path / "python.xml"
+    suite = check.Suite("python", [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path], report, 60, workers=2)
+    check.run_all([suite], 1)
+    assert (suite.passed, suite.failures) == (1, [])
 
 
 # A program that answers as GoogleTest does; what a case does is its name.

@@ -45,7 +45,7 @@ MODELS = {
     "gpt_demo": (lambda: GPT(GPTConfig()), 2, 128),
     "llama": (lambda: Llama(LlamaConfig()), 4, 32),
     "lora": (lambda: lora(SMALL), 4, 32),
-    "config_S": (lambda: GPT(GPTConfig(layers=6, dim=384, heads=6, seq=256)), 8, 256),
+    "config_S": (lambda: GPT(GPTConfig(layers=6, dim=384, heads=6, seq=256)), 2, 256),
 }
 
 

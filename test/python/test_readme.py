@@ -16,7 +16,7 @@ COMMANDS = [line.split("#")[0].strip() for kind, text in BLOCKS if kind == "sh" 
 # Commands that would take minutes run with smaller numbers, or are what is running right now.
 SHORTER = {
     "make demo": "make demo DEMO_ARGS='--steps 6 --sample 8 --dim 32 --layers 2 --out {tmp}/demo'",
-    "make bench": "make bench BENCH_ARGS='--rounds 1 --steps 21 --peers segue,eager --table {tmp}/step.md'",
+    "make bench": "make bench BENCH_ARGS='--config T --rounds 1 --steps 21 --peers segue,eager --table {tmp}/step.md'",
 }
 RUNNING_NOW = {"make check"}
 
