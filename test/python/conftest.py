@@ -21,7 +21,7 @@ os.environ["XDG_DATA_HOME"] = str(BUILD / "check" / "data")
 os.environ.pop("SEGUE_ALLOW_NATIVE", None)
 
 
-# What PyTorch made when it was imported stays. The collector, which would look through all of it time and again, has less to do.
+# PyTorch's objects of its import stay: the collector need not look through them time and again.
 gc.collect()
 gc.freeze()
 

@@ -48,7 +48,7 @@ def test_every_lowering_has_a_case_and_every_option_another_value(captured_cases
     with reached:
         for module, inputs in EXTRA:
             capture(module, inputs)
-    # Those of autograd's graphs have test_backend_ops.py.
+    # Ops of autograd's graphs are covered by test_backend_ops.py.
     missed = {name for name, f in OPS.items()
               if f not in reached.functions and f not in compared.functions and f.__module__ != training.__name__}
     # This one refuses (test_a_changed_buffer_is_refused).

@@ -138,7 +138,7 @@ def test_the_last_checkpoint_is_whole_and_one_of_a_run_told_to_end_is_sealed(fol
 
 def test_a_disk_without_room_for_seals_is_refused_before_the_first_step(folder):
     compiled(folder)
-    # What is there now has no room, and what the first plan wants beside it.
+    # The first capacity has no room for weights and states, the second none for what the plan wants beside them.
     for capacity, message in ("2MiB", "give it a capacity of 3.0 MiB"), ("3MiB", "of the disk's 3.0 MiB, checkpoints that seal what lies there take 1.5"):
         done = subprocess.run(command(folder, *BEGIN, "--steps", "3", "--save-every", "1", capacity=capacity), capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and message in done.stderr and "step 1" not in done.stdout, done

@@ -116,7 +116,7 @@ TEST_F(SealedSession, WritesWhatIsInMemoryAlone) {
     EXPECT_LE(figures.writtenBytes, inMemory);
     EXPECT_EQ(figures.fileBytes, std::filesystem::file_size(path));
     EXPECT_LT(figures.fileBytes, 64u << 10) << "the tensors are not in it";
-    // What was sealed is not written, nor read, again.
+    // A second seal writes nothing again, and reads nothing.
     uint64_t readBefore = file.readTraffic().bytes;
     EXPECT_EQ(session.seal().writtenBytes, 0u);
     EXPECT_EQ(file.readTraffic().bytes, readBefore);
@@ -214,7 +214,7 @@ TEST_F(SealedSession, SpillFilesThatNobodyCanNameAreRemoved) {
   sealOne();
   std::vector<std::string> first = spillFiles();
   ASSERT_EQ(first.size(), 1u);
-  // Of another checkpoint, of a run that was killed before it had one, and somebody else's.
+  // Three more files lie there: another checkpoint's, one of a run that was killed before it had any, and somebody else's.
   std::string others = first[0];
   others[8] = others[8] == '0' ? '1' : '0';
   std::string mine = first[0];
@@ -294,13 +294,13 @@ TEST_F(SealedSession, ATensorInSeveralPlacesIsGathered) {
   const Tensor &tensor = read.parameters.at("w");
   EXPECT_EQ(tensor.shape(), (Shape{2, 887}));
   EXPECT_EQ(std::memcmp(tensor.bytes(), wanted.data(), wanted.size()), 0);
-  // What is cut while it is read is no signal, and an error.
+  // A file that is cut while it is read ends in an error, and not in a signal.
   std::filesystem::resize_file(spill / name, 4096);
   EXPECT_EQ(tensor.bytes()[0], std::byte());
   EXPECT_ERROR(read.checkSource(), SourceChanged, name);
 }
 
-// Whose hashes are right: somebody has made them to do harm.
+// These files have hashes that are right: somebody has made them to do harm.
 TEST_F(SealedSession, HostileFilesAreRefused) {
   DeviceRef device = Device::open("cpu");
   std::string name = "segue-0123456789abcdef-0123456789abcdef0123456789abcdef.sealed";

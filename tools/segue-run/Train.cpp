@@ -192,7 +192,7 @@ public:
       write();
     }
   }
-  /// In the midst of a run: a disk that is full may have room again.
+  /// Writes in the midst of a run, which goes on if that fails: a disk that is full may have room again.
   void writeOrGoOn();
   void print() const {
     if (count_)

@@ -107,7 +107,7 @@ int openUnnamedFile(const std::filesystem::path &folder, const SpillSeam &seam) 
 
 void nameFile(int descriptor, const std::filesystem::path &folder, const std::string &name) {
   std::string source = "/proc/self/fd/" + std::to_string(descriptor), target = (folder / name).string();
-  // Of other users' files of that name none is taken for this one: a name is new, or this fails.
+  // Another user's file of that name is never taken for this one: a name is new, or this fails.
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target.c_str(), AT_SYMLINK_FOLLOW) != 0) {
     if (errno == ENOENT || errno == EXDEV || errno == EPERM || errno == EOPNOTSUPP) // it once had one, and lost it
       throw Error(ErrorCode::Unsupported, folder.string() + ": its file system cannot give a name to a file without "

@@ -57,8 +57,8 @@ public:
   /// Makes the moves that movesFor gave last.
   void renew(const std::vector<Move> &moves);
 
-  /// What lies in these ranges is sealed, in the place of what was before: the blocks of that
-  /// which have moved become spare. Ranges are disjoint, in any order.
+  /// Seals the bytes of these ranges, in the place of those that were sealed before: blocks of
+  /// the old seal which have moved become spare. Ranges are disjoint, in any order.
   void seal(const std::vector<SpillExtent> &ranges);
 
   /// The parts of the file that the seal names, in the order of the file.
@@ -77,9 +77,9 @@ private:
   void giveSpare(uint64_t fileOffset, uint64_t bytes);
   void join();
 
-  /// By offset; all of the capacity.
+  /// The runs of all of the capacity, by offset.
   Runs runs_;
-  /// By offset in the file, none beside another.
+  /// The bytes of spare parts by their offset in the file; no two of them touch.
   std::map<uint64_t, uint64_t> spare_;
   uint64_t spareBytes_ = 0;
   /// Sealed blocks that no offset leads to any more.

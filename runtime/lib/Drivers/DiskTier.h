@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a device with a disk (Space::Disk) offers besides its memory: the file behind
+// A device with a disk (Space::Disk) offers this besides its memory: the file behind
 // that space, in which a checkpoint seals what lies there.
 //
 //===----------------------------------------------------------------------===//

@@ -65,7 +65,7 @@ struct ThreadedQueues::State {
   bool isCounted[queueCount] = {};
   std::condition_variable wake[queueCount];
   std::condition_variable hostWake;
-  /// What threads outside of the queues wait for.
+  /// Threads outside of the queues wait for these.
   std::vector<const Fence *> hostFences;
   std::atomic<uint64_t> posted[queueCount]{}, done[queueCount]{};
 
@@ -79,7 +79,7 @@ struct ThreadedQueues::State {
   /// With the lock held.
   bool mayRun(size_t queue) { return rings[queue].empty() ? stopping : isDone(rings[queue].front().after); }
 
-  /// With the lock held. Wakes those only whose turn it is: switching to a thread takes longer than most entries.
+  /// Wakes only those whose turn it is: switching to a thread takes longer than most entries. Called with the lock held.
   void countEntry(size_t queue) {
     done[queue].fetch_add(1, std::memory_order_release);
     for (size_t other = 0; other < queueCount; ++other)

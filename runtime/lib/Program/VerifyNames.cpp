@@ -24,7 +24,7 @@ namespace {
 using Values = flatbuffers::Vector<flatbuffers::Offset<schema::Value>>;
 using ByName = std::map<std::string_view, const schema::Value *>;
 
-/// What backward calls the squares of gradients where it updates parameters.
+/// The name that backward gives to the squares of gradients where it updates parameters.
 constexpr std::string_view gradSquares = "grad_norm_squares";
 
 class NameVerifier {

@@ -34,7 +34,7 @@ Item *BlockItems::find(const event::BlockInput &need) {
 }
 
 void BlockItems::bring(const event::BlockInput &need, Item &item) {
-  // What a program writes in place is waited for: half of an update is none.
+  // The host waits for a tensor that the program writes in place: half of an update is none.
   bool isWritten = cursor_.usesOf(need.program).written[need.input];
   need.value = residency_.need(item, isWritten, /*mustArrive=*/isOptimizing_ || isWritten);
 }

@@ -27,7 +27,7 @@ inline constexpr std::string_view statePrefix = "segue.state.";
 /// tensor; those on a device without bytes are left out.
 void addHashes(Metadata &metadata, const TensorMap &tensors);
 
-/// As it stands in metadata: sixteen hexadecimal digits.
+/// Returns a hash as it stands in metadata: sixteen hexadecimal digits.
 std::string hashText(uint64_t hash);
 
 /// Whether a file has hashes.

@@ -30,7 +30,7 @@ public:
     /// By position in Module::parameters(), inputs() and outputs().
     std::vector<ValueId> parameters, inputs, outputs;
     bool played = false;
-    /// Of a backward that updates parameters: what it is given besides, by name, and what it gave
+    /// A backward that updates parameters is given these besides, by name, and has given those
     /// besides gradients, by position.
     TensorMap given;
     std::vector<Tensor> updated;

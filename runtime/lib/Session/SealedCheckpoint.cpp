@@ -43,7 +43,7 @@ static std::filesystem::path wholePath(const std::filesystem::path &path) {
   return unknown ? std::filesystem::absolute(path) : whole;
 }
 
-/// What the names of spill files begin with that the checkpoint at `path` names.
+/// Spill files that the checkpoint at `path` names have names that begin so.
 static std::string ownPrefix(const std::filesystem::path &path) {
   std::string text = wholePath(path).string();
   return std::string(namePrefix) + hashText(hashOf(text.data(), text.size())) + "-";
@@ -100,7 +100,7 @@ CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
     throw Error(ErrorCode::Unsupported, "device \"" + device_->name() +
                                             "\" has no disk on which checkpoints could be sealed; save them, or open "
                                             "it with disk=FOLDER");
-  // What one file has sealed is one checkpoint.
+  // A file seals for one checkpoint at a time.
   if (std::string other = disk_->file().path().filename().string(); !other.empty()) {
     if (!other.starts_with(ownPrefix(path_)))
       throw Error(ErrorCode::InvalidArgument, path_.string() + ": the disk of \"" + device_->name() +
@@ -206,7 +206,7 @@ uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const HashOf &hash
   std::error_code unknown;
   fileBytes_ = std::filesystem::file_size(path_, unknown);
   if (isFirst) {
-    // Those of runs that ended between two checkpoints, too.
+    // Files of runs that ended between two checkpoints go as well.
     removeSealedFile(replaced, path_);
     std::string prefix = ownPrefix(path_);
     std::filesystem::directory_iterator it(file.folder(), unknown), end;

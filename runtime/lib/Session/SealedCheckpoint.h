@@ -83,9 +83,9 @@ private:
   DeviceRef device_;
   DiskTier *disk_;
   std::filesystem::path path_;
-  /// Of the spill file.
+  /// The name of the spill file.
   std::string name_;
-  /// By name in the file, what is sealed now.
+  /// The tensors that are sealed now, by their name in the checkpoint.
   std::map<std::string, Sealed> sealed_;
   uint64_t sealedBytes_ = 0, fileBytes_ = 0;
 };

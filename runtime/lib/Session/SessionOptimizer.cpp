@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What the programs of the phase read, whether the gradients are numbers, and what
-// becomes of parameters and states. Modules that are compiled with their optimizer in
-// backward have done their part by then; what backward reads for it is here, too.
+// This file feeds the programs of the phase, checks that gradients are numbers, and
+// stores new parameters and states. Modules that are compiled with their optimizer in
+// backward have done their part by then; they are fed from here, too.
 //
 //===----------------------------------------------------------------------===//
 
@@ -263,7 +263,7 @@ StepResult Session::optimize(double lr) {
   double count = double(s.waiting);
   result.step = s.step + 1;
   result.loss = s.lossSum / count;
-  // What fails now has updated nothing yet, unless backward has.
+  // A failure from here on has updated nothing yet, unless backward has.
   auto giveUp = [&s, isUpdating = s.isUpdating](const std::exception &error) {
     s.abort();
     if (isUpdating)

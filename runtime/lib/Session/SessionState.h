@@ -91,7 +91,7 @@ struct Session::State {
   /// Returns the losses of the modules.
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
   void runBackward();
-  /// What backward of module `m` reads besides to update its parameters: states and scalars by name.
+  /// Returns the states and scalars, by name, that backward of module `m` reads to update its parameters.
   TensorMap updateInputs(size_t m);
   /// True if backward of some module updates parameters.
   bool updatesInBackward() const;
@@ -108,7 +108,7 @@ struct Session::State {
                                        double clip);
   bool isBroughtFrom(const OptimizerValue &input, const Tensor &tensor);
   void runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors);
-  /// What a program gave is the value of parameters and states from now on.
+  /// Makes the results of a program the values of parameters and states.
   void storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results);
 
   /// For Selective Precision.

@@ -19,7 +19,7 @@ using namespace segue;
 
 static constexpr uint64_t mebibyte = 1 << 20;
 
-/// What the file at `path` has in these places.
+/// Returns the bytes that the file at `path` has in these places.
 static std::string bytesAt(const std::filesystem::path &path, const std::vector<SpillExtent> &extents) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes;

@@ -26,7 +26,7 @@
 // Pages that are touched there stay in memory until dropCached() or a direct
 // write of their range.
 //
-// What lies in some ranges can be sealed: it stays as it is whatever is written there
+// Ranges can be sealed: their bytes stay as they are whatever is written there
 // later, and outlives the process, until the next seal takes its place. For that, whoever
 // writes to a sealed range gets fresh blocks of the file behind the same offsets and
 // addresses. So nothing is copied to seal, and none of it is read. Who wants to read it later
