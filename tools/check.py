@@ -8,8 +8,8 @@ threads are the stitching tests under the thread sanitizer, fuzz is bounded
 fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py).
 As many processes run side by side as there are processors, each into a log that is
 shown when it ends. The Python tests have a process for each of these places, one of them
-from the beginning, which share the files among them while they run (test/python/conftest.py):
-so no processor is idle before the last file.
+from the beginning, which share the files among them while they run (test/python/claims.py);
+a place that is free before the last file helps.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_

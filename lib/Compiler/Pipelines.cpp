@@ -125,7 +125,7 @@ void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes, OpenLayout
 
 namespace {
 struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
-  Option<std::string> optimizer{*this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, or none"),
+  Option<std::string> optimizer{*this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, in-backward=true too, or none"),
                                 llvm::cl::init("adamw")};
   Option<StatisticsPer> gradientStatistics{*this, "gradient-statistics",
                                            llvm::cl::desc("@backward returns statistics of the gradients of each"),

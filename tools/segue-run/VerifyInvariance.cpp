@@ -8,7 +8,8 @@
 // A budget never changes a result: trains the user's modules without services,
 // then with each combination of services under caps that are shares of the peak
 // of the first run, each on a device of its own, and compares losses and
-// gradients of every step, to the bit. Gradients are kept as 64-bit hashes.
+// gradients of every step, to the bit; where backward updates parameters and gives no
+// gradients, the parameters in their place. Both are kept as 64-bit hashes.
 //
 // A cap below what must be on the device at once (optimizer state, temporaries of
 // one program, and the parameters unless they are streamed) cannot be kept to: such
@@ -37,8 +38,9 @@ namespace {
 /// What a step computed.
 struct StepBits {
   uint64_t loss = 0;
-  /// By session key, of trained parameters.
-  std::map<std::string, uint64_t> gradients;
+  /// The gradients of trained parameters by session key, or with `isUpdated` their new values.
+  std::map<std::string, uint64_t> hashes;
+  bool isUpdated = false;
 };
 
 struct RunBits {
@@ -79,12 +81,19 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
   device->memory().resetPeak();
   for (int64_t i = 0; i < options.steps; ++i) {
     StepBits &step = bits.steps.emplace_back();
-    for (const TensorMap &batch : setup.batches())
-      session.forwardBackward(batch);
+    step.isUpdated = std::ranges::any_of(session.modules(), &Module::updatesInBackward);
+    double loss = 0;
+    if (step.isUpdated)
+      loss = session.step(setup.batches(), options.lr).loss;
+    else
+      for (const TensorMap &batch : setup.batches())
+        session.forwardBackward(batch);
     for (const ParameterInfo &info : session.parameters())
       if (info.trained)
-        step.gradients[info.key] = hashOf(session.gradient(info.key));
-    step.loss = std::bit_cast<uint64_t>(session.optimize(options.lr).loss);
+        step.hashes[info.key] = hashOf(step.isUpdated ? session.parameter(info.key) : session.gradient(info.key));
+    if (!step.isUpdated)
+      loss = session.optimize(options.lr).loss;
+    step.loss = std::bit_cast<uint64_t>(loss);
     if (const MemoryServices *services = session.services())
       if (Json record = services->activationRecord(); record.is_object()) {
         bits.spilled += int64_t(record["activations_spilled"]);
@@ -116,9 +125,9 @@ static std::string difference(const RunBits &reference, const RunBits &other) {
   for (size_t i = 0; i < reference.steps.size(); ++i) {
     const StepBits &a = reference.steps[i], &b = other.steps[i];
     std::string step = "step " + std::to_string(i + 1) + ", ";
-    for (const auto &[key, hash] : a.gradients)
-      if (auto it = b.gradients.find(key); it == b.gradients.end() || it->second != hash)
-        return step + "gradient of \"" + key + "\"";
+    for (const auto &[key, hash] : a.hashes)
+      if (auto it = b.hashes.find(key); it == b.hashes.end() || it->second != hash)
+        return step + (a.isUpdated ? "parameter \"" : "gradient of \"") + key + "\"";
     if (a.loss != b.loss)
       return step + "loss " + inHex(b.loss) + ", " + inHex(a.loss) + " without services";
   }

@@ -270,7 +270,7 @@ void DiskDevice::copyNow(void *target, const void *source, uint64_t bytes) {
 }
 
 //===----------------------------------------------------------------------===//
-// What is sealed
+// Sealing
 //===----------------------------------------------------------------------===//
 
 DiskTier *diskTier(Device &device) { return dynamic_cast<DiskTier *>(&device); }

@@ -16,6 +16,7 @@
 
 #include "BinaryImage.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Program/Module.h"
 #include <map>
 
 namespace segue::inline runtime {
@@ -23,9 +24,6 @@ namespace segue::inline runtime {
 namespace {
 using Values = flatbuffers::Vector<flatbuffers::Offset<schema::Value>>;
 using ByName = std::map<std::string_view, const schema::Value *>;
-
-/// The name that backward gives to the squares of gradients where it updates parameters.
-constexpr std::string_view gradSquares = "grad_norm_squares";
 
 class NameVerifier {
 public:
@@ -217,7 +215,7 @@ private:
       const schema::Value &value = *backward.outputs()->Get(i);
       if (value.role() == schema::Role::parameter || value.role() == schema::Role::state)
         verifyUpdated(backward, value, given);
-      if (value.role() == schema::Role::output && value.name()->string_view() == gradSquares)
+      if (value.role() == schema::Role::output && value.name()->string_view() == gradSquaresName)
         check(countOf(value.desc()->shape()) == 1 && value.desc()->element() == schema::ElementType::f32, backward, "output",
               value, "squares of gradients are a vector of f32");
       if (value.role() != schema::Role::gradient)

@@ -385,7 +385,7 @@ void Session::State::runBackward() {
       continue;
     std::vector<Tensor> updated = tape.takeUpdated(m);
     for (size_t i = 0; i < updated.size(); ++i)
-      if (updated[i] && plans[m].optimizer->output(i).name == "grad_norm_squares")
+      if (updated[i] && plans[m].optimizer->output(i).name == gradSquaresName)
         squares[m] = std::exchange(updated[i], Tensor());
     storeUpdated(plans[m], std::move(updated));
   }

@@ -52,7 +52,8 @@ void Session::State::checkInBackward() const {
                   "\" was compiled with its optimizer in backward: " +
                   (rate ? "a step of it has one batch, and " + std::to_string(announced) +
                               " were given; compile it without in-backward to add up gradients of several"
-                        : std::string("only Session::step trains it, as backward must know the learning rate")));
+                        : std::string("it trains by whole steps, as backward must know the learning rate, and gives no "
+                                      "gradients; compile it without in-backward to see them")));
 }
 
 TensorMap Session::State::updateInputs(size_t m) {
@@ -267,7 +268,7 @@ StepResult Session::optimize(double lr) {
   auto giveUp = [&s, isUpdating = s.isUpdating](const std::exception &error) {
     s.abort();
     if (isUpdating)
-      s.tear(s.step + 1, std::string("backward has updated parameters, and then ") + error.what());
+      s.tear(s.step + 1, std::string("backward had updated parameters when this was found: ") + error.what());
   };
   try {
     s.enterOptimizer();
@@ -290,8 +291,10 @@ StepResult Session::optimize(double lr) {
     if (known && !std::isfinite(result.gradNorm))
       throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
                                           std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
-                                          "); parameters and optimizer state are those of step " +
-                                          std::to_string(s.step));
+                                          ")" +
+                                          (s.isUpdating ? ""
+                                                        : "; parameters and optimizer state are those of step " +
+                                                              std::to_string(s.step)));
     for (size_t slot = 0; slot < s.table.size(); ++slot)
       if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
         s.residency ? s.residency->await(gradient) : wait(gradient);

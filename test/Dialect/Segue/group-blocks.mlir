@@ -77,7 +77,7 @@ module @kernels {
 
 // -----
 
-// What reads the old value of an argument runs before the op whose result is written over it, though nothing else
+// Readers of an argument's old value run before the op whose result is written over it, though nothing else
 // says so.
 // CHECK-LABEL: func.func @overwrites
 // CHECK: segue.launch @k(%arg1) range 1 grain 1 {segue.block = "b"}

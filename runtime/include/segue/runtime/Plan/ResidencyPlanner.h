@@ -15,8 +15,9 @@
 //   plan.peakBytes <= 512 << 20                              // always
 //
 // The planner makes a pool of plans that does not depend on the budget asked
-// for: one for each of evenly spaced targets between the least possible peak
-// and that of a step in which nothing leaves. plan(B) is the fastest of those
+// for: some for each of evenly spaced targets between the least possible peak
+// and that of a step in which nothing leaves. Of these one keeps to the target exactly,
+// and others leave more or less room in it for what is on the link. plan(B) is the fastest of those
 // whose peak is at most B; of some as fast, the one that uses the link least,
 // then the smallest. Hence a smaller budget never uses more: were the peak of
 // plan(B') above that of plan(B) for B' < B, plan(B) would keep to B' and be the
@@ -111,7 +112,7 @@ private:
 
   const ResidencyPlan &fastest(uint64_t budgetBytes, bool mayRemake) const;
   void followLink();
-  /// Adds to the pool a plan that keeps to `target` by moving alone, if it `maySuffice`,
+  /// Adds to the pool a plan that keeps to `target` by moving what is `moved` alone, if it `maySuffice`,
   /// and one that computes again what waits for the link.
   void planFor(uint64_t target, const Absence &moved, bool maySuffice);
   std::vector<uint32_t> choose(uint64_t target, const std::vector<uint32_t> &preferred) const;

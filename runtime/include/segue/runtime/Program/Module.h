@@ -26,6 +26,9 @@
 
 namespace segue::inline runtime {
 
+/// The name of the result of a backward that updates parameters: sums of squares of their gradients, f32, one each.
+inline constexpr std::string_view gradSquaresName = "grad_norm_squares";
+
 using TensorMap = std::map<std::string, Tensor, std::less<>>;
 
 /// Holds what a forward keeps for its backward: the saved values, and the forward

@@ -49,7 +49,7 @@ void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpo
 /// Reads a checkpoint; its tensors are read-only views of the mapped file. All of
 /// it is compared with its hashes first: FileCorrupt names the tensor or the key
 /// of the metadata that is not as it was written. Checkpoints of version 1 have no
-/// hashes: `warn`, if it is given, gets a sentence about it. Of a sealed one, the file of its run is
+/// hashes: `warn`, if it is given, gets a sentence about it. The spill file of a sealed checkpoint is
 /// locked against other runs as long as its tensors live, unless it is that of `device`. Throws IoFailed,
 /// FileCorrupt, VersionUnsupported, and InvalidArgument for a safetensors file that
 /// is not a checkpoint of ours; SourceChanged.
