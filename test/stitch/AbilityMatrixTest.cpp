@@ -25,6 +25,7 @@
 #include <thread>
 
 using namespace segue;
+using namespace std::chrono_literals;
 using segue::test::DeepModel;
 using segue::test::TemporaryFolder;
 
@@ -58,15 +59,17 @@ const Binary &binary() {
   return file;
 }
 
-/// Copies to the host begin late in each step: what leaves is needed before it has left.
+/// Copies to the host begin late in each step: what leaves is needed before it has left,
+/// unless the host is so slow that even they come in time.
 struct LateCopies final : ForwardEvents {
   DeviceRef device; // null: they do not
+  std::chrono::milliseconds delay{100};
   void receive(const Event &event) override { deliver(*this, event); }
   void on(const event::PhaseBegin &begin) {
     forward(begin);
     if (device && begin.phase == Phase::Forward)
       device->enqueueCall(
-          Queue::DeviceToHost, {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }, "late");
+          Queue::DeviceToHost, {}, [delay = delay] { std::this_thread::sleep_for(delay); }, "late");
   }
   void on(const auto &other) { forward(other); }
 };
@@ -470,24 +473,33 @@ TEST_P(MovingStates, GradientsAndStatesLeave) {
 // What leaves is needed before it has left: it stays, and does not come over the link.
 TEST_P(Rescuing, WhatIsNeededWhileItLeavesStays) {
   Trained expected = free();
-  if (mode() == Mode::Plan) {
-    Moved moved = trainWithRoom();
-    EXPECT_EQ(moved.bits, expected.bits);
-    EXPECT_GT(moved.rescued, 0u);
-    EXPECT_EQ(moved.rescued, moved.left);
-    EXPECT_EQ(moved.fetchedBytes, moved.fetched * weightBytes) << "a saved tensor came over the link";
-    return;
-  }
   isLate = true;
-  Trained run = train(64 << 20, sections());
-  EXPECT_EQ(run.bits, expected.bits);
-  if (mode() == Mode::Ring) {
-    EXPECT_GT(run.weights["blocks_rescued"], 0);
-    EXPECT_EQ(run.weights["h2d_bytes"], run.weights["loads"] * int64_t(weightBytes));
-    return;
+  // On a busy machine copies that were to be late may come in time: later, then.
+  for (late.delay = 100ms;; late.delay *= 2) {
+    ASSERT_LT(late.delay, 10s) << "nothing was rescued";
+    SCOPED_TRACE("copies to the host wait for " + std::to_string(late.delay.count()) + " ms");
+    if (mode() == Mode::Plan) {
+      Moved moved = trainWithRoom();
+      EXPECT_EQ(moved.bits, expected.bits);
+      if (moved.rescued == moved.left) {
+        EXPECT_GT(moved.rescued, 0u);
+        EXPECT_EQ(moved.fetchedBytes, moved.fetched * weightBytes) << "a saved tensor came over the link";
+        return;
+      }
+      continue;
+    }
+    Trained run = train(64 << 20, sections());
+    EXPECT_EQ(run.bits, expected.bits);
+    if (mode() == Mode::Ring) {
+      EXPECT_EQ(run.weights["h2d_bytes"], run.weights["loads"] * int64_t(weightBytes));
+      if (run.weights["blocks_rescued"] > 0)
+        return;
+      continue;
+    }
+    int64_t rescued = run.activations["activations_rescued"];
+    EXPECT_EQ(run.activations["restore_bytes"],
+              (run.activations["activations_spilled"] - rescued) * int64_t(savedBytes));
+    if (rescued > 0)
+      return;
   }
-  int64_t rescued = run.activations["activations_rescued"];
-  EXPECT_GT(rescued, 0);
-  EXPECT_EQ(run.activations["restore_bytes"],
-            (run.activations["activations_spilled"] - rescued) * int64_t(savedBytes));
 }

@@ -29,12 +29,14 @@
 #include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
 
 using namespace segue;
 using namespace segue::test;
+using namespace std::chrono_literals;
 using Random = std::mt19937_64;
 
 static constexpr int budgets = 10;
@@ -126,21 +128,21 @@ std::string configOf(Mode mode, uint64_t capBytes, uint64_t watermarkBytes) {
   return text.str();
 }
 
-enum class Copies { Usual, Prompt, Late };
+/// Copies to the host begin by so much later in each phase that what leaves may be needed
+/// before it has left; those of no delay have ended by the next event.
+using Delay = std::optional<std::chrono::milliseconds>;
 
-/// Copies to the host have ended by the next event, or begin late in each phase, so that
-/// what leaves may be needed before it has left.
 struct TimedCopies final : EventSink {
-  TimedCopies(DeviceRef device, Copies copies) : device(std::move(device)), copies(copies) {}
+  TimedCopies(DeviceRef device, std::chrono::milliseconds delay) : device(std::move(device)), delay(delay) {}
   void receive(const Event &event) override {
-    if (copies == Copies::Prompt)
+    if (delay == 0ms)
       device->drain();
     else if (std::holds_alternative<event::PhaseBegin>(event))
       device->enqueueCall(
-          Queue::DeviceToHost, {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(25)); }, "late");
+          Queue::DeviceToHost, {}, [delay = delay] { std::this_thread::sleep_for(delay); }, "late");
   }
   DeviceRef device;
-  Copies copies;
+  std::chrono::milliseconds delay;
 };
 
 class Graph {
@@ -182,11 +184,11 @@ public:
 
   /// Five steps under a cap, on a device of just as much.
   Run train(const std::string &rest, uint64_t cap, Mode mode, uint64_t watermark = 0,
-            Copies copies = Copies::Usual) const {
+            Delay delay = std::nullopt) const {
     DeviceRef device = Device::open("sim:dram=" + std::to_string(cap) + rest);
     SessionOptions options;
-    TimedCopies timed(device, copies);
-    options.events = copies == Copies::Usual ? nullptr : &timed;
+    TimedCopies timed(device, delay.value_or(0ms));
+    options.events = delay ? &timed : nullptr;
     options.warn = [](const std::string &) {};
     if (std::string config = configOf(mode, cap, watermark); !config.empty())
       options.config = Config::parse(config, "test");
@@ -414,17 +416,17 @@ TEST(PlannedGraphs, WhatIsNeededWhileItLeavesStays) {
       ResidencyPlanner planner(twin.record());
       uint64_t least = certify(twin, planner, 0).bytes;
       Graph::Run free = graph.train(rest, 64 << 20, Mode::None);
-      auto h2dBytes = [&](Copies copies) {
-        Graph::Run run = graph.train(rest, least, Mode::Planned, /*watermark=*/0, copies);
+      auto h2dBytes = [&](std::chrono::milliseconds delay) {
+        Graph::Run run = graph.train(rest, least, Mode::Planned, /*watermark=*/0, delay);
         EXPECT_TRUE(sameBits(run.bits, free.bits));
         EXPECT_LE(run.peak, least);
         EXPECT_EQ(run.addresses.displaced, 0u) << run.addresses.lastDisplaced;
         return run.h2dBytes;
       };
-      uint64_t prompt = h2dBytes(Copies::Prompt), late = prompt;
-      // On a busy machine what was to be late may come in time.
-      for (int tries = 0; tries < 8 && late == prompt; ++tries)
-        late = h2dBytes(Copies::Late);
+      uint64_t prompt = h2dBytes(0ms), late = prompt;
+      // On a busy machine copies that were to be late may come in time: later, then.
+      for (auto delay = 25ms; delay < 5s && late == prompt; delay *= 2)
+        late = h2dBytes(delay);
       EXPECT_LT(late, prompt) << "nothing was rescued";
     }
 }
