@@ -7,9 +7,9 @@ lit runs the IR and tool tests, tools/unit.py the C++ ones, pytest the Python on
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
 fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py).
 As many processes run side by side as there are processors, each into a log that is
-shown when it ends. The Python tests have a process for each of these places, one of them
-from the beginning, which share the files among them while they run (test/python/claims.py);
-a place that is free before the last file helps.
+shown when it ends. The Python tests come last: they have a process for each place that
+becomes free, and these share the files among them (test/python/claims.py), so that all
+places end at nearly the same time.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_
@@ -56,7 +56,7 @@ class Suite:
 
 
 def suites(build: Path) -> list:
-    """What takes longest and cannot be shared comes first."""
+    """What cannot be shared comes first, what takes longest of it before the rest."""
     out = build / "check"
     processors = os.cpu_count()
     jobs = str(max(1, processors // 2))  # of a suite that runs beside others
@@ -66,13 +66,6 @@ def suites(build: Path) -> list:
             [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--jobs", jobs, "--report", out / "fuzz.xml"],
             out / "fuzz.xml",
             2400,
-        ),
-        Suite(
-            "python",
-            [sys.executable, "-m", "pytest", "-q", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
-            out / "python.xml",
-            2400,
-            workers=min(processors, 8),
         ),
         Suite(
             "unit",
@@ -91,6 +84,13 @@ def suites(build: Path) -> list:
             [sys.executable, "-c", "from lit.main import main; main()", "-q", "--timeout", "120", "-j", jobs, "--xunit-xml-output", out / "lit.xml", build / "test"],
             out / "lit.xml",
             1200,
+        ),
+        Suite(
+            "python",
+            [sys.executable, "-m", "pytest", "-q", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
+            out / "python.xml",
+            2400,
+            workers=min(processors, 8),
         ),
     ]
 
