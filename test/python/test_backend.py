@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+import warm
 from compare import assert_close, losses_close
 
 import segue
@@ -776,6 +777,6 @@ def test_the_guide_is_true():
     """Its example runs as it is written, in Segue."""
     with open(os.path.join(ROOT, "docs/guides/torch-compile.md")) as guide:
         example = guide.read().split("```python\n")[1].split("```")[0]
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([warm.python(), "-c", example], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "in Segue, 20 forward and 20 backward calls" in done.stdout and "0 converted" in done.stdout

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm
+
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "memory" / "run.py"
 PEERS = "segue,torch,segue-planned-85,segue-planned-20,segue-watermark-85,torch-save_on_cpu,torch-checkpoint"
 
 
 def test_a_small_run(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, "--config", "T", "--caps", "85,20", "--rounds", "1", "--steps", "21", "--peers", PEERS,
+    done = subprocess.run([warm.python(), SCRIPT, "--config", "T", "--caps", "85,20", "--rounds", "1", "--steps", "21", "--peers", PEERS,
                            "--work", tmp_path, "--json", tmp_path / "all.json", "--table", tmp_path / "table.md"],
                           capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,8 +9,9 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -18,7 +19,7 @@ BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 
 def test_a_small_run(tmp_path):
     spill = BUILD / "check" / "bench-tiers"  # on the disk of the build: a temporary folder may lie in memory
-    done = subprocess.run([sys.executable, ROOT / "bench" / "tiers" / "run.py", "--config", "T", "--budgets", "80,1", "--rounds", "1",
+    done = subprocess.run([warm.python(), ROOT / "bench" / "tiers" / "run.py", "--config", "T", "--budgets", "80,1", "--rounds", "1",
                            "--steps", "21", "--threads", "1", "--disk-mib", "2", "--spill-dir", spill, "--work", tmp_path, "--table",
                            tmp_path / "table.md"], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +35,7 @@ def test_a_small_run(tmp_path):
 
 def test_seals_of_a_small_run():
     spill = BUILD / "check" / "bench-seal"
-    done = subprocess.run([sys.executable, ROOT / "bench" / "tiers" / "seal.py", "--config", "T", "--budget", "80", "--every", "2", "--cycles", "2",
+    done = subprocess.run([warm.python(), ROOT / "bench" / "tiers" / "seal.py", "--config", "T", "--budget", "80", "--every", "2", "--cycles", "2",
                            "--threads", "1", "--spill-dir", spill], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")

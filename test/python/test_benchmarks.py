@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -37,7 +38,7 @@ def test_google_benchmarks(program, chosen):
 
 
 def test_convolutions():
-    text = output(sys.executable, ROOT / "bench/engine/convolutions.py", "--calls=1", "--only=512")
+    text = output(warm.python(), ROOT / "bench/engine/convolutions.py", "--calls=1", "--only=512")
     rows = re.findall(r"^\| .* \| (?:f32|bf16) \|(?: [\d.]+ \| [\d.]+ \| [\d.]+ \|){3}$", text, re.M)
     assert len(rows) == 2, text
 
@@ -60,7 +61,7 @@ def test_to_layout(record_property):
 def test_fit():
     spill = BUILD / "check" / "bench-fit"  # on the disk of the build: a temporary folder may lie in memory
     spill.mkdir(parents=True, exist_ok=True)
-    text = output(sys.executable, ROOT / "bench/fit/run.py", "--models", "mlp-1", "--steps", 1, "--spill-dir", spill)
+    text = output(warm.python(), ROOT / "bench/fit/run.py", "--models", "mlp-1", "--steps", 1, "--spill-dir", spill)
     assert len(re.findall(r"^\| mlp-1 \| (?:-|[\d.]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [+-]\d+\.\d\d% \|(?: [\d.]+ \|){4}$", text, re.M)) == 2, text
 
 

@@ -14,22 +14,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 
 
-def run(folder, *words):
-    # On the disk of the build: a temporary folder may lie in memory.
+COMMAND, = re.findall(r"^(PYTHONPATH=.*/bigger_than_memory\.py.*?) *(?:#.*)?$", (ROOT / "README.md").read_text(), re.M)
+
+
+def run(folder, command, *words):
+    """The last line that `command` says is its result. The spill file is on the disk of the build: a temporary folder may lie in memory."""
     spill = BUILD / "check" / "bigger-than-memory"
-    done = subprocess.run([sys.executable, ROOT / "examples" / "bigger_than_memory.py", "--spill-dir", spill, "--out", folder, *map(str, words)],
-                          capture_output=True, text=True, timeout=280, env={"PYTHONPATH": str(BUILD / "python"), **os.environ})
+    done = subprocess.run([*command, "--spill-dir", spill, "--out", folder, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=280,
+                          env={"PYTHONPATH": str(BUILD / "python"), **os.environ})
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(spill.iterdir()) == []
     return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_quarter_of_the_memory_has_the_same_bits(tmp_path):
-    said, result = run(tmp_path, "--layers", 12, "--dim", 128, "--seq", 64, "--batch", 2, "--steps", 3, "--compare")
+    said, result = run(tmp_path, [warm.python(), ROOT / "examples" / "bigger_than_memory.py"], "--layers", 12, "--dim", 128, "--seq", 64, "--batch", 2, "--steps", 3, "--compare")
     assert "equal those of a run in memory, to the bit" in said
     assert result["peak_bytes"] <= result["budget_bytes"] <= result["free_bytes"] / 4
     for step in re.findall(r"^step \d: .*", said, re.M):
@@ -48,7 +53,9 @@ def test_a_quarter_of_the_memory_has_the_same_bits(tmp_path):
 
 
 def test_under_a_limit_of_the_system_pytorch_does_not_train(tmp_path):
-    said, result = run(tmp_path, "--layers", 14, "--dim", 512, "--seq", 64, "--batch", 2, "--steps", 2, "--limit")
+    """The command of the README, on a smaller model. The processes whose memory counts are none of warm.py: they set how malloc works."""
+    command = ["bash", "-c", COMMAND.replace(".venv/bin/python", warm.python()) + ' "$@"', "bash"]
+    said, result = run(tmp_path, command, "--layers", 10, "--dim", 512, "--seq", 64, "--batch", 2, "--steps", 2)
     assert result["trained"] == "segue" and len(result["losses"]) == 2
     assert result["pytorch_steps"] < 2 and re.search(r"can't allocate memory|MemoryError|killed", result["pytorch_ended"]), said
     # All that it may write to is what Python, PyTorch and the model had, the budget and what the example says: not the step's memory.

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import warm
 from torch import nn
 
 import segue
@@ -243,7 +244,7 @@ def test_the_guide_is_true():
     folder = BUILD / "check" / "fit"  # a temporary folder may lie in memory, where there is no disk to measure
     folder.mkdir(parents=True, exist_ok=True)
     save = "\nsegue.compile(Net(), (torch.zeros(256, 1024), torch.zeros(256, 1024)), optimizer=segue.AdamW()).save('net.segue')\n"
-    done = run(sys.executable, "-c", blocks[0][1] + save)
+    done = run(warm.python(), "-c", blocks[0][1] + save)
     assert done.returncode == 0 and "It fits in 96.00 MiB: " in done.stdout and "go to the disk in a step" in done.stdout, done.stderr
     done = run("bash", "-euo", "pipefail", "-c", blocks[1][1].replace("profile-device", "profile-device --seconds 0.5"))
     assert done.returncode == 0 and "\nIt fits in 96.00 MiB: " in done.stdout, done.stderr

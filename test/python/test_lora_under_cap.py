@@ -11,10 +11,10 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
+import warm
 
 import segue
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_losses_are_those_of_the_run_without_a_cap(tmp_path):
     env = {"PYTHONPATH": str(ROOT / "build" / "python"), **os.environ}
     env.setdefault("SEGUE_RUN", str(ROOT / "build" / "bin" / "segue-run"))
-    run = subprocess.run([sys.executable, ROOT / "examples" / "lora_under_cap.py", "--out", tmp_path, "--steps", "4"],
+    run = subprocess.run([warm.python(), ROOT / "examples" / "lora_under_cap.py", "--out", tmp_path, "--steps", "4"],
                          capture_output=True, text=True, env=env, timeout=280)
     assert run.returncode == 0, run.stdout + run.stderr
     weights, cap, peak = map(float, re.search(r"bf16 ([\d.]+) MiB, device ([\d.]+) MiB, peak ([\d.]+) MiB", run.stdout).groups())

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn as nn
+import warm
 
 import segue
 from nets import Net
@@ -259,7 +260,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch):
             with segue.Trainer([module], optimizer=segue.AdamW(lr=1e-3), config=json.loads(text)) as trainer:
                 assert trainer.step(x=batch[0], y=batch[1]) > 0
             continue
-        result = run([sys.executable, "-c", text] if kind == "python" else ["bash", "-euo", "pipefail", "-c", text])
+        result = run([warm.python(), "-c", text] if kind == "python" else ["bash", "-euo", "pipefail", "-c", text])
         assert result.returncode == 0, text + result.stdout + result.stderr
         if "--verify-invariance" in text:
             assert "no run differs" in result.stdout

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 import segue
 
@@ -276,6 +277,6 @@ trainer.close()
 
 @pytest.mark.parametrize("device", ["cpu:threads=1", "sim:dram=16MiB,threads=1"])
 def test_an_interrupted_trainer_loses_nothing(tmp_path, device):
-    call(sys.executable, "-c", INTERRUPTED, device, tmp_path / "report.html",
+    call(warm.python(), "-c", INTERRUPTED, device, tmp_path / "report.html",
          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert (tmp_path / "report.html").stat().st_size > 1000

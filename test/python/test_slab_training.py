@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file, save_file
 
 import segue
@@ -244,14 +245,14 @@ def test_codes_are_for_a_trainer(made):
 
 def environment():
     return os.environ | {
-        "PATH": os.pathsep.join([str(Path(SEGUE_RUN).parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(Path(SEGUE_RUN).parent), str(Path(warm.python()).parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "examples"), *sys.path]),
         "SEGUE_RUN": SEGUE_RUN,
     }
 
 
 def test_lora_on_a_slab(tmp_path):
-    done = subprocess.run([sys.executable, ROOT / "examples" / "lora_slab.py", "--out", tmp_path, "--base-steps", "60", "--steps", "40",
+    done = subprocess.run([warm.python(), ROOT / "examples" / "lora_slab.py", "--out", tmp_path, "--base-steps", "60", "--steps", "40",
                            "--dim", "64"], capture_output=True, text=True, timeout=300, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
@@ -287,7 +288,7 @@ def test_every_command_of_the_guide(made, tmp_path):
             figures = re.compile(r"\d[\d.]+")
             assert figures.sub("#", done.stdout) == figures.sub("#", shown)
     for text in [text for kind, text in BLOCKS if kind == "python"]:
-        done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
+        done = subprocess.run([warm.python(), "-c", text], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         assert "first.h.0.qkv.weight" in done.stdout
 

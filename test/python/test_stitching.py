@@ -12,6 +12,7 @@ import sys
 import textwrap
 
 import torch
+import warm
 from compare import assert_close, losses_close
 
 import segue
@@ -38,7 +39,7 @@ COMPILE = textwrap.dedent("""
 
 
 def test_compiled_apart_stitched_here(tmp_path):
-    runs = [subprocess.Popen([sys.executable, "-c", COMPILE, os.path.join(ROOT, "examples"), half, tmp_path / f"{half}.segue"])
+    runs = [subprocess.Popen([warm.python(), "-c", COMPILE, os.path.join(ROOT, "examples"), half, tmp_path / f"{half}.segue"])
             for half in ("first", "last")]
     assert [run.wait(timeout=150) for run in runs] == [0, 0]
 
