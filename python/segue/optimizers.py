@@ -151,7 +151,7 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent with momentum, as `torch.optim.SGD`."""
+    """Gradient descent, as `torch.optim.SGD`; with a momentum of 0 no parameter has a state."""
 
     momentum: float = 0.0
     dampening: float = 0.0

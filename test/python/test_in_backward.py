@@ -71,6 +71,7 @@ def assert_same(found, want):
 
 OPTIMIZERS = {
     "adamw": lambda **more: segue.AdamW(lr=1e-2, weight_decay=0.1, no_decay=("*.bias",), **more),
+    "descent": lambda **more: segue.SGD(lr=1e-2, weight_decay=0.01, **more),
     "momentum": lambda **more: segue.SGD(lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.01, **more),
 }
 

@@ -30,6 +30,8 @@ OPTIMIZERS = {
               lambda groups: torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-6), 0.1),
     "adamw_default": ("", lambda groups: torch.optim.AdamW(groups), 0.0),
     "sgd": ("kind=sgd", lambda groups: torch.optim.SGD(groups, lr=1.0), 0.0),
+    "sgd_dampened": ("kind=sgd dampening=0.3 decay=0.05",
+                     lambda groups: torch.optim.SGD(groups, lr=1.0, dampening=0.3), 0.05),
     "momentum": ("kind=sgd momentum=0.9 dampening=0.3 decay=0.05",
                  lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, dampening=0.3), 0.05),
     "nesterov": ("kind=sgd momentum=0.9 nesterov decay=0.05",

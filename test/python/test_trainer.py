@@ -61,7 +61,8 @@ def trainer_of(module, rows=8, **options):
 OPTIMIZERS = {
     "adamw": (segue.AdamW(lr=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1),
               lambda p: torch.optim.AdamW(p, lr=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)),
-    "sgd": (segue.SGD(lr=1e-1), lambda p: torch.optim.SGD(p, lr=1e-1)),
+    "sgd": (segue.SGD(lr=1e-1, dampening=0.5, weight_decay=0.01),
+            lambda p: torch.optim.SGD(p, lr=1e-1, dampening=0.5, weight_decay=0.01)),
     "momentum": (segue.SGD(lr=1e-1, momentum=0.9, dampening=0.1, weight_decay=0.01),
                  lambda p: torch.optim.SGD(p, lr=1e-1, momentum=0.9, dampening=0.1, weight_decay=0.01)),
     "nesterov": (segue.SGD(lr=1e-1, momentum=0.9, nesterov=True),
@@ -83,6 +84,26 @@ def test_optimizers_agree_with_torch(name):
         optimizer.step()
     for (key, a), (_, b) in zip(model.named_parameters(), reference.named_parameters()):
         assert_close(a, b, 1e-4, key)
+
+
+def test_without_momentum_there_is_no_state(tmp_path):
+    """Its bytes are not held, and a run goes on from its checkpoint to the bit."""
+    model, batches = Regression(), data(6)
+    peaks = []
+    for momentum, spec in ((0.0, "sim:dram=1MiB"), (0.5, "sim:dram=2MiB")):
+        trainer = trainer_of(copy.deepcopy(model), optimizer=segue.SGD(lr=1e-1, momentum=momentum), device=spec)
+        losses = [trainer.step(x=x, y=y) for x, y in batches]
+        peaks.append(trainer.peak_bytes)
+        assert len(trainer.state_dict()["state"]) == (4 if momentum else 0)
+        straight = straight if momentum else losses
+    assert peaks[1] - peaks[0] >= sum(p.numel() for p in model.parameters()) * 4
+
+    first = trainer_of(copy.deepcopy(model), optimizer=segue.SGD(lr=1e-1))
+    start = [first.step(x=x, y=y) for x, y in batches[:3]]
+    first.save(tmp_path / "run.safetensors")
+    second = trainer_of(Regression(), optimizer=segue.SGD(lr=1e-1))
+    second.resume(tmp_path / "run.safetensors")
+    assert start + [second.step(x=x, y=y) for x, y in batches[3:]] == straight
 
 
 def test_no_decay_patterns():

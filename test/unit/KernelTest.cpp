@@ -470,11 +470,12 @@ TEST(Kernel, GatherAndScatter) {
 
 TEST(Kernel, Optimizers) {
   std::string step = R"(func.func @f(%p: tensor<$0>, %g: tensor<$0>, %m: tensor<$0>, %w: tensor<$0>, %lr: tensor<f32>,
-      %t: tensor<i64>, %c: tensor<f32>) -> (tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>) {
+      %t: tensor<i64>, %c: tensor<f32>) -> (tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>) {
     %v = segue.mul %w, %w : tensor<$0>
     %p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<$0>, tensor<$0>, tensor<$0>
     %p2, %u2 = segue.sgd %p, %g, %m lr %lr step %t clip %c momentum 0.9 dampening 0.1 decay 0.01 nesterov : tensor<$0>, tensor<$0>, tensor<$0>
-    return %p1, %m1, %v1, %p2, %u2 : tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>
+    %p3 = segue.descend %p, %g lr %lr clip %c decay 0.01 : tensor<$0>, tensor<$0>
+    return %p1, %m1, %v1, %p2, %u2, %p3 : tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>, tensor<$0>
   })";
   for (std::string type : {"f32", "3xf32", "33x129xf32"}) {
     Kernels kernels(fill(step, type));

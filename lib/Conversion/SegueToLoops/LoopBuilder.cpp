@@ -464,6 +464,21 @@ static void setFastMath(func::FuncOp function) {
   });
 }
 
+/// A sum of two products becomes one instruction with one of them, and the other is
+/// rounded. LLVM takes either, by the order in which its passes have left them, and that
+/// depends on what else is in the kernel: an update of a parameter would have other bits
+/// in backward than alone. The choice is made here; a product with several uses is never
+/// the one that is not rounded.
+static void chooseFusedProducts(func::FuncOp function) {
+  function.walk([](arith::AddFOp sum) {
+    auto lhs = sum.getLhs().getDefiningOp<arith::MulFOp>(), rhs = sum.getRhs().getDefiningOp<arith::MulFOp>();
+    if (!lhs || !rhs || lhs == rhs)
+      return;
+    arith::MulFOp rounded = lhs->hasOneUse() ? rhs : lhs;
+    rounded.setFastmath(rounded.getFastmath() & ~arith::FastMathFlags::contract);
+  });
+}
+
 FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
   auto buffer = [](Value value) -> Type { return MemRefType::get({ShapedType::kDynamic}, memoryType(elementOf(value))); };
   SmallVector<Type> types;
@@ -507,6 +522,7 @@ FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
     return fused.emitOpError("has no loops: an op in it is used at an index that its kernel does not compute");
   }
   setFastMath(function);
+  chooseFusedProducts(function);
   LoopKernel kernel;
   kernel.function = function;
   describe(kernel);

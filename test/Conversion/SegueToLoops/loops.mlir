@@ -75,6 +75,34 @@ func.func @order(%x: tensor<4x16xf32>, %m: tensor<4x16xf32>) -> tensor<4x16xf32>
 
 // -----
 
+// Of two products that are added, one is rounded: which one is not left to what else is
+// in the kernel. A product with two uses is rounded in any case.
+// CHECK: func.func @k0
+// CHECK: %[[AB:.*]] = arith.mulf %{{.*}} fastmath<nsz,contract>
+// CHECK: %[[CD:.*]] = arith.mulf %{{.*}} fastmath<nsz> : f32
+// CHECK: arith.addf %[[AB]], %[[CD]] fastmath<nsz,contract>
+// CHECK: func.func @k1
+// CHECK: %[[AB:.*]] = arith.mulf %{{.*}} fastmath<nsz> : f32
+// CHECK: %[[CD:.*]] = arith.mulf %{{.*}} fastmath<nsz,contract>
+// CHECK: arith.addf %[[AB]], %[[CD]] fastmath<nsz,contract>
+func.func @products(%x: tensor<64xf32>, %z: tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>, tensor<64xf32>) {
+  %y = segue.fused(%a = %x : tensor<64xf32>, %b = %z : tensor<64xf32>) -> (tensor<64xf32>) {
+    %ab = segue.mul %a, %b : tensor<64xf32>
+    %aa = segue.mul %a, %a : tensor<64xf32>
+    %s = segue.add %ab, %aa : tensor<64xf32>
+    segue.yield %s : tensor<64xf32>
+  }
+  %w:2 = segue.fused(%a = %x : tensor<64xf32>, %b = %y : tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>) {
+    %ab = segue.mul %a, %b : tensor<64xf32>
+    %aa = segue.mul %a, %a : tensor<64xf32>
+    %s = segue.add %ab, %aa : tensor<64xf32>
+    segue.yield %s, %ab : tensor<64xf32>, tensor<64xf32>
+  }
+  return %y, %w#0, %w#1 : tensor<64xf32>, tensor<64xf32>, tensor<64xf32>
+}
+
+// -----
+
 // A result that is stored before the row of an operand was read for the last time
 // does not take its place; what is stored in the last level may.
 // CHECK: func.func @k0

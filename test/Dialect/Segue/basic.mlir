@@ -186,6 +186,8 @@ func.func @optimizers(%p: tensor<4xf32>, %g: tensor<4xf32>, %m: tensor<4xf32>, %
   %p2, %u2 = segue.sgd %p, %g, %u lr %lr step %t clip %c momentum 0.9 dampening 0.0 decay 0.0 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
   // CHECK: decay 0.000000e+00 nesterov : tensor<4xf32>
   %p3, %u3 = segue.sgd %p, %g, %u lr %lr step %t clip %c momentum 0.9 dampening 0.0 decay 0.0 nesterov : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  // CHECK: segue.descend {{.*}} decay 1.000000e-01 : tensor<4xf32>, tensor<4xf32>
+  %p4 = segue.descend %p, %g lr %lr clip %c decay 0.1 : tensor<4xf32>, tensor<4xf32>
   return
 }
 

@@ -1,5 +1,6 @@
 // RUN: segue-opt %s --segue-autodiff --segue-optimizer="decay=0.25 beta2=0.75" | FileCheck %s --check-prefixes=CHECK,ADAMW
 // RUN: segue-opt %s --segue-autodiff --segue-optimizer="kind=sgd momentum=0.5 nesterov" | FileCheck %s --check-prefixes=CHECK,SGD
+// RUN: segue-opt %s --segue-autodiff --segue-optimizer="kind=sgd dampening=0.5" | FileCheck %s --check-prefixes=CHECK,PLAIN
 
 // Every trained parameter brings its value, its gradient and its states; the
 // results replace these arguments. State is f32, also for a bf16 parameter.
@@ -24,6 +25,10 @@
 // SGD-SAME: %[[U:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "u.w", segue.of = "w", segue.role = #segue.role<state>}
 // SGD: segue.sgd %{{.*}}, %{{.*}}, %[[U]] lr %{{.*}} momentum 5.000000e-01 dampening 0.000000e+00 decay 0.000000e+00 nesterov {segue.block = "head"}
 // SGD: segue.sgd
+// Without momentum nothing is kept, and a dampening has nothing to dampen.
+// PLAIN-NOT: role<state>
+// PLAIN: segue.descend %{{.*}}, %{{.*}} lr %{{.*}} clip %{{.*}} decay 0.000000e+00 {segue.block = "head"}
+// PLAIN: segue.descend
 
 // Gradients of parameters alone, in f32, rows first, in the blocks of the
 // parameters.

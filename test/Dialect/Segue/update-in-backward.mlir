@@ -1,5 +1,5 @@
-// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=true" | FileCheck %s
-// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=true" --segue-layout-pipeline \
+// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,in-backward=true" | FileCheck %s
+// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,in-backward=true" --segue-layout-pipeline \
 // RUN:   --segue-kernel-pipeline --segue-program-pipeline | FileCheck %s --check-prefix=PROG
 // RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=false" | FileCheck %s --check-prefix=APART
 // RUN: not segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=perhaps" 2>&1 \

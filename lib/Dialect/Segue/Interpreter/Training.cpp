@@ -84,6 +84,14 @@ static LogicalResult evaluateAdamW(AdamWOp op, const Frame &in, Results out) {
   return success();
 }
 
+static LogicalResult evaluateDescend(DescendOp op, const Frame &in, Results out) {
+  const HostTensor &p = in[op.getParameter()], &grad = in[op.getGrad()];
+  double lr = in[op.getLr()].floats[0], clip = in[op.getClip()].floats[0], decay = op.getDecay().convertToDouble();
+  for (int64_t i = 0; i < p.size(); ++i)
+    out[0].floats[i] = p.floats[i] - lr * (grad.floats[i] * clip + decay * p.floats[i]);
+  return success();
+}
+
 static LogicalResult evaluateSgd(SgdOp op, const Frame &in, Results out) {
   const HostTensor &p = in[op.getParameter()], &grad = in[op.getGrad()], &u = in[op.getVelocity()];
   double lr = in[op.getLr()].floats[0], clip = in[op.getClip()].floats[0];
@@ -101,5 +109,6 @@ static LogicalResult evaluateSgd(SgdOp op, const Frame &in, Results out) {
 
 void interpreter::addOptimizers(EvaluatorTable &table) {
   table.add(evaluateAdamW);
+  table.add(evaluateDescend);
   table.add(evaluateSgd);
 }

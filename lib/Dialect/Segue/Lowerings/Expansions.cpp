@@ -219,12 +219,22 @@ static SmallVector<Value> expandAdamW(AdamWOp op, Formula &f) {
   return {f.sub(p, f.div(f.mul(f.over(rate, m), m), denominator)), m, v};
 }
 
-static SmallVector<Value> expandSgd(SgdOp op, Formula &f) {
-  Value p = f.f32(op.getParameter());
+/// The direction of steepest descent, where clipped and with the decay of `p`.
+template <typename OpTy>
+static Value descent(OpTy op, Value p, Formula &f) {
   Value g = f.mul(f.f32(op.getGrad()), f.over(op.getClip(), p));
-  double decay = op.getDecay().convertToDouble(), momentum = op.getMomentum().convertToDouble();
-  if (decay != 0)
-    g = f.add(g, f.mul(p, decay));
+  double decay = op.getDecay().convertToDouble();
+  return decay == 0 ? g : f.add(g, f.mul(p, decay));
+}
+
+static SmallVector<Value> expandDescend(DescendOp op, Formula &f) {
+  Value p = f.f32(op.getParameter());
+  return {f.sub(p, f.mul(f.over(op.getLr(), p), descent(op, p, f)))};
+}
+
+static SmallVector<Value> expandSgd(SgdOp op, Formula &f) {
+  Value p = f.f32(op.getParameter()), g = descent(op, p, f);
+  double momentum = op.getMomentum().convertToDouble();
   Value first = f.compare(Predicate::Eq, op.getStep(), f.splat(op.getStep(), 1));
   Value velocity = f.add(f.mul(op.getVelocity(), momentum), f.mul(g, 1 - op.getDampening().convertToDouble()));
   velocity = f.select(f.over(first, g), g, velocity);
@@ -252,6 +262,7 @@ void segue::registerLowerings(DialectRegistry &registry) {
     attach<LogSoftmaxOp, expandLogSoftmax>(context);
     attach<CrossEntropyOp, expandCrossEntropy>(context);
     attach<AdamWOp, expandAdamW>(context);
+    attach<DescendOp, expandDescend>(context);
     attach<SgdOp, expandSgd>(context);
   });
 }

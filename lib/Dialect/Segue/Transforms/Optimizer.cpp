@@ -166,8 +166,11 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
 
   void writeOptimizer(ModuleOp module, ArrayRef<TrainedParameter> trained) {
     FunctionWriter writer(module, SegueDialect::kOptimizer);
-    SmallVector<StringRef> stateNames =
-        kind == OptimizerKind::AdamW ? SmallVector<StringRef>{"m.", "v."} : SmallVector<StringRef>{"u."};
+    SmallVector<StringRef> stateNames;
+    if (kind == OptimizerKind::AdamW)
+      stateNames = {"m.", "v."};
+    else if (momentum != 0)
+      stateNames = {"u."};
 
     // Per parameter: its value, its gradient, its states.
     SmallVector<SmallVector<Value>> arguments;
@@ -205,8 +208,11 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
 
   Operation *writeStep(OpBuilder &b, const TrainedParameter &parameter, ArrayRef<Value> values, Value lr, Value step,
                        Value clip) {
-    Type type = parameter.type, stateType = values[2].getType();
+    Type type = parameter.type;
     FloatAttr weightDecay = b.getF64FloatAttr(parameter.weightDecay.value_or(decay));
+    if (kind == OptimizerKind::Sgd && momentum == 0)
+      return DescendOp::create(b, parameter.loc, type, values[0], values[1], lr, clip, weightDecay);
+    Type stateType = values[2].getType();
     if (kind == OptimizerKind::AdamW)
       return AdamWOp::create(b, parameter.loc, TypeRange{type, stateType, stateType}, values[0], values[1], values[2],
                              values[3], lr, step, clip, b.getDenseF64ArrayAttr({beta1, beta2}), b.getF64FloatAttr(eps),

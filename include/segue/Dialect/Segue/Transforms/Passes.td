@@ -131,7 +131,7 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     An optimizer step is a program like the others, compiled with the module
     whose parameters it updates. Each trained parameter `p` brings its value,
     its gradient `grad.p` and its state: `m.p` and `v.p` for AdamW, `u.p` for
-    SGD, in f32. Scalars `lr`, `step` (1 at the first step) and `clip` (a factor
+    SGD with momentum, in f32; without momentum there is none. Scalars `lr`, `step` (1 at the first step) and `clip` (a factor
     on the gradients) are arguments, so that schedules and clipping are the
     session's. A result that replaces an argument names it in `segue.alias` and
     is written in its place.
@@ -142,7 +142,7 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
 
     `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
 
-    After, with one parameter and `kind=sgd`, without the attributes:
+    After, with one parameter and `kind=sgd momentum=0.9`, without the attributes:
     ```mlir
     func.func @optimizer(%w: tensor<4xf32>, %grad: tensor<4xf32>, %u: tensor<4xf32>,
                          %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
@@ -161,12 +161,12 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     Option<"kind", "kind", "::segue::OptimizerKind", "::segue::OptimizerKind::AdamW", "Which optimizer: adamw, sgd",
            [{::llvm::cl::values(
                clEnumValN(::segue::OptimizerKind::AdamW, "adamw", "AdamW, Loshchilov and Hutter"),
-               clEnumValN(::segue::OptimizerKind::Sgd, "sgd", "gradient descent with momentum"))}]>,
+               clEnumValN(::segue::OptimizerKind::Sgd, "sgd", "gradient descent, with momentum if that is above 0"))}]>,
     Option<"beta1", "beta1", "double", "0.9", "AdamW: decay of the mean of gradients">,
     Option<"beta2", "beta2", "double", "0.999", "AdamW: decay of the mean of their squares">,
     Option<"eps", "eps", "double", "1.0e-8", "AdamW: added to the root of the mean square">,
     Option<"decay", "decay", "double", "0.0", "Weight decay, decoupled from the gradient in AdamW">,
-    Option<"momentum", "momentum", "double", "0.0", "SGD: share of the last step that is kept">,
+    Option<"momentum", "momentum", "double", "0.0", "SGD: share of the last step that is kept; 0 keeps no state">,
     Option<"dampening", "dampening", "double", "0.0", "SGD: part of the gradient that momentum leaves out">,
     Option<"nesterov", "nesterov", "bool", "false", "SGD: looks one step ahead">];
   let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
@@ -191,7 +191,7 @@ def SegueUpdateInBackward : Pass<"segue-update-in-backward", "::mlir::ModuleOp">
     the session says so. Ops of an update carry `segue.update`, the name of the
     parameter, and share kernels with no others.
 
-    Before, with one parameter, `kind=sgd` and without attributes; `@optimizer`
+    Before, with one parameter, `kind=sgd momentum=0.9` and without attributes; `@optimizer`
     and `@grad_norm` are those of the example of `segue-optimizer`:
     ```mlir
     func.func @backward(%seed: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
