@@ -98,8 +98,8 @@ private:
 
   std::string_view text_;
   Json &root_;
-  /// From the root to the object or list that grows; only that one grows, so
-  /// that the others stay where they are.
+  /// The path from the root to the object or list that grows; only that one grows,
+  /// so that the others stay where they are.
   std::vector<Json *> open_;
   /// Where the value of the last key goes.
   Json *place_ = nullptr;

@@ -34,7 +34,7 @@ namespace segue::inline runtime::cuda {
 /// Left of the free memory for modules, events and whatever else the driver makes.
 static constexpr uint64_t leftToDriver = uint64_t(1) << 30;
 
-/// Of a queue's buffer for pageable memory.
+/// A queue's buffer for copies of pageable memory has so many bytes.
 static constexpr uint64_t stagingBytes = 1 << 20;
 
 /// The driver has made room for such stacks with the context.

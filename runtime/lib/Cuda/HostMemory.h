@@ -46,7 +46,7 @@ public:
     auto *at = static_cast<const std::byte *>(address);
     return at >= base_ && at < base_ + capacity_;
   }
-  /// Of a copy of `bytes` from or to `address`, which it holds, those within one segment.
+  /// Returns how many of the `bytes` from `address` on, which it holds, lie in one segment.
   uint64_t bytesWithinSegment(const void *address, uint64_t bytes) const {
     uint64_t offset = uint64_t(static_cast<const std::byte *>(address) - base_);
     return std::min(bytes, segmentBytes - offset % segmentBytes);

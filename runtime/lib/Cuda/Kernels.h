@@ -31,7 +31,7 @@ public:
       : function(function), threads(threads), stackBytes(stackBytes), module_(std::move(module)) {}
 
   const CUfunction function;
-  /// Of a block.
+  /// Threads of a block.
   const unsigned threads;
   /// Local memory of a thread.
   const uint64_t stackBytes;
@@ -44,9 +44,9 @@ class Kernels {
 public:
   explicit Kernels(std::shared_ptr<const Context> context) : context_(std::move(context)), faults_(context_) {}
 
-  /// As Device::makeKernel. Any thread.
+  /// Does what Device::makeKernel promises. Any thread.
   std::shared_ptr<const CudaKernel> make(const KernelSource &source);
-  /// As Device::launch.
+  /// Does what Device::launch promises.
   void launch(Streams &streams, const CudaKernel &kernel, std::span<void *const> args, int64_t range, int64_t grain);
 
 private:

@@ -44,7 +44,7 @@ public:
 
   static constexpr uint64_t chunkBytes = 2 << 20;
 
-  /// As the functions of Device. Null data where there are neither free chunks nor more
+  /// These do what the functions of Device do. Null data where there are neither free chunks nor more
   /// memory of the driver.
   MemoryBlock take(uint64_t bytes, uint64_t alignment);
   const std::byte *reserve(std::span<const AddressRange> ranges);

@@ -72,7 +72,7 @@ public:
   /// finish() comes first.
   ~Streams();
 
-  /// As those of Device.
+  /// These do what the functions of Device promise.
   uint64_t enqueue(Queue queue, const Fence &after, Work work);
   uint64_t position(Queue queue) const { return posted_[uint8_t(queue)].load(std::memory_order_acquire); }
   bool isDone(const Fence &fence);

@@ -49,7 +49,7 @@ public:
   /// "80TFLOP/s": operations per second; units GFLOP/s, TFLOP/s, PFLOP/s.
   double flopsPerSecond(std::string_view key, double absent) const;
   uint64_t integer(std::string_view key, uint64_t absent, uint64_t least, uint64_t most) const;
-  /// From 0 to 1.
+  /// Reads a number from 0 to 1.
   double fraction(std::string_view key, double absent) const;
   std::string text(std::string_view key, std::string_view absent) const;
 

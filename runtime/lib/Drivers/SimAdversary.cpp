@@ -33,7 +33,7 @@ AdversarialQueues::Candidates AdversarialQueues::findRunnable() const {
   return candidates;
 }
 
-/// Those that may run and that `fence` cannot do without.
+/// The candidates that may run and that `fence` cannot do without.
 AdversarialQueues::Candidates AdversarialQueues::findNeeded(const Fence &fence) const {
   Candidates runnable = findRunnable(), wanted{}, needed{};
   Fence pending = fence;

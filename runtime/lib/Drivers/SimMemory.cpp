@@ -20,7 +20,7 @@ static constexpr uint64_t regionAlignment = 2 << 20;
 /// first for what was freed, the second for what nobody has written yet.
 static constexpr uint16_t freedPattern = 0x7fa0, newPattern = 0xffa1;
 
-/// By address, so that parts of a block hold the same bytes as the whole.
+/// The pattern goes by address, so that parts of a block hold the same bytes as the whole.
 static std::byte patternAt(const std::byte *address, uint16_t pattern) {
   return std::byte(reinterpret_cast<uintptr_t>(address) % 2 ? pattern >> 8 : pattern);
 }

@@ -128,7 +128,7 @@ private:
   std::string device_;
   IsDone isDone_;
   bool poisons_;
-  /// Those with a capacity.
+  /// The spaces that have a capacity.
   std::vector<SpaceInfo> spaces_;
   mutable std::mutex mutex_;
   /// The fence that settle was told of, if there is an adversary.
@@ -137,7 +137,7 @@ private:
   std::optional<L1Arena> l1_;
   std::vector<Mapping> mappings_;
   CachingAllocator heap_;
-  /// In the order of calls.
+  /// What leaves, in the order of calls.
   std::vector<Leaving> leaving_;
   /// Ranges that hold the pattern of freed memory, by address; disjoint.
   std::map<std::byte *, uint64_t> poisoned_;

@@ -57,9 +57,9 @@ private:
   uint32_t lineOf(OwnerId owner) const { return owner < lineOf_.size() ? lineOf_[owner] : none; }
 
   AddressPlan plan_;
-  /// By number of the owner.
+  /// The line of each owner, by the owner's number.
   std::vector<uint32_t> lineOf_;
-  /// By line: blocks taken in this step.
+  /// How many blocks of each line were taken in this step.
   std::vector<uint32_t> taken_;
   /// Index of the step under way in the plan; number of steps begun.
   uint32_t step_ = 0, begun_ = 0;

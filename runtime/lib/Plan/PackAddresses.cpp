@@ -67,7 +67,7 @@ private:
   /// Where the last one really ends.
   uint64_t limit_ = 0;
   std::vector<PackedBlock> items_;
-  /// By item, of the order that was tried last, and of the best.
+  /// The offset of each item in the order that was tried last, and in the best.
   std::vector<uint64_t> offsets_, best_;
 };
 } // namespace

@@ -121,7 +121,7 @@ private:
     uint32_t begin = 0, end = 0;
   };
   struct Op {
-    /// In the file, which outlives it.
+    /// The command in the file, which outlives it.
     const schema::Command *command = nullptr;
     std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, LibraryOp, CopyOp, FillOp, TransferOp>
         body;
@@ -234,15 +234,15 @@ private:
     /// Its last operation.
     Fence done;
     std::vector<Slot> slots;
-    /// By input: a converted copy, or what a sink gave. By output: what the
-    /// commands write where a sink took its tensor's place.
+    /// A converted copy of each input, or what a sink gave; what the commands write
+    /// for each output whose tensor's place a sink took.
     std::vector<Tensor> held, heldOutputs;
     /// The outputs as they were placed.
     std::vector<Tensor> placed;
     std::vector<std::shared_ptr<Storage>> arenas;
     /// Addresses by operand, as they were when the operation was queued.
     std::vector<void *> args;
-    /// By slot; null where nothing can fail.
+    /// The outcome of each slot; null where nothing can fail.
     std::vector<std::shared_ptr<Outcome>> outcomes;
     std::atomic<bool> failed{false};
     /// Outputs get their outcomes while the queue may fail them all.
@@ -382,7 +382,7 @@ private:
   /// 8 per pattern, in a constant of their own.
   std::vector<uint64_t> patterns_;
 
-  /// By result of blocks_, of those that are temporaries.
+  /// The type of each result of blocks_ that is a temporary.
   std::vector<std::shared_ptr<const TensorDesc>> resultDescs_;
 
   std::deque<Run> runs_;

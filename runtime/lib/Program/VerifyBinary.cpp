@@ -365,9 +365,9 @@ private:
     const schema::Command *command = nullptr;
     const schema::View *view = nullptr;
     bool read = false;
-    /// By an earlier command, or it is an input's.
+    /// An earlier command has written it, or it is an input's.
     bool written = false;
-    /// Given away by a Save; until version 0.2 that said less.
+    /// A Save has given it away; until version 0.2 that said less.
     bool saved = false;
     /// Must lie in an input's storage.
     bool aliased = false;

@@ -124,7 +124,7 @@ struct TracedStep {
     std::vector<const Json *> totals, roles;
   };
   std::map<std::string, Levels> levels;
-  /// By direction.
+  /// Lines of copies, by their direction.
   std::map<std::string, std::vector<const Json *>> copies;
 };
 } // namespace

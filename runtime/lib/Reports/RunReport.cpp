@@ -26,7 +26,7 @@
 
 namespace segue::inline runtime {
 
-/// By a key that no other has.
+/// A service is known by a key that no other writes.
 static std::string serviceOf(const Json &line) {
   static constexpr std::pair<std::string_view, std::string_view> known[] = {
       {"vram_headroom_mb", "conductor"}, {"activations_saved", "activations"}, {"reload_ratio", "weights"},

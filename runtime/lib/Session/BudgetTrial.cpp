@@ -37,7 +37,7 @@ static uint64_t lostBytes(uint64_t ownBytes) {
   return std::clamp<uint64_t>(ownBytes / 256, std::min<uint64_t>(1024, ownBytes / 16), 2048);
 }
 
-/// In the books of the twin, for what the session does not hold.
+/// The owner, in the books of the twin, of what the session does not hold.
 static constexpr std::string_view othersName = "(others)";
 
 BudgetTrial::BudgetTrial(const StepToPlan &step, uint64_t others, StatesLeave states)

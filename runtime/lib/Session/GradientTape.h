@@ -27,7 +27,7 @@ public:
   struct Step {
     const Module *module = nullptr;
     Token token;
-    /// By position in Module::parameters(), inputs() and outputs().
+    /// Each lists values by position in Module::parameters(), inputs() and outputs().
     std::vector<ValueId> parameters, inputs, outputs;
     bool played = false;
     /// A backward that updates parameters is given these besides, by name, and has given those

@@ -111,7 +111,7 @@ struct Session::State {
   /// Makes the results of a program the values of parameters and states.
   void storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results);
 
-  /// For Selective Precision.
+  /// The session as Selective Precision sees it.
   struct Host;
   void startPrecision();
 
@@ -135,7 +135,7 @@ struct Session::State {
   /// Warnings that were given, each once.
   std::set<std::string> warned;
 
-  /// By slot; null until set.
+  /// The parameters by slot; null until set.
   std::vector<Tensor> values;
   TensorMap optimizerState;
   int64_t step = 0;

@@ -297,8 +297,8 @@ uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> 
   return trace.highest(device->reserveMemory(Space::DeviceDram, {}));
 }
 
-/// As a plan is begun: what lives on the host is there, and nothing is kept to be
-/// used again.
+/// Puts the twin where a plan begins: what lives on the host is there, and nothing is
+/// kept to be used again.
 void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
   State &state = *state_;
   state.planned->follow(profile, plan);

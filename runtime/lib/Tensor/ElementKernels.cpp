@@ -104,10 +104,10 @@ SEGUE_INLINE void narrow(float value, int8_t &target) {
   uint32_t kept = (bitsOf(value) & kMagnitude) > kInfinity ? 0 : bitsOf(clamped);
   target = int8_t(int32_t(floatOf(kept)));
 }
-/// By bits: denormals are not zero, whatever the mode of the thread.
+/// The bits are looked at: denormals are not zero, whatever the mode of the thread.
 SEGUE_INLINE void narrow(float value, Bool &target) { target.value = (bitsOf(value) & kMagnitude) != 0; }
 
-/// To the nearest integer, ties to even. From 2^23 on every float is one.
+/// Rounds to the nearest integer, ties to even. From 2^23 on every float is one.
 SEGUE_INLINE float roundEven(float value) {
   uint32_t sign = bitsOf(value) & 0x80000000u, magnitude = bitsOf(value) & kMagnitude;
   float rounded = (floatOf(magnitude) + 0x1p23f) - 0x1p23f;

@@ -22,7 +22,7 @@ namespace segue::inline runtime {
 struct ElementKernels {
   const char *name;
 
-  /// By ElementType (f32, bf16, f16, i64, i32, i8, i1), with the meaning of the
+  /// One per ElementType (f32, bf16, f16, i64, i32, i8, i1), with the meaning of the
   /// `cast` op; null where there is nothing to do or the type is no integer.
   void (*toFloat[7])(int64_t count, const void *source, float *target);
   void (*fromFloat[7])(int64_t count, const float *source, void *target);
@@ -49,11 +49,11 @@ struct ElementKernels {
   /// NaN above numbers); of the finite elements only.
   uint32_t (*largest)(int64_t count, const float *source);
   uint32_t (*largestFinite)(int64_t count, const float *source);
-  /// With one row per element: largest[i] = max(largest[i], |source[i]|).
+  /// Each element is a row of its own: largest[i] = max(largest[i], |source[i]|).
   void (*largestEach)(int64_t count, const float *source, uint32_t *largest);
   void (*largestFiniteEach)(int64_t count, const float *source, uint32_t *largest);
 
-  /// By ElementType; null for integers. counts[0] += NaNs, counts[1] += infinities.
+  /// One per ElementType, null for integers: counts[0] += NaNs, counts[1] += infinities.
   void (*countNonFinite[7])(int64_t count, const void *source, int64_t *counts);
 
   /// sums[i % 16] += (source[i] - restored[i])^2 where source[i] is finite.

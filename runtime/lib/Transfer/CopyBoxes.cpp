@@ -17,7 +17,7 @@ static constexpr size_t maxBoxes = 243;
 static constexpr int64_t bandBytes = 64 << 10;
 /// Columns of a transpose taken together. The more there are, the longer a row
 /// of the source is read on; each is a page of the target to be kept at hand.
-/// Where it can be there are as many bands as `transposeShares` for threads, but
+/// A transpose has as many bands as `transposeShares` for threads where it can, but
 /// of bytes a run is no shorter than `leastByteBand`: 64 rows are read beside
 /// each other there, and what the processor has fetched beyond their ends is lost.
 static constexpr int64_t leastTransposeBand = 64, mostTransposeBand = 1024, leastByteBand = 2048, transposeShares = 8;

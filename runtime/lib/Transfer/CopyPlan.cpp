@@ -42,7 +42,7 @@ namespace segue::inline runtime {
 static constexpr size_t maxDims = 64;
 /// Below this, one thread is faster, bytes.
 static constexpr uint64_t parallelBytes = 256 << 10;
-/// From this on writes go around the caches, bytes.
+/// Copies of so many bytes or more write around the caches.
 static constexpr uint64_t streamBytes = 4 << 20;
 /// f32 of a block of rows that is quantised at a time: the second-level cache
 /// keeps them from the scan to the conversion.

@@ -49,7 +49,7 @@ std::string TransferConsumer::str() const {
 // Plans
 //===----------------------------------------------------------------------===//
 
-/// Without allocation, unlike TensorDesc::hash; tells offsets and spaces apart.
+/// Allocates nothing, unlike TensorDesc::hash, and tells offsets and spaces apart.
 static uint64_t mix(uint64_t hash, const TensorDesc &desc) {
   auto add = [&](uint64_t word) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;

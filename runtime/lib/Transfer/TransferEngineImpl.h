@@ -96,7 +96,7 @@ struct TransferEngine::Impl {
   Device &device;
   DerivedCache cache;
   DeviceMemory::RoomMakerHandle roomMaker;
-  /// In whose name memory between steps is taken.
+  /// The owner of memory that is taken between steps.
   OwnerId stagingOwner;
 
   struct PlanEntry {

@@ -480,8 +480,8 @@ namespace {
 struct DnnlOperand {
   int argument;
   dnnl::memory::desc lies, wanted;
-  /// From the one to the other, if they differ: before the primitive, or of the result
-  /// after it. Memory for what is wanted is `offset` bytes into the area of the thread.
+  /// Brings a tensor from the one to the other, if they differ: an operand before the
+  /// primitive, the result after it. Memory for what is wanted is `offset` bytes into the area of the thread.
   dnnl::reorder reorder;
   uint64_t offset = 0;
 

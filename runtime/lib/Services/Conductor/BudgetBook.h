@@ -35,7 +35,7 @@ struct Reservation {
   BudgetResource resource = BudgetResource::Vram;
   Priority priority = Priority::Required;
   BudgetScope scope = BudgetScope::Manual;
-  /// Where it was granted.
+  /// The phase in which it was granted.
   StepPhase phase = StepPhase::Idle;
   int64_t granted = 0, committed = 0;
   /// The bound of a CEILING.
@@ -75,7 +75,7 @@ public:
   /// HARD and FLOOR grants that passed a ceiling since the last call.
   uint64_t takeCeilingExceeded() { return std::exchange(ceilingExceeded_, 0); }
 
-  /// In the order of their grants.
+  /// Returns live reservations in the order of their grants.
   std::vector<Reservation> reservations() const;
   /// Returns one live reservation, or null.
   const Reservation *find(uint64_t id) const { return table_.find(id); }

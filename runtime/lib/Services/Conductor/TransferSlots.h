@@ -60,14 +60,14 @@ public:
   /// there is no slot, or nobody waits.
   std::optional<uint64_t> promote(LinkDirection direction);
 
-  /// In the order of coming.
+  /// Returns who waits, in the order of coming.
   std::vector<TokenWaiter> waiters() const;
   std::vector<uint64_t> abortWaiters();
   size_t dropWaiters(ServiceId owner);
   /// Frees the tokens of an owner, or of everybody.
   size_t dropTokens(std::optional<ServiceId> owner);
 
-  /// In the order of their ids.
+  /// Returns the tokens in the order of their ids.
   std::vector<Token> tokens() const;
   uint64_t nextSequence() const { return nextSequence_; }
 

@@ -227,7 +227,7 @@ private:
 
   std::map<std::string, std::unique_ptr<Held>> held_;
   std::map<uint64_t, Held *> byStorage_;
-  /// By backward program and input: what it has restored and not freed.
+  /// What a backward program has restored and not freed, by program and input.
   std::map<std::tuple<const void *, size_t, uint32_t>, Held *> inUse_;
   std::map<std::string, int> names_;
   Recomputer recomputer_;
@@ -243,7 +243,7 @@ private:
   std::vector<std::shared_ptr<const CopyWait>> stalls_;
   /// Where the last of them ends in the compute queue.
   uint64_t lastStall_ = 0;
-  /// By the output that backward gets, until it is released.
+  /// Saved tensors by the output that backward gets, until they are released.
   std::vector<std::pair<SavedPlace, Held *>> byPlace_;
   /// Restores that were put off; the needs to come.
   std::deque<Held *> putOff_, order_;

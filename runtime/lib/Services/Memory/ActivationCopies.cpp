@@ -21,7 +21,7 @@ bool ActivationActor::takeOut(std::deque<Held *> &queue, Held &held) {
   return true;
 }
 
-/// As zlib and zip have it; over the bytes in layout order.
+/// The CRC-32 of zlib, over the bytes in layout order.
 static uint32_t checksumOf(const Tensor &tensor) {
   return uint32_t(crc32_z(0, reinterpret_cast<const Bytef *>(tensor.bytes()), tensor.desc().spanBytes()));
 }
@@ -301,7 +301,7 @@ void ActivationActor::issue(const std::vector<std::string> &ids) {
   issuePutOff();
 }
 
-/// In the order of needs: what cannot start holds up what is needed later.
+/// Restores start in the order of needs: one that cannot holds up what is needed later.
 void ActivationActor::issuePutOff() {
   if (makingRoom_)
     return;
@@ -471,7 +471,7 @@ double ActivationActor::settleStalls() {
   return seconds;
 }
 
-/// As the link has carried what it carried so far.
+/// The rates at which the link has carried what it carried so far.
 LinkRates ActivationActor::linkRates() const {
   if (context_.twin)
     return {context_.twin->link.d2hBytesPerSecond, context_.twin->link.h2dBytesPerSecond};

@@ -738,7 +738,7 @@ void MemoryServices::Impl::on(const event::OfferResults &offer) {
   offer.areWatched |= !resultWatchers.empty();
 }
 
-/// In the midst of a block: ends of copies wait for the next event.
+/// The block goes on: what has ended of copies waits for the next event.
 void MemoryServices::Impl::on(const event::BlockResult &written) {
   for (EventSink *watcher : resultWatchers)
     watcher->receive(written);

@@ -34,7 +34,7 @@ public:
   PlannedActor(ServiceContext &context, const ActivationStagehandConfig &config, const Json &section);
   ~PlannedActor() override;
 
-  /// From the next step on. Conductor gets the peaks that the plan leaves to
+  /// Takes effect with the next step. Conductor gets the peaks that the plan leaves to
   /// each block, and is asked for the page-locked memory: throws ConfigError where
   /// pinned_cap_mb is less. A plan that wants more than the one in force, and does
   /// not get it, is not followed.

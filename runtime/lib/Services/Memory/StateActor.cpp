@@ -118,7 +118,7 @@ void StateActor::forget(Item &item) {
   residency_.forget(item);
 }
 
-/// Those of the step are nobody's any more.
+/// Gradients of the step are nobody's any more.
 void StateActor::forgetGradients() {
   for (const auto &[id, home] : gradientHomes_)
     if (Item *item = find(id))

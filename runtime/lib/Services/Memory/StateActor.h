@@ -93,7 +93,7 @@ private:
   /// The policy's names of items, which those of gradients keep from step to step.
   std::map<Item::Id, std::string> names_;
   std::map<std::string, Item::Id> items_;
-  /// Those of parameters, by program and output.
+  /// Names of parameters' gradients, by program and output.
   std::map<std::tuple<const void *, size_t, uint32_t>, std::string> gradients_;
   std::map<std::string, Tensor> gradientHomes_;
   /// The sum that is added to.

@@ -23,7 +23,7 @@ struct SelectivePrecision::Unit {
   int64_t quarantinedUntil = 0;
   /// Relative magnitudes, oldest first.
   std::deque<double> history;
-  /// By form; that of bf16 is not used.
+  /// The error of each form; that of bf16 is not used.
   std::array<std::optional<double>, 3> errors;
 };
 

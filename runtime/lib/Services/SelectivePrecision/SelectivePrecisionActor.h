@@ -97,7 +97,7 @@ private:
   std::vector<std::shared_ptr<SlabServer>> slabs_;
   PrecisionHost *host_ = nullptr;
   WeightStreamer *streamer_ = nullptr;
-  /// In the order in which they run.
+  /// Backward programs in the order in which they run.
   std::vector<Backward> backwards_;
   PrecisionPlan plan_;
   std::unique_ptr<Recorded<SelectivePrecision>> policy_;
@@ -114,7 +114,7 @@ private:
   BlockPrecisionMap chosen_;
   /// Before the first step, for checkpoints that have no state.
   Json initial_;
-  /// By unit, in the step under way.
+  /// The precision of each unit in the step under way.
   std::vector<Precision> inForce_;
   int64_t step_ = 0;
   std::vector<Collection> collections_;

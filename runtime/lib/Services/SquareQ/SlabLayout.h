@@ -26,7 +26,7 @@ struct PlacedTensor {
   std::string_view type;
   Shape shape;
   uint64_t bytes = 0;
-  /// From the start of the file.
+  /// Bytes from the start of the file.
   uint64_t offset = 0;
 };
 

@@ -32,7 +32,7 @@ struct WeightStagehand::Block : WeightBlock {
   double computeMs = 0, loadMs = 0;
   double stepComputeMs = 0;
   int64_t stepRuns = 0;
-  /// Where it occurs in the order of the step, ascending.
+  /// The places at which the block occurs in the order of the step, ascending.
   std::vector<int64_t> positions;
 };
 

@@ -105,13 +105,13 @@ private:
   int64_t window_, room_, held_ = 0;
   std::vector<bool> isThere_;
   std::vector<double> readyAt_;
-  /// From each use of the step to the next one of its block; which use of each
-  /// block comes next, counted over both steps.
+  /// Uses between each use of the step and the next one of its block; the use of each
+  /// block that comes next, counted over both steps.
   std::vector<uint64_t> gap_, nextUse_;
   double linkFree_ = 0, loadScale_ = 1;
 };
 
-/// By which of two plans is chosen.
+/// The seconds by which one of two plans is chosen.
 struct Exposure {
   double measured, drifted;
   /// A microsecond is no reason to hold more.

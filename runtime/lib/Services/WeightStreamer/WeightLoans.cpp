@@ -22,7 +22,7 @@ WeightStreamer::Impl::Weight *WeightStreamer::Impl::weightAt(const Tensor &home)
   return found == byHome.end() ? nullptr : found->second;
 }
 
-/// Those that no program has open, each once.
+/// The blocks of `homes` that no program has open, each once.
 std::vector<WeightStreamer::Impl::Block *>
 WeightStreamer::Impl::blocksToOpen(std::span<const Tensor> homes) const {
   std::vector<Block *> blocks;

@@ -22,7 +22,7 @@
 
 namespace segue::inline runtime {
 
-/// As CUDA counts.
+/// Priorities of copies, which CUDA counts downwards.
 static constexpr int64_t mostUrgentCopy = -5, leastUrgentCopy = 0;
 
 static uint64_t alignUp(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
@@ -363,7 +363,7 @@ std::vector<std::string> WeightStreamer::Impl::blocksOf(const Order &order) cons
   return ids;
 }
 
-/// In the order in which they first run.
+/// Blocks are registered in the order in which they first run.
 void WeightStreamer::Impl::registerBlocks() {
   std::set<std::string> registered;
   for (const Order *order : {&phases[0], &phases[1], &phases[2], &evaluation})

@@ -60,10 +60,10 @@ struct WeightStreamer::Impl {
   struct Weight {
     /// "module.name", for errors.
     std::string key;
-    /// As the first program declares it, and who knows where it lies.
+    /// The parameter as the first program declares it, and who knows where it lies.
     Value value;
     Sources sources;
-    /// On the device, from its offset in the slot on.
+    /// How it lies on the device, from its offset in the slot on.
     std::shared_ptr<const TensorDesc> desc;
     WeightSource source;
     std::shared_ptr<const StoredFile> file;
@@ -77,11 +77,11 @@ struct WeightStreamer::Impl {
     std::string writer;
     /// The value of its block's item that a program wrote it for last.
     uint64_t version = 0;
-    /// As it crosses the link.
+    /// Bytes that cross the link.
     uint64_t storedBytes = 0;
     std::shared_ptr<const TransferConsumer> consumer;
-    /// Where it comes from in the place of its source, and with which others;
-    /// null: from its source.
+    /// A slab that it comes from in the place of its source, and with which others;
+    /// null: it comes from its source.
     std::shared_ptr<SlabSource> slab;
     std::string unit;
   };
@@ -166,7 +166,7 @@ struct WeightStreamer::Impl {
     Program program;
     std::string module;
     BlockUses uses;
-    /// By input, or null.
+    /// The weight of each input, or null.
     std::vector<Weight *> inputs;
     std::vector<Use> blocks;
   };
@@ -271,7 +271,7 @@ struct WeightStreamer::Impl {
   Order phases[3], evaluation;
   std::map<std::string, std::unique_ptr<Weight>> weights;
   std::vector<Weight *> weightOrder;
-  /// Those that are streamed, by the storage of their tensor of the host.
+  /// Streamed weights, by the storage of their tensor of the host.
   std::map<uint64_t, Weight *> byHome;
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::string, Block *> byId;
@@ -295,7 +295,7 @@ struct WeightStreamer::Impl {
   std::vector<std::shared_ptr<Storage>> ring;
   std::deque<std::shared_ptr<Storage>> freeSlots;
   uint64_t slotBytes = 0;
-  /// To be given back when there is a block less in them.
+  /// Slots to be given back when there is a block less in them.
   size_t owedSlots = 0;
   /// Loads that were decided and are not queued yet: their slots are spoken for.
   size_t promised = 0;
@@ -319,7 +319,7 @@ struct WeightStreamer::Impl {
   std::vector<size_t> open;
   /// The block that ran or runs last: when it had all its weights, and its end.
   Fence started, computed;
-  /// In the order of the compute queue.
+  /// These follow the order of the compute queue.
   std::deque<Look> looks;
   std::deque<Run> runs;
   std::deque<Wait> waits;

@@ -39,7 +39,7 @@ struct SafetensorsEntry {
   /// The element type that stands for `dtype`; none for types Segue lacks.
   std::optional<ElementType> element;
   Shape shape;
-  /// From the start of the file, and their number.
+  /// Bytes from the start of the file, and their number.
   uint64_t offset = 0, bytes = 0;
 };
 
@@ -51,7 +51,7 @@ public:
 
   const std::filesystem::path &path() const { return path_; }
   const Metadata &metadata() const { return metadata_; }
-  /// By name.
+  /// Returns the tensors, sorted by name.
   const std::vector<SafetensorsEntry> &entries() const { return entries_; }
   /// Null if there is none.
   const SafetensorsEntry *find(std::string_view name) const;
@@ -64,12 +64,12 @@ public:
   /// The tensor in memory of its own. Throws SourceChanged, too.
   Tensor copyOf(const DeviceRef &device, std::string_view name) const;
 
-  /// To be called when tensors or bytes were read: throws SourceChanged if the
+  /// Call this when tensors or bytes were read: throws SourceChanged if the
   /// file was cut or written to since it was opened, so that what was read may be
   /// of the one or of the other, or zeros. One that was replaced by a rename is
   /// read as it was.
   void checkUnchanged() const;
-  /// To be called before they are read by who must notice every write: blocks for
+  /// Call this before they are read if every write must be noticed: blocks for
   /// some milliseconds if the file has just been written, until a write gives it
   /// another time. Throws SourceChanged.
   void settle() const;

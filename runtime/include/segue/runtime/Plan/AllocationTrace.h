@@ -42,7 +42,7 @@ struct StepAllocations {
     /// Lives from one time to another.
     uint64_t begin = 0, end = never;
   };
-  /// In the order in which they were taken.
+  /// Blocks in the order in which they were taken.
   std::vector<Block> blocks;
   std::vector<MemoryOwner> owners;
   /// When each step begins, and the last one ends.

@@ -45,14 +45,14 @@ template <typename Policy> class Recorded;
 class PlannedResidency final : public EventSink {
 public:
   PlannedResidency(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan);
-  /// Without a plan everything stays on the device, once there.
+  /// Begins without a plan: everything stays on the device, once there.
   explicit PlannedResidency(DeviceRef device);
   ~PlannedResidency() override;
 
   /// Opens the log of a plan, which its head has.
   using OpenLog = std::function<std::shared_ptr<EventLog>(Json plan)>;
-  /// From the next plan on, what it is told and what it says are written into a log,
-  /// which is opened with the first plan.
+  /// Writes what it is told and what it says into a log, from the next plan on; the log
+  /// is opened with the first.
   void record(OpenLog openLog) { openLog_ = std::move(openLog); }
 
   /// The next step goes by another plan. What lives on the host leaves the device
@@ -127,7 +127,7 @@ private:
   struct ResidentPlan {
     /// The resident of each gap; none for a saved tensor.
     std::vector<uint32_t> residentOf;
-    /// By event and index, as in ResidentUse.
+    /// Uses by event and index, which ResidentUse holds.
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses;
     /// The item of each that has been seen, and whether it dies with the step.
     std::vector<std::optional<Item::Id>> items;

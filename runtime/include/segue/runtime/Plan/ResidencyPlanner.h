@@ -53,7 +53,7 @@ struct Departure {
 };
 
 struct ResidencyPlan {
-  /// By the event of return, then by that of need.
+  /// Departures in the order of the event of return, then of that of need.
   std::vector<Departure> away;
   /// The most bytes of device_dram live at once.
   uint64_t peakBytes = 0;

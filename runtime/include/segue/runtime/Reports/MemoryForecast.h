@@ -72,7 +72,7 @@ public:
   const StepTwin &twin() const { return twin_; }
   const ResidencyPlanner &planner() const { return planner_; }
   /// Nothing leaves.
-  /// Without services, too: a run that is given no config does with its bytes.
+  /// The step as it runs with no budget and no services: a run that is given no config does with its bytes.
   const StepForecast &unconstrained() const { return steps_.front(); }
   /// Under the smallest budget that is feasible.
   const StepForecast &smallest() const { return smallest_; }

@@ -120,7 +120,7 @@ public:
   /// The compiled order of the step with its planned peaks, for hints ahead of
   /// the pressure and for `slots: auto`. Throws PhaseOrder within a step.
   void setPlan(std::vector<PlannedBlock> plan);
-  /// From the next STEP_BEGIN on.
+  /// The map holds from the next STEP_BEGIN on.
   void setBlockPrecision(BlockPrecisionMap map);
 
   //===--------------------------------------------------------------------===//

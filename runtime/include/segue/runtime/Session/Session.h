@@ -91,7 +91,7 @@ struct SessionOptions {
   /// mean the same, {"fc.base", "fc"} for an adapter around "fc". The component
   /// `orig` of an adapter may always be left out.
   NameAliases aliases;
-  /// Where it is not null, and not the config's services decide: parameters and
+  /// If it is not null, and the config's services do not decide, parameters and
   /// states of optimizers that all programs touch within blocks alone live in the
   /// host's memory, and come to the device through this. `events` brings them
   /// (see PlannedResidency). Not owned.
@@ -193,7 +193,7 @@ public:
   /// Sets parameters from a safetensors file that must have all of them. Where
   /// the config has Weight Stagehand stream blocks, frozen parameters of theirs
   /// stay in the file, which must not change from here on, and take no memory.
-  /// Those that its slab (squareq_slab_path) holds stay there: the file need not
+  /// Weights that its slab (squareq_slab_path) holds stay there: the file need not
   /// have them, and serves for those whose bytes in the slab are damaged.
   /// Returns the names in the file that no module has. Throws IoFailed,
   /// FileCorrupt, MissingWeight naming module, parameter and the nearest name
@@ -267,7 +267,7 @@ public:
 
   /// True on a device with a disk below its memory.
   bool canSeal() const;
-  /// From here on seal() writes sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the
+  /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the
   /// disk: as much again as the trained parameters and states there take. Before the first step, whose plan then goes
   /// by what is left. Throws Unsupported without a disk, InvalidArgument where the disk has sealed a checkpoint at
   /// another path, DeviceOom, with nothing changed, where there is no room, naming a capacity that has it.

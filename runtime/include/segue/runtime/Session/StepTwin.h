@@ -111,9 +111,9 @@ public:
   struct Played {
     /// The most bytes of device_dram live at once.
     uint64_t peakBytes = 0;
-    /// By phase in the order of the step, then by space; without those that stay empty.
+    /// The peak of each phase, in the order of the step, in each space; none for spaces that stay empty.
     std::vector<PhasePeak> peaks;
-    /// From STEP_BEGIN until all queues are empty.
+    /// Seconds from STEP_BEGIN until all queues are empty.
     double seconds = 0;
     /// Who held device_dram at the peak; most bytes first.
     std::vector<MemoryHolder> holders;
