@@ -23,7 +23,7 @@ using namespace segue;
 
 /// Runs of the interpreter that show how far rounding can carry a result.
 static constexpr unsigned kDisturbedRuns = 6;
-/// What a result may be out by, in greatest distances of these runs.
+/// A result may be out by so many of the greatest distances of these runs.
 static constexpr double kDistances = 8;
 /// Bytes behind each buffer that a kernel must leave alone.
 static constexpr size_t kZone = 256;
@@ -65,7 +65,7 @@ static double unitOf(Type element) {
 }
 
 namespace {
-/// What a kernel should give, and how far it may be from that.
+/// The values that a kernel should give, and how far it may be from them.
 struct Expected {
   HostTensor exact, rounded;
   std::vector<HostTensor> disturbed;

@@ -62,7 +62,7 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
   return nb::bytes(bytes->data(), bytes->size());
 }
 
-/// What differs, or an empty string; and numbers of what was called.
+/// Returns what differs, or an empty string, and numbers of what was called.
 static nb::tuple verifyValues(const std::string &text, const std::string &name, nb::bytes values, bool training,
                               const std::string &optimizer) {
   segue::CompileOptions options;

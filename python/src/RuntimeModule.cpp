@@ -282,7 +282,7 @@ static std::optional<Config> configOf(const std::optional<std::filesystem::path>
   return text ? std::optional(Config::parse(*text, "config")) : std::nullopt;
 }
 
-/// What claims on the device are made of.
+/// Claims on the device are made of this.
 static WeightStreamer &streamerOf(Session &session) {
   WeightStreamer *streamer = session.services() ? session.services()->weights() : nullptr;
   if (!streamer)

@@ -37,7 +37,7 @@ using segue::test::areNumbersAligned;
 using segue::test::Bytes;
 using segue::test::TestFile;
 
-/// As VerifyBinary.cpp reads it.
+/// The trailer that VerifyBinary.cpp reads.
 struct Trailer {
   uint64_t hash, fileBytes, flatBufferBytes;
   char magic[8];
@@ -140,7 +140,7 @@ struct Reached {
 };
 static Reached reached;
 
-/// What is thrown may only be an answer; SEGUE_FUZZ_SAY=1 prints it.
+/// Only an answer may be thrown; SEGUE_FUZZ_SAY=1 prints it.
 template <typename Part> static void answered(Part part) {
   static const bool says = std::getenv("SEGUE_FUZZ_SAY");
   try {

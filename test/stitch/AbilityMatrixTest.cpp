@@ -192,7 +192,7 @@ protected:
     uint64_t left = 0, rescued = 0, fetched = 0, fetchedBytes = 0;
   };
 
-  /// By the plan for the smallest budget, on a device with so much more that nobody takes
+  /// Trains by the plan for the smallest budget, on a device so large that nobody takes
   /// the memory of what leaves: at planned addresses it has left before they are taken.
   Moved trainWithRoom() {
     DeviceRef device = open(64 << 20);

@@ -248,9 +248,9 @@ private:
   bool training;
   OwningOpRef<ModuleOp> joined;
   func::FuncOp forward;
-  /// By name, in plain layout: arguments, results of pieces.
+  /// Arguments and results of pieces by name, in plain layout.
   std::map<std::string, Value> values;
-  /// Those of them that enter.
+  /// The arguments and results that enter.
   std::map<std::string, Value> entered;
   std::map<std::pair<size_t, std::string>, Value> saved;
   std::map<std::string, std::vector<Value>> gradients;

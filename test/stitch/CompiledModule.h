@@ -22,7 +22,7 @@
 
 namespace segue {
 
-/// What the compiler said, and the binary if there is one.
+/// The diagnostics of the compiler, and the binary if there is one.
 struct CompiledModule {
   std::string diagnostics;
   std::optional<Binary> binary;

@@ -69,7 +69,7 @@ Copies copiesOf(const DeviceRef &device) {
   return {counters.h2dCopies, counters.d2hCopies};
 }
 
-/// What the faults of a run led to.
+/// Counts of what the faults of a run led to.
 struct Met {
   int failed = 0, torn = 0;
 };

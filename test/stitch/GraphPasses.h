@@ -20,7 +20,7 @@
 
 namespace segue::test {
 
-/// By name: the elements of f32 tensors in row-major order.
+/// Elements of f32 tensors in row-major order, by the tensor's name.
 using GraphTensors = std::map<std::string, std::vector<double>>;
 
 struct GraphAnswers {
@@ -28,7 +28,7 @@ struct GraphAnswers {
   GraphTensors given;
   /// Results of @forward, and the gradients of its arguments, in double.
   GraphTensors expected;
-  /// What went wrong in which pass; empty if nothing did.
+  /// Tells what went wrong in which pass; empty if nothing did.
   std::string failure;
   /// Modules that were interpreted.
   int64_t interpreted = 0;

@@ -22,7 +22,7 @@
 using namespace segue;
 using namespace segue::test;
 
-/// What the compiler chose is in its diagnostics.
+/// The diagnostics say what the compiler chose.
 static CompiledModule compileEither(const std::string &text, bool chooses, bool training) {
   CompileOptions options;
   options.name = "layouts";
@@ -162,7 +162,7 @@ TEST(LayoutChoice, TemporariesLieAsTheyAreRead) {
   EXPECT_EQ(play(device, *chosen.binary, {"forward"}, values), play(device, *rows.binary, {"forward"}, values));
 }
 
-/// As its encoding, a layout of a tensor of `shape`: rows, another order, or tiles.
+/// Draws a layout of a tensor of `shape`, as its encoding: rows, another order, or tiles.
 static std::string drawLayout(std::mt19937_64 &random, const std::vector<int64_t> &shape) {
   if (shape.empty() || random() % 3 == 0)
     return "";

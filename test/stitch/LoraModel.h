@@ -34,13 +34,13 @@ namespace segue::test {
 inline constexpr int64_t loraRows = 4, loraWidth = 64, loraRank = 4;
 
 struct LoraOptions {
-  /// By block.
+  /// A scale for each block.
   std::vector<double> scales{0.02, 0.05, 1, 0.03, 2, 0.04};
   /// The base weights of the last block are trained too.
   bool trainsLastBase = false;
   /// "orig." where the base weights are those of wrapped layers.
   std::string wrapper = {};
-  /// What frozen weights are compiled to be read as, "int8_row"; empty: floats.
+  /// The storage that frozen weights are compiled for, "int8_row"; empty: floats.
   std::string frozenStorage = {};
   /// "block", "layer", or empty for none.
   std::string statistics = "block";

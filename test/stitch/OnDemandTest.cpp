@@ -43,7 +43,7 @@ func.func @forward(%x: tensor<24x36xf32> {segue.name = "x", segue.role = #segue.
   return %y : tensor<36x24xf32>
 })";
 
-/// As IR has it: "2x3xf32", "space = device_dram, strides = [3, 1]".
+/// Returns what stands in IR: "2x3xf32", "space = device_dram, strides = [3, 1]".
 static std::string typeOf(const TensorDesc &desc) {
   std::string text;
   for (int64_t extent : desc.shape)

@@ -263,7 +263,7 @@ static uint64_t budgetOf(const ResidencyPlanner &planner, int i) {
 }
 
 namespace {
-/// Of plans that were played.
+/// Counts over the plans that were played.
 struct Planned {
   /// Tensors that could leave; tensors that were computed again.
   size_t canLeave = 0;

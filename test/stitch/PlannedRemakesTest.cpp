@@ -77,7 +77,7 @@ bool sameBits(const std::vector<float> &a, const std::vector<float> &b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-/// What a step would be if nothing could be computed again.
+/// Returns the step as it would be if nothing could be computed again.
 StepProfile movedOnly(StepProfile profile) {
   profile.remakes.clear();
   for (ResidencyGap &gap : profile.gaps)

@@ -186,7 +186,7 @@ public:
   bool isOn = false;
 
 private:
-  /// What a block saves fits, 4352 bytes of a weight do not.
+  /// Room for what a block saves, but not for 4352 bytes of a weight.
   static constexpr uint64_t room = 4 << 10;
 
   DeviceMemory &memory() { return device_->memory(); }

@@ -23,13 +23,13 @@
 using namespace segue;
 using namespace segue::test;
 
-/// What a kernel may differ by in f32, relative to the greatest magnitude of a
+/// A kernel may differ by so much in f32, relative to the greatest magnitude of a
 /// tensor: the graphs are a few dozen ops deep.
 static constexpr double kTolerance = 2e-4;
 /// A graph of more elements is interpreted at the ends of the pipelines alone.
 static constexpr int64_t kElementsForEveryPass = 20000;
 
-/// What a run of @forward and @backward gives, by name.
+/// Returns what a run of @forward and @backward gives, by name.
 static GraphTensors play(const DeviceRef &device, const Binary &binary, const GraphTensors &given) {
   std::map<std::string, Tensor> values;
   GraphTensors results;

@@ -45,7 +45,7 @@ struct ModelOp {
 struct RandomModel {
   std::vector<ModelValue> values;
   std::vector<ModelOp> ops;
-  /// What it computes: everything that no op reads, and perhaps more.
+  /// The values that it computes: everything that no op reads, and perhaps more.
   std::vector<size_t> outputs;
 
   /// Inputs have `scale` times the rows.

@@ -132,7 +132,7 @@ static std::vector<int64_t> randomStrides(Random &random, const Shape &shape, co
   return strides;
 }
 
-/// What a tensor that is laid as `given` may be brought to without a loss.
+/// Draws a layout that a tensor laid as `given` may be brought to without a loss.
 static TensorDesc randomDesc(Random &random, const Device &device, const TensorDesc &given) {
   TensorDesc desc = given;
   desc.layout.offset = 0;
@@ -172,7 +172,7 @@ static std::string randomDeclaration(Random &random, bool hasL1, bool strided, c
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// What all stitchings of a run have done.
+/// Counts of all stitchings of a run.
 struct Totals {
   uint64_t stitchings = 0, training = 0, faulty = 0, pieces = 0, inProcesses = 0, plain = 0, redrawn = 0, relaid = 0,
            retries = 0, restarts = 0;
@@ -256,7 +256,7 @@ private:
 
     std::map<std::string, Tensor> values;
     std::map<std::pair<size_t, std::string>, Tensor> saved;
-    /// By value: what each module's backward gave.
+    /// Gradients of each value, as each module's backward gave them.
     std::map<std::string, std::map<size_t, Tensor, std::greater<>>> gradients;
     std::set<size_t> wentForward, wentBackward;
     int restarts = 0;

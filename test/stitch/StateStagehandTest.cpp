@@ -72,7 +72,7 @@ protected:
   struct Run {
     std::vector<float> bits;
     uint64_t peak = 0;
-    /// What left in each step.
+    /// How many left in each step.
     std::vector<int64_t> left;
     bool mayLeave = false;
   };

@@ -298,7 +298,7 @@ TEST(DerivativeAtKink, EqualElementsOfAReductionShare) {
             (Numbers{0, 0.5, 0, 0.5}));
 }
 
-/// As torch: 0^0 has no slope, nor has 0^b in b.
+/// 0^0 has no slope, nor has 0^b in b: torch says so, too.
 TEST(DerivativeAtKink, PowAtZero) {
   std::map<std::string, Numbers> at{{"a", {0, 0, -2}}, {"b", {0, 2, 2}}};
   EXPECT_EQ(gradientAt("%y = segue.pow %a, %b : tensor<3xf32>", at, "a", "tensor<3xf32>"), (Numbers{0, 0, -4}));

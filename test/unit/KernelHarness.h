@@ -30,7 +30,7 @@ public:
   explicit Kernels(const std::string &text);
   bool ok() const { return loaded; }
 
-  /// What the reference interpreter says.
+  /// Returns what the reference interpreter says.
   mlir::FailureOr<llvm::SmallVector<HostTensor>> interpret(llvm::ArrayRef<HostTensor> arguments);
   /// Plays the launches with the `isa` variants ("v3", "v4"); `pieces` splits
   /// ranges unevenly. With `place`, every launch that has more than `place` pairs

@@ -532,7 +532,7 @@ TEST(Kernel, OneOptimizerKernelForParametersOfAllSizes) {
 // In place
 //===----------------------------------------------------------------------===//
 
-/// What autodiff makes of slices that are written one by one: the gradient is
+/// Autodiff makes this of slices that are written one by one: the gradient is
 /// cut at the edge of every slice, and each result is zero outside of its own.
 /// Any of them may lie over an operand that another one is computed from.
 TEST(Kernel, ResultsThatAreZeroAlmostEverywhere) {

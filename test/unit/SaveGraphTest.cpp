@@ -12,7 +12,7 @@
 
 using namespace segue;
 
-/// What backward pays with `kept`: nothing if a needed value cannot be had.
+/// Returns what backward pays with `kept`: nothing if a needed value cannot be had.
 static std::optional<int64_t> costOf(const SaveGraph &graph, const std::vector<bool> &kept, int64_t flopsPerByte) {
   std::vector<bool> opRuns(graph.ops.size()), reached(graph.values.size());
   std::vector<unsigned> work;

@@ -119,7 +119,7 @@ TEST_F(VerifyValues, NamesAKernelWhoseResultIsAThousandthOff) {
   EXPECT_EQ(difference.kernel, edited);
 }
 
-/// As the defect was that this is for: another result is stored first.
+/// The defect that this is for: another result is stored first.
 TEST_F(VerifyValues, NamesAKernelThatIsWrongInPlaceAlone) {
   VerifyOptions verify;
   unsigned moved = 0;

@@ -27,7 +27,7 @@ std::string readAll(const std::string &path);
 /// The binary at `path`; `-` is stdin.
 Binary loadBinary(const std::string &path, const CommonOptions &options);
 
-/// What the programs of a file are called by: "front" for "out/front.segue".
+/// Returns the name that the programs of a file go by: "front" for "out/front.segue".
 std::string moduleName(const std::string &path);
 
 /// Binaries as modules of a session, named after their files, or by
@@ -40,7 +40,7 @@ std::pair<std::string, std::string> splitPair(const std::string &text, const cha
 /// `module.name`: the module is the one whose name and a point it begins with;
 /// nothing if there is none.
 std::optional<ParameterRef> splitModule(const std::string &text, const std::vector<std::string> &modules);
-/// As the one above, but throws NameUnknown.
+/// Finds what the one above finds, or throws NameUnknown.
 ParameterRef requireModule(const std::string &text, const std::vector<std::string> &modules);
 
 /// `--tie` and `--wire` of a command, for these modules. Throws

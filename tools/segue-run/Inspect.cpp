@@ -69,7 +69,7 @@ static Json valueJson(const Value &value) {
   return json;
 }
 
-/// What a saved value is computed again from.
+/// Returns the names of what a saved value is computed again from.
 static std::vector<std::string> sourceNames(const Recomputation &again) {
   std::vector<std::string> names;
   for (const Value &input : again.program.inputs())
@@ -196,7 +196,7 @@ static std::string courseText(const Program &program, bool all) {
   return text;
 }
 
-/// What forward saves, and what of it can be computed again while backward runs.
+/// Prints what forward saves, and what of it can be computed again while backward runs.
 static void printSaved(const Program &program, bool all) {
   std::vector<std::optional<Recomputation>> again = recomputations(program);
   uint64_t bytes = 0, againBytes = 0, values = 0;

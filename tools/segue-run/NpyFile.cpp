@@ -39,7 +39,7 @@ static Error corrupt(const std::filesystem::path &path, const std::string &what)
   return Error(ErrorCode::FileCorrupt, path.string() + ": " + what + "; write it with numpy.save");
 }
 
-/// What stands behind `'key':` in the header, without leading blanks.
+/// Returns what stands behind `'key':` in the header, without leading blanks.
 static std::string_view valueOf(std::string_view header, std::string_view key, const std::filesystem::path &path) {
   size_t at = header.find("'" + std::string(key) + "'");
   at = at == header.npos ? at : header.find(':', at);

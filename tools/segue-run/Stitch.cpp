@@ -74,7 +74,7 @@ static std::vector<OutputText> findOutputs(const std::vector<std::string> &argum
   return found;
 }
 
-/// What is written to files, then the other outputs of the last part.
+/// Returns the outputs that are written to files, then the other outputs of the last part.
 static std::vector<NamedOutput> chooseOutputs(const StitchParts &parts, size_t last,
                                               const std::vector<OutputText> &files) {
   std::vector<NamedOutput> outputs;

@@ -134,7 +134,7 @@ void StitchParts::bindGiven() {
     }
 }
 
-/// What a program keeps or writes in place becomes the tool's own, laid as
+/// A tensor that a program keeps or writes in place becomes the tool's own, laid as
 /// declared; the rest is handed over as it lies unless `all`. A tensor that does
 /// not fit is left for the program to refuse.
 void StitchParts::prepareGiven(bool all) {

@@ -58,7 +58,7 @@ struct PartValue {
 struct PartInput {
   /// One of the two is there.
   GivenTensor *given = nullptr;
-  /// What was submitted last of them.
+  /// The values that were submitted last.
   std::vector<PartValue> from;
 };
 
@@ -68,7 +68,7 @@ struct Part {
   std::string name;
   Executor executor;
   std::vector<PartInput> sources;
-  /// As of its last submit, which was the `turn`-th of all; 0: none yet.
+  /// Tensors of its last submit, which was the `turn`-th of all; 0: none yet.
   std::vector<Tensor> inputs, outputs;
   uint64_t turn = 0;
 
@@ -106,7 +106,7 @@ private:
 
   DeviceRef device_;
   std::vector<Part> parts_;
-  /// By "name", and by part and name.
+  /// Tensors by "name", and by part and name.
   std::map<std::string, GivenTensor, std::less<>> byName_;
   std::map<std::pair<size_t, std::string>, GivenTensor> byPart_;
   std::optional<SafetensorsFile> weights_;

@@ -86,7 +86,7 @@ static void printVirtualStep(int64_t step, double seconds, uint64_t peakBytes, b
   std::fflush(stdout);
 }
 
-/// What Selective Precision chooses for, and what it leaves as it is.
+/// Prints what Selective Precision chooses for, and what it leaves as it is.
 static void printUnits(const Session &session) {
   const Json report = session.services() ? session.services()->precisionReport() : Json();
   if (report.is_null() || report["units"].empty())
@@ -132,7 +132,7 @@ static void checkOutputs(const TrainOptions &options) {
 }
 
 namespace {
-/// What a run leaves behind. One that cannot be written does not keep the others
+/// The files that a run leaves behind. One that cannot be written does not keep the others
 /// from it; the first failure is thrown at the end.
 class Remains {
 public:
@@ -233,7 +233,7 @@ static uint64_t processBytes(std::string_view figure) {
   return 0;
 }
 
-/// What the run took of its budget, of the machine's memory and of the disk.
+/// Prints what the run took of its budget, of the machine's memory and of the disk.
 static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
   auto mib = [](uint64_t bytes) { return double(bytes) / (1 << 20); };
   const DeviceMemory &memory = device.memory();

@@ -43,7 +43,7 @@ private:
   std::optional<ByteWindows> windows_;
 };
 
-/// What --data names; nothing without it.
+/// Reads what --data names; nothing without it.
 std::optional<std::string> readTrainingData(const TrainOptions &options);
 
 } // namespace segue::tool

@@ -35,7 +35,7 @@
 namespace segue::tool {
 
 namespace {
-/// What a step computed.
+/// The results of a step.
 struct StepBits {
   uint64_t loss = 0;
   /// The gradients of trained parameters by session key, or with `isUpdated` their new values.

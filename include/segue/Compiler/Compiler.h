@@ -31,7 +31,7 @@ class PassManager;
 
 namespace segue {
 
-/// What to give: the file, or what is there on the way to it, as text.
+/// The form to give: the file, or a stage on the way to it, as text.
 enum class Emit {
   /// The training functions in the segue dialect.
   Segue,
@@ -45,7 +45,7 @@ enum class Emit {
   Binary
 };
 
-/// What the backward program returns statistics of.
+/// The parts that the backward program returns statistics of.
 enum class StatisticsPer { Nothing, Block, Layer };
 
 struct CompileOptions {

@@ -125,9 +125,9 @@ private:
   bool failedToBuild = false;
 };
 
-/// What an element is computed in: f32 for all floats.
+/// Returns the type in which an element is computed: f32 for all floats.
 mlir::Type computeType(mlir::Type element);
-/// What an element is stored as: i8 for i1.
+/// Returns the type as which an element is stored: i8 for i1.
 mlir::Type memoryType(mlir::Type element);
 
 /// The element type of a tensor.

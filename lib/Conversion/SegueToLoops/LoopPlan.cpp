@@ -20,7 +20,7 @@ using namespace segue;
 
 /// A row buffer larger than this is not made: the value is computed again.
 constexpr int64_t kRowBufferBytes = 64 << 10;
-/// What is worth a row buffer, in the unit of `cost`.
+/// A value of this cost, in the unit of `cost`, is worth a row buffer.
 constexpr int64_t kBufferedCost = 10;
 
 static int64_t elementsOf(Value value) { return cast<RankedTensorType>(value.getType()).getNumElements(); }

@@ -58,7 +58,7 @@ public:
   /// order is cheaper. `saved`: what it moves less than these.
   Window cheapestTemporary(mlir::Value value, uint64_t &saved);
 
-  /// What the command pays that writes `value` straight to `place`; nothing if it
+  /// Returns what the command pays that writes `value` straight to `place`; nothing if it
   /// cannot. Transposes and reshapes on the way are followed.
   static std::optional<uint64_t> writeDirect(mlir::Value value, const Window &place);
 

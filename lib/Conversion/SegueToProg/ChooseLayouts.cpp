@@ -126,7 +126,7 @@ private:
     (place.isResult ? seam.writers : seam.readers).push_back(place);
   }
 
-  /// What all programs pay for the open ends in `layout`, and the runtime between
+  /// Returns what all programs pay for the open ends in `layout`, and the runtime between
   /// ends that disagree.
   static uint64_t costOf(const Seam &seam, LayoutAttr layout) {
     ArrayRef<int64_t> shape = seam.type.getShape();

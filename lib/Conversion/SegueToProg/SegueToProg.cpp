@@ -122,7 +122,7 @@ struct InputReads {
 };
 } // namespace
 
-/// What `forward` saves, in the order in which `backward` wants it.
+/// Describes what `forward` saves, in the order in which `backward` wants it.
 static void describeSaved(prog::ProgramOp forward, func::FuncOp source, prog::ProgramOp backward,
                           ArrayRef<unsigned> restoreOrder, ArrayRef<prog::ProgramOp> recomputing) {
   llvm::DenseMap<StringAttr, std::pair<FlatSymbolRefAttr, unsigned>> again;

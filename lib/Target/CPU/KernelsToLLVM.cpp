@@ -46,7 +46,7 @@ static Value toI64(OpBuilder &b, Location loc, Value index) {
 }
 
 namespace {
-/// What an access of a buffer that may be in place says to LLVM.
+/// Tells LLVM which buffers an access of one that may be in place leaves alone.
 class BufferScopes {
 public:
   explicit BufferScopes(func::FuncOp function) {

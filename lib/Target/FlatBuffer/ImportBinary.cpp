@@ -272,7 +272,7 @@ private:
     return success(attr && succeeded(checkRanks(shape, attr)));
   }
 
-  /// What an encoding's own verifier needs to hold before it may count bytes.
+  /// Checks what an encoding's own verifier takes for granted when it counts bytes.
   LogicalResult checkRanks(ArrayRef<int64_t> shape, LayoutAttr layout) {
     if ((!layout.getStrides().empty() && layout.getStrides().size() != shape.size()) ||
         layout.getTile().size() > shape.size())

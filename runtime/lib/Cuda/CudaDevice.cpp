@@ -43,7 +43,7 @@ static constexpr uint64_t freeStackBytes = 1024;
 static uint64_t hostBytes() { return uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)); }
 
 namespace {
-/// What stands in a spec.
+/// The options of a spec.
 struct Options {
   int number = 0;
   uint64_t dramBytes = 0, pinnedBytes = 0;

@@ -55,7 +55,7 @@ private:
   unsigned flags_;
 };
 
-/// What a body gave to its stream, of which more is known when the stream has come there.
+/// Work that a body gave to its stream, of which more is known when the stream has come there.
 class Given {
 public:
   virtual ~Given() = default;
@@ -122,7 +122,7 @@ private:
     Work work;
     std::vector<std::unique_ptr<Given>> given;
     std::vector<Stamp> stamps;
-    /// What the body threw, or the driver when it was given.
+    /// The error that the body threw, or that the driver gave for it.
     std::exception_ptr error;
     EventRef end;
   };

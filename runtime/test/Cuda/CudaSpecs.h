@@ -13,7 +13,7 @@
 
 namespace segue::test {
 
-/// Of the fake driver, or of the GPU of this machine.
+/// Specs of the fake driver, or of the GPU of this machine.
 std::vector<std::string> cudaSpecs();
 
 } // namespace segue::test

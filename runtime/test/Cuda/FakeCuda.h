@@ -41,8 +41,8 @@ void failCalls(const std::string &call, int result, unsigned skipped, unsigned c
 /// Forgets all of them, and the misuse.
 void reset();
 
-/// What no driver would have said but no program may do, since reset: calls in a host
-/// function or without a context. A line each.
+/// Returns, a line each, what no driver would have said but no program may do, since
+/// reset: calls in a host function or without a context.
 std::string misuse();
 
 /// Bytes of chunks, stacks and nothing else that GPU `device` has given out.

@@ -155,7 +155,7 @@ TEST(SpillFolder, NothingIsLeftByWhoIsKilled) {
   }
 }
 
-/// From here on, the kernel refuses this system call to the process.
+/// Makes the kernel refuse this system call to the process, from here on.
 static bool refuse(long call, int cause) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -103,7 +103,7 @@ static Problem makeProblem(const Case &c) {
   return p;
 }
 
-/// What the formulas say, with `out` rounded as the engine stores it.
+/// Computes what the formulas say, with `out` rounded as the engine stores it.
 static void computeByLoops(Problem &p) {
   const AttentionSpec &s = p.spec.forward;
   for (int64_t b = 0; b < s.batch; ++b)

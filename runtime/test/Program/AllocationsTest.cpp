@@ -23,7 +23,7 @@ using namespace segue::test;
 
 static thread_local uint64_t allocations = 0, descriptions = 0;
 
-/// What std::make_shared<TensorDesc> asks for: two counts and a table before it.
+/// std::make_shared<TensorDesc> asks for so much: two counts and a table before it.
 static constexpr std::size_t descriptionBytes = sizeof(TensorDesc) + 16;
 
 __attribute__((noinline)) void *operator new(std::size_t bytes) {

@@ -32,7 +32,7 @@ struct Rule {
   ErrorCode code = ErrorCode::FileCorrupt;
 };
 
-/// As Rule, of the bytes around and below the tables.
+/// A Rule of the bytes around and below the tables.
 struct ByteRule {
   const char *name;
   std::function<void(Bytes &)> breakIt;
@@ -650,7 +650,7 @@ static const ByteRule byteRules[] = {
     {"empty command", [](Bytes &file) { setCommandKind(file, 0); }, "command 0: it has no body"},
 };
 
-/// What loading says, and the line of the check that said it; 0 if it loads.
+/// Tells what loading says; returns the line of the check that said it, 0 if it loads.
 static int brokenRule(const Bytes &file, std::string &message, ErrorCode &code) {
   try {
     Binary::fromMemory(file);

@@ -408,7 +408,7 @@ TEST(BlockUses, SayWhereParametersAreTouched) {
   EXPECT_FALSE(blockUses(Binary::fromMemory(file.serialize()).program("forward")).streamable[1]);
 }
 
-/// As makeBlocksFile, but h.0 gives a temporary `t` = a b^T to h.1, where y = t b^T
+/// A file of makeBlocksFile whose h.0 gives a temporary `t` = a b^T to h.1, where y = t b^T
 /// is made of it in two commands, beside `inner` of h.1 alone.
 static TestFile makeResultsFile(std::optional<schema::ElementType> element) {
   TestFile file;

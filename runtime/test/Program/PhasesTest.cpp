@@ -22,7 +22,7 @@ using namespace segue::test;
 using schema::BufferKind;
 
 namespace {
-/// What a sink is told, as text.
+/// Writes down what a sink is told, as text.
 struct EventLog : EventSink {
   std::vector<std::string> events;
   void receive(const Event &event) override { deliver(*this, event); }

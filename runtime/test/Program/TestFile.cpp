@@ -74,7 +74,7 @@ static void appendTrailer(Bytes &file, uint64_t flatBufferBytes) {
   std::memcpy(file.data() + end + sizeof(numbers), "SEGUEEND", 8);
 }
 
-/// What the exporter does for each program.
+/// Does what the exporter does for each program.
 static void hashSignature(schema::ProgramT &program) {
   flatbuffers::FlatBufferBuilder builder;
   builder.ForceDefaults(true);

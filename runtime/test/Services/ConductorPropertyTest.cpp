@@ -11,7 +11,7 @@ using namespace segue;
 
 static constexpr int seeds = 60, eventsPerSeed = 400;
 
-/// What must be true between any two events.
+/// Expects what must be true between any two events.
 static void expectSound(ConductorRig &rig) {
   Json state = ConductorInspection::state(rig.conductor), record = rig.conductor.record();
   // Sums are those of the reservations.

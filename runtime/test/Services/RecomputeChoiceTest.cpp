@@ -84,7 +84,7 @@ struct RoomTest : testing::Test {
                        .heldAtNeed = 256 * mib,
                        .heldAfter = 320 * mib});
   }
-  /// As letters, in the order of saves.
+  /// Returns the choice as letters, in the order of saves.
   std::string choose(int64_t budgetMiB) {
     std::string letters;
     for (Residence residence :

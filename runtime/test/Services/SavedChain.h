@@ -210,7 +210,7 @@ protected:
     pinned = device->memory().liveBytes(Space::HostPinned);
   }
 
-  /// What holds of every record of a step whose needs all happened.
+  /// Expects what holds of every record of a step whose needs all happened.
   /// `failed`: spills that were given up.
   static void expectWhole(const Json &record, int64_t failed = 0) {
     EXPECT_EQ(record["activations_saved"], count);

@@ -166,11 +166,11 @@ private:
 inline constexpr ChainSize frozen{.layers = 6, .isTrained = false}, trained{.layers = 2, .isTrained = true};
 inline constexpr uint64_t weightBytes = 64 * 64 * 4;
 
-/// What some steps give where all weights are on the device.
+/// The results of some steps where all weights are on the device.
 struct Course {
-  /// Of each step: y and the gradient of x.
+  /// y and the gradient of x, of each step.
   std::vector<std::pair<std::vector<float>, std::vector<float>>> steps;
-  /// Of the second chain, after the last.
+  /// Weights of the second chain, after the last step.
   std::vector<std::vector<float>> weights;
 };
 

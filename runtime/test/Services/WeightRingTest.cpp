@@ -101,7 +101,7 @@ TEST(WeightRingPlans, PlannedKeepsWhatTakesLongest) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// What is allocated when the step ends.
+/// Notes what is allocated when the step ends.
 struct AtTheEnd : ForwardEvents {
   DeviceRef device;
   uint64_t liveBytes = 0;

@@ -118,7 +118,7 @@ struct Watched : ForwardEvents {
   void on(const event::BlockResult &) { ++results; }
 };
 
-/// What is not finite in all that forward and backward gave.
+/// Counts what is not finite in all that forward and backward gave.
 struct Tally : EventSink {
   int64_t nans = 0, infs = 0;
   void receive(const Event &event) override { deliver(*this, event); }

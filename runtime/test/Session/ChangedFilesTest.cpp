@@ -46,7 +46,7 @@ void saveFilled(const std::filesystem::path &path, float value) {
   std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
 }
 
-/// In the file that is there, without a new one.
+/// Writes into the file that is there, without a new one.
 void writeAt(const std::filesystem::path &path, uint64_t at, const std::string &bytes) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(std::streamoff(at));

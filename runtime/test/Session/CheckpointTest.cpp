@@ -38,7 +38,7 @@ static Checkpoint small() {
           R"({"units":1})"};
 }
 
-/// What loading a file says, or "" if it is accepted.
+/// Returns what loading a file says, or "" if it is accepted.
 static std::string refusal(const std::filesystem::path &path) {
   try {
     loadCheckpoint(device, path);
@@ -52,7 +52,7 @@ static std::string refusal(const TemporaryFolder &folder, const std::string &byt
   return refusal(folder / "changed");
 }
 
-/// What loading a file says with one byte of it changed, which it is for as long.
+/// Returns what loading a file says while one byte of it is changed.
 static std::string refusalOf(const std::filesystem::path &path, const std::string &whole, uint64_t at, int mask) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(std::streamoff(at)).put(char(whole[at] ^ mask)).flush();

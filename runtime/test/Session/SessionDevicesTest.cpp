@@ -42,7 +42,7 @@ static Vector values(const Tensor &tensor) {
 
 namespace {
 
-/// What a training run can be told by.
+/// The figures that tell one training run from another.
 struct Course {
   std::vector<double> losses, norms, clips;
   std::map<std::string, Vector> tensors;

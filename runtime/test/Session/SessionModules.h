@@ -33,7 +33,7 @@ struct ModuleOptions {
   /// Frozen: no gradient, no optimizer.
   bool frozen = false;
   bool optimizer = true;
-  /// What "forward" enters in place of its own phase.
+  /// The phase that "forward" enters in place of its own.
   std::optional<Phase> forwardPhase;
 };
 

@@ -59,7 +59,7 @@ std::vector<std::byte> makeContents(const TensorDesc &desc, uint32_t seed, bool 
 /// Where the element with `index` lies, in elements from the first.
 int64_t addressOf(const TensorDesc &desc, const std::vector<int64_t> &index);
 
-/// What a copy of `source` leaves in the memory of the target that held `before`.
+/// Returns what a copy of `source` leaves in the memory of the target that held `before`.
 /// Sets `firstNonFinite` to the first row that was quantised with NaN or
 /// infinity, or -1.
 std::vector<std::byte> referenceCopy(const TensorDesc &source, const std::vector<std::byte> &bytes,

@@ -76,7 +76,7 @@ protected:
   DeviceRef device = Device::open(GetParam());
 };
 
-/// What a target has to hold; bytes in gaps belong to nobody.
+/// The bytes that a target has to hold; those in gaps belong to nobody.
 struct Expected {
   std::vector<std::byte> bytes;
   std::vector<uint8_t> matters;

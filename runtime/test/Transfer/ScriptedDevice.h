@@ -44,12 +44,12 @@ public:
   bool hasFailed() const { return triesToFail_ == 0; }
   /// The next copy brings one byte that is wrong, and says nothing.
   std::atomic<bool> corruptsNextCopy{false};
-  /// From now on the clock of each thread moves by the copies that it makes, at
-  /// this speed, by a microsecond per entry of the compute queue, and by nothing
-  /// else.
+  /// Lets the clock of each thread move by the copies that it makes, at this speed,
+  /// by a microsecond per entry of the compute queue, and by nothing else, from now
+  /// on.
   void timeCopiesAs(double bytesPerSecond) { copySpeed_ = bytesPerSecond; }
-  /// From now on the clock of each thread moves by so much whenever it waits for the
-  /// device, and by nothing else.
+  /// Lets the clock of each thread move by so much whenever it waits for the device,
+  /// and by nothing else, from now on.
   void timeWaitsAs(double seconds) { waitSeconds_ = seconds; }
   /// Copies tried, and the greatest size of one.
   std::atomic<int> copies{0};

@@ -14,7 +14,7 @@
 
 namespace segue::tool {
 
-/// What differs, one line each: "granted_mb: 2500 expected, 2000 found".
+/// Returns what differs, one line each: "granted_mb: 2500 expected, 2000 found".
 /// Only the keys of `expected` count, in objects within it too; lists agree
 /// element by element, so [] is exactly empty; numbers to 1e-9 of the greater
 /// one, except that a key that ends in `_below` expects a bound; null agrees

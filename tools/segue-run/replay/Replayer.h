@@ -66,7 +66,7 @@ public:
 };
 
 struct ReplayService {
-  /// As the log's `service` says it.
+  /// The name in the log's `service`.
   std::string_view name;
   /// Throws ConfigError for a bad `config`, MalformedEvent for a bad head.
   std::unique_ptr<Replayer> (*create)(const ReplayLog &log);

@@ -22,7 +22,7 @@ enum class KernelIsa { V3, V4 };
 /// "x86-64-v3", as the option `--target` calls it.
 llvm::StringRef nameOf(KernelIsa isa);
 
-/// Those that this machine can run, the least first.
+/// Returns the sets that this machine can run, the least first.
 llvm::SmallVector<KernelIsa> runnableIsas();
 
 /// Maps an object of `compileKernels` as long as it lives. Calls may come from

@@ -33,7 +33,7 @@ uint64_t segue::prog::lowerBound(llvm::ArrayRef<Lifetime> lifetimes, uint64_t al
 }
 
 namespace {
-/// What is placed, by slices of time.
+/// Finds what is placed by slices of time.
 class TimeIndex {
 public:
   explicit TimeIndex(size_t count) : seen(count, 0) {}

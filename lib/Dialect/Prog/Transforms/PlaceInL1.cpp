@@ -38,7 +38,7 @@ struct Temporary {
   bool isUsed = false;
 
   uint64_t saved() const { return segue::layout_costs::kSavedPerByteInL1 * movedBytes; }
-  /// What it takes of L1: bytes by commands.
+  /// Returns its share of L1: bytes times commands.
   double taken() const { return double(life.bytes) * double(life.last - life.first + 1); }
 };
 

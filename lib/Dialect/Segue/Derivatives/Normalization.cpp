@@ -64,7 +64,7 @@ static Gradients layerNormGradients(LayerNormOp op, GradientBuilder &b, ValueRan
   return answer;
 }
 
-/// As layer_norm without the mean: dx = rstd (h - xhat mean(h xhat)).
+/// A layer_norm without the mean has dx = rstd (h - xhat mean(h xhat)).
 static Gradients rmsNormGradients(RmsNormOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
   Value x = b.up(op.getInput());
   Value rstd = b.rows(op.getRstd(), x);

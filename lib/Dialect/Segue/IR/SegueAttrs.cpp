@@ -83,7 +83,7 @@ SmallVector<int64_t> LayoutAttr::getDenseStrides(ArrayRef<int64_t> shape, ArrayR
   return strides;
 }
 
-/// What a layout stands for without strides: in group storage rows are whole
+/// Returns the strides that a layout without any stands for: in group storage rows are whole
 /// groups.
 static SmallVector<int64_t> defaultStrides(LayoutAttr layout, ArrayRef<int64_t> shape) {
   SmallVector<int64_t> strides = LayoutAttr::getDenseStrides(shape, layout.getTile());

@@ -81,7 +81,7 @@ OpFoldResult BroadcastOp::fold(FoldAdaptor adaptor) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// What a slice takes from one dimension: `first`, `first + step`, ..., `last`.
+/// The indices that a slice takes from one dimension: `first`, `first + step`, ..., `last`.
 struct Range {
   int64_t first, last, step;
 };

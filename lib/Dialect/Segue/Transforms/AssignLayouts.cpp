@@ -121,7 +121,7 @@ struct Place {
   RankedTensorType type;
   std::string name;
   Role role = Role::Input;
-  /// From the source, by attribute or type.
+  /// The source gives this, by attribute or type.
   LayoutAttr given;
   /// `given` follows from another value's type.
   bool isDerived = false;
@@ -240,7 +240,7 @@ private:
 // Hints
 //===----------------------------------------------------------------------===//
 
-/// What Program.interface_hash of the program of `function` will be; nothing if
+/// Returns what Program.interface_hash of the program of `function` will be; nothing if
 /// no program can have its signature.
 static std::optional<uint64_t> interfaceHash(func::FuncOp function, ArrayRef<Place> places) {
   std::string text;

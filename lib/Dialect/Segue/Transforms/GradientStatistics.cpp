@@ -20,12 +20,12 @@ using namespace mlir;
 using namespace segue;
 
 namespace {
-/// What a result of statistics is over.
+/// A part of the model that a result of statistics is over.
 struct Unit {
   StringAttr block;
   SmallVector<Value> gradients;
 };
-/// By the name that results give it.
+/// Units by the names that results give them.
 using Units = llvm::MapVector<StringAttr, Unit>;
 
 /// The parameters of a block, trained or frozen, by name.
@@ -66,7 +66,7 @@ static StringRef nearestLayer(BlockParameters::Trained parameter, ArrayRef<Strin
   return {};
 }
 
-/// By parameter, the unit that its gradient counts for.
+/// Returns, by parameter, the unit that its gradient counts for.
 static llvm::StringMap<StringRef> layersOfParameters(const BlockParameters &block, StringRef name) {
   llvm::StringMap<StringRef> layers;
   for (BlockParameters::Trained parameter : block.trained) {

@@ -39,7 +39,7 @@ public:
 
   /// A kernel, or a barrier, in an order in which they can be executed.
   struct Cluster {
-    /// In the order of the block.
+    /// Ops in the order of the block.
     llvm::SmallVector<mlir::Operation *> ops;
     bool isBarrier = false;
   };

@@ -72,7 +72,7 @@ private:
 };
 } // namespace
 
-/// In the order of the gradients of @backward.
+/// Returns the parameters in the order of the gradients of @backward.
 static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::FuncOp forward, func::FuncOp backward) {
   llvm::StringMap<BlockArgument> parameters;
   for (BlockArgument argument : forward.getArguments())

@@ -28,7 +28,7 @@ namespace {
 struct Segment {
   Attribute block;
   SmallVector<Operation *> ops;
-  /// In the order in which they are read, and made.
+  /// Values in the order in which they are read, and made.
   llvm::SmallSetVector<Value, 8> inputs;
   SmallVector<Value> outputs;
 };

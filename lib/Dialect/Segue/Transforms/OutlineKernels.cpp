@@ -66,7 +66,7 @@ static std::string nameOf(FusedOp fused, unsigned number) {
   return ("k" + Twine(number) + "_" + llvm::join(words, "_")).str();
 }
 
-/// What one unit of the range costs, rounded up.
+/// Returns what one unit of the range costs, rounded up.
 static int64_t flopsPerUnit(FusedOp fused, int64_t range) {
   int64_t flops = 0;
   for (Operation &op : fused.getBody().front().without_terminator())

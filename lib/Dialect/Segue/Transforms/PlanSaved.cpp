@@ -26,7 +26,7 @@ namespace segue {
 using namespace mlir;
 using namespace segue;
 
-/// What a value that is an argument costs to keep. Parameters are owned by the
+/// Returns what an argument costs to keep. Parameters are owned by the
 /// session and integer inputs come from the batch: both are there in backward.
 /// A float input is an activation that would be freed otherwise.
 static int64_t argumentBytes(func::FuncOp forward, BlockArgument argument) {

@@ -29,17 +29,17 @@ using ValueSet = llvm::SetVector<mlir::Value>;
 /// of their uses.
 ValueSet neededValues(mlir::func::FuncOp forward, mlir::func::FuncOp backward);
 
-/// What must be run to have `values` where `available` values and the arguments
+/// The ops that must be run to have `values` where `available` values and the arguments
 /// of the function are there.
 struct Recomputation {
-  /// In the order of the function.
+  /// These follow the order of the function.
   llvm::SmallVector<mlir::Operation *> ops;
-  /// What they and `values` start from: available values and arguments.
+  /// Available values and arguments, which they and `values` start from.
   ValueSet leaves;
 };
 Recomputation recomputationOf(const ValueSet &values, llvm::function_ref<bool(mlir::Value)> isAvailable);
 
-/// What `separate` did.
+/// The outcome of `separate`.
 struct Separation {
   /// The saved values, in the order of forward's results.
   llvm::SmallVector<mlir::Value> saved;

@@ -56,7 +56,7 @@ protected:
 
 } // namespace
 
-/// What `staging`, laid out as `desc` says, holds: found index by index.
+/// Returns what `staging`, laid out as `desc` says, holds: found index by index.
 static std::vector<float> decode(const TensorDesc &desc, const std::vector<std::byte> &staging) {
   std::vector<float> values(desc.elementCount());
   if (desc.layout.storage == StorageType::Element) {

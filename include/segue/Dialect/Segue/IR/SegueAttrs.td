@@ -112,7 +112,7 @@ def Segue_LayoutAttr
 
     /// The strides for a tensor of `shape`, also where they are left out.
     ::llvm::SmallVector<int64_t> getStridesFor(::llvm::ArrayRef<int64_t> shape) const;
-    /// Those that are left out: dense over `shape` in tiles of `tile`.
+    /// Returns the strides that are left out: dense over `shape` in tiles of `tile`.
     static ::llvm::SmallVector<int64_t> getDenseStrides(::llvm::ArrayRef<int64_t> shape,
                                                         ::llvm::ArrayRef<int64_t> tile);
     /// Bytes from the first element to behind the last byte, scales included.

@@ -69,7 +69,7 @@ def Segue_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral kBackward = "backward";
     static constexpr ::llvm::StringLiteral kOptimizer = "optimizer";
     static constexpr ::llvm::StringLiteral kGradNorm = "grad_norm";
-    /// What the names of functions begin with that compute saved values again.
+    /// The names of functions that compute saved values again begin with this.
     static constexpr ::llvm::StringLiteral kRecomputePrefix = "recompute.";
     /// The nested module that `segue-outline-kernels` fills.
     static constexpr ::llvm::StringLiteral kKernelsModule = "kernels";

@@ -13,10 +13,10 @@
 
 namespace segue {
 
-/// What `segue-plan-saved` may recompute.
+/// The values that `segue-plan-saved` may recompute.
 enum class Recompute { None, Cheap, All };
 
-/// What `segue-optimizer` makes.
+/// The optimizers that `segue-optimizer` makes.
 enum class OptimizerKind { AdamW, Sgd };
 
 #define GEN_PASS_DECL

@@ -21,7 +21,7 @@ namespace segue {
 
 struct SaveGraph {
   struct Value {
-    /// What keeping it costs; 0 for what is there anyway.
+    /// Bytes that keeping it costs; 0 for what is there anyway.
     int64_t bytes = 0;
     /// The op that makes it; -1 for an argument, which cannot be recomputed.
     int producer = -1;

@@ -39,7 +39,7 @@ struct MemoryOwner {
   std::string value;
   std::string role;
   std::string block;
-  /// In the source: "model.py:12:3 (h.0.attn)".
+  /// The place in the source: "model.py:12:3 (h.0.attn)".
   std::string location;
   auto operator<=>(const MemoryOwner &) const = default;
   /// `forward: h.0.saved.1 (saved, block h.0, model.py:12:3)`.

@@ -204,7 +204,7 @@ private:
   };
   struct Usage {
     uint64_t budget = 0, live = 0, peak = 0, peakNumber = 0, resets = 0;
-    /// By account number.
+    /// The accounts by their numbers.
     std::vector<Account> accounts;
   };
   struct Maker {

@@ -85,7 +85,7 @@ private:
 
   uint64_t capacity_, granularity_;
   Blocks blocks_;
-  /// By offset; neighbours are merged.
+  /// Free ranges by offset; neighbours are merged.
   std::map<uint64_t, Range> free_;
 };
 

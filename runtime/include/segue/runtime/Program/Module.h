@@ -44,7 +44,7 @@ public:
 private:
   friend class Module;
   bool valid_ = false;
-  /// In the order of backward's inputs; null where a gradient belongs.
+  /// Tensors in the order of backward's inputs; null where a gradient belongs.
   std::vector<Tensor> backwardInputs_;
   uint64_t savedBytes_ = 0;
 };

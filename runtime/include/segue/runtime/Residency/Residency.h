@@ -221,8 +221,8 @@ private:
   Item::Id nextId_ = 1;
   /// Items by the storage of their home.
   std::map<uint64_t, Item *> byHome_;
-  /// By tier, items whose copy to it is under way, the oldest first; some are gone. To
-  /// the device: reported ones.
+  /// Items whose copy to each tier is under way, the oldest first; some are gone. Those
+  /// on the way to the device were reported.
   std::array<std::deque<Item::Id>, tierNames.size()> coming_;
   std::vector<End> ends_;
   struct Abandoned {

@@ -24,7 +24,7 @@ struct ActivationRecord {
   int64_t stalls = 0, poolHits = 0, poolMisses = 0;
   int64_t prefetchHits = 0, prefetchLate = 0, finalizeWaits = 0;
   int64_t retries = 0, checksumRecovered = 0;
-  /// By literals.
+  /// How many were kept for each reason; the keys are literals.
   std::map<std::string_view, int64_t> keptReasons;
   /// The most device memory, and unpinned host memory, that was in use.
   int64_t peakUsedBytes = 0, unpinnedPeakBytes = 0;

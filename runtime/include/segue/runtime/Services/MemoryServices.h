@@ -145,7 +145,7 @@ public:
   /// known to do. Who would take more waits for what leaves; where nothing does, the
   /// step goes on with all of the budget, and a warning says so. Nothing: no such limit.
   void holdTo(std::optional<uint64_t> bytes);
-  /// By watermarks: true until prepare().
+  /// True, where watermarks decide, until prepare().
   bool wantsRehearsal() const;
   /// For the services of a twin, on which the first step is rehearsed: watermarks
   /// without the `others` bytes in use, which the twin has not. Once pressure is

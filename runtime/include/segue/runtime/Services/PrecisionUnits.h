@@ -29,7 +29,7 @@ std::optional<Precision> precisionOf(const SlabLayer &layer);
 /// A weight of a unit in its low forms.
 struct UnitWeight {
   StreamedParameter parameter;
-  /// By form; several slabs may have it.
+  /// The slab of each form; several slabs may have the unit.
   std::map<Precision, std::shared_ptr<SlabServer>> forms;
 };
 

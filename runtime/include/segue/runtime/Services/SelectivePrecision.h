@@ -65,7 +65,7 @@ struct UnitDecision {
 struct PrecisionDecision {
   /// False: this step takes no decision; every unit keeps what it has.
   bool evaluated = false;
-  /// By unit, in forward order.
+  /// A decision for each unit, in forward order.
   std::vector<UnitDecision> units;
   /// A watch over the loss was opened.
   bool watch = false;

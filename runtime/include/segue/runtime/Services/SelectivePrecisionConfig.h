@@ -42,7 +42,7 @@ struct SelectivePrecisionConfig {
   std::vector<std::string> forceBf16, forceInt8;
   Uncalibrated uncalibratedScore = Uncalibrated::DropTerm;
   Granularity granularity = Granularity::Block;
-  /// In the order of preference.
+  /// Forms in the order of preference.
   std::vector<Precision> lowPrecisions{Precision::Int8};
   /// A second slab, for fp8_e4m3, its manifest beside it. Ours.
   std::optional<std::filesystem::path> fp8SlabPath;

@@ -83,7 +83,7 @@ public:
   explicit StateStagehand(StateLimits limits) : limits_(limits) {}
 
   struct Moves {
-    /// In the order in which they are to go.
+    /// Names in the order in which they are to go.
     std::vector<std::string> leaves = {}, fetches = {};
     /// The step has ended: its record is there.
     bool hasEnded = false;

@@ -63,7 +63,7 @@ struct WeightSource {
   /// In a safetensors file, under this name; read-only. It is read as it was opened:
   /// one that was changed or replaced since is SourceChanged.
   std::shared_ptr<const SafetensorsFile> file;
-  /// In the slab of the options, under this name; read-only.
+  /// Whether it is in the slab of the options, under this name; read-only then.
   bool inSlab = false;
   std::string name;
 };

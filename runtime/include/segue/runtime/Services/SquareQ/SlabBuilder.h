@@ -58,7 +58,7 @@ struct LayerReport {
 };
 
 struct BuildReport {
-  /// By name.
+  /// The layers, sorted by name.
   std::vector<LayerReport> layers;
   /// Layer and reason.
   std::map<std::string, std::string> keptBf16;

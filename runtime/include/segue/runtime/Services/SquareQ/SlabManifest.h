@@ -31,7 +31,7 @@ namespace segue::inline runtime {
 /// The one value of `rotation`.
 inline constexpr std::string_view rotationName = "hadamard_256";
 
-/// By tensor key: lower-case hex digits.
+/// Hashes in lower-case hex digits, by tensor key.
 using TensorHashes = std::map<std::string, std::string, std::less<>>;
 
 struct SlabLayer {
