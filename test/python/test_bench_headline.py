@@ -16,10 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 SCRIPT = ROOT / "bench" / "memory" / "headline.py"
-MODEL = ["--layers", "12", "--heads", "4", "--video-head", "64", "--audio-head", "32", "--rank", "4", "--video-tokens", "192",
+MODEL = ["--layers", "6", "--heads", "4", "--video-head", "64", "--audio-head", "32", "--rank", "4", "--video-tokens", "192",
          "--text-tokens", "32"]
-CASE = ["--card-gb", "0.08", "--free-gb", "0.06", "--cap-gb", "0.05", "--watermarks", "42/30", "--weight-watermarks", "60/50",
-        "--tuned-watermarks", "50/45", "--lower-watermarks", "45/40", "--pinned", "16MiB,1MiB", "--flops", "", "--grain-gb", "0.004", "--device", "host=1GiB,pinned=4GiB,link=0.5GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us"]
+CASE = ["--card-gb", "0.045", "--free-gb", "0.034", "--cap-gb", "0.024", "--watermarks", "24/17", "--weight-watermarks", "34/29",
+        "--tuned-watermarks", "27/24.5", "--lower-watermarks", "24.5/22", "--pinned", "16MiB,1MiB", "--flops", "", "--grain-gb", "0.008", "--device", "host=1GiB,pinned=4GiB,link=0.5GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us"]
 
 
 def run(folder, *more):
@@ -40,18 +40,18 @@ def test_a_small_case(tmp_path):
     assert planned["spilled"] > 0 and free["spilled"] == less["spilled"] == 0
     # Fewer blocks come over the link where saved tensors make room for them.
     assert planned["loads"] < less["loads"] and free["seconds"] < less["seconds"]
-    # Sizes of the ring are weighed by live bytes, before addresses are packed: here all blocks stay beside the narrow window,
-    # and the wide one gets a slot less and loads two, 5 % later. (Both took 1.7 times as long before plans computed again here.)
-    assert wide["seconds"] <= planned["seconds"] * 1.06
+    # Sizes of the ring are weighed by live bytes, before addresses are packed: here both windows load two blocks again, and beside the
+    # wide one more tensors leave, 6.5 % later.
+    assert wide["seconds"] <= planned["seconds"] * 1.08
     # A plan weighs the ring against what leaves: with whatever page-locked memory, it is no slower than the ring alone.
     for sweep in json.loads((tmp_path / "all.json").read_text())["sweeps"]:
         _, ring, plan = sweep["runs"]
         assert plan["seconds"] <= ring["seconds"] * 1.01, sweep
     # What is said before the run keeps to the cap, too: the config is that of the last.
-    said = subprocess.run([BUILD / "bin" / "segue-run", "fit", tmp_path / "model.segue", "--device", f"sim:virtual,dram=50000000,{CASE[-1]}",
+    said = subprocess.run([BUILD / "bin" / "segue-run", "fit", tmp_path / "model.segue", "--device", f"sim:virtual,dram=24000000,{CASE[-1]}",
                            "--config", tmp_path / "config.json", "--json"], capture_output=True, text=True, timeout=120)
     forecast = json.loads(said.stdout)["config"]
-    assert 0 < forecast["peak_bytes"] <= forecast["cap_bytes"] == 50000000
+    assert 0 < forecast["peak_bytes"] <= forecast["cap_bytes"] == 24000000
     table = (tmp_path / "table.md").read_text()
     assert table == done.stdout and table.count("\n| Segue, ") == len(rows) and "simulated" in table
     assert "| published, watermarks 16000/12000 | 16.90 | 10.00 | +7.5% | 422 | 376 |" in table
