@@ -30,25 +30,40 @@ def flat(results):
     return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
-def assert_case_agrees(compiled, case, inputs):
-    """Values of `compiled` and of the case's function for `inputs`, and the gradients of a weighted sum of them."""
-    ours = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
-    theirs = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
-    actual, expected = flat(compiled(*ours)), flat(case.function(*theirs))
-    total_ours = total_theirs = 0
-    generator = torch.Generator().manual_seed(1)
-    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        assert_close(a, e, case.tolerance, f"output {i}")
+def leaves(inputs):
+    """Copies of tensors, of which those that have gradients require them."""
+    return [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+
+
+def weighted_sum(outputs, expected):
+    """Of those that have a gradient in PyTorch, with the same weights for `outputs` as for `expected`; 0 if there are none."""
+    total, generator = 0, torch.Generator().manual_seed(1)
+    for output, e in zip(outputs, expected, strict=True):
         if e.is_floating_point() and e.requires_grad:
-            weight = torch.randn(e.shape, generator=generator).to(e.dtype)
-            total_ours, total_theirs = total_ours + (a * weight).sum(), total_theirs + (e * weight).sum()
-    if not isinstance(total_theirs, torch.Tensor):
-        return
-    total_ours.backward()
-    total_theirs.backward()
-    for i, (a, e) in enumerate(zip(ours, theirs)):
-        if e.grad is not None:
-            assert_close(a.grad, e.grad, case.tolerance, f"gradient of input {i}")
+            total = total + (output * torch.randn(e.shape, generator=generator).to(e.dtype)).sum()
+    return total
+
+
+class Expected:
+    """What PyTorch makes of a case: its values, and the gradients of a weighted sum of them."""
+
+    def __init__(self, case, inputs):
+        self.case = case
+        self.inputs = leaves(inputs)
+        self.outputs = flat(case.function(*self.inputs))
+        total = weighted_sum(self.outputs, self.outputs)
+        self.has_gradients = isinstance(total, torch.Tensor)
+        if self.has_gradients:
+            total.backward()
+
+    def assert_values(self, actual, what="output"):
+        for i, (a, e) in enumerate(zip(actual, self.outputs, strict=True)):
+            assert_close(a, e, self.case.tolerance, f"{what} {i}")
+
+    def assert_gradients(self, inputs):
+        for i, (a, e) in enumerate(zip(inputs, self.inputs)):
+            if e.grad is not None:
+                assert_close(a.grad, e.grad, self.case.tolerance, f"gradient of input {i}")
 
 
 def losses_close(actual, expected, tolerance=1e-4):

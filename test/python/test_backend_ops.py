@@ -9,9 +9,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from compare import assert_case_agrees
 from op_cases import CASES, Case, integers, normal
 from reached import Reached
+from together import Together
 
 import segue
 from segue.dynamo import report
@@ -52,13 +52,18 @@ def watched():
         yield
 
 
+def compiled(function, inputs):
+    torch.compiler.reset()
+    report._segments.clear()  # those of other groups wait for the garbage collector
+    return torch.compile(function, backend="segue", dynamic=False, options={"fallback": "error"})
+
+
+together = Together(CASES + MORE, compiled)
+
+
 @pytest.mark.parametrize("case", CASES + MORE, ids=lambda c: c.name)
 def test_values_and_gradients(case):
-    torch.compiler.reset()
-    report._segments.clear()  # those of other cases wait for the garbage collector
-    inputs = case.make()
-    compiled = torch.compile(case.function, backend="segue", dynamic=False, options={"fallback": "error"})
-    assert_case_agrees(compiled, case, inputs)
+    together.check(case)
     assert segue.backend_report().compiled == 1
 
 
