@@ -1,6 +1,8 @@
 """The runtime as somebody else's library: installed, found by CMake, linked by a
 program that has nothing of the source tree, small, and free of LLVM."""
 
+import functools
+import hashlib
 import math
 import os
 import re
@@ -18,7 +20,7 @@ EXAMPLE = ROOT / "examples" / "cpp-stitch"
 LIBRARIES = ("libSegueRuntime.a", "libSegueDisk.a", "libSegueEngine.a")  # the others are for tools and for who asks for them
 LIMIT_BYTES = 10 << 18  # 2.5 MiB
 
-COMPILER = [word for word in (shutil.which("ccache"), shutil.which("c++")) if word]
+CLANG = "clang++-22"  # of tools/setup, for sanitizers
 
 
 def call(*command, **options):
@@ -50,41 +52,67 @@ def test_nothing_of_the_build_is_named(installed):
         assert not re.search(r"/usr/lib/\S*\.(so|a)", text), file
 
 
-def first_include(header):
-    """The header of ours that `header` begins with, before anything of its own; None if it begins otherwise."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", (ROOT / "runtime" / "include" / header).read_text(), flags=re.S)
-    found = re.match(r'\s*#ifndef (\w+)\s+#define \1\s+#include "(segue/runtime/[^"]+)"', text)
-    return found and found[2]
+def includes_of(headers):
+    """By header, all headers that it includes, and those that these include: ours, and those of others."""
+    own, others = {}, {}
+    for header in headers:
+        text = (ROOT / "runtime" / "include" / header).read_text()
+        own[header] = set(re.findall(r'^#include "(segue/runtime/[^"]+)"', text, re.M))
+        others[header] = set(re.findall(r"^#include <([^>]+)>", text, re.M))
+
+    @functools.cache
+    def closure(header):
+        below = [closure(each) for each in own[header]]
+        return own[header].union(*(each[0] for each in below)), others[header].union(*(each[1] for each in below))
+
+    return {header: closure(header) for header in headers}
 
 
 def test_every_header_compiles_alone():
-    """In the source tree, which is what is installed, and at a fixed place, so that ccache knows them the next time.
+    """Each begins where the largest of those that it includes ends, which is precompiled.
 
-    A source that begins with a header which begins with another compiles both with nothing before them: of such a chain, its
-    first header is compiled. All of it comes a second time, which guards have to bear.
+    If all headers that a header includes compile alone, then it needs nothing but what they and it have: it compiles alone if it
+    compiles after any of them. All of it comes a second time, which guards have to bear. In the source tree, which is what is installed.
     """
     include, folder = ROOT / "runtime" / "include", BUILD / "check" / "headers"
     folder.mkdir(parents=True, exist_ok=True)
     headers = relative_files(include)
-    begins_with = {header: first_include(header) for header in headers}
-    chains = []
-    for header in set(headers) - set(begins_with.values()):
-        chains.append([header])
-        while begins_with[chains[-1][-1]] in headers:
-            chains[-1].append(begins_with[chains[-1][-1]])
-    assert set().union(*chains) == set(headers)
+    compiler = [CLANG, "-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers", "-I", include]
+    state = hashlib.sha256(repr(compiler).encode() + Path(__file__).read_bytes())
+    for header in headers:
+        state.update(header.encode() + b"\0" + (include / header).read_bytes())
+    passed = folder / "passed"
+    if passed.exists() and passed.read_text() == state.hexdigest():
+        return  # nothing has changed since then
+    includes = includes_of(headers)
+    # A large header of others counts as many of ours.
+    size = lambda header: len(includes[header][0]) + sum(60 if "json.hpp" in each else 6 for each in includes[header][1])  # noqa: E731
+    first = {header: max(includes[header][0], key=lambda each: (size(each), each), default=None) for header in headers}
+    after = {header: [each for each in headers if first[each] == header] for header in (None, *headers)}
 
-    def compile_alone(chain):
-        source = folder / (re.sub(r"\W", "_", chain[0]) + ".cpp")
-        source.write_text("".join(f'#include "{header}"\n' for header in (chain[0], *chain)))
-        flags = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
-        command = [*COMPILER, *flags, "-I", include, "-c", source, "-o", source.with_suffix(".o")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        return None if done.returncode == 0 else f"{chain[0]}:\n{done.stderr[:600]}"
+    def compile_after(begin, header):
+        """The precompiled file, the header it ends with, and what is wrong."""
+        chain = [header]
+        while len(after[chain[-1]]) == 1:
+            chain += after[chain[-1]]
+        source = folder / (re.sub(r"\W", "_", chain[-1]) + ".hpp")
+        source.write_text("".join(f'#include "{each}"\n' for each in chain * 2))
+        precompiled = source.with_suffix(".pch") if after[chain[-1]] else None
+        more = ["-o", precompiled] if precompiled else ["-fsyntax-only"]
+        kind = "c++-header" if precompiled else "c++"
+        done = subprocess.run([*compiler, *(["-include-pch", begin] if begin else []), "-x", kind, source, *more], capture_output=True, text=True, timeout=120)
+        return precompiled, chain, None if done.returncode == 0 else f"{', '.join(chain)}:\n{done.stderr[:600]}"
 
+    ready, compiled, problems = [(None, header) for header in after[None]], [], []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems = [problem for problem in pool.map(compile_alone, sorted(chains)) if problem]
+        while ready and not problems:
+            done = list(pool.map(lambda each: compile_after(*each), ready))
+            compiled += [header for _, chain, _ in done for header in chain]
+            problems = [problem for _, _, problem in done if problem]
+            ready = [(precompiled, header) for precompiled, chain, _ in done for header in after[chain[-1]]]
     assert headers and not problems, "\n".join(problems)
+    assert sorted(compiled) == headers
+    passed.write_text(state.hexdigest())
 
 
 def readme_blocks(kind):
