@@ -59,9 +59,10 @@ def test_every_cap_trains_or_is_refused(gpt):
         assert max(named) < 1.15 * min(named), stdout
 
 
-@pytest.mark.parametrize("adversary", ["", ",adversarial=3", ",streams,adversarial=11"])
-def test_fifty_steps(gpt, adversary):
-    stdout = verify(gpt, 50, [100, 80, 60], adversary)
+@pytest.mark.parametrize("adversary, steps", [("", 15), (",adversarial=3", 50), (",streams,adversarial=11", 15)])
+def test_many_steps(gpt, adversary, steps):
+    """The long run is the one that takes least time for a step: an adversary does not wait for a link."""
+    stdout = verify(gpt, steps, [100, 80, 60], adversary)
     runs = {}
     for name, cap, spilled, recomputed, loads in re.findall(
             r"^(\w+), cap (\d+) % .*: equal to the bit; (\d+) spilled, \d+ restored, (\d+) recomputed, (\d+) blocks", stdout, re.M):

@@ -47,6 +47,8 @@ MODELS = {
     "lora": (lambda: lora(SMALL), 4, 32),
     "config_S": (lambda: GPT(GPTConfig(layers=6, dim=384, heads=6, seq=256)), 2, 256),
 }
+# Twenty steps of config S read a quarter of the text: what a longer one adds is in the gradients of one step.
+TWENTY_STEPS = MODELS | {"config_S": (lambda: GPT(GPTConfig(layers=6, dim=384, heads=6, seq=64)), 2, 64)}
 
 
 def torch_losses(model, data, lr, clip=None):
@@ -82,9 +84,9 @@ def test_gradients_of_every_parameter(name):
             assert_close(ours.grad, theirs.grad, 1e-4, key)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TWENTY_STEPS)
 def test_losses_of_twenty_steps(name):
-    make, batch, seq = MODELS[name]
+    make, batch, seq = TWENTY_STEPS[name]
     model = make()
     reference = copy.deepcopy(model)
     data = list(batches(20, batch, seq))
