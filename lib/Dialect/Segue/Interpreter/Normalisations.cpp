@@ -63,9 +63,12 @@ static void alongDim(const HostTensor &input, int64_t dim, HostTensor &result, d
   int64_t count = input.type.getDimSize(dim), stride = 1;
   for (int64_t extent : input.type.getShape().drop_front(dim + 1))
     stride *= extent;
-  forEachIndex(input.type.getShape(), [&](ArrayRef<int64_t> index, int64_t i) {
-    const double *start = &input.floats[i - index[dim] * stride];
-    result.floats[i] = write(input.floats[i], logSumExp(start, count, stride));
+  forEachIndex(input.type.getShape(), [&](ArrayRef<int64_t> index, int64_t first) {
+    if (index[dim] != 0)
+      return;
+    double lse = logSumExp(&input.floats[first], count, stride);
+    for (int64_t i = first, end = first + count * stride; i < end; i += stride)
+      result.floats[i] = write(input.floats[i], lse);
   });
 }
 
