@@ -88,19 +88,19 @@ if(SEGUE_BUILD_TESTS)
   enable_testing()
 endif()
 
-# segue_add_unittest(name sources... [LINK_LIBS libs...] [ALONE sources...] [APART sources...] [TIMEOUT seconds] [NO_DISCOVERY] [LOOPS])
+# segue_add_unittest(name sources... [LINK_LIBS libs...] [ALONE sources...] [APART sources...] [TIMEOUT seconds] [NO_DISCOVERY])
 # A program of GoogleTests, which ctest knows case by case. LINK_LIBS in place of
 # the whole runtime, where a part stands alone; ALONE and APART as in segue_unity, of the
-# sources named before; NO_DISCOVERY: others run it. Tests are compiled in half the
-# time without optimisations, which matter in what they test; LOOPS: but for those whose
-# own loops would take longer than that.
+# sources named before; NO_DISCOVERY: others run it. With -Og, tests are compiled as fast as
+# without any optimisation. Without any, the runtime in them would be slow, too: of a template
+# that a test and the runtime share, the linker takes the test's, which it sees first.
 function(segue_add_unittest name)
-  cmake_parse_arguments(ARG "NO_DISCOVERY;LOOPS" "TIMEOUT" "LINK_LIBS;ALONE;APART" ${ARGN})
+  cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT" "LINK_LIBS;ALONE;APART" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS} "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/test")
   set_property(SOURCE "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp"
     PROPERTY COMPILE_DEFINITIONS SEGUE_TEST_DATA_HOME="${SEGUE_TEST_DATA_HOME}")
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:$<IF:$<BOOL:${ARG_LOOPS}>,-Og,-O0>>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Og>)
   segue_unity(${name} ALONE ${ARG_ALONE} APART ${ARG_APART})
   if(TARGET segue-headers)
     add_dependencies(${name} segue-headers)

@@ -18,8 +18,9 @@ namespace segue {
 inline Tensor randomTensor(const DeviceRef &device, Shape shape, uint32_t seed) {
   Tensor tensor = Tensor::onHost(device, std::move(shape), ElementType::f32);
   std::mt19937 random(seed);
-  for (uint64_t i = 0; i < tensor.elementCount(); ++i)
-    tensor.data<float>()[i] = float(random() % 2001) / 1000 - 1;
+  auto *data = tensor.data<float>();
+  for (uint64_t i = 0, count = tensor.elementCount(); i < count; ++i)
+    data[i] = float(random() % 2001) / 1000 - 1;
   return tensor;
 }
 

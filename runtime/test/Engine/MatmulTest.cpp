@@ -58,14 +58,16 @@ static void check(CpuEngine &engine, const MatmulSpec &spec) {
   plan->run(a.data(), b.data(), c.data(), spec.hasBias ? bias.data() : nullptr);
 
   std::vector<bool> written(c.size());
+  std::vector<double> left = a.numbers(), right = b.numbers();
   for (int64_t z = 0; z < spec.batch; ++z)
     for (int64_t i = 0; i < spec.m; ++i)
       for (int64_t j = 0; j < spec.n; ++j) {
         int64_t at = z * spec.c.strides[0] + i * spec.c.strides[1] + j;
         double sum = spec.hasBias ? bias.at(j) : 0, size = std::abs(sum) + 1;
+        const double *row = left.data() + z * spec.a.strides[0] + i * spec.a.strides[1];
+        const double *column = right.data() + z * spec.b.strides[0] + j * spec.b.strides[2];
         for (int64_t l = 0; l < spec.k; ++l) {
-          double term = a.at(z * spec.a.strides[0] + i * spec.a.strides[1] + l * spec.a.strides[2]) *
-                        b.at(z * spec.b.strides[0] + l * spec.b.strides[1] + j * spec.b.strides[2]);
+          double term = row[l * spec.a.strides[2]] * column[l * spec.b.strides[1]];
           sum += term;
           size += std::abs(term);
         }

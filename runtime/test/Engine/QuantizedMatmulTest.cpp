@@ -82,11 +82,15 @@ static void check(CpuEngine &engine, const QuantizedMatmulSpec &spec) {
   Values bias(spec.bias, std::max<int64_t>(1, spec.columns()), 3);
   runPlan(engine, spec, weight, x, y, &bias);
   std::vector<bool> written(size_t(y.size()));
+  std::vector<double> inputs = x.numbers(), weights(size_t(spec.columns() * spec.depth()));
+  for (int64_t j = 0; j < spec.columns(); ++j)
+    for (int64_t l = 0; l < spec.depth(); ++l)
+      weights[size_t(j * spec.depth() + l)] = spec.transposed ? weight.at(l, j) : weight.at(j, l);
   for (int64_t i = 0; i < spec.rows; ++i)
     for (int64_t j = 0; j < spec.columns(); ++j) {
       double sum = spec.hasBias ? bias.at(j) : 0, size = 1 + std::fabs(sum);
       for (int64_t l = 0; l < spec.depth(); ++l) {
-        double term = x.at(i * spec.xStride + l) * (spec.transposed ? weight.at(l, j) : weight.at(j, l));
+        double term = inputs[size_t(i * spec.xStride + l)] * weights[size_t(j * spec.depth() + l)];
         sum += term;
         size += std::fabs(term);
       }

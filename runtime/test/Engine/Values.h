@@ -64,6 +64,14 @@ public:
     return number;
   }
 
+  /// All of them, as `at` gives them.
+  std::vector<double> numbers() const {
+    std::vector<double> numbers(bytes_.size() / byteSize(type_));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = at(int64_t(i));
+    return numbers;
+  }
+
 private:
   template <typename T> void write(int64_t index, T element) {
     std::memcpy(bytes_.data() + index * sizeof(T), &element, sizeof(T));

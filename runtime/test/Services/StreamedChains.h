@@ -35,8 +35,9 @@ inline Tensor random(const DeviceRef &device, Shape shape, uint64_t seed, float 
   Tensor tensor = Tensor::onHost(device, std::move(shape), ElementType::f32);
   std::mt19937_64 engine(seed);
   std::uniform_real_distribution<float> draw(-scale, scale);
-  for (uint64_t i = 0; i < tensor.elementCount(); ++i)
-    tensor.data<float>()[i] = draw(engine);
+  auto *data = tensor.data<float>();
+  for (uint64_t i = 0, count = tensor.elementCount(); i < count; ++i)
+    data[i] = draw(engine);
   return tensor;
 }
 

@@ -52,10 +52,12 @@ static std::string refusal(const TemporaryFolder &folder, const std::string &byt
   return refusal(folder / "changed");
 }
 
-/// Returns what loading a file says while one byte of it is changed.
+/// Returns what loading a file says with one byte of it changed, which it is for as long. The file says that it was written
+/// long ago: whoever reads one that was written just now waits until its clock has moved on.
 static std::string refusalOf(const std::filesystem::path &path, const std::string &whole, uint64_t at, int mask) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(std::streamoff(at)).put(char(whole[at] ^ mask)).flush();
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   std::string said = refusal(path);
   file.seekp(std::streamoff(at)).put(whole[at]);
   return said;

@@ -50,14 +50,24 @@ private:
 };
 } // namespace
 
+namespace {
+/// Random contents and what a copy must make of them.
+struct Reference {
+  Reference(const TensorDesc &source, const TensorDesc &target, uint32_t seed, bool nonFinite)
+      : seed(seed), contents(makeContents(source, seed, nonFinite)), before(target.spanBytes(), Buffer::fill),
+        expected(referenceCopy(source, contents, target, before, expectedRow)) {}
+
+  uint32_t seed;
+  int64_t expectedRow = -1;
+  std::vector<std::byte> contents, before, expected;
+};
+} // namespace
+
 /// Copies and compares every byte of the target, gaps included, with the
 /// reference. Returns what is wrong, or "".
-static std::string checkCopy(const TensorDesc &source, const TensorDesc &target, uint32_t seed, int threads,
-                             InstructionSet set, bool nonFinite = false, uint64_t misalign = 0) {
-  std::vector<std::byte> contents = makeContents(source, seed, nonFinite);
-  std::vector<std::byte> before(target.spanBytes(), Buffer::fill);
-  int64_t expectedRow = -1;
-  std::vector<std::byte> expected = referenceCopy(source, contents, target, before, expectedRow);
+static std::string checkCopy(const TensorDesc &source, const TensorDesc &target, const Reference &reference, int threads,
+                             InstructionSet set, uint64_t misalign = 0) {
+  const auto &[seed, expectedRow, contents, before, expected] = reference;
   Buffer from(contents, misalign), to(before, misalign);
   int64_t row = CopyPlan(source, target, set).run(from.data(), to.data(), threads);
   std::string what = source.str() + " to " + target.str() + ", seed " + std::to_string(seed) + ", " +
@@ -72,6 +82,11 @@ static std::string checkCopy(const TensorDesc &source, const TensorDesc &target,
   if (!to.isGuardWhole() || from.bytes() != contents)
     return what + "memory outside of the target was written";
   return "";
+}
+
+static std::string checkCopy(const TensorDesc &source, const TensorDesc &target, uint32_t seed, int threads,
+                             InstructionSet set, bool nonFinite = false, uint64_t misalign = 0) {
+  return checkCopy(source, target, Reference(source, target, seed, nonFinite), threads, set, misalign);
 }
 
 // Issue 4: all ordered pairs of at least 40 layouts, here in one address space.
@@ -167,11 +182,12 @@ TEST(CopyPlan, LargeCopies) {
       {{1000, 1100}, E::f32, strided({0, 1}), E::f32, {}},
       {{1000, 1100}, E::f32, strided({1, 0}), E::bf16, {}},
   };
-  for (const Case &test : cases)
-    for (int threads : {1, 3}) {
-      TensorDesc source(test.shape, test.from, test.source), target(test.shape, test.to, test.target);
-      EXPECT_EQ(checkCopy(source, target, 7, threads, InstructionSet::x86_64_v4), "");
-    }
+  for (const Case &test : cases) {
+    TensorDesc source(test.shape, test.from, test.source), target(test.shape, test.to, test.target);
+    Reference reference(source, target, 7, /*nonFinite=*/false);
+    for (int threads : {1, 3})
+      EXPECT_EQ(checkCopy(source, target, reference, threads, InstructionSet::x86_64_v4), "");
+  }
 }
 
 // Layouts that nobody thought of.
