@@ -101,8 +101,8 @@ def interpret(modules):
     For every module of its input, segue-opt counts the lines of all of it: a long one takes longer than its parts.
     """
     modules = list(modules)
-    for first in range(0, len(modules), 50):
-        run = segue_opt(_SPLIT.join(modules[first:first + 50]), "--split-input-file", "--segue-interpret")
+    for first in range(0, len(modules), 6):
+        run = segue_opt(_SPLIT.join(modules[first:first + 6]), "--split-input-file", "--segue-interpret")
         if run.returncode != 0:
             break
     return run

@@ -13,8 +13,27 @@ compiled alone, so that the test that fails is that of the case at fault.
 
 import torch
 from compare import Expected, flat, leaves, weighted_sum
+from op_cases import Case
 
 TOGETHER = 12
+
+
+def joined(group):
+    """One case of several: all inputs, and all results in their order."""
+    functions = [(case.function, len(case.inputs)) for case in group]
+
+    def function(*tensors):
+        results = []
+        for each, count in functions:
+            results += flat(each(*tensors[:count]))
+            tensors = tensors[count:]
+        return tuple(results)
+
+    return Case(", ".join(case.name for case in group), function, tuple(maker for case in group for maker in case.inputs), group[0].tolerance)
+
+
+def dozens(cases):
+    return [cases[i : i + TOGETHER] for i in range(0, len(cases), TOGETHER)]
 
 
 class Together:
@@ -29,21 +48,11 @@ class Together:
         self.expected = {case.name: Expected(case, case.make()) for case in self.cases}
         for has_gradients in (False, True):
             chosen = [case for case in self.cases if self.expected[case.name].has_gradients == has_gradients]
-            for i in range(0, len(chosen), TOGETHER):
-                self.group_of |= {case.name: chosen[i : i + TOGETHER] for case in chosen[i : i + TOGETHER]}
+            self.group_of |= {case.name: group for group in dozens(chosen) for case in group}
 
     def _run(self, group):
         """By case: its inputs with their gradients, its outputs, and its outputs of inference or None."""
         inputs = {case.name: leaves(case.make()) for case in group}
-        functions = [(case.function, len(inputs[case.name])) for case in group]
-
-        def function(*tensors):
-            results = []
-            for each, count in functions:
-                results += flat(each(*tensors[:count]))
-                tensors = tensors[count:]
-            return tuple(results)
-
         def parts(results):
             results, divided = flat(results), {}
             for case in group:
@@ -53,7 +62,7 @@ class Together:
             return divided
 
         given = [x for case in group for x in inputs[case.name]]
-        compiled, inferred = self.make(function, given), {}
+        compiled, inferred = self.make(joined(group).function, given), {}
         if self.inference:
             with torch.no_grad():
                 inferred = parts(compiled(*given))
