@@ -382,6 +382,47 @@ case("gather_first", lambda x, i: x.gather(0, i), normal(5, 6), integers(0, 5, 2
 case("index_two", lambda x, i, j: x[i, j], normal(5, 6, 3), integers(-5, 5, 4), integers(0, 6, 4))
 case("index_outer", lambda x, i, j: x[i[:, None], j], normal(5, 6), integers(0, 5, 2), integers(0, 6, 4))
 
+# --- order and pools -----------------------------------------------------------------------------------------
+
+case("topk", lambda x: x.topk(2), normal(5, 7))
+case("topk_first_smallest", lambda x: x.topk(3, 0, largest=False)[0], normal(5, 3, 4))
+case("topk_unsorted", lambda x: (x * x).topk(3, 1, sorted=False)[0].sum(1), normal(2, 7))
+case("sort", lambda x: x.sort(), normal(3, 17))
+case("sort_first_descending", lambda x: x.sort(0, descending=True), normal(9, 4))
+case("sort_stable", lambda x: torch.sort(x, stable=True, dim=1, descending=True), integers(0, 4, 5, 9))
+case("sort_scalar", lambda x: x.sort(), normal())
+case("argsort", lambda x: (x.argsort(), x.argsort(0, descending=True)), normal(5, 7))
+case("argsort_stable", lambda x: torch.argsort(x, stable=True, dim=0, descending=True), integers(0, 3, 9, 2))
+case("kthvalue", lambda x: (*x.kthvalue(3), x.kthvalue(2, 0, keepdim=True)[0]), normal(5, 7))
+case("max_pool1d", lambda x: F.max_pool1d(x, 3, stride=2, padding=1), normal(2, 3, 9))
+case("max_pool2d", lambda x: F.max_pool2d(x, 2), normal(2, 3, 8, 6))
+case("max_pool2d_options", lambda x: F.max_pool2d(x, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), normal(2, 3, 9, 8))
+case("max_pool2d_ceil", lambda x: F.max_pool2d(x, 3, stride=2, ceil_mode=True), normal(3, 8, 7))
+case("max_pool2d_places", lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2, ceil_mode=True, return_indices=True), normal(2, 2, 8, 7))
+case("max_pool3d", lambda x: F.max_pool3d(x, 2, stride=1), normal(1, 2, 4, 5, 3))
+case("avg_pool1d", lambda x: F.avg_pool1d(x, 4, stride=3, padding=2), normal(2, 3, 11))
+case("avg_pool2d", lambda x: F.avg_pool2d(x, 2), normal(2, 3, 8, 6))
+case("avg_pool2d_within", lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False), normal(2, 3, 9, 8))
+case("avg_pool2d_ceil", lambda x: F.avg_pool2d(x, (3, 2), stride=(2, 3), padding=1, ceil_mode=True), normal(3, 8, 7))
+case("avg_pool2d_divided", lambda x: F.avg_pool2d(x, 3, stride=1, divisor_override=5), normal(2, 3, 5, 6))
+case("avg_pool3d", lambda x: F.avg_pool3d(x, 2, ceil_mode=True), normal(1, 2, 4, 5, 3))
+case("adaptive_avg_pool1d", lambda x: F.adaptive_avg_pool1d(x, 3), normal(2, 3, 7))
+case("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), normal(2, 3, 7, 8))
+case("adaptive_avg_pool2d_one", lambda x: F.adaptive_avg_pool2d(x, 1), normal(2, 3, 7, 8))
+case("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, None, 2)), normal(1, 2, 4, 3, 5))
+
+# Autograd's graphs have these.
+case("max_pool2d_backward", lambda g, i: torch.ops.aten.max_pool2d_with_indices_backward(
+    g, torch.zeros(2, 3, 5, 4), [2, 3], [2, 1], [0, 1], [1, 1], True, i), normal(2, 3, 3, 4), integers(0, 20, 2, 3, 3, 4))
+case("max_pool3d_backward", lambda g, i: torch.ops.aten.max_pool3d_with_indices_backward(
+    g, torch.zeros(1, 2, 4, 4, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False, i), normal(1, 2, 2, 2, 2), integers(0, 64, 1, 2, 2, 2, 2))
+case("avg_pool2d_backward", lambda g: torch.ops.aten.avg_pool2d_backward(
+    g, torch.zeros(2, 3, 8, 7), [3, 2], [2, 1], [1, 0], True, False, None), normal(2, 3, 5, 6))
+case("avg_pool3d_backward", lambda g: torch.ops.aten.avg_pool3d_backward(
+    g, torch.zeros(2, 4, 4, 4), [2, 2, 2], [1, 2, 2], [1, 0, 0], False, True, 3), normal(2, 5, 2, 2))
+case("adaptive_avg_pool2d_backward", lambda g: torch.ops.aten._adaptive_avg_pool2d_backward(g, torch.zeros(2, 3, 7, 8)), normal(2, 3, 3, 4))
+case("adaptive_avg_pool3d_backward", lambda g: torch.ops.aten._adaptive_avg_pool3d_backward(g, torch.zeros(2, 5, 4, 3)), normal(2, 2, 4, 2))
+
 # --- written by PyTorch in terms of others ------------------------------------------------------------------
 
 case("glu", F.glu, normal(3, 8))

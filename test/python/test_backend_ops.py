@@ -24,6 +24,9 @@ MORE = [
     Case("parts", lambda x: (x * x)[1] * (x * 2)[..., -2, :] + (x * 3)[1:3, ::2, -4:].sum(), (normal(5, 5, 5),)),
     Case("scatter_number", lambda x, i: x.exp().scatter(1, i, 0.5) * x, (normal(3, 5), integers(0, 5, 3, 2))),
     Case("scatter_add", lambda x, i, s: (x * 2).scatter_add(1, i, s * s), (normal(3, 5), integers(0, 5, 3, 4), normal(3, 4))),
+    Case("scatter_several", lambda x, i, s: (x * 2).scatter(1, i.argsort(1)[:, :3], s * s) * x,
+         (normal(3, 5), normal(3, 5), normal(3, 3))),
+    Case("scatter_first", lambda x, i, s: x.exp().scatter(0, i.argsort(0), s), (normal(4, 2, 3), normal(4, 2, 3), normal(4, 2, 3))),
     Case("arguments", lambda x: (x.argmax(1), x.argmin(), x.argmax(0, keepdim=True)), (normal(5, 7),)),
     Case("argument_of_nan", lambda x: torch.where(x > 0, x, torch.nan).argmax(1), (normal(5, 7),)),
     Case("largest_and_its_place", lambda x: torch.max(x, 1), (integers(0, 4, 5, 7),)),
@@ -88,3 +91,29 @@ def test_a_target_outside_of_the_classes_is_an_error():
     logits = torch.randn(4, 3, requires_grad=True)
     with pytest.raises(segue.IndexOutOfRangeError):
         compiled(logits, torch.tensor([0, 1, 3, 2]))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_nan_is_the_greatest_and_equals_keep_their_order(descending):
+    nan, inf = float("nan"), float("inf")
+    rows = torch.tensor([[nan, 1, -inf, 1, inf, nan, -0.0, 0.0], [2, 2, nan, 2, -inf, -inf, inf, 1e-40]])
+    def ordered(x):
+        return *torch.sort(x, stable=True, descending=descending), x.topk(3, largest=descending).values
+    found, wanted = compiled(ordered, (rows,))(rows), ordered(rows)
+    assert all(torch.equal(a.view(torch.int32) if a.is_floating_point() else a, b.view(torch.int32) if b.is_floating_point() else b)
+               for a, b in zip(found, wanted))
+
+
+def test_padding_is_never_the_place_of_a_maximum():
+    """Nor of minus infinities; several NaN have the place of the last."""
+    image = torch.full((1, 4, 4), -float("inf"))
+    image[0, 2, 1] = image[0, 3, 2] = float("nan")
+    def pooled(x):
+        return torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+    (values, places), (wanted, at) = compiled(pooled, (image,))(image), pooled(image)
+    assert torch.equal(places, at) and torch.allclose(values, wanted, equal_nan=True)
+
+
+def test_more_than_a_thousand_are_not_ordered():
+    with pytest.raises(Exception, match="1025 elements along the dimension; 1024 are compared"):
+        compiled(torch.sort, (torch.zeros(1025),))(torch.zeros(1025))

@@ -17,7 +17,7 @@ import math
 import torch
 
 from .losses import _MEAN, _NONE, _row_weights, _rows
-from .matmul import _repeated_heads
+from .matmul import _repeated_heads, gather
 from .normalisation import _rows as _normalised_rows
 from .table import Unsupported, lowers, normalised
 
@@ -223,16 +223,30 @@ def scatter_value(b, x, dim, index, value):
     return b.select(b.compare("gt", taken, b.constant(0.0)), b.constant(value, (), x.dtype), x)
 
 
+#: Writing several elements along one dimension compares each place with each of them.
+_MOST_WRITES = 1 << 20
+
+
 @lowers("aten.scatter.src")
 def scatter_source(b, x, dim, index, source):
-    dim = normalised(dim, x.rank)
-    if index.shape[dim] != 1:
-        raise Unsupported("writing several elements by index along one dimension: two may name one place")
+    """Where several elements name one place, the last of them is there; PyTorch promises none."""
+    dim, rank = normalised(dim, x.rank), x.rank
     if any(n != d for i, (n, d) in enumerate(zip(index.shape, x.shape)) if i != dim):
         raise Unsupported("writing by index to a part of the other dimensions")
-    source = b.slice(source, [0] * x.rank, list(index.shape), [1] * x.rank)
-    here = b.compare("eq", b.iota(dim, x.shape, index.dtype), b.broadcast_to(index, x.shape))
-    return b.select(here, b.broadcast_to(b.cast(source, x.dtype), x.shape), x)
+    if index.shape[dim] * x.shape[dim] > _MOST_WRITES:
+        raise Unsupported(f"writing {index.shape[dim]} elements by index to {x.shape[dim]} places along one dimension")
+    source = b.cast(b.slice(source, [0] * rank, list(index.shape), [1] * rank), x.dtype)
+    if index.shape[dim] == 1:
+        here = b.compare("eq", b.iota(dim, x.shape, index.dtype), b.broadcast_to(index, x.shape))
+        return b.select(here, b.broadcast_to(source, x.shape), x)
+    order = [i for i in range(rank) if i != dim] + [dim]
+    rows, index, source = (b.transpose(v, order) for v in (x, index, source))
+    shape = rows.shape + (index.shape[-1],)
+    here = b.compare("eq", b.broadcast(index, [*range(rank - 1), rank], shape), b.iota(rank - 1, shape, index.dtype))
+    last = b.reduce("max", b.select(here, b.iota(rank, shape), b.constant(-1, (), torch.int64)), [rank])
+    found = gather(b, source, rank - 1, b.binary("max", last, b.constant(0, (), torch.int64)))
+    written = b.select(b.compare("ge", last, b.constant(0, (), torch.int64)), found, rows)
+    return b.transpose(written, [order.index(i) for i in range(rank)])
 
 
 @lowers("aten.as_strided.default")

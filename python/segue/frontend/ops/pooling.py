@@ -1,0 +1,205 @@
+# ===- pooling.py - maxima and means over windows --------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Pools over one to three dimensions, and their gradients.
+
+A window is taken a dimension at a time: slices of the padded image, as many as the window is wide, are combined
+element by element. Both maxima and sums may be taken so, and 3 + 3 slices are fewer than 3 x 3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .table import Unsupported, lowers
+
+
+@dataclass
+class _Pool:
+    """A window over one dimension of an image."""
+
+    dim: int
+    extent: int
+    size: int
+    stride: int
+    padding: int
+    dilation: int
+    places: int
+
+    @property
+    def padded(self) -> int:
+        """How long the dimension must be for all windows."""
+        return max((self.places - 1) * self.stride + (self.size - 1) * self.dilation + 1, self.extent + self.padding)
+
+    def counts(self, include_pad: bool) -> list[int]:
+        """What the sum of each window is divided by: with `ceil_mode` the last may reach beyond the padding."""
+        first = [i * self.stride - self.padding for i in range(self.places)]
+        if include_pad:
+            return [min(f + self.size, self.extent + self.padding) - f for f in first]
+        return [min(f + self.size, self.extent) - max(f, 0) for f in first]
+
+
+def _pools(b, image, places, kernel, stride, padding, dilation=1) -> list[_Pool]:
+    dims = _dims_of(kernel, image)
+
+    def spread(values):
+        values = [values] if isinstance(values, int) else list(values)
+        return values * dims if len(values) == 1 else values
+
+    kernel, stride = spread(kernel), spread(stride) if stride not in ([], ()) else spread(kernel)
+    return [_Pool(len(image) - dims + i, image[len(image) - dims + i], *each, places[len(places) - dims + i])
+            for i, each in enumerate(zip(kernel, stride, spread(padding), spread(dilation)))]
+
+
+def _dims_of(kernel, image) -> int:
+    # One number stands for all dimensions; images are C x places, or with a batch.
+    return len(kernel) if not isinstance(kernel, int) and len(kernel) > 1 else 1 if len(image) < 4 else 2
+
+
+def _padded(b, x, pool, value):
+    low, high = [0] * x.rank, [0] * x.rank
+    low[pool.dim], high[pool.dim] = pool.padding, pool.padded - pool.extent - pool.padding
+    return b.pad(x, low, high, value)
+
+
+def _slices(b, x, pool):
+    """Element `k` of every window along one dimension, for each k."""
+    last = (pool.places - 1) * pool.stride + 1
+    return [b.slice_dim(x, pool.dim, k * pool.dilation, k * pool.dilation + last, pool.stride) for k in range(pool.size)]
+
+
+# --- maxima -----------------------------------------------------------------------------------
+
+
+def _maxima(b, x, pools, places: bool):
+    """The maximum of each window, and where it is in the flattened image: the first of several, and the last NaN."""
+    if not x.is_float:
+        raise Unsupported("maxima of integers over windows")
+    place = None
+    if places:
+        image = [x.shape[p.dim] for p in pools]
+        place = b.broadcast_to(b.reshape(b.iota(0, (math.prod(image),)), image), x.shape)
+    for pool in reversed(pools):
+        values = _slices(b, _padded(b, x, pool, -math.inf), pool)
+        found = _slices(b, _padded(b, place, pool, -1), pool) if places else [None] * pool.size
+        x, place = values[0], found[0]
+        for value, at in zip(values[1:], found[1:]):
+            better = b.binary("or", b.compare("gt", value, x), b.compare("ne", value, value))
+            if places:  # what is added around the image is never the place, of minus infinities either
+                outside = b.binary("and", b.compare("lt", place, b.constant(0, (), torch.int64)),
+                                   b.compare("ge", at, b.constant(0, (), torch.int64)))
+                better = b.binary("or", better, outside)
+                place = b.select(better, at, place)
+            x = b.select(better, value, x)
+    return [x, place]
+
+
+@lowers("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+def max_pool_with_indices(b, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+    pools = _pools(b, x.shape, b.shape, kernel_size, stride, padding, dilation)
+    return _maxima(b, x, pools, 1 in b.used)
+
+
+@lowers("aten.max_pool1d.default", "aten.max_pool2d.default", "aten.max_pool3d.default")
+def max_pool(b, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+    return _maxima(b, x, _pools(b, x.shape, b.shape, kernel_size, stride, padding, dilation), False)[0]
+
+
+@lowers("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
+def max_pool_backward(b, grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    dims = _dims_of(kernel_size, x.shape)
+    planes, image = math.prod(x.shape[:-dims]), math.prod(x.shape[-dims:])
+    places = math.prod(grad.shape[-dims:])
+    start = b.binary("mul", b.iota(0, (planes, places)), b.constant(image, (), torch.int64))
+    place = b.binary("add", b.reshape(indices, (planes, places)), start)
+    return b.reshape(b.scatter_add(b.reshape(grad, (planes, places)), place, planes * image), x.shape)
+
+
+# --- means ------------------------------------------------------------------------------------
+
+
+def _shares(b, pools, count_include_pad, divisor_override, rank):
+    """What each element of a window counts in its mean: one number, or one for each window."""
+    if divisor_override is not None:
+        return b.constant(1 / divisor_override)
+    counts = torch.ones((1,) * rank, dtype=torch.float64)
+    for pool in pools:
+        shape = [1] * rank
+        shape[pool.dim] = pool.places
+        counts = counts * torch.tensor(pool.counts(count_include_pad), dtype=torch.float64).reshape(shape)
+    shares = (1 / counts).to(torch.float32)
+    if shares.unique().numel() == 1:
+        return b.constant(float(shares.reshape(-1)[0]))
+    return b.constant_tensor(shares)
+
+
+@lowers("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
+def avg_pool(b, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+    pools = _pools(b, x.shape, b.shape, kernel_size, stride, padding)
+    sums = b.cast(x, torch.float32)
+    for pool in reversed(pools):
+        parts = _slices(b, _padded(b, sums, pool, 0.0), pool)
+        sums = parts[0]
+        for part in parts[1:]:
+            sums = b.binary("add", sums, part)
+    return b.cast(b.binary("mul", sums, _shares(b, pools, count_include_pad, divisor_override, x.rank)), b.dtype)
+
+
+@lowers("aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default")
+def avg_pool_backward(b, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+    pools = _pools(b, x.shape, grad.shape, kernel_size, stride, padding)
+    shares = _shares(b, pools, count_include_pad, divisor_override, x.rank)
+    grad = b.binary("mul", b.cast(grad, torch.float32), shares)
+    for pool in pools:
+        total = None
+        for k in range(pool.size):
+            low, high, interior = ([0] * grad.rank for _ in range(3))
+            low[pool.dim], interior[pool.dim] = k, pool.stride - 1
+            high[pool.dim] = pool.padded - k - (pool.places - 1) * pool.stride - 1
+            spread = b.pad(grad, low, high, 0.0, interior)
+            total = spread if total is None else b.binary("add", total, spread)
+        grad = b.slice_dim(total, pool.dim, pool.padding, pool.padding + pool.extent)
+    return b.cast(grad, b.dtype)
+
+
+# --- windows that share an image evenly -----------------------------------------------------------
+
+
+def _parts(extent, places) -> list[tuple[int, int]]:
+    """PyTorch's windows of an adaptive pool: they overlap where `places` does not divide `extent`."""
+    return [(i * extent // places, -(-(i + 1) * extent // places)) for i in range(places)]
+
+
+@lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default", "aten.adaptive_avg_pool1d.default",
+        "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default")
+def adaptive_avg_pool(b, x, output_size):
+    means = b.cast(x, torch.float32)
+    for dim in range(x.rank - (len(output_size) if not isinstance(output_size, int) else 1), x.rank):
+        windows = [b.slice_dim(means, dim, first, last) for first, last in _parts(x.shape[dim], b.shape[dim])]
+        means = b.concat([b.reduce("mean", w, [dim], keepdim=True) for w in windows], dim)
+    return b.cast(means, b.dtype)
+
+
+@lowers("aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default")
+def adaptive_avg_pool_backward(b, grad, x):
+    total = b.cast(grad, torch.float32)
+    for dim in range(x.rank):
+        if grad.shape[dim] == x.shape[dim]:
+            continue
+        parts, places = _parts(x.shape[dim], grad.shape[dim]), total
+        total = None
+        for i, (first, last) in enumerate(parts):
+            share = b.binary("mul", b.slice_dim(places, dim, i, i + 1), b.constant(1 / (last - first)))
+            shape = list(share.shape)
+            shape[dim] = last - first
+            low, high = [0] * x.rank, [0] * x.rank
+            low[dim], high[dim] = first, x.shape[dim] - last
+            spread = b.pad(b.broadcast(share, range(x.rank), shape), low, high, 0.0)
+            total = spread if total is None else b.binary("add", total, spread)
+    return b.cast(total, b.dtype)
