@@ -19,7 +19,7 @@ SCRIPT = ROOT / "bench" / "memory" / "headline.py"
 MODEL = ["--layers", "6", "--heads", "4", "--video-head", "64", "--audio-head", "32", "--rank", "4", "--video-tokens", "192",
          "--text-tokens", "32"]
 CASE = ["--card-gb", "0.045", "--free-gb", "0.034", "--cap-gb", "0.024", "--watermarks", "24/17", "--weight-watermarks", "34/29",
-        "--tuned-watermarks", "27/24.5", "--lower-watermarks", "24.5/22", "--pinned", "16MiB,1MiB", "--flops", "", "--grain-gb", "0.008", "--device", "host=1GiB,pinned=4GiB,link=0.5GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us"]
+        "--tuned-watermarks", "27/24.5", "--lower-watermarks", "24.5/22", "--pinned", "16MiB,1MiB", "--flops", "", "--grain-gb", "0.012", "--device", "host=1GiB,pinned=4GiB,link=0.5GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us"]
 
 
 def run(folder, *more):

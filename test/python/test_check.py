@@ -135,7 +135,7 @@ sys.exit("A.Fails" in cases)
 def test_a_case_at_fault_takes_no_other_along(tmp_path, monkeypatch, case, why):
     monkeypatch.setattr(unit, "PATIENCE", 1)
     cases, output = ["A.One", *filter(None, [case]), "A.Two"], []
-    piece = unit.Piece([sys.executable, "-c", PROGRAM], cases, {}, None, 3 if case == "A.NeverEnds" else 30, cases)
+    piece = unit.Piece([sys.executable, "-c", PROGRAM], cases, {}, None, 1.5 if case == "A.NeverEnds" else 30, cases)
     found = unit.play(piece, tmp_path, output)
     assert {"One", "Two"} <= {element.get("name") for element in found if element.find("failure") is None}
     bad = [element.find("failure") for element in found if element.find("failure") is not None]

@@ -41,7 +41,7 @@ class Convolutions(nn.Module):
 
 
 def gpt():
-    return GPT(GPTConfig(layers=4, dim=96, heads=4, seq=64))
+    return GPT(GPTConfig(layers=2, dim=96, heads=4, seq=64))
 
 
 def lora():
@@ -141,7 +141,7 @@ def test_no_is_an_answer():
 def test_a_table():
     whole = segue.fit(gpt, TOKENS)
     budget = whole.smallest_budget_bytes - 1
-    table = segue.fit_table(gpt, TOKENS, sequence_lengths=[32, 64], optimizers=[segue.AdamW(), segue.SGD()], lora_ranks=[0, 8],
+    table = segue.fit_table(gpt, TOKENS, sequence_lengths=[32, 64], optimizers=[segue.AdamW(), segue.SGD(momentum=0.9)], lora_ranks=[0, 8],
                             budget=budget)
     found = {(r.batch_size, r.sequence_length, r.optimizer.kind, r.lora_rank): r.memory for r in table.rows}
     assert len(table.rows) == len(found) == 8 and {batch for batch, *_ in found} == {4}
