@@ -380,6 +380,8 @@ case("index_select", lambda x, i: x.index_select(1, i), normal(5, 6), integers(0
 case("gather", lambda x, i: x.gather(1, i), normal(5, 6), integers(0, 6, 5, 3))
 case("gather_first", lambda x, i: x.gather(0, i), normal(5, 6), integers(0, 5, 2, 6))
 case("index_two", lambda x, i, j: x[i, j], normal(5, 6, 3), integers(-5, 5, 4), integers(0, 6, 4))
+case("index_behind", lambda x, i, j: x[:, i, j] * x[:, j, i], normal(2, 6, 6, 3), integers(-6, 6, 4), integers(0, 6, 4))
+case("index_around", lambda x, i, j: x[i, :, j], normal(5, 3, 6), integers(0, 5, 2, 4), integers(0, 6, 4))
 case("index_outer", lambda x, i, j: x[i[:, None], j], normal(5, 6), integers(0, 5, 2), integers(0, 6, 4))
 
 # --- order and pools -----------------------------------------------------------------------------------------
@@ -410,6 +412,16 @@ case("adaptive_avg_pool1d", lambda x: F.adaptive_avg_pool1d(x, 3), normal(2, 3, 
 case("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), normal(2, 3, 7, 8))
 case("adaptive_avg_pool2d_one", lambda x: F.adaptive_avg_pool2d(x, 1), normal(2, 3, 7, 8))
 case("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, None, 2)), normal(1, 2, 4, 3, 5))
+
+case("floor_of_quotient", lambda x: (x // 7, x // -3, torch.div(x, 5, rounding_mode="floor")), integers(-50, 50, 9, 8))
+case("whole_quotient", lambda x: (torch.div(x, 7, rounding_mode="trunc"), torch.div(x, -3, rounding_mode="trunc")), integers(-50, 50, 9, 8))
+case("quotient_of_large", lambda x: (x // 3, x % 10, x // -1000003, x // 2**40), integers(-2**63, 2**63 - 1, 64))
+case("quotient_i32", lambda x: (x // 3, x % -10, x // 1, x % 65536), integers(-2**31, 2**31 - 1, 64, dtype=torch.int32))
+case("whole_quotient_of_floats", lambda x, y: (torch.div(x, y, rounding_mode="trunc"), torch.div(x, 0.3, rounding_mode=None)),
+     normal(5, 7), uniform(0.1, 2, 5, 7))
+case("remainder", lambda x: (x % 7, x % -3, torch.remainder(x, 1)), integers(-50, 50, 9, 8))
+case("histc", lambda x: torch.histc(x.float(), 8, 0, 7), integers(-2, 10, 5, 9))
+case("histc_of_floats", lambda x: torch.histc(x.float() / 10, bins=10, min=-1, max=2), integers(-20, 30, 64))
 
 # Autograd's graphs have these.
 case("max_pool2d_backward", lambda g, i: torch.ops.aten.max_pool2d_with_indices_backward(

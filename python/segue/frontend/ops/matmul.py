@@ -229,30 +229,38 @@ def flip(b, x, dims):
 
 @lowers("aten.index.Tensor")
 def index(b, x, indices):
-    given = [(i, v) for i, v in enumerate(indices) if v is not None]
-    if any(v.dtype == torch.bool for _, v in given):
+    given = [i for i, v in enumerate(indices) if v is not None]
+    if any(indices[i].dtype == torch.bool for i in given):
         raise Unsupported("indexing by a mask: the shape of the result would depend on values")
-    if len(given) == 1:
-        return _gather_dim(b, x, *given[0])
-    if [i for i, _ in given] != list(range(len(given))):
-        raise Unsupported("several index tensors that are not for the first dimensions")
-    # The first dimensions become one, and so do their indices.
-    extents = x.shape[: len(given)]
-    place = None
-    for extent, (_, v) in zip(extents, given):
-        v = _wrapped(b, b.cast(v, torch.int64), extent)
-        place = v if place is None else b.binary(
-            "add", b.binary("mul", place, b.constant(extent, (), torch.int64)), v)
-    return b.gather(b.reshape(x, (math.prod(extents),) + x.shape[len(given) :]), place)
+    return _indexed(b, x, given, [indices[i] for i in given])
 
 
 def _gather_dim(b, x, dim, indices):
-    """Result dimensions: those of x before dim, those of indices, those of x after."""
-    indices = _wrapped(b, indices, x.shape[dim])
-    order = [dim] + [i for i in range(x.rank) if i != dim]
-    y = b.gather(b.transpose(x, order), indices)
-    n = indices.rank
-    return b.transpose(y, [*range(n, n + dim), *range(n), *range(n + dim, y.rank)])
+    return _indexed(b, x, [dim], [indices])
+
+
+def _indexed(b, x, dims, indices):
+    """Dimensions of the indices stand where `dims` were or, if others lie between those, in front."""
+    order = dims + [i for i in range(x.rank) if i not in dims]
+    rows, place = b.transpose(x, order), place_of(b, indices, [x.shape[d] for d in dims])
+    y = b.gather(b.reshape(rows, (math.prod(rows.shape[: len(dims)]),) + rows.shape[len(dims) :]), place)
+    first, n = dims[0] if adjoin(dims) else 0, place.rank
+    return b.transpose(y, [*range(n, n + first), *range(n), *range(n + first, y.rank)])
+
+
+def adjoin(dims) -> bool:
+    """Whether no dimension lies between `dims`."""
+    return list(dims) == list(range(dims[0], dims[-1] + 1))
+
+
+def place_of(b, indices, extents):
+    """Where index tensors point when their dimensions are one; negative indices count from the end."""
+    place = None
+    for extent, index in zip(extents, indices):
+        index = _wrapped(b, b.cast(index, torch.int64), extent)
+        place = index if place is None else b.binary(
+            "add", b.binary("mul", place, b.constant(extent, (), torch.int64)), index)
+    return place
 
 
 def _wrapped(b, indices, extent):

@@ -17,7 +17,7 @@ import math
 import torch
 
 from .losses import _MEAN, _NONE, _row_weights, _rows
-from .matmul import _repeated_heads, gather
+from .matmul import _repeated_heads, adjoin, gather, place_of
 from .normalisation import _rows as _normalised_rows
 from .table import Unsupported, lowers, normalised
 
@@ -171,38 +171,45 @@ def select_scatter(b, x, part, dim, index):
     return _written(b, x, b.reshape(part, part.shape[:dim] + (1,) + part.shape[dim:]), dim, index, 1)
 
 
-def _place(b, indices, extents):
-    """Where index tensors point when their dimensions are one; negative indices count from the end."""
-    place = None
-    for extent, index in zip(extents, indices):
-        index = b.cast(index, torch.int64)
-        behind = b.compare("lt", index, b.constant(0, (), torch.int64))
-        index = b.select(behind, b.binary("add", index, b.constant(extent, (), torch.int64)), index)
-        place = index if place is None else b.binary(
-            "add", b.binary("mul", place, b.constant(extent, (), torch.int64)), index)
-    return place
+#: Writing several elements along one dimension compares each place with each of them.
+_MOST_WRITES = 1 << 20
+
+
+def _last_written(b, index, places):
+    """For each of so many places the last of `index`'s row that names it, or -1; rows are along the last dimension."""
+    lead = range(index.rank - 1)
+    shape = index.shape[:-1] + (places, index.shape[-1])
+    if places * index.shape[-1] > _MOST_WRITES:
+        raise Unsupported(f"writing {index.shape[-1]} elements by index to {places} places")
+    here = b.compare("eq", b.broadcast(index, [*lead, index.rank], shape), b.iota(index.rank - 1, shape, index.dtype))
+    return b.reduce("max", b.select(here, b.iota(index.rank, shape), b.constant(-1, (), torch.int64)), [index.rank])
 
 
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(b, x, indices, values, accumulate=False):
+    """Where several elements name one place and are not added, the last of them is there; PyTorch promises none."""
     given = [i for i, v in enumerate(indices) if v is not None]
     if any(indices[i].dtype == torch.bool for i in given):
         raise Unsupported("indexing by a mask: the number of elements would depend on values")
-    if not accumulate or not x.is_float:
-        raise Unsupported("writing by index; only adding floats is known")
-    if given != list(range(given[0], given[-1] + 1)):
-        raise Unsupported("index tensors with a slice between them")
+    if accumulate and not x.is_float:
+        raise Unsupported("adding integers by index")
     # The indexed dimensions go first and become one.
-    lead, extents = x.shape[: given[0]], [x.shape[i] for i in given]
-    place = _place(b, [indices[i] for i in given], extents)
-    tail = x.shape[given[-1] + 1 :]
-    values = b.broadcast_to(b.cast(values, x.dtype), lead + place.shape + tail)
-    n, k = len(lead), place.rank
-    values = b.transpose(values, [*range(n, n + k), *range(n), *range(n + k, values.rank)])
-    sums = b.reshape(b.scatter_add(values, place, math.prod(extents)), (*extents, *lead, *tail))
-    m = len(extents)
-    sums = b.transpose(sums, [*range(m, m + n), *range(m), *range(m + n, sums.rank)])
-    return b.binary("add", x, sums)
+    order = given + [i for i in range(x.rank) if i not in given]
+    extents, rest = [x.shape[i] for i in given], [x.shape[i] for i in order[len(given) :]]
+    place = place_of(b, [indices[i] for i in given], extents)
+    first, k = given[0] if adjoin(given) else 0, place.rank
+    values = b.broadcast_to(b.cast(values, x.dtype), (*rest[:first], *place.shape, *rest[first:]))
+    values = b.transpose(values, [*range(first, first + k), *range(first), *range(first + k, values.rank)])
+    back = [order.index(i) for i in range(x.rank)]
+    if accumulate:
+        sums = b.reshape(b.scatter_add(values, place, math.prod(extents)), (*extents, *rest))
+        return b.binary("add", x, b.transpose(sums, back))
+    count = math.prod(place.shape)
+    last = _last_written(b, b.reshape(place, (count,)), math.prod(extents))
+    found = b.gather(b.reshape(values, (count, *rest)), b.binary("max", last, b.constant(0, (), torch.int64)))
+    named = b.broadcast(b.compare("ge", last, b.constant(0, (), torch.int64)), [0], (math.prod(extents), *rest))
+    named, found = (b.transpose(b.reshape(v, (*extents, *rest)), back) for v in (named, found))
+    return b.select(named, found, x)
 
 
 @lowers("aten.scatter_add.default")
@@ -212,7 +219,7 @@ def scatter_add(b, x, dim, index, source):
     dim = normalised(dim, x.rank)
     source = b.slice(source, [0] * x.rank, list(index.shape), [1] * x.rank)
     coordinates = [index if i == dim else b.iota(i, index.shape, index.dtype) for i in range(x.rank)]
-    place = _place(b, coordinates, x.shape)
+    place = place_of(b, coordinates, x.shape)
     return b.binary("add", x, b.reshape(b.scatter_add(source, place, math.prod(x.shape)), x.shape))
 
 
@@ -223,27 +230,19 @@ def scatter_value(b, x, dim, index, value):
     return b.select(b.compare("gt", taken, b.constant(0.0)), b.constant(value, (), x.dtype), x)
 
 
-#: Writing several elements along one dimension compares each place with each of them.
-_MOST_WRITES = 1 << 20
-
-
 @lowers("aten.scatter.src")
 def scatter_source(b, x, dim, index, source):
     """Where several elements name one place, the last of them is there; PyTorch promises none."""
     dim, rank = normalised(dim, x.rank), x.rank
     if any(n != d for i, (n, d) in enumerate(zip(index.shape, x.shape)) if i != dim):
         raise Unsupported("writing by index to a part of the other dimensions")
-    if index.shape[dim] * x.shape[dim] > _MOST_WRITES:
-        raise Unsupported(f"writing {index.shape[dim]} elements by index to {x.shape[dim]} places along one dimension")
     source = b.cast(b.slice(source, [0] * rank, list(index.shape), [1] * rank), x.dtype)
     if index.shape[dim] == 1:
         here = b.compare("eq", b.iota(dim, x.shape, index.dtype), b.broadcast_to(index, x.shape))
         return b.select(here, b.broadcast_to(source, x.shape), x)
     order = [i for i in range(rank) if i != dim] + [dim]
     rows, index, source = (b.transpose(v, order) for v in (x, index, source))
-    shape = rows.shape + (index.shape[-1],)
-    here = b.compare("eq", b.broadcast(index, [*range(rank - 1), rank], shape), b.iota(rank - 1, shape, index.dtype))
-    last = b.reduce("max", b.select(here, b.iota(rank, shape), b.constant(-1, (), torch.int64)), [rank])
+    last = _last_written(b, index, rows.shape[-1])
     found = gather(b, source, rank - 1, b.binary("max", last, b.constant(0, (), torch.int64)))
     written = b.select(b.compare("ge", last, b.constant(0, (), torch.int64)), found, rows)
     return b.transpose(written, [order.index(i) for i in range(rank)])
