@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Plan/PlannedRemakes.h"
 #include "segue/runtime/Error.h"
+#include <algorithm>
 #include <utility>
 
 namespace segue::inline runtime {
@@ -69,6 +70,13 @@ bool PlannedRemakes::drop(Tensor &tensor) {
 bool PlannedRemakes::isDropped(const Tensor &placeholder) const {
   std::optional<SavedPlace> place = placeOf(placeholder);
   return place && saved_.at(*place).isDropped;
+}
+
+bool PlannedRemakes::hasSources(SavedPlace place) const {
+  return std::ranges::all_of(recomputer_.sourcesOf(place), [&](SavedPlace source) {
+    auto found = saved_.find(source);
+    return found != saved_.end() && (found->second.item || !found->second.storage.expired());
+  });
 }
 
 Tensor PlannedRemakes::current(SavedPlace place) {

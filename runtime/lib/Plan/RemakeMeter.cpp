@@ -8,6 +8,7 @@
 #include "segue/runtime/Plan/RemakeMeter.h"
 #include "LinkTimes.h"
 #include "segue/runtime/Error.h"
+#include <algorithm>
 #include <utility>
 
 namespace segue::inline runtime {
@@ -89,6 +90,7 @@ void RemakeMeter::on(const event::Restore &restore) {
     const Recomputation *again = recomputer.canDrop(*place) ? recomputer.find(*place) : nullptr;
     if (++saved.restores == 1 && again && !again->hasConstants && !isBeaten(*again, restore.saved.storage()->bytes())) {
       saved.run = {place->submit, again->program.index()};
+      saved.hasSources = remakes_.hasSources(*place);
       if (!runs_.contains(*saved.run))
         runs_[*saved.run] = measure(*place);
     }
@@ -125,6 +127,7 @@ void RemakeMeter::giveTo(StepProfile &profile) {
     if (isNew) {
       const Run &run = runs_[*saved->run];
       StepRemake &remake = profile.remakes.emplace_back(run.remake);
+      remake.latest = 0;
       for (SavedPlace source : run.sources)
         if (auto found = gaps.find(source); found != gaps.end())
           remake.gaps.push_back(found->second);
@@ -133,7 +136,10 @@ void RemakeMeter::giveTo(StepProfile &profile) {
           if (auto use = uses.find({begins[at->second.first], at->second.second}); use != uses.end())
             remake.residents.push_back(use->second);
     }
-    profile.gaps[gaps[saved->place]].remake = index->second;
+    ResidencyGap &gap = profile.gaps[gaps[saved->place]];
+    gap.remake = index->second;
+    if (uint32_t &latest = profile.remakes[gap.remake].latest; saved->hasSources)
+      latest = std::max(latest, gap.needed);
   }
 }
 

@@ -321,6 +321,10 @@ std::optional<ResidencyPlanner::Absence> ResidencyPlanner::absence(const std::ve
       for (uint32_t gap : gapsOfResident_[resident])
         needBy(gap, runAt[remake]);
   }
+  // A run that the first of its tensors would have had early enough may come too late for
+  // another of them alone.
+  for (uint32_t remake = 0; remake < runAt.size(); ++remake)
+    isPossible &= runAt[remake] == noIndex || runAt[remake] <= profile_.remakes[remake].latest;
   if (!isPossible)
     return std::nullopt;
 

@@ -124,6 +124,9 @@ void addRemakes(StepProfile &profile, std::mt19937 &random) {
       remake.bytes += profile.gaps[other].bytes;
       first = std::min(first, profile.gaps[other].leaves);
     }
+    // What it reads may be gone when the last of them is needed.
+    if (!pick(0, 1))
+      remake.latest = uint32_t(pick(profile.gaps[gap].leaves, profile.gaps[gap].needed + 1));
     for (uint32_t source = 0; source < profile.gaps.size(); ++source)
       if (profile.gaps[source].resident == noIndex && profile.gaps[source].leaves < first && !pick(0, 5))
         remake.gaps.push_back(source);
@@ -411,6 +414,7 @@ void checkRuns(const StepProfile &profile, const ResidencyPlan &plan) {
     ASSERT_EQ(profile.gaps[made.gap].resident, noIndex);
     ASSERT_GT(event, profile.gaps[made.gap].leaves);
     ASSERT_LE(event, profile.gaps[made.gap].needed);
+    ASSERT_LE(event, run.latest) << "it reads what was freed";
     uint64_t live = profile.events[event].liveBytes + run.bytes;
     for (const Departure &other : plan.away) {
       const ResidencyGap &gap = profile.gaps[other.gap];
@@ -504,6 +508,25 @@ TEST(ResidencyPlanner, ARunThatDoesNotFitIsNone) {
   EXPECT_EQ(seconds(profile), 0.5);
   profile.remakes[0].bytes = 51;
   EXPECT_EQ(seconds(profile), 0);
+}
+
+// A run gives two tensors, and what it reads is freed once the first is needed: with that,
+// it makes the other, too, but not the other alone.
+TEST(ResidencyPlanner, ARunIsNoLaterThanWhatItReads) {
+  StepProfile profile = makeStack(4, 10, 0, 1, 1);
+  profile.remakes = {{.seconds = 0.5, .bytes = 10}};
+  profile.gaps[0].remake = 0; // needed at 7
+  for (StepEvent &event : profile.events)
+    event.liveBytes = event.peakBytes;
+  auto seconds = [&](uint32_t latest) {
+    profile.remakes[0].latest = latest;
+    return ResidencyPlanner(profile).plan(30).remakeSeconds;
+  };
+  EXPECT_EQ(seconds(7), 0.5);
+  EXPECT_EQ(seconds(6), 0);
+  profile.gaps[1].remake = 0; // needed at 6
+  profile.remakes[0].bytes = 20;
+  EXPECT_EQ(seconds(6), 0.5);
 }
 
 // Two tensors of one run are made at once, where the first is needed; from there on the

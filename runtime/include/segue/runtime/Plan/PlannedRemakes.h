@@ -48,6 +48,9 @@ public:
   /// made. False, with nothing done, where it cannot.
   bool drop(Tensor &saved);
   bool isDropped(const Tensor &placeholder) const;
+  /// Whether every saved tensor that the one at `place` would be made from is held by
+  /// somebody still. Only where none of them was dropped.
+  bool hasSources(SavedPlace place) const;
   /// The dropped tensor, computed by queued work; what else its run gives is kept for
   /// those that were dropped, too. Throws StateTransition where a tensor that it is
   /// made from is gone, and what a submit throws.

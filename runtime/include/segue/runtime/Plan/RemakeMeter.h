@@ -66,11 +66,13 @@ private:
   Device &device_;
   PlannedRemakes &remakes_;
   LinkSpeed link_;
-  /// A saved tensor: its place, how often it was restored, the run that makes it.
+  /// A saved tensor: its place, how often it was restored, the run that makes it, and
+  /// whether what that reads was there when the tensor was restored.
   struct Saved {
     SavedPlace place;
     int restores = 0;
     std::optional<RunKey> run;
+    bool hasSources = false;
   };
   std::vector<std::optional<Saved>> saved_;
   std::map<SavedPlace, size_t> numbers_;

@@ -78,6 +78,9 @@ struct StepRemake {
   uint64_t bytes = 0;
   /// Indices of the saved gaps and of the residents whose tensors it reads.
   std::vector<uint32_t> gaps, residents;
+  /// The last event at which all saved tensors that it reads are known to be there:
+  /// backward frees them once it has read them itself.
+  uint32_t latest = noIndex;
 };
 
 /// A tensor is on the device from one event to another and nothing reads it.
