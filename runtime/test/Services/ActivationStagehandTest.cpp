@@ -181,6 +181,24 @@ TEST(ActivationStagehand, FailedSpillLosesNothing) {
   EXPECT_EQ(endStep(stagehand)["transfer_retries"], 1);
 }
 
+// A save waits for the copy out before its own, without a word on how that ends: it is
+// tried no more often for that.
+TEST(ActivationStagehand, AnInlineFinalizeGivesNoRetries) {
+  ActivationStagehand stagehand(spillAll());
+  stagehand.setHints({.maxInflightD2h = 1});
+  stagehand.stepBegin(0);
+  save(stagehand, "a");
+  EXPECT_EQ(stagehand.transferFailed("a").kind, Transfer::Retry);
+  EXPECT_EQ(save(stagehand, "b").finalized, Ids{"a"});
+  EXPECT_EQ(stagehand.transferFailed("a").kind, Transfer::Keep);
+  stagehand.transferDone("b");
+  // What comes back has retries of its own.
+  EXPECT_EQ(stagehand.need("b", 0).kind, Need::Restore);
+  EXPECT_EQ(stagehand.transferFailed("b").kind, Transfer::Retry);
+  EXPECT_EQ(stagehand.transferFailed("b").kind, Transfer::Abort);
+  EXPECT_EQ(abortStep(stagehand)["transfer_retries"], 2);
+}
+
 // Table "Under faults": a copy in fails.
 TEST(ActivationStagehand, FailedRestoreIsRecomputedOrAborts) {
   for (bool recomputable : {false, true}) {

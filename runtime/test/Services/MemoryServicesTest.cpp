@@ -247,17 +247,15 @@ TEST_F(MemoryServicesTest, ASpillThatFailsIsKept) {
   start(config(stagehand, conductor()));
   enter(Phase::StepBegin);
   enter(Phase::Forward);
-  scripted->failNextCopy(1000);
+  scripted->failNextCopy(4); // twice by the engine, once more by the service
   std::vector<Tensor> saved = forward();
   device->drain();
   enter(Phase::Backward);
   EXPECT_EQ(backward(std::move(saved)), reference);
-  scripted->failNextCopy(0);
+  EXPECT_TRUE(scripted->hasFailed());
   enter(Phase::Optimizer);
   enter(Phase::StepEnd);
-  // One by the config; on a busy machine, where the host waits for the copy, a second was seen.
-  EXPECT_GE(services->activationRecord()["transfer_retries"], 1);
-  EXPECT_LE(services->activationRecord()["transfer_retries"], 2);
+  EXPECT_EQ(services->activationRecord()["transfer_retries"], 1);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("activation \"saved."), std::string::npos) << warnings[0];
   EXPECT_NE(warnings[0].find("could not be copied to the host and stays on the device"), std::string::npos);
@@ -319,7 +317,7 @@ TEST_F(MemoryServicesTest, ARestoreThatFailsAbortsTheStep) {
     }
     try { // before an optimizer could use what was computed from it, or from the one before
       enter(Phase::Optimizer);
-      EXPECT_TRUE(wasHeard) << "nothing was thrown"; // told once already, that is
+      EXPECT_TRUE(wasHeard) << "nothing was thrown"; // backward stopped at its first copy, and none was queued behind
     } catch (const Error &error) {
       EXPECT_EQ(error.code(), ErrorCode::TransferFailed);
       std::string name = wasHeard ? "activation \"saved." : "activation \"saved.7\" of block \"b.7\" ";

@@ -89,7 +89,6 @@ void ActivationStagehand::dropHostCopy(Record &record) {
 /// The copy out is known complete: the device's buffer can go.
 void ActivationStagehand::finalizeSpill(Record &record) {
   record.inFlight = false;
-  record.attempts = 0;
   if (record.state == State::Spilling)
     record.state = State::Spilled;
   else // rescued or released meanwhile: nobody wants the host's copy
