@@ -98,7 +98,10 @@ def test_without_momentum_there_is_no_state(tmp_path):
         straight = straight if momentum else losses
     assert peaks[1] - peaks[0] >= sum(p.numel() for p in model.parameters()) * 4
 
+    trainer.save(tmp_path / "momentum.safetensors")
     first = trainer_of(copy.deepcopy(model), optimizer=segue.SGD(lr=1e-1))
+    with pytest.raises(segue.NameUnknownError, match="optimizer state \"u.* or another optimizer. Its parameters alone can be loaded"):
+        first.resume(tmp_path / "momentum.safetensors")
     start = [first.step(x=x, y=y) for x, y in batches[:3]]
     first.save(tmp_path / "run.safetensors")
     second = trainer_of(Regression(), optimizer=segue.SGD(lr=1e-1))

@@ -31,6 +31,13 @@ Checkpoint Session::checkpoint() const {
   return checkpoint;
 }
 
+/// Says why a checkpoint and a session have not the same tensors.
+static std::string misfit(std::string_view what) {
+  if (what == "parameter")
+    return "; it belongs to other modules";
+  return "; it belongs to other modules or another optimizer. Its parameters alone can be loaded, as weights";
+}
+
 /// The tensor called `key`, of the shape of `wanted`; names what is missing.
 static const Tensor &requireIn(const TensorMap &tensors, const std::string &key, const TensorDesc &wanted,
                                const std::string &what) {
@@ -40,7 +47,7 @@ static const Tensor &requireIn(const TensorMap &tensors, const std::string &key,
     for (const auto &[name, tensor] : tensors)
       known.push_back(name);
     throw Error(ErrorCode::MissingWeight, "the checkpoint lacks " + what + " \"" + key + "\"" +
-                                              nearestHint(key, known) + "; it belongs to other modules");
+                                              nearestHint(key, known) + misfit(what));
   }
   checkSame("checkpoint, " + what + " \"" + key + "\"", it->second, wanted);
   return it->second;
@@ -58,7 +65,7 @@ void Session::restore(const Checkpoint &checkpoint) {
       for (const auto &[key, tensor] : given)
         if (!has(key))
           throw Error(ErrorCode::NameUnknown, std::string("the checkpoint has ") + what + " \"" + key +
-                                                  "\", which the session lacks; it belongs to other modules");
+                                                  "\", which the session lacks" + misfit(what));
   };
   std::set<std::string_view> keys;
   for (const ParameterInfo &info : s.table.infos())
