@@ -20,7 +20,7 @@ SHORTER = {
     "make bench": "make bench BENCH_ARGS='--config T --rounds 1 --steps 21 --peers segue,eager --table {tmp}/step.md'",
 }
 RUNNING_NOW = {"make check"}
-# What test_bigger_than_memory.py runs, on a smaller model.
+# These commands are run by test_bigger_than_memory.py, on a smaller model.
 ELSEWHERE = {command for command in COMMANDS if "examples/bigger_than_memory.py" in command}
 # Python that has PyTorch imported already runs the commands but the first and the quickstart, which a reader runs first.
 PYTHON = ".venv/bin/python"

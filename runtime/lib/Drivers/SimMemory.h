@@ -137,7 +137,7 @@ private:
   std::optional<L1Arena> l1_;
   std::vector<Mapping> mappings_;
   CachingAllocator heap_;
-  /// What leaves, in the order of calls.
+  /// Memory that waits for its fences, in the order in which it was freed or moved.
   std::vector<Leaving> leaving_;
   /// Ranges that hold the pattern of freed memory, by address; disjoint.
   std::map<std::byte *, uint64_t> poisoned_;

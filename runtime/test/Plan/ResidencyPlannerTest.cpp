@@ -124,7 +124,7 @@ void addRemakes(StepProfile &profile, std::mt19937 &random) {
       remake.bytes += profile.gaps[other].bytes;
       first = std::min(first, profile.gaps[other].leaves);
     }
-    // What it reads may be gone when the last of them is needed.
+    // The tensors that a run reads may be gone when the last that it makes is needed.
     if (!pick(0, 1))
       remake.latest = uint32_t(pick(profile.gaps[gap].leaves, profile.gaps[gap].needed + 1));
     for (uint32_t source = 0; source < profile.gaps.size(); ++source)

@@ -75,8 +75,8 @@ func.func @order(%x: tensor<4x16xf32>, %m: tensor<4x16xf32>) -> tensor<4x16xf32>
 
 // -----
 
-// Of two products that are added, one is rounded: which one is not left to what else is
-// in the kernel. A product with two uses is rounded in any case.
+// Two products are added, and one of them is rounded: which one does not depend on what
+// else is in the kernel. A product with two uses is rounded in any case.
 // CHECK: func.func @k0
 // CHECK: %[[AB:.*]] = arith.mulf %{{.*}} fastmath<nsz,contract>
 // CHECK: %[[CD:.*]] = arith.mulf %{{.*}} fastmath<nsz> : f32

@@ -77,7 +77,7 @@ def histc(b, x, bins=100, min=0, max=0):
     if min == max:
         raise Unsupported("histc between the least and the greatest element")
     x = b.cast(b.reshape(x, (math.prod(x.shape),)), torch.float32)
-    # In the order in which PyTorch computes it; the greatest belongs to the last bin.
+    # PyTorch multiplies before it divides, too; the greatest belongs to the last bin.
     place = b.binary("div", b.binary("mul", b.binary("sub", x, b.constant(float(min))), b.constant(float(bins))), b.constant(float(max - min)))
     place = b.binary("min", b.cast(place, torch.int64), b.constant(bins - 1, (), torch.int64))
     inside = b.binary("and", b.compare("ge", x, b.constant(float(min))), b.compare("le", x, b.constant(float(max))))

@@ -227,7 +227,7 @@ private:
 
   std::map<std::string, std::unique_ptr<Held>> held_;
   std::map<uint64_t, Held *> byStorage_;
-  /// What a backward program has restored and not freed, by program and input.
+  /// Saved tensors that a backward program was given and has not freed, by program and input.
   std::map<std::tuple<const void *, size_t, uint32_t>, Held *> inUse_;
   std::map<std::string, int> names_;
   Recomputer recomputer_;
