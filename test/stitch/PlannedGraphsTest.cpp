@@ -129,15 +129,11 @@ std::string configOf(Mode mode, uint64_t capBytes, uint64_t watermarkBytes) {
 }
 
 /// Copies to the host begin by so much later in each phase that what leaves may be needed
-/// before it has left; those of no delay have ended by the next event.
-using Delay = std::optional<std::chrono::milliseconds>;
-
-struct TimedCopies final : EventSink {
-  TimedCopies(DeviceRef device, std::chrono::milliseconds delay) : device(std::move(device)), delay(delay) {}
+/// before it has left.
+struct LateCopies final : EventSink {
+  LateCopies(DeviceRef device, std::chrono::milliseconds delay) : device(std::move(device)), delay(delay) {}
   void receive(const Event &event) override {
-    if (delay == 0ms)
-      device->drain();
-    else if (std::holds_alternative<event::PhaseBegin>(event))
+    if (std::holds_alternative<event::PhaseBegin>(event))
       device->enqueueCall(
           Queue::DeviceToHost, {}, [delay = delay] { std::this_thread::sleep_for(delay); }, "late");
   }
@@ -179,16 +175,18 @@ public:
     int64_t slots = 0;
     /// Gradients and states that left in the last step, without a plan.
     int64_t statesLeft = 0;
-    uint64_t h2dBytes = 0;
+    /// Saved tensors that were told to leave; that came back over the link; that stayed where they
+    /// lay, since they were needed before they had left.
+    int64_t spilled = 0, restored = 0, rescued = 0;
   };
 
   /// Five steps under a cap, on a device of just as much.
   Run train(const std::string &rest, uint64_t cap, Mode mode, uint64_t watermark = 0,
-            Delay delay = std::nullopt) const {
+            std::chrono::milliseconds delay = 0ms) const {
     DeviceRef device = Device::open("sim:dram=" + std::to_string(cap) + rest);
     SessionOptions options;
-    TimedCopies timed(device, delay.value_or(0ms));
-    options.events = delay ? &timed : nullptr;
+    LateCopies late(device, delay);
+    options.events = delay > 0ms ? &late : nullptr;
     options.warn = [](const std::string &) {};
     if (std::string config = configOf(mode, cap, watermark); !config.empty())
       options.config = Config::parse(config, "test");
@@ -203,8 +201,13 @@ public:
         for (const Value &input : session.modules()[0].inputs())
           batch[input.name] = inputFor(device, input, 100 * step + uint32_t(&batch - batches.data()));
       run.bits.push_back(float(session.step(batches, 1e-2).loss));
+      if (const MemoryServices *services = session.services(); services && mode == Mode::Planned) {
+        nlohmann::ordered_json record = services->activationRecord();
+        run.spilled += record["activations_spilled"].get<int64_t>();
+        run.restored += record["activations_restored"].get<int64_t>();
+        run.rescued += record["activations_rescued"].get<int64_t>();
+      }
     }
-    run.h2dBytes = device->transfer().counters().h2dBytes;
     run.peak = device->memory().peakBytes(Space::DeviceDram);
     if (const MemoryServices *services = session.services(); services && services->weights())
       run.slots = services->weights()->slots();
@@ -407,7 +410,7 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
 // that leave at the same time make the room. If its copy has not ended by then, it stays
 // where it lies, and does not come over the link.
 TEST(PlannedGraphs, WhatIsNeededWhileItLeavesStays) {
-  for (int64_t seed : {20, 44})
+  for (int64_t seed : {20, 79}) // of 130, 20, 62, 79 and 127 have such a plan for the least memory
     for (const char *manner : {"", ",streams"}) {
       SCOPED_TRACE("SEGUE_PLAN=" + std::to_string(seed) + manner);
       Graph graph(seed);
@@ -416,17 +419,16 @@ TEST(PlannedGraphs, WhatIsNeededWhileItLeavesStays) {
       ResidencyPlanner planner(twin.record());
       uint64_t least = certify(twin, planner, 0).bytes;
       Graph::Run free = graph.train(rest, 64 << 20, Mode::None);
-      auto h2dBytes = [&](std::chrono::milliseconds delay) {
+      int64_t rescued = 0;
+      // On a busy machine copies that were to be late may come in time: later, then.
+      for (auto delay = 25ms; delay < 1s && !rescued; delay *= 2) {
         Graph::Run run = graph.train(rest, least, Mode::Planned, /*watermark=*/0, delay);
         EXPECT_TRUE(sameBits(run.bits, free.bits));
         EXPECT_LE(run.peak, least);
         EXPECT_EQ(run.addresses.displaced, 0u) << run.addresses.lastDisplaced;
-        return run.h2dBytes;
-      };
-      uint64_t prompt = h2dBytes(0ms), late = prompt;
-      // On a busy machine copies that were to be late may come in time: later, then.
-      for (auto delay = 25ms; delay < 5s && late == prompt; delay *= 2)
-        late = h2dBytes(delay);
-      EXPECT_LT(late, prompt) << "nothing was rescued";
+        EXPECT_EQ(run.spilled, run.restored + run.rescued);
+        rescued = run.rescued;
+      }
+      EXPECT_GT(rescued, 0);
     }
 }
