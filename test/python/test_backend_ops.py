@@ -30,6 +30,8 @@ MORE = [
     Case("written_by_index", lambda x, i, v: _written_by_index(x * 2, i.argsort(), v * v) * x, (normal(6, 4), normal(6), normal(6, 4))),
     Case("written_by_two", lambda x, i, v: _written_by_two(x * 2, i.argsort()[:3], v * v) * x, (normal(3, 6, 4), normal(4), normal(3, 3))),
     Case("written_around", lambda x, i, v: _written_around(x * 2, i.argsort()[:3], v * v) * x, (normal(6, 3, 4), normal(4), normal(3, 3))),
+    Case("largest_none", lambda x: x * x + x.topk(0)[0].sum(), (normal(4, 5),)),
+    Case("nothing_written", lambda x, i, v: _written_by_index(x * 2, i[:0], v[:0]) * x, (normal(6, 4), integers(0, 6, 3), normal(3, 4))),
     Case("arguments", lambda x: (x.argmax(1), x.argmin(), x.argmax(0, keepdim=True)), (normal(5, 7),)),
     Case("argument_of_nan", lambda x: torch.where(x > 0, x, torch.nan).argmax(1), (normal(5, 7),)),
     Case("largest_and_its_place", lambda x: torch.max(x, 1), (integers(0, 4, 5, 7),)),

@@ -197,6 +197,8 @@ def index_put(b, x, indices, values, accumulate=False):
     order = given + [i for i in range(x.rank) if i not in given]
     extents, rest = [x.shape[i] for i in given], [x.shape[i] for i in order[len(given) :]]
     place = place_of(b, [indices[i] for i in given], extents)
+    if place.is_empty:
+        return x
     first, k = given[0] if adjoin(given) else 0, place.rank
     values = b.broadcast_to(b.cast(values, x.dtype), (*rest[:first], *place.shape, *rest[first:]))
     values = b.transpose(values, [*range(first, first + k), *range(first), *range(first + k, values.rank)])
@@ -234,6 +236,8 @@ def scatter_value(b, x, dim, index, value):
 def scatter_source(b, x, dim, index, source):
     """Where several elements name one place, the last of them is there; PyTorch promises none."""
     dim, rank = normalised(dim, x.rank), x.rank
+    if index.is_empty:
+        return x
     if any(n != d for i, (n, d) in enumerate(zip(index.shape, x.shape)) if i != dim):
         raise Unsupported("writing by index to a part of the other dimensions")
     source = b.cast(b.slice(source, [0] * rank, list(index.shape), [1] * rank), x.dtype)
