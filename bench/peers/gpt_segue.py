@@ -206,7 +206,7 @@ def main():
     elif args.mode not in ("free", "disk"):
         extra |= {"peak_device_mb": round(max(line["vram_peak_mb"] for line in lines), 2),
                   "out_mb": round(lines[-1]["spill_bytes"] / 2**20, 2), "left": lines[-1]["activations_spilled"],
-                  "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
+                  "recomputed": lines[-1]["activations_recomputed"], "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
     if args.mode in ("free", "disk"):  # what training came to, to the bit
         extra["bits"] = bits_of(losses, trainer)
     g.result(name(args), args.config, args.threads, run, compile_s, version=segue.__version__, **extra)

@@ -8,6 +8,7 @@
 
 import gc
 import os
+import signal
 import warnings
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from claims import pytest_runtest_protocol  # noqa: F401
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 os.environ["XDG_DATA_HOME"] = str(BUILD / "check" / "data")
 os.environ.pop("SEGUE_ALLOW_NATIVE", None)
+
+# Whoever runs tests in the background (nohup, &) ignores SIGINT, and programs that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # PyTorch's objects of its import stay: the collector need not look through them time and again.
