@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../Services/Memory/PrecisionActor.h"
+#include "../Services/Actors/PrecisionActor.h"
 #include "SessionState.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"

@@ -11,7 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../Services/Memory/PrecisionActor.h"
+#include "../Services/Actors/PrecisionActor.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"

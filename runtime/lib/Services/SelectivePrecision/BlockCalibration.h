@@ -19,7 +19,7 @@
 #ifndef SEGUE_LIB_SERVICES_SELECTIVEPRECISION_BLOCKCALIBRATION_H
 #define SEGUE_LIB_SERVICES_SELECTIVEPRECISION_BLOCKCALIBRATION_H
 
-#include "../Memory/PrecisionActor.h"
+#include "../Actors/PrecisionActor.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/OutputError.h"
 #include "segue/runtime/Services/PrecisionUnits.h"

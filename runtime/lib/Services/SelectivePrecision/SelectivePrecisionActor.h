@@ -17,7 +17,7 @@
 #ifndef SEGUE_LIB_SERVICES_SELECTIVEPRECISION_SELECTIVEPRECISIONACTOR_H
 #define SEGUE_LIB_SERVICES_SELECTIVEPRECISION_SELECTIVEPRECISIONACTOR_H
 
-#include "../Memory/PrecisionActor.h"
+#include "../Actors/PrecisionActor.h"
 #include "../../Replay/Recorded.h"
 #include "segue/runtime/Services/GradientStatistics.h"
 #include "segue/runtime/Services/PrecisionCalls.h"

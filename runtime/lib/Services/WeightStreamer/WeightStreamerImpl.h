@@ -10,7 +10,7 @@
 
 #include "../../Replay/Recorded.h"
 #include "../../Tensor/CountNonFinite.h"
-#include "../Memory/BlockClock.h"
+#include "../Actors/BlockClock.h"
 #include "../SquareQ/StoredFile.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/BlockUses.h"

@@ -10,7 +10,7 @@
 // device's transfer engine, and one who makes room before the device is out of
 // memory. Behind it, each service has an actor (a new one joins the list that
 // MemoryServices.cpp makes); what all share, Conductor first, is in the
-// ServiceContext that each of them gets (lib/Services/Memory/ServiceContext.h).
+// ServiceContext that each of them gets (lib/Services/Actors/ServiceContext.h).
 //
 //   std::unique_ptr<MemoryServices> services = MemoryServices::create(device, Config::load("segue.json"));
 //   SessionOptions options{.events = services.get()};      // null: nothing is asked

@@ -15,8 +15,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_STEPFIGURES_H
-#define SEGUE_LIB_SERVICES_MEMORY_STEPFIGURES_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_STEPFIGURES_H
+#define SEGUE_LIB_SERVICES_ACTORS_STEPFIGURES_H
 
 #include "segue/runtime/Services/RecomputeChoice.h"
 #include "segue/runtime/Program/Recomputer.h"
@@ -84,4 +84,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_STEPFIGURES_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_STEPFIGURES_H

@@ -11,8 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
-#define SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_PRECISIONACTOR_H
+#define SEGUE_LIB_SERVICES_ACTORS_PRECISIONACTOR_H
 
 #include "ServiceContext.h"
 #include "segue/runtime/Services/WeightStreamer.h"
@@ -76,4 +76,4 @@ public:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_PRECISIONACTOR_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_PRECISIONACTOR_H

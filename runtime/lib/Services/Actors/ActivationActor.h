@@ -28,8 +28,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
-#define SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_ACTIVATIONACTOR_H
+#define SEGUE_LIB_SERVICES_ACTORS_ACTIVATIONACTOR_H
 
 #include "../../Replay/Recorded.h"
 #include "BlockClock.h"
@@ -253,4 +253,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_ACTIVATIONACTOR_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_ACTIVATIONACTOR_H

@@ -13,8 +13,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
-#define SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_WEIGHTACTOR_H
+#define SEGUE_LIB_SERVICES_ACTORS_WEIGHTACTOR_H
 
 #include "ServiceContext.h"
 #include "segue/runtime/Program/ForwardEvents.h"
@@ -48,4 +48,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_WEIGHTACTOR_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_WEIGHTACTOR_H

@@ -14,8 +14,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_CONDUCTORGATE_H
-#define SEGUE_LIB_SERVICES_MEMORY_CONDUCTORGATE_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_CONDUCTORGATE_H
+#define SEGUE_LIB_SERVICES_ACTORS_CONDUCTORGATE_H
 
 #include "segue/runtime/Services/Conductor.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -104,4 +104,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_CONDUCTORGATE_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_CONDUCTORGATE_H

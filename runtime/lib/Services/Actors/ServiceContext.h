@@ -13,8 +13,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
-#define SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_SERVICECONTEXT_H
+#define SEGUE_LIB_SERVICES_ACTORS_SERVICECONTEXT_H
 
 #include "ConductorGate.h"
 #include "../../Replay/EventLog.h"
@@ -55,4 +55,4 @@ struct ServiceContext {
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_SERVICECONTEXT_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_SERVICECONTEXT_H

@@ -18,8 +18,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_STATEACTOR_H
-#define SEGUE_LIB_SERVICES_MEMORY_STATEACTOR_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_STATEACTOR_H
+#define SEGUE_LIB_SERVICES_ACTORS_STATEACTOR_H
 
 #include "../../Replay/Recorded.h"
 #include "ServiceContext.h"
@@ -106,4 +106,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_STATEACTOR_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_STATEACTOR_H

@@ -13,8 +13,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_PHASECLOCK_H
-#define SEGUE_LIB_SERVICES_MEMORY_PHASECLOCK_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_PHASECLOCK_H
+#define SEGUE_LIB_SERVICES_ACTORS_PHASECLOCK_H
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Json.h"
@@ -64,4 +64,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_PHASECLOCK_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_PHASECLOCK_H

@@ -13,8 +13,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_BLOCKCLOCK_H
-#define SEGUE_LIB_SERVICES_MEMORY_BLOCKCLOCK_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_BLOCKCLOCK_H
+#define SEGUE_LIB_SERVICES_ACTORS_BLOCKCLOCK_H
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Plan/MeasuredStep.h"
@@ -90,4 +90,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_BLOCKCLOCK_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_BLOCKCLOCK_H

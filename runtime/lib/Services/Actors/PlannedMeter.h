@@ -12,8 +12,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
-#define SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_PLANNEDMETER_H
+#define SEGUE_LIB_SERVICES_ACTORS_PLANNEDMETER_H
 
 #include "BlockClock.h"
 #include "segue/runtime/Services/ActivationRecord.h"
@@ -61,4 +61,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_PLANNEDMETER_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_PLANNEDMETER_H

@@ -11,8 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
-#define SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
+#ifndef SEGUE_LIB_SERVICES_ACTORS_PLANNEDACTOR_H
+#define SEGUE_LIB_SERVICES_ACTORS_PLANNEDACTOR_H
 
 #include "BlockClock.h"
 #include "PlannedMeter.h"
@@ -89,4 +89,4 @@ std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<co
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_LIB_SERVICES_MEMORY_PLANNEDACTOR_H
+#endif // SEGUE_LIB_SERVICES_ACTORS_PLANNEDACTOR_H
