@@ -12,6 +12,7 @@
 #include "segue/Conversion/SegueToProg/SegueToProg.h"
 #include "segue/Dialect/Prog/Transforms/Passes.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace segue;
@@ -40,29 +41,13 @@ static bool takeInBackward(SmallVectorImpl<StringRef> &keys, std::string &error)
 /// that moves it into backward is to follow.
 static std::unique_ptr<Pass> createOptimizer(StringRef spec, bool &inBackward, std::string &error) {
   auto [kind, settings] = spec.split(':');
-  if (kind != "adamw" && kind != "sgd") {
-    error = ("unknown optimizer \"" + kind + "\"; known are adamw, sgd and none").str();
-    return nullptr;
-  }
-  std::string text = ("kind=" + kind).str();
   SmallVector<StringRef> keys;
   settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
   inBackward = takeInBackward(keys, error);
-  if (!error.empty())
-    return nullptr;
-  for (StringRef key : keys)
-    text += (" " + key).str();
-  std::unique_ptr<Pass> pass = createSegueOptimizer();
-  auto note = [&](const Twine &message) {
-    error = message.str();
-    return failure();
-  };
-  if (failed(pass->initializeOptions(text, note))) {
-    if (error.empty())
-      error = "segue-optimizer does not take these options";
-    return nullptr;
-  }
-  return pass;
+  std::string rest = (kind + ":" + llvm::join(keys, ",")).str();
+  if (error.empty())
+    error = findOptimizerError(rest);
+  return error.empty() ? createSegueOptimizer({.optimizer = rest}) : nullptr;
 }
 
 void segue::buildBlockPipeline(OpPassManager &pm, bool blockPrograms) {

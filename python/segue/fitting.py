@@ -245,7 +245,7 @@ class _Case:
 
     def ask(self, optimizer, **options) -> Memory:
         if not isinstance(optimizer, Optimizer):
-            raise InvalidArgumentError(f"the optimizer is a {type(optimizer).__name__}; give segue.AdamW() or segue.SGD()")
+            raise InvalidArgumentError(f"the optimizer is a {type(optimizer).__name__}; give segue.AdamW() or another of its kind")
         optimizer.check_patterns(a.name for a in self.captured.named("parameter"))
         return forecast([(self.name, self.program.binary(optimizer))], must_be_planned=False, **options)
 

@@ -13,7 +13,7 @@ An optimizer here is a description: its constants are compiled into the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Callable, Iterable, Mapping, Union
@@ -43,13 +43,27 @@ class Optimizer:
 
     kind = ""
 
+    def __post_init__(self):
+        for name, value in self.constants().items():
+            if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
+                raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
+            if name not in ("dampening",) and not 0 <= value < math.inf:
+                raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be 0 or more, and finite")
+
     def rate(self, step: int) -> float:
         """Learning rate of step `step`, 0 being the first."""
         return float(self.lr(step) if callable(self.lr) else self.lr)
 
-    def constants(self) -> dict[str, float]:
-        """What the compiler builds in."""
-        raise NotImplementedError
+    def constants(self) -> dict[str, float | bool]:
+        """What the compiler builds in, by the names of the rule of this kind (`OptimizerRules.cpp`)."""
+        found: dict[str, float | bool] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "betas":
+                found["beta1"], found["beta2"] = map(float, value)
+            elif each.name not in _NOT_CONSTANTS:
+                found[each.name.replace("_", "-")] = value if isinstance(value, bool) else float(value)
+        return found | {"decay": float(self.weight_decay)}
 
     def spec(self) -> str:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
@@ -112,22 +126,8 @@ class Optimizer:
                                        "no_decay that the file was compiled with, or compile the module again")
 
 
-#: What segue-optimizer takes for an option that a spec leaves out, by kind.
-_DEFAULTS = {
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0, "in-backward": False},
-    "sgd": {"momentum": 0.0, "dampening": 0.0, "decay": 0.0, "nesterov": False, "in-backward": False},
-}
-
-
-def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
-    """Kind and constants of a spec, with those that it leaves out."""
-    kind, _, text = spec.partition(":")
-    constants = dict(_DEFAULTS.get(kind, {}))
-    for option in filter(None, text.split(",")):
-        key, _, value = option.partition("=")
-        if key in constants:  # options of the other kind say nothing
-            constants[key] = value in ("true", "1", "") if isinstance(constants[key], bool) else float(value)
-    return kind, constants
+#: Fields that are no constants of programs, or go by another name there.
+_NOT_CONSTANTS = ("lr", "weight_decay", "no_decay", "in_backward")
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,79 @@ class AdamW(Optimizer):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
+    amsgrad: bool = False
 
     kind = "adamw"
 
-    def __post_init__(self):
-        if not (0 <= self.betas[0] < 1 and 0 <= self.betas[1] < 1):
-            raise InvalidArgumentError(f"betas are {self.betas}; each must be in [0, 1)")
 
-    def constants(self):
-        return {"beta1": float(self.betas[0]), "beta2": float(self.betas[1]), "eps": float(self.eps),
-                "decay": float(self.weight_decay)}
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam whose weight decay is a part of the gradient, as `torch.optim.Adam`."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    amsgrad: bool = False
+
+    kind = "adam"
+
+
+@dataclass(frozen=True)
+class NAdam(Optimizer):
+    """Adam with Nesterov's momentum, as `torch.optim.NAdam`."""
+
+    lr: LearningRate = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+
+    kind = "nadam"
+
+
+@dataclass(frozen=True)
+class RAdam(Optimizer):
+    """Adam whose rate is rectified while the second moment is known from few steps, as `torch.optim.RAdam` (arXiv:1908.03265)."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    decoupled_weight_decay: bool = False
+
+    kind = "radam"
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """The sign of a mean of gradients, with decoupled weight decay and one state (Chen et al., arXiv:2302.06675)."""
+
+    lr: LearningRate = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+
+    kind = "lion"
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Gradients over the root of the sum of their squares, as `torch.optim.Adagrad`."""
+
+    lr: LearningRate = 1e-2
+    lr_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+    kind = "adagrad"
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """Gradients over the root of the mean of their squares, as `torch.optim.RMSprop`; `momentum` and `centered` keep a state each."""
+
+    lr: LearningRate = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+
+    kind = "rmsprop"
 
 
 @dataclass(frozen=True)
@@ -160,12 +223,26 @@ class SGD(Optimizer):
     kind = "sgd"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise InvalidArgumentError("nesterov needs a momentum above 0 and no dampening")
 
-    def constants(self):
-        return {"momentum": float(self.momentum), "dampening": float(self.dampening),
-                "decay": float(self.weight_decay), "nesterov": bool(self.nesterov)}
+
+#: The optimizers by what the compiler calls them.
+OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, SGD)}
+
+
+def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
+    """Kind and constants of a spec, with those that it leaves out."""
+    kind, _, text = spec.partition(":")
+    constants: dict[str, Any] = {}
+    if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "in-backward": False}
+    for option in filter(None, text.split(",")):
+        key, _, value = option.partition("=")
+        if key in constants:  # an option of another kind, which older compilers took, says nothing
+            constants[key] = value in ("true", "1", "") if isinstance(constants[key], bool) else float(value)
+    return kind, constants
 
 
 def warmup_cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callable[[int], float]:

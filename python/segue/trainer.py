@@ -110,7 +110,7 @@ class Trainer:
     modules : sequence or mapping of Module
         In the order of the data. Names of the mapping go before parameters that two modules call the same.
     optimizer : Optimizer
-        `segue.AdamW` or `segue.SGD`; its ``lr`` is a number or a function of the step.
+        `segue.AdamW`, `segue.SGD` or another; its ``lr`` is a number or a function of the step.
     clip_grad_norm : float, optional
         Gradients are scaled so that their joint norm is at most this.
     grad_accumulation : int

@@ -17,10 +17,12 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import segue
+from known_optimizers import KNOWN, ours
 from nets import Net
 
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 STEPS = 5
+STREAMS = "sim:streams,dram=64MiB,link=1GB/s,adversarial=7"
 
 
 class Tied(nn.Module):
@@ -69,23 +71,18 @@ def assert_same(found, want):
     assert all(torch.equal(found[2][name], want[2][name]) for name in want[2])
 
 
-OPTIMIZERS = {
-    "adamw": lambda **more: segue.AdamW(lr=1e-2, weight_decay=0.1, no_decay=("*.bias",), **more),
-    "descent": lambda **more: segue.SGD(lr=1e-2, weight_decay=0.01, **more),
-    "momentum": lambda **more: segue.SGD(lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.01, **more),
-}
+def adamw(**more):
+    return segue.AdamW(lr=1e-2, weight_decay=0.1, no_decay=("*.bias",), **more)
 
 
-@pytest.mark.parametrize("kind", ["net", "tied"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("device", ["cpu", "sim:streams,dram=64MiB,link=1GB/s,adversarial=7"])
+@pytest.mark.parametrize("kind, optimizer, device", [
+    *(("net", name, "cpu") for name in KNOWN), *(("tied", name, STREAMS) for name in ("adamw", "nesterov", "nadam", "radam", "sgd"))])
 def test_no_bit_differs(kind, optimizer, device):
-    make = OPTIMIZERS[optimizer]
-    assert_same(trained(make(in_backward=True), kind, device), trained(make(), kind, device))
+    assert_same(trained(ours(optimizer, in_backward=True), kind, device), trained(ours(optimizer), kind, device))
 
 
 def test_no_step_holds_all_gradients():
-    make = OPTIMIZERS["adamw"]
+    make = adamw
     model, batches = made("net")
     gradients = sum(p.numel() for p in model.parameters()) * 4
     plain, fused = (segue.compile(model, batches[0], optimizer=make(in_backward=b), device="sim:dram=64MiB,link=1GB/s").memory()
@@ -106,27 +103,28 @@ def services(mode, cap, **more):
 @pytest.mark.parametrize("mode", ["planned", "watermark", "ring"])
 @pytest.mark.parametrize("device", ["sim:dram=1MiB,link=1GB/s", "sim:streams,dram=1MiB,link=1GB/s,adversarial=3"])
 def test_services_change_no_bit(mode, device):
-    make, wide = OPTIMIZERS["adamw"], re.sub("1MiB", "64MiB", device)
+    make, wide = adamw, re.sub("1MiB", "64MiB", device)
     want = trained(make(), "net", wide)
     found = trained(make(in_backward=True), "net", device, config=services(mode, 0.9 if mode == "planned" else 1.0))
     assert_same(found, want)
     assert found[3] <= 1 << 20
 
 
-def test_a_budget_with_a_disk_changes_no_bit():
+@pytest.mark.parametrize("name", ["adamw", "nadam", "rmsprop-centered"])  # two states, one of them a number, three
+def test_a_budget_with_a_disk_changes_no_bit(name):
     folder = BUILD / "check" / "in-backward"
     folder.mkdir(parents=True, exist_ok=True)
-    make = OPTIMIZERS["adamw"]
-    want = trained(make(), "net")
-    for budget in ("600KiB", "350KiB"):
-        assert_same(trained(make(in_backward=True), "net", budget=budget, spill_dir=folder, spill_capacity="16MiB"), want)
+    want = trained(ours(name), "net")
+    for budget, in_backward in (("600KiB", False), ("350KiB", True)):
+        found = trained(ours(name, in_backward=in_backward), "net", budget=budget, spill_dir=folder, spill_capacity="16MiB")
+        assert_same(found, want)
 
 
 @pytest.mark.parametrize("options", [{}, {"precision": "bf16-mixed"}])
 def test_a_partial_batch_and_a_resumed_run_have_the_bits(tmp_path, options):
     def course(in_backward):
         model, batches = made("net")
-        optimizer = OPTIMIZERS["adamw"](in_backward=in_backward)
+        optimizer = adamw(in_backward=in_backward)
         trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer, **options)
         losses = [trainer.step(x=x, y=y) for x, y in batches[:2]]
         losses.append(trainer.step(x=batches[2][0][:7], y=batches[2][1][:7]))
@@ -142,7 +140,7 @@ def test_a_partial_batch_and_a_resumed_run_have_the_bits(tmp_path, options):
 
 def test_gradients_are_refused_with_what_to_do():
     model, batches = made("net")
-    optimizer = OPTIMIZERS["adamw"](in_backward=True)
+    optimizer = adamw(in_backward=True)
     trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer)
     with pytest.raises(segue.InvalidArgumentError, match="compile it without in-backward to see them"):
         trainer.gradients(x=batches[0][0], y=batches[0][1])
@@ -151,7 +149,7 @@ def test_gradients_are_refused_with_what_to_do():
 
 def test_pytorch_still_gets_gradients():
     model, batches = made("net")
-    module = segue.compile(model, batches[0], optimizer=OPTIMIZERS["adamw"](in_backward=True))
+    module = segue.compile(model, batches[0], optimizer=adamw(in_backward=True))
     module(*batches[0]).backward()
     want, _ = made("net")
     want(*batches[0]).backward()
@@ -161,20 +159,20 @@ def test_pytorch_still_gets_gradients():
 
 def test_a_file_remembers(tmp_path):
     model, batches = made("net")
-    optimizer = OPTIMIZERS["adamw"](in_backward=True)
+    optimizer = adamw(in_backward=True)
     segue.compile(model, batches[0], optimizer=optimizer).save(tmp_path / "net.segue", weights=True)
     loaded = segue.load(tmp_path / "net.segue", weights=tmp_path / "net.safetensors")
     trainer = segue.Trainer([loaded], optimizer=optimizer)
     losses = [trainer.step(x=x, y=y) for x, y in batches]
-    assert losses == trained(OPTIMIZERS["adamw"](), "net")[0]
+    assert losses == trained(adamw(), "net")[0]
     with pytest.raises(segue.InvalidArgumentError, match="in-backward=true"):
-        segue.Trainer([loaded], optimizer=OPTIMIZERS["adamw"]())
+        segue.Trainer([loaded], optimizer=adamw())
 
 
 @pytest.mark.parametrize("options, said", [({"clip_grad_norm": 1.0}, "norm of all gradients"), ({"grad_accumulation": 2}, "several batches")])
 def test_what_needs_all_gradients_is_refused(options, said):
     model, batches = made("net")
-    optimizer = OPTIMIZERS["adamw"](in_backward=True)
+    optimizer = adamw(in_backward=True)
     with pytest.raises(segue.InvalidArgumentError, match=said):
         segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer, **options)
 
@@ -193,7 +191,7 @@ def test_a_parameter_of_two_modules_is_refused():
             return self.shared(x).square().mean()
 
     shared, x = nn.Linear(8, 8), torch.randn(4, 8)
-    optimizer = OPTIMIZERS["adamw"](in_backward=True)
+    optimizer = adamw(in_backward=True)
     modules = [segue.compile(Half(shared), (x,), name="first"), segue.compile(End(shared), (x,), name="last")]
     with pytest.raises(segue.Error, match="other modules have gradients of it, too; compile it without in-backward"):
         segue.Trainer(modules, optimizer=optimizer)
@@ -201,7 +199,7 @@ def test_a_parameter_of_two_modules_is_refused():
 
 def test_a_loss_that_is_none_updates_nothing():
     model, batches = made("net")
-    optimizer = OPTIMIZERS["adamw"](in_backward=True)
+    optimizer = adamw(in_backward=True)
     trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer)
     before = {name: value.clone() for name, value in model.named_parameters()}
     with pytest.raises(segue.NanLossError, match="are those of step 0"):

@@ -9,6 +9,9 @@
 import pytest
 import torch
 from interpreted import constant, run_main, segue_opt, signature
+from known_optimizers import Lion
+
+from segue.optimizers import OPTIMIZERS as KINDS
 
 SHAPES = {"w": (3, 4), "b": (4,), "s": ()}
 
@@ -25,28 +28,51 @@ func.func @forward(%w: tensor<3x4xf32> {segue.name = "w", segue.role = #segue.ro
 }
 """
 
+
+#: A spec of the compiler, the optimizer of PyTorch that does the same, and its weight decay.
 OPTIMIZERS = {
-    "adamw": ("kind=adamw beta1=0.8 beta2=0.95 eps=1e-6 decay=0.1",
-              lambda groups: torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-6), 0.1),
-    "adamw_default": ("", lambda groups: torch.optim.AdamW(groups), 0.0),
-    "sgd": ("kind=sgd", lambda groups: torch.optim.SGD(groups, lr=1.0), 0.0),
-    "sgd_dampened": ("kind=sgd dampening=0.3 decay=0.05",
+    "adamw": ("adamw:beta1=0.8,beta2=0.95,eps=1e-1,decay=0.1",
+              lambda groups: torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-1), 0.1),
+    "adamw_default": ("adamw", lambda groups: torch.optim.AdamW(groups), 0.0),
+    "adamw_amsgrad": ("adamw:amsgrad,beta2=0.5", lambda groups: torch.optim.AdamW(groups, betas=(0.9, 0.5), amsgrad=True), 0.0),
+    "adam": ("adam:beta1=0.8,beta2=0.95,eps=1e-6,decay=0.1",
+             lambda groups: torch.optim.Adam(groups, betas=(0.8, 0.95), eps=1e-6), 0.1),
+    "adam_amsgrad": ("adam:amsgrad=true,beta2=0.5", lambda groups: torch.optim.Adam(groups, betas=(0.9, 0.5), amsgrad=True), 0.0),
+    "nadam": ("nadam:beta1=0.8,beta2=0.95,eps=1e-6,decay=0.1,momentum-decay=0.05",
+              lambda groups: torch.optim.NAdam(groups, betas=(0.8, 0.95), eps=1e-6, momentum_decay=0.05), 0.1),
+    "nadam_decoupled": ("nadam:decay=0.1,decoupled-weight-decay",
+                        lambda groups: torch.optim.NAdam(groups, decoupled_weight_decay=True), 0.1),
+    "radam": ("radam:beta1=0.8,beta2=0.95,eps=1e-3,decay=0.1",
+              lambda groups: torch.optim.RAdam(groups, betas=(0.8, 0.95), eps=1e-3), 0.1),
+    "radam_decoupled": ("radam:decay=0.1,decoupled-weight-decay=1",
+                        lambda groups: torch.optim.RAdam(groups, decoupled_weight_decay=True), 0.1),
+    "radam_short": ("radam:beta2=0.5", lambda groups: torch.optim.RAdam(groups, betas=(0.9, 0.5)), 0.0),
+    "lion": ("lion:beta1=0.8,beta2=0.95,decay=0.1", lambda groups: Lion(groups, betas=(0.8, 0.95)), 0.1),
+    "adagrad": ("adagrad:lr-decay=0.1,initial-accumulator-value=0.5,eps=1e-3,decay=0.1",
+                lambda groups: torch.optim.Adagrad(groups, lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-3), 0.1),
+    "adagrad_default": ("adagrad", lambda groups: torch.optim.Adagrad(groups), 0.0),
+    "rmsprop": ("rmsprop:alpha=0.8,eps=1e-3,decay=0.1",
+                lambda groups: torch.optim.RMSprop(groups, alpha=0.8, eps=1e-3), 0.1),
+    "rmsprop_centered": ("rmsprop:centered,momentum=0.5",
+                         lambda groups: torch.optim.RMSprop(groups, centered=True, momentum=0.5), 0.0),
+    "sgd": ("sgd", lambda groups: torch.optim.SGD(groups, lr=1.0), 0.0),
+    "sgd_dampened": ("sgd:dampening=0.3,decay=0.05",
                      lambda groups: torch.optim.SGD(groups, lr=1.0, dampening=0.3), 0.05),
-    "momentum": ("kind=sgd momentum=0.9 dampening=0.3 decay=0.05",
+    "momentum": ("sgd:momentum=0.9,dampening=0.3,decay=0.05",
                  lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, dampening=0.3), 0.05),
-    "nesterov": ("kind=sgd momentum=0.9 nesterov decay=0.05",
+    "nesterov": ("sgd:momentum=0.9,nesterov,decay=0.05",
                  lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True), 0.05),
 }
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_steps_equal_torch(kind):
-    """Three steps with a rate and a clipping factor that change; `b` has its own decay of 0."""
-    options, make, decay = OPTIMIZERS[kind]
+    """Eight steps with a rate and a clipping factor that change; `b` has its own decay of 0."""
+    spec, make, decay = OPTIMIZERS[kind]
     parameters = {name: torch.randn(shape) for name, shape in SHAPES.items()}
     trained = {name: torch.nn.Parameter(p.clone()) for name, p in parameters.items()}
     reference = make([{"params": [p], "weight_decay": 0.0 if name == "b" else decay} for name, p in trained.items()])
-    text = segue_opt(FORWARD, "--segue-autodiff", f"--segue-optimizer={options}")
+    text = segue_opt(FORWARD, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
     arguments, results = signature(text, "optimizer")
 
     known, lines = {}, []
@@ -58,9 +84,9 @@ def test_steps_equal_torch(kind):
     for name, type_ in arguments:
         if name in parameters:
             define(name, type_, parameters[name])
-        elif name[:2] in ("m.", "v.", "u."):
-            define(name, type_, torch.zeros(SHAPES[name[2:]]))
-    for step, (lr, clip) in enumerate([(0.1, 1.0), (0.05, 0.25), (0.2, 0.5)], start=1):
+        elif "." in name and not name.startswith("grad."):
+            define(name, type_, torch.zeros([int(extent) for extent in type_[7:-1].split("x")[:-1]]))
+    for step, (lr, clip) in enumerate([(0.1, 1.0), (0.05, 0.25), (0.2, 0.5), (0.01, 1.0)] * 2, start=1):
         gradients = {name: torch.randn(shape) for name, shape in SHAPES.items()}
         for name, parameter in trained.items():
             parameter.grad = gradients[name] * clip
@@ -86,8 +112,16 @@ def test_steps_equal_torch(kind):
                                    rtol=2e-5, atol=2e-6, msg=lambda m: f"{name}: {m}")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_are_those_of_the_compiler(kind):
+    """A spec that names no constant makes the program of the class without options, but for the weight decay."""
+    bare, named = (segue_opt(FORWARD, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
+                   for spec in (kind, KINDS[kind](weight_decay=0.0).spec()))
+    assert bare == named and KINDS[kind](weight_decay=0.0).spec().count("=") >= 2
+
+
 def test_grad_norm_is_the_sum_of_all_squares():
-    text = segue_opt(FORWARD, "--segue-autodiff", "--segue-optimizer")
+    text = segue_opt(FORWARD, "--segue-autodiff", "--segue-optimizer=optimizer=sgd")
     arguments, _ = signature(text, "grad_norm")
     assert [name for name, _ in arguments] == ["grad.w", "grad.b", "grad.s"]
     gradients = [torch.randn(shape) for shape in SHAPES.values()]

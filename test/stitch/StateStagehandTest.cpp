@@ -164,6 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(StateCase{"Watermarks", "watermarks", "", "adamw"},
                     StateCase{"WatermarksClipped", "watermarks", ",adversarial=5", "adamw", 3, 0.01},
                     StateCase{"WatermarksMomentum", "watermarks", ",streams", "sgd:momentum=0.9", 2},
+                    StateCase{"WatermarksOfThreeStates", "watermarks", "", "nadam:decay=0.1"},
                     StateCase{"Ring", "ring", "", "adamw"},
                     StateCase{"RingClipped", "ring", ",streams,adversarial=7", "adamw", 3, 0.01},
                     StateCase{"RingMomentum", "ring", ",adversarial=3", "sgd:momentum=0.9", 2}),

@@ -315,9 +315,6 @@ TEST(DerivativeAtKink, PowAtZero) {
 
 /// Ops without a derivative, and why. An op that is in no list fails the test.
 static const std::map<std::string, std::string> kNotDifferentiable = {
-    {"segue.adamw", "an optimizer step is not differentiated through"},
-    {"segue.descend", "an optimizer step is not differentiated through"},
-    {"segue.sgd", "an optimizer step is not differentiated through"},
     {"segue.attention_grad", "second derivatives are not offered"},
     {"segue.and", "takes truth values"},
     {"segue.or", "takes truth values"},

@@ -43,6 +43,41 @@ static HostTensor withoutZone(RankedTensorType type, const std::vector<char> &by
   return fromBytes(type, bytes.data());
 }
 
+std::string segue::test::optimizerText(const std::string &spec, ArrayRef<std::string> types) {
+  // The gradient of each parameter is a number that @backward is given.
+  std::string arguments, gradients, results, values;
+  for (auto [index, type] : llvm::enumerate(types)) {
+    std::string name = "w" + std::to_string(index), comma = index ? ", " : "", tensor = "tensor<" + type + ">";
+    arguments += comma + "%" + name + ": " + tensor + " {segue.name = \"" + name + "\", segue.role = #segue.role<parameter>}";
+    gradients += comma + "%" + name + ": " + tensor;
+    results += comma + tensor + " {segue.name = \"grad." + name + "\", segue.of = \"" + name +
+               "\", segue.role = #segue.role<gradient>}";
+    values += comma + "%" + name;
+  }
+  std::string text = "func.func @forward(" + arguments + ") { return }\nfunc.func @backward(" + gradients + ") -> (" +
+                     results + ") { return " + values + " : ";
+  for (auto [index, type] : llvm::enumerate(types))
+    text += (index ? ", tensor<" : "tensor<") + type + ">";
+  text += " }";
+
+  DialectRegistry registry;
+  registry.insert<SegueDialect, func::FuncDialect>();
+  MLIRContext context(registry);
+  OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(text, &context);
+  PassManager passes(&context);
+  passes.addPass(createSegueOptimizer({.optimizer = spec}));
+  if (!module || failed(passes.run(*module))) {
+    ADD_FAILURE() << "no optimizer " << spec << " for:\n" << text;
+    return "";
+  }
+  auto function = module->lookupSymbol<func::FuncOp>(SegueDialect::kOptimizer);
+  function.setName("f");
+  std::string printed;
+  llvm::raw_string_ostream os(printed);
+  function.print(os);
+  return printed;
+}
+
 //===----------------------------------------------------------------------===//
 // Kernels
 //===----------------------------------------------------------------------===//

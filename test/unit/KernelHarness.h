@@ -61,6 +61,9 @@ private:
   int64_t lastStatus = 0;
 };
 
+/// The text of a function `@f` that makes a step of the optimizer `spec` on parameters of these types ("3x4xf32").
+std::string optimizerText(const std::string &spec, llvm::ArrayRef<std::string> types);
+
 /// Instruction sets that this machine can run.
 llvm::SmallVector<llvm::StringRef> instructionSets();
 

@@ -464,14 +464,16 @@ static void setFastMath(func::FuncOp function) {
   });
 }
 
-/// A sum of two products becomes one instruction with one of them, and the other is
+/// A sum or difference of two products becomes one instruction with one of them, and the other is
 /// rounded. LLVM takes either, by the order in which its passes have left them, and that
 /// depends on what else is in the kernel: an update of a parameter would have other bits
 /// in backward than alone. The choice is made here; a product with several uses is never
 /// the one that is not rounded.
 static void chooseFusedProducts(func::FuncOp function) {
-  function.walk([](arith::AddFOp sum) {
-    auto lhs = sum.getLhs().getDefiningOp<arith::MulFOp>(), rhs = sum.getRhs().getDefiningOp<arith::MulFOp>();
+  function.walk([](Operation *sum) {
+    if (!isa<arith::AddFOp, arith::SubFOp>(sum))
+      return;
+    auto lhs = sum->getOperand(0).getDefiningOp<arith::MulFOp>(), rhs = sum->getOperand(1).getDefiningOp<arith::MulFOp>();
     if (!lhs || !rhs || lhs == rhs)
       return;
     arith::MulFOp rounded = lhs->hasOneUse() ? rhs : lhs;

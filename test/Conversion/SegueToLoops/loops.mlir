@@ -75,8 +75,8 @@ func.func @order(%x: tensor<4x16xf32>, %m: tensor<4x16xf32>) -> tensor<4x16xf32>
 
 // -----
 
-// Two products are added, and one of them is rounded: which one does not depend on what
-// else is in the kernel. A product with two uses is rounded in any case.
+// Two products are added or subtracted, and one of them is rounded: which one does not depend
+// on what else is in the kernel. A product with two uses is rounded in any case.
 // CHECK: func.func @k0
 // CHECK: %[[AB:.*]] = arith.mulf %{{.*}} fastmath<nsz,contract>
 // CHECK: %[[CD:.*]] = arith.mulf %{{.*}} fastmath<nsz> : f32
@@ -84,7 +84,7 @@ func.func @order(%x: tensor<4x16xf32>, %m: tensor<4x16xf32>) -> tensor<4x16xf32>
 // CHECK: func.func @k1
 // CHECK: %[[AB:.*]] = arith.mulf %{{.*}} fastmath<nsz> : f32
 // CHECK: %[[CD:.*]] = arith.mulf %{{.*}} fastmath<nsz,contract>
-// CHECK: arith.addf %[[AB]], %[[CD]] fastmath<nsz,contract>
+// CHECK: arith.subf %[[AB]], %[[CD]] fastmath<nsz,contract>
 func.func @products(%x: tensor<64xf32>, %z: tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>, tensor<64xf32>) {
   %y = segue.fused(%a = %x : tensor<64xf32>, %b = %z : tensor<64xf32>) -> (tensor<64xf32>) {
     %ab = segue.mul %a, %b : tensor<64xf32>
@@ -95,7 +95,7 @@ func.func @products(%x: tensor<64xf32>, %z: tensor<64xf32>) -> (tensor<64xf32>, 
   %w:2 = segue.fused(%a = %x : tensor<64xf32>, %b = %y : tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>) {
     %ab = segue.mul %a, %b : tensor<64xf32>
     %aa = segue.mul %a, %a : tensor<64xf32>
-    %s = segue.add %ab, %aa : tensor<64xf32>
+    %s = segue.sub %ab, %aa : tensor<64xf32>
     segue.yield %s, %ab : tensor<64xf32>, tensor<64xf32>
   }
   return %y, %w#0, %w#1 : tensor<64xf32>, tensor<64xf32>, tensor<64xf32>

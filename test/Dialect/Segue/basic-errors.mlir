@@ -761,22 +761,6 @@ func.func @scatter_add_c2(%u: tensor<2x8xf32>, %i: tensor<3xi64>) {
 
 // -----
 
-func.func @adamw_c1(%p: tensor<4xf32>, %s: tensor<f32>, %t: tensor<i64>) {
-  // expected-error @below {{'segue.adamw' op `betas` has 1 entries, which must be 2}}
-  %0:3 = segue.adamw %p, %p, %p, %p lr %s step %t clip %s betas [0.9] eps 1.0e-8 decay 0.1 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  return
-}
-
-// -----
-
-func.func @adamw_c1_range(%p: tensor<4xf32>, %s: tensor<f32>, %t: tensor<i64>) {
-  // expected-error @below {{'segue.adamw' op `betas` holds 1.000000e+00, which must lie in [0, 1)}}
-  %0:3 = segue.adamw %p, %p, %p, %p lr %s step %t clip %s betas [0.9, 1.0] eps 1.0e-8 decay 0.1 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  return
-}
-
-// -----
-
 //===----------------------------------------------------------------------===//
 // Structure
 //===----------------------------------------------------------------------===//

@@ -179,25 +179,6 @@ func.func @indexing(%wte: tensor<16x8xf32>, %ids: tensor<2x4xi64>, %u: tensor<2x
   return
 }
 
-// CHECK-LABEL: func.func @optimizers
-func.func @optimizers(%p: tensor<4xf32>, %g: tensor<4xf32>, %m: tensor<4xf32>, %v: tensor<4xf32>, %u: tensor<4xf32>,
-                      %lr: tensor<f32>, %t: tensor<i64>, %c: tensor<f32>) {
-  %p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  %p2, %u2 = segue.sgd %p, %g, %u lr %lr step %t clip %c momentum 0.9 dampening 0.0 decay 0.0 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  // CHECK: decay 0.000000e+00 nesterov : tensor<4xf32>
-  %p3, %u3 = segue.sgd %p, %g, %u lr %lr step %t clip %c momentum 0.9 dampening 0.0 decay 0.0 nesterov : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  // CHECK: segue.descend {{.*}} decay 1.000000e-01 : tensor<4xf32>, tensor<4xf32>
-  %p4 = segue.descend %p, %g lr %lr clip %c decay 0.1 : tensor<4xf32>, tensor<4xf32>
-  return
-}
-
-// A bf16 parameter keeps its state in f32.
-func.func @optimizer_of_bf16(%p: tensor<4xbf16>, %g: tensor<4xbf16>, %m: tensor<4xf32>, %v: tensor<4xf32>,
-                             %lr: tensor<f32>, %t: tensor<i64>, %c: tensor<f32>) {
-  %p1, %m1, %v1 = segue.adamw %p, %g, %m, %v lr %lr step %t clip %c betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<4xbf16>, tensor<4xbf16>, tensor<4xf32>
-  return
-}
-
 // CHECK-LABEL: func.func @structure
 func.func @structure(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = segue.fused(%in = %x : tensor<4xf32>) -> tensor<4xf32> {

@@ -131,58 +131,6 @@ func.func @gather_scatter() {
   return
 }
 
-// Two steps of torch.optim.AdamW; `clip` halves the gradients.
-func.func @adamw() {
-  %c31 = segue.constant dense<[1.70000000e+00, 1.20000000e-01, -9.20000000e-01]> : tensor<3xf32>
-  %c32 = segue.constant dense<[0.00000000e+00, 0.00000000e+00, 0.00000000e+00]> : tensor<3xf32>
-  %c33 = segue.constant dense<[0.00000000e+00, 0.00000000e+00, 0.00000000e+00]> : tensor<3xf32>
-  %c34 = segue.constant dense<1.00000000e-01> : tensor<f32>
-  %c35 = segue.constant dense<5.00000000e-01> : tensor<f32>
-  %c36 = segue.constant dense<[1.03000000e+00, -1.12000000e+00, 7.30000000e-01]> : tensor<3xf32>
-  %c37 = segue.constant dense<1> : tensor<i64>
-  %p1, %m1, %v1 = segue.adamw %c31, %c36, %c32, %c33 lr %c34 step %c37 clip %c35 betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<3xf32>, tensor<3xf32>, tensor<3xf32>
-  check.expect_close_const %p1, dense<[1.58300000e+00, 2.18799998e-01, -1.01080000e+00]> : tensor<3xf32>
-  %c38 = segue.constant dense<[-4.00000000e-02, 1.16000000e+00, 1.50000000e-01]> : tensor<3xf32>
-  %c39 = segue.constant dense<2> : tensor<i64>
-  %p2, %m2, %v2 = segue.adamw %p1, %c38, %m1, %v1 lr %c34 step %c39 clip %c35 betas [0.9, 0.95] eps 1.0e-8 decay 0.1 : tensor<3xf32>, tensor<3xf32>, tensor<3xf32>
-  check.expect_close_const %p2, dense<[1.50228507e+00, 2.09598687e-01, -1.08225815e+00]> : tensor<3xf32>
-  return
-}
-
-// Two steps of torch.optim.SGD; the first ignores the dampening.
-func.func @sgd() {
-  %c40 = segue.constant dense<[7.10000000e-01, 4.10000000e-01, -1.94000000e+00]> : tensor<3xf32>
-  %c41 = segue.constant dense<[0.00000000e+00, 0.00000000e+00, 0.00000000e+00]> : tensor<3xf32>
-  %c42 = segue.constant dense<1.00000000e-01> : tensor<f32>
-  %c43 = segue.constant dense<5.00000000e-01> : tensor<f32>
-  %c44 = segue.constant dense<[-1.28000000e+00, -1.35000000e+00, 6.00000000e-02]> : tensor<3xf32>
-  %c45 = segue.constant dense<1> : tensor<i64>
-  %p1, %u1 = segue.sgd %c40, %c44, %c41 lr %c42 step %c45 clip %c43 momentum 0.9 dampening 0.25 decay 0.1 : tensor<3xf32>, tensor<3xf32>, tensor<3xf32>
-  check.expect_close_const %p1, dense<[7.66900000e-01, 4.73400000e-01, -1.92360000e+00]> : tensor<3xf32>
-  %c46 = segue.constant dense<[-3.00000000e-01, 1.55000000e+00, -4.30000000e-01]> : tensor<3xf32>
-  %c47 = segue.constant dense<2> : tensor<i64>
-  %p2, %u2 = segue.sgd %p1, %c46, %u1 lr %c42 step %c47 clip %c43 momentum 0.9 dampening 0.25 decay 0.1 : tensor<3xf32>, tensor<3xf32>, tensor<3xf32>
-  check.expect_close_const %p2, dense<[8.23608250e-01, 4.68784500e-01, -1.87828800e+00]> : tensor<3xf32>
-  return
-}
-
-// The same with Nesterov's momentum.
-func.func @sgd_nesterov() {
-  %c48 = segue.constant dense<[-5.30000000e-01, -4.80000000e-01, 1.69000000e+00]> : tensor<3xf32>
-  %c49 = segue.constant dense<[0.00000000e+00, 0.00000000e+00, 0.00000000e+00]> : tensor<3xf32>
-  %c50 = segue.constant dense<1.00000000e-01> : tensor<f32>
-  %c51 = segue.constant dense<5.00000000e-01> : tensor<f32>
-  %c52 = segue.constant dense<[3.50000000e-01, 5.80000000e-01, -1.30000000e-01]> : tensor<3xf32>
-  %c53 = segue.constant dense<1> : tensor<i64>
-  %p1, %u1 = segue.sgd %c48, %c52, %c49 lr %c50 step %c53 clip %c51 momentum 0.9 dampening 0.0 decay 0.1 nesterov : tensor<3xf32>, tensor<3xf32>, tensor<3xf32>
-  check.expect_close_const %p1, dense<[-5.53180000e-01, -5.25980000e-01, 1.67024000e+00]> : tensor<3xf32>
-  %c54 = segue.constant dense<[1.01000000e+00, 5.30000000e-01, -8.00000000e-02]> : tensor<3xf32>
-  %c55 = segue.constant dense<2> : tensor<i64>
-  %p2, %u2 = segue.sgd %p1, %c54, %u1 lr %c50 step %c55 clip %c51 momentum 0.9 dampening 0.0 decay 0.1 nesterov : tensor<3xf32>, tensor<3xf32>, tensor<3xf32>
-  check.expect_close_const %p2, dense<[-6.48501580e-01, -5.85938380e-01, 1.63768144e+00]> : tensor<3xf32>
-  return
-}
-
 // Batched, and with a bias.
 func.func @dot_general() {
   %c56 = segue.constant dense<[[[-5.00000000e-01, 1.93000000e+00], [-1.58000000e+00, -5.90000000e-01], [-1.80000000e-01, 3.50000000e-01]], [[-9.00000000e-01, -6.50000000e-01], [-7.00000000e-02, -2.26000000e+00], [8.40000000e-01, -1.26000000e+00]]]> : tensor<2x3x2xf32>

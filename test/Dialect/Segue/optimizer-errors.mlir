@@ -1,11 +1,17 @@
 // RUN: segue-opt %s --split-input-file --segue-optimizer --verify-diagnostics
-// RUN: not segue-opt %s --split-input-file --segue-optimizer=beta1=1.0 2>&1 | FileCheck %s --check-prefix=BETA
-// RUN: not segue-opt %s --split-input-file --segue-optimizer=decay=-1.0 2>&1 | FileCheck %s --check-prefix=DECAY
-// RUN: not segue-opt %s --split-input-file --segue-optimizer="kind=sgd nesterov" 2>&1 | FileCheck %s --check-prefix=NESTEROV
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamw:beta1=1.0 2>&1 | FileCheck %s --check-prefix=BETA
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adam:decay=-1.0 2>&1 | FileCheck %s --check-prefix=DECAY
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=sgd:nesterov 2>&1 | FileCheck %s --check-prefix=NESTEROV
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=radam:decoupled-weight-decay=2 2>&1 | FileCheck %s --check-prefix=FLAG
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=lion:eps=1 2>&1 | FileCheck %s --check-prefix=CONSTANT
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamax 2>&1 | FileCheck %s --check-prefix=KIND
 
-// BETA: `segue-optimizer` was given beta1 = 1.000000e+00; it must be in [0, 1)
-// DECAY: `segue-optimizer` was given decay = -1.000000e+00; it must be 0 or more
+// BETA: `segue-optimizer` was given beta1 = 1.0; it must be in [0, 1)
+// DECAY: `segue-optimizer` was given decay = -1.0; it must be 0 or more
 // NESTEROV: `segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0
+// FLAG: `segue-optimizer` was given decoupled-weight-decay = 2; it must be true or false
+// CONSTANT: lion has no "eps"; it has beta1, beta2 and decay
+// KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, sgd and none
 func.func @forward() { return }
 func.func @backward() { return }
 // expected-error @+1 {{`segue-optimizer` makes `@grad_norm`, but the module has one}}

@@ -1,11 +1,11 @@
-// RUN: segue-opt %s --segue-autodiff --segue-optimizer="decay=0.25 beta2=0.75" | FileCheck %s --check-prefixes=CHECK,ADAMW
-// RUN: segue-opt %s --segue-autodiff --segue-optimizer="kind=sgd momentum=0.5 nesterov" | FileCheck %s --check-prefixes=CHECK,SGD
-// RUN: segue-opt %s --segue-autodiff --segue-optimizer="kind=sgd dampening=0.5" | FileCheck %s --check-prefixes=CHECK,PLAIN
+// RUN: segue-opt %s --segue-autodiff --segue-optimizer=optimizer=adamw:decay=0.25,beta2=0.75 | FileCheck %s --check-prefixes=CHECK,ADAMW
+// RUN: segue-opt %s --segue-autodiff --segue-optimizer=optimizer=sgd:momentum=0.5,nesterov | FileCheck %s --check-prefixes=CHECK,SGD
+// RUN: segue-opt %s --segue-autodiff --segue-optimizer=optimizer=sgd:dampening=0.5 | FileCheck %s --check-prefixes=CHECK,PLAIN
 
 // Every trained parameter brings its value, its gradient and its states; the
 // results replace these arguments. State is f32, also for a bf16 parameter.
 // Frozen values and inputs are not there. A parameter may have its own decay,
-// and the step has the block of the parameter's first use.
+// and its step is written in ops of the block of its first use.
 // CHECK-LABEL: func.func @optimizer
 // ADAMW-SAME: (%[[W:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
 // ADAMW-SAME: %[[GW:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
@@ -19,16 +19,29 @@
 // ADAMW-SAME: tensor<2x3xf32> {segue.alias = 2 : i64, segue.name = "m.w", segue.of = "w", segue.role = #segue.role<state>},
 // ADAMW-SAME: tensor<2x3xf32> {segue.alias = 3 : i64, segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
 // ADAMW-SAME: tensor<3xbf16> {segue.alias = 4 : i64, segue.name = "b", segue.role = #segue.role<parameter>},
-// ADAMW: segue.adamw %[[W]], %[[GW]], %[[M]], %[[V]] lr %[[LR]] step %[[STEP]] clip %[[CLIP]] betas [{{[^,]*}}, 7.500000e-01] eps 1.000000e-08 decay 2.500000e-01 {segue.block = "head"}
-// ADAMW: segue.adamw {{.*}} decay 0.000000e+00
-// ADAMW-NOT: segue.adamw
+// ADAMW: %[[P:.*]] = segue.cast %[[W]] {segue.block = "head"}
+// ADAMW: %[[G:.*]] = segue.cast %[[GW]]
+// ADAMW: %[[FACTOR:.*]] = segue.broadcast %[[CLIP]] dims []
+// ADAMW: segue.mul %[[G]], %[[FACTOR]] {segue.block = "head"}
+// ADAMW: segue.cast %[[STEP]] {{.*}} -> tensor<f32>
+// ADAMW: segue.div %[[LR]], %
+// ADAMW: segue.mul %[[M]], %
+// ADAMW: segue.constant {segue.block = "head"} dense<7.500000e-01> : tensor<2x3xf32>
+// ADAMW-NEXT: segue.mul %[[V]], %
+// ADAMW: segue.mul %[[LR]], %
+// ADAMW: segue.mul %[[P]], %
+// ADAMW: segue.div {{.*}} {segue.block = "head"} : tensor<2x3xf32>
+// ADAMW: segue.cast {{.*}} {segue.block = "head"} : tensor<2x3xf32> -> tensor<2x3xbf16>
+// ADAMW: segue.div {{.*}} : tensor<3xf32>
+// ADAMW-NOT: segue.div
 // SGD-SAME: %[[U:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "u.w", segue.of = "w", segue.role = #segue.role<state>}
-// SGD: segue.sgd %{{.*}}, %{{.*}}, %[[U]] lr %{{.*}} momentum 5.000000e-01 dampening 0.000000e+00 decay 0.000000e+00 nesterov {segue.block = "head"}
-// SGD: segue.sgd
+// SGD: segue.constant {segue.block = "head"} dense<5.000000e-01> : tensor<2x3xf32>
+// SGD-NEXT: segue.mul %[[U]], %
+// SGD-NEXT: segue.add
 // Without momentum nothing is kept, and a dampening has nothing to dampen.
 // PLAIN-NOT: role<state>
-// PLAIN: segue.descend %{{.*}}, %{{.*}} lr %{{.*}} clip %{{.*}} decay 0.000000e+00 {segue.block = "head"}
-// PLAIN: segue.descend
+// PLAIN: segue.sub {{.*}} {segue.block = "head"} : tensor<2x3xf32>
+// PLAIN-NOT: segue.select
 
 // Gradients of parameters alone, in f32, rows first, in the blocks of the
 // parameters.

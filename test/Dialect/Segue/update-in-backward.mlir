@@ -1,4 +1,4 @@
-// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,in-backward=true" | FileCheck %s
+// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,dampening=0.5,in-backward=true" | FileCheck %s
 // RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,in-backward=true" --segue-layout-pipeline \
 // RUN:   --segue-kernel-pipeline --segue-program-pipeline | FileCheck %s --check-prefix=PROG
 // RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=false" | FileCheck %s --check-prefix=APART
@@ -23,8 +23,13 @@
 // CHECK: %[[G2:.*]] = segue.dot_general %{{.*}} {segue.block = "b1"} : {{.*}} -> tensor<16x6xf32>
 // CHECK: %[[G1:.*]] = segue.dot_general %{{.*}} {segue.block = "b0"} : {{.*}} -> tensor<6x16xf32>
 // CHECK: segue.mul %[[G1]], %[[G1]] {segue.block = "b0", segue.update = "w1"}
-// CHECK: segue.sgd %[[W1]], %[[G1]], %[[U1]] {{.*}} {segue.block = "b0", segue.update = "w1"}
-// CHECK: segue.sgd %[[W2]], %[[G2]], {{.*}} {segue.block = "b1", segue.update = "w2"}
+// CHECK: segue.mul %[[G1]], {{.*}} {segue.block = "b0", segue.update = "w1"}
+// CHECK: segue.cast {{.*}} {segue.block = "b0", segue.update = "w1"} : tensor<i64> -> tensor<f32>
+// CHECK: segue.select {{.*}} {segue.block = "b0", segue.update = "w1"} : tensor<i1>, tensor<f32>
+// CHECK: segue.mul %[[U1]], {{.*}} {segue.block = "b0", segue.update = "w1"}
+// CHECK: segue.sub %[[W1]], {{.*}} {segue.block = "b0", segue.update = "w1"}
+// CHECK: segue.mul %[[G2]], {{.*}} {segue.block = "b1", segue.update = "w2"}
+// CHECK: segue.sub %[[W2]], {{.*}} {segue.block = "b1", segue.update = "w2"}
 // CHECK: segue.concat
 // CHECK-NOT: @optimizer
 // CHECK-NOT: @grad_norm

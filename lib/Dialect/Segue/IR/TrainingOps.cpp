@@ -1,4 +1,4 @@
-//===- TrainingOps.cpp - verifies normalisations, losses, steps -----------===//
+//===- TrainingOps.cpp - verifies normalisations, losses, indexing --------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -82,17 +82,4 @@ LogicalResult GatherOp::verify() {
 
 LogicalResult ScatterAddOp::verify() {
   return indexed(*this, {"updates", getUpdates()}, {"indices", getIndices()}, {"result", getResult()});
-}
-
-//===----------------------------------------------------------------------===//
-// Optimizers
-//===----------------------------------------------------------------------===//
-
-LogicalResult AdamWOp::verify() {
-  if (getBetas().size() != 2) // C1
-    return emitOpError() << "`betas` has " << getBetas().size() << " entries, which must be 2";
-  for (double beta : getBetas())
-    if (!(beta >= 0 && beta < 1))
-      return emitOpError() << "`betas` holds " << beta << ", which must lie in [0, 1)";
-  return success();
 }

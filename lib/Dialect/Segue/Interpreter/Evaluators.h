@@ -59,7 +59,6 @@ void addShapeOps(EvaluatorTable &table);
 void addContractions(EvaluatorTable &table);
 void addNormalisations(EvaluatorTable &table);
 void addIndexing(EvaluatorTable &table);
-void addOptimizers(EvaluatorTable &table);
 void addChecks(EvaluatorTable &table);
 
 /// Calls `visit` with every index of `shape` in row-major order; the position

@@ -31,7 +31,6 @@ public:
     addContractions(table);
     addNormalisations(table);
     addIndexing(table);
-    addOptimizers(table);
     addChecks(table);
   }
 

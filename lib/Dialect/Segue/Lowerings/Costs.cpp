@@ -107,9 +107,6 @@ void segue::attachCosts(MLIRContext *context) {
   attachOne<DotGeneralOp, kSimple, Remake::OnDemand, flopsOfProduct>(context);
   attachOne<AttentionOp, kSimple, Remake::OnDemand, flopsOfAttention<2>>(context);
   attachOne<AttentionGradOp, kSimple, Remake::OnDemand, flopsOfAttention<5>>(context);
-  attachOne<AdamWOp, kSimple, Remake::OnDemand>(context);
-  attachOne<DescendOp, kSimple, Remake::OnDemand>(context);
-  attachOne<SgdOp, kSimple, Remake::OnDemand>(context);
   attachOne<FusedOp, kSimple, Remake::OnDemand, flopsOfBody>(context);
   // The kernel of a launch says on its function what a unit of its range costs.
   attachOne<LaunchOp, kSimple, Remake::OnDemand, noFlops>(context);

@@ -16,7 +16,7 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/DialectRegistry.h"
-#include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/IR/Formula.h"
 #include "segue/Dialect/Segue/Lowerings/Lowerings.h"
 #include <cmath>
 
@@ -24,62 +24,6 @@ using namespace mlir;
 using namespace segue;
 
 namespace {
-
-/// Writes primitives at one location as one writes formulas.
-class Formula {
-public:
-  Formula(OpBuilder &builder, Location loc) : b(builder), loc(loc) {}
-
-  static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-
-  Value to(Value value, Type element) {
-    return typeOf(value).getElementType() == element ? value : CastOp::create(b, loc, value, element).getResult();
-  }
-  Value f32(Value value) { return to(value, b.getF32Type()); }
-  Value splat(Value like, double value) { return ConstantOp::create(b, loc, typeOf(like), value); }
-
-  Value add(Value l, Value r) { return AddOp::create(b, loc, l, r); }
-  Value sub(Value l, Value r) { return SubOp::create(b, loc, l, r); }
-  Value mul(Value l, Value r) { return MulOp::create(b, loc, l, r); }
-  Value div(Value l, Value r) { return DivOp::create(b, loc, l, r); }
-  Value add(Value l, double r) { return add(l, splat(l, r)); }
-  Value mul(Value l, double r) { return mul(l, splat(l, r)); }
-  Value exp(Value x) { return ExpOp::create(b, loc, x); }
-  Value expm1(Value x) { return Expm1Op::create(b, loc, x); }
-  Value log(Value x) { return LogOp::create(b, loc, x); }
-  Value erf(Value x) { return ErfOp::create(b, loc, x); }
-  Value neg(Value x) { return NegOp::create(b, loc, x); }
-  Value sqrt(Value x) { return SqrtOp::create(b, loc, x); }
-  Value rsqrt(Value x) { return RsqrtOp::create(b, loc, x); }
-  Value max(Value l, Value r) { return MaxOp::create(b, loc, l, r); }
-  Value select(Value c, Value l, Value r) { return SelectOp::create(b, loc, c, l, r); }
-  Value compare(Predicate predicate, Value l, Value r) { return CompareOp::create(b, loc, predicate, l, r); }
-
-  Value reduce(ReduceKind kind, Value x, int64_t dim) { return ReduceOp::create(b, loc, kind, x, dim); }
-  /// Repeats a value along dimension `dim` of `like`, which it lacks.
-  Value along(Value value, int64_t dim, Value like) {
-    SmallVector<int64_t> dims;
-    for (int64_t k = 0; k < typeOf(like).getRank(); ++k)
-      if (k != dim)
-        dims.push_back(k);
-    return BroadcastOp::create(b, loc, value, dims, typeOf(like).getShape());
-  }
-  /// Repeats a vector or scalar over the leading dimensions of `like`.
-  Value over(Value value, Value like) {
-    SmallVector<int64_t> dims;
-    for (int64_t k = typeOf(like).getRank() - typeOf(value).getRank(); k < typeOf(like).getRank(); ++k)
-      dims.push_back(k);
-    return BroadcastOp::create(b, loc, value, dims, typeOf(like).getShape());
-  }
-  Value iota(ArrayRef<int64_t> shape, int64_t dim, Type element) {
-    return IotaOp::create(b, loc, RankedTensorType::get(shape, element), dim);
-  }
-  Value gather(Value table, Value indices) { return GatherOp::create(b, loc, table, indices); }
-
-  OpBuilder &b;
-  Location loc;
-};
-
 template <typename OpTy, SmallVector<Value> (*expansion)(OpTy, Formula &)>
 struct ExpandModel : ExpandableOpInterface::ExternalModel<ExpandModel<OpTy, expansion>, OpTy> {
   SmallVector<Value> expand(Operation *op, OpBuilder &builder) const {
@@ -192,56 +136,6 @@ static SmallVector<Value> expandCrossEntropy(CrossEntropyOp op, Formula &f) {
   return {f.select(valid, loss, f.splat(loss, 0.0)), lse};
 }
 
-//===----------------------------------------------------------------------===//
-// Optimizers
-//===----------------------------------------------------------------------===//
-
-static SmallVector<Value> expandAdamW(AdamWOp op, Formula &f) {
-  Value p = f.f32(op.getParameter());
-  Value g = f.mul(f.f32(op.getGrad()), f.over(op.getClip(), p));
-  double beta1 = op.getBetas()[0], beta2 = op.getBetas()[1];
-
-  // 1 - beta^step = -expm1(step * log(beta)), exact for betas near 1.
-  Value step = f.f32(op.getStep());
-  auto correction = [&](double beta) -> Value {
-    return beta == 0 ? f.splat(step, 1.0) : f.neg(f.expm1(f.mul(step, std::log(beta))));
-  };
-  Value one = f.splat(step, 1.0);
-  Value rate = f.div(op.getLr(), correction(beta1));
-  Value scale = f.div(one, f.sqrt(correction(beta2)));
-
-  Value m = f.add(f.mul(op.getM(), beta1), f.mul(g, 1 - beta1));
-  Value v = f.add(f.mul(op.getV(), beta2), f.mul(f.mul(g, g), 1 - beta2));
-  double decay = op.getDecay().convertToDouble();
-  if (decay != 0)
-    p = f.mul(p, f.over(f.sub(one, f.mul(op.getLr(), decay)), p));
-  Value denominator = f.add(f.mul(f.sqrt(v), f.over(scale, v)), op.getEps().convertToDouble());
-  return {f.sub(p, f.div(f.mul(f.over(rate, m), m), denominator)), m, v};
-}
-
-/// The direction of steepest descent, where clipped and with the decay of `p`.
-template <typename OpTy>
-static Value descent(OpTy op, Value p, Formula &f) {
-  Value g = f.mul(f.f32(op.getGrad()), f.over(op.getClip(), p));
-  double decay = op.getDecay().convertToDouble();
-  return decay == 0 ? g : f.add(g, f.mul(p, decay));
-}
-
-static SmallVector<Value> expandDescend(DescendOp op, Formula &f) {
-  Value p = f.f32(op.getParameter());
-  return {f.sub(p, f.mul(f.over(op.getLr(), p), descent(op, p, f)))};
-}
-
-static SmallVector<Value> expandSgd(SgdOp op, Formula &f) {
-  Value p = f.f32(op.getParameter()), g = descent(op, p, f);
-  double momentum = op.getMomentum().convertToDouble();
-  Value first = f.compare(Predicate::Eq, op.getStep(), f.splat(op.getStep(), 1));
-  Value velocity = f.add(f.mul(op.getVelocity(), momentum), f.mul(g, 1 - op.getDampening().convertToDouble()));
-  velocity = f.select(f.over(first, g), g, velocity);
-  Value direction = op.getNesterov() ? f.add(g, f.mul(velocity, momentum)) : velocity;
-  return {f.sub(p, f.mul(f.over(op.getLr(), p), direction)), velocity};
-}
-
 template <typename OpTy, SmallVector<Value> (*expansion)(OpTy, Formula &)>
 static void attach(MLIRContext *context) {
   OpTy::template attachInterface<ExpandModel<OpTy, expansion>>(*context);
@@ -261,8 +155,5 @@ void segue::registerLowerings(DialectRegistry &registry) {
     attach<SoftmaxOp, expandSoftmax>(context);
     attach<LogSoftmaxOp, expandLogSoftmax>(context);
     attach<CrossEntropyOp, expandCrossEntropy>(context);
-    attach<AdamWOp, expandAdamW>(context);
-    attach<DescendOp, expandDescend>(context);
-    attach<SgdOp, expandSgd>(context);
   });
 }

@@ -5,10 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "BlockTagger.h"
+#include "OptimizerRules.h"
 #include "TrainingSignature.h"
 #include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
-#include <cmath>
 
 namespace segue {
 #define GEN_PASS_DEF_SEGUEOPTIMIZER
@@ -104,17 +105,14 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
     gradients.push_back(writer.addArgument(parameter.type, parameter.loc, (kGradientPrefix + parameter.name).str(),
                                            Role::Gradient, parameter.name));
   Value total;
+  BlockTagger tagger;
+  b.setListener(&tagger);
   for (auto [parameter, gradient] : llvm::zip_equal(parameters, gradients)) {
-    Location loc = parameter.loc;
-    Block &body = *b.getInsertionBlock();
-    Operation *before = body.empty() ? nullptr : &body.back();
-    Value sum = sumOfSquares(b, loc, gradient);
-    total = total ? Value(AddOp::create(b, loc, total, sum)) : sum;
-    // Gradients come and go with their block, as in the optimizer.
-    for (Operation &op : llvm::make_range(before ? std::next(before->getIterator()) : body.begin(), body.end()))
-      if (parameter.block)
-        op.setAttr(SegueDialect::kBlockAttr, parameter.block);
+    tagger.block = parameter.block; // gradients come and go with their block, as in the optimizer
+    Value sum = sumOfSquares(b, parameter.loc, gradient);
+    total = total ? Value(AddOp::create(b, parameter.loc, total, sum)) : sum;
   }
+  b.setListener(nullptr);
   if (!total)
     total = ConstantOp::create(b, module.getLoc(), RankedTensorType::get({}, b.getF32Type()), 0.0);
   writer.addResult(total, "grad_norm_sq", Role::Output);
@@ -130,96 +128,81 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
       signalPassFailure();
   }
 
-  LogicalResult checkOptions(ModuleOp module) {
-    auto refuse = [&](StringRef option, double value, StringRef allowed) {
-      return module.emitError() << "`segue-optimizer` was given " << option << " = " << value << "; it must be "
-                                << allowed;
-    };
-    for (auto [option, value] : {std::pair<StringRef, double>("beta1", beta1), {"beta2", beta2}})
-      if (!(value >= 0 && value < 1))
-        return refuse(option, value, "in [0, 1)");
-    for (auto [option, value] : {std::pair<StringRef, double>("eps", eps), {"decay", decay}, {"momentum", momentum}})
-      if (!(value >= 0) || !std::isfinite(value))
-        return refuse(option, value, "0 or more, and finite");
-    if (!std::isfinite(dampening))
-      return refuse("dampening", dampening, "finite");
-    if (nesterov && !(momentum > 0 && dampening == 0))
-      return module.emitError("`segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0");
-    return success();
-  }
-
   LogicalResult makeOptimizer(ModuleOp module) {
     FailureOr<func::FuncOp> forward = requireFunction(module, SegueDialect::kForward, getArgument());
     FailureOr<func::FuncOp> backward = requireFunction(module, SegueDialect::kBackward, getArgument());
-    if (failed(forward) || failed(backward) || failed(checkOptions(module)))
+    if (failed(forward) || failed(backward))
       return failure();
+    std::string wrong;
+    std::optional<OptimizerSpec> spec = OptimizerSpec::parse(optimizer, wrong);
+    if (!spec)
+      return module.emitError(wrong);
     for (StringRef name : {StringRef(SegueDialect::kOptimizer), StringRef(SegueDialect::kGradNorm)})
       if (Operation *other = module.lookupSymbol(name))
         return other->emitError() << "`segue-optimizer` makes `@" << name << "`, but the module has one";
     FailureOr<SmallVector<TrainedParameter>> parameters = findTrainedParameters(*forward, *backward);
     if (failed(parameters))
       return failure();
-    writeOptimizer(module, *parameters);
+    writeOptimizer(module, *spec, *parameters);
     writeGradNorm(module, *parameters);
     return success();
   }
 
-  void writeOptimizer(ModuleOp module, ArrayRef<TrainedParameter> trained) {
+  void writeOptimizer(ModuleOp module, const OptimizerSpec &spec, ArrayRef<TrainedParameter> trained) {
     FunctionWriter writer(module, SegueDialect::kOptimizer);
-    SmallVector<StringRef> stateNames;
-    if (kind == OptimizerKind::AdamW)
-      stateNames = {"m.", "v."};
-    else if (momentum != 0)
-      stateNames = {"u."};
+    Type f32 = writer.builder.getF32Type();
 
     // Per parameter: its value, its gradient, its states.
     SmallVector<SmallVector<Value>> arguments;
+    SmallVector<SmallVector<OptimizerState>> states;
     for (const TrainedParameter &parameter : trained) {
-      auto add = [&](Type type, StringRef prefix, Role role, StringRef of) {
-        return writer.addArgument(type, parameter.loc, (prefix + parameter.name).str(), role, of);
+      auto add = [&](Type type, const Twine &name, Role role, StringRef of) {
+        return writer.addArgument(type, parameter.loc, name.str(), role, of);
       };
-      auto stateType = RankedTensorType::get(parameter.type.getShape(), writer.builder.getF32Type());
       SmallVector<Value> &values = arguments.emplace_back();
-      values.push_back(add(parameter.type, "", Role::Parameter, ""));
-      values.push_back(add(parameter.type, kGradientPrefix, Role::Gradient, parameter.name));
-      for (StringRef state : stateNames) {
-        values.push_back(add(stateType, state, Role::State, parameter.name));
-        stateBytes += tensorBytes(stateType);
+      values.push_back(add(parameter.type, parameter.name, Role::Parameter, ""));
+      values.push_back(add(parameter.type, kGradientPrefix + parameter.name, Role::Gradient, parameter.name));
+      for (const OptimizerState &state : states.emplace_back(spec.rule->states(spec, parameter.type.getShape()))) {
+        auto type = RankedTensorType::get(state.shape, f32);
+        values.push_back(add(type, state.name + "." + parameter.name, Role::State, parameter.name));
+        stateBytes += tensorBytes(type);
       }
       ++parameters;
     }
-    auto f32 = RankedTensorType::get({}, writer.builder.getF32Type());
-    auto i64 = RankedTensorType::get({}, writer.builder.getI64Type());
-    Value lr = writer.addArgument(f32, module.getLoc(), "lr", Role::Hyper);
-    Value step = writer.addArgument(i64, module.getLoc(), "step", Role::Hyper);
-    Value clip = writer.addArgument(f32, module.getLoc(), "clip", Role::Hyper);
+    auto scalar = [&](StringRef name, Type type) {
+      return writer.addArgument(RankedTensorType::get({}, type), module.getLoc(), name, Role::Hyper);
+    };
+    Value lr = scalar("lr", f32), step = scalar("step", writer.builder.getI64Type()), clip = scalar("clip", f32);
 
-    for (auto [parameter, values] : llvm::zip_equal(trained, arguments)) {
-      Operation *op = writeStep(writer.builder, parameter, values, lr, step, clip);
-      if (parameter.block)
-        op->setAttr(SegueDialect::kBlockAttr, parameter.block);
-      writer.addResult(op->getResult(0), parameter.name, Role::Parameter, "", values[0]);
-      for (auto [k, state] : llvm::enumerate(stateNames))
-        writer.addResult(op->getResult(k + 1), (state + parameter.name).str(), Role::State, parameter.name,
-                         values[k + 2]);
+    BlockTagger tagger;
+    writer.builder.setListener(&tagger);
+    for (auto [parameter, values, kept] : llvm::zip_equal(trained, arguments, states)) {
+      tagger.block = parameter.block;
+      SmallVector<Value> results = writeStep(writer.builder, spec, parameter, values, lr, step, clip);
+      writer.addResult(results[0], parameter.name, Role::Parameter, "", values[0]);
+      for (auto [result, state, old] :
+           llvm::zip_equal(ArrayRef(results).drop_front(), kept, ArrayRef(values).drop_front(2)))
+        writer.addResult(result, (state.name + "." + parameter.name).str(), Role::State, parameter.name, old);
     }
+    writer.builder.setListener(nullptr);
     writer.finish();
   }
 
-  Operation *writeStep(OpBuilder &b, const TrainedParameter &parameter, ArrayRef<Value> values, Value lr, Value step,
-                       Value clip) {
-    Type type = parameter.type;
-    FloatAttr weightDecay = b.getF64FloatAttr(parameter.weightDecay.value_or(decay));
-    if (kind == OptimizerKind::Sgd && momentum == 0)
-      return DescendOp::create(b, parameter.loc, type, values[0], values[1], lr, clip, weightDecay);
-    Type stateType = values[2].getType();
-    if (kind == OptimizerKind::AdamW)
-      return AdamWOp::create(b, parameter.loc, TypeRange{type, stateType, stateType}, values[0], values[1], values[2],
-                             values[3], lr, step, clip, b.getDenseF64ArrayAttr({beta1, beta2}), b.getF64FloatAttr(eps),
-                             weightDecay);
-    return SgdOp::create(b, parameter.loc, TypeRange{type, stateType}, values[0], values[1], values[2], lr, step, clip,
-                         b.getF64FloatAttr(momentum), b.getF64FloatAttr(dampening), weightDecay,
-                         nesterov ? b.getUnitAttr() : UnitAttr());
+  /// The new parameter and its new states.
+  static SmallVector<Value> writeStep(OpBuilder &builder, const OptimizerSpec &spec, const TrainedParameter &parameter,
+                                      ArrayRef<Value> values, Value lr, Value step, Value clip) {
+    OptimizerStep formula(builder, parameter.loc, spec);
+    formula.parameter = formula.f32(values[0]);
+    formula.gradient = formula.mul(formula.f32(values[1]), clip);
+    formula.states.append(values.begin() + 2, values.end());
+    formula.rate = lr;
+    formula.step = formula.f32(step);
+    formula.decay = parameter.weightDecay.value_or(spec["decay"]);
+    SmallVector<Value> results = spec.rule->write(formula);
+    if (formula.step.use_empty())
+      formula.step.getDefiningOp()->erase();
+    results[0] = formula.to(results[0], parameter.type.getElementType());
+    return results;
   }
 };
 } // namespace

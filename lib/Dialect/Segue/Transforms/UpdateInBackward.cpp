@@ -66,8 +66,9 @@ public:
     llvm::StringMap<Value> gradientOf;
     for (auto [name, gradient] : trained)
       gradientOf[name] = gradient;
+    llvm::DenseMap<Operation *, StringRef> parameterOf = findParameters(optimizer);
     for (Operation &op : optimizer.getBody().front().without_terminator()) {
-      StringRef name = parameterOf(&op, optimizer);
+      StringRef name = parameterOf.lookup(&op);
       if (Value gradient = gradientOf.lookup(name); gradient && !squareOf.contains(name))
         squareOf[name] = appendSquare(builder, name, gradient, op.getAttr(SegueDialect::kBlockAttr));
       tag(builder.clone(op, map), name);
@@ -107,13 +108,30 @@ private:
     return backward.getArguments().back();
   }
 
-  /// The parameter that `op` makes anew; empty for an op of several.
-  static StringRef parameterOf(Operation *op, func::FuncOp optimizer) {
-    for (Value operand : op->getOperands())
-      if (auto argument = dyn_cast<BlockArgument>(operand);
-          argument && argumentRole(optimizer, argument.getArgNumber()) == Role::Parameter)
-        return argumentName(optimizer, argument.getArgNumber());
-    return "";
+  /// The parameter to whose update each op belongs: what it reads is of that parameter, or, of an op
+  /// that reads scalars alone, what reads it.
+  static llvm::DenseMap<Operation *, StringRef> findParameters(func::FuncOp optimizer) {
+    llvm::DenseMap<Operation *, StringRef> parameterOf;
+    auto belongsTo = [&](Value value) -> StringRef {
+      auto argument = dyn_cast<BlockArgument>(value);
+      if (!argument)
+        return parameterOf.lookup(value.getDefiningOp());
+      unsigned index = argument.getArgNumber();
+      Role role = argumentRole(optimizer, index);
+      return role == Role::Parameter ? argumentName(optimizer, index)
+             : role == Role::Hyper   ? StringRef()
+                                     : ofArgument(optimizer, index);
+    };
+    Block &body = optimizer.getBody().front();
+    for (Operation &op : body.without_terminator())
+      for (Value operand : op.getOperands())
+        if (StringRef name = belongsTo(operand); !name.empty())
+          parameterOf[&op] = name;
+    for (Operation &op : llvm::reverse(body.without_terminator()))
+      for (Operation *user : op.getUsers())
+        if (StringRef name = parameterOf.lookup(user); !name.empty() && !parameterOf.contains(&op))
+          parameterOf[&op] = name;
+    return parameterOf;
   }
 
   static void tag(Operation *op, StringRef parameter) {

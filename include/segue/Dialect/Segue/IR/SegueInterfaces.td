@@ -47,7 +47,7 @@ def Segue_DifferentiableOpInterface
 def Segue_ExpandableOpInterface : OpInterface<"ExpandableOpInterface"> {
   let cppNamespace = "::segue";
   let description = [{
-    Writes a composite op (`layer_norm`, `gelu`, `adamw`, ...) in terms of
+    Writes a composite op (`layer_norm`, `gelu`, ...) in terms of
     primitive ones. Called by `segue-expand`, after derivatives were taken and
     before kernels are formed.
   }];

@@ -1,7 +1,7 @@
 //===- SegueOps.td - ops of the segue dialect --------------*- tablegen -*-===//
 //
 // The reference manual of the dialect: docs/reference/Segue.md is generated
-// from this file and OptimizerOps.td. Sections open with the rules that their ops share.
+// from this file. Sections open with the rules that their ops share.
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -11,7 +11,6 @@
 #ifndef SEGUE_DIALECT_SEGUE_IR_SEGUEOPS_TD
 #define SEGUE_DIALECT_SEGUE_IR_SEGUEOPS_TD
 
-include "segue/Dialect/Segue/IR/OptimizerOps.td"
 include "segue/Dialect/Segue/IR/SegueTypes.td"
 
 //===----------------------------------------------------------------------===//

@@ -16,8 +16,8 @@ namespace segue {
 /// The values that `segue-plan-saved` may recompute.
 enum class Recompute { None, Cheap, All };
 
-/// The optimizers that `segue-optimizer` makes.
-enum class OptimizerKind { AdamW, Sgd };
+/// What is wrong with "kind:key=value,..." as the option `optimizer` of `segue-optimizer`; empty: nothing.
+std::string findOptimizerError(llvm::StringRef spec);
 
 #define GEN_PASS_DECL
 #include "segue/Dialect/Segue/Transforms/Passes.h.inc"

@@ -130,11 +130,17 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
   let description = [{
     An optimizer step is a program like the others, compiled with the module
     whose parameters it updates. Each trained parameter `p` brings its value,
-    its gradient `grad.p` and its state: `m.p` and `v.p` for AdamW, `u.p` for
-    SGD with momentum, in f32; without momentum there is none. Scalars `lr`, `step` (1 at the first step) and `clip` (a factor
-    on the gradients) are arguments, so that schedules and clipping are the
-    session's. A result that replaces an argument names it in `segue.alias` and
-    is written in its place.
+    its gradient `grad.p` and the states that its optimizer keeps, in f32: `m.p`
+    and `v.p` for adamw, `u.p` for sgd with momentum; without momentum there is
+    none. They are zero before the first step. Scalars `lr`, `step` (1 at the
+    first step) and `clip` (a factor on the gradients) are arguments, so that
+    schedules and clipping are the session's. A result that replaces an argument
+    names it in `segue.alias` and is written in its place.
+
+    The formula of a step is written in ops of the dialect, all in the block of
+    the parameter. Kinds, their constants, states and formulas are the rules in
+    `OptimizerRules.cpp`; a constant that is left out is that of PyTorch, but for
+    `decay`, the weight decay, which is 0.
 
     `@grad_norm` returns the sum of the squares of all elements of all
     gradients of parameters; the session adds these over its modules, takes the
@@ -142,13 +148,16 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
 
     `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
 
-    After, with one parameter and `kind=sgd momentum=0.9`, without the attributes:
+    After, with one parameter and `optimizer=sgd`, without the attributes:
     ```mlir
-    func.func @optimizer(%w: tensor<4xf32>, %grad: tensor<4xf32>, %u: tensor<4xf32>,
-                         %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
-      %0, %1 = segue.sgd %w, %grad, %u lr %lr step %step clip %clip momentum 0.9 dampening 0.0 decay 0.0
-          : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-      return %0, %1 : tensor<4xf32>, tensor<4xf32>
+    func.func @optimizer(%w: tensor<4xf32>, %grad: tensor<4xf32>,
+                         %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>) -> tensor<4xf32> {
+      %0 = segue.broadcast %clip dims [] : tensor<f32> -> tensor<4xf32>
+      %1 = segue.mul %grad, %0 : tensor<4xf32>
+      %2 = segue.broadcast %lr dims [] : tensor<f32> -> tensor<4xf32>
+      %3 = segue.mul %2, %1 : tensor<4xf32>
+      %4 = segue.sub %w, %3 : tensor<4xf32>
+      return %4 : tensor<4xf32>
     }
     func.func @grad_norm(%grad: tensor<4xf32>) -> tensor<f32> {
       %0 = segue.mul %grad, %grad : tensor<4xf32>
@@ -158,17 +167,8 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [
-    Option<"kind", "kind", "::segue::OptimizerKind", "::segue::OptimizerKind::AdamW", "Which optimizer: adamw, sgd",
-           [{::llvm::cl::values(
-               clEnumValN(::segue::OptimizerKind::AdamW, "adamw", "AdamW, Loshchilov and Hutter"),
-               clEnumValN(::segue::OptimizerKind::Sgd, "sgd", "gradient descent, with momentum if that is above 0"))}]>,
-    Option<"beta1", "beta1", "double", "0.9", "AdamW: decay of the mean of gradients">,
-    Option<"beta2", "beta2", "double", "0.999", "AdamW: decay of the mean of their squares">,
-    Option<"eps", "eps", "double", "1.0e-8", "AdamW: added to the root of the mean square">,
-    Option<"decay", "decay", "double", "0.0", "Weight decay, decoupled from the gradient in AdamW">,
-    Option<"momentum", "momentum", "double", "0.0", "SGD: share of the last step that is kept; 0 keeps no state">,
-    Option<"dampening", "dampening", "double", "0.0", "SGD: part of the gradient that momentum leaves out">,
-    Option<"nesterov", "nesterov", "bool", "false", "SGD: looks one step ahead">];
+    Option<"optimizer", "optimizer", "std::string", "\"adamw\"",
+           "kind[:key=value,...]: adamw, adam, nadam, radam, lion, adagrad, rmsprop or sgd, and constants of it">];
   let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
   let statistics = [
     Statistic<"parameters", "parameters", "Parameters that are trained">,
@@ -191,7 +191,7 @@ def SegueUpdateInBackward : Pass<"segue-update-in-backward", "::mlir::ModuleOp">
     the session says so. Ops of an update carry `segue.update`, the name of the
     parameter, and share kernels with no others.
 
-    Before, with one parameter, `kind=sgd momentum=0.9` and without attributes; `@optimizer`
+    Before, with one parameter, `optimizer=sgd` and without attributes; `@optimizer`
     and `@grad_norm` are those of the example of `segue-optimizer`:
     ```mlir
     func.func @backward(%seed: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
@@ -201,17 +201,19 @@ def SegueUpdateInBackward : Pass<"segue-update-in-backward", "::mlir::ModuleOp">
     ```
     After:
     ```mlir
-    func.func @backward(%seed: tensor<4xf32>, %x: tensor<4xf32>, %w: tensor<4xf32>, %u: tensor<4xf32>,
-                        %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>)
-        -> (tensor<4xf32>, tensor<4xf32>, tensor<1xf32>) {
+    func.func @backward(%seed: tensor<4xf32>, %x: tensor<4xf32>, %w: tensor<4xf32>,
+                        %lr: tensor<f32>, %step: tensor<i64>, %clip: tensor<f32>) -> (tensor<4xf32>, tensor<1xf32>) {
       %0 = segue.mul %seed, %x : tensor<4xf32>
-      %1, %2 = segue.sgd %w, %0, %u lr %lr step %step clip %clip momentum 0.9 dampening 0.0 decay 0.0
-          : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-      %3 = segue.mul %0, %0 : tensor<4xf32>
-      %4 = segue.reduce sum %3 dims [0] : tensor<4xf32> -> tensor<f32>
-      %5 = segue.reshape %4 : tensor<f32> -> tensor<1xf32>
-      %6 = segue.concat %5 dim 0 : tensor<1xf32> -> tensor<1xf32>
-      return %1, %2, %6 : tensor<4xf32>, tensor<4xf32>, tensor<1xf32>
+      %1 = segue.mul %0, %0 : tensor<4xf32>
+      %2 = segue.reduce sum %1 dims [0] : tensor<4xf32> -> tensor<f32>
+      %3 = segue.reshape %2 : tensor<f32> -> tensor<1xf32>
+      %4 = segue.broadcast %clip dims [] : tensor<f32> -> tensor<4xf32>
+      %5 = segue.mul %0, %4 : tensor<4xf32>
+      %6 = segue.broadcast %lr dims [] : tensor<f32> -> tensor<4xf32>
+      %7 = segue.mul %6, %5 : tensor<4xf32>
+      %8 = segue.sub %w, %7 : tensor<4xf32>
+      %9 = segue.concat %3 dim 0 : tensor<1xf32> -> tensor<1xf32>
+      return %8, %9 : tensor<4xf32>, tensor<1xf32>
     }
     ```
   }];
@@ -354,8 +356,7 @@ def SegueAssignLayouts : Pass<"segue-assign-layouts", "::mlir::ModuleOp"> {
 def SegueExpand : Pass<"segue-expand"> {
   let summary = "writes composite ops in terms of primitives";
   let description = [{
-    Composite ops (`gelu`, `layer_norm`, `softmax`, `cross_entropy`, `adamw`,
-    ...) exist so that derivatives are short and exact; kernels are made of
+    Composite ops (`gelu`, `layer_norm`, `softmax`, `cross_entropy`, ...) exist so that derivatives are short and exact; kernels are made of
     primitives alone. Each op says how by ExpandableOpInterface. Matmul,
     attention and their gradients stay: they are library calls. Run `cse`
     afterwards: optimizers share their bias corrections.

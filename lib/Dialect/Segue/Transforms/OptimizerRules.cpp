@@ -1,0 +1,379 @@
+//===- OptimizerRules.cpp - what each optimizer does ----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The optimizers, one rule each, and the list of them. Each computes in f32, as that of
+// torch.optim with this name does where there is one; a comment says where it does not.
+//
+// What a step decides by its number is decided among scalars. LLVM makes two loops of one
+// whose elements are selected by a scalar, and rounds products differently in them, by what
+// else is in the kernel: a step in backward would have other bits than one after it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "OptimizerRules.h"
+#include "segue/Dialect/Segue/Transforms/Passes.h"
+#include "llvm/ADT/StringExtras.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace segue;
+
+using Range = ConstantRange;
+using States = SmallVector<OptimizerState>;
+using Values = SmallVector<Value>;
+using Shape = ArrayRef<int64_t>;
+
+//===----------------------------------------------------------------------===//
+// What formulas share
+//===----------------------------------------------------------------------===//
+
+Value OptimizerStep::biasCorrection(double beta) {
+  return beta == 0 ? splat(step, 1.0) : neg(expm1(mul(step, std::log(beta))));
+}
+
+Value OptimizerStep::mean(Value old, Value now, double beta) { return add(mul(old, beta), mul(now, 1 - beta)); }
+
+void OptimizerStep::decayGradient() {
+  if (decay != 0)
+    gradient = add(gradient, mul(parameter, decay));
+}
+
+void OptimizerStep::decayParameter() {
+  if (decay != 0)
+    parameter = mul(parameter, sub(1.0, mul(rate, decay)));
+}
+
+/// A state of the parameter's shape for each name.
+template <typename... Names> static States ofItsShape(Shape shape, Names... names) {
+  return {OptimizerState{names, SmallVector<int64_t>(shape)}...};
+}
+
+//===----------------------------------------------------------------------===//
+// SGD
+//===----------------------------------------------------------------------===//
+
+/// Without momentum nothing is kept, and a dampening has nothing to dampen.
+static States statesOfSgd(const OptimizerSpec &spec, Shape shape) {
+  return spec.is("momentum") ? ofItsShape(shape, "u") : States{};
+}
+
+static std::string checkSgd(const OptimizerSpec &spec) {
+  return spec.is("nesterov") && !(spec["momentum"] > 0 && spec["dampening"] == 0)
+             ? "`nesterov`, which needs a momentum above 0 and dampening 0"
+             : "";
+}
+
+static Values writeSgd(OptimizerStep &s) {
+  s.decayGradient();
+  double momentum = s.spec["momentum"];
+  if (momentum == 0)
+    return {s.sub(s.parameter, s.mul(s.rate, s.gradient))};
+  Value fresh = s.gradient; // the first step is not dampened
+  if (double dampening = s.spec["dampening"]; dampening != 0)
+    fresh = s.mul(fresh, s.select(s.isFirst(), s.splat(s.step, 1.0), s.splat(s.step, 1 - dampening)));
+  Value velocity = s.add(s.mul(s.states[0], momentum), fresh);
+  Value direction = s.spec.is("nesterov") ? s.add(s.gradient, s.mul(velocity, momentum)) : velocity;
+  return {s.sub(s.parameter, s.mul(s.rate, direction)), velocity};
+}
+
+//===----------------------------------------------------------------------===//
+// Adam and AdamW (Loshchilov and Hutter, arXiv:1711.05101)
+//===----------------------------------------------------------------------===//
+
+static States statesOfAdam(const OptimizerSpec &spec, Shape shape) {
+  return spec.is("amsgrad") ? ofItsShape(shape, "m", "v", "vmax") : ofItsShape(shape, "m", "v");
+}
+
+static Values writeAdam(OptimizerStep &s, bool isDecoupled) {
+  if (!isDecoupled)
+    s.decayGradient();
+  double beta1 = s.spec["beta1"], beta2 = s.spec["beta2"];
+  Value rate = s.div(s.rate, s.biasCorrection(beta1)), scale = s.div(1.0, s.sqrt(s.biasCorrection(beta2)));
+  Value m = s.mean(s.states[0], s.gradient, beta1), v = s.mean(s.states[1], s.mul(s.gradient, s.gradient), beta2);
+  Value largest = s.spec.is("amsgrad") ? s.max(s.states[2], v) : v;
+  if (isDecoupled)
+    s.decayParameter();
+  Value denominator = s.add(s.mul(s.sqrt(largest), scale), s.spec["eps"]);
+  Values results = {s.sub(s.parameter, s.div(s.mul(rate, m), denominator)), m, v};
+  if (largest != v)
+    results.push_back(largest);
+  return results;
+}
+
+static Values writeCoupledAdam(OptimizerStep &s) { return writeAdam(s, /*isDecoupled=*/false); }
+static Values writeAdamW(OptimizerStep &s) { return writeAdam(s, /*isDecoupled=*/true); }
+
+//===----------------------------------------------------------------------===//
+// NAdam (Dozat): Adam with Nesterov's momentum
+//===----------------------------------------------------------------------===//
+
+/// "mu" is the product of the momenta of all steps, which has no closed form.
+static States statesOfNAdam(const OptimizerSpec &, Shape shape) {
+  States states = ofItsShape(shape, "m", "v");
+  states.push_back({"mu", {}});
+  return states;
+}
+
+static Values writeNAdam(OptimizerStep &s) {
+  bool isDecoupled = s.spec.is("decoupled-weight-decay");
+  isDecoupled ? s.decayParameter() : s.decayGradient();
+  double beta1 = s.spec["beta1"], beta2 = s.spec["beta2"];
+  auto momentumAt = [&](Value step) {
+    Value share = s.exp(s.mul(step, s.spec["momentum-decay"] * std::log(0.96)));
+    return s.mul(s.sub(1.0, s.mul(share, 0.5)), beta1);
+  };
+  Value momentum = momentumAt(s.step), next = momentumAt(s.add(s.step, 1.0));
+  Value product = s.select(s.isFirst(), momentum, s.mul(s.states[2], momentum));
+  Value m = s.mean(s.states[0], s.gradient, beta1), v = s.mean(s.states[1], s.mul(s.gradient, s.gradient), beta2);
+  Value denominator = s.add(s.sqrt(s.div(v, s.biasCorrection(beta2))), s.spec["eps"]);
+  Value ofGradient = s.div(s.mul(s.rate, s.sub(1.0, momentum)), s.sub(1.0, product));
+  Value ofMean = s.div(s.mul(s.rate, next), s.sub(1.0, s.mul(product, next)));
+  Value change = s.div(s.add(s.mul(ofGradient, s.gradient), s.mul(ofMean, m)), denominator);
+  return {s.sub(s.parameter, change), m, v, product};
+}
+
+//===----------------------------------------------------------------------===//
+// RAdam (Liu et al., arXiv:1908.03265)
+//===----------------------------------------------------------------------===//
+
+/// The length of the moving average at `step`, which is 2 / (1 - b) - 1 - 2 t b^t / (1 - b^t) for b =
+/// beta2 and t = step. In f32 the difference of these terms, each near 2 / (1 - b), has no digits left
+/// at the first steps. With y = t log(1 / b) / 2 and coth(x) = 1 / x + L(x) the large terms cancel by
+/// themselves: t (1 - L(y)) + L(y / t).
+static Value lengthOfAverage(OptimizerStep &s, double beta2) {
+  double half = -std::log(beta2) / 2;
+  Value y = s.mul(s.step, half), square = s.mul(y, y);
+  // 1 - L(y), for a small y by its series: 1 - y/3 + y^3/45 - 2 y^5/945 + y^7/4725.
+  Value series = s.add(s.mul(square, 1.0 / 4725), -2.0 / 945);
+  series = s.add(s.mul(series, square), 1.0 / 45);
+  series = s.add(s.mul(series, square), -1.0 / 3);
+  series = s.add(s.mul(series, y), 1.0);
+  Value closed = s.sub(s.div(1.0, y), s.div(2.0, s.expm1(s.mul(y, 2.0))));
+  Value share = s.select(s.compare(Predicate::Lt, y, s.splat(y, 0.5)), series, closed);
+  return s.add(s.mul(s.step, share), 1 / std::tanh(half) - 1 / half);
+}
+
+static Values writeRAdam(OptimizerStep &s) {
+  s.spec.is("decoupled-weight-decay") ? s.decayParameter() : s.decayGradient();
+  double beta1 = s.spec["beta1"], beta2 = s.spec["beta2"];
+  Value m = s.mean(s.states[0], s.gradient, beta1), v = s.mean(s.states[1], s.mul(s.gradient, s.gradient), beta2);
+  Value rate = s.div(s.rate, s.biasCorrection(beta1));
+  double longest = 2 / (1 - beta2) - 1;
+  if (longest <= 5) // no average is long enough to be rectified
+    return {s.sub(s.parameter, s.mul(rate, m)), m, v};
+  Value length = lengthOfAverage(s, beta2), one = s.splat(length, 1.0), zero = s.splat(length, 0.0);
+  Value square = s.div(s.mul(s.add(length, -4.0), s.add(length, -2.0)), length);
+  square = s.mul(s.max(square, 0.0), longest / ((longest - 4) * (longest - 2)));
+  Value scale = s.sqrt(s.mul(square, s.biasCorrection(beta2)));
+  // Scalars are chosen, and m is divided by 1 until then.
+  Value isRectified = s.compare(Predicate::Gt, length, s.splat(length, 5.0));
+  Value numerator = s.mul(s.mul(rate, s.select(isRectified, scale, one)), m);
+  Value denominator = s.add(s.mul(s.sqrt(v), s.select(isRectified, one, zero)),
+                            s.select(isRectified, s.splat(length, s.spec["eps"]), one));
+  return {s.sub(s.parameter, s.div(numerator, denominator)), m, v};
+}
+
+//===----------------------------------------------------------------------===//
+// Adagrad (Duchi et al.)
+//===----------------------------------------------------------------------===//
+
+static States statesOfAdagrad(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, "v"); }
+
+static Values writeAdagrad(OptimizerStep &s) {
+  s.decayGradient();
+  Value sum = s.states[0];
+  if (double initial = s.spec["initial-accumulator-value"]; initial != 0)
+    sum = s.add(sum, s.select(s.isFirst(), s.splat(s.step, initial), s.splat(s.step, 0.0)));
+  sum = s.add(sum, s.mul(s.gradient, s.gradient));
+  Value rate = s.rate;
+  if (double decay = s.spec["lr-decay"]; decay != 0)
+    rate = s.div(rate, s.add(s.mul(s.add(s.step, -1.0), decay), 1.0));
+  return {s.sub(s.parameter, s.div(s.mul(rate, s.gradient), s.add(s.sqrt(sum), s.spec["eps"]))), sum};
+}
+
+//===----------------------------------------------------------------------===//
+// RMSprop (Tieleman and Hinton)
+//===----------------------------------------------------------------------===//
+
+static States statesOfRmsprop(const OptimizerSpec &spec, Shape shape) {
+  States states = ofItsShape(shape, "v");
+  if (spec.is("centered"))
+    states.append(ofItsShape(shape, "m"));
+  if (spec.is("momentum"))
+    states.append(ofItsShape(shape, "u"));
+  return states;
+}
+
+static Values writeRmsprop(OptimizerStep &s) {
+  s.decayGradient();
+  double alpha = s.spec["alpha"], momentum = s.spec["momentum"];
+  Value square = s.mean(s.states[0], s.mul(s.gradient, s.gradient), alpha), variance = square;
+  Values results = {Value(), square};
+  if (s.spec.is("centered")) {
+    Value m = s.mean(s.states[1], s.gradient, alpha);
+    // Rounding may take it below zero, where PyTorch's root is no number.
+    variance = s.max(s.sub(square, s.mul(m, m)), 0.0);
+    results.push_back(m);
+  }
+  Value direction = s.div(s.gradient, s.add(s.sqrt(variance), s.spec["eps"]));
+  if (momentum != 0) {
+    direction = s.add(s.mul(s.states.back(), momentum), direction);
+    results.push_back(direction);
+  }
+  results[0] = s.sub(s.parameter, s.mul(s.rate, direction));
+  return results;
+}
+
+//===----------------------------------------------------------------------===//
+// Lion (Chen et al., arXiv:2302.06675), which torch.optim does not have
+//===----------------------------------------------------------------------===//
+
+static States statesOfLion(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, "m"); }
+
+static Values writeLion(OptimizerStep &s) {
+  Value direction = s.sign(s.mean(s.states[0], s.gradient, s.spec["beta1"]));
+  Value m = s.mean(s.states[0], s.gradient, s.spec["beta2"]);
+  s.decayParameter();
+  return {s.sub(s.parameter, s.mul(s.rate, direction)), m};
+}
+
+//===----------------------------------------------------------------------===//
+// All of them
+//===----------------------------------------------------------------------===//
+
+static SmallVector<OptimizerConstant> ofAdam(double beta2, double eps, ArrayRef<OptimizerConstant> more) {
+  SmallVector<OptimizerConstant> constants = {{"beta1", 0.9, Range::BelowOne}, {"beta2", beta2, Range::BelowOne}};
+  if (eps != 0)
+    constants.push_back({"eps", eps});
+  llvm::append_range(constants, more);
+  return constants;
+}
+
+static ArrayRef<OptimizerRule> allRules() {
+  static constexpr OptimizerConstant amsgrad = {"amsgrad", 0, Range::Flag};
+  static constexpr OptimizerConstant decoupled = {"decoupled-weight-decay", 0, Range::Flag};
+  static const SmallVector<OptimizerRule, 0> rules = {
+      {"adamw", ofAdam(0.999, 1e-8, {amsgrad}), statesOfAdam, writeAdamW},
+      {"adam", ofAdam(0.999, 1e-8, {amsgrad}), statesOfAdam, writeCoupledAdam},
+      {"nadam", ofAdam(0.999, 1e-8, {{"momentum-decay", 4e-3}, decoupled}), statesOfNAdam, writeNAdam},
+      {"radam", ofAdam(0.999, 1e-8, {decoupled}), statesOfAdam, writeRAdam},
+      {"lion", ofAdam(0.99, 0, {}), statesOfLion, writeLion},
+      {"adagrad", {{"lr-decay", 0}, {"initial-accumulator-value", 0}, {"eps", 1e-10}}, statesOfAdagrad, writeAdagrad},
+      {"rmsprop",
+       {{"alpha", 0.99, Range::BelowOne}, {"eps", 1e-8}, {"momentum", 0}, {"centered", 0, Range::Flag}},
+       statesOfRmsprop,
+       writeRmsprop},
+      {"sgd",
+       {{"momentum", 0}, {"dampening", 0, Range::Finite}, {"nesterov", 0, Range::Flag}},
+       statesOfSgd,
+       writeSgd,
+       checkSgd},
+  };
+  return rules;
+}
+
+//===----------------------------------------------------------------------===//
+// Specs
+//===----------------------------------------------------------------------===//
+
+static const OptimizerConstant *findConstant(const OptimizerRule &rule, StringRef name) {
+  static constexpr OptimizerConstant decay = {"decay", 0};
+  if (name == decay.name)
+    return &decay;
+  auto found = llvm::find_if(rule.constants, [&](const OptimizerConstant &constant) { return constant.name == name; });
+  return found == rule.constants.end() ? nullptr : found;
+}
+
+double OptimizerSpec::operator[](StringRef constant) const {
+  auto found = given.find(constant);
+  if (found != given.end())
+    return found->second;
+  const OptimizerConstant *known = findConstant(*rule, constant);
+  return known ? known->fallback : 0;
+}
+
+/// Reads a number or truth value; nothing where `text` is neither.
+static std::optional<double> parseValue(StringRef text, Range range) {
+  double value = 0;
+  if (range == Range::Flag)
+    return text.empty() || text == "true" || text == "1"    ? std::optional(1.0)
+           : text == "false" || text == "0" ? std::optional(0.0)
+                                             : std::nullopt;
+  return llvm::to_float(text, value) ? std::optional(value) : std::nullopt;
+}
+
+static bool isInRange(double value, Range range) {
+  switch (range) {
+  case Range::NotNegative:
+    return value >= 0 && std::isfinite(value);
+  case Range::BelowOne:
+    return value >= 0 && value < 1;
+  case Range::Finite:
+    return std::isfinite(value);
+  case Range::Flag:
+    break;
+  }
+  return true;
+}
+
+static StringRef describe(Range range) {
+  switch (range) {
+  case Range::NotNegative:
+    return "0 or more, and finite";
+  case Range::BelowOne:
+    return "in [0, 1)";
+  case Range::Finite:
+    return "finite";
+  case Range::Flag:
+    break;
+  }
+  return "true or false";
+}
+
+template <typename Items> static std::string namesOf(const Items &items) {
+  return llvm::join(llvm::map_range(items, [](const auto &item) { return item.name.str(); }), ", ");
+}
+
+std::optional<OptimizerSpec> OptimizerSpec::parse(StringRef text, std::string &error) {
+  auto [kind, settings] = text.split(':');
+  OptimizerSpec spec;
+  for (const OptimizerRule &rule : allRules())
+    if (rule.name == kind)
+      spec.rule = &rule;
+  if (!spec.rule) {
+    error = "unknown optimizer \"" + kind.str() + "\"; known are " + namesOf(allRules()) + " and none";
+    return std::nullopt;
+  }
+  SmallVector<StringRef> keys;
+  settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
+  for (StringRef key : keys) {
+    auto [name, value] = key.split('=');
+    const OptimizerConstant *constant = findConstant(*spec.rule, name);
+    if (!constant) {
+      error = kind.str() + " has no \"" + name.str() + "\"; it has " + namesOf(spec.rule->constants) + " and decay";
+      return std::nullopt;
+    }
+    std::optional<double> number = parseValue(value, constant->range);
+    if (!number || !isInRange(*number, constant->range)) {
+      error = "`segue-optimizer` was given " + name.str() + " = " + value.str() + "; it must be " +
+              describe(constant->range).str();
+      return std::nullopt;
+    }
+    spec.given[name] = *number;
+  }
+  if (std::string wrong = spec.rule->check ? spec.rule->check(spec) : ""; !wrong.empty()) {
+    error = "`segue-optimizer` was given " + wrong;
+    return std::nullopt;
+  }
+  return spec;
+}
+
+std::string segue::findOptimizerError(StringRef spec) {
+  std::string error;
+  (void)OptimizerSpec::parse(spec, error);
+  return error;
+}
