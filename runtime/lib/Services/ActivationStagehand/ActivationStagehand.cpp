@@ -125,6 +125,15 @@ void ActivationStagehand::stepBegin(int64_t step) {
   step_ = step;
 }
 
+void ActivationStagehand::setWatermarks(int64_t highBytes, int64_t lowBytes) {
+  if (lowBytes < 0 || highBytes <= lowBytes)
+    throw Error(ErrorCode::InvalidArgument, "activation stagehand: watermarks of " + std::to_string(highBytes) +
+                                                " and " + std::to_string(lowBytes) +
+                                                " bytes; the high one is above the low one, which is at least 0");
+  highBytes_ = highBytes;
+  lowBytes_ = lowBytes;
+}
+
 bool ActivationStagehand::pressured(int64_t usedBytes) {
   if (!pressured_ && usedBytes >= highBytes_)
     pressured_ = true;

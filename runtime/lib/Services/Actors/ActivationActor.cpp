@@ -105,6 +105,7 @@ void ActivationActor::on(const event::PhaseBegin &begin) {
     settleQueued(/*all=*/true);
   if (begin.phase != Phase::Backward)
     return;
+  releaseDropped();
   int64_t away = 0;
   for (const auto &[id, held] : held_)
     if (!held->device() && (held->host() || held->recompute))
@@ -228,6 +229,7 @@ void ActivationActor::know(Held &held, const Tensor &tensor) {
 }
 
 void ActivationActor::on(const event::Submit &submit) {
+  releaseDropped();
   const auto &[program, inputs] = submit;
   figures_.onSubmit(program, recomputer_.onSubmit(program, inputs));
 }
@@ -263,6 +265,7 @@ void ActivationActor::on(const event::Save &save) {
     byPlace_.push_back({place, sharing});
     if (Tensor host = sharing->host())
       saved = std::move(host);
+    sharing->given = saved.storage();
     return;
   }
   if (event.notOwned) { // its owner frees it
@@ -293,6 +296,7 @@ void ActivationActor::on(const event::Save &save) {
     dropToRecompute(held, saved);
   else
     setIdle(held, true);
+  held.given = saved.storage();
 }
 
 void ActivationActor::on(const event::Restore &restore) {
@@ -457,6 +461,43 @@ void ActivationActor::on(const event::Free &free) {
   Held &held = *it->second;
   inUse_.erase(it);
   release(held);
+}
+
+/// Nobody but those who carry the decisions out has a handle of what the program returned.
+bool ActivationActor::isDropped(const Held &held) const {
+  if (held.needed || !held.given)
+    return false;
+  std::shared_ptr<Storage> given = held.given->lock();
+  if (!given)
+    return true;
+  long own = 1; // this handle
+  for (Tier tier : {Tier::Device, Tier::Host})
+    own += held.item && held.item->at(tier).tensor && held.item->at(tier).tensor.storage() == given;
+  for (const PinnedSlab &slab : slabs_)
+    own += slab.storage == given;
+  return given.use_count() <= own;
+}
+
+/// A graph may be dropped without a backward: what it saved goes, wherever it is.
+void ActivationActor::releaseDropped() {
+  std::vector<std::string> dropped;
+  for (const auto &[id, held] : held_)
+    if (isDropped(*held))
+      dropped.push_back(id);
+  for (const std::string &id : dropped) {
+    Held &held = find(id);
+    if (std::exchange(held.putOff, false)) {
+      takeOut(putOff_, held);
+      policy_.tell(activation_calls::transferDone, id, used());
+    }
+    if (held.isComing()) {
+      context_.device->wait(held.device().storage()->writes());
+      residency_.poll();
+      noteEnds();
+    }
+    for (int uses = held.uses; uses > 0; --uses)
+      release(held);
+  }
 }
 
 void ActivationActor::release(Held &held) {

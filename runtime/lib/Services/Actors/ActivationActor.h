@@ -58,6 +58,7 @@ public:
   Json record() const { return lastRecord_; }
   RehearsedStep rehearsed() const { return {grown_, toRecompute_}; }
   void prepare(const RehearsedStep &step);
+  void setWatermarks(int64_t high, int64_t low) { policy_.tell(activation_calls::watermarks, high, low); }
   /// Who lends parameters that live on the host to what is computed again; null: nobody.
   void borrowFrom(WeightLender *lender) { recomputer_.setLender(lender); }
 
@@ -106,6 +107,9 @@ private:
     Item::Id itemId = 0;
     /// The program's storage, where the tensor never left.
     std::weak_ptr<Storage> kept;
+    /// What the program returned in its place: whoever has no handle of it will not ask for
+    /// the tensor. Nothing until the save is over.
+    std::optional<std::weak_ptr<Storage>> given = {};
     std::optional<uint32_t> checksum;
     std::shared_ptr<TransferRetries> retries; // of a copy in
     /// The policy wants it back, and no copy could be started yet.
@@ -137,6 +141,8 @@ private:
   Held *findStorage(const Tensor &tensor);
   void know(Held &held, const Tensor &tensor);
   void release(Held &held);
+  bool isDropped(const Held &held) const;
+  void releaseDropped();
   int64_t takenBytes(const TensorDesc &desc) const;
   std::optional<MadeAgain> madeAgain(SavedPlace place) const;
   int64_t occupied() const;

@@ -550,6 +550,11 @@ void MemoryServices::expect(const StepProfile &profile, int64_t others) {
 
 void MemoryServices::holdTo(std::optional<uint64_t> bytes) { impl_->peakBytes = bytes; }
 
+void MemoryServices::setWatermarks(uint64_t high, uint64_t low) {
+  if (impl_->activation)
+    impl_->activation->setWatermarks(int64_t(high), int64_t(low));
+}
+
 bool MemoryServices::wantsRehearsal() const { return !impl_->toRehearse.is_null(); }
 
 Config MemoryServices::rehearsal(uint64_t others) const {

@@ -36,6 +36,8 @@ inline constexpr AnswerAs issued{"issued"};
 
 inline constexpr PolicyCall stepBegin("step_begin", &ActivationStagehand::stepBegin, NoAnswer(), "step");
 inline constexpr PolicyCall hints("hints", &ActivationStagehand::setHints, NoAnswer(), "");
+inline constexpr PolicyCall watermarks("watermarks", &ActivationStagehand::setWatermarks, NoAnswer(), "high_mb",
+                                       "low_mb");
 inline constexpr PolicyCall save("save", &ActivationStagehand::save, AnswerOf(), "");
 inline constexpr PolicyCall transferDone(
     "transfer_done", &ActivationStagehand::transferDone,
@@ -57,9 +59,9 @@ inline constexpr PolicyCall stall("stall", &ActivationStagehand::addStall, NoAns
 inline constexpr PolicyCall abortStep("abort_step", &ActivationStagehand::abortStep, NoAnswer());
 inline constexpr PolicyCall stepEnd("step_end", &ActivationStagehand::stepEnd, AnswerOf());
 
-inline constexpr std::tuple all{stepBegin, hints,        save,           transferDone, transferFailed,
-                                backwardBegin, need,     release,        dropRestored, checksumFailed,
-                                poolGrown, growthFailed, stall,          abortStep,    stepEnd};
+inline constexpr std::tuple all{stepBegin,      hints,         watermarks, save,    transferDone, transferFailed,
+                                backwardBegin,  need,          release,    dropRestored, checksumFailed,
+                                poolGrown,      growthFailed,  stall,      abortStep,    stepEnd};
 
 } // namespace activation_calls
 

@@ -100,6 +100,9 @@ public:
 
   void stepBegin(int64_t step);
   void setHints(const ActivationHints &hints) { hints_ = hints; }
+  /// In the place of those of the config, from the next save or restore on.
+  /// Throws InvalidArgument unless high > low ≥ 0.
+  void setWatermarks(int64_t highBytes, int64_t lowBytes);
 
   /// Throws StateTransition for an id that is live already (unless it shares
   /// its storage) and InvalidArgument for negative bytes.

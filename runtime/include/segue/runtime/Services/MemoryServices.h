@@ -145,6 +145,9 @@ public:
   /// known to do. Who would take more waits for what leaves; where nothing does, the
   /// step goes on with all of the budget, and a warning says so. Nothing: no such limit.
   void holdTo(std::optional<uint64_t> bytes);
+  /// Where watermarks decide: these, in bytes of device_dram, in the place of those of the
+  /// config from the next event on, also in the midst of a step.
+  void setWatermarks(uint64_t high, uint64_t low);
   /// True, where watermarks decide, until prepare().
   bool wantsRehearsal() const;
   /// For the services of a twin, on which the first step is rehearsed: watermarks
