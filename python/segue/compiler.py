@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from . import _runtime
+from .budgets import wanted
 from .errors import FileError, InvalidArgumentError, MissingWeightError
 from .module import LoadedModule, Module
 from .optimizers import Optimizer
@@ -25,7 +26,9 @@ from .tensors import is_tensor
 def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
-            frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None) -> Module:
+            frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None,
+            budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
+            spill_capacity: int | str | None = None) -> Module:
     """Compile a PyTorch module.
 
     The graph is captured and checked now; code is made when it is first needed
@@ -67,6 +70,14 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         convolutions in bf16, what is saved between them too, losses and normalisations as PyTorch has them; parameters,
         gradients and states of the optimizer stay f32. ``f32`` captures it without autocast. Default: as a call of the
         module would run, by the autocast around it.
+    budget : int or str, optional
+        Bytes of the device's memory, or a text such as ``6GiB``, that calls of all modules and segments of this device may
+        take together: saved values leave and come back for their backward, parameters come by block. The host's memory or the
+        disk has what leaves. Results are the same, to the bit. A `Trainer` has a budget of its own.
+    spill_dir : path, optional
+        A folder on a disk for what has no room in the budget, where the device is ``cpu``.
+    spill_capacity : int or str, optional
+        The most that may lie there; default: half of what is free.
 
     Raises
     ------
@@ -93,7 +104,8 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
-                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision)
+                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision,
+                      budget=wanted(budget, spill_dir, spill_capacity))
     program = compiled._select(args, kwargs)[0]
     if optimizer is not None:
         optimizer.check_patterns(a.name for a in program.captured.named("parameter"))

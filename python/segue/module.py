@@ -27,6 +27,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _runtime, verify
+from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
@@ -164,7 +165,7 @@ class LoadedProgram(Program):
 #: Attributes that a compiled module has in common with the one that it was made of.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 #: Attributes that no copy takes over: they are shared with the source, or made by `Module._set_up`.
-_MADE = (*_SHARED, "_device", "_selecting", "_members", "_signature", "_weights", "_variants", "_primary")
+_MADE = (*_SHARED, "_device", "_budget", "_selecting", "_members", "_signature", "_weights", "_variants", "_primary")
 
 
 def _optimizer_key(optimizer: Optimizer | None) -> str:
@@ -180,7 +181,8 @@ class Module(nn.Module):
     """
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
-                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, precision: str | None = None):
+                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, precision: str | None = None,
+                 budget: Wanted | None = None):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -194,13 +196,13 @@ class Module(nn.Module):
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
         self.precision = checked_precision(precision)
-        self._spec = device
+        self._spec, self._wanted_budget = device, budget
         self._primary: Program | None = None
         self._set_up()
 
     def _set_up(self):
         """What hangs on the rest, and a copy gets anew."""
-        self._device = open_device(self._spec)
+        self._device, self._budget = device_and_budget(self._spec, self._wanted_budget)
         self._selecting = threading.RLock()
         self._members = list(self._source.modules())
         self._signature = _inspect.signature(self._source.forward)
@@ -258,10 +260,10 @@ class Module(nn.Module):
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
-                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen)
+                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget)
                 return list(_Stitched.apply(call, *given))
         values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device) for n, t in tensors.items()}}
-        return [give(t, kind) for t in module.infer(values)]
+        return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
 
     def _hypers(self, module) -> dict:
         """Random state: a new seed per call from torch's generator, so that torch.manual_seed counts."""
@@ -545,9 +547,10 @@ class _Values:
 class _Call:
     """What one call of `_Stitched` needs besides its tensors."""
 
-    def __init__(self, module, on, names, others, frozen):
+    def __init__(self, module, on, names, others, frozen, budget):
         self.module, self.device, self.names, self.others = module, on, names, others
         self.frozen = frozen
+        self.budget = budget  # in force until the last backward
 
 
 class _Stitched(torch.autograd.Function):
@@ -559,7 +562,7 @@ class _Stitched(torch.autograd.Function):
         for name, tensor in zip(call.names, tensors):
             if name not in values:
                 values[name] = wrap(tensor, call.device)
-        outputs, token = call.module.forward(values)
+        outputs, token = call.module.forward(values, loop_of(call.device))
         results = tuple(torch.from_dlpack(t) for t in outputs)
         ctx.call, ctx.token = call, token
         ctx.set_materialize_grads(False)
@@ -581,7 +584,7 @@ class _Stitched(torch.autograd.Function):
             if gradient is not None and call.module.takes_gradient_of(value.name)
         }
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
-        found = call.module.backward(ctx.token, given, keep)
+        found = call.module.backward(ctx.token, given, keep, budget=loop_of(call.device))
         wanted = ctx.needs_input_grad[1:]
         answer = [torch.from_dlpack(found[n]) if w and n in found else None for n, w in zip(call.names, wanted)]
         return None, *answer

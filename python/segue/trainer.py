@@ -21,6 +21,7 @@ from typing import Any, Iterable, Mapping, Sequence
 import torch
 
 from . import _runtime
+from .budgets import loop_of
 from .errors import ConfigError, Error, InvalidArgumentError, MissingWeightError
 from .memory import Memory, forecast, parse_bytes
 from .module import LoadedModule, Module, save_tensors
@@ -218,6 +219,9 @@ class Trainer:
             self._device = _runtime.Device.open(device)
         else:
             self._device = next(iter(named.values()))._device if device is None else open_device(device)
+        if loop_of(self._device) is not None:
+            raise InvalidArgumentError(f"device {self._device.name!r} has a budget for calls of modules, which knows nothing of a trainer's steps; "
+                                       "compile the modules without one, and give budget= to the trainer, or give it another device")
         self._statistics = _statistics_of(config)
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None

@@ -26,6 +26,7 @@
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Reports/MemoryKinds.h"
 #include "segue/runtime/Reports/RunReport.h"
+#include "segue/runtime/Session/LoopBudget.h"
 #include "segue/runtime/Session/RunBudget.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -216,6 +217,40 @@ static void bindBinary(nb::module_ &m) {
       });
 }
 
+/// Before the calls that take one.
+static void bindBudget(nb::module_ &m) {
+  m.def("outside_bytes", [](const DeviceRef &device) { return python::outsideBytes(*device); }, "device"_a);
+  nb::class_<LoopBudget>(m, "LoopBudget")
+      .def(
+          "__init__",
+          [](LoopBudget *self, const DeviceRef &device, uint64_t bytes) {
+            LoopBudgetOptions options{.bytes = bytes, .warn = [](const std::string &text) {
+                                        nb::gil_scoped_acquire gil; // a call runs without
+                                        nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
+                                      }};
+            new (self) LoopBudget(device, std::move(options));
+          },
+          "device"_a, "bytes"_a)
+      .def("figures", [](LoopBudget &budget) {
+        LoopFigures figures;
+        {
+          nb::gil_scoped_release release; // a call may hold the budget, and want the GIL
+          figures = budget.figures();
+        }
+        nb::dict result;
+        result["budget_bytes"] = figures.budgetBytes;
+        result["peak_bytes"] = figures.peakBytes;
+        result["live_bytes"] = figures.liveBytes;
+        result["spilled_bytes"] = figures.spilledBytes;
+        result["restored_bytes"] = figures.restoredBytes;
+        result["stalls"] = figures.stalls;
+        result["stall_seconds"] = figures.stallSeconds;
+        result["steps"] = figures.steps;
+        result["aborted_steps"] = figures.abortedSteps;
+        return result;
+      });
+}
+
 static void bindModule(nb::module_ &m) {
   nb::class_<Token>(m, "Token")
       .def(nb::init<>())
@@ -235,36 +270,39 @@ static void bindModule(nb::module_ &m) {
       .def("gives_gradient_of", &Module::givesGradientOf, "value"_a)
       .def(
           "infer",
-          [](const Module &module, const nb::dict &values) {
+          [](const Module &module, const nb::dict &values, LoopBudget *budget) {
             TensorMap map = tensorMap(values);
             nb::gil_scoped_release release;
-            return module.infer(map);
+            return budget ? budget->infer(module, map) : module.infer(map);
           },
-          "values"_a)
+          "values"_a, "budget"_a = nb::none())
       .def(
           "forward",
-          [](const Module &module, const nb::dict &values) {
+          [](const Module &module, const nb::dict &values, LoopBudget *budget) {
             TensorMap map = tensorMap(values);
             nb::gil_scoped_release release;
-            ForwardResult result = module.forward(map);
+            ForwardResult result = budget ? budget->forward(module, map) : module.forward(map);
             return std::pair(std::move(result.outputs), std::move(result.token));
           },
-          "values"_a)
+          "values"_a, "budget"_a = nb::none())
       // With `keep`, the token can be used again; otherwise its memory goes as backward passes it.
       .def(
           "backward",
           [](const Module &module, Token &token, const nb::dict &gradients, bool keep,
-             const std::optional<nb::dict> &values) {
+             const std::optional<nb::dict> &values, LoopBudget *budget) {
             TensorMap map = tensorMap(gradients), others = values ? tensorMap(*values) : TensorMap();
             TensorMap result;
             {
               nb::gil_scoped_release release;
               Token used = keep ? Token(token) : std::exchange(token, Token());
-              result = values ? module.backward(std::move(used), map, others) : module.backward(std::move(used), map);
+              if (budget)
+                result = budget->backward(module, std::move(used), map, values ? &others : nullptr);
+              else
+                result = values ? module.backward(std::move(used), map, others) : module.backward(std::move(used), map);
             }
             return toDict(result);
           },
-          "token"_a, "gradients"_a, "keep"_a = false, "values"_a = nb::none())
+          "token"_a, "gradients"_a, "keep"_a = false, "values"_a = nb::none(), "budget"_a = nb::none())
       .def(
           "program",
           [](const Module &module, std::string_view name) {
@@ -533,11 +571,11 @@ static void bindFiles(nb::module_ &m) {
 static void bindSubmit(nb::module_ &m) {
   m.def(
       "submit",
-      [](const DeviceRef &device, const Program &program, std::vector<Tensor> inputs) {
+      [](const DeviceRef &device, const Program &program, std::vector<Tensor> inputs, LoopBudget *budget) {
         nb::gil_scoped_release release;
-        return submit(device, program, std::move(inputs));
+        return budget ? budget->submit(program, std::move(inputs)) : submit(device, program, std::move(inputs));
       },
-      "device"_a, "program"_a, "inputs"_a);
+      "device"_a, "program"_a, "inputs"_a, "budget"_a = nb::none());
   m.def("placeholder", &python::placeholderFor, "owner"_a);
   // What aligning the inputs of a program has cost so far on a device.
   m.def(
@@ -565,6 +603,7 @@ NB_MODULE(_runtime, m) {
   useCuda();
   bindTensor(m);
   bindBinary(m);
+  bindBudget(m);
   bindModule(m);
   bindFiles(m);
   bindSubmit(m);

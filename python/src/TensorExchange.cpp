@@ -11,6 +11,9 @@
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
+#include <mutex>
+#include <set>
+#include <tuple>
 #include <utility>
 
 namespace nb = nanobind;
@@ -44,6 +47,59 @@ static ElementType elementOf(nb::dlpack::dtype dtype) {
                                               " bits was given; Segue has f32, bf16, f16, i64, i32, i8 and bool");
 }
 
+namespace {
+/// The memory of others that tensors lie in, by device: first byte and size, once per tensor.
+class OutsideMemory {
+public:
+  /// One tensor's range, as long as this lives.
+  class Counted;
+
+  uint64_t bytesFor(const Device *device) {
+    std::lock_guard lock(mutex_);
+    uint64_t bytes = 0, end = 0;
+    for (auto at = ranges_.lower_bound({device, 0, 0}); at != ranges_.end() && std::get<0>(*at) == device; ++at) {
+      uint64_t first = std::max<uint64_t>(std::get<1>(*at), end), last = std::get<1>(*at) + std::get<2>(*at);
+      bytes += last > first ? last - first : 0;
+      end = std::max(end, last);
+    }
+    return bytes;
+  }
+
+  /// It outlives every tensor.
+  static OutsideMemory &ofProcess() {
+    static auto *memory = new OutsideMemory;
+    return *memory;
+  }
+
+private:
+  using Range = std::tuple<const Device *, uintptr_t, uint64_t>;
+  std::mutex mutex_;
+  std::multiset<Range> ranges_;
+};
+
+class OutsideMemory::Counted {
+public:
+  Counted(const Device &device, const void *begin, uint64_t bytes)
+      : range_(&device, reinterpret_cast<uintptr_t>(begin), bytes) {
+    OutsideMemory &memory = ofProcess();
+    std::lock_guard lock(memory.mutex_);
+    memory.ranges_.insert(range_);
+  }
+  ~Counted() {
+    OutsideMemory &memory = ofProcess();
+    std::lock_guard lock(memory.mutex_);
+    memory.ranges_.erase(memory.ranges_.find(range_));
+  }
+  Counted(const Counted &) = delete;
+  Counted &operator=(const Counted &) = delete;
+
+private:
+  Range range_;
+};
+} // namespace
+
+uint64_t segue::python::outsideBytes(const Device &device) { return OutsideMemory::ofProcess().bytesFor(&device); }
+
 Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
   if (array.device_type() != nb::device::cpu::value)
     throw Error(ErrorCode::InvalidArgument, "a tensor on DLPack device type " + std::to_string(array.device_type()) +
@@ -62,7 +118,9 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
   // The last handle may go on any thread, so the reference is dropped under
   // the GIL; not at all once the interpreter is gone.
   auto *kept = new nb::ndarray<nb::ro>(array);
-  auto release = [kept] {
+  auto counted = std::make_shared<OutsideMemory::Counted>(*device, array.data(), desc.spanBytes());
+  auto release = [kept, counted]() mutable {
+    counted.reset();
     if (!nb::is_alive())
       return;
     nb::gil_scoped_acquire gil;

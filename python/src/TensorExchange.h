@@ -25,6 +25,10 @@ namespace segue::python {
 /// for memory that is not the CPU's and element types that Segue lacks.
 Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> &array, bool writable);
 
+/// Returns the bytes of the memory that tensors wrapped on `device` lie in; what several lie in
+/// counts once.
+uint64_t outsideBytes(const Device &device);
+
 /// The tensor as an array over the same memory, kept alive by `owner`.
 nanobind::ndarray<nanobind::array_api> exportTensor(const Tensor &tensor, nanobind::handle owner);
 

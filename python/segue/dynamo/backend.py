@@ -17,9 +17,9 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
+from ..budgets import device_and_budget
 from ..errors import Error, FallbackWarning
 from ..frontend.nodes import unsupported
-from ..tensors import device as open_device
 from .decompositions import decompositions
 from .options import Options, checked
 from .outside import Outside
@@ -43,7 +43,8 @@ def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options
             mode: str | None = None):
     """What ``torch.compile(model, backend="segue", options=...)`` calls; see `segue.dynamo.options.Options`."""
     chosen = checked(options, mode)
-    open_device(chosen.spec)  # what the caller got wrong is told, before what Segue lacks is worked around
+    # What the caller got wrong is told, before what Segue lacks is worked around. The budget lives until a segment keeps it.
+    kept = device_and_budget(chosen.spec, chosen.wanted_budget)  # noqa: F841
     try:
         return _compiled(graph_module, list(example_inputs), chosen, _MOST_CUTS)
     except (RestartAnalysis, SkipFrame, FallbackWarning):

@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass, fields
 from typing import Any, Mapping
 
+from ..budgets import Wanted, wanted
 from ..errors import InvalidArgumentError
 
 
@@ -33,6 +35,12 @@ class Options:
     max_variants : int
         Sets of sizes that programs are kept for, in a segment with symbolic shapes. When so many are there, PyTorch runs
         others until they have come again and again; then the least recently used goes.
+    budget : int, str or None
+        Bytes of the device's memory, or a text such as ``6GiB``, for all segments and modules of this device together.
+    spill_dir : path or None
+        A folder on a disk for what has no room in them, where the device is ``cpu``.
+    spill_capacity : int, str or None
+        The most that may lie there; default: half of what is free.
     """
 
     device: str = "cpu"
@@ -40,6 +48,14 @@ class Options:
     fallback: str = "warn"
     partition: str = "min_cut"
     max_variants: int = 8
+    budget: int | str | None = None
+    spill_dir: str | os.PathLike | None = None
+    spill_capacity: int | str | None = None
+
+    @property
+    def wanted_budget(self) -> Wanted | None:
+        """The budget with its folder. Raises InvalidArgumentError for what is none."""
+        return wanted(self.budget, self.spill_dir, self.spill_capacity)
 
     @property
     def spec(self) -> str:

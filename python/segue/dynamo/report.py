@@ -11,6 +11,8 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field
 
+from ..budgets import BudgetReport, reports
+
 COUNTERS = ("submits", "inputs", "inputs_elided", "inputs_converted", "converted_bytes")
 
 _segments: "weakref.WeakSet" = weakref.WeakSet()
@@ -64,9 +66,10 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class BackendReport:
-    """All segments that are alive, in the order in which they were made."""
+    """All segments that are alive, in the order in which they were made, and the budgets of devices that are in force."""
 
     segments: tuple[SegmentReport, ...] = field(default_factory=tuple)
+    budgets: tuple[BudgetReport, ...] = ()
 
     @property
     def compiled(self) -> int:
@@ -106,6 +109,7 @@ class BackendReport:
             lines += [f"  {reason}" for reason in s.reasons]
         if self.segments:
             lines.append(f"in Segue: {self.operators_in_segue:.0%} of the operators, {self.time_in_segue:.0%} of the time")
+        lines += map(str, self.budgets)
         return "\n".join(lines) or "no segments"
 
 
@@ -124,4 +128,4 @@ def backend_report() -> BackendReport:
 
     Segments leave the report when PyTorch drops them (`torch.compiler.reset`).
     """
-    return BackendReport(tuple(s.report() for s in sorted(_segments, key=lambda s: s.number)))
+    return BackendReport(tuple(s.report() for s in sorted(_segments, key=lambda s: s.number)), reports())

@@ -28,11 +28,11 @@ import torch
 from functorch.compile import default_partition, make_boxed_func, min_cut_rematerialization_partition
 
 from .. import _runtime
+from ..budgets import device_and_budget
 from ..compile_process import compile_text
 from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..frontend.nodes import source_of
-from ..tensors import device as open_device
 from .checkpoints import unwrap_random
 from .options import Options
 from .pieces import origin_of
@@ -73,7 +73,7 @@ class Segment:
         self.seconds = 0.0
         self.arguments = arguments
         self.options = options
-        self.device = open_device(options.spec)
+        self.device, self.budget = device_and_budget(options.spec, options.wanted_budget)
         self.reasons: tuple[str, ...] = ()
         self.refusals: list[Error] = []  # why it was not compiled when it was captured
         self.trains = False
@@ -179,7 +179,7 @@ class Segment:
             raise FallBack([error]) from error
         except Exception as error:  # never the end of the run, whatever it is
             raise FallBack([as_error(error, self.name)]) from error
-        variant = Variant(captured, module, self.name, self.device, self._static)
+        variant = Variant(captured, module, self.name, self.device, self._static, self.budget)
         self._variants[key] = variant
         self._compiled += 1
         self._waiting.pop(key, None)

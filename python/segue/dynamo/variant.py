@@ -20,6 +20,7 @@ import weakref
 import torch
 
 from .. import _runtime, verify
+from ..budgets import DeviceBudget, loop_of
 from ..errors import InvalidArgumentError
 from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Empty, Given, Gradient, Output, Saved
 from ..tensors import wrap
@@ -41,8 +42,9 @@ class Kept:
 class Variant:
 
     def __init__(self, captured: CapturedGraphs, module: "_runtime.Module", name: str, device: "_runtime.Device",
-                 static: set[int]):
+                 static: set[int], budget: DeviceBudget | None = None):
         self.module, self.name, self.device = module, name, device
+        self._budget = budget  # in force until the last backward
         self._plan: BackwardPlan | None = captured.backward
         self._inputs, self._results, self._random = captured.inputs, captured.results, captured.random
         self._static = static
@@ -64,11 +66,11 @@ class Variant:
         given = [args[r.position] if isinstance(r, Given) else None for r in self._results]
         args.clear()
         if self._plan is None:
-            outputs = self.module.infer(values)
+            outputs = self.module.infer(values, loop_of(self.device))
             return [self._result(r, g, outputs, None) for r, g in zip(self._results, given)], 0
         if hooks_are_active():
             return self._forward_in_the_open(values, given), 0
-        outputs, token = self.module.forward(values)
+        outputs, token = self.module.forward(values, loop_of(self.device))
         placeholder = None
         if any(isinstance(r, Saved) for r in self._results):
             placeholder = _placeholder(token, self)
@@ -91,7 +93,7 @@ class Variant:
     def _forward_in_the_open(self, values, given):
         """With hooks on saved tensors (`torch.autograd.graph.saved_tensors_hooks`) they are what they seem."""
         program = self.module.program("forward")
-        outputs = _runtime.submit(self.device, program, [values[v.name] for v in program.inputs])
+        outputs = _runtime.submit(self.device, program, [values[v.name] for v in program.inputs], loop_of(self.device))
         named = dict(zip((v.name for v in program.outputs), outputs))
         memo: dict[int, torch.Tensor] = {}
         results = []
@@ -119,7 +121,7 @@ class Variant:
             values |= {name: self._unhidden(name, args[position]) for position, name in plan.saved if name is not None}
         args.clear()
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
-        found = self.module.backward(token, gradients, keep, values)
+        found = self.module.backward(token, gradients, keep, values, loop_of(self.device))
         return [torch.from_dlpack(found[r.name]) if isinstance(r, Gradient) else p if isinstance(r, Given) else
                 torch.empty(r.shape, dtype=r.dtype) if isinstance(r, Empty) else r.value
                 for r, p in zip(plan.results, passed)]

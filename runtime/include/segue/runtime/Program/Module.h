@@ -40,6 +40,8 @@ public:
   explicit operator bool() const { return valid_; }
   /// Held by saved values, without inputs kept by reference.
   uint64_t savedBytes() const { return savedBytes_; }
+  /// `witness` lives as long as the token, its copies, and the backward that uses it up.
+  void attach(std::shared_ptr<const void> witness) { witness_ = std::move(witness); }
 
 private:
   friend class Module;
@@ -47,6 +49,7 @@ private:
   /// Tensors in the order of backward's inputs; null where a gradient belongs.
   std::vector<Tensor> backwardInputs_;
   uint64_t savedBytes_ = 0;
+  std::shared_ptr<const void> witness_;
 };
 
 struct ForwardResult {
