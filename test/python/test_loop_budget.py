@@ -53,6 +53,13 @@ def llama():
     return Llama(LlamaConfig(layers=2, dim=96, hidden=256))
 
 
+def spill_folder():
+    """Beside the build: a temporary folder may lie in memory, which is refused."""
+    folder = os.path.join(os.environ.get("SEGUE_BUILD", os.path.join(os.path.dirname(__file__), "../../build")), "check", "loop-budget")
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
 def compiled(how, model, batch, device, **options):
     if how == "segue":
         return segue.compile(model, batch, device=device, **options)
@@ -127,9 +134,7 @@ def test_what_a_budget_has_to_spare_stays():
 
 
 def test_a_cpu_with_a_disk():
-    # Beside the build: a temporary folder may lie in memory, which is refused.
-    folder = os.path.join(os.environ.get("SEGUE_BUILD", os.path.join(os.path.dirname(__file__), "../../build")), "check", "loop-budget")
-    os.makedirs(folder, exist_ok=True)
+    folder = spill_folder()
     with pytest.raises(segue.InvalidArgumentError, match="give the spill folder"):
         segue.compile(Net(), BATCH, budget="4MiB")
     for how in ("torch", "segue"):
@@ -145,9 +150,9 @@ def test_a_cpu_with_a_disk():
 
 class Net(nn.Module):
 
-    def __init__(self, layers=4):
+    def __init__(self, layers=4, width=64):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(layers))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
 
     def forward(self, x):
         for layer in self.layers:
@@ -298,6 +303,41 @@ def copied(a, b, fa, fb):
                                    beside_exceptions, with_hooks, checkpointed, copied], ids=lambda f: f.__name__)
 def test_orders_of_calls(calls):
     assert_equal(schedule(calls, budget=SMALL), schedule(calls))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_stayed_leaves_for_a_later_call(on_disk):
+    where = {"device": "cpu", "spill_dir": spill_folder(), "spill_capacity": "16MiB"} if on_disk else {"device": ON}
+    torch.manual_seed(1)
+    deep, wide, batch = Net(28), Net(4, 128), torch.randn(512, 128)
+
+    def run(budget):
+        """Deep is alone until much of what it saves stays; then wide comes between its forward and its backward."""
+        ours = [segue.compile(net, x, budget=budget, **where) for net, x in ((deep, BATCH), (wide, batch))]
+        for _ in range(3):
+            ours[0](BATCH).backward()
+        (alone,), seen = budgets.reports(), gradients(deep)
+        losses = [f(x) for f, x in zip(ours, (BATCH, batch))]
+        for loss in reversed(losses):
+            loss.backward()
+        (report,) = budgets.reports()
+        return grown(*losses) + seen + gradients(deep, wide), alone, report
+
+    def peak(net, x):
+        ours = segue.compile(net, x, budget="16MiB", **where)
+        ours(x).backward()
+        (report,) = budgets.reports()
+        net.zero_grad()
+        return report.peak_bytes
+
+    wanted, _, roomy = run("16MiB")
+    gc.collect()
+    highest = peak(wide, batch)  # with all away that may be
+    gc.collect()
+    found, alone, report = run(highest * 106 // 100)
+    assert_equal(found, wanted)
+    assert alone.peak_bytes < report.peak_bytes <= report.budget_bytes < roomy.peak_bytes
+    assert report.spilled_bytes == report.restored_bytes
 
 
 def test_what_is_dropped_frees_its_copies():

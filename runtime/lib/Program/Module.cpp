@@ -180,19 +180,19 @@ ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
   }
   // Keep only what backward reads again; the executor may free the rest.
   Token &token = result.token;
-  token.backwardInputs_.resize(backwardInputs_.size());
+  token.held_ = std::make_shared<Token::Tensors>(backwardInputs_.size());
+  Token::Tensors &held = *token.held_;
   for (size_t i = 0; i < backwardInputs_.size(); ++i)
     if (backwardInputs_[i].source == Source::ForwardInput)
-      token.backwardInputs_[i] = inputs[backwardInputs_[i].index];
+      held[i] = inputs[backwardInputs_[i].index];
   std::vector<Tensor> results = submit(device_, *program, std::move(inputs), events);
   for (size_t i = 0; i < backwardInputs_.size(); ++i) {
     if (backwardInputs_[i].source != Source::SavedOutput)
       continue;
     const Tensor &saved = results[backwardInputs_[i].index];
-    token.backwardInputs_[i] = saved;
+    held[i] = saved;
     token.savedBytes_ += saved.desc().spanBytes();
   }
-  token.valid_ = true;
   result.outputs = outputsOf(*program, results);
   return result;
 }
@@ -210,7 +210,10 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
   if (!program)
     throw Error(ErrorCode::InvalidArgument,
                 "module \"" + name_ + "\" has no program \"backward\"; compile it for training");
-  token.backwardInputs_.resize(backwardInputs_.size());
+  Token::Tensors inputs;
+  if (token) // its tensors are a copy's, too, where there is one
+    inputs = token.held_.use_count() == 1 ? std::move(*token.held_) : *token.held_;
+  inputs.resize(backwardInputs_.size());
   for (const auto &[name, gradient] : outputGradients) {
     std::vector<std::string_view> known;
     for (const Value &output : outputs_)
@@ -223,13 +226,13 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
     const Value &wanted = program->inputs()[i];
     if (backwardInputs_[i].source != Source::Gradient) {
       if (auto given = values.find(wanted.name); given != values.end())
-        token.backwardInputs_[i] = given->second;
-      if (!token.backwardInputs_[i] && backwardInputs_[i].source == Source::Optimizer)
+        inputs[i] = given->second;
+      if (!inputs[i] && backwardInputs_[i].source == Source::Optimizer)
         throw Error(ErrorCode::MissingInput,
                     "module \"" + name_ + "\" was compiled with its optimizer in backward, which needs the " +
                         std::string(runtime::name(wanted.role)) + " \"" + wanted.name +
                         "\": a session trains it; compile it without in-backward for gradients");
-      if (!token.backwardInputs_[i])
+      if (!inputs[i])
         throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": backward reads \"" + wanted.name + "\" (" +
                                                  wanted.desc().str() +
                                                  ") again, but neither the token nor the values given have it");
@@ -237,7 +240,7 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
     }
     auto it = outputGradients.find(wanted.of);
     if (it == outputGradients.end() || !it->second) {
-      token.backwardInputs_[i] = Tensor::zeros(device_, wanted.desc());
+      inputs[i] = Tensor::zeros(device_, wanted.desc());
       continue;
     }
     if (it->second.shape() != wanted.desc().shape)
@@ -245,10 +248,9 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
                                                  "\": " + it->second.desc().str() + " given, " + wanted.desc().str() +
                                                  " declared");
     // Gradients that were summed over several readers arrive in f32.
-    token.backwardInputs_[i] = toLayout(device_, it->second, wanted.desc());
+    inputs[i] = toLayout(device_, it->second, wanted.desc());
   }
-  token.valid_ = false;
-  std::vector<Tensor> results = submit(device_, *program, std::move(token.backwardInputs_), events);
+  std::vector<Tensor> results = submit(device_, *program, std::move(inputs), events);
   TensorMap gradients;
   if (others)
     others->assign(results.size(), Tensor());

@@ -18,6 +18,7 @@
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -47,8 +48,11 @@ static Config configFor(const Device &device) {
   return Config::parse(Json{{"memory", {{"stagehand", std::move(stagehand)}}}}.dump(), "(budget of a loop)");
 }
 
+/// After what is on its way out, kept for reuse, or back ahead of its need.
+static constexpr int roomRank = 100;
+
 LoopBudget::LoopBudget(DeviceRef device, LoopBudgetOptions options)
-    : device_(std::move(device)), budgetBytes_(options.bytes), witness_(std::make_shared<int>()) {
+    : device_(std::move(device)), budgetBytes_(options.bytes) {
   uint64_t capacity = capacityOf(*device_, Space::DeviceDram);
   auto refuse = [&](const std::string &why) {
     throw Error(ErrorCode::InvalidArgument,
@@ -65,6 +69,9 @@ LoopBudget::LoopBudget(DeviceRef device, LoopBudgetOptions options)
   watermarks_ = std::make_unique<LoopWatermarks>(budgetBytes_);
   memory.setBudget(Space::DeviceDram, budgetBytes_);
   memory.resetPeak();
+  roomMaker_ = memory.addRoomMaker("saved values of calls", roomRank, [this](Space space, uint64_t wanted) -> uint64_t {
+    return space == Space::DeviceDram ? makeRoom(wanted) : 0;
+  });
 }
 
 LoopBudget::~LoopBudget() {
@@ -80,7 +87,7 @@ template <typename Call> auto LoopBudget::within(const std::string &what, Call c
   std::lock_guard lock(mutex_);
   try {
     auto result = call();
-    if (inStep_ && witness_.use_count() == 1)
+    if (inStep_ && !isHeld())
       endStep();
     return result;
   } catch (const Error &error) {
@@ -133,7 +140,7 @@ ForwardResult LoopBudget::forward(const Module &module, const TensorMap &values)
       endStep();
     ForwardResult result = module.forward(values, this);
     if (result.token)
-      result.token.attach(witness_);
+      tokens_.push_back(result.token.tensors());
     result.outputs = handOut(std::move(result.outputs));
     return result;
   });
@@ -152,13 +159,15 @@ TensorMap LoopBudget::backward(const Module &module, Token token, const TensorMa
   });
 }
 
-/// A copy in the host's memory, which queued work fills.
+/// A copy in `space`, which queued work fills.
+Tensor LoopBudget::copied(const Tensor &tensor, Space space) const {
+  Layout layout{.space = space, .alignment = uint32_t(byteSize(tensor.element()))};
+  auto desc = std::make_shared<const TensorDesc>(tensor.shape(), tensor.element(), std::move(layout));
+  return device_->transfer().toLayout(device_, tensor, std::move(desc));
+}
+
 Tensor LoopBudget::handOut(Tensor tensor) const {
-  if (!tensor || isHostSpace(tensor.desc().layout.space))
-    return tensor;
-  Layout host{.space = Space::Host, .alignment = uint32_t(byteSize(tensor.element()))};
-  auto desc = std::make_shared<const TensorDesc>(tensor.shape(), tensor.element(), std::move(host));
-  return device_->transfer().toLayout(device_, std::move(tensor), std::move(desc));
+  return !tensor || isHostSpace(tensor.desc().layout.space) ? tensor : copied(tensor, Space::Host);
 }
 
 std::vector<Tensor> LoopBudget::handOut(std::vector<Tensor> tensors) const {
@@ -187,10 +196,42 @@ void LoopBudget::beginStep() {
   // What was cheap to make again in the last step may be another tensor in this one.
   services_->prepare({});
   services_->enter(Phase::StepBegin);
-  witness_ = std::make_shared<int>();
+  olderTokens_.insert(olderTokens_.end(), tokens_.begin(), tokens_.end());
+  std::erase_if(olderTokens_, [](const auto &tensors) { return tensors.expired(); });
+  tokens_.clear();
+  if (olderTokens_.empty())
+    evicted_.clear();
   watermarks_->beginStep();
   calls_ = 0;
   inStep_ = true;
+}
+
+bool LoopBudget::isHeld() const {
+  return std::ranges::any_of(tokens_, [](const auto &tensors) { return !tensors.expired(); });
+}
+
+/// What the watermarks have let stay for steps like those before leaves, the oldest call's
+/// first; it comes back as an input of its backward.
+uint64_t LoopBudget::makeRoom(uint64_t wanted) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) // another thread's call may be looking at them
+    return 0;
+  uint64_t before = usedBytes(), freed = 0;
+  Space away = device_->homeSpace() == Space::Disk ? Space::Disk : Space::Host;
+  for (const Tokens *tokens : {&olderTokens_, &tokens_})
+    for (const auto &token : *tokens) {
+      std::shared_ptr<Token::Tensors> tensors = token.lock();
+      for (size_t i = 0; tensors && i < tensors->size() && freed < wanted; ++i) {
+        Tensor &tensor = (*tensors)[i];
+        if (!tensor || tensor.desc().layout.space != Space::DeviceDram || !tensor.isSoleOwner())
+          continue;
+        tensor = copied(tensor, away);
+        evicted_.insert(tensor.storage()->id());
+        figures_.spilledBytes += tensor.desc().spanBytes();
+        freed = before - std::min(before, usedBytes());
+      }
+    }
+  return freed;
 }
 
 void LoopBudget::endStep() {
@@ -210,7 +251,6 @@ void LoopBudget::giveUp(bool isOutOfMemory) noexcept {
   }
   services_->abortStep();
   watermarks_->abortStep(isOutOfMemory);
-  witness_ = std::make_shared<int>();
   ++figures_.abortedSteps;
   noteRecord();
   takePeak();
@@ -271,6 +311,8 @@ void LoopBudget::on(const event::Save &save) {
 void LoopBudget::on(const event::Restore &restore) {
   if (inStep_ && !isEvaluating_)
     watermarks_->onRestore(usedBytes());
+  if (evicted_.erase(restore.saved.storage()->id()))
+    figures_.restoredBytes += restore.saved.desc().spanBytes();
   tell(restore);
 }
 

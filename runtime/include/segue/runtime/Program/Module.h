@@ -37,19 +37,20 @@ using TensorMap = std::map<std::string, Tensor, std::less<>>;
 class Token {
 public:
   Token() = default;
-  explicit operator bool() const { return valid_; }
+  explicit operator bool() const { return held_ != nullptr; }
   /// Held by saved values, without inputs kept by reference.
   uint64_t savedBytes() const { return savedBytes_; }
-  /// `witness` lives as long as the token, its copies, and the backward that uses it up.
-  void attach(std::shared_ptr<const void> witness) { witness_ = std::move(witness); }
+  /// What backward reads, null where a gradient belongs; lives as long as the token, its copies,
+  /// and the backward that uses it up. Whoever moves memory between two calls may put
+  /// the same value, laid elsewhere, in the place of one.
+  using Tensors = std::vector<Tensor>;
+  std::weak_ptr<Tensors> tensors() const { return held_; }
 
 private:
   friend class Module;
-  bool valid_ = false;
-  /// Tensors in the order of backward's inputs; null where a gradient belongs.
-  std::vector<Tensor> backwardInputs_;
+  /// In the order of backward's inputs. Null: nothing.
+  std::shared_ptr<Tensors> held_;
   uint64_t savedBytes_ = 0;
-  std::shared_ptr<const void> witness_;
 };
 
 struct ForwardResult {

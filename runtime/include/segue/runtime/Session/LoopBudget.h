@@ -14,7 +14,7 @@
 //   TensorMap gradients = budget.backward(module, std::move(result.token), {{"y", dy}});
 //
 // - Saved values leave by the watermarks of Activation Stagehand, and come back
-//   for their backward.
+//   for their backward. Those that stayed leave when a later call finds no room.
 // - Parameters that lie on the host come with the block that reads them.
 // - What the caller gets, outputs and gradients, lies in the host's memory, each
 //   gradient as soon as its block has ended.
@@ -32,10 +32,12 @@
 #ifndef SEGUE_RUNTIME_SESSION_LOOPBUDGET_H
 #define SEGUE_RUNTIME_SESSION_LOOPBUDGET_H
 
+#include "segue/runtime/Memory/DeviceMemory.h"
 #include "segue/runtime/Program/Module.h"
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -95,12 +97,15 @@ private:
   template <typename Call> auto within(const std::string &what, Call call);
   std::vector<Tensor> evaluate(const std::string &what, const std::function<std::vector<Tensor>()> &call);
   void tell(const Event &event);
+  Tensor copied(const Tensor &tensor, Space space) const;
   Tensor handOut(Tensor tensor) const;
   std::vector<Tensor> handOut(std::vector<Tensor> tensors) const;
   void beginStep();
   void endStep();
   void giveUp(bool isOutOfMemory) noexcept;
   void noteRecord();
+  bool isHeld() const;
+  uint64_t makeRoom(uint64_t wanted);
   uint64_t usedBytes() const;
   uint64_t takePeak();
 
@@ -109,8 +114,12 @@ private:
   std::unique_ptr<MemoryServices> services_;
   std::unique_ptr<LoopWatermarks> watermarks_;
   std::recursive_mutex mutex_;
-  /// Tokens of the step share it.
-  std::shared_ptr<int> witness_;
+  /// What tokens hold: of the step, and of those before.
+  using Tokens = std::vector<std::weak_ptr<Token::Tensors>>;
+  Tokens tokens_, olderTokens_;
+  /// The storages of what has left for a later call and not come back.
+  std::set<uint64_t> evicted_;
+  DeviceMemory::RoomMakerHandle roomMaker_;
   bool inStep_ = false, isEvaluating_ = false, isBackwardLast_ = false;
   uint64_t calls_ = 0;
   LoopFigures figures_;
