@@ -305,6 +305,43 @@ def test_orders_of_calls(calls):
     assert_equal(schedule(calls, budget=SMALL), schedule(calls))
 
 
+class Checkpointed(nn.Module):
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.reentrant = reentrant
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 64)) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + checkpoint(layer, x, use_reentrant=self.reentrant)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_regions_that_are_computed_again(reentrant):
+    device = f"{ON},pinned={1 + reentrant}MiB"
+
+    def run(**options):
+        torch.manual_seed(1)
+        model = Checkpointed(reentrant)
+        ours, x, seen = compiled("torch", model, (BATCH,), device, **options), BATCH.clone().requires_grad_(), []
+        for _ in range(3):
+            loss = ours(x)
+            loss.backward()
+            seen += grown(loss, x.grad) + gradients(model)
+        reports = budgets.reports()
+        torch.compiler.reset()
+        return seen, reports
+
+    wanted, _ = run()
+    budget = segue.tensors.device(device).peak_bytes * 9 // 10  # most is what backward computes in
+    gc.collect()
+    found, (report,) = run(budget=budget)
+    assert_equal(found, wanted)
+    assert report.peak_bytes <= budget and report.spilled_bytes == report.restored_bytes > 0
+
+
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_what_stayed_leaves_for_a_later_call(on_disk):
     where = {"device": "cpu", "spill_dir": spill_folder(), "spill_capacity": "16MiB"} if on_disk else {"device": ON}
