@@ -412,7 +412,9 @@ static void bindSession(nb::module_ &m) {
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def_prop_ro("slab_parameters", &Session::slabParameters)
       .def("parameter", &Session::parameter, "key"_a, nb::rv_policy::copy)
-      .def("load_weights", &Session::loadWeights, "path"_a, ReleaseGil())
+      .def(
+          "load_weights", [](Session &session, const std::filesystem::path &path) { return session.loadWeights(path); },
+          "path"_a, ReleaseGil())
       .def(
           "step",
           [](Session &session, const std::vector<nb::dict> &batches, double lr) {

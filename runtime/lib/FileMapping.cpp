@@ -140,6 +140,12 @@ FileMapping::~FileMapping() {
   ::close(descriptor_);
 }
 
+void FileMapping::drop(std::span<const std::byte> bytes) const noexcept {
+  uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
+  uintptr_t end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  ::madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED); // advice alone
+}
+
 FileMapping::Parts::Parts(const FileMapping &file, std::span<const Part> parts) {
   for (const Part &part : parts)
     bytes_ += part.bytes;

@@ -47,6 +47,10 @@ public:
   /// what it was.
   void checkUnchanged() const;
 
+  /// Gives up the memory that these bytes of the mapping take, of whole pages around them. Whoever reads
+  /// them again gets them from the file.
+  void drop(std::span<const std::byte> bytes) const noexcept;
+
   /// Parts of a file, one behind the other in memory.
   class Parts;
 

@@ -41,3 +41,13 @@ def test_seals_of_a_small_run():
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
     assert len(row) == 10 and float(row[2]) > 1 and float(row[3]) < float(row[0]), done.stdout
     assert list(spill.iterdir()) == []
+
+
+def test_adapters_on_a_small_slab():
+    spill = BUILD / "check" / "bench-lora"
+    done = subprocess.run([warm.python(), ROOT / "bench" / "tiers" / "lora.py", "--config", "T", "--budgets", "3,2", "--steps", "2", "--threads", "1",
+                           "--spill-dir", spill], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [row.strip("| ").split(" | ") for row in done.stdout.splitlines()[-3:]]
+    assert [row[1] for row in rows] == ["-", "3", "2"] and all(float(row[4]) <= float(row[1]) for row in rows[1:]), done.stdout
+    assert list(spill.iterdir()) == []

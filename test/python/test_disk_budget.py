@@ -132,7 +132,7 @@ def test_every_budget_of_every_model_is_kept(model, seed):
 
 
 def test_the_guide_is_true(model):
-    (command_line,) = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "guides" / "disk.md").read_text(), re.M | re.S)
+    command_line = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "guides" / "disk.md").read_text(), re.M | re.S)[0]
     (model / "text.txt").write_bytes((ROOT / "README.md").read_bytes())
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", command_line], cwd=model, capture_output=True, text=True, timeout=200,
                           env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}"})

@@ -74,7 +74,11 @@ struct StitchCommand : StitchArguments {
 
 struct TrainOptions : CommonOptions {
   std::vector<std::string> files;
-  std::string weights;
+  /// safetensors files that have all parameters between them.
+  std::vector<std::string> weights;
+  /// SquareQ slab that frozen weights come from, and `name=name` of what has another there.
+  std::string slab;
+  std::vector<std::string> aliases;
   /// `key=tensor`, over the weights.
   std::vector<std::string> parameters;
   /// Bytes to learn, and the inputs that windows of them go to.

@@ -17,12 +17,40 @@
 
 namespace segue::tool {
 
+/// The config of a run whose frozen weights come from a slab by their blocks.
+static Config withSlab(const std::optional<Config> &given, const std::string &slab) {
+  Json root = given ? given->json("") : Json::object();
+  Json &stagehand = root["memory"]["stagehand"];
+  if (stagehand.is_object() && stagehand.contains("squareq_slab_path"))
+    throw Error(ErrorCode::InvalidArgument, "--slab " + slab + ": the config names a slab, too "
+                                            "(memory.stagehand.squareq_slab_path); give one of them");
+  if (!stagehand.contains("telemetry_enabled"))
+    stagehand["telemetry_enabled"] = false; // a flag asks for no file in this folder
+  stagehand["squareq_slab_path"] = slab;
+  stagehand["squareq_manifest_path"] = manifestPathOf(slab).string();
+  return Config::parse(root.dump(), "the config with its slab");
+}
+
+static NameAliases aliasesOf(const std::vector<std::string> &arguments) {
+  NameAliases aliases;
+  for (const std::string &argument : arguments) {
+    size_t equals = argument.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == argument.size())
+      throw Error(ErrorCode::InvalidArgument, "--alias " + argument + ": write name=name, as fc.base=fc");
+    aliases.emplace_back(argument.substr(0, equals), argument.substr(equals + 1));
+  }
+  return aliases;
+}
+
 static Session makeSession(const DeviceRef &device, const TrainOptions &options, SessionOptions session) {
   std::vector<SessionModule> modules = loadModules(options.files, options);
   session.maxGradNorm = options.clip;
   session.seed = options.seed;
   session.makePrecision = precisionService();
   session.openSlab = openSlab;
+  session.aliases = aliasesOf(options.aliases);
+  if (!options.slab.empty())
+    session.config = withSlab(session.config, options.slab);
   addTiesAndWires(session, modules, options.tied, options.wires);
   return Session(device, std::move(modules), std::move(session));
 }
@@ -40,8 +68,12 @@ static void warnOfUnused(const std::vector<std::string> &unused, const std::stri
 static void setValues(Session &session, const TrainOptions &options) {
   if (!session.device()->hasBytes())
     session.allocateParameters();
-  if (!options.weights.empty())
-    warnOfUnused(session.loadWeights(options.weights), options.weights);
+  if (!options.weights.empty()) {
+    std::vector<std::filesystem::path> files(options.weights.begin(), options.weights.end());
+    std::vector<std::vector<std::string>> unused = session.loadWeights(files);
+    for (size_t i = 0; i < files.size(); ++i)
+      warnOfUnused(unused[i], options.weights[i]);
+  }
   for (const std::string &argument : options.parameters) {
     NamedText named = splitName(argument);
     session.setParameter(named.name, parseTensor(session.device(), named.text));

@@ -197,8 +197,8 @@ Tensor SafetensorsFile::tensor(const DeviceRef &device, std::string_view name) c
     std::memcpy(copy.bytes(), data, entry->bytes);
     return copy;
   }
-  return Tensor::wrap(
-      device, std::move(desc), const_cast<std::byte *>(data), [mapping = mapping_] {}, /*writable=*/false);
+  auto drop = [mapping = mapping_, bytes = std::span(data, entry->bytes)] { mapping->drop(bytes); };
+  return Tensor::wrap(device, std::move(desc), const_cast<std::byte *>(data), std::move(drop), /*writable=*/false);
 }
 
 Tensor SafetensorsFile::copyOf(const DeviceRef &device, std::string_view name) const {

@@ -122,7 +122,7 @@ MemoryBlock DeviceMemory::takeRaw(Usage &usage, Space space, uint64_t bytes, uin
   bool fitsBudget = fits(usage.budget, usage.live, taken);
   if (!follower_ || space != Space::DeviceDram || !bytes)
     return fitsBudget ? device_.takeMemory(space, bytes, alignment, lifetime) : MemoryBlock();
-  bool isAsked = follower_->isAsked();
+  bool isAsked = asksPlan();
   if (isAsked && fitsBudget) {
     auto takeAt = [&](const AddressPlan::Block &block) {
       return device_.takeReserved(space, bytes, alignment, block.offset);
@@ -387,9 +387,16 @@ void DeviceMemory::beginPlannedStep() {
     follower_->beginStep();
 }
 
+bool DeviceMemory::asksPlan() const { return follower_ && follower_->isAsked() && !isBesidePlan_; }
+
+void DeviceMemory::setBesidePlan(bool isBeside) {
+  std::lock_guard lock(mutex_);
+  isBesidePlan_ = isBeside;
+}
+
 DeviceMemory::NextPlace DeviceMemory::nextPlace(const void *data, uint64_t bytes, OwnerId owner) {
   std::lock_guard lock(mutex_);
-  const AddressPlan::Block *planned = follower_ && follower_->isAsked() ? follower_->next(owner, bytes) : nullptr;
+  const AddressPlan::Block *planned = asksPlan() ? follower_->next(owner, bytes) : nullptr;
   if (!planned)
     return NextPlace::Elsewhere;
   uint64_t next = planned->offset, now = uint64_t(static_cast<const std::byte *>(data) - planOrigin_);

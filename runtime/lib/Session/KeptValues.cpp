@@ -66,52 +66,55 @@ static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
   return std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
 }
 
-void Session::State::assignAll(const std::vector<Tensor> &sources, const std::vector<FileEntry> &files,
-                               const TensorMap &states, const std::function<void()> &checkSources) {
+void Session::State::assignAll(std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states, const std::function<void()> &checkSources) {
   std::vector<Tensor> fresh(values.size()), from, into;
+  loading = &fresh;
+  struct Scope {
+    const std::vector<Tensor> *&loading;
+    ~Scope() { loading = nullptr; }
+  } scope{loading};
   auto livesInFile = [&](size_t slot) { return !files.empty() && files[slot].file; };
   for (size_t slot = 0; slot < values.size(); ++slot) {
-    const Tensor &source = sources[slot];
+    Tensor source = std::move(sources[slot]);
     if (livesInFile(slot)) {
-      fresh[slot] = source;
+      fresh[slot] = std::move(source);
     } else if (!source || (streamed->isInSlab(slot)
                                ? haveEqualBytes(source, streamed->dequantized(device, slot))
                                : streamed->isBacked(slot) && haveEqualBytes(source, values[slot]))) {
       continue; // it stays
     } else if (!values[slot] || !values[slot].storage()->isWritable()) {
       fresh[slot] = placed(slot, source);
+      giveBack(source);
+      wait(fresh[slot]);
     } else {
-      from.push_back(source);
+      from.push_back(std::move(source));
       into.push_back(values[slot]);
     }
   }
-  for (const auto &[key, state] : states) {
-    from.push_back(state);
+  bool hasStates = !states.empty();
+  for (auto &[key, state] : states) {
+    from.push_back(std::move(state));
     into.push_back(optimizerState.find(key)->second);
   }
-  for (const Tensor &value : fresh)
-    if (value)
-      wait(value);
+  states.clear();
   KeptValues kept = keep(into);
   // Nothing has changed so far.
-  auto giveSourcesBack = [&] {
-    for (const Tensor &source : sources)
-      if (source)
-        giveBack(source);
-  };
   std::string before = std::exchange(torn, loadTorn);
   try {
     streamed->replacedAll();
-    if (residency && !states.empty())
+    if (residency && hasStates)
       residency->homesWritten(); // of the state before
-    for (size_t i = 0; i < into.size(); ++i)
+    for (size_t i = 0; i < into.size(); ++i) {
       copyInto(from[i], into[i]);
-    giveSourcesBack();
-    for (const Tensor &value : into)
-      wait(value);
+      giveBack(from[i]);
+      wait(into[i]);
+      from[i] = Tensor(); // pages of a mapped file are given up
+    }
     checkSources();
   } catch (...) {
-    giveSourcesBack();
+    for (const Tensor &source : from)
+      if (source)
+        giveBack(source);
     if (kept.putBack())
       torn = std::move(before);
     throw;

@@ -78,7 +78,7 @@ void Session::restore(const Checkpoint &checkpoint) {
   std::function<void()> restorePrecision = [] {};
   if (s.precision)
     restorePrecision = s.precision->prepareState(checkpoint.precision);
-  s.assignAll(sources, {}, checkpoint.state, checkpoint.checkSource ? checkpoint.checkSource : [] {});
+  s.assignAll(std::move(sources), {}, checkpoint.state, checkpoint.checkSource ? checkpoint.checkSource : [] {});
   restorePrecision();
   s.step = checkpoint.step;
   s.options.seed = checkpoint.seed;

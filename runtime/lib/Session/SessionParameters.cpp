@@ -148,55 +148,90 @@ static std::string memberText(const ParameterInfo &info) {
   return "module \"" + info.members.front().module + "\", parameter \"" + info.members.front().name + "\"";
 }
 
-std::vector<std::string> Session::loadWeights(const std::filesystem::path &path) {
-  auto source = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
-  const SafetensorsFile &file = *source;
-  file.settle();
+namespace {
+/// A file of weights while parameters are looked for in it.
+struct WeightsFile {
+  std::shared_ptr<const SafetensorsFile> file;
+  std::set<std::string_view> unused;
+};
+} // namespace
+
+/// Throws for a checkpoint that is sealed, which has no tensors in its file.
+static WeightsFile openWeights(const std::filesystem::path &path) {
+  WeightsFile opened{std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path)), {}};
+  opened.file->settle();
   if (std::filesystem::path sealed = sealedFileOf(path); !sealed.empty())
     throw Error(ErrorCode::InvalidArgument, path.string() + ": its tensors lie in " + sealed.string() +
                                                 "; resume from it, or make a file of it that holds them (segue-run "
                                                 "export)");
-  std::set<std::string_view> unused;
+  for (const SafetensorsEntry &entry : opened.file->entries())
+    opened.unused.insert(entry.name);
+  return opened;
+}
+
+static Error missingWeight(const ParameterInfo &info, std::span<const std::filesystem::path> paths,
+                           std::span<const WeightsFile> files) {
   std::vector<std::string_view> known;
-  for (const SafetensorsEntry &entry : file.entries())
-    unused.insert(entry.name), known.push_back(entry.name);
-  std::vector<Tensor> sources;
-  std::vector<State::FileEntry> files(state_->table.size());
-  std::vector<std::pair<size_t, std::string>> originals;
+  std::string where;
+  for (size_t i = 0; i < files.size(); ++i) {
+    where += (i ? i + 1 < files.size() ? ", " : " and " : "") + paths[i].string();
+    for (const SafetensorsEntry &entry : files[i].file->entries())
+      known.push_back(entry.name);
+  }
+  return Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + where +
+                                             (files.size() > 1 ? " have" : " has") + " no tensor \"" + info.key + "\"" +
+                                             nearestHint(info.key, known));
+}
+
+std::vector<std::vector<std::string>> Session::loadWeights(std::span<const std::filesystem::path> paths) {
+  std::vector<WeightsFile> opened;
+  for (const std::filesystem::path &path : paths)
+    opened.push_back(openWeights(path));
+  std::vector<Tensor> sources(state_->table.size());
+  std::vector<State::FileEntry> files(state_->table.size()), originals(state_->table.size());
   for (size_t slot = 0; slot < state_->table.size(); ++slot) {
     const ParameterInfo &info = state_->table.infos()[slot];
-    const SafetensorsEntry *entry = nullptr;
-    auto look = [&](const std::string &name) {
-      for (const std::string &alias : sourceNames(name, state_->options.aliases))
-        entry = entry ? entry : file.find(alias);
-    };
-    look(info.key);
+    std::vector<std::string> names = sourceNames(info.key, state_->options.aliases);
     for (const ParameterRef &member : info.members) // also by its full name
-      look(member.module + "." + member.name);
-    bool isOfSlab = state_->streamed->isInSlab(slot) || state_->streamed->wasServed(slot);
-    if (!entry && isOfSlab) {
-      sources.emplace_back();
+      std::ranges::copy(sourceNames(member.module + "." + member.name, state_->options.aliases), std::back_inserter(names));
+    const SafetensorsEntry *entry = nullptr;
+    const WeightsFile *of = nullptr;
+    for (WeightsFile &each : opened)
+      for (auto name = names.begin(); name != names.end(); ++name)
+        if (const SafetensorsEntry *found = each.file->find(*name)) {
+          each.unused.erase(found->name);
+          entry = found, of = &each;
+          break;
+        }
+    bool isInSlab = state_->streamed->isInSlab(slot), isOfSlab = isInSlab || state_->streamed->wasServed(slot);
+    if (!entry && isOfSlab)
       continue;
-    }
     if (!entry)
-      throw Error(ErrorCode::MissingWeight, memberText(info) + " (" + info.desc.str() + "): " + path.string() +
-                                                " has no tensor \"" + info.key + "\"" + nearestHint(info.key, known));
-    unused.erase(entry->name);
+      throw missingWeight(info, paths, opened);
+    const SafetensorsFile &file = *of->file;
     if (hasHashes(file)) // a checkpoint
       checkTensorHash(file, *entry);
-    sources.push_back(file.tensor(state_->device, entry->name));
-    checkSame(path.string() + ", parameter \"" + info.key + "\"", sources.back(), info.desc);
-    if (state_->streamed->isInSlab(slot))
-      originals.emplace_back(slot, entry->name);
+    Tensor source = file.tensor(state_->device, entry->name);
+    checkSame(paths[of - opened.data()].string() + ", parameter \"" + info.key + "\"", source, info.desc);
+    if (isInSlab)
+      originals[slot] = {of->file, entry->name};
     if (isOfSlab) // the slab's, made of these or not
-      sources.back() = Tensor();
-    else if (state_->streamed->canLiveInFile(slot))
-      files[slot] = {source, entry->name};
+      continue;
+    sources[slot] = std::move(source);
+    if (state_->streamed->canLiveInFile(slot))
+      files[slot] = {of->file, entry->name};
   }
-  state_->assignAll(sources, files, {}, [&] { file.checkUnchanged(); });
-  for (const auto &[slot, name] : originals)
-    state_->streamed->setOriginal(slot, [source, name, device = state_->device] { return source->copyOf(device, name); });
-  return {unused.begin(), unused.end()};
+  state_->assignAll(std::move(sources), files, {}, [&] {
+    for (const WeightsFile &each : opened)
+      each.file->checkUnchanged();
+  });
+  for (size_t slot = 0; slot < originals.size(); ++slot)
+    if (auto [file, name] = originals[slot]; file)
+      state_->streamed->setOriginal(slot, [file, name, device = state_->device] { return file->copyOf(device, name); });
+  std::vector<std::vector<std::string>> unused;
+  for (const WeightsFile &each : opened)
+    unused.emplace_back(each.unused.begin(), each.unused.end());
+  return unused;
 }
 
 void Session::State::requireValues() const {

@@ -103,6 +103,8 @@ void Session::State::refuseTooSmall(const Error &error, std::optional<size_t> mi
   TensorMap held = optimizerState;
   for (size_t slot = 0; slot < values.size(); ++slot)
     held[std::to_string(slot)] = values[slot];
+  for (size_t slot = 0; loading && slot < loading->size(); ++slot)
+    held["loading " + std::to_string(slot)] = (*loading)[slot];
   own += bytesOn(*device, std::span(&held, 1));
   StepToPlan next{device, modules, options, microBatches.value_or(1), placed, !microBatches};
   segue::refuseTooSmall(services.get(), next, live - std::min(live, own));

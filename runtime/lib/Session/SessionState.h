@@ -58,8 +58,9 @@ struct Session::State {
   /// the sources are not what they were when the copies began. All or nothing:
   /// what fails puts back what was written over, and leaves a torn state only
   /// where that fails too or the host had no memory to keep it.
+  /// Each source is let go once it is copied, so that pages of a mapped file do not add up.
   void assignAll(
-      const std::vector<Tensor> &sources, const std::vector<FileEntry> &files, const TensorMap &states,
+      std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states,
       const std::function<void()> &checkSources = [] {});
   KeptValues keep(std::span<const Tensor> values);
   void requireValues() const;
@@ -137,6 +138,8 @@ struct Session::State {
 
   /// The parameters by slot; null until set.
   std::vector<Tensor> values;
+  /// Those that a load has placed so far and that are not yet among `values`; null where none is under way.
+  const std::vector<Tensor> *loading = nullptr;
   TensorMap optimizerState;
   int64_t step = 0;
   /// Why parameters are between two steps; empty: they are not.

@@ -235,3 +235,27 @@ TEST(PackAddresses, OthersLieBesideThePlan) {
   memory.forgetAddresses();
   EXPECT_EQ(device->freeMemory(dram).largestRange, 1024u);
 }
+
+// What a load of weights is staged in has no name, as an arena has none: it takes the place of no planned block.
+TEST(PackAddresses, WhatIsStagedBesideThePlanTakesNoPlannedPlace) {
+  std::vector<Move> step{{'a', 512}, {'a', 0}};
+  std::vector<AddressRange> free{{0, 512}};
+  std::optional<AddressPlan> plan = packAddresses(traceOf({step, step, step}), free, 512);
+  ASSERT_TRUE(plan);
+  DeviceRef device = deviceOf(1024);
+  DeviceMemory &memory = device->memory();
+  ASSERT_TRUE(memory.followAddresses(*plan, nullptr));
+  OwnerId owner = memory.intern({.value = "a"});
+  memory.beginPlannedStep();
+  MemoryBlock staged;
+  {
+    DeviceMemory::BesidePlan beside(memory);
+    staged = memory.allocate(dram, 512, 64, owner);
+  }
+  Player player(device);
+  player.play(step);
+  EXPECT_EQ(memory.addressFigures().displaced, 0u) << memory.addressFigures().lastDisplaced;
+  EXPECT_EQ(memory.addressFigures().placed, 1u);
+  memory.endPlannedStep();
+  memory.free(dram, staged.data, 512, 64, staged.account, {});
+}

@@ -135,3 +135,20 @@ TEST(WeightPressure, ASlotStaysWhereItsBlockCannotBeSavedBack) {
   EXPECT_EQ(stagehand.ring().slots, slots + 1);
   EXPECT_EQ(stagehand.state("a"), BlockState::GpuReady);
 }
+
+// A plan that was made beside the ring has counted every byte, and no watermark takes its slots: only somebody who
+// finds no memory does.
+TEST(WeightPressure, ARingThatAPlanCountsOnKeepsItsSlots) {
+  WeightStagehand stagehand = underPressure("0");
+  WeightRing ring = stagehand.ring();
+  ring.isKept = true;
+  stagehand.setRing(ring);
+  stagehand.measure(8 * mib + mib / 2);
+  EXPECT_EQ(written(stagehand.beforeBlock("e").actions), (Ids{"evict a", "load e"})) << "for its slot";
+  EXPECT_EQ(stagehand.ring().slots, 4);
+  stagehand.evicted("a");
+  stagehand.loaded("e");
+  EXPECT_EQ(written(stagehand.afterBlock("e")), Ids{});
+  EXPECT_EQ(written(stagehand.makeRoom(mib)), (Ids{"evict b", "give"}));
+  EXPECT_EQ(stagehand.ring().slots, 3);
+}

@@ -124,3 +124,32 @@ func.func @an_input_joins(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>, %c: tens
   %1 = segue.mul %b, %c {segue.block = "h.1"} : tensor<64x64xf32>
   return %0, %1 : tensor<64x64xf32>, tensor<64x64xf32>
 }
+
+// Rows of an embedding that lies outside of blocks are looked up outside of them: in a kernel
+// of block h.0 all of the table would come and go with that block.
+// CHECK-LABEL: func.func @an_embedding_joins_no_block
+// CHECK: %[[E:.*]] = segue.fused
+// CHECK: segue.gather
+// CHECK: segue.gather
+// CHECK: segue.add
+// CHECK: segue.fused(%{{.*}} = %[[E]]
+// CHECK: {segue.block = "h.0"}
+// CHECK-NOT: segue.fused
+func.func @an_embedding_joins_no_block(%table: tensor<512x64xf32> {segue.role = #segue.role<parameter>, segue.name = "table"}, %places: tensor<32x64xf32> {segue.role = #segue.role<frozen>, segue.name = "places"},
+    %tokens: tensor<16xi64>, %at: tensor<16xi64>) -> (tensor<16x64xf32>, tensor<16x64xf32>) {
+  %0 = segue.gather %table[%tokens] : tensor<512x64xf32>, tensor<16xi64> -> tensor<16x64xf32>
+  %1 = segue.gather %places[%at] : tensor<32x64xf32>, tensor<16xi64> -> tensor<16x64xf32>
+  %2 = segue.add %0, %1 : tensor<16x64xf32>
+  %3 = segue.softmax %2 dim 1 {segue.block = "h.0"} : tensor<16x64xf32>
+  return %2, %3 : tensor<16x64xf32>, tensor<16x64xf32>
+}
+
+// CHECK-LABEL: func.func @an_embedding_of_a_block_joins_it
+// CHECK: segue.fused
+// CHECK-NOT: segue.fused
+// CHECK: return
+func.func @an_embedding_of_a_block_joins_it(%table: tensor<512x64xf32> {segue.role = #segue.role<parameter>, segue.name = "table"}, %tokens: tensor<16xi64>) -> tensor<16x64xf32> {
+  %0 = segue.gather %table[%tokens] {segue.block = "h.0"} : tensor<512x64xf32>, tensor<16xi64> -> tensor<16x64xf32>
+  %1 = segue.exp %0 {segue.block = "h.0"} : tensor<16x64xf32>
+  return %1 : tensor<16x64xf32>
+}

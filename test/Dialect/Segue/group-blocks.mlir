@@ -77,6 +77,35 @@ module @kernels {
 
 // -----
 
+// The rows of a table that backward looks up again are those of a block that comes last there: they are looked up before the
+// block that reads them, which begins once.
+// CHECK-LABEL: func.func @looked_up_again
+// CHECK: {segue.block = "b"}
+// CHECK-NEXT: segue.launch @l(%arg1, %arg2) range 1 grain 1 :
+// CHECK-NEXT: {segue.block = "a"}
+// CHECK-NEXT: {segue.block = "a"}
+// CHECK-COUNT-3: {segue.block = "table"}
+module {
+func.func @looked_up_again(%x: tensor<4xf32>, %t: tensor<4xf32> {segue.name = "t", segue.role = #segue.role<parameter>}, %i: tensor<4xi64>)
+    -> (tensor<4xf32>, tensor<4xf32>) {
+  %b = segue.launch @k(%x) range 1 grain 1 {segue.block = "b"} : (tensor<4xf32>) -> tensor<4xf32>
+  %r = segue.launch @l(%t, %i) range 1 grain 1 {segue.block = "table"} : (tensor<4xf32>, tensor<4xi64>) -> tensor<4xf32>
+  %s = segue.launch @k2(%b, %r) range 1 grain 1 {segue.block = "a", segue.blocks = ["a", "table"]} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %w = segue.launch @k(%s) range 1 grain 1 {segue.block = "a"} : (tensor<4xf32>) -> tensor<4xf32>
+  %g = segue.launch @k(%s) range 1 grain 1 {segue.block = "table"} : (tensor<4xf32>) -> tensor<4xf32>
+  %h = segue.launch @k(%g) range 1 grain 1 {segue.block = "table"} : (tensor<4xf32>) -> tensor<4xf32>
+  %m = segue.launch @k(%h) range 1 grain 1 {segue.block = "table"} : (tensor<4xf32>) -> tensor<4xf32>
+  return %m, %w : tensor<4xf32>, tensor<4xf32>
+}
+module @kernels {
+  func.func private @k(memref<?xf32>, memref<?xf32>, index, index) -> i64
+  func.func private @k2(memref<?xf32>, memref<?xf32>, memref<?xf32>, index, index) -> i64
+  func.func private @l(memref<?xf32>, memref<?xi64>, memref<?xf32>, index, index) -> i64
+}
+}
+
+// -----
+
 // Readers of an argument's old value run before the op whose result is written over it, though nothing else
 // says so.
 // CHECK-LABEL: func.func @overwrites
@@ -99,7 +128,7 @@ module @kernels {
 
 // A whole model: each block begins once in forward and once in backward.
 // GPT-LABEL: prog.program @forward
-// GPT-COUNT-4: prog.block
+// GPT-COUNT-5: prog.block
 // GPT-NOT: prog.block
 // GPT-LABEL: prog.program @backward
 // GPT: prog.block "head"

@@ -83,6 +83,10 @@ public:
       unsigned earliest = 0;
       for (unsigned source : node.sources)
         earliest = std::max(earliest, nodes[source].slot);
+      if (isNeededBeforeItsBlock(node)) {
+        node.slot = node.latest - node.latest % 2;
+        continue;
+      }
       node.slot = std::max(earliest, wantedSlot(node, earliest, natural[i]));
       node.block = node.slot % 2 ? blocks[node.slot / 2] : StringAttr();
       // A block that must wait for another begins again.
@@ -130,7 +134,10 @@ public:
       if (node.block != blockOf(node.op)) {
         LDBG() << node.op->getName() << " goes from " << blockOf(node.op) << " to " << node.block;
         ++moved;
-        node.op->setAttr(SegueDialect::kBlockAttr, node.block);
+        if (node.block)
+          node.op->setAttr(SegueDialect::kBlockAttr, node.block);
+        else
+          node.op->removeAttr(SegueDialect::kBlockAttr);
       }
       begins += node.block && node.block != current;
       current = node.block;
@@ -240,6 +247,22 @@ private:
         return slot;
     // Without a block, or in one that has to begin again.
     return candidates(node).empty() ? node.latest : candidates(node).front();
+  }
+
+  /// Rows of an embedding that backward looks up again hold up no block that comes before the embedding's: the lookup
+  /// runs before that, outside of blocks.
+  bool isNeededBeforeItsBlock(const Node &node) const {
+    SmallVector<unsigned> slots = candidates(node);
+    if (!node.sources.empty() || slots.empty() || slots.front() <= node.latest)
+      return false;
+    auto function = cast<func::FuncOp>(body.getParentOp());
+    auto isParameter = [&](Value value) {
+      auto argument = dyn_cast<BlockArgument>(value);
+      Role role = argument ? argumentRole(function, argument.getArgNumber()) : Role::Input;
+      return role == Role::Parameter || role == Role::Frozen;
+    };
+    auto isIndex = [](Value value) { return getElementTypeOrSelf(value).isInteger(64) || getElementTypeOrSelf(value).isInteger(32); };
+    return llvm::any_of(node.op->getOperands(), isParameter) && llvm::any_of(node.op->getOperands(), isIndex);
   }
 
   unsigned wantedSlot(const Node &node, unsigned earliest, unsigned natural) const {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelClusters.h"
+#include "TrainingSignature.h"
 #include "segue/Conversion/SegueToLoops/IndexSpace.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/Support/DebugLog.h"
@@ -230,6 +231,16 @@ SmallVector<Operation *> KernelClusters::readersOf(Value value) {
   return readers;
 }
 
+/// Whether a read finds its place in a parameter, such as an embedding, by an index.
+bool KernelClusters::isOfTable(const Read &read) {
+  auto argument = dyn_cast<BlockArgument>(read.source);
+  auto function = argument ? dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()) : func::FuncOp();
+  if (read.relation != Relation::Dynamic || !function)
+    return false;
+  Role role = argumentRole(function, argument.getArgNumber());
+  return role == Role::Parameter || role == Role::Frozen;
+}
+
 KernelClusters::KernelClusters(Block &block) : block(block) {
   for (Operation &op : block)
     classify(&op);
@@ -259,6 +270,7 @@ KernelClusters::KernelClusters(Block &block) : block(block) {
       continue;
     for (unsigned at = 0; at < op->getNumOperands(); ++at)
       reads[number].push_back(readOf(op, at));
+    nodes[number].readsTable = llvm::any_of(reads[number], isOfTable);
   }
 }
 
@@ -381,9 +393,19 @@ SmallVector<KernelClusters::Edge> KernelClusters::edgesBetween(unsigned from, un
   return edges;
 }
 
+bool KernelClusters::mayShare(const Node &a, const Node &b) {
+  if (a.isBarrier || b.isBarrier || a.update != b.update || a.ops.size() + b.ops.size() > kMostOps)
+    return false;
+  if (!a.readsTable && !b.readsTable)
+    return true;
+  auto isOfSameBlock = [&](Operation *op) {
+    return op->getAttr(SegueDialect::kBlockAttr) == a.ops.front()->getAttr(SegueDialect::kBlockAttr);
+  };
+  return llvm::all_of(a.ops, isOfSameBlock) && llvm::all_of(b.ops, isOfSameBlock);
+}
+
 bool KernelClusters::tryMerge(unsigned producer, unsigned consumer) {
-  if (producer == consumer || nodes[producer].isBarrier || nodes[consumer].isBarrier ||
-      nodes[producer].update != nodes[consumer].update || nodes[producer].ops.size() + nodes[consumer].ops.size() > kMostOps)
+  if (producer == consumer || !mayShare(nodes[producer], nodes[consumer]))
     return false;
   bool isInlined = false;
   std::optional<KernelShape> shape = joinAlong(producer, consumer, edgesBetween(producer, consumer), isInlined);
@@ -404,12 +426,13 @@ void KernelClusters::merge(unsigned a, unsigned b, const KernelShape &shape) {
   llvm::sort(kept.ops, [&](Operation *l, Operation *r) { return numbers.lookup(l) < numbers.lookup(r); });
   kept.isElementwise &= gone.isElementwise;
   kept.shape = shape;
+  kept.readsTable |= gone.readsTable;
   gone.ops.clear();
 }
 
 bool KernelClusters::tryMergeSiblings(unsigned a, unsigned b) {
   using Kind = KernelShape::Kind;
-  if (a == b || nodes[a].isBarrier || nodes[b].isBarrier || nodes[a].update != nodes[b].update || nodes[a].ops.size() + nodes[b].ops.size() > kMostOps)
+  if (a == b || !mayShare(nodes[a], nodes[b]))
     return false;
   unsigned first = graph->position(a), second = graph->position(b);
   if (std::max(first, second) - std::min(first, second) > kSiblingDistance)

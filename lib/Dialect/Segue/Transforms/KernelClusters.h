@@ -74,6 +74,9 @@ private:
     /// The parameter that its ops update; null for others. The two share no kernel: an update
     /// writes over what others read, in the block of its parameter.
     Attribute update;
+    /// Reads rows of a parameter that are found by an index. Its ops share no kernel with ops of
+    /// another block, in which all of that parameter would have to be.
+    bool readsTable = false;
   };
   using Edge = std::pair<mlir::Operation *, Read>;
 
@@ -88,6 +91,9 @@ private:
   llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value);
 
   llvm::SmallVector<Edge> edgesBetween(unsigned from, unsigned to);
+  static bool isOfTable(const Read &read);
+  /// Returns true unless something other than shape and order keeps two nodes apart.
+  static bool mayShare(const Node &a, const Node &b);
   bool tryMerge(unsigned producer, unsigned consumer);
   bool tryMergeSiblings(unsigned a, unsigned b);
   /// The shape of a kernel of both; `inlined` tells that the producer is

@@ -81,6 +81,7 @@ void weight_calls::visitFields(CallFields &fields, RingChange &change) {
   visitField(fields, "most", change.most);
   visitField(fields, "slot_bytes", change.slotBytes);
   visitField(fields, "open", change.openAtOnce);
+  visitField(fields, "kept", change.isKept);
 }
 
 /// [id, MiB, optional backing, optional staged]; `allowed` says what is wrong with `row`.
@@ -210,6 +211,7 @@ void weight_calls::changeRing(WeightStagehand &policy, const RingChange &change)
   ring.most = change.most.value_or(ring.most);
   ring.slotBytes = change.slotBytes.value_or(ring.slotBytes);
   ring.openAtOnce = change.openAtOnce.value_or(ring.openAtOnce);
+  ring.isKept = change.isKept.value_or(ring.isKept);
   policy.setRing(ring);
 }
 

@@ -110,7 +110,7 @@ int64_t WeightStagehand::spareSlots() const {
 /// that does not give its slot back, and a slot stays for what comes next: what
 /// is loaded there takes no memory.
 void WeightStagehand::relievePressure(WeightActions &actions) {
-  if (vramBytes_ < highBytes())
+  if (vramBytes_ < highBytes() || ring_.isKept)
     return;
   int64_t low = lowBytes(), least = leastSlots(Reach::Usual) + (window() > 0);
   while (vramBytes_ >= low && (!ownsMemory() || ring_.slots > least))

@@ -83,6 +83,8 @@ bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferO
   copyWatch = std::make_shared<LoadWatch>();
   uint64_t slabOffset = 0;
   std::optional<Error> error;
+  // The plan was made of a step in which no weight is staged on the device.
+  DeviceMemory::BesidePlan beside(ring.device->memory());
   try {
     ring.queueWeights(*this, how, slabOffset);
   } catch (const Error &thrown) {
@@ -457,14 +459,16 @@ void WeightStreamer::settleAs(const WeightStreamer &twin) {
   if (!impl_->policy)
     return;
   int64_t open = std::max(impl_->stagehand().ring().openAtOnce, twin.policy().ring().openAtOnce);
-  impl_->changeRing({.most = impl_->stagehand().ring().slots, .openAtOnce = open});
+  // The twin has no budget that a watermark could be a share of, and the one that the config names.
+  impl_->changeRing({.most = impl_->stagehand().ring().slots, .openAtOnce = open, .isKept = !impl_->config.highWatermarkMiB});
 }
 
 /// Tells the policy, unless the ring is like that; it keeps its slots.
 void WeightStreamer::Impl::changeRing(weight_calls::RingChange change) {
   const WeightRing &ring = stagehand().ring();
   change.slots = ring.slots;
-  if (change.most.value_or(ring.most) != ring.most || change.openAtOnce.value_or(ring.openAtOnce) != ring.openAtOnce)
+  if (change.most.value_or(ring.most) != ring.most || change.openAtOnce.value_or(ring.openAtOnce) != ring.openAtOnce ||
+      change.isKept.value_or(ring.isKept) != ring.isKept)
     policy->tell(weight_calls::ring, change);
 }
 

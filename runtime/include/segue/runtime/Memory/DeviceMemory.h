@@ -158,6 +158,19 @@ public:
   /// On the thread whose allocations are planned.
   void beginPlannedStep();
   void endPlannedStep();
+  /// While one lives, what the thread of the steps allocates is no block of the plan, whatever
+  /// its owner and size: it lies in the room that was left beside the plan, or is lent some of
+  /// the plan's. Not nested.
+  class BesidePlan {
+  public:
+    explicit BesidePlan(DeviceMemory &memory) : memory_(memory) { memory_.setBesidePlan(true); }
+    ~BesidePlan() { memory_.setBesidePlan(false); }
+    BesidePlan(const BesidePlan &) = delete;
+    BesidePlan &operator=(const BesidePlan &) = delete;
+
+  private:
+    DeviceMemory &memory_;
+  };
   /// Where the plan has the next block of `owner`, which has this one still: where it
   /// lies, and then it counts as taken; over a part of it; or elsewhere, as where there
   /// is no plan. `bytes` as they were allocated.
@@ -247,7 +260,12 @@ private:
   MemoryWatcher *watcher_ = nullptr;
   /// Null without a plan; then also its ranges' bytes, those of them that are taken,
   /// and the address of offset 0.
+  void setBesidePlan(bool isBeside);
+  /// Whether a block that is allocated now is to be where the plan has the next of its kind.
+  bool asksPlan() const;
+
   std::unique_ptr<AddressFollower> follower_;
+  bool isBesidePlan_ = false;
   uint64_t plannedBytes_ = 0, liveInPlan_ = 0, lentBytes_ = 0;
   const std::byte *planOrigin_ = nullptr;
   std::function<bool()> awaitRoom_;

@@ -64,6 +64,7 @@ struct Registration {
 struct RingChange {
   int64_t slots = 0;
   std::optional<int64_t> most, slotBytes, openAtOnce;
+  std::optional<bool> isKept = {};
 };
 
 } // namespace weight_calls

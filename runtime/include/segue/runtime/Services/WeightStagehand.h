@@ -72,6 +72,9 @@ struct WeightRing {
   int64_t slotBytes = 0;
   /// Blocks that programs use at once.
   int64_t openAtOnce = 1;
+  /// A plan counts on these slots: no watermark takes one, and only an allocation that finds no
+  /// room does.
+  bool isKept = false;
 };
 
 struct WeightAction {

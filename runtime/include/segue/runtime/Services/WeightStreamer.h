@@ -186,8 +186,9 @@ public:
   uint64_t makeRoom(uint64_t bytes);
   /// A plan is about to be made, which says anew what room to lend is kept.
   void giveUpRoom();
-  /// A plan has been made beside this ring and certified on `twin`: no slot more is taken
-  /// from here on, and as much room to lend is kept as the twin has kept.
+  /// A plan has been made beside this ring and certified on `twin`: from here on no slot more is
+  /// taken, none is given back at a watermark that the config does not name, and as much room to lend is
+  /// kept as the twin has kept.
   void settleAs(const WeightStreamer &twin);
 
   //===--------------------------------------------------------------------===//

@@ -190,15 +190,18 @@ public:
   /// its time and computes nothing.
   void allocateParameters();
 
-  /// Sets parameters from a safetensors file that must have all of them. Where
+  /// Sets parameters from safetensors files that must have all of them between
+  /// them; of what several have, the last file's counts. Where
   /// the config has Weight Stagehand stream blocks, frozen parameters of theirs
-  /// stay in the file, which must not change from here on, and take no memory.
-  /// Weights that its slab (squareq_slab_path) holds stay there: the file need not
-  /// have them, and serves for those whose bytes in the slab are damaged.
-  /// Returns the names in the file that no module has. Throws IoFailed,
+  /// stay in their file, which must not change from here on, and take no memory.
+  /// Weights that its slab (squareq_slab_path) holds stay there: no file need
+  /// have them, and one serves for those whose bytes in the slab are damaged.
+  /// Returns for each file the names in it that no module has. Throws IoFailed,
   /// FileCorrupt, MissingWeight naming module, parameter and the nearest name
-  /// in the file, LayoutMismatch; nothing has changed then.
-  std::vector<std::string> loadWeights(const std::filesystem::path &path);
+  /// in the files, LayoutMismatch; nothing has changed then.
+  std::vector<std::vector<std::string>> loadWeights(std::span<const std::filesystem::path> paths);
+  /// Sets parameters from one file, and returns the names in it that no module has.
+  std::vector<std::string> loadWeights(const std::filesystem::path &path) { return loadWeights(std::span(&path, 1))[0]; }
 
   /// Keys of the frozen parameters that come from the slab of the config: they
   /// have a value from the start, and setting one takes it out of the slab.
