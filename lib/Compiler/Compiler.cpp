@@ -85,8 +85,39 @@ static LogicalResult attachKernels(ModuleOp module, const CPUTargetOptions &targ
   return success();
 }
 
+namespace {
+/// "name=value,..." of the parameters that have a weight decay or learning rate of their own: with
+/// the optimizer's spec, all that decides what a step of the file does.
+struct OwnSettings {
+  std::string weightDecay, rateGroup;
+};
+} // namespace
+
+static std::string printed(double number) {
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.17g", number);
+  return text;
+}
+
+static OwnSettings ownSettings(func::FuncOp forward) {
+  OwnSettings own;
+  auto add = [](std::string &text, StringRef name, const Twine &value) {
+    text += ((text.empty() ? "" : ",") + name + "=" + value).str();
+  };
+  for (unsigned i = 0; i < forward.getNumArguments(); ++i) {
+    auto name = forward.getArgAttrOfType<StringAttr>(i, SegueDialect::kNameAttr);
+    if (!name)
+      continue;
+    if (auto decay = forward.getArgAttrOfType<FloatAttr>(i, "segue.weight_decay"))
+      add(own.weightDecay, name.getValue(), printed(decay.getValueAsDouble()));
+    if (auto group = forward.getArgAttrOfType<IntegerAttr>(i, "segue.rate_group"); group && group.getInt())
+      add(own.rateGroup, name.getValue(), Twine(group.getInt()));
+  }
+  return own;
+}
+
 /// Version, producer and options, as the file keeps them.
-static void sign(ModuleOp module, const CompileOptions &options, StringRef weightDecay) {
+static void sign(ModuleOp module, const CompileOptions &options, const OwnSettings &own) {
   Builder builder(module.getContext());
   NamedAttrList kept;
   auto keep = [&](StringRef key, StringRef value) { kept.set(key, builder.getStringAttr(value)); };
@@ -94,26 +125,14 @@ static void sign(ModuleOp module, const CompileOptions &options, StringRef weigh
   keep("optimizer", options.training ? options.optimizer : "none");
   keep("targets", options.v3 && options.v4 ? "x86_64_v3,x86_64_v4" : options.v3 ? "x86_64_v3" : "x86_64_v4");
   keep("training", options.training ? "true" : "false");
-  if (!weightDecay.empty())
-    keep("weight_decay", weightDecay);
+  if (!own.weightDecay.empty())
+    keep("weight_decay", own.weightDecay);
+  if (!own.rateGroup.empty())
+    keep("rate_group", own.rateGroup);
   module->setAttr(prog::ProgDialect::kVersionAttr,
                   builder.getDenseI32ArrayAttr({prog::ProgDialect::kVersionMajor, prog::ProgDialect::kVersionMinor}));
   module->setAttr(prog::ProgDialect::kProducerAttr, builder.getStringAttr("segue " SEGUE_VERSION));
   module->setAttr(prog::ProgDialect::kOptionsAttr, kept.getDictionary(module.getContext()));
-}
-
-/// "name=value,..." of the parameters that have a weight decay of their own: with
-/// the optimizer's spec, all that decides what a step of the file does.
-static std::string ownWeightDecays(func::FuncOp forward) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  llvm::ListSeparator comma(",");
-  for (unsigned i = 0; i < forward.getNumArguments(); ++i) {
-    auto name = forward.getArgAttrOfType<StringAttr>(i, SegueDialect::kNameAttr);
-    if (auto decay = forward.getArgAttrOfType<FloatAttr>(i, "segue.weight_decay"); decay && name)
-      os << comma << name.getValue() << "=" << llvm::format("%.17g", decay.getValueAsDouble());
-  }
-  return text;
 }
 
 namespace {
@@ -130,7 +149,7 @@ public:
     auto forward = module.lookupSymbol<func::FuncOp>("forward");
     if (!forward)
       return module.emitError() << "module has no function @forward to compile";
-    std::string weightDecay = options.training ? ownWeightDecays(forward) : "";
+    OwnSettings own = options.training ? ownSettings(forward) : OwnSettings();
     if (options.blockPrograms &&
         failed(runPasses("blocks", [](PassManager &pm) { return buildBlockPipeline(pm, true), success(); })))
       return failure();
@@ -168,7 +187,7 @@ public:
       if (failed(attachKernels(module, target)))
         return failure();
     }
-    sign(module, options, weightDecay);
+    sign(module, options, own);
     TimingScope scope = timing ? timing->nest("write") : TimingScope();
     if (failed(verify(module)))
       return failure();

@@ -122,9 +122,9 @@ class Program:
 
     def _make(self, optimizer: Optimizer | None, statistics: str, target: str) -> bytes:
         parameters = [a.name for a in self.captured.named("parameter")]
-        decay = optimizer.decay_of(parameters) if optimizer is not None else {}
+        settings = optimizer.settings(parameters) if optimizer is not None else {}
         return compile_text(
-            self.captured.text_with_decay(decay), self.name, training=self.captured.differentiable,
+            self.captured.text_with(settings), self.name, training=self.captured.differentiable,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
             gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics),
@@ -169,7 +169,7 @@ _MADE = (*_SHARED, "_device", "_budget", "_selecting", "_members", "_signature",
 
 
 def _optimizer_key(optimizer: Optimizer | None) -> str:
-    return "" if optimizer is None else f"{optimizer.spec()} {optimizer.no_decay}"
+    return "" if optimizer is None else repr(optimizer.key())
 
 
 class Module(nn.Module):

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Callable, Iterable, Mapping, Union
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, Union
 
 from .errors import InvalidArgumentError
 
@@ -24,11 +24,44 @@ from .errors import InvalidArgumentError
 LearningRate = Union[float, Callable[[int], float]]
 
 
+@dataclass(frozen=True, init=False)
+class Group:
+    """Parameters that have a learning rate or a weight decay of their own.
+
+    >>> segue.AdamW(lr=3e-4, groups=[segue.Group("*.bias", "*norm*.weight", weight_decay=0.0), segue.Group("wte.*", lr=1e-4)])
+
+    Parameters
+    ----------
+    patterns : str
+        Names of parameters, or patterns of them (``"*.bias"``). A parameter belongs to the first group that has a pattern for it.
+    lr : float or function of the step, optional
+        A rate, not a factor; default: that of the optimizer.
+    weight_decay : float, optional
+        Default: that of the optimizer.
+    """
+
+    patterns: tuple[str, ...]
+    lr: LearningRate | None
+    weight_decay: float | None
+
+    def __init__(self, *patterns: str, lr: LearningRate | None = None, weight_decay: float | None = None):
+        if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+            raise InvalidArgumentError(f"a group has the patterns {patterns!r}; give names of parameters, or patterns such as '*.bias'")
+        if weight_decay is not None and not 0 <= weight_decay < math.inf:
+            raise InvalidArgumentError(f"weight_decay of a group is {weight_decay!r}; it must be 0 or more, and finite")
+        for name, value in (("patterns", patterns), ("lr", lr), ("weight_decay", weight_decay)):
+            object.__setattr__(self, name, value)
+
+    def has(self, name: str) -> bool:
+        """Whether a pattern is for this name."""
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """Base of the optimizers.
 
-    `no_decay` holds patterns of parameter names (``"*.bias"``) whose weights do not decay.
+    `groups` are parameters with a learning rate or weight decay of their own.
 
     With `in_backward`, a parameter is updated as soon as its gradient is known, in the midst of backward, to the same bits.
     A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
@@ -38,21 +71,26 @@ class Optimizer:
 
     lr: LearningRate = 1e-3
     weight_decay: float = 0.0
-    no_decay: tuple[str, ...] = ()
+    groups: Sequence[Group] = ()
     in_backward: bool = field(default=False, kw_only=True)
 
     kind = ""
 
     def __post_init__(self):
+        for group in self.groups:
+            if not isinstance(group, Group):
+                raise InvalidArgumentError(f"a group is a {type(group).__name__}; give segue.Group('*.bias', weight_decay=0.0)")
+        object.__setattr__(self, "groups", tuple(self.groups))
         for name, value in self.constants().items():
             if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
             if name not in ("dampening",) and not 0 <= value < math.inf:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be 0 or more, and finite")
 
-    def rate(self, step: int) -> float:
-        """Learning rate of step `step`, 0 being the first."""
-        return float(self.lr(step) if callable(self.lr) else self.lr)
+    def rates(self, step: int) -> list[float]:
+        """The learning rates of step `step`, 0 being the first: of the optimizer, then of each group that has one."""
+        own = (group.lr for group in self.groups if group.lr is not None)
+        return [float(lr(step) if callable(lr) else lr) for lr in (self.lr, *own)]
 
     def constants(self) -> dict[str, float | bool]:
         """What the compiler builds in, by the names of the rule of this kind (`OptimizerRules.cpp`)."""
@@ -71,27 +109,36 @@ class Optimizer:
         constants = self.constants() | ({"in-backward": True} if self.in_backward else {})
         return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())
 
-    def decay_of(self, names) -> dict[str, float]:
-        """Decay of the parameters that have one of their own."""
-        return {n: 0.0 for n in names if any(fnmatchcase(n, pattern) for pattern in self.no_decay)}
+    def settings(self, names: Iterable[str]) -> dict[str, Settings]:
+        """What the compiler is told of each parameter that has a rate or decay of its own."""
+        rated = [group for group in self.groups if group.lr is not None]
+        found = {}
+        for name in names:
+            if (group := next((group for group in self.groups if group.has(name)), None)) is not None:
+                found[name] = Settings(0 if group.lr is None else rated.index(group) + 1, group.weight_decay)
+        return found
+
+    def key(self) -> tuple:
+        """Equal keys make equal programs of a module."""
+        return self.spec(), tuple((group.patterns, group.lr is not None, group.weight_decay) for group in self.groups)
 
     def check_patterns(self, names: Iterable[str]) -> None:
-        """Refuses patterns of `no_decay` that match none of the names of all parameters that this optimizer trains.
+        """Refuses patterns of groups that match none of the names of all parameters that this optimizer trains.
 
         Raises
         ------
         InvalidArgumentError
-            A pattern matches nothing, so that what it was meant for would decay; the message has the nearest names.
+            A pattern matches nothing, so that what it was meant for would be trained as all others; the message has the nearest names.
         """
         names = list(names)
-        for pattern in self.no_decay:
+        for pattern in (pattern for group in self.groups for pattern in group.patterns):
             if any(fnmatchcase(name, pattern) for name in names):
                 continue
             tails = {name.rpartition(".")[2]: name for name in names}
             near = get_close_matches(pattern, names, 3, 0.5)
             near += [tails[t] for t in get_close_matches(pattern.rpartition(".")[2].strip("*"), tails, 3, 0.5) if tails[t] not in near]
             known = f"the nearest are {', '.join(map(repr, near[:3]))}" if near else f"they are called {', '.join(map(repr, names[:3]))}"
-            raise InvalidArgumentError(f"no_decay has {pattern!r}, which matches no parameter{'; ' + known if names else ''}")
+            raise InvalidArgumentError(f"a group has {pattern!r}, which matches no parameter{'; ' + known if names else ''}")
 
     def check_built(self, options: Mapping[str, str], names: Iterable[str], where: str) -> None:
         """Refuses a file whose optimizer program does other things than this optimizer.
@@ -111,23 +158,40 @@ class Optimizer:
             Kind, constants or the decay of a parameter differ; the message has both.
         """
         built, given = options.get("optimizer", "none"), self.spec()
-        own = {name: float(value) for name, _, value in
-               (entry.rpartition("=") for entry in options.get("weight_decay", "").split(",") if entry)}
         if _parsed(built) != _parsed(given):
             raise InvalidArgumentError(f"{where} was compiled with the optimizer {built!r} in it; {given!r} was given, which it would "
                                        "not follow. Give the trainer that optimizer, or compile the module again with this one")
-        wanted = self.decay_of(names)
-        differing = sorted(n for n in names if own.get(n, self.weight_decay) != wanted.get(n, self.weight_decay))
-        if differing:
-            name = differing[0]
-            more = f" (and of {len(differing) - 1} others)" if len(differing) > 1 else ""
-            raise InvalidArgumentError(f"{where} was compiled with a weight decay of {own.get(name, self.weight_decay)!r} for {name!r}; "
-                                       f"the optimizer given has {wanted.get(name, self.weight_decay)!r}{more}. Give the trainer the "
-                                       "no_decay that the file was compiled with, or compile the module again")
+        decays = {name: float(value) for name, value in _entries(options.get("weight_decay", "")).items()}
+        rates = {name: int(value) for name, value in _entries(options.get("rate_group", "")).items()}
+        wanted = self.settings(names)
+        for what, of_file, of_this in (
+                ("a weight decay", lambda n: decays.get(n, self.weight_decay),
+                 lambda n: self.weight_decay if n not in wanted or wanted[n].weight_decay is None else wanted[n].weight_decay),
+                ("the learning rate of group", lambda n: rates.get(n, 0), lambda n: wanted[n].rate_group if n in wanted else 0)):
+            differing = sorted(n for n in names if of_file(n) != of_this(n))
+            if differing:
+                name = differing[0]
+                more = f" (and of {len(differing) - 1} others)" if len(differing) > 1 else ""
+                of = "of " if what.startswith("a ") else ""
+                raise InvalidArgumentError(f"{where} was compiled with {what} {of}{of_file(name)!r} for {name!r}; the optimizer given has "
+                                           f"{of_this(name)!r}{more}. Give the trainer the groups that the file was compiled with, or "
+                                           "compile the module again")
+
+
+class Settings(NamedTuple):
+    """What is a parameter's own: the number of its learning rate among `Optimizer.rates`, and its weight decay, if it has one."""
+
+    rate_group: int
+    weight_decay: float | None
+
+
+def _entries(option: str) -> dict[str, str]:
+    """The "name=value,..." of an option of a file."""
+    return {name: value for name, _, value in (entry.rpartition("=") for entry in option.split(",") if entry)}
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "no_decay", "in_backward")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "in_backward")
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ class Trainer:
         A batch of other extents than the example's, the last one of an epoch or another length, trains, too: the modules are
         compiled for it when it comes first, and the log of ``segue`` says so.
 
-        `lr` is the rate of this step; default: the optimizer's for the steps done so far. Ctrl-C (on the main thread) ends the
+        `lr` is the rate of this step; default: the optimizer's for the steps done so far. Groups with a rate keep it. Ctrl-C (on the main thread) ends the
         step first: KeyboardInterrupt comes when `last`, `step_count` and the report have it.
 
         Raises
@@ -315,11 +315,13 @@ class Trainer:
             in PyTorch while the trainer has them on a device of its own; both would be lost silently.
         """
         self._check_bound()
-        rate = self.optimizer.rate(self.step_count) if lr is None else float(lr)
+        rates = self.optimizer.rates(self.step_count)
+        if lr is not None:
+            rates[0] = float(lr)
         batches = self._micro_batches(batch)
         begin = time.perf_counter()
         with _WholeStep():
-            self.last = self._session.step(batches, rate)
+            self.last = self._session.step(batches, rates)
             if self._report is not None:
                 self._report.add_step(self.last, time.perf_counter() - begin)
         return self.last.loss

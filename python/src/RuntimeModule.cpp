@@ -417,14 +417,14 @@ static void bindSession(nb::module_ &m) {
           "path"_a, ReleaseGil())
       .def(
           "step",
-          [](Session &session, const std::vector<nb::dict> &batches, double lr) {
+          [](Session &session, const std::vector<nb::dict> &batches, std::vector<double> rates) {
             std::vector<TensorMap> maps;
             for (const nb::dict &batch : batches)
               maps.push_back(tensorMap(batch));
             nb::gil_scoped_release release;
-            return session.step(std::span<const TensorMap>(maps), lr);
+            return session.step(std::span<const TensorMap>(maps), LearningRates(std::move(rates)));
           },
-          "micro_batches"_a, "lr"_a)
+          "micro_batches"_a, "rates"_a)
       .def(
           "forward_backward",
           [](Session &session, const nb::dict &batch) {

@@ -177,7 +177,7 @@ def test_batches_that_are_none(batch):
     (dict(model=lambda: 3), "a int was given where"),
     (dict(model=lambda: gpt().requires_grad_(False)), "no parameter that requires a gradient"),
     (dict(optimizer=torch.optim.AdamW), "the optimizer is a type"),
-    (dict(optimizer=segue.AdamW(no_decay=("*.bios",))), "no_decay has '\\*.bios'"),
+    (dict(optimizer=segue.AdamW(groups=[segue.Group("*.bios", weight_decay=0.0)])), "a group has '\\*.bios'"),
     (dict(lora_rank=-1), "lora_rank is -1"),
     (dict(lora_rank=True), "lora_rank is True"),
     (dict(lora_rank=2, lora_targets=["wz"]), "lora_targets has 'wz', which no linear layer is called; there are 'first.h.0.qkv'"),

@@ -126,9 +126,9 @@ def test_dropout_draws_by_counter():
     assert "segue.random" not in capture(module.eval(), (torch.randn(2, 4),)).text
 
 
-def test_weight_decay_by_parameter():
-    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),)).text_with_decay({"bias": 0.0})
-    assert re.findall(r'segue.name = "(\w+)"[^}]*segue.weight_decay = 0.0 : f64', text) == ["bias"]
+def test_settings_by_parameter():
+    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),)).text_with({"bias": (2, 0.0), "weight": (0, None)})
+    assert re.findall(r'segue.name = "(\w+)"[^}]*segue.rate_group = 2 : i64, segue.weight_decay = 0.0 : f64', text) == ["bias"]
     verify(text)
 
 

@@ -72,7 +72,7 @@ def assert_same(found, want):
 
 
 def adamw(**more):
-    return segue.AdamW(lr=1e-2, weight_decay=0.1, no_decay=("*.bias",), **more)
+    return segue.AdamW(lr=1e-2, weight_decay=0.1, groups=[segue.Group("*.bias", weight_decay=0.0, lr=3e-2)], **more)
 
 
 @pytest.mark.parametrize("kind, optimizer, device", [

@@ -72,21 +72,26 @@ class Net(nn.Module):
         return {"loss": loss}
 
 
+def made_with(rate=0.1, pattern="*.bias", **options):
+    options = {"betas": (0.8, 0.9), "weight_decay": 0.1} | options
+    return segue.AdamW(groups=[segue.Group(pattern, weight_decay=0.0), segue.Group("norm.*", lr=rate)], **options)
+
+
 @pytest.fixture(scope="module")
 def filed(tmp_path_factory):
     path = tmp_path_factory.mktemp("filed") / "net.segue"
     torch.manual_seed(0)
-    segue.compile(Net(), (torch.zeros(3, 4),), optimizer=segue.AdamW(betas=(0.8, 0.9), weight_decay=0.1, no_decay=("*.bias",))).save(
-        path, weights=True)
+    segue.compile(Net(), (torch.zeros(3, 4),), optimizer=made_with()).save(path, weights=True)
     return path
 
 
 @pytest.mark.parametrize("given, both", [
     (segue.SGD(momentum=0.9), ["adamw:beta1=0.8", "sgd:momentum=0.9"]),
-    (segue.AdamW(betas=(0.8, 0.95), weight_decay=0.1, no_decay=("*.bias",)), ["beta2=0.9,", "beta2=0.95"]),
-    (segue.AdamW(betas=(0.8, 0.9), weight_decay=0.2, no_decay=("*.bias",)), ["decay=0.1'", "decay=0.2'"]),
-    (segue.AdamW(betas=(0.8, 0.9), weight_decay=0.1), ["'fc.bias'", "0.0", "0.1", "1 others"]),
-    (segue.AdamW(betas=(0.8, 0.9), weight_decay=0.1, no_decay=("*",)), ["'fc.weight'"]),
+    (made_with(betas=(0.8, 0.95)), ["beta2=0.9,", "beta2=0.95"]),
+    (made_with(weight_decay=0.2), ["decay=0.1'", "decay=0.2'"]),
+    (segue.AdamW(betas=(0.8, 0.9), weight_decay=0.1), ["'fc.bias'", "weight decay of 0.0", "0.1", "1 others"]),
+    (made_with(pattern="*"), ["'fc.weight'"]),
+    (made_with(rate=None), ["'norm.weight'", "learning rate of group 1", "has 0"]),
 ])
 def test_a_file_keeps_its_optimizer(filed, given, both):
     module = segue.load(filed, filed.with_suffix(".safetensors"))
@@ -98,17 +103,17 @@ def test_a_file_keeps_its_optimizer(filed, given, both):
 
 def test_a_file_trains_with_the_optimizer_that_it_has(filed):
     module = segue.load(filed, filed.with_suffix(".safetensors"))
-    same = segue.AdamW(lr=segue.warmup_cosine(0.1, 10), betas=(0.8, 0.9), weight_decay=0.1, no_decay=("*.bias",))
+    same = made_with(lr=segue.warmup_cosine(0.1, 10), rate=segue.warmup_cosine(0.2, 10))
     assert segue.Trainer([module], optimizer=same).step(x=torch.ones(3, 4)) >= 0
 
 
-def test_patterns_of_no_decay_must_match():
+def test_patterns_of_groups_must_match():
     with pytest.raises(segue.InvalidArgumentError, match=r"'\*\.biass'.*matches no parameter.*'fc.bias'"):
-        segue.compile(Net(), (torch.zeros(3, 4),), optimizer=segue.AdamW(no_decay=("norm.*", "*.biass")))
+        segue.compile(Net(), (torch.zeros(3, 4),), optimizer=segue.AdamW(groups=[segue.Group("norm.*", "*.biass", weight_decay=0.0)]))
     modules = {"a": segue.compile(nn.Linear(4, 4, bias=False), (torch.zeros(3, 4),)), "b": segue.compile(Net(), (torch.zeros(3, 4),))}
     with pytest.raises(segue.InvalidArgumentError, match=r"'nrom\.\*'.*'norm\."):
-        segue.Trainer(modules, optimizer=segue.AdamW(no_decay=("*.bias", "nrom.*")))
-    segue.Trainer(modules, optimizer=segue.AdamW(no_decay=("*.bias", "norm.*")))  # in one of the two is enough
+        segue.Trainer(modules, optimizer=segue.AdamW(groups=[segue.Group("*.bias", "nrom.*", weight_decay=0.0)]))
+    segue.Trainer(modules, optimizer=segue.AdamW(groups=[segue.Group("*.bias", "norm.*", weight_decay=0.0)]))  # in one of the two is enough
 
 
 # --- parameters that were replaced ------------------------------------------------------------------

@@ -104,21 +104,43 @@ def test_without_momentum_there_is_no_state(tmp_path):
     assert start + [second.step(x=x, y=y) for x, y in batches[3:]] == straight
 
 
-def test_no_decay_patterns():
+GROUPS = [segue.Group("net.0.bias", weight_decay=0.0), segue.Group("*.bias", lr=lambda step: 1e-3 * (step + 1)),
+          segue.Group("net.3.*", lr=5e-2, weight_decay=0.1)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:dram=16MiB"])
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_groups_have_rates_and_decays_of_their_own(device, in_backward):
+    """The first group that has a pattern for a parameter is its own; a rate may be a schedule."""
     model = Regression()
     reference = copy.deepcopy(model)
-    trainer = trainer_of(model, optimizer=segue.AdamW(lr=1e-2, weight_decay=0.5, no_decay=("*.bias",)))
+    trainer = trainer_of(model, optimizer=segue.AdamW(lr=1e-2, weight_decay=0.5, groups=GROUPS, in_backward=in_backward), device=device)
     named = dict(reference.named_parameters())
     optimizer = torch.optim.AdamW([
-        {"params": [p for n, p in named.items() if n.endswith("bias")], "weight_decay": 0.0},
-        {"params": [p for n, p in named.items() if not n.endswith("bias")], "weight_decay": 0.5}], lr=1e-2)
-    for x, y in data(5):
-        trainer.step(x=x, y=y)
+        {"params": [named["net.0.weight"]]}, {"params": [named["net.0.bias"]], "weight_decay": 0.0},
+        {"params": [named["net.3.bias"]]}, {"params": [named["net.3.weight"]], "lr": 5e-2, "weight_decay": 0.1}], lr=1e-2, weight_decay=0.5)
+    for step, (x, y) in enumerate(data(5)):
+        optimizer.param_groups[2]["lr"] = 1e-3 * (step + 1)
+        optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 2e-2 if step == 3 else 1e-2
+        trainer.step(x=x, y=y, lr=2e-2 if step == 3 else None)
         optimizer.zero_grad()
         reference(x, y).backward()
         optimizer.step()
+    trainer.sync()
     for key, parameter in model.named_parameters():
         assert_close(parameter, named[key], 1e-4, key)
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda: segue.Group(weight_decay=0.0), "give names of parameters"),
+    (lambda: segue.Group("*", weight_decay=-1.0), "weight_decay of a group is -1.0"),
+    (lambda: segue.SGD(groups=["*.bias"]), r"a group is a str; give segue.Group\('\*.bias'"),
+    (lambda: segue.Adam(betas=(0.9, 1.0)), r"beta2 of Adam is 1.0; it must be in \[0, 1\)"),
+    (lambda: segue.RMSprop(eps=-1.0), "eps of RMSprop is -1.0; it must be 0 or more"),
+])
+def test_what_no_optimizer_can_have(make, said):
+    with pytest.raises(segue.InvalidArgumentError, match=said):
+        make()
 
 
 def test_clipping_and_what_the_step_reports():

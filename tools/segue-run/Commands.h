@@ -96,7 +96,8 @@ struct TrainOptions : CommonOptions {
   std::string trace;
   /// A page of the run.
   std::string report;
-  double lr = 1e-3;
+  /// Of the optimizer, then of the groups of parameters that have one of their own.
+  std::vector<double> lr = {1e-3};
   double clip = 0;
   int64_t accumulate = 1;
   int64_t seed = 0;

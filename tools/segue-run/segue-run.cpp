@@ -158,7 +158,9 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
   command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
   addWhole(command, "--steps", options.steps, 1, mostSteps, "steps to train")->capture_default_str();
-  addReal(command, "--lr", options.lr, 0, 1e6, "learning rate")->capture_default_str();
+  addReal(command, "--lr", options.lr, 0, 1e6, "learning rate; again for each group of parameters with its own")
+      ->allow_extra_args(false)
+      ->capture_default_str();
   addReal(command, "--clip", options.clip, 0, 1e30, "greatest norm of the gradients; 0: any")->capture_default_str();
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
   addWhole(command, "--seed", options.seed, INT64_MIN, INT64_MAX, "of batches and random ops")->capture_default_str();

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError
 from .writer import float_literal, port_attributes
+
+if TYPE_CHECKING:
+    from ..optimizers import Settings
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,14 @@ class Captured:
     def named(self, role: str) -> list[Argument]:
         return [a for a in self.arguments if a.role == role]
 
-    def text_with_decay(self, decay: dict[str, float]) -> str:
-        """The text with a weight decay of their own on some parameters, by name."""
+    def text_with(self, settings: "Mapping[str, Settings]") -> str:
+        """The text with learning rates and weight decays of their own on some parameters, by name."""
         text = self.text
-        for name, value in decay.items():
+        for name, (rate_group, decay) in settings.items():
             attributes = port_attributes(name, "parameter")
-            text = text.replace(attributes, f"{attributes}, segue.weight_decay = {float_literal(float(value))} : f64", 1)
+            own = f", segue.rate_group = {rate_group} : i64" if rate_group else ""
+            own += "" if decay is None else f", segue.weight_decay = {float_literal(float(decay))} : f64"
+            text = text.replace(attributes, attributes + own, 1)
         return text
 
 

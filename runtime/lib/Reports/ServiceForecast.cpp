@@ -71,7 +71,7 @@ Json forecastServices(std::string_view device, const std::vector<SessionModule> 
     twin->drain();
     twin->memory().resetPeak();
     inBytes = moved.h2dBytes, outBytes = moved.d2hBytes, seconds = twin->seconds();
-    last = session.step(batches, 1e-3);
+    last = session.step(batches, LearningRates::same(1e-3, session.rateCount()));
     twin->drain();
   }
 

@@ -108,7 +108,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
                                    batchWithoutValues(device, session.modules(), step_.options.wires));
     StepResult last; // whoever takes a step may keep what it gave until the next has ended
     for (int step = 0; step < triedSteps; ++step)
-      last = session.step(batches, 1e-3);
+      last = session.step(batches, LearningRates::same(1e-3, session.rateCount()));
     peakBytes_ = device->memory().peakBytes(Space::DeviceDram) + lost;
     return true;
   } catch (const Error &error) {

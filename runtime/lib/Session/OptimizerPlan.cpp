@@ -8,8 +8,12 @@
 #include "OptimizerPlan.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
+#include <charconv>
 
 namespace segue::inline runtime {
+
+/// The compiler takes no more, either.
+static constexpr size_t kMostRateGroups = 1024;
 
 /// "m.weight" of "weight" becomes "m.<key>".
 static std::string stateKey(const Value &value, const std::string &key) {
@@ -19,20 +23,27 @@ static std::string stateKey(const Value &value, const std::string &key) {
   return value.name + "." + key;
 }
 
-static Feed hyperFeed(const Module &module, const Value &value) {
-  if (value.name == "lr")
-    return Feed::LearningRate;
+/// "lr" is the learning rate of group 0, and "lr.2" that of group 2.
+static OptimizerValue hyperValue(const Module &module, const Value &value) {
   if (value.name == "step")
-    return Feed::Step;
+    return {Feed::Step, 0, {}};
   if (value.name == "clip")
-    return Feed::Clip;
+    return {Feed::Clip, 0, {}};
+  std::string_view name = value.name;
+  size_t group = 0;
+  if (name == "lr")
+    return {Feed::LearningRate, 0, {}};
+  if (name.starts_with("lr."))
+    if (auto [end, code] = std::from_chars(name.data() + 3, name.data() + name.size(), group);
+        code == std::errc() && end == name.data() + name.size() && group < kMostRateGroups)
+      return {Feed::LearningRate, group, {}};
   throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\": the optimizer wants \"" + value.name +
                                           "\", but a session gives lr, step and clip only");
 }
 
 static OptimizerValue resolve(const Module &module, size_t index, const ParameterTable &table, const Value &value) {
   if (value.role == Role::Hyper)
-    return {hyperFeed(module, value), 0, {}};
+    return hyperValue(module, value);
   const std::string &parameter = value.role == Role::Parameter ? value.name : value.of;
   bool known = false;
   for (const Value &trained : module.parameters())

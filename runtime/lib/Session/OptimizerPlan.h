@@ -25,7 +25,7 @@ enum class Feed : int8_t { Parameter, Gradient, State, Scratch, LearningRate, St
 /// One input or output of a program of the optimizer phase.
 struct OptimizerValue {
   Feed feed = Feed::Scratch;
-  /// Parameter, Gradient: the slot.
+  /// Parameter, Gradient: the slot. LearningRate: the group.
   size_t slot = 0;
   /// State: its key in the session.
   std::string state;

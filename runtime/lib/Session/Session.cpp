@@ -524,9 +524,11 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   return byName(s.portsNow().back().outputs, outputs.back());
 }
 
-StepResult Session::step(const TensorMap &batch, double lr) { return step(std::span(&batch, 1), lr); }
+StepResult Session::step(const TensorMap &batch, const LearningRates &rates) {
+  return step(std::span(&batch, 1), rates);
+}
 
-StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
+StepResult Session::step(std::span<const TensorMap> microBatches, const LearningRates &rates) {
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
   clearGradients();
@@ -540,15 +542,15 @@ StepResult Session::step(std::span<const TensorMap> microBatches, double lr) {
     State &state;
     ~Announced() {
       state.announced = 0;
-      state.rate.reset();
+      state.rates.reset();
     }
   } announced{*state_};
   state_->announced = microBatches.size();
-  if (std::isfinite(lr)) // optimize() refuses others
-    state_->rate = lr;
+  state_->checkRates(rates);
+  state_->rates = rates;
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);
-  return optimize(lr);
+  return optimize(rates);
 }
 
 } // namespace segue::inline runtime

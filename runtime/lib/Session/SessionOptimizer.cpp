@@ -38,6 +38,32 @@ static bool sameTensor(const Tensor &a, const Tensor &b) {
 }
 
 //===----------------------------------------------------------------------===//
+// Learning rates
+//===----------------------------------------------------------------------===//
+
+size_t Session::rateCount() const {
+  size_t count = 1;
+  for (const OptimizerPlan &plan : state_->plans)
+    for (const OptimizerValue &input : plan.optimizerInputs)
+      if (input.feed == Feed::LearningRate)
+        count = std::max(count, input.slot + 1);
+  return count;
+}
+
+void Session::State::checkRates(const LearningRates &rates) const {
+  for (size_t group = 0; group < rates.size(); ++group)
+    if (!std::isfinite(rates[group]))
+      throw Error(ErrorCode::InvalidArgument,
+                  "the learning rate is " + std::to_string(rates[group]) + "; give a finite number");
+  for (size_t m = 0; m < modules.size(); ++m)
+    for (const OptimizerValue &input : plans[m].optimizerInputs)
+      if (input.feed == Feed::LearningRate && input.slot >= rates.size())
+        throw Error(ErrorCode::InvalidArgument, "module \"" + modules[m].name() + "\" has parameters at the rate of group " +
+                                                    std::to_string(input.slot) + ", and the rates of groups 0 to " +
+                                                    std::to_string(rates.size() - 1) + " were given");
+}
+
+//===----------------------------------------------------------------------===//
 // In backward
 //===----------------------------------------------------------------------===//
 
@@ -45,12 +71,12 @@ bool Session::State::updatesInBackward() const { return std::ranges::any_of(plan
 
 void Session::State::checkInBackward() const {
   auto module = std::ranges::find_if(plans, &OptimizerPlan::isInBackward);
-  if (module == plans.end() || (rate && !waiting && announced <= 1))
+  if (module == plans.end() || (rates && !waiting && announced <= 1))
     return;
   throw Error(ErrorCode::InvalidArgument,
               "module \"" + modules[size_t(module - plans.begin())].name() +
                   "\" was compiled with its optimizer in backward: " +
-                  (rate ? "a step of it has one batch, and " + std::to_string(announced) +
+                  (rates ? "a step of it has one batch, and " + std::to_string(announced) +
                               " were given; compile it without in-backward to add up gradients of several"
                         : std::string("it trains by whole steps, as backward must know the learning rate, and gives no "
                                       "gradients; compile it without in-backward to see them")));
@@ -63,7 +89,7 @@ TensorMap Session::State::updateInputs(size_t m) {
   for (size_t i = 0; i < plan.optimizerInputs.size(); ++i) {
     const OptimizerValue &input = plan.optimizerInputs[i];
     if (input.feed == Feed::State || isHyper(input.feed))
-      given[plan.optimizer->input(i).name] = optimizerTensor(backward.input(i), input, /*comesByBlock=*/true, *rate, 1);
+      given[plan.optimizer->input(i).name] = optimizerTensor(backward.input(i), input, /*comesByBlock=*/true, *rates, 1);
   }
   return given;
 }
@@ -74,8 +100,8 @@ TensorMap Session::State::updateInputs(size_t m) {
 
 /// One input of a program of the optimizer phase, on its way to the device
 /// maybe.
-Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, double lr,
-                                       double clip) {
+Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock,
+                                       const LearningRates &rates, double clip) {
   switch (input.feed) {
   case Feed::Parameter:
     return streamed->has(input.slot) && !comesByBlock ? toLayout(device, values[input.slot], value.desc())
@@ -89,7 +115,7 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
   case Feed::Scratch:
     return Tensor::zeros(device, value.desc());
   case Feed::LearningRate:
-    return hyperTensor(device, value, lr);
+    return hyperTensor(device, value, rates[input.slot]);
   case Feed::Step:
     return hyperTensor(device, value, double(step + 1));
   case Feed::Clip:
@@ -106,7 +132,7 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
 /// that have arrived before, null elsewhere. `giveGradients`: this is the last
 /// reader, gradients are given away and freed as they are used up.
 std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                                     double lr, double clip, bool giveGradients,
+                                                     const LearningRates &rates, double clip, bool giveGradients,
                                                      const std::vector<Tensor> &scalars) {
   auto comesByBlock = [&](size_t i) {
     if (inputs[i].feed == Feed::Parameter)
@@ -123,11 +149,11 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
     }
     bool isGradient = inputs[i].feed == Feed::Gradient;
     bool comes = (isGradient || inputs[i].feed == Feed::Parameter) && comesByBlock(i);
-    Tensor tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
+    Tensor tensor = optimizerTensor(value, inputs[i], comes, rates, clip);
     if (isHyper(inputs[i].feed) || isBroughtFrom(inputs[i], tensor)) {
       device->wait(tensor.storage()->writes());
       if (tensor.storage()->failure())
-        tensor = optimizerTensor(value, inputs[i], comes, lr, clip);
+        tensor = optimizerTensor(value, inputs[i], comes, rates, clip);
       wait(tensor);
     }
     if (isGradient && giveGradients)
@@ -148,9 +174,9 @@ bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &te
 /// The scalars among them, arrived, and null for the rest: before the first
 /// optimizer writes anything.
 std::vector<Tensor> Session::State::optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                                     double lr, double clip) {
+                                                     const LearningRates &rates, double clip) {
   std::vector<Tensor> scalars(inputs.size());
-  auto make = [&](size_t i) { return optimizerTensor(program.inputs()[i], inputs[i], false, lr, clip); };
+  auto make = [&](size_t i) { return optimizerTensor(program.inputs()[i], inputs[i], false, rates, clip); };
   for (size_t i = 0; i < inputs.size(); ++i)
     if (isHyper(inputs[i].feed))
       scalars[i] = make(i);
@@ -244,13 +270,12 @@ void Session::State::enterOptimizer() {
     enter(Phase::Optimizer);
 }
 
-StepResult Session::optimize(double lr) {
+StepResult Session::optimize(const LearningRates &rates) {
   State &s = *state_;
   s.requireWhole();
   if (!s.waiting)
     throw Error(ErrorCode::InvalidArgument, "no gradients wait for the optimizer; call forwardBackward first");
-  if (!std::isfinite(lr))
-    throw Error(ErrorCode::InvalidArgument, "the learning rate is " + std::to_string(lr) + "; give a finite number");
+  s.checkRates(rates);
   for (size_t m = 0; m < s.modules.size(); ++m) {
     if (s.plans[m].ownsParameters && !s.plans[m].optimizer)
       throw Error(ErrorCode::InvalidArgument,
@@ -303,7 +328,7 @@ StepResult Session::optimize(double lr) {
     // The mean over batches rides on the factor that clipping multiplies by.
     for (size_t m = 0; m < s.plans.size(); ++m)
       if (s.plans[m].ownsParameters && !s.plans[m].isInBackward)
-        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, lr, result.clip / count);
+        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / count);
   } catch (const std::exception &error) {
     giveUp(error);
     throw;
@@ -315,7 +340,7 @@ StepResult Session::optimize(double lr) {
       continue;
     bool hasBegun = writing;
     try {
-      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, lr, result.clip / count,
+      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, rates, result.clip / count,
                                                        /*giveGradients=*/true, scalars[m]);
       hasBegun = true;
       s.runOptimizer(plan, std::move(tensors));

@@ -102,11 +102,15 @@ struct Session::State {
   /// The step cannot be finished.
   void abort();
   double gradientNorm();
-  Tensor optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, double lr, double clip);
-  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs, double lr,
-                                       double clip, bool giveGradients, const std::vector<Tensor> &scalars = {});
-  std::vector<Tensor> optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs, double lr,
-                                       double clip);
+  /// Throws InvalidArgument where a module wants more rates, or one is not finite.
+  void checkRates(const LearningRates &rates) const;
+  Tensor optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, const LearningRates &rates,
+                         double clip);
+  std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
+                                       const LearningRates &rates, double clip, bool giveGradients,
+                                       const std::vector<Tensor> &scalars = {});
+  std::vector<Tensor> optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
+                                       const LearningRates &rates, double clip);
   bool isBroughtFrom(const OptimizerValue &input, const Tensor &tensor);
   void runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors);
   /// Makes the results of a program the values of parameters and states.
@@ -154,8 +158,8 @@ struct Session::State {
   TensorMap lastOutputs;
   int64_t waiting = 0;
   double lossSum = 0;
-  /// The learning rate of the step under way, where it is known before backward.
-  std::optional<double> rate;
+  /// The learning rates of the step under way, where they are known before backward.
+  std::optional<LearningRates> rates;
   /// Backward has begun to update parameters; and squares of their gradients, by module.
   bool isUpdating = false;
   std::vector<Tensor> squares;

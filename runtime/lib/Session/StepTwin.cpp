@@ -166,7 +166,7 @@ struct StepTwin::State {
       weights->target = now;
       sink.target = &*weights;
     }
-    last = session->step(batches, 1e-3);
+    last = session->step(batches, LearningRates::same(1e-3, session->rateCount()));
     sink.target = nullptr;
     device->drain();
   }
@@ -293,7 +293,7 @@ uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> 
   std::vector<TensorMap> batches(microBatches, batchWithoutValues(device, session.modules(), wires));
   StepResult last;
   for (int step = 0; step < stepsWithoutServices; ++step)
-    last = session.step(batches, 1e-3);
+    last = session.step(batches, LearningRates::same(1e-3, session.rateCount()));
   return trace.highest(device->reserveMemory(Space::DeviceDram, {}));
 }
 

@@ -214,8 +214,8 @@ func.func @to_layout(%x: tensor<4x8xf32>) {
 
 // The signature of a training function.
 // CHECK-LABEL: func.func @forward
-// CHECK-SAME: segue.name = "w", segue.role = #segue.role<parameter>
-func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>, segue.weight_decay = 0.0 : f64},
+// CHECK-SAME: segue.name = "w", segue.rate_group = 1 : i64, segue.role = #segue.role<parameter>
+func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>, segue.weight_decay = 0.0 : f64, segue.rate_group = 1 : i64},
                    %x: tensor<4xf32> {segue.name = "x", segue.role = #segue.role<input>, segue.requires_grad = false})
     -> (tensor<4xf32> {segue.name = "y", segue.role = #segue.role<output>, segue.alias = 0 : i64},
         tensor<4xf32> {segue.name = "saved.0", segue.role = #segue.role<saved>, segue.recompute_flops = 4 : i64, segue.block = "h.0"}) {

@@ -4,8 +4,8 @@
 
 // Every trained parameter brings its value, its gradient and its states; the
 // results replace these arguments. State is f32, also for a bf16 parameter.
-// Frozen values and inputs are not there. A parameter may have its own decay,
-// and its step is written in ops of the block of its first use.
+// Frozen values and inputs are not there. A parameter may have its own decay
+// and the learning rate of a group, and its step is written in ops of the block of its first use.
 // CHECK-LABEL: func.func @optimizer
 // ADAMW-SAME: (%[[W:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
 // ADAMW-SAME: %[[GW:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
@@ -13,6 +13,7 @@
 // ADAMW-SAME: %[[V:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "v.w", segue.of = "w", segue.role = #segue.role<state>},
 // ADAMW-SAME: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>},
 // ADAMW-SAME: %[[LR:[a-z0-9]+]]: tensor<f32> {segue.name = "lr", segue.role = #segue.role<hyper>},
+// ADAMW-SAME: %[[LR2:[a-z0-9]+]]: tensor<f32> {segue.name = "lr.2", segue.role = #segue.role<hyper>},
 // ADAMW-SAME: %[[STEP:[a-z0-9]+]]: tensor<i64> {segue.name = "step", segue.role = #segue.role<hyper>},
 // ADAMW-SAME: %[[CLIP:[a-z0-9]+]]: tensor<f32> {segue.name = "clip", segue.role = #segue.role<hyper>}) ->
 // ADAMW-SAME: (tensor<2x3xbf16> {segue.alias = 0 : i64, segue.name = "w", segue.role = #segue.role<parameter>},
@@ -32,6 +33,7 @@
 // ADAMW: segue.mul %[[P]], %
 // ADAMW: segue.div {{.*}} {segue.block = "head"} : tensor<2x3xf32>
 // ADAMW: segue.cast {{.*}} {segue.block = "head"} : tensor<2x3xf32> -> tensor<2x3xbf16>
+// ADAMW: segue.div %[[LR2]], %
 // ADAMW: segue.div {{.*}} : tensor<3xf32>
 // ADAMW-NOT: segue.div
 // SGD-SAME: %[[U:[a-z0-9]+]]: tensor<2x3xf32> {segue.name = "u.w", segue.of = "w", segue.role = #segue.role<state>}
@@ -57,7 +59,7 @@
 // CHECK: return %[[SUM]]
 func.func @forward(%x: tensor<4x2xbf16> {segue.name = "x", segue.role = #segue.role<input>},
                    %w: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
-                   %b: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>, segue.weight_decay = 0.0 : f64},
+                   %b: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>, segue.rate_group = 2 : i64, segue.weight_decay = 0.0 : f64},
                    %f: tensor<4x3xbf16> {segue.name = "f", segue.role = #segue.role<frozen>})
     -> (tensor<4x3xbf16> {segue.name = "y", segue.role = #segue.role<output>}) {
   %0 = segue.dot_general %x, %w batch [] x [] contract [1] x [0] {segue.block = "head"} : tensor<4x2xbf16>, tensor<2x3xbf16> -> tensor<4x3xbf16>

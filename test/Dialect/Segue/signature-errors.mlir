@@ -87,6 +87,13 @@ func.func @requires_grad(%a: tensor<4xf32> {segue.name = "x", segue.requires_gra
 
 // -----
 
+// expected-error @below {{'func.func' op argument 0 has `segue.rate_group` = -1 : i64, which must be an integer from 0 to 1023}}
+func.func @rate_group(%a: tensor<4xf32> {segue.name = "x", segue.rate_group = -1 : i64}) {
+  return
+}
+
+// -----
+
 // expected-error @below {{'func.func' op argument 0 has `segue.weight_decay` = 0 : i64, which must be a float}}
 func.func @weight_decay(%a: tensor<4xf32> {segue.name = "x", segue.weight_decay = 0}) {
   return

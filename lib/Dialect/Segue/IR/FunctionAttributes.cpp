@@ -113,6 +113,10 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
     return mustBe(isa<BoolAttr>(value), "`true` or `false`");
   if (!place.isResult && name == "segue.weight_decay")
     return mustBe(isa<FloatAttr>(value), "a float");
+  if (!place.isResult && name == "segue.rate_group") {
+    auto group = dyn_cast<IntegerAttr>(value);
+    return mustBe(group && group.getInt() >= 0 && group.getInt() < 1024, "an integer from 0 to 1023");
+  }
   if (place.isResult && name == "segue.alias")
     return verifyAlias(place, value);
   if (place.isResult && (name == "segue.recompute_flops" || name == "segue.recompute_bytes")) {
@@ -122,7 +126,7 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
   return place.error() << "has `" << name << "`, which the dialect does not know here; known are `segue.name`, "
                        << "`segue.role`, `segue.of`, `segue.layout`, `segue.block` and "
                        << (place.isResult ? "`segue.alias`, `segue.recompute_flops`, `segue.recompute_bytes`"
-                                          : "`segue.requires_grad`, `segue.weight_decay`");
+                                          : "`segue.requires_grad`, `segue.weight_decay`, `segue.rate_group`");
 }
 
 LogicalResult SegueDialect::verifyRegionArgAttribute(Operation *op, unsigned region, unsigned arg,

@@ -10,6 +10,7 @@
 #include "TrainingSignature.h"
 #include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
+#include <map>
 
 namespace segue {
 #define GEN_PASS_DEF_SEGUEOPTIMIZER
@@ -27,6 +28,8 @@ struct TrainedParameter {
   Location loc;
   /// Overrides the weight decay of the pass.
   std::optional<double> weightDecay;
+  /// Which learning rate it has: 0 is that of the optimizer.
+  int64_t rateGroup = 0;
   /// The block of its first user; null if that has none.
   Attribute block;
 };
@@ -91,8 +94,10 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
                                   << "\" and has type " << backward.getResultTypes()[index]
                                   << ", but the parameter has " << argument.getType();
     auto decay = forward.getArgAttrOfType<FloatAttr>(argument.getArgNumber(), kWeightDecayAttr);
+    auto group = forward.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), kRateGroupAttr);
     trained.push_back({of.getValue(), cast<RankedTensorType>(argument.getType()), argument.getLoc(),
-                       decay ? std::optional(decay.getValueAsDouble()) : std::nullopt, blockOfFirstUser(argument)});
+                       decay ? std::optional(decay.getValueAsDouble()) : std::nullopt, group ? group.getInt() : 0,
+                       blockOfFirstUser(argument)});
   }
   return trained;
 }
@@ -172,13 +177,19 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     auto scalar = [&](StringRef name, Type type) {
       return writer.addArgument(RankedTensorType::get({}, type), module.getLoc(), name, Role::Hyper);
     };
-    Value lr = scalar("lr", f32), step = scalar("step", writer.builder.getI64Type()), clip = scalar("clip", f32);
+    std::map<int64_t, Value> rates = {{0, scalar("lr", f32)}};
+    for (const TrainedParameter &parameter : trained)
+      rates.try_emplace(parameter.rateGroup);
+    for (auto &[group, rate] : rates)
+      if (!rate)
+        rate = scalar("lr." + std::to_string(group), f32);
+    Value step = scalar("step", writer.builder.getI64Type()), clip = scalar("clip", f32);
 
     BlockTagger tagger;
     writer.builder.setListener(&tagger);
     for (auto [parameter, values, kept] : llvm::zip_equal(trained, arguments, states)) {
       tagger.block = parameter.block;
-      SmallVector<Value> results = writeStep(writer.builder, spec, parameter, values, lr, step, clip);
+      SmallVector<Value> results = writeStep(writer.builder, spec, parameter, values, rates[parameter.rateGroup], step, clip);
       writer.addResult(results[0], parameter.name, Role::Parameter, "", values[0]);
       for (auto [result, state, old] :
            llvm::zip_equal(ArrayRef(results).drop_front(), kept, ArrayRef(values).drop_front(2)))
@@ -190,12 +201,12 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
 
   /// The new parameter and its new states.
   static SmallVector<Value> writeStep(OpBuilder &builder, const OptimizerSpec &spec, const TrainedParameter &parameter,
-                                      ArrayRef<Value> values, Value lr, Value step, Value clip) {
+                                      ArrayRef<Value> values, Value rate, Value step, Value clip) {
     OptimizerStep formula(builder, parameter.loc, spec);
     formula.parameter = formula.f32(values[0]);
     formula.gradient = formula.mul(formula.f32(values[1]), clip);
     formula.states.append(values.begin() + 2, values.end());
-    formula.rate = lr;
+    formula.rate = rate;
     formula.step = formula.f32(step);
     formula.decay = parameter.weightDecay.value_or(spec["decay"]);
     SmallVector<Value> results = spec.rule->write(formula);

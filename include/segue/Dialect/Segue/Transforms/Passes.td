@@ -147,6 +147,8 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     root and passes `clip`.
 
     `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
+    `segue.rate_group` gives it another learning rate: that of group 2 is the
+    scalar `lr.2`, which comes after `lr`.
 
     After, with one parameter and `optimizer=sgd`, without the attributes:
     ```mlir

@@ -56,6 +56,22 @@ struct SessionModule {
   Binary binary;
 };
 
+/// The learning rates of a step: that of the optimizer, and those of groups 1, 2, ... of parameters that were compiled
+/// with one of their own.
+class LearningRates {
+public:
+  LearningRates(double rate) : rates_{rate} {}
+  /// Not empty.
+  LearningRates(std::vector<double> rates) : rates_(std::move(rates)) {}
+  /// The same one for so many groups.
+  static LearningRates same(double rate, size_t count) { return std::vector<double>(count, rate); }
+  size_t size() const { return rates_.size(); }
+  double operator[](size_t group) const { return rates_.at(group); }
+
+private:
+  std::vector<double> rates_;
+};
+
 /// A parameter (or frozen value) by the name its module knows it by.
 struct ParameterRef {
   std::string module, name;
@@ -222,9 +238,9 @@ public:
 
   /// One training step. Gradients that wait from forwardBackward are dropped
   /// first. Throws what forwardBackward and optimize throw.
-  StepResult step(const TensorMap &batch, double lr);
+  StepResult step(const TensorMap &batch, const LearningRates &rates);
   /// A step over micro-batches: the gradient is the mean of theirs.
-  StepResult step(std::span<const TensorMap> microBatches, double lr);
+  StepResult step(std::span<const TensorMap> microBatches, const LearningRates &rates);
 
   /// FORWARD and BACKWARD of one batch; adds its gradients to those waiting.
   /// Returns the loss. Throws MissingWeight naming what has no value, what
@@ -233,9 +249,11 @@ public:
   double forwardBackward(const TensorMap &batch);
 
   /// OPTIMIZER with the mean of the waiting gradients, and STEP_END. Throws
-  /// InvalidArgument if none wait or a module was compiled without optimizer,
+  /// InvalidArgument if none wait, a module was compiled without optimizer, or rates are missing or not finite,
   /// NanLoss if their norm is not finite, StateTorn.
-  StepResult optimize(double lr);
+  StepResult optimize(const LearningRates &rates);
+  /// The rates that a step wants: 1, or one more than the highest group of a parameter.
+  size_t rateCount() const;
 
   /// The sum of the gradients waiting for a parameter, between forwardBackward
   /// and optimize. Throws NameUnknown, InvalidArgument if it has none.
