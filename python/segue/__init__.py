@@ -30,7 +30,8 @@ from .errors import (
 from .fitting import FitRow, FitTable, fit, fit_table
 from .memory import Memory
 from .module import LoadedModule, Module
-from .optimizers import SGD, Adagrad, Adam, AdamW, Group, Lion, NAdam, Optimizer, RAdam, RMSprop, warmup_cosine
+from .optimizers import SGD, Adagrad, Adam, AdamW, Group, Lion, NAdam, Optimizer, RAdam, RMSprop
+from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
 from .trainer import Trainer, export_checkpoint
 
 __version__ = "0.1.0"
@@ -41,5 +42,5 @@ __all__ = [
     "LoadedModule", "Memory", "MissingInputError", "MissingWeightError", "Module", "NAdam", "NameUnknownError", "NanLossError",
     "NativeCodeRefusedError", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop", "SGD", "StateTornError", "Tensor", "Trainer",
     "UnsupportedError", "UnsupportedOpError", "ValuesDifferError", "VersionError", "backend_report", "compile", "export_checkpoint", "fit",
-    "fit_table", "load", "squareq", "warmup_cosine",
+    "fit_table", "load", "one_cycle", "squareq", "step_decay", "warmup_cosine", "warmup_linear",
 ]

@@ -61,7 +61,8 @@ class Group:
 class Optimizer:
     """Base of the optimizers.
 
-    `groups` are parameters with a learning rate or weight decay of their own.
+    `groups` are parameters with a learning rate or weight decay of their own. With `clip_grad_value`, each element of a
+    gradient is brought into [-clip_grad_value, clip_grad_value], after what `clip_grad_norm` of a trainer makes of it.
 
     With `in_backward`, a parameter is updated as soon as its gradient is known, in the midst of backward, to the same bits.
     A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
@@ -72,6 +73,7 @@ class Optimizer:
     lr: LearningRate = 1e-3
     weight_decay: float = 0.0
     groups: Sequence[Group] = ()
+    clip_grad_value: float | None = field(default=None, kw_only=True)
     in_backward: bool = field(default=False, kw_only=True)
 
     kind = ""
@@ -81,6 +83,8 @@ class Optimizer:
             if not isinstance(group, Group):
                 raise InvalidArgumentError(f"a group is a {type(group).__name__}; give segue.Group('*.bias', weight_decay=0.0)")
         object.__setattr__(self, "groups", tuple(self.groups))
+        if self.clip_grad_value is not None and not 0 < self.clip_grad_value < math.inf:
+            raise InvalidArgumentError(f"clip_grad_value is {self.clip_grad_value!r}; it must be above 0, and finite")
         for name, value in self.constants().items():
             if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
@@ -101,7 +105,8 @@ class Optimizer:
                 found["beta1"], found["beta2"] = map(float, value)
             elif each.name not in _NOT_CONSTANTS:
                 found[each.name.replace("_", "-")] = value if isinstance(value, bool) else float(value)
-        return found | {"decay": float(self.weight_decay)}
+        found["decay"] = float(self.weight_decay)
+        return found if self.clip_grad_value is None else found | {"clip-value": float(self.clip_grad_value)}
 
     def spec(self) -> str:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
@@ -191,7 +196,7 @@ def _entries(option: str) -> dict[str, str]:
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "in_backward")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "in_backward")
 
 
 @dataclass(frozen=True)
@@ -301,21 +306,9 @@ def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
     kind, _, text = spec.partition(":")
     constants: dict[str, Any] = {}
     if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
-        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "in-backward": False}
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "in-backward": False}
     for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")
         if key in constants:  # an option of another kind, which older compilers took, says nothing
             constants[key] = value in ("true", "1", "") if isinstance(constants[key], bool) else float(value)
     return kind, constants
-
-
-def warmup_cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callable[[int], float]:
-    """A linear rise over `warmup` steps, then a cosine down to `final` at step `steps`."""
-
-    def rate(step: int) -> float:
-        if step < warmup:
-            return lr * (step + 1) / warmup
-        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-        return final + (lr - final) * 0.5 * (1 + math.cos(math.pi * progress))
-
-    return rate

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
 import torch
@@ -114,6 +115,9 @@ class Trainer:
         `segue.AdamW`, `segue.SGD` or another; its ``lr`` is a number or a function of the step.
     clip_grad_norm : float, optional
         Gradients are scaled so that their joint norm is at most this.
+    clip_grad_value : float, optional
+        Each element of a gradient is brought into [-clip_grad_value, clip_grad_value], after `clip_grad_norm`. Default: that of
+        the optimizer.
     grad_accumulation : int
         Micro-batches per step: a batch has that many times the rows that the modules were compiled for.
     seed : int
@@ -169,7 +173,7 @@ class Trainer:
     """
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
-                 clip_grad_norm: float | None = None, grad_accumulation: int = 1, seed: int = 0,
+                 clip_grad_norm: float | None = None, clip_grad_value: float | None = None, grad_accumulation: int = 1, seed: int = 0,
                  precision: str | None = None, device: str | None = None, budget: int | str | None = None,
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
@@ -181,6 +185,8 @@ class Trainer:
             raise InvalidArgumentError("a trainer needs at least one module")
         if grad_accumulation < 1:
             raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
+        if clip_grad_value is not None:
+            optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
         if optimizer.in_backward and (clip_grad_norm or grad_accumulation > 1):
             what = "clip_grad_norm needs the norm of all gradients" if clip_grad_norm else "grad_accumulation adds up gradients of several batches"
             raise InvalidArgumentError(f"{what} before the first update, and the optimizer has in_backward=True, which updates a "

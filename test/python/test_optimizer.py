@@ -55,6 +55,7 @@ OPTIMIZERS = {
                 lambda groups: torch.optim.RMSprop(groups, alpha=0.8, eps=1e-3), 0.1),
     "rmsprop_centered": ("rmsprop:centered,momentum=0.5",
                          lambda groups: torch.optim.RMSprop(groups, centered=True, momentum=0.5), 0.0),
+    "lion_clipped": ("lion:clip-value=0.2", Lion, 0.0),
     "sgd": ("sgd", lambda groups: torch.optim.SGD(groups, lr=1.0), 0.0),
     "sgd_dampened": ("sgd:dampening=0.3,decay=0.05",
                      lambda groups: torch.optim.SGD(groups, lr=1.0, dampening=0.3), 0.05),
@@ -90,6 +91,8 @@ def test_steps_equal_torch(kind):
         gradients = {name: torch.randn(shape) for name, shape in SHAPES.items()}
         for name, parameter in trained.items():
             parameter.grad = gradients[name] * clip
+        if "clip-value" in spec:
+            torch.nn.utils.clip_grad_value_(trained.values(), 0.2)
         for group in reference.param_groups:
             group["lr"] = lr
         reference.step()

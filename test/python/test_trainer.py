@@ -136,6 +136,9 @@ def test_groups_have_rates_and_decays_of_their_own(device, in_backward):
     (lambda: segue.Group("*", weight_decay=-1.0), "weight_decay of a group is -1.0"),
     (lambda: segue.SGD(groups=["*.bias"]), r"a group is a str; give segue.Group\('\*.bias'"),
     (lambda: segue.Adam(betas=(0.9, 1.0)), r"beta2 of Adam is 1.0; it must be in \[0, 1\)"),
+    (lambda: segue.SGD(clip_grad_value=0.0), "clip_grad_value is 0.0; it must be above 0"),
+    (lambda: segue.one_cycle(0.1, 0), "one_cycle has 0 steps"),
+    (lambda: segue.step_decay(0.1, 0), "falls every 0 steps"),
     (lambda: segue.RMSprop(eps=-1.0), "eps of RMSprop is -1.0; it must be 0 or more"),
 ])
 def test_what_no_optimizer_can_have(make, said):
@@ -158,6 +161,30 @@ def test_clipping_and_what_the_step_reports():
         assert_close(a, b)
 
 
+@pytest.mark.parametrize("options", [dict(), dict(clip_grad_norm=0.5), dict(grad_accumulation=2), dict(in_backward=True)])
+def test_clipping_by_value(options):
+    """Elements are bounded after the norm is, and of the mean of several batches."""
+    model = Regression()
+    reference = copy.deepcopy(model)
+    rows = 8 // options.get("grad_accumulation", 1)
+    updates = options.pop("in_backward", False)
+    trainer = trainer_of(model, rows, optimizer=segue.Adam(lr=1e-2, in_backward=updates), clip_grad_value=0.02, **options)
+    optimizer, clipped = torch.optim.Adam(reference.parameters(), lr=1e-2), 0
+    for x, y in data(5):
+        trainer.step(x=x, y=y)
+        optimizer.zero_grad()
+        reference(x, y).backward()
+        if "clip_grad_norm" in options:
+            torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
+        clipped += sum((p.grad.abs() > 0.02).sum().item() for p in reference.parameters())
+        torch.nn.utils.clip_grad_value_(reference.parameters(), 0.02)
+        optimizer.step()
+    assert clipped > 50
+    for (key, a), (_, b) in zip(model.named_parameters(), reference.named_parameters()):
+        assert_close(a, b, 1e-4, key)
+    assert trainer.optimizer.spec().endswith("clip-value=0.02" + (",in-backward=true" if updates else ""))
+
+
 def test_accumulation_equals_the_large_batch():
     model = Regression()
     small, large = copy.deepcopy(model), model
@@ -173,6 +200,8 @@ def test_accumulation_equals_the_large_batch():
 def test_schedules():
     rate = segue.warmup_cosine(1.0, steps=10, warmup=2, final=0.1)
     assert [round(rate(i), 3) for i in (0, 1, 2, 6, 10, 50)] == [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
+    rate = segue.warmup_linear(1.0, steps=10, warmup=2, final=0.1)
+    assert [round(rate(i), 3) for i in (0, 1, 2, 6, 10, 50)] == [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
     frozen = Regression()
     before = copy.deepcopy(frozen.state_dict())
     trainer = trainer_of(frozen, optimizer=segue.AdamW(lr=lambda step: 0.0 if step < 2 else 1e-2))
@@ -181,6 +210,25 @@ def test_schedules():
         assert all(torch.equal(v, before[k]) for k, v in frozen.state_dict().items())
         trainer.step(x=x, y=y)
     assert not all(torch.equal(v, before[k]) for k, v in frozen.state_dict().items())
+
+
+@pytest.mark.parametrize("ours, theirs", [
+    (segue.one_cycle(0.3, 20), lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.3, 20)),
+    (segue.one_cycle(0.3, 31, rise=0.5, start=0.1, final=0.01),
+     lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.3, 31, pct_start=0.5, div_factor=10, final_div_factor=10)),
+    (segue.step_decay(0.3, 4, 0.5), lambda o: torch.optim.lr_scheduler.StepLR(o, 4, 0.5)),
+    (segue.step_decay(0.3, [3, 9]), lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 9])),
+    (segue.warmup_cosine(0.3, 19), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 19)),
+    (segue.warmup_linear(0.3, 19, final=0.1), lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 1 / 3, 19)),
+])
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_schedules_are_those_of_torch(ours, theirs):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler = theirs(optimizer)
+    for step in range(20):
+        assert ours(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6, abs=1e-9), step
+        if step < 19:
+            scheduler.step()
 
 
 def test_parameters_stay_in_the_memory_of_torch():

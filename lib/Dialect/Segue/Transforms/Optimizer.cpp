@@ -205,6 +205,8 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     OptimizerStep formula(builder, parameter.loc, spec);
     formula.parameter = formula.f32(values[0]);
     formula.gradient = formula.mul(formula.f32(values[1]), clip);
+    if (double limit = spec["clip-value"]; limit != 0)
+      formula.gradient = formula.min(formula.max(formula.gradient, -limit), limit);
     formula.states.append(values.begin() + 2, values.end());
     formula.rate = rate;
     formula.step = formula.f32(step);

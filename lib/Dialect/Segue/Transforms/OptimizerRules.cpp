@@ -280,12 +280,15 @@ static ArrayRef<OptimizerRule> allRules() {
 // Specs
 //===----------------------------------------------------------------------===//
 
+/// What every optimizer has: the weight decay, and the bound of the elements of gradients, of which 0 is none.
+static constexpr OptimizerConstant kCommon[] = {{"decay", 0}, {"clip-value", 0}};
+
 static const OptimizerConstant *findConstant(const OptimizerRule &rule, StringRef name) {
-  static constexpr OptimizerConstant decay = {"decay", 0};
-  if (name == decay.name)
-    return &decay;
-  auto found = llvm::find_if(rule.constants, [&](const OptimizerConstant &constant) { return constant.name == name; });
-  return found == rule.constants.end() ? nullptr : found;
+  for (ArrayRef<OptimizerConstant> constants : {ArrayRef(rule.constants), ArrayRef(kCommon)})
+    for (const OptimizerConstant &constant : constants)
+      if (constant.name == name)
+        return &constant;
+  return nullptr;
 }
 
 double OptimizerSpec::operator[](StringRef constant) const {
@@ -354,7 +357,8 @@ std::optional<OptimizerSpec> OptimizerSpec::parse(StringRef text, std::string &e
     auto [name, value] = key.split('=');
     const OptimizerConstant *constant = findConstant(*spec.rule, name);
     if (!constant) {
-      error = kind.str() + " has no \"" + name.str() + "\"; it has " + namesOf(spec.rule->constants) + " and decay";
+      error = kind.str() + " has no \"" + name.str() + "\"; it has " + namesOf(spec.rule->constants) + ", " +
+              namesOf(kCommon);
       return std::nullopt;
     }
     std::optional<double> number = parseValue(value, constant->range);

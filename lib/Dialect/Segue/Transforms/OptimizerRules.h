@@ -43,7 +43,7 @@ class OptimizerStep;
 
 struct OptimizerRule {
   llvm::StringLiteral name;
-  /// All but `decay`, which every optimizer has.
+  /// All but those that every optimizer has.
   llvm::SmallVector<OptimizerConstant> constants;
   /// The states of a parameter of this shape.
   llvm::SmallVector<OptimizerState> (*states)(const OptimizerSpec &spec, llvm::ArrayRef<int64_t> shape);

@@ -45,6 +45,7 @@ public:
   Value mul(Value l, double r) { return mul(l, splat(l, r)); }
   Value div(double l, Value r) { return div(splat(r, l), r); }
   Value max(Value l, double r) { return max(l, splat(l, r)); }
+  Value min(Value l, double r) { return min(l, splat(l, r)); }
   Value exp(Value x) { return ExpOp::create(b, loc, x); }
   Value expm1(Value x) { return Expm1Op::create(b, loc, x); }
   Value log(Value x) { return LogOp::create(b, loc, x); }

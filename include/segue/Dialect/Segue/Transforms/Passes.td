@@ -140,7 +140,9 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     The formula of a step is written in ops of the dialect, all in the block of
     the parameter. Kinds, their constants, states and formulas are the rules in
     `OptimizerRules.cpp`; a constant that is left out is that of PyTorch, but for
-    `decay`, the weight decay, which is 0.
+    `decay`, the weight decay, which is 0. With `clip-value`, which all of them
+    have, too, the elements of gradients are first brought into
+    [-clip-value, clip-value].
 
     `@grad_norm` returns the sum of the squares of all elements of all
     gradients of parameters; the session adds these over its modules, takes the
