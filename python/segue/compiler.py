@@ -21,6 +21,7 @@ from .errors import FileError, InvalidArgumentError, MissingWeightError
 from .module import LoadedModule, Module
 from .optimizers import Optimizer
 from .tensors import is_tensor
+from .torch_optimizers import as_optimizer
 
 
 def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
@@ -102,6 +103,8 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
     else:
         raise InvalidArgumentError(
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
+    if optimizer is not None:
+        optimizer = as_optimizer(optimizer)
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
                       frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision,

@@ -36,6 +36,7 @@ from .module import Module, Program
 from .optimizers import AdamW, Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import is_tensor
+from .torch_optimizers import as_optimizer
 
 #: A model, a Hugging Face config, or a function that makes a model; it is called on PyTorch's meta device.
 Model = Union[nn.Module, Any, Callable[[], nn.Module]]
@@ -244,8 +245,7 @@ class _Case:
         self.program = Program(self.captured, self.name)
 
     def ask(self, optimizer, **options) -> Memory:
-        if not isinstance(optimizer, Optimizer):
-            raise InvalidArgumentError(f"the optimizer is a {type(optimizer).__name__}; give segue.AdamW() or another of its kind")
+        optimizer = as_optimizer(optimizer)
         optimizer.check_patterns(a.name for a in self.captured.named("parameter"))
         return forecast([(self.name, self.program.binary(optimizer))], must_be_planned=False, **options)
 

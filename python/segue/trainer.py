@@ -30,6 +30,7 @@ from .optimizers import Optimizer
 from .sizes import Sizes
 from .squareq import path_of
 from .tensors import describe, device as open_device, give, wrap
+from .torch_optimizers import as_optimizer
 
 
 class StitchReport:
@@ -111,8 +112,10 @@ class Trainer:
     ----------
     modules : sequence or mapping of Module
         In the order of the data. Names of the mapping go before parameters that two modules call the same.
-    optimizer : Optimizer
-        `segue.AdamW`, `segue.SGD` or another; its ``lr`` is a number or a function of the step.
+    optimizer : Optimizer or torch.optim.Optimizer
+        `segue.AdamW`, `segue.SGD` or another; its ``lr`` is a number or a function of the step. One of PyTorch's that has made no
+        step is taken for ours of its name, with its groups: its learning rates are read at every step, so that a scheduler
+        of PyTorch's works on. Its states are the trainer's, which it does not see.
     clip_grad_norm : float, optional
         Gradients are scaled so that their joint norm is at most this.
     clip_grad_value : float, optional
@@ -172,7 +175,7 @@ class Trainer:
     >>> loss = trainer.step(tokens=tokens, targets=targets)
     """
 
-    def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer,
+    def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer | torch.optim.Optimizer,
                  clip_grad_norm: float | None = None, clip_grad_value: float | None = None, grad_accumulation: int = 1, seed: int = 0,
                  precision: str | None = None, device: str | None = None, budget: int | str | None = None,
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
@@ -185,6 +188,7 @@ class Trainer:
             raise InvalidArgumentError("a trainer needs at least one module")
         if grad_accumulation < 1:
             raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
+        optimizer = as_optimizer(optimizer, ((n, m._weights.tensor(n)) for m in named.values() for n in _trained_names(m)))
         if clip_grad_value is not None:
             optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
         if optimizer.in_backward and (clip_grad_norm or grad_accumulation > 1):
