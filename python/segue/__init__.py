@@ -30,14 +30,14 @@ from .errors import (
 from .fitting import FitRow, FitTable, fit, fit_table
 from .memory import Memory
 from .module import LoadedModule, Module
-from .optimizers import SGD, Adagrad, Adam, AdamW, Group, Lion, NAdam, Optimizer, RAdam, RMSprop
+from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, NAdam, Optimizer, RAdam, RMSprop
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
 from .trainer import Trainer, export_checkpoint
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adagrad", "Adam", "AdamW", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError",
+    "Adafactor", "Adagrad", "Adam", "AdamW", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError",
     "FallbackWarning", "FileError", "FitRow", "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion",
     "LoadedModule", "Memory", "MissingInputError", "MissingWeightError", "Module", "NAdam", "NameUnknownError", "NanLossError",
     "NativeCodeRefusedError", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop", "SGD", "StateTornError", "Tensor", "Trainer",

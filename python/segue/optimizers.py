@@ -88,7 +88,7 @@ class Optimizer:
         for name, value in self.constants().items():
             if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
-            if name not in ("dampening",) and not 0 <= value < math.inf:
+            if name not in ("dampening", "beta2-decay") and not 0 <= value < math.inf:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be 0 or more, and finite")
 
     def rates(self, step: int) -> list[float]:
@@ -103,6 +103,8 @@ class Optimizer:
             value = getattr(self, each.name)
             if each.name == "betas":
                 found["beta1"], found["beta2"] = map(float, value)
+            elif isinstance(value, tuple) and each.name == "eps":
+                found["eps1"], found["eps2"] = (float(number or 0.0) for number in value)
             elif each.name not in _NOT_CONSTANTS:
                 found[each.name.replace("_", "-")] = value if isinstance(value, bool) else float(value)
         found["decay"] = float(self.weight_decay)
@@ -282,6 +284,26 @@ class RMSprop(Optimizer):
 
 
 @dataclass(frozen=True)
+class Adafactor(Optimizer):
+    """Second moments of matrices from means of their rows and columns, as `torch.optim.Adafactor` (arXiv:1804.04235).
+
+    The first of `eps` is, where it is None, that of the parameter's element type.
+    """
+
+    lr: LearningRate = 1e-2
+    beta2_decay: float = -0.8
+    eps: tuple[float | None, float] = (None, 1e-3)
+    d: float = 1.0
+
+    kind = "adafactor"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beta2_decay > 0 or self.d < 1:
+            raise InvalidArgumentError(f"Adafactor has beta2_decay={self.beta2_decay!r} and d={self.d!r}; they must be 0 or less, and 1 or more")
+
+
+@dataclass(frozen=True)
 class SGD(Optimizer):
     """Gradient descent, as `torch.optim.SGD`; with a momentum of 0 no parameter has a state."""
 
@@ -298,7 +320,7 @@ class SGD(Optimizer):
 
 
 #: The optimizers by what the compiler calls them.
-OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, SGD)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, Adafactor, SGD)}
 
 
 def _parsed(spec: str) -> tuple[str, dict[str, Any]]:

@@ -15,11 +15,11 @@ from typing import Any, Iterable
 import torch
 
 from .errors import InvalidArgumentError
-from .optimizers import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, Group, NAdam, Optimizer, RAdam, RMSprop
+from .optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Group, NAdam, Optimizer, RAdam, RMSprop
 
 _OURS: dict[type, type[Optimizer]] = {
     torch.optim.AdamW: AdamW, torch.optim.Adam: Adam, torch.optim.NAdam: NAdam, torch.optim.RAdam: RAdam, torch.optim.Adagrad: Adagrad,
-    torch.optim.RMSprop: RMSprop, torch.optim.SGD: SGD}
+    torch.optim.RMSprop: RMSprop, torch.optim.Adafactor: Adafactor, torch.optim.SGD: SGD}
 
 #: Fields of ours that are no option of PyTorch's, or that groups may differ in.
 _NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "in_backward")

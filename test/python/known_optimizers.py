@@ -42,6 +42,8 @@ KNOWN = {
                 dict(lr=1e-2, lr_decay=0.1, initial_accumulator_value=0.01, eps=1e-4, weight_decay=0.01)),
     "rmsprop": (segue.RMSprop, torch.optim.RMSprop, dict(lr=1e-2, alpha=0.8, eps=1e-4, weight_decay=0.01)),
     "rmsprop-centered": (segue.RMSprop, torch.optim.RMSprop, dict(lr=1e-3, alpha=0.9, eps=1e-3, momentum=0.5, centered=True)),
+    "adafactor": (segue.Adafactor, torch.optim.Adafactor, dict(lr=0.3, beta2_decay=-0.5, eps=(1e-4, 1e-2), d=1.5, weight_decay=0.1)),
+    "adafactor-default": (segue.Adafactor, torch.optim.Adafactor, dict()),
     "sgd": (segue.SGD, torch.optim.SGD, dict(lr=1e-1, dampening=0.5, weight_decay=0.01)),
     "momentum": (segue.SGD, torch.optim.SGD, dict(lr=1e-1, momentum=0.9, dampening=0.1, weight_decay=0.01)),
     "nesterov": (segue.SGD, torch.optim.SGD, dict(lr=1e-1, momentum=0.9, nesterov=True)),

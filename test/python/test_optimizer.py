@@ -13,16 +13,19 @@ from known_optimizers import Lion
 
 from segue.optimizers import OPTIMIZERS as KINDS
 
-SHAPES = {"w": (3, 4), "b": (4,), "s": ()}
+SHAPES = {"w": (3, 4), "b": (4,), "s": (), "t": (2, 3, 4)}
 
 FORWARD = """
 func.func @forward(%w: tensor<3x4xf32> {segue.name = "w", segue.role = #segue.role<parameter>},
                    %b: tensor<4xf32> {segue.name = "b", segue.role = #segue.role<parameter>, segue.weight_decay = 0.0 : f64},
-                   %s: tensor<f32> {segue.name = "s", segue.role = #segue.role<parameter>})
+                   %s: tensor<f32> {segue.name = "s", segue.role = #segue.role<parameter>},
+                   %t: tensor<2x3x4xf32> {segue.name = "t", segue.role = #segue.role<parameter>})
     -> (tensor<3x4xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
   %0 = segue.broadcast %b dims [1] : tensor<4xf32> -> tensor<3x4xf32>
   %1 = segue.broadcast %s dims [] : tensor<f32> -> tensor<3x4xf32>
-  %2 = segue.add %w, %0 : tensor<3x4xf32>
+  %r = segue.reduce sum %t dims [0] : tensor<2x3x4xf32> -> tensor<3x4xf32>
+  %x = segue.add %w, %r : tensor<3x4xf32>
+  %2 = segue.add %x, %0 : tensor<3x4xf32>
   %3 = segue.mul %2, %1 : tensor<3x4xf32>
   return %3 : tensor<3x4xf32>
 }
@@ -55,6 +58,9 @@ OPTIMIZERS = {
                 lambda groups: torch.optim.RMSprop(groups, alpha=0.8, eps=1e-3), 0.1),
     "rmsprop_centered": ("rmsprop:centered,momentum=0.5",
                          lambda groups: torch.optim.RMSprop(groups, centered=True, momentum=0.5), 0.0),
+    "adafactor": ("adafactor:beta2-decay=-0.5,eps1=1e-4,eps2=1e-2,d=1.5,decay=0.1",
+                  lambda groups: torch.optim.Adafactor(groups, beta2_decay=-0.5, eps=(1e-4, 1e-2), d=1.5), 0.1),
+    "adafactor_default": ("adafactor", lambda groups: torch.optim.Adafactor(groups), 0.0),
     "lion_clipped": ("lion:clip-value=0.2", Lion, 0.0),
     "sgd": ("sgd", lambda groups: torch.optim.SGD(groups, lr=1.0), 0.0),
     "sgd_dampened": ("sgd:dampening=0.3,decay=0.05",
@@ -126,11 +132,11 @@ def test_defaults_are_those_of_the_compiler(kind):
 def test_grad_norm_is_the_sum_of_all_squares():
     text = segue_opt(FORWARD, "--segue-autodiff", "--segue-optimizer=optimizer=sgd")
     arguments, _ = signature(text, "grad_norm")
-    assert [name for name, _ in arguments] == ["grad.w", "grad.b", "grad.s"]
+    assert [name for name, _ in arguments] == ["grad.w", "grad.b", "grad.s", "grad.t"]
     gradients = [torch.randn(shape) for shape in SHAPES.values()]
     lines = [f"    %c{k} = segue.constant {constant(g)} : {type_}"
              for k, (g, (_, type_)) in enumerate(zip(gradients, arguments))]
-    lines.append(f"    %n = func.call @grad_norm(%c0, %c1, %c2) : ({', '.join(t for _, t in arguments)}) -> tensor<f32>")
+    lines.append(f"    %n = func.call @grad_norm(%c0, %c1, %c2, %c3) : ({', '.join(t for _, t in arguments)}) -> tensor<f32>")
     [[found]] = run_main(text, lines, [("%n", "tensor<f32>")])
     norm = torch.nn.utils.get_total_norm(gradients).item()
     assert found == pytest.approx(norm**2, rel=1e-5)

@@ -282,5 +282,8 @@ Value KernelBuilder::computeElement(Value value, const IndexExpr &index, size_t 
     if (!operands.back())
       return {};
   }
-  return scalar.buildScalar(b, operands);
+  Value result = scalar.buildScalar(b, operands);
+  if (isa<MulOp>(op) && cast<RankedTensorType>(value.getType()).getNumElements() == 1)
+    scalarProducts.insert(result.getDefiningOp());
+  return result;
 }

@@ -123,6 +123,8 @@ private:
   mlir::Value blockStart;
   bool columnEpilogue = false;
   bool failedToBuild = false;
+  /// The products that were written for tensors of one element.
+  llvm::SmallPtrSet<mlir::Operation *, 16> scalarProducts;
 };
 
 /// Returns the type in which an element is computed: f32 for all floats.

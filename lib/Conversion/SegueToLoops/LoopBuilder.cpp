@@ -464,6 +464,14 @@ static void setFastMath(func::FuncOp function) {
   });
 }
 
+/// A product of scalars is rounded. Each kernel that reads the scalar computes it again: a product that
+/// one of them reads twice, and so rounds, would become one instruction with a sum in another.
+static void roundScalarProducts(const llvm::SmallPtrSetImpl<Operation *> &products) {
+  for (Operation *op : products)
+    if (auto product = dyn_cast_if_present<arith::MulFOp>(op))
+      product.setFastmath(product.getFastmath() & ~arith::FastMathFlags::contract);
+}
+
 /// A sum or difference of two products becomes one instruction with one of them, and the other is
 /// rounded. LLVM takes either, by the order in which its passes have left them, and that
 /// depends on what else is in the kernel: an update of a parameter would have other bits
@@ -524,6 +532,7 @@ FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
     return fused.emitOpError("has no loops: an op in it is used at an index that its kernel does not compute");
   }
   setFastMath(function);
+  roundScalarProducts(scalarProducts);
   chooseFusedProducts(function);
   LoopKernel kernel;
   kernel.function = function;

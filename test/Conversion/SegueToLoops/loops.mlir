@@ -103,6 +103,24 @@ func.func @products(%x: tensor<64xf32>, %z: tensor<64xf32>) -> (tensor<64xf32>, 
 
 // -----
 
+// A product of scalars is rounded, however many read it.
+// CHECK: func.func @k0
+// CHECK: %[[PRODUCT:.*]] = arith.mulf %{{.*}} fastmath<nsz> : f32
+// CHECK: arith.addf %[[PRODUCT]], %{{.*}} fastmath<nsz,contract>
+// CHECK: arith.mulf %{{.*}} fastmath<nsz,contract>
+func.func @scalar_product(%x: tensor<64xf32>, %s: tensor<f32>, %t: tensor<f32>) -> tensor<64xf32> {
+  %y = segue.fused(%a = %x : tensor<64xf32>, %b = %s : tensor<f32>, %c = %t : tensor<f32>) -> (tensor<64xf32>) {
+    %bc = segue.mul %b, %c : tensor<f32>
+    %d = segue.add %bc, %c : tensor<f32>
+    %e = segue.broadcast %d dims [] : tensor<f32> -> tensor<64xf32>
+    %f = segue.mul %a, %e : tensor<64xf32>
+    segue.yield %f : tensor<64xf32>
+  }
+  return %y : tensor<64xf32>
+}
+
+// -----
+
 // A result that is stored before the row of an operand was read for the last time
 // does not take its place; what is stored in the last level may.
 // CHECK: func.func @k0

@@ -11,7 +11,7 @@
 // NESTEROV: `segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0
 // FLAG: `segue-optimizer` was given decoupled-weight-decay = 2; it must be true or false
 // CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value
-// KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, sgd and none
+// KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, adafactor, sgd and none
 func.func @forward() { return }
 func.func @backward() { return }
 // expected-error @+1 {{`segue-optimizer` makes `@grad_norm`, but the module has one}}

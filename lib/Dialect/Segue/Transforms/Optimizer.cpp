@@ -10,6 +10,7 @@
 #include "TrainingSignature.h"
 #include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
+#include <cmath>
 #include <map>
 
 namespace segue {
@@ -211,6 +212,8 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     formula.rate = rate;
     formula.step = formula.f32(step);
     formula.decay = parameter.weightDecay.value_or(spec["decay"]);
+    auto element = cast<FloatType>(parameter.type.getElementType());
+    formula.epsilon = std::ldexp(1.0, 1 - static_cast<int>(element.getFPMantissaWidth()));
     SmallVector<Value> results = spec.rule->write(formula);
     if (formula.step.use_empty())
       formula.step.getDefiningOp()->erase();

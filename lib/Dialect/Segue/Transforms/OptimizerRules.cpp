@@ -15,6 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "OptimizerRules.h"
+#include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
 #include <cmath>
@@ -242,6 +243,53 @@ static Values writeLion(OptimizerStep &s) {
 }
 
 //===----------------------------------------------------------------------===//
+// Adafactor (Shazeer and Stern, arXiv:1804.04235)
+//===----------------------------------------------------------------------===//
+
+/// Of a matrix, or of each of several, means of rows and columns stand for the squares of all elements.
+static States statesOfAdafactor(const OptimizerSpec &, Shape shape) {
+  if (shape.size() < 2)
+    return ofItsShape(shape, "v");
+  SmallVector<int64_t> columns(shape.drop_back(2));
+  columns.push_back(shape.back());
+  return {{"row", SmallVector<int64_t>(shape.drop_back())}, {"col", columns}};
+}
+
+/// The root of the mean of the squares of all elements.
+static Value rootMeanSquare(OptimizerStep &s, Value x) {
+  double share = 1.0 / static_cast<double>(Formula::typeOf(x).getNumElements());
+  return s.sqrt(s.mul(sumOfSquares(s.b, s.loc, x), share));
+}
+
+static Values writeAdafactor(OptimizerStep &s) {
+  double eps1 = s.spec["eps1"] != 0 ? s.spec["eps1"] : s.epsilon;
+  Value fresh = s.exp(s.mul(s.log(s.step), s.spec["beta2-decay"]));
+  Value square = s.mul(s.gradient, s.gradient), estimate;
+  Values states;
+  auto approach = [&](Value now) { // which the state is at the first step, whose share of what is new is 1
+    Value old = s.states[states.size()];
+    return states.emplace_back(s.add(old, s.mul(s.sub(now, old), fresh)));
+  };
+  int64_t rank = Formula::typeOf(square).getRank();
+  if (rank < 2) {
+    estimate = approach(square);
+  } else {
+    Value rows = approach(s.reduce(ReduceKind::Mean, square, rank - 1));
+    Value columns = approach(s.reduce(ReduceKind::Mean, square, rank - 2));
+    Value mean = s.max(s.reduce(ReduceKind::Mean, rows, rank - 2), eps1);
+    Value share = s.div(rows, s.along(mean, rank - 2, rows));
+    estimate = s.mul(s.along(share, rank - 1, square), s.along(columns, rank - 2, square));
+  }
+  Value update = s.mul(s.rsqrt(s.max(estimate, eps1 * eps1)), s.gradient);
+  Value size = s.max(rootMeanSquare(s, s.parameter), s.spec["eps2"]);
+  Value rate = s.mul(size, s.min(s.rate, s.rsqrt(s.step)));
+  rate = s.div(rate, s.max(s.mul(rootMeanSquare(s, update), 1 / s.spec["d"]), 1.0));
+  s.decayParameter();
+  states.insert(states.begin(), s.sub(s.parameter, s.mul(rate, update)));
+  return states;
+}
+
+//===----------------------------------------------------------------------===//
 // All of them
 //===----------------------------------------------------------------------===//
 
@@ -267,6 +315,10 @@ static ArrayRef<OptimizerRule> allRules() {
        {{"alpha", 0.99, Range::BelowOne}, {"eps", 1e-8}, {"momentum", 0}, {"centered", 0, Range::Flag}},
        statesOfRmsprop,
        writeRmsprop},
+      {"adafactor",
+       {{"beta2-decay", -0.8, Range::NotPositive}, {"eps1", 0}, {"eps2", 1e-3}, {"d", 1, Range::AtLeastOne}},
+       statesOfAdafactor,
+       writeAdafactor},
       {"sgd",
        {{"momentum", 0}, {"dampening", 0, Range::Finite}, {"nesterov", 0, Range::Flag}},
        statesOfSgd,
@@ -313,6 +365,10 @@ static bool isInRange(double value, Range range) {
   switch (range) {
   case Range::NotNegative:
     return value >= 0 && std::isfinite(value);
+  case Range::NotPositive:
+    return value <= 0 && std::isfinite(value);
+  case Range::AtLeastOne:
+    return value >= 1 && std::isfinite(value);
   case Range::BelowOne:
     return value >= 0 && value < 1;
   case Range::Finite:
@@ -327,6 +383,10 @@ static StringRef describe(Range range) {
   switch (range) {
   case Range::NotNegative:
     return "0 or more, and finite";
+  case Range::NotPositive:
+    return "0 or less, and finite";
+  case Range::AtLeastOne:
+    return "1 or more, and finite";
   case Range::BelowOne:
     return "in [0, 1)";
   case Range::Finite:

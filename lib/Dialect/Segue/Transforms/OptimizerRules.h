@@ -22,7 +22,7 @@
 namespace segue {
 
 /// What numbers a constant of an optimizer may be.
-enum class ConstantRange { NotNegative, BelowOne, Finite, Flag };
+enum class ConstantRange { NotNegative, NotPositive, AtLeastOne, BelowOne, Finite, Flag };
 
 /// A number that an optimizer is compiled with.
 struct OptimizerConstant {
@@ -77,8 +77,8 @@ public:
   llvm::SmallVector<mlir::Value> states;
   /// Scalars: the learning rate, and the number of the step, which is 1 at the first.
   mlir::Value rate, step;
-  /// The weight decay of this parameter.
-  double decay = 0;
+  /// The weight decay of this parameter, and the distance from 1 to the next number of its element type.
+  double decay = 0, epsilon = 0;
 
   /// 1 - beta^step, which a mean that began at zero is divided by. It is -expm1(step * log(beta)):
   /// exact for a beta near 1.
