@@ -64,6 +64,9 @@ class Optimizer:
     `groups` are parameters with a learning rate or weight decay of their own. With `clip_grad_value`, each element of a
     gradient is brought into [-clip_grad_value, clip_grad_value], after what `clip_grad_norm` of a trainer makes of it.
 
+    With `ema_decay`, a moving average of each trained parameter is a state, in f32: `Trainer.averages` has them. The average is the
+    parameter after the first step, and ``ema_decay * average + (1 - ema_decay) * parameter`` after each later one.
+
     With `in_backward`, a parameter is updated as soon as its gradient is known, in the midst of backward, to the same bits.
     A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
     products. It cannot be had together with clipping or with gradients of several batches, and a gradient that is not
@@ -74,6 +77,7 @@ class Optimizer:
     weight_decay: float = 0.0
     groups: Sequence[Group] = ()
     clip_grad_value: float | None = field(default=None, kw_only=True)
+    ema_decay: float | None = field(default=None, kw_only=True)
     in_backward: bool = field(default=False, kw_only=True)
 
     kind = ""
@@ -85,6 +89,8 @@ class Optimizer:
         object.__setattr__(self, "groups", tuple(self.groups))
         if self.clip_grad_value is not None and not 0 < self.clip_grad_value < math.inf:
             raise InvalidArgumentError(f"clip_grad_value is {self.clip_grad_value!r}; it must be above 0, and finite")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must be between 0 and 1")
         for name, value in self.constants().items():
             if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
@@ -108,7 +114,10 @@ class Optimizer:
             elif each.name not in _NOT_CONSTANTS:
                 found[each.name.replace("_", "-")] = value if isinstance(value, bool) else float(value)
         found["decay"] = float(self.weight_decay)
-        return found if self.clip_grad_value is None else found | {"clip-value": float(self.clip_grad_value)}
+        for name, value in (("clip-value", self.clip_grad_value), ("ema", self.ema_decay)):
+            if value is not None:
+                found[name] = float(value)
+        return found
 
     def spec(self) -> str:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
@@ -198,7 +207,7 @@ def _entries(option: str) -> dict[str, str]:
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "in_backward")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward")
 
 
 @dataclass(frozen=True)
@@ -328,7 +337,7 @@ def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
     kind, _, text = spec.partition(":")
     constants: dict[str, Any] = {}
     if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
-        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "in-backward": False}
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "in-backward": False}
     for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")
         if key in constants:  # an option of another kind, which older compilers took, says nothing

@@ -22,7 +22,7 @@ _OURS: dict[type, type[Optimizer]] = {
     torch.optim.RMSprop: RMSprop, torch.optim.Adafactor: Adafactor, torch.optim.SGD: SGD}
 
 #: Fields of ours that are no option of PyTorch's, or that groups may differ in.
-_NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "in_backward")
+_NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward")
 #: Options of PyTorch's that say how a step is computed, not what, or that belong to schedulers.
 _NO_MATTER = ("params", "param_names", "lr", "weight_decay", "foreach", "fused", "capturable", "differentiable", "initial_lr",
               "max_lr", "min_lr", "swa_lr")

@@ -561,6 +561,23 @@ class Trainer:
         """The parameters and buffers by session key: themselves, or copies where the device has its own memory."""
         return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters}
 
+    def averages(self) -> dict[str, torch.Tensor]:
+        """Copies of the moving averages of the trained parameters by session key, which an optimizer with `ema_decay` keeps.
+
+        A twin of the model takes them by ``load_state_dict(trainer.averages(), strict=False)``. They are in checkpoints, as all
+        states are.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The optimizer has no `ema_decay`, or has made no step.
+        """
+        if self.optimizer.ema_decay is None or not self.step_count:
+            raise InvalidArgumentError("averages are kept from the first step on, by an optimizer with ema_decay: "
+                                       f"segue.{type(self.optimizer).__name__}(ema_decay=0.999)")
+        return {name.removeprefix("ema."): give(tensor, "torch").clone()
+                for name, tensor in self._session.state().items() if name.startswith("ema.")}
+
     def sync(self) -> None:
         """Brings trained values to those PyTorch parameters that do not share memory with the runtime.
 

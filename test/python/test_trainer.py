@@ -137,6 +137,7 @@ def test_groups_have_rates_and_decays_of_their_own(device, in_backward):
     (lambda: segue.SGD(groups=["*.bias"]), r"a group is a str; give segue.Group\('\*.bias'"),
     (lambda: segue.Adam(betas=(0.9, 1.0)), r"beta2 of Adam is 1.0; it must be in \[0, 1\)"),
     (lambda: segue.SGD(clip_grad_value=0.0), "clip_grad_value is 0.0; it must be above 0"),
+    (lambda: segue.SGD(ema_decay=1.0), "ema_decay is 1.0; it must be between 0 and 1"),
     (lambda: segue.one_cycle(0.1, 0), "one_cycle has 0 steps"),
     (lambda: segue.step_decay(0.1, 0), "falls every 0 steps"),
     (lambda: segue.RMSprop(eps=-1.0), "eps of RMSprop is -1.0; it must be 0 or more"),
@@ -183,6 +184,35 @@ def test_clipping_by_value(options):
     for (key, a), (_, b) in zip(model.named_parameters(), reference.named_parameters()):
         assert_close(a, b, 1e-4, key)
     assert trainer.optimizer.spec().endswith("clip-value=0.02" + (",in-backward=true" if updates else ""))
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_moving_averages_of_parameters(tmp_path, in_backward):
+    model = Regression()
+    reference = copy.deepcopy(model)
+    optimizer = segue.SGD(lr=0.3, momentum=0.5, ema_decay=0.7, in_backward=in_backward)
+    trainer, theirs = trainer_of(model, optimizer=optimizer), torch.optim.SGD(reference.parameters(), lr=0.3, momentum=0.5)
+    average = torch.optim.swa_utils.AveragedModel(reference, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.7))
+    with pytest.raises(segue.InvalidArgumentError, match="from the first step on"):
+        trainer.averages()
+    for step, (x, y) in enumerate(data(6)):
+        trainer.step(x=x, y=y)
+        theirs.zero_grad()
+        reference(x, y).backward()
+        theirs.step()
+        average.update_parameters(reference)
+        if step == 2:
+            trainer.save(tmp_path / "third.safetensors")
+    found = trainer.averages()
+    for key, value in average.module.named_parameters():
+        assert_close(found[key], value.detach(), 1e-5, key)
+        assert not torch.equal(found[key], model.get_parameter(key))
+    trainer.resume(tmp_path / "third.safetensors")
+    for x, y in data(6)[3:]:
+        trainer.step(x=x, y=y)
+    assert all(torch.equal(value, found[key]) for key, value in trainer.averages().items())
+    twin = Regression()
+    assert not twin.load_state_dict(found, strict=False).unexpected_keys
 
 
 def test_accumulation_equals_the_large_batch():

@@ -10,7 +10,7 @@
 // DECAY: `segue-optimizer` was given decay = -1.0; it must be 0 or more
 // NESTEROV: `segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0
 // FLAG: `segue-optimizer` was given decoupled-weight-decay = 2; it must be true or false
-// CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value
+// CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value, ema
 // KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, adafactor, sgd and none
 func.func @forward() { return }
 func.func @backward() { return }

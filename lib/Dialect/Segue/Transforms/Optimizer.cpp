@@ -168,7 +168,7 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
       SmallVector<Value> &values = arguments.emplace_back();
       values.push_back(add(parameter.type, parameter.name, Role::Parameter, ""));
       values.push_back(add(parameter.type, kGradientPrefix + parameter.name, Role::Gradient, parameter.name));
-      for (const OptimizerState &state : states.emplace_back(spec.rule->states(spec, parameter.type.getShape()))) {
+      for (const OptimizerState &state : states.emplace_back(spec.states(parameter.type.getShape()))) {
         auto type = RankedTensorType::get(state.shape, f32);
         values.push_back(add(type, state.name + "." + parameter.name, Role::State, parameter.name));
         stateBytes += tensorBytes(type);
@@ -206,15 +206,13 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     OptimizerStep formula(builder, parameter.loc, spec);
     formula.parameter = formula.f32(values[0]);
     formula.gradient = formula.mul(formula.f32(values[1]), clip);
-    if (double limit = spec["clip-value"]; limit != 0)
-      formula.gradient = formula.min(formula.max(formula.gradient, -limit), limit);
     formula.states.append(values.begin() + 2, values.end());
     formula.rate = rate;
     formula.step = formula.f32(step);
     formula.decay = parameter.weightDecay.value_or(spec["decay"]);
     auto element = cast<FloatType>(parameter.type.getElementType());
     formula.epsilon = std::ldexp(1.0, 1 - static_cast<int>(element.getFPMantissaWidth()));
-    SmallVector<Value> results = spec.rule->write(formula);
+    SmallVector<Value> results = spec.write(formula);
     if (formula.step.use_empty())
       formula.step.getDefiningOp()->erase();
     results[0] = formula.to(results[0], parameter.type.getElementType());

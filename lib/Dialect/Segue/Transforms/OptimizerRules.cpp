@@ -332,8 +332,9 @@ static ArrayRef<OptimizerRule> allRules() {
 // Specs
 //===----------------------------------------------------------------------===//
 
-/// What every optimizer has: the weight decay, and the bound of the elements of gradients, of which 0 is none.
-static constexpr OptimizerConstant kCommon[] = {{"decay", 0}, {"clip-value", 0}};
+/// What every optimizer has: the weight decay, the bound of the elements of gradients, and the decay of a moving average
+/// of the parameter, of which 0 are none.
+static constexpr OptimizerConstant kCommon[] = {{"decay", 0}, {"clip-value", 0}, {"ema", 0, Range::BelowOne}};
 
 static const OptimizerConstant *findConstant(const OptimizerRule &rule, StringRef name) {
   for (ArrayRef<OptimizerConstant> constants : {ArrayRef(rule.constants), ArrayRef(kCommon)})
@@ -399,6 +400,25 @@ static StringRef describe(Range range) {
 
 template <typename Items> static std::string namesOf(const Items &items) {
   return llvm::join(llvm::map_range(items, [](const auto &item) { return item.name.str(); }), ", ");
+}
+
+SmallVector<OptimizerState> OptimizerSpec::states(ArrayRef<int64_t> shape) const {
+  States all = rule->states(*this, shape);
+  if (is("ema"))
+    all.append(ofItsShape(shape, "ema"));
+  return all;
+}
+
+SmallVector<Value> OptimizerSpec::write(OptimizerStep &step) const {
+  if (double limit = (*this)["clip-value"]; limit != 0)
+    step.gradient = step.min(step.max(step.gradient, -limit), limit);
+  SmallVector<Value> results = rule->write(step);
+  if (double decay = (*this)["ema"]; decay != 0) { // the first parameter is its own average
+    Value share = step.select(step.isFirst(), step.splat(step.step, 1.0), step.splat(step.step, 1 - decay));
+    Value old = step.states[results.size() - 1];
+    results.push_back(step.add(old, step.mul(step.sub(results[0], old), share)));
+  }
+  return results;
 }
 
 std::optional<OptimizerSpec> OptimizerSpec::parse(StringRef text, std::string &error) {

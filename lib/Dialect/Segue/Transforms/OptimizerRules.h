@@ -45,7 +45,7 @@ struct OptimizerRule {
   llvm::StringLiteral name;
   /// All but those that every optimizer has.
   llvm::SmallVector<OptimizerConstant> constants;
-  /// The states of a parameter of this shape.
+  /// The states of a parameter of this shape, but for those that every optimizer may have.
   llvm::SmallVector<OptimizerState> (*states)(const OptimizerSpec &spec, llvm::ArrayRef<int64_t> shape);
   /// Writes a step; returns the new parameter and the new states in f32.
   llvm::SmallVector<mlir::Value> (*write)(OptimizerStep &step);
@@ -57,6 +57,12 @@ struct OptimizerRule {
 struct OptimizerSpec {
   /// Parses `kind:key=value,...`. Says in `error` what is wrong with it.
   static std::optional<OptimizerSpec> parse(llvm::StringRef text, std::string &error);
+
+  /// The states of a parameter of this shape.
+  llvm::SmallVector<OptimizerState> states(llvm::ArrayRef<int64_t> shape) const;
+  /// Writes a step; returns the new parameter and the new states in f32. `step` has the gradient before its
+  /// elements are bounded.
+  llvm::SmallVector<mlir::Value> write(OptimizerStep &step) const;
 
   double operator[](llvm::StringRef constant) const;
   bool is(llvm::StringRef flag) const { return (*this)[flag] != 0; }

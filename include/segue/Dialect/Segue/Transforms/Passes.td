@@ -142,7 +142,8 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     `OptimizerRules.cpp`; a constant that is left out is that of PyTorch, but for
     `decay`, the weight decay, which is 0. With `clip-value`, which all of them
     have, too, the elements of gradients are first brought into
-    [-clip-value, clip-value].
+    [-clip-value, clip-value]; with `ema`, the state `ema.p` is a moving average
+    of the parameter, which is the first one at the first step.
 
     `@grad_norm` returns the sum of the squares of all elements of all
     gradients of parameters; the session adds these over its modules, takes the
