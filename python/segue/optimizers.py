@@ -4,10 +4,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Optimizers that run inside of the compiled programs, and learning rate schedules.
+"""Optimizers that run inside of the compiled programs.
 
 An optimizer here is a description: its constants are compiled into the
-`@optimizer` program; only the learning rate is given at every step.
+`@optimizer` program; only learning rates are given at every step.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Optimizer:
 
     With `in_backward`, a parameter is updated as soon as its gradient is known, in the midst of backward, to the same bits.
     A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
-    products. It cannot be had together with clipping or with gradients of several batches, and a gradient that is not
+    products. It cannot be had together with clipping by norm or with gradients of several batches, and a gradient that is not
     finite is found after some parameters were updated: the run goes on from its last checkpoint then.
     """
 
@@ -162,7 +162,7 @@ class Optimizer:
         Parameters
         ----------
         options : mapping
-            What the file was compiled with: ``optimizer`` and, where parameters have one of their own, ``weight_decay``.
+            What the file was compiled with: ``optimizer`` and, where parameters have one of their own, ``weight_decay`` and ``rate_group``.
         names : iterable of str
             Its trained parameters.
         where : str
@@ -171,7 +171,7 @@ class Optimizer:
         Raises
         ------
         InvalidArgumentError
-            Kind, constants or the decay of a parameter differ; the message has both.
+            Kind, constants, or the decay or rate of a parameter differ; the message has both.
         """
         built, given = options.get("optimizer", "none"), self.spec()
         if _parsed(built) != _parsed(given):
@@ -181,15 +181,14 @@ class Optimizer:
         rates = {name: int(value) for name, value in _entries(options.get("rate_group", "")).items()}
         wanted = self.settings(names)
         for what, of_file, of_this in (
-                ("a weight decay", lambda n: decays.get(n, self.weight_decay),
+                ("a weight decay of", lambda n: decays.get(n, self.weight_decay),
                  lambda n: self.weight_decay if n not in wanted or wanted[n].weight_decay is None else wanted[n].weight_decay),
                 ("the learning rate of group", lambda n: rates.get(n, 0), lambda n: wanted[n].rate_group if n in wanted else 0)):
             differing = sorted(n for n in names if of_file(n) != of_this(n))
             if differing:
                 name = differing[0]
                 more = f" (and of {len(differing) - 1} others)" if len(differing) > 1 else ""
-                of = "of " if what.startswith("a ") else ""
-                raise InvalidArgumentError(f"{where} was compiled with {what} {of}{of_file(name)!r} for {name!r}; the optimizer given has "
+                raise InvalidArgumentError(f"{where} was compiled with {what} {of_file(name)!r} for {name!r}; the optimizer given has "
                                            f"{of_this(name)!r}{more}. Give the trainer the groups that the file was compiled with, or "
                                            "compile the module again")
 
