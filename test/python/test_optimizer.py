@@ -4,7 +4,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""`@optimizer` and `@grad_norm`, run by the reference interpreter for some steps."""
+"""`@optimizer` and `@grad_norm`, run by the reference interpreter for some steps; and the guide."""
+
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -140,3 +143,14 @@ def test_grad_norm_is_the_sum_of_all_squares():
     [[found]] = run_main(text, lines, [("%n", "tensor<f32>")])
     norm = torch.nn.utils.get_total_norm(gradients).item()
     assert found == pytest.approx(norm**2, rel=1e-5)
+
+
+def test_the_guide_is_true(capsys):
+    guide = (Path(__file__).parents[2] / "docs/guides/optimizers.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```$", guide, re.M | re.S)
+    torch.manual_seed(0)
+    exec(compile(code, "optimizers.md", "exec"), {"__name__": "guide"})
+    first, last, averaged = map(float, re.findall(r"\d+\.\d+", capsys.readouterr().out))
+    assert averaged < 2 * last < first / 2
+    listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", guide, re.M))))
+    assert listed == {cls.__name__ for cls in KINDS.values()}
