@@ -39,7 +39,7 @@ protected:
                           seam);
   }
   /// A session whose device is closed when it ends.
-  static Session sessionOn(const DeviceRef &device) { return makeSession(device, nullptr, newModel()); }
+  static Session sessionOn(const DeviceRef &device) { return makeSession(device, newModel()); }
   std::vector<std::string> spillFiles() const {
     std::vector<std::string> names;
     for (const auto &entry : std::filesystem::directory_iterator(spill))

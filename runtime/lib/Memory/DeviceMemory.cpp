@@ -71,6 +71,8 @@ static std::string sentence(const OutOfMemory::Report &report) {
   text += report.tried.empty() ? "; nobody could make room" : "; asked to make room:";
   for (size_t i = 0; i < report.tried.size(); ++i)
     text += (i ? ", " : " ") + report.tried[i].first + " gave " + inMiB(report.tried[i].second);
+  if (!report.stayed.empty())
+    text += "; " + report.stayed;
   if (report.smallestBudgetBytes > report.capacityBytes)
     text += "; it would take " + std::to_string(report.smallestBudgetBytes) + " bytes, the device has " +
             std::to_string(report.capacityBytes);
@@ -297,6 +299,8 @@ OutOfMemory::Report DeviceMemory::report(Space space, uint64_t bytes, uint32_t a
   const Usage &usage = usage_[uint8_t(space)];
   report.wantedBy = owners_[owner];
   report.budgetBytes = usage.budget;
+  if (space == Space::DeviceDram)
+    report.stayed = stayed_;
   report.liveBytes = usage.live;
   report.smallestBudgetBytes = std::max(usage.budget, usage.live + taken);
   for (const SpaceInfo &info : device_.spaces())
@@ -385,6 +389,11 @@ void DeviceMemory::beginPlannedStep() {
   std::lock_guard lock(mutex_);
   if (follower_)
     follower_->beginStep();
+}
+
+void DeviceMemory::noteStayed(std::string what) {
+  std::lock_guard lock(mutex_);
+  stayed_ = std::move(what);
 }
 
 bool DeviceMemory::asksPlan() const { return follower_ && follower_->isAsked() && !isBesidePlan_; }

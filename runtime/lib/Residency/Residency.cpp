@@ -321,13 +321,15 @@ std::optional<Error> Residency::takeHomeFailure(Item &item) {
 std::optional<Error> Residency::finishCopy(Item &item) {
   std::optional<Error> cause = item.source_ ? item.source_->takeSaveFailure() : takeHomeFailure(item);
   if (!cause) {
-    item.isKept_ = false;
+    if (std::exchange(item.isKept_, false))
+      device_->memory().noteStayed({});
     item.savedVersion_ = item.host().version;
     item.enter(Tier::Host, CopyState::Present);
     return std::nullopt;
   }
   item.enter(Tier::Host, CopyState::Absent);
   ++counts_.kept;
+  device_->memory().noteStayed("\"" + item.name + "\" could not leave: " + cause->what());
   if (!std::exchange(item.isKept_, true) && warn_)
     warn_("\"" + item.name + "\"" + (item.source_ ? "" : ", " + item.onDevice->str() + ",") +
           " could not be copied to the host and stays on the device: " + cause->what());

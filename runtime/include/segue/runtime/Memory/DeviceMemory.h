@@ -60,6 +60,8 @@ public:
     FreeMemory free;
     /// Room makers asked, with the bytes that each gave back.
     std::vector<std::pair<std::string, uint64_t>> tried;
+    /// What should have left and could not, with the cause; empty where nothing is known.
+    std::string stayed;
     /// Greatest first.
     std::vector<MemoryHolder> holders;
     /// The smallest budget under which this allocation would have fitted;
@@ -130,6 +132,10 @@ public:
   /// Asked in the order of `rank`, then of registration. `name` stands for it
   /// in the report of a failure.
   [[nodiscard]] RoomMakerHandle addRoomMaker(std::string name, int rank, RoomMaker maker);
+
+  /// A sentence about what should have left device_dram and could not, with the cause: the report of a failure has
+  /// the last one. Empty: it has left since.
+  void noteStayed(std::string what);
 
   /// Where free bytes of device_dram are enough but lie apart, `maker` makes a range of
   /// them before anybody is asked for room, and after each who gave some, unless a plan
@@ -266,6 +272,7 @@ private:
 
   std::unique_ptr<AddressFollower> follower_;
   bool isBesidePlan_ = false;
+  std::string stayed_;
   uint64_t plannedBytes_ = 0, liveInPlan_ = 0, lentBytes_ = 0;
   const std::byte *planOrigin_ = nullptr;
   std::function<bool()> awaitRoom_;
