@@ -51,7 +51,7 @@ class Wanted:
 
 
 def wanted(budget: int | str | None, spill_dir: str | os.PathLike | None, spill_capacity: int | str | None = None) -> Wanted | None:
-    """What the arguments ask for; None without a budget.
+    """The budget that the arguments ask for; None without one.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class DeviceBudget:
 
 @dataclass(frozen=True)
 class BudgetReport:
-    """What a budget has done, in all steps that are over.
+    """The work of a budget, in all steps that are over.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def device_and_budget(spec: str, given: Wanted | None) -> tuple["_runtime.Device
 
 
 def loop_of(on: "_runtime.Device") -> "_runtime.LoopBudget | None":
-    """What calls on a device are to go through, also of modules that were compiled without a budget."""
+    """The sink that calls on a device are to go through, also those of modules that were compiled without a budget."""
     budget = _by_device.get(id(on))
     return budget.loop if budget is not None else None
 

@@ -103,7 +103,7 @@ class Optimizer:
         return [float(lr(step) if callable(lr) else lr) for lr in (self.lr, *own)]
 
     def constants(self) -> dict[str, float | bool]:
-        """What the compiler builds in, by the names of the rule of this kind (`OptimizerRules.cpp`)."""
+        """The constants that the compiler builds in, by the names of the rule of this kind (`OptimizerRules.cpp`)."""
         found: dict[str, float | bool] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -126,7 +126,7 @@ class Optimizer:
         return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())
 
     def settings(self, names: Iterable[str]) -> dict[str, Settings]:
-        """What the compiler is told of each parameter that has a rate or decay of its own."""
+        """The options for the compiler of each parameter that has a rate or decay of its own."""
         rated = [group for group in self.groups if group.lr is not None]
         found = {}
         for name in names:
@@ -194,7 +194,7 @@ class Optimizer:
 
 
 class Settings(NamedTuple):
-    """What is a parameter's own: the number of its learning rate among `Optimizer.rates`, and its weight decay, if it has one."""
+    """The values of one parameter: the number of its learning rate among `Optimizer.rates`, and its weight decay, if it has one."""
 
     rate_group: int
     weight_decay: float | None

@@ -104,7 +104,7 @@ class _Groups:
                                                "trains; leave it out, or give the trainer its module")
 
     def options(self, ours: type[Optimizer]) -> dict[str, Any]:
-        """What both have, which is one for all groups."""
+        """The options that both have, which are one for all groups."""
         first, *others = self._optimizer.param_groups
         names = [each.name for each in fields(ours) if each.name not in _NOT_OPTIONS]
         self._constants = {name: first[name] for name in names}

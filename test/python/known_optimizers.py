@@ -12,7 +12,7 @@ import segue
 
 
 class Lion(torch.optim.Optimizer):
-    """As the paper has it (arXiv:2302.06675, Algorithm 2); torch.optim has none."""
+    """Lion as its paper has it (arXiv:2302.06675, Algorithm 2); torch.optim has none."""
 
     def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
         super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))

@@ -29,7 +29,7 @@ def test_a_small_run(tmp_path):
         row = results[name]
         assert row["loss_after_20"] == free["loss_after_20"] and row["loss0"] == free["loss0"]
         assert row["peak_device_mb"] <= row["cap_mb"] < free["peak_device_mb"]
-    # What cannot stay leaves or is computed again, whichever is faster on this machine.
+    # Tensors that cannot stay leave or are computed again, whichever is faster on this machine.
     row = results["segue-watermark-85"]
     assert row["left"] + row["recomputed"] > 0 and (row["out_mb"] > 0) == (row["left"] > 0)
     # What cannot be is said, not tried.

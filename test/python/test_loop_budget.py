@@ -67,7 +67,7 @@ def compiled(how, model, batch, device, **options):
 
 
 def train(how, make, device, steps=4, **options):
-    """What a plain loop sees: losses and all gradients; and the reports on its budget, one after each step."""
+    """The results of a plain loop: losses and all gradients; and the reports on its budget, one after each step."""
     torch.manual_seed(0)
     model, batch = make(), tokens()
     ours = compiled(how, model, batch, device, **options)
@@ -88,7 +88,7 @@ def train(how, make, device, steps=4, **options):
 
 @functools.lru_cache(maxsize=None)
 def freely(how, make):
-    """What the loop sees without a budget, and the most that it holds then. The device is nobody else's, since its books have the
+    """The results of the loop without a budget, and the most that it holds then. The device is nobody else's, since its books have the
     highest mark."""
     device = f"sim:dram=32MiB,link=16GB/s,latency={1 + freely.cache_info().misses}us"
     seen, none = train(how, make, device)
@@ -178,7 +178,7 @@ def gradients(*models):
 
 
 def schedule(calls, **options):
-    """What `calls` sees of two models, with or without a budget."""
+    """The results of `calls` with two models, with or without a budget."""
     torch.manual_seed(1)
     a, b = Net(), Net(3)
     ours = compiled("segue", a, BATCH, ON, **options), compiled("torch", b, (BATCH,), ON, **options)
@@ -415,7 +415,7 @@ def test_a_budget_that_is_too_small_names_one_that_does():
     wanted = gradients(net._source)
     (report,) = budgets.reports()
     assert report.peak_bytes <= budget
-    # What failed has left nothing behind: another input is refused for its size, and the next step is whole.
+    # A call that failed has left nothing behind: another input is refused for its size, and the next step is whole.
     net(BATCH).backward()
     assert_equal(gradients(net._source), wanted)
     del net

@@ -181,6 +181,7 @@ def test_killed_at_random_moments_it_goes_on(tmp_path):
     command = [SEGUE_RUN, "quantize", tmp_path / "m.safetensors", "-o", tmp_path / "slab", "--threads", "1"]
     kills, resumed = 0, False
     for attempt in range(40):
+        begin = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             # The first ten are cut short, so that there are kills to survive.
@@ -193,6 +194,11 @@ def test_killed_at_random_moments_it_goes_on(tmp_path):
             assert (tmp_path / "slab.safetensors").exists() or not (tmp_path / "slab.manifest.json").exists()
             continue
         assert process.returncode == 0, errors
+        if not kills and attempt < 10:  # faster than the first: that was the time of a cold machine
+            seconds = time.perf_counter() - begin
+            for file in tmp_path.glob("slab.*"):
+                file.unlink()
+            continue
         resumed = "going on" in errors
         break
     else:

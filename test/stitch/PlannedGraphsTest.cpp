@@ -410,7 +410,7 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
 // that leave at the same time make the room. If its copy has not ended by then, it stays
 // where it lies, and does not come over the link.
 TEST(PlannedGraphs, WhatIsNeededWhileItLeavesStays) {
-  for (int64_t seed : {20, 79}) // of 130, 20, 62, 79 and 127 have such a plan for the least memory
+  for (int64_t seed : {62, 79}) // of 130, 40, 62 and 79 have such a plan for the least memory
     for (const char *manner : {"", ",streams"}) {
       SCOPED_TRACE("SEGUE_PLAN=" + std::to_string(seed) + manner);
       Graph graph(seed);

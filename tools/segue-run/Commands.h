@@ -96,7 +96,7 @@ struct TrainOptions : CommonOptions {
   std::string trace;
   /// A page of the run.
   std::string report;
-  /// Of the optimizer, then of the groups of parameters that have one of their own.
+  /// The learning rate of the optimizer, then those of the groups of parameters that have one of their own.
   std::vector<double> lr = {1e-3};
   double clip = 0;
   int64_t accumulate = 1;

@@ -148,8 +148,10 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
   command->add_option("--weights", options.weights, "safetensors file with every parameter; several have them between them")
       ->allow_extra_args(false);
-  command->add_option("--slab", options.slab, "SquareQ slab that frozen weights come from, block by block")->check(CLI::ExistingFile);
-  command->add_option("--alias", options.aliases, "name=name in the weights and the slab, as fc.base=fc")->allow_extra_args(false);
+  command->add_option("--slab", options.slab, "SquareQ slab that frozen weights come from, block by block")
+      ->check(CLI::ExistingFile);
+  command->add_option("--alias", options.aliases, "name=name in the weights and the slab, as fc.base=fc")
+      ->allow_extra_args(false);
   command->add_option("--parameter", options.parameters, "key=tensor, over the weights")->allow_extra_args(false);
   command->add_option("--data", options.data, "bytes to learn; - is stdin");
   command->add_option("--tokens", options.tokens, "input for windows of the data")->capture_default_str();

@@ -43,7 +43,7 @@ def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options
             mode: str | None = None):
     """What ``torch.compile(model, backend="segue", options=...)`` calls; see `segue.dynamo.options.Options`."""
     chosen = checked(options, mode)
-    # What the caller got wrong is told, before what Segue lacks is worked around. The budget lives until a segment keeps it.
+    # A fault of the caller is told, before a lack of Segue is worked around. The budget lives until a segment keeps it.
     kept = device_and_budget(chosen.spec, chosen.wanted_budget)  # noqa: F841
     try:
         return _compiled(graph_module, list(example_inputs), chosen, _MOST_CUTS)

@@ -66,7 +66,8 @@ static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
   return std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
 }
 
-void Session::State::assignAll(std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states, const std::function<void()> &checkSources) {
+void Session::State::assignAll(std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states,
+                               const std::function<void()> &checkSources) {
   std::vector<Tensor> fresh(values.size()), from, into;
   loading = &fresh;
   struct Scope {

@@ -193,7 +193,7 @@ uint64_t LoopBudget::takePeak() {
 
 void LoopBudget::beginStep() {
   takePeak();
-  // What was cheap to make again in the last step may be another tensor in this one.
+  // A tensor that was cheap to make again in the last step may be another one in this.
   services_->prepare({});
   services_->enter(Phase::StepBegin);
   olderTokens_.insert(olderTokens_.end(), tokens_.begin(), tokens_.end());
@@ -210,8 +210,8 @@ bool LoopBudget::isHeld() const {
   return std::ranges::any_of(tokens_, [](const auto &tensors) { return !tensors.expired(); });
 }
 
-/// What the watermarks have let stay for steps like those before leaves, the oldest call's
-/// first; it comes back as an input of its backward.
+/// Tensors that the watermarks have let stay for steps like those before leave, the oldest call's
+/// first; they come back as inputs of its backward.
 uint64_t LoopBudget::makeRoom(uint64_t wanted) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) // another thread's call may be looking at them

@@ -61,7 +61,7 @@ private:
 
   uint64_t budgetBytes_;
   std::map<Key, Order> orders_;
-  /// Of the step that runs.
+  /// The programs of the step that runs, so far.
   std::vector<Key> programs_;
   bool follows_ = false, hasRestored_ = false;
   uint64_t high_ = everythingLeaves, leastUsed_ = UINT64_MAX, largest_ = 0;

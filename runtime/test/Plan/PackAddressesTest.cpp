@@ -236,7 +236,7 @@ TEST(PackAddresses, OthersLieBesideThePlan) {
   EXPECT_EQ(device->freeMemory(dram).largestRange, 1024u);
 }
 
-// What a load of weights is staged in has no name, as an arena has none: it takes the place of no planned block.
+// Memory that a load of weights is staged in has no name, as an arena has none: it takes the place of no planned block.
 TEST(PackAddresses, WhatIsStagedBesideThePlanTakesNoPlannedPlace) {
   std::vector<Move> step{{'a', 512}, {'a', 0}};
   std::vector<AddressRange> free{{0, 512}};

@@ -26,7 +26,7 @@ struct DroppedGraphs : SavedChainTest {
     stagehand["pool_growth"] = false;
     start(config(stagehand));
   }
-  /// As many forwards as fill neither the pool nor the device if each gives back what
+  /// Runs as many forwards as fill neither the pool nor the device if each gives back what
   /// the one before held; then a step as any.
   void dropSome() {
     enter(Phase::StepBegin);

@@ -261,7 +261,10 @@ private:
       Role role = argument ? argumentRole(function, argument.getArgNumber()) : Role::Input;
       return role == Role::Parameter || role == Role::Frozen;
     };
-    auto isIndex = [](Value value) { return getElementTypeOrSelf(value).isInteger(64) || getElementTypeOrSelf(value).isInteger(32); };
+    auto isIndex = [](Value value) {
+      Type element = getElementTypeOrSelf(value);
+      return element.isInteger(64) || element.isInteger(32);
+    };
     return llvm::any_of(node.op->getOperands(), isParameter) && llvm::any_of(node.op->getOperands(), isIndex);
   }
 

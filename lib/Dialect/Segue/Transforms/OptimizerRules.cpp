@@ -8,7 +8,7 @@
 // The optimizers, one rule each, and the list of them. Each computes in f32, as that of
 // torch.optim with this name does where there is one; a comment says where it does not.
 //
-// What a step decides by its number is decided among scalars. LLVM makes two loops of one
+// Decisions by the number of a step are made among scalars. LLVM makes two loops of one
 // whose elements are selected by a scalar, and rounds products differently in them, by what
 // else is in the kernel: a step in backward would have other bits than one after it.
 //
@@ -29,7 +29,7 @@ using Values = SmallVector<Value>;
 using Shape = ArrayRef<int64_t>;
 
 //===----------------------------------------------------------------------===//
-// What formulas share
+// Parts that formulas share
 //===----------------------------------------------------------------------===//
 
 Value OptimizerStep::biasCorrection(double beta) {
@@ -246,7 +246,7 @@ static Values writeLion(OptimizerStep &s) {
 // Adafactor (Shazeer and Stern, arXiv:1804.04235)
 //===----------------------------------------------------------------------===//
 
-/// Of a matrix, or of each of several, means of rows and columns stand for the squares of all elements.
+/// Means of rows and columns stand for the squares of all elements of a matrix, or of each of several.
 static States statesOfAdafactor(const OptimizerSpec &, Shape shape) {
   if (shape.size() < 2)
     return ofItsShape(shape, "v");
@@ -332,7 +332,7 @@ static ArrayRef<OptimizerRule> allRules() {
 // Specs
 //===----------------------------------------------------------------------===//
 
-/// What every optimizer has: the weight decay, the bound of the elements of gradients, and the decay of a moving average
+/// The constants that every optimizer has: the weight decay, the bound of the elements of gradients, and the decay of a moving average
 /// of the parameter, of which 0 are none.
 static constexpr OptimizerConstant kCommon[] = {{"decay", 0}, {"clip-value", 0}, {"ema", 0, Range::BelowOne}};
 

@@ -21,7 +21,7 @@
 
 namespace segue {
 
-/// What numbers a constant of an optimizer may be.
+/// The numbers that a constant of an optimizer may be.
 enum class ConstantRange { NotNegative, NotPositive, AtLeastOne, BelowOne, Finite, Flag };
 
 /// A number that an optimizer is compiled with.
@@ -49,7 +49,7 @@ struct OptimizerRule {
   llvm::SmallVector<OptimizerState> (*states)(const OptimizerSpec &spec, llvm::ArrayRef<int64_t> shape);
   /// Writes a step; returns the new parameter and the new states in f32.
   llvm::SmallVector<mlir::Value> (*write)(OptimizerStep &step);
-  /// What is wrong with constants that are each in their range; empty: nothing. May be null.
+  /// Returns the fault of constants that are each in their range; empty where there is none. May be null.
   std::string (*check)(const OptimizerSpec &spec) = nullptr;
 };
 

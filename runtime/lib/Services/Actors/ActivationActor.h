@@ -107,7 +107,7 @@ private:
     Item::Id itemId = 0;
     /// The program's storage, where the tensor never left.
     std::weak_ptr<Storage> kept;
-    /// What the program returned in its place: whoever has no handle of it will not ask for
+    /// The tensor that the program returned in its place: whoever has no handle of it will not ask for
     /// the tensor. Nothing until the save is over.
     std::optional<std::weak_ptr<Storage>> given = {};
     std::optional<uint32_t> checksum;

@@ -16,7 +16,7 @@ namespace segue {
 /// The values that `segue-plan-saved` may recompute.
 enum class Recompute { None, Cheap, All };
 
-/// What is wrong with "kind:key=value,..." as the option `optimizer` of `segue-optimizer`; empty: nothing.
+/// Returns the fault of "kind:key=value,..." as the option `optimizer` of `segue-optimizer`; empty where there is none.
 std::string findOptimizerError(llvm::StringRef spec);
 
 #define GEN_PASS_DECL

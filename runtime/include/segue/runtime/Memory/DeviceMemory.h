@@ -60,7 +60,7 @@ public:
     FreeMemory free;
     /// Room makers asked, with the bytes that each gave back.
     std::vector<std::pair<std::string, uint64_t>> tried;
-    /// What should have left and could not, with the cause; empty where nothing is known.
+    /// A tensor that should have left and could not, with the cause; empty where none is known.
     std::string stayed;
     /// Greatest first.
     std::vector<MemoryHolder> holders;

@@ -40,7 +40,7 @@ public:
   explicit operator bool() const { return held_ != nullptr; }
   /// Held by saved values, without inputs kept by reference.
   uint64_t savedBytes() const { return savedBytes_; }
-  /// What backward reads, null where a gradient belongs; lives as long as the token, its copies,
+  /// The tensors that backward reads, null where a gradient belongs; lives as long as the token, its copies,
   /// and the backward that uses it up. Whoever moves memory between two calls may put
   /// the same value, laid elsewhere, in the place of one.
   using Tensors = std::vector<Tensor>;

@@ -21,8 +21,9 @@
 //
 // A step begins with the first forward and ends after a call when no token of it
 // is alive. Where somebody keeps one, it ends before a forward that follows a backward
-// after `manyCalls`, or any after `mostCalls`; what tokens hold stays where it is then. In the first step of an order of programs everything leaves;
-// what the budget had to spare there stays in the next (LoopWatermarks.h).
+// after `manyCalls`, or any after `mostCalls`; what tokens hold stays where it is then.
+// In the first step of an order of programs everything leaves; what the budget had to
+// spare there stays in the next (LoopWatermarks.h).
 //
 // One device has one of these, and nobody else brings MemoryServices to it. Any
 // thread may call; a second one waits.
@@ -45,13 +46,13 @@ class LoopWatermarks;
 class MemoryServices;
 
 struct LoopBudgetOptions {
-  /// Of device_dram.
+  /// The budget, in bytes of device_dram.
   uint64_t bytes = 0;
   /// Gets warnings; by default stderr does.
   std::function<void(const std::string &)> warn;
 };
 
-/// What a LoopBudget has done in all steps that are over, aborted ones included.
+/// The work of a LoopBudget in all steps that are over, aborted ones included.
 struct LoopFigures {
   uint64_t budgetBytes = 0;
   /// The most bytes of device_dram since the budget is in force, and those in use now.
@@ -114,7 +115,7 @@ private:
   std::unique_ptr<MemoryServices> services_;
   std::unique_ptr<LoopWatermarks> watermarks_;
   std::recursive_mutex mutex_;
-  /// What tokens hold: of the step, and of those before.
+  /// The tensors that tokens hold: those of the step, and those of the steps before.
   using Tokens = std::vector<std::weak_ptr<Token::Tensors>>;
   Tokens tokens_, olderTokens_;
   /// The storages of what has left for a later call and not come back.

@@ -63,7 +63,7 @@ public:
   LearningRates(double rate) : rates_{rate} {}
   /// Not empty.
   LearningRates(std::vector<double> rates) : rates_(std::move(rates)) {}
-  /// The same one for so many groups.
+  /// One rate for so many groups.
   static LearningRates same(double rate, size_t count) { return std::vector<double>(count, rate); }
   size_t size() const { return rates_.size(); }
   double operator[](size_t group) const { return rates_.at(group); }
