@@ -50,6 +50,7 @@ BINARY = {
     "huber": lambda x, y: F.huber_loss(x, y, delta=2.0, reduction="none"),
     "bce": lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
     "mse": lambda x, y: F.mse_loss(x, y, reduction="none"), "l1": lambda x, y: F.l1_loss(x, y, reduction="none"),
+    "fmod": torch.fmod, "remainder": torch.remainder, "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5), "masked_fill": lambda x, y: x.masked_fill(y > 0, 2.0),
     "kl_div": lambda x, y: F.kl_div(x, y.abs(), reduction="none"), "xor": lambda x, y: (x > 0) ^ (y > 0),
     "or": lambda x, y: (x > 0) | ~(y <= 0), "and": lambda x, y: (x < 0) & (y < 0),
@@ -62,7 +63,8 @@ ROWS = torch.tensor([
     [1e4, 1.0001e4, 1e4, 0.9999e4], [3e18, -2e18, 1e18, 0.0], [88.0, 89.0, 90.0, 91.0], [-88.0, -89.0, -200.0, -104.0]])
 ROWWISE = {
     "softmax": lambda x: torch.softmax(x, -1), "log_softmax": lambda x: torch.log_softmax(x, -1),
-    "cumsum": lambda x: x.cumsum(-1), "logsumexp": lambda x: x.logsumexp(-1), "sum": lambda x: x.sum(-1), "mean": lambda x: x.mean(-1),
+    "cumsum": lambda x: x.cumsum(-1), "cumprod": lambda x: x.cumprod(-1), "cummax": lambda x: x.cummax(-1)[0],
+    "cummin": lambda x: x.cummin(-1)[0], "logcumsumexp": lambda x: x.logcumsumexp(-1), "prod": lambda x: x.prod(-1), "logsumexp": lambda x: x.logsumexp(-1), "sum": lambda x: x.sum(-1), "mean": lambda x: x.mean(-1),
     "amax": lambda x: x.amax(-1), "amin": lambda x: x.amin(-1), "max": lambda x: x.max(-1).values, "var": lambda x: x.var(-1),
     "std": lambda x: x.std(-1), "norm1": lambda x: x.norm(1, -1), "norm2": lambda x: x.norm(2, -1), "norm_inf": lambda x: torch.linalg.vector_norm(x, INF, -1),
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]), "layer_norm_eps": lambda x: F.layer_norm(x, x.shape[-1:], eps=1e-12),
@@ -112,6 +114,11 @@ def _squares_end(a, x):
     return _like(rows, a)
 
 
+def _product_ends(a, x):
+    """Products along the row overflow: what is then multiplied with 0 depends on the order."""
+    return _like((x.abs().clamp(min=1).prod(-1, keepdim=True) == INF).expand_as(x), a)
+
+
 def _like(rows, a):
     """A mask of rows in the shape of a result, which may lack the last dimension."""
     return rows[:, 0] if a.dim() == 1 else rows.reshape(a.shape)
@@ -134,5 +141,7 @@ DIFFERENT = {
     ("hardswish", "gradient 0"): [lambda a, x: x.abs() == 3], ("hardsigmoid", "gradient 0"): [lambda a, x: x.abs() == 3],
     ("pow_minus_half", "gradient 0"): [lambda a, x: x == -INF], ("gelu", "value"): [lambda a, x: x == INF],
     ("kl_div", "value"): [lambda a, x, y: y.isinf()], ("kl_div", "gradient 1"): [lambda a, x, y: y == 0],
+    **{key: [_product_ends, _holds(lambda x: x.isnan().any(-1, keepdim=True).expand_as(x))] for key in (("cumprod", "gradient 0"), ("prod", "value"), ("prod", "gradient 0"))},
+    ("logcumsumexp", "gradient 0"): _LARGE_LOGITS, ("remainder", "gradient 1"): [lambda a, x, y: x.isinf()],
     ("clamp_tensor", "gradient 1"): [lambda a, x, y: y + 1 == y],
 }

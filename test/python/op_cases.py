@@ -61,12 +61,49 @@ def truths(*shape):
     return lambda g: torch.rand(shape, generator=g) < 0.5
 
 
+def experts(x, weights, ends):
+    """Rows times the matrices of their groups, as Hugging Face's `grouped_mm` experts have it compiled."""
+    return torch.ops.transformers.grouped_mm_fallback(x, weights, ends)
+
+
+if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+    _library = torch.library.Library("transformers", "DEF")
+    _library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+    _library.define("grouped_mm_fallback_backward(Tensor input, Tensor weight, Tensor offs, Tensor grad_output) -> (Tensor, Tensor)")
+
+    def _groups(ends):
+        return zip([0, *ends.tolist()[:-1]], ends.tolist())
+
+    @torch.library.impl(_library, "grouped_mm_fallback", "CPU")
+    def _forward(x, weights, ends):
+        parts = [x[first:last] @ w for (first, last), w in zip(_groups(ends), weights)]
+        return torch.cat([*parts, x.new_zeros(x.shape[0] - int(ends[-1]), weights.shape[2])])
+
+    @torch.library.impl(_library, "grouped_mm_fallback_backward", "CPU")
+    def _backward(x, weights, ends, g):
+        return (_forward(g, weights.transpose(1, 2), ends),
+                torch.stack([x[first:last].T @ g[first:last] for first, last in _groups(ends)]))
+
+    torch.library.register_fake("transformers::grouped_mm_fallback", lambda x, w, ends: x.new_empty(x.shape[0], w.shape[2]), lib=_library)
+    torch.library.register_fake("transformers::grouped_mm_fallback_backward",
+                                lambda x, w, ends, g: (torch.empty_like(x), torch.empty_like(w)), lib=_library)
+    torch.library.register_autograd(
+        "transformers::grouped_mm_fallback",
+        lambda ctx, g: (*torch.ops.transformers.grouped_mm_fallback_backward(*ctx.saved_tensors, g), None),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs), lib=_library)
+
+
 CASES: list[Case] = []
 
 
 def case(name, function, *inputs, **options):
     assert all(c.name != name for c in CASES), name
     CASES.append(Case(name, function, inputs, **options))
+
+
+def with_zeros(*shape):
+    """Products of these have one, several or no zero along a dimension."""
+    return lambda g: torch.where(torch.rand(shape, generator=g) < 0.2, 0.0, torch.randn(shape, generator=g))
 
 
 SHAPES = [(), (1,), (7,), (4, 8), (3, 1, 5), (2, 3, 4, 5), (1, 1), (33, 17)]
@@ -127,6 +164,8 @@ case("logical", lambda x, y: (x & y) | ~x ^ y, truths(5, 7), truths(7))
 case("masked_fill", lambda x, m: x.masked_fill(m, -1e9).exp(), normal(4, 6), truths(4, 6))
 case("masked_fill_inf", lambda x: torch.softmax(x.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf), -1), normal(3, 6, 6))
 case("isnan", lambda x: torch.isnan(x / x), integers(0, 2, 9, dtype=torch.int32))
+case("relu_of_integers", lambda i: i.relu(), integers(-3, 3, 4, 3))
+case("largest_truths", lambda x: (*(x > 0.5).max(1), *(x > 0.5).min(0, keepdim=True), (x > 0).int().argmax(0)), normal(4, 5))
 case("mixed_types", lambda x, i: x * i + 2, normal(4, 3), integers(-3, 3, 4, 3))
 case("integer_arithmetic", lambda x, y: x * y + 3 - y, integers(-9, 9, 4, 3), integers(-9, 9, 3))
 case("integer_division", lambda x, y: x / y, integers(1, 9, 4, 3), integers(1, 9, 3))
@@ -152,6 +191,15 @@ SHAPE_OPS = {
     "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5), "pad_plain": lambda x: torch.constant_pad_nd(x, (1, 2), 0.25), "pad_negative": lambda x: F.pad(x, (-1, 2)),
     "tril": lambda x: x.tril(), "tril_below": lambda x: x.tril(-1), "triu": lambda x: x.triu(1), "contiguous": lambda x: x.transpose(0, 1).contiguous(),
     "clone": lambda x: x.clone() * 2, "rotate_half": lambda x: torch.cat([-x[..., 3:], x[..., :3]], -1),
+    "diagonal": lambda x: (x.diagonal(), x.diagonal(1, 0, 2), x.diagonal(-2, -1, 0)),
+    "diagonal_put": lambda x: torch.diagonal_scatter(x * 2, x[0, :, :4] * 3, 2, 0, 2) * x,
+    "diag_embed": lambda x: torch.diag_embed(x, -1, 0, 2), "trace": lambda x: x[0].trace(),
+    "unfold": lambda x: (x.unfold(1, 3, 2), x.unfold(-1, 2, 1), x.unfold(0, 1, 3)),
+    "unfold_far": lambda x: x.reshape(-1).unfold(0, 70, 50),
+    "strided": lambda x: (x.as_strided((3, 4), (2, 7), 5), x.as_strided((2, 3, 2), (1, 0, 30)), x[1:].as_strided((5, 3), (6, 2))),
+    "strided_windows": lambda x: x.as_strided((3, 30, 2), (30, 1, 15), 0), "strided_of_turned": lambda x: (x * 1).transpose(0, 1).as_strided((3, 5), (7, 1), 2),
+    "pad_replicated": lambda x: (F.pad(x, (2, 1), "replicate"), F.pad(x, (2, 0, 1, 3), "replicate"), F.pad(x[None], (-1, 2, 3, 0), "replicate")),
+    "pad_reflected": lambda x: (F.pad(x, (2, 5), "reflect"), F.pad(x, (0, 3, 4, 1), "reflect")), "pad_around": lambda x: F.pad(x, (6, 2), "circular"),
     "in_place": lambda x: (x * 1.0).add_(1).mul_(x), "slice_assign": lambda x: _assign(x),
 }
 
@@ -160,6 +208,11 @@ def _assign(x):
     y = x * 1.0
     y[:, 1] = 0.5
     return y * x
+
+
+def _masked(x, mask, value):
+    x[mask] = value
+    return x
 
 
 for _name, _function in SHAPE_OPS.items():
@@ -284,6 +337,37 @@ case("conv_transpose1d", lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1), n
 case("conv1d", lambda x, w, b: F.conv1d(x, w, b, 2, 1, 2, 2), normal(2, 4, 13), normal(6, 2, 3), normal(6))
 case("conv1d_same", lambda x, w: F.conv1d(x, w, padding="same"), normal(4, 13), normal(6, 4, 4))
 
+for _name, _x, _w, _options in [
+    ("plain", (2, 3, 5, 6, 4), (4, 3, 2, 3, 2), {}),
+    ("one_by_one", (2, 5, 3, 4, 2), (6, 5, 1, 1, 1), {}),
+    ("patches", (1, 3, 4, 8, 8), (5, 3, 2, 4, 4), {"stride": (2, 4, 4)}),
+    ("same", (1, 3, 4, 5, 3), (4, 3, 3, 2, 4), {"padding": "same", "dilation": (1, 2, 1)}),
+    ("depthwise", (2, 4, 5, 4, 3), (8, 1, 3, 3, 2), {"groups": 4, "padding": 1, "stride": (2, 1, 2)}),
+    ("all", (2, 4, 7, 6, 9), (6, 2, 2, 3, 3), {"stride": (2, 1, 3), "padding": (1, 2, 0), "dilation": (3, 1, 2), "groups": 2}),
+    # More depth, places and rows than a block of the engine has, and no multiple of any.
+    ("blocks", (2, 19, 5, 11, 13), (67, 19, 2, 3, 3), {"padding": 1}),
+]:
+    for _dtype, _suffix, _tolerance in [(torch.float32, "", 1e-4), (torch.bfloat16, "_bf16", 2e-2), (torch.float16, "_f16", 2e-3)]:
+        case(f"conv3d_{_name}{_suffix}", lambda x, w, b, o=_options: F.conv3d(x, w, b, **o), normal(*_x, dtype=_dtype),
+             normal(*_w, dtype=_dtype), normal(_w[0], dtype=_dtype), tolerance=_tolerance)
+case("conv3d_one_volume", lambda x, w: F.conv3d(x, w.flip(2)), normal(3, 4, 5, 4), normal(4, 3, 2, 2, 3))
+case("conv_transpose3d", lambda x, w, b: F.conv_transpose3d(x, w, b, (2, 3, 1), 1, (1, 2, 0), 2, 2), normal(2, 4, 3, 2, 4), normal(4, 3, 2, 2, 3), normal(6))
+case("convolution_backward_3d", lambda g, x, w: torch.ops.aten.convolution_backward(
+    g, x, w, [6], [2, 1, 1], [1, 0, 1], [1, 2, 1], False, [0] * 3, 2, [True] * 3), normal(2, 6, 3, 2, 7), normal(2, 4, 5, 6, 7), normal(6, 2, 2, 3, 3))
+
+# --- products of groups -----------------------------------------------------------------------------
+
+_ENDS = torch.tensor([3, 3, 8, 16], dtype=torch.int32)  # one group has no row
+_half = dict(dtype=torch.bfloat16)
+case("grouped_mm", lambda x, w: torch._grouped_mm(x, w.transpose(1, 2), offs=_ENDS), normal(16, 8, **_half), normal(4, 24, 8, **_half), tolerance=2e-2)
+case("grouped_mm_of_columns", lambda w, x: torch._grouped_mm(w, x, offs=_ENDS), normal(4, 8, 16, **_half), normal(16, 16, **_half), tolerance=2e-2)
+case("grouped_mm_summed", lambda x, y: torch._grouped_mm(x.transpose(0, 1), y, offs=_ENDS), normal(16, 8, **_half), normal(16, 24, **_half), tolerance=2e-2)
+case("grouped_mm_batched", lambda x, y: torch._grouped_mm(x, y), normal(2, 8, 16, **_half), normal(2, 16, 8, **_half), tolerance=2e-2)
+# In f32 PyTorch traces none, and Hugging Face's mixtures of experts call an operator of theirs.
+case("grouped_mm_of_experts", lambda x, w: experts(x * 2, w, _ENDS).tanh(), normal(16, 5), normal(4, 5, 7))
+case("grouped_mm_of_turned_experts", lambda x, w: experts(x, w.transpose(1, 2), _ENDS.long() - 2), normal(16, 5), normal(4, 7, 5))
+case("grouped_mm_in_blocks", lambda x, w: experts(x, w, torch.tensor([700, 701], dtype=torch.int32)), normal(701, 401), normal(2, 401, 37))
+
 # --- attention ------------------------------------------------------------------------------------
 
 sdpa = F.scaled_dot_product_attention
@@ -316,6 +400,17 @@ case("cumsum_middle", lambda x: (x * 2).cumsum(1).tanh(), normal(3, 40, 5))
 case("cumsum_scalar", lambda x: torch.cumsum(x, 0), normal())
 case("cumsum_counts", lambda x: torch.cumsum(x, -1), integers(0, 9, 5, 7, dtype=torch.int32))
 case("cumsum_in_bf16", lambda x: torch.cumsum(x, 0, dtype=torch.bfloat16), normal(9, 4), tolerance=2e-2)
+case("cumprod", lambda x: x.cumprod(0) + 2 * torch.cumprod(x, -1), with_zeros(5, 7))
+case("cumprod_middle", lambda x: (x * 2).cumprod(1).tanh(), with_zeros(3, 9, 5))
+case("cumprod_scalar", lambda x: torch.cumprod(x, 0), normal())
+case("cumprod_in_bf16", lambda x: torch.cumprod(x, 0, dtype=torch.bfloat16), uniform(0.5, 1.5, 9, 4), tolerance=2e-2)
+case("prod", lambda x: (x.prod(), x.prod(1), x.prod(0, keepdim=True)), with_zeros(3, 4))
+case("prod_wide", lambda x: (x.prod(dtype=torch.float32), torch.prod(x, 0, dtype=torch.float32)), uniform(0.5, 1.5, 9, 4), tolerance=1e-4)
+case("cummax", lambda x: (*x.cummax(1), x.cummax(0)[0]), normal(3, 40, 5))
+case("cummin", lambda x: (*x.cummin(-1), x.cummin(0)[0] * 2), normal(4, 31))
+case("cummax_ties", lambda x: (*(x * 1.0).cummax(1), *x.cummax(0), *x.cummin(1)), integers(-2, 3, 5, 17))
+case("logcumsumexp", lambda x: x.logcumsumexp(0) + torch.logcumsumexp(x * 30, -1), normal(7, 40))
+case("logcumsumexp_scalar", lambda x: torch.logcumsumexp(x, 0), normal())
 case("layer_norm_plain", lambda x: F.layer_norm(x, (7,)), normal(3, 7))
 case("layer_norm_two_dims", lambda x, g, b: F.layer_norm(x, (5, 7), g, b), normal(3, 5, 7), normal(5, 7), normal(5, 7))
 case("rms_norm_plain", lambda x: F.rms_norm(x, (7,)), normal(3, 7))
@@ -371,12 +466,15 @@ case("bce_with_logits_weighted", lambda x, t, w, p: F.binary_cross_entropy_with_
 
 # --- lookups -----------------------------------------------------------------------------------------------
 
+case("strided_put", lambda x, i: torch.as_strided_scatter(x, i, (5, 4), (20, 4), 1), integers(0, 99, 4, 5, 6), integers(0, 99, 5, 4))
 case("embedding", lambda i, w: F.embedding(i, w), integers(0, 11, 3, 5), normal(11, 7))
 case("embedding_padded_constant", lambda i: F.embedding(i, torch.arange(10.0).reshape(5, 2), padding_idx=2), integers(0, 5, 3))
 case("embedding_one", lambda i, w: F.embedding(i, w), integers(0, 1, 1), normal(1, 1))
 case("index_rows", lambda x, i: x[i], normal(5, 3), integers(-5, 5, 7))
 case("index_columns", lambda x, i: x[:, i], normal(5, 6, 3), integers(0, 6, 4))
 case("index_select", lambda x, i: x.index_select(1, i), normal(5, 6), integers(0, 6, 4))
+case("embedding_padded", lambda i, w: F.embedding(i, w * 1, padding_idx=-3), integers(0, 5, 3, 5), normal(5, 7))
+case("detached", lambda x, y: x * (x * y).detach() + y, normal(3, 4), normal(3, 4))
 case("gather", lambda x, i: x.gather(1, i), normal(5, 6), integers(0, 6, 5, 3))
 case("gather_first", lambda x, i: x.gather(0, i), normal(5, 6), integers(0, 5, 2, 6))
 case("index_two", lambda x, i, j: x[i, j], normal(5, 6, 3), integers(-5, 5, 4), integers(0, 6, 4))
@@ -419,11 +517,24 @@ case("quotient_of_large", lambda x: (x // 3, x % 10, x // -1000003, x // 2**40),
 case("quotient_i32", lambda x: (x // 3, x % -10, x // 1, x % 65536), integers(-2**31, 2**31 - 1, 64, dtype=torch.int32))
 case("whole_quotient_of_floats", lambda x, y: (torch.div(x, y, rounding_mode="trunc"), torch.div(x, 0.3, rounding_mode=None)),
      normal(5, 7), uniform(0.1, 2, 5, 7))
+case("floor_of_quotient_of_floats", lambda x, y: (torch.div(x, y, rounding_mode="floor"), x.detach() // 0.3, torch.floor_divide(x.detach(), (y * y).detach())), normal(5, 7), uniform(0.1, 2, 5, 7))
+case("remainder_of_floats", lambda x, y: (x % y, x % -0.3, 2.5 % y.detach(), torch.remainder(x, 0.7), x % (y - 3)), uniform(-5, 5, 5, 7), uniform(0.1, 2, 5, 7))
+case("fmod", lambda x, y: (torch.fmod(x, y), torch.fmod(x, -0.3)), uniform(-5, 5, 5, 7), uniform(0.1, 2, 5, 7))
+case("fmod_of_integers", lambda x: (torch.fmod(x, 7), torch.fmod(x, -3)), integers(-50, 50, 9, 8))
+case("remainder_in_bf16", lambda x, y: x % y, lambda g: torch.arange(-40, 40).bfloat16() / 8, lambda g: torch.arange(1, 81).bfloat16() / 4)
 case("remainder", lambda x: (x % 7, x % -3, torch.remainder(x, 1)), integers(-50, 50, 9, 8))
 case("histc", lambda x: torch.histc(x.float(), 8, 0, 7), integers(-2, 10, 5, 9))
 case("histc_of_floats", lambda x: torch.histc(x.float() / 10, bins=10, min=-1, max=2), integers(-20, 30, 64))
 
+case("masked_scatter", lambda x, m, s: x.masked_scatter(m, s * 2) * x, normal(3, 1, 4), truths(5, 4), normal(61))
+case("masked_put", lambda x, m: _masked(x * 2, m, 0.5), normal(5, 4), truths(5, 4))
+case("masked_put_rows", lambda x, m, v: _masked(x * 2, m, v * v) * x, normal(5, 4, 3), truths(5, 4), normal(3))
+case("masked_put_several", lambda x, v: _masked(x * 2, torch.arange(5) > 1, v.detach()) * x, normal(5, 4), normal(3, 4))
+case("masked_added", lambda x, m, v: torch.ops.aten.index_put(x, [m], v.detach(), True) * x, normal(5, 4, 3), truths(5), normal(1, 4, 3))
+
 # Autograd's graphs have these.
+case("weight_norm", lambda v, g: torch._weight_norm(v * 2, g, 2) + torch._weight_norm(v, g[0, 0, 0].expand(5, 1, 1), 0), normal(5, 3, 2), normal(1, 1, 2))
+
 case("max_pool2d_backward", lambda g, i: torch.ops.aten.max_pool2d_with_indices_backward(
     g, torch.zeros(2, 3, 5, 4), [2, 3], [2, 1], [0, 1], [1, 1], True, i), normal(2, 3, 3, 4), integers(0, 20, 2, 3, 3, 4))
 case("max_pool3d_backward", lambda g, i: torch.ops.aten.max_pool3d_with_indices_backward(

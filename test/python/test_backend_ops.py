@@ -30,6 +30,9 @@ MORE = [
     Case("written_by_index", lambda x, i, v: _written_by_index(x * 2, i.argsort(), v * v) * x, (normal(6, 4), normal(6), normal(6, 4))),
     Case("written_by_two", lambda x, i, v: _written_by_two(x * 2, i.argsort()[:3], v * v) * x, (normal(3, 6, 4), normal(4), normal(3, 3))),
     Case("written_around", lambda x, i, v: _written_around(x * 2, i.argsort()[:3], v * v) * x, (normal(6, 3, 4), normal(4), normal(3, 3))),
+    Case("no_diagonal", lambda x: x * x + x.diagonal(5).sum() + torch.diagonal_scatter(x, x.diagonal(-4), -4), (normal(4, 5),)),
+    # PyTorch's derivative of this is not that of the values (gradcheck), and it is what its graphs have.
+    Case("strided_put_trained", lambda x: torch.as_strided_scatter(x * 2, x[0, :, :4], (5, 4), (20, 4), 1) * x, (normal(4, 5, 6),)),
     Case("largest_none", lambda x: x * x + x.topk(0)[0].sum(), (normal(4, 5),)),
     Case("nothing_written", lambda x, i, v: _written_by_index(x * 2, i[:0], v[:0]) * x, (normal(6, 4), integers(0, 6, 3), normal(3, 4))),
     Case("arguments", lambda x: (x.argmax(1), x.argmin(), x.argmax(0, keepdim=True)), (normal(5, 7),)),

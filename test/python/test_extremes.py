@@ -137,7 +137,7 @@ def test_attention_with_large_scores():
 
 #: Lowerings that are in none of the tables, and why.
 ELSEWHERE = {
-    "batch_norm_training": "refused", "detach": "refused for what is trained",
+    "batch_norm_training": "refused", "detach": "moves what it is given",
     "batch_norm_by_statistics": "calls batch_norm; test_ops.py has it",
 }
 

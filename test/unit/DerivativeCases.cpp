@@ -79,7 +79,7 @@ static void addUnary(std::vector<DerivativeCase> &cases) {
 }
 
 static void addBinary(std::vector<DerivativeCase> &cases) {
-  for (std::string op : {"add", "sub", "mul", "div", "max", "min", "pow"})
+  for (std::string op : {"add", "sub", "mul", "div", "max", "min", "pow", "rem"})
     for (std::string shape : {"", "1", "3x5"})
       for (std::string element : {"f32", "f16"}) {
         if (element == "f16" && shape != "3x5")
@@ -92,7 +92,7 @@ static void addBinary(std::vector<DerivativeCase> &cases) {
       }
   std::string type = tensor("3x5");
   // One operand alone, each side; and one value as both.
-  for (std::string op : {"sub", "mul", "div", "max", "min", "pow"}) {
+  for (std::string op : {"sub", "mul", "div", "max", "min", "pow", "rem"}) {
     cases.push_back({op + "_left",
                      {{"a", type, 0.3, 2}, {"b", type, 0.3, 2, true}},
                      "  %y = segue." + op + " %a, %b : " + type,
@@ -102,6 +102,12 @@ static void addBinary(std::vector<DerivativeCase> &cases) {
                      "  %y = segue." + op + " %a, %b : " + type,
                      {{"y", type}}});
   }
+  // What is detached is constant anyway where the difference is taken.
+  cases.push_back({"detach",
+                   {{"a", type}},
+                   "  %f = segue.floor %a : " + type + "\n  %d = segue.detach %f : " + type +
+                       "\n  %y = segue.mul %a, %d : " + type,
+                   {{"y", type}}});
   cases.push_back({"mul_square", {{"a", type}}, "  %y = segue.mul %a, %a : " + type, {{"y", type}}});
   cases.push_back({"select",
                    {{"c", tensor("3x5", "i1"), 0, 2}, {"a", type}, {"b", type}},
@@ -255,6 +261,35 @@ static void addContractions(std::vector<DerivativeCase> &cases) {
                      "  %y = segue.conv2d_weight_grad %g, %x" + window + y + ", " + x + " -> " + w,
                      {{"y", w}}});
   }
+  std::string window = " strides [2, 1, 1] low [1, 0, 1] high [0, 2, 0] dilations [1, 2, 1] groups 2 : ";
+  std::string x = tensor("2x2x3x4x2"), w = tensor("4x1x2x2x2"), y = tensor("2x4x2x4x2");
+  cases.push_back({"conv3d",
+                   {{"x", x}, {"w", w}, {"b", tensor("4")}},
+                   "  %y = segue.conv3d %x, %w bias %b : " + tensor("4") + window + x + ", " + w + " -> " + y,
+                   {{"y", y}}});
+  cases.push_back({"conv3d_input_grad",
+                   {{"g", y}, {"w", w}},
+                   "  %y = segue.conv3d_input_grad %g, %w" + window + y + ", " + w + " -> " + x,
+                   {{"y", x}}});
+  cases.push_back({"conv3d_weight_grad",
+                   {{"g", y}, {"x", x}},
+                   "  %y = segue.conv3d_weight_grad %g, %x" + window + y + ", " + x + " -> " + w,
+                   {{"y", w}}});
+  // One group has no row, and one row no group.
+  std::string ends = "  %e = segue.constant dense<[2, 2, 5]> : tensor<3xi32>\n", r = tensor("6x3"), g = tensor("6x2");
+  for (std::string order : {"", "transposed "}) {
+    std::string matrices = tensor(order.empty() ? "3x3x2" : "3x2x3");
+    cases.push_back({"grouped_dot" + order.substr(0, 5),
+                     {{"r", r}, {"m", matrices}},
+                     ends + "  %y = segue.grouped_dot %r, %m " + order + "by %e : " + r + ", " + matrices +
+                         ", tensor<3xi32> -> " + g,
+                     {{"y", g}}});
+  }
+  cases.push_back({"grouped_outer",
+                   {{"a", r}, {"b", g}},
+                   ends + "  %y = segue.grouped_outer %a, %b by %e : " + r + ", " + g + ", tensor<3xi32> -> " +
+                       tensor("3x3x2"),
+                   {{"y", tensor("3x3x2")}}});
   attention("frozen_mask", "mask %m : tensor<1x1x3x5xf32>", {{"m", "tensor<1x1x3x5xf32>", -1, 1, true}}, false);
 }
 
@@ -307,6 +342,17 @@ static void addNormalizations(std::vector<DerivativeCase> &cases) {
                      {{"x", tensor("3x4x5")}},
                      "  %y = segue.cumsum %x " + direction + " : tensor<3x4x5xf32>",
                      {{"y", tensor("3x4x5")}}});
+  for (std::string dim : {"0", "1", "2"})
+    cases.push_back({"cummax_" + dim,
+                     {{"x", tensor("3x4x5")}},
+                     "  %y = segue.cummax %x dim " + dim + " : tensor<3x4x5xf32>",
+                     {{"y", tensor("3x4x5")}}});
+  for (std::string direction : {"0", "1 reverse", "2"})
+    for (std::string element : {"f32", "bf16"})
+      cases.push_back({"recurrence_" + direction.substr(0, 1) + "_" + element,
+                       {{"a", tensor("3x4x5", element)}, {"x", tensor("3x4x5", element)}},
+                       "  %y = segue.recurrence %a, %x dim " + direction + " : " + tensor("3x4x5", element),
+                       {{"y", tensor("3x4x5", element)}}});
   for (std::string op : {"softmax", "log_softmax"}) {
     for (std::string dim : {"0", "1", "2"})
       cases.push_back({op + "_dim_" + dim,

@@ -309,6 +309,24 @@ TEST(DerivativeAtKink, PowAtZero) {
   EXPECT_TRUE(std::isnan(slopes[2]));
 }
 
+/// A product with a 0 has a slope by each factor, the later of equal maxima takes the
+/// gradient, and no first factor counts.
+TEST(DerivativeAtKink, AlongADimension) {
+  std::string product = "%y = segue.recurrence %a, %x dim 0 : tensor<4xf32>";
+  std::map<std::string, Numbers> at{{"a", {std::nan(""), 0, 3, 2}}, {"x", {5, 0, 0, 0}}};
+  EXPECT_EQ(gradientAt(product, at, "a", "tensor<4xf32>"), (Numbers{0, 5 * (1 + 3 * (1 + 2)), 0, 0}));
+  EXPECT_EQ(gradientAt(product, at, "x", "tensor<4xf32>"), (Numbers{1, 1 + 3 + 6, 1 + 2, 1}));
+  EXPECT_EQ(gradientAt("%y = segue.cummax %x dim 0 : tensor<6xf32>", {{"x", {1, 1, 0, 3, 2, std::nan("")}}}, "x",
+                       "tensor<6xf32>"),
+            (Numbers{1, 2, 0, 2, 0, 1}));
+}
+
+TEST(DerivativeAtKink, NothingGoesThroughDetach) {
+  EXPECT_EQ(gradientAt("%d = segue.detach %x : tensor<2xf32>\n%y = segue.mul %x, %d : tensor<2xf32>",
+                       {{"x", {3, -2}}}, "x", "tensor<2xf32>"),
+            (Numbers{3, -2}));
+}
+
 //===----------------------------------------------------------------------===//
 // Completeness
 //===----------------------------------------------------------------------===//

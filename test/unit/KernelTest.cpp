@@ -433,6 +433,54 @@ TEST(Kernel, CumulativeSums) {
   expectParity(fused, randomArguments(fused));
 }
 
+TEST(Kernel, LargestSoFarAndRecurrences) {
+  for (std::string type : {"tensor<3x5x7xf32>", "tensor<1x300x2xf32>", "tensor<4x1x65xbf16>", "tensor<2x9x3xi32>"}) {
+    bool isFloat = type.find('f') != std::string::npos;
+    Tolerance tolerance = type.find("bf16") == std::string::npos ? Tolerance{} : Tolerance{1e-2, 1e-2};
+    for (std::string along : {"dim 0", "dim 1", "dim 2"}) {
+      expectParity(fill("func.func @f(%x: $1) -> $1 {\n %y = segue.cummax %x $0 : $1\n return %y : $1\n}", along, type),
+                   tolerance);
+      for (std::string direction : {"", " reverse"})
+        if (isFloat)
+          expectParity(fill("func.func @f(%a: $1, %x: $1) -> $1 {\n %y = segue.recurrence %a, %x $0 : $1\n"
+                            " return %y : $1\n}",
+                            along + direction, type),
+                       tolerance);
+    }
+  }
+  Kernels largest("func.func @f(%x: tensor<6xf32>) -> tensor<6xf32> {\n %y = segue.cummax %x dim 0 : tensor<6xf32>\n"
+                  " return %y : tensor<6xf32>\n}");
+  ASSERT_TRUE(largest.ok());
+  std::vector<HostTensor> numbers = randomArguments(largest);
+  numbers[0].floats = {-INFINITY, -5, 2, std::nan(""), 7, INFINITY};
+  expectParity(largest, numbers);
+  Kernels first("func.func @f(%a: tensor<3xf32>, %x: tensor<3xf32>) -> tensor<3xf32> {\n"
+                " %y = segue.recurrence %a, %x dim 0 : tensor<3xf32>\n return %y : tensor<3xf32>\n}");
+  ASSERT_TRUE(first.ok());
+  numbers = randomArguments(first);
+  numbers[0].floats[0] = INFINITY;
+  expectParity(first, numbers);
+}
+
+TEST(Kernel, Remainders) {
+  for (std::string type : {"tensor<f32>", "tensor<130xf32>", "tensor<3x11xbf16>"})
+    expectParity(fill("func.func @f(%a: $0, %b: $0) -> $0 {\n %y = segue.rem %a, %b : $0\n return %y : $0\n}", type),
+                 Tolerance{0, 0});
+  // Quotients of more than 200 digits, and what has none.
+  Kernels kernels("func.func @f(%a: tensor<4096xf32>, %b: tensor<4096xf32>) -> tensor<4096xf32> {\n"
+                  " %y = segue.rem %a, %b : tensor<4096xf32>\n return %y : tensor<4096xf32>\n}");
+  ASSERT_TRUE(kernels.ok());
+  std::vector<HostTensor> arguments = randomArguments(kernels);
+  const double special[] = {0, 1, -1, 3.4e38, -3.4e38, 1e-30, INFINITY, -INFINITY, std::nan(""), 16777216, 0.1f, 3};
+  for (int64_t i = 0; i < 4096; ++i)
+    for (HostTensor &argument : arguments) {
+      int64_t at = &argument == arguments.data() ? i : i / 12;
+      double drawn = std::ldexp(argument.floats[i] + (i % 2 ? 1 : -1), int((i * 7 + at) % 210) - 90);
+      argument.floats[i] = double(float(i < 144 ? special[at % 12] : drawn));
+    }
+  expectParity(kernels, arguments, Tolerance{0, 0});
+}
+
 TEST(Kernel, GatherAndScatter) {
   Kernels gather(R"(func.func @f(%t: tensor<5x12xf32>, %i: tensor<3x7xi64>, %p: tensor<7x12xf32>) -> tensor<3x7x12xf32> {
     %e = segue.gather %t[%i] : tensor<5x12xf32>, tensor<3x7xi64> -> tensor<3x7x12xf32>

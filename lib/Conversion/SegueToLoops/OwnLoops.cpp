@@ -97,53 +97,91 @@ private:
   }
 };
 
-/// Every task sums along some rows, in order.
-struct CumsumModel : OwnLoopsModel<CumsumModel, CumsumOp> {
-  FailureOr<KernelShape> getKernelShape(Operation *op) const {
-    auto cumsum = cast<CumsumOp>(op);
-    ArrayRef<int64_t> shape = cumsum.getType().getShape();
-    int64_t inner = 1, extent = shape[cumsum.getDim()];
-    for (int64_t trailing : shape.drop_front(cumsum.getDim() + 1))
+/// Every task walks along some rows, in order, with one value that it carries from
+/// element to element. `Model::step` makes the next one of it and of the operands at
+/// hand, in the type that `Model::carriedType` says.
+template <typename Model, typename OpTy> struct AlongRowsModel : OwnLoopsModel<Model, OpTy> {
+  FailureOr<KernelShape> getKernelShape(Operation *base) const {
+    auto op = cast<OpTy>(base);
+    ArrayRef<int64_t> shape = op.getType().getShape();
+    int64_t inner = 1, extent = shape[op.getDim()];
+    for (int64_t trailing : shape.drop_front(op.getDim() + 1))
       inner *= trailing;
-    return KernelShape{KernelShape::Kind::OwnByRows, cumsum.getType().getNumElements() / extent, extent, 0, inner};
+    return KernelShape{KernelShape::Kind::OwnByRows, op.getType().getNumElements() / extent, extent, 0, inner};
   }
-  void buildOwnLoops(Operation *op, KernelBuilder &kernel) const {
-    auto cumsum = cast<CumsumOp>(op);
+  void buildOwnLoops(Operation *base, KernelBuilder &kernel) const {
+    auto op = cast<OpTy>(base);
     Location loc = kernel.getLoc();
     auto [begin, end] = kernel.getRange();
     int64_t extent = kernel.getPlan().shape.cols;
     Value zero = kernel.constantIndex(0), count = kernel.constantIndex(extent), last = kernel.constantIndex(extent - 1);
-    Type type = computeType(elementOf(cumsum.getInput()));
-    bool isFloat = isa<FloatType>(type);
+    Type type = computeType(elementOf(op.getResult())), carriedType = Model::carriedType(type);
     kernel.loop(begin, end, 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
       kernel.defineRow(row);
       OpBuilder &outside = kernel.top().builder;
-      Type wide = isFloat ? Type(outside.getF64Type()) : type;
-      Value nothing = arith::ConstantOp::create(outside, loc, cast<TypedAttr>(outside.getZeroAttr(wide)));
+      Value nothing = arith::ConstantOp::create(outside, loc, cast<TypedAttr>(outside.getZeroAttr(carriedType)));
       kernel.loop(zero, count, 1, nothing, [&](Value step, ValueRange carried) -> SmallVector<Value> {
         OpBuilder &b = kernel.top().builder;
-        kernel.defineColumn(cumsum.getReverse() ? arith::SubIOp::create(b, loc, last, step).getResult() : step);
-        Value value = kernel.element(cumsum.getInput(), kernel.getPlan().element);
-        if (!value)
-          return {carried[0]};
-        Value sum;
-        if (isFloat)
-          sum = arith::AddFOp::create(b, loc, carried[0], arith::ExtFOp::create(b, loc, wide, value).getResult());
-        else
-          sum = arith::AddIOp::create(b, loc, carried[0], value);
-        Value stored = isFloat ? arith::TruncFOp::create(b, loc, type, sum).getResult() : sum;
+        kernel.defineColumn(Model::isReversed(op) ? arith::SubIOp::create(b, loc, last, step).getResult() : step);
+        SmallVector<Value> operands;
+        for (Value operand : op->getOperands()) {
+          operands.push_back(kernel.element(operand, kernel.getPlan().element));
+          if (!operands.back())
+            return {carried[0]};
+          if (isa<FloatType>(carriedType) && carriedType != type)
+            operands.back() = arith::ExtFOp::create(b, loc, carriedType, operands.back());
+        }
+        Value isFirst = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, step, zero);
+        Value next = Model::step(b, loc, carried[0], operands, isFirst);
+        Value stored = carriedType == type ? next : arith::TruncFOp::create(b, loc, type, next).getResult();
         Value at = kernel.materialize(kernel.getPlan().element, kernel.innermost());
-        for (unsigned argument : kernel.resultArgumentsOf(cumsum.getResult()))
+        for (unsigned argument : kernel.resultArgumentsOf(op.getResult()))
           kernel.store(stored, argument, at, b);
-        return {sum};
+        return {next};
       });
       return {};
     });
   }
 };
+
+struct CumsumModel : AlongRowsModel<CumsumModel, CumsumOp> {
+  static bool isReversed(CumsumOp op) { return op.getReverse(); }
+  static Type carriedType(Type type) { return isa<FloatType>(type) ? Float64Type::get(type.getContext()) : type; }
+  static Value step(OpBuilder &b, Location loc, Value sum, ArrayRef<Value> operands, Value) {
+    if (isa<FloatType>(sum.getType()))
+      return arith::AddFOp::create(b, loc, sum, operands[0]);
+    return arith::AddIOp::create(b, loc, sum, operands[0]);
+  }
+};
+
+struct CummaxModel : AlongRowsModel<CummaxModel, CummaxOp> {
+  static bool isReversed(CummaxOp) { return false; }
+  static Type carriedType(Type type) { return type; }
+  static Value step(OpBuilder &b, Location loc, Value largest, ArrayRef<Value> operands, Value isFirst) {
+    Value x = operands[0], larger;
+    if (isa<FloatType>(x.getType()))
+      larger = arith::MaximumFOp::create(b, loc, largest, x);
+    else
+      larger = arith::MaxSIOp::create(b, loc, largest, x);
+    return arith::SelectOp::create(b, loc, isFirst, x, larger);
+  }
+};
+
+struct RecurrenceModel : AlongRowsModel<RecurrenceModel, RecurrenceOp> {
+  static bool isReversed(RecurrenceOp op) { return op.getReverse(); }
+  static Type carriedType(Type type) { return Float64Type::get(type.getContext()); }
+  static Value step(OpBuilder &b, Location loc, Value before, ArrayRef<Value> operands, Value isFirst) {
+    Value product = arith::MulFOp::create(b, loc, operands[0], before);
+    // A first factor that is not finite would make NaN of nothing.
+    Value next = arith::AddFOp::create(b, loc, product, operands[1]);
+    return arith::SelectOp::create(b, loc, isFirst, operands[1], next);
+  }
+};
 } // namespace
 
 void segue::attachOwnLoops(MLIRContext *context) {
+  CummaxModel::attach(context);
   CumsumModel::attach(context);
+  RecurrenceModel::attach(context);
   ScatterModel::attach(context);
 }

@@ -172,6 +172,8 @@ void segue::registerCommands(DialectRegistry &registry) {
     segue::AttentionOp::attachInterface<AttentionCommand>(*context);
     segue::AttentionGradOp::attachInterface<AttentionGradCommand>(*context);
     attachProducts(context);
-    attachLibraryCalls<segue::Conv2dOp, segue::Conv2dInputGradOp, segue::Conv2dWeightGradOp>(context);
+    attachLibraryCalls<segue::Conv2dOp, segue::Conv2dInputGradOp, segue::Conv2dWeightGradOp, segue::Conv3dOp,
+                       segue::Conv3dInputGradOp, segue::Conv3dWeightGradOp, segue::GroupedDotOp,
+                       segue::GroupedOuterOp>(context);
   });
 }

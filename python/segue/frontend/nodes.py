@@ -129,8 +129,10 @@ class NodeTranslator:
         results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
         used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
-        row_major = not isinstance(first, torch.Tensor) or first.is_contiguous()
-        builder = NodeBuilder(self.writer, results, used, row_major)
+        layout = None
+        if isinstance(first, torch.Tensor):
+            layout = ([self.number(s) for s in first.stride()], self.number(first.storage_offset()))
+        builder = NodeBuilder(self.writer, results, used, layout)
         args, kwargs = self.autocast.operands(node.target, read(node.args), read(node.kwargs))
         try:
             if _counts_dims_of_a_scalar(node.target, args):
@@ -170,8 +172,7 @@ class NodeTranslator:
         answer = self.translate(inner, dict(zip(placeholders, operands)))
         self.autocast = around
         if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
-            if any(v.differentiable for v in pytree.tree_leaves(answer) if isinstance(v, Value)):
-                raise unsupported(node, "a no_grad region whose result depends on a trained value")
+            answer = pytree.tree_map_only(Value, self.writer.detach, answer)
         return answer
 
     def _move_to(self, node):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -243,6 +243,12 @@ class GraphWriter:
         """An op whose result has the type of its operand; `attributes` follow the operand in the text."""
         return self.emit(name, f"{x.name} {attributes}".rstrip(), x.type, [(x.shape, x.dtype)], [x])[0]
 
+    def detach(self, x: Value) -> Value:
+        """The same value, to which no gradient flows back."""
+        if not x.differentiable:
+            return x
+        return replace(self.unary("detach", x), differentiable=False)
+
     def gelu(self, kind: str, x: Value) -> Value:
         return self.emit("gelu", f"{kind} {x.name}", x.type, [(x.shape, x.dtype)], [x])[0]
 
@@ -359,6 +365,23 @@ class GraphWriter:
                 f"contract {_ints(contract[0])} x {_ints(contract[1])}")
         tail = f"{a.type}, {b.type} -> {tensor_type(shape, a.dtype)}"
         return self.emit("dot_general", head, tail, [(shape, a.dtype)], [a, b])[0]
+
+    def recurrence(self, factors: Value, x: Value, dim: int) -> Value:
+        """`y[i] = factors[i] * y[i - 1] + x[i]` along a dimension; the first element is that of `x`."""
+        return self.emit("recurrence", f"{factors.name}, {x.name} dim {dim}", x.type, [(x.shape, x.dtype)], [factors, x])[0]
+
+    def grouped_dot(self, rows: Value, matrices: Value, ends: Value) -> Value:
+        """Each row times the matrix of its group; group e has the rows up to `ends[e]`."""
+        shape = (rows.shape[0], matrices.shape[2])
+        tail = f"{rows.type}, {matrices.type}, {ends.type} -> {tensor_type(shape, rows.dtype)}"
+        return self.emit("grouped_dot", f"{rows.name}, {matrices.name} by {ends.name}", tail, [(shape, rows.dtype)],
+                         [rows, matrices])[0]
+
+    def grouped_outer(self, x: Value, y: Value, ends: Value) -> Value:
+        """The sum of the outer products of the rows of each group."""
+        shape = (ends.shape[0], x.shape[1], y.shape[1])
+        tail = f"{x.type}, {y.type}, {ends.type} -> {tensor_type(shape, x.dtype)}"
+        return self.emit("grouped_outer", f"{x.name}, {y.name} by {ends.name}", tail, [(shape, x.dtype)], [x, y])[0]
 
     def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float) -> list[Value]:
         """The result, and the logarithm of the sum of exponentials per row."""

@@ -83,6 +83,27 @@ inline void narrowRows(const VectorKernels &kernels, ElementType type, int64_t r
   }
 }
 
+/// Packs `outerCount` rows of a left matrix, or columns of a right one, over `depthCount` of the depth into panels of
+/// `width`, from `source` on; the steps are in elements. `wide` has room for all of them where they are not f32.
+inline void packBlock(const VectorKernels &kernels, ElementType type, const void *source, int64_t outerCount,
+                      int64_t outerStep, int64_t depthCount, int64_t depthStep, float *wide, float *target,
+                      int64_t width) {
+  if (type == ElementType::f32) {
+    kernels.pack(outerCount, depthCount, static_cast<const float *>(source), outerStep, depthStep, target, width);
+  } else if (outerStep == 1) {
+    widenRows(kernels, type, depthCount, outerCount, source, depthStep, wide, outerCount);
+    kernels.pack(outerCount, depthCount, wide, 1, outerCount, target, width);
+  } else {
+    if (depthStep == 1)
+      widenRows(kernels, type, outerCount, depthCount, source, outerStep, wide, depthCount);
+    else
+      for (int64_t i = 0; i < outerCount; ++i)
+        widenRows(kernels, type, depthCount, 1, advance(source, type, i * outerStep), depthStep,
+                  wide + i * depthCount, 1);
+    kernels.pack(outerCount, depthCount, wide, depthCount, 1, target, width);
+  }
+}
+
 } // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_LIB_ENGINE_FLOATROWS_H

@@ -85,10 +85,6 @@ private:
   Buffers cutBuffers(ScratchCutter &cutter) const;
   Piece piece(int64_t index) const;
   void runPiece(const Piece &piece, const Pointers &pointers, int64_t thread) const;
-  void packBlock(const MatrixView &view, const void *base, int64_t outer, int64_t outerCount, int64_t outerStride,
-                 int64_t depth, int64_t depthCount, int64_t depthStride, float *wide, float *target,
-                 int64_t width) const;
-
   bool widens() const { return spec_.a.element != ElementType::f32; }
   bool narrows() const { return spec_.c.element != ElementType::f32; }
 
@@ -159,27 +155,6 @@ Piece PanelMatmul::piece(int64_t index) const {
           std::min(pieceColumns_, spec_.n - column)};
 }
 
-/// Packs `outerCount` rows of a (or columns of b) over `depthCount` of the depth.
-void PanelMatmul::packBlock(const MatrixView &view, const void *base, int64_t outer, int64_t outerCount,
-                            int64_t outerStride, int64_t depth, int64_t depthCount, int64_t depthStride, float *wide,
-                            float *target, int64_t width) const {
-  const void *source = advance(base, view.element, outer * outerStride + depth * depthStride);
-  if (!widens()) {
-    kernels_.pack(outerCount, depthCount, static_cast<const float *>(source), outerStride, depthStride, target, width);
-  } else if (outerStride == 1) {
-    widenRows(kernels_, view.element, depthCount, outerCount, source, depthStride, wide, outerCount);
-    kernels_.pack(outerCount, depthCount, wide, 1, outerCount, target, width);
-  } else {
-    if (depthStride == 1)
-      widenRows(kernels_, view.element, outerCount, depthCount, source, outerStride, wide, depthCount);
-    else
-      for (int64_t i = 0; i < outerCount; ++i)
-        widenRows(kernels_, view.element, depthCount, 1, advance(source, view.element, i * outerStride), depthStride,
-                  wide + i * depthCount, 1);
-    kernels_.pack(outerCount, depthCount, wide, depthCount, 1, target, width);
-  }
-}
-
 void PanelMatmul::runPiece(const Piece &piece, const Pointers &pointers, int64_t thread) const {
   ScratchCutter cutter(scratch_->area(thread));
   Buffers buffers = cutBuffers(cutter);
@@ -204,12 +179,15 @@ void PanelMatmul::runPiece(const Piece &piece, const Pointers &pointers, int64_t
       int64_t depth = std::min(kDepth, spec_.k - l);
       // Columns that are multiplied where they lie, then those that are packed.
       int64_t inPlace = readsInPlace_ ? columns / kernels_.panel * kernels_.panel : 0;
-      packBlock(spec_.b, b, column + inPlace, columns - inPlace, spec_.b.strides[2], l, depth, spec_.b.strides[1],
-                buffers.wide, buffers.b, kernels_.panel);
+      const MatrixView &aView = spec_.a, &bView = spec_.b;
+      packBlock(kernels_, bView.element,
+                advance(b, bView.element, (column + inPlace) * bView.strides[2] + l * bView.strides[1]),
+                columns - inPlace, bView.strides[2], depth, bView.strides[1], buffers.wide, buffers.b, kernels_.panel);
       for (int64_t i = 0; i < piece.rows; i += kRows) {
         int64_t rows = std::min(kRows, piece.rows - i);
-        packBlock(spec_.a, a, piece.row + i, rows, spec_.a.strides[1], l, depth, spec_.a.strides[2], buffers.wide,
-                  buffers.a, kernels_.tileRows);
+        packBlock(kernels_, aView.element,
+                  advance(a, aView.element, (piece.row + i) * aView.strides[1] + l * aView.strides[2]), rows,
+                  aView.strides[1], depth, aView.strides[2], buffers.wide, buffers.a, kernels_.tileRows);
         PackedProduct product{.rows = rows,
                               .columns = columns - inPlace,
                               .depth = depth,

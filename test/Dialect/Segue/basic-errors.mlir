@@ -557,6 +557,22 @@ func.func @cumsum_c1(%x: tensor<4x8xf32>) {
 
 // -----
 
+func.func @cummax_c1(%x: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.cummax' op `dim` is 2, but `input` of shape [4, 8] has 2 dimensions}}
+  %0 = segue.cummax %x dim 2 : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @recurrence_c1(%x: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.recurrence' op `dim` is -1, but `input` of shape [4, 8] has 2 dimensions}}
+  %0 = segue.recurrence %x, %x dim -1 : tensor<4x8xf32>
+  return
+}
+
+// -----
+
 func.func @conv2d_c1(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3xf32>) {
   // expected-error @below {{'segue.conv2d' op `weight` has shape [6, 2, 3]; it must have 4 dimensions}}
   %0 = segue.conv2d %x, %w strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x3xf32> -> tensor<2x6x5x6xf32>
@@ -664,6 +680,126 @@ func.func @conv2d_input_grad(%g: tensor<2x6x5x6xf32>, %w: tensor<6x2x3x3xf32>) {
 func.func @conv2d_weight_grad(%g: tensor<2x6x5x6xf32>, %x: tensor<2x4x9x8xf32>) {
   // expected-error @below {{'segue.conv2d_weight_grad' op `gradient` has shape [2, 6, 5, 6]}}
   %0 = segue.conv2d_weight_grad %g, %x strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<2x4x9x8xf32> -> tensor<6x2x1x3xf32>
+  return
+}
+
+// -----
+
+func.func @conv3d_c1(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv3d' op `input` has shape [2, 4, 9, 8]; it must have 5 dimensions}}
+  %0 = segue.conv3d %x, %w strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x4x9x8xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x6x3x4x7xf32>
+  return
+}
+
+// -----
+
+func.func @conv3d_c2(%x: tensor<2x4x5x6x7xf32>, %w: tensor<6x2x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv3d' op `high` has 2 entries, but there are 3 dimensions}}
+  %0 = segue.conv3d %x, %w strides [2, 1, 1] low [1, 0, 1] high [0, 2] dilations [1, 2, 1] groups 2 : tensor<2x4x5x6x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x6x3x4x7xf32>
+  return
+}
+
+// -----
+
+func.func @conv3d_c4(%x: tensor<2x4x5x6x7xf32>, %w: tensor<6x2x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv3d' op `result` has shape [2, 6, 3, 4, 6], but what the weight passes is [2, 6, 3, 4, 7]}}
+  %0 = segue.conv3d %x, %w strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x4x5x6x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x6x3x4x6xf32>
+  return
+}
+
+// -----
+
+func.func @conv3d_input_grad(%g: tensor<2x6x3x4x7xf32>, %w: tensor<6x2x2x3x3xf32>) {
+  // expected-error @below {{'segue.conv3d_input_grad' op `weight` has 2 channels, but a group of `result` has 3}}
+  %0 = segue.conv3d_input_grad %g, %w strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x6x3x4x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x6x5x6x7xf32>
+  return
+}
+
+// -----
+
+func.func @conv3d_weight_grad(%g: tensor<2x6x3x4x7xf32>, %x: tensor<2x4x5x6x7xf32>) {
+  // expected-error @below {{'segue.conv3d_weight_grad' op `gradient` has shape [2, 6, 3, 4, 7]}}
+  %0 = segue.conv3d_weight_grad %g, %x strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x6x3x4x7xf32>, tensor<2x4x5x6x7xf32> -> tensor<6x2x2x1x3xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_dot_c1(%r: tensor<7x4xf32>, %m: tensor<4x5xf32>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_dot' op `matrices` has shape [4, 5]; it must have 3 dimensions}}
+  %0 = segue.grouped_dot %r, %m by %e : tensor<7x4xf32>, tensor<4x5xf32>, tensor<3xi32> -> tensor<7x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_dot_c1_ends(%r: tensor<7x4xf32>, %m: tensor<3x4x5xf32>, %e: tensor<3x1xi32>) {
+  // expected-error @below {{'segue.grouped_dot' op `ends` has shape [3, 1]; it must have 1 dimension}}
+  %0 = segue.grouped_dot %r, %m by %e : tensor<7x4xf32>, tensor<3x4x5xf32>, tensor<3x1xi32> -> tensor<7x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_dot_c2(%r: tensor<7x4xf32>, %m: tensor<3x4x5xf32>, %e: tensor<2xi32>) {
+  // expected-error @below {{'segue.grouped_dot' op `ends` has shape [2], but one per matrix is [3]}}
+  %0 = segue.grouped_dot %r, %m by %e : tensor<7x4xf32>, tensor<3x4x5xf32>, tensor<2xi32> -> tensor<7x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_dot_c3(%r: tensor<7x4xf32>, %m: tensor<3x4x5xf32>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_dot' op `rows` has 4 columns, but `matrices` of shape [3, 4, 5] transposed has 5 there}}
+  %0 = segue.grouped_dot %r, %m transposed by %e : tensor<7x4xf32>, tensor<3x4x5xf32>, tensor<3xi32> -> tensor<7x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_dot_c4(%r: tensor<7x4xf32>, %m: tensor<3x4x5xbf16>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_dot' op `matrices` holds 'bf16', but `rows` holds 'f32'}}
+  %0 = segue.grouped_dot %r, %m by %e : tensor<7x4xf32>, tensor<3x4x5xbf16>, tensor<3xi32> -> tensor<7x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_dot_c5(%r: tensor<7x4xf32>, %m: tensor<3x4x5xf32>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_dot' op `result` has shape [7, 4], but [rows, columns] is [7, 5]}}
+  %0 = segue.grouped_dot %r, %m by %e : tensor<7x4xf32>, tensor<3x4x5xf32>, tensor<3xi32> -> tensor<7x4xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_outer_c1(%a: tensor<7x4x1xf32>, %b: tensor<7x5xf32>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_outer' op `lhs` has shape [7, 4, 1]; it must have 2 dimensions}}
+  %0 = segue.grouped_outer %a, %b by %e : tensor<7x4x1xf32>, tensor<7x5xf32>, tensor<3xi32> -> tensor<3x4x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_outer_c2(%a: tensor<7x4xf32>, %b: tensor<6x5xf32>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_outer' op `lhs` has 7 rows, but `rhs` has 6}}
+  %0 = segue.grouped_outer %a, %b by %e : tensor<7x4xf32>, tensor<6x5xf32>, tensor<3xi32> -> tensor<3x4x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_outer_c3(%a: tensor<7x4xf32>, %b: tensor<7x5xf16>, %e: tensor<3xi32>) {
+  // expected-error @below {{'segue.grouped_outer' op `rhs` holds 'f16', but `lhs` holds 'f32'}}
+  %0 = segue.grouped_outer %a, %b by %e : tensor<7x4xf32>, tensor<7x5xf16>, tensor<3xi32> -> tensor<3x4x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_outer_c4(%a: tensor<7x4xf32>, %b: tensor<7x5xf32>, %e: tensor<3xi64>) {
+  // expected-error @below {{'segue.grouped_outer' op `result` has shape [4, 4, 5], but [ends, columns of `lhs`, columns of `rhs`] is [3, 4, 5]}}
+  %0 = segue.grouped_outer %a, %b by %e : tensor<7x4xf32>, tensor<7x5xf32>, tensor<3xi64> -> tensor<4x4x5xf32>
   return
 }
 

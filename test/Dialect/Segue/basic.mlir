@@ -28,6 +28,11 @@ func.func @unary(%x: tensor<4xf32>, %b: tensor<4xi1>) {
   return
 }
 
+func.func @detach(%x: tensor<4xf32>) {
+  %y = segue.detach %x : tensor<4xf32>
+  return
+}
+
 func.func @not(%x: tensor<4xi1>) {
   %y = segue.not %x : tensor<4xi1>
   return
@@ -48,6 +53,7 @@ func.func @binary(%a: tensor<4xf32>, %b: tensor<4xf32>) {
   %max = segue.max %a, %b : tensor<4xf32>
   %min = segue.min %a, %b : tensor<4xf32>
   %pow = segue.pow %a, %b : tensor<4xf32>
+  %rem = segue.rem %a, %b : tensor<4xf32>
   %compare = segue.compare lt %a, %b : tensor<4xf32> -> tensor<4xi1>
   return
 }
@@ -154,9 +160,31 @@ func.func @convolution(%x: tensor<2x4x9x8xf32>, %w: tensor<6x2x3x3xf32>, %b: ten
   return
 }
 
-func.func @cumulative(%x: tensor<4x8xf32>, %n: tensor<4x8xi64>) {
+// CHECK-LABEL: func.func @convolution_3d
+func.func @convolution_3d(%x: tensor<2x4x5x6x7xf32>, %w: tensor<6x2x2x3x3xf32>, %b: tensor<6xf32>, %g: tensor<2x6x3x4x7xf32>) {
+  %y = segue.conv3d %x, %w bias %b : tensor<6xf32> strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x4x5x6x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x6x3x4x7xf32>
+  %dx = segue.conv3d_input_grad %g, %w strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x6x3x4x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x4x5x6x7xf32>
+  %dw = segue.conv3d_weight_grad %g, %x strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x6x3x4x7xf32>, tensor<2x4x5x6x7xf32> -> tensor<6x2x2x3x3xf32>
+  return
+}
+
+// CHECK-LABEL: func.func @grouped
+func.func @grouped(%r: tensor<7x4xf32>, %m: tensor<3x5x4xf32>, %a: tensor<7x4xf32>, %b: tensor<7x5xf32>, %n: tensor<3x4x2xf32>,
+                   %e: tensor<3xi32>) {
+  %0 = segue.grouped_dot %r, %m transposed by %e : tensor<7x4xf32>, tensor<3x5x4xf32>, tensor<3xi32> -> tensor<7x5xf32>
+  // CHECK: segue.grouped_dot %{{.*}}, %{{.*}} by %{{.*}} : tensor<7x4xf32>, tensor<3x4x2xf32>
+  %1 = segue.grouped_dot %r, %n by %e : tensor<7x4xf32>, tensor<3x4x2xf32>, tensor<3xi32> -> tensor<7x2xf32>
+  %2 = segue.grouped_outer %a, %b by %e : tensor<7x4xf32>, tensor<7x5xf32>, tensor<3xi32> -> tensor<3x4x5xf32>
+  return
+}
+
+func.func @cumulative(%x: tensor<4x8xf32>, %n: tensor<4x8xi64>, %a: tensor<4x8xf32>) {
   %0 = segue.cumsum %x dim 1 reverse : tensor<4x8xf32>
   %1 = segue.cumsum %n dim 0 : tensor<4x8xi64>
+  %2 = segue.cummax %x dim 1 : tensor<4x8xf32>
+  %3 = segue.cummax %n dim 0 : tensor<4x8xi64>
+  %4 = segue.recurrence %a, %x dim 1 reverse : tensor<4x8xf32>
+  %5 = segue.recurrence %a, %x dim 0 : tensor<4x8xf32>
   return
 }
 

@@ -170,9 +170,43 @@ static Gradients attentionGradients(AttentionOp op, GradientBuilder &b, ValueRan
   return answer;
 }
 
+/// `x` moved along `dim` by one place, up or down, with 0 at the place that comes free.
+static Value shifted(GradientBuilder &b, Value x, int64_t dim, int64_t by) {
+  SmallVector<int64_t> nothing(shapeOf(x).size(), 0), starts(nothing), limits(shapeOf(x)), steps(nothing.size(), 1);
+  (by > 0 ? limits : starts)[dim] += by > 0 ? -1 : 1;
+  if (limits[dim] == starts[dim])
+    return b.splat(x, 0.0);
+  Value kept = b.create<SliceOp>(x, starts, limits, steps);
+  SmallVector<int64_t> low(nothing), high(nothing);
+  (by > 0 ? low : high)[dim] = 1;
+  return b.create<PadOp>(kept, low, high, nothing);
+}
+
 /// Element i goes into all sums from i on: the gradients of these are summed.
 static Gradients cumsumGradients(CumsumOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
   return SmallVector<Value>{b.create<CumsumOp>(gradients[0], op.getDim(), !op.getReverse())};
+}
+
+/// Each record, which no element before exceeds, gets the gradients of the results up to
+/// the next record. Ties and every NaN are records.
+static Gradients cummaxGradients(CummaxOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
+  Value x = op.getInput(), g = b.up(gradients[0]);
+  Value isRecord = b.create<OrOp>(b.compare(Predicate::Eq, x, op.getResult()), b.compare(Predicate::Ne, x, x));
+  Value nothing = b.splat(g, 0.0), passesOn = b.select(isRecord, nothing, b.splat(g, 1.0));
+  Value sums = b.create<RecurrenceOp>(shifted(b, passesOn, op.getDim(), -1), g, op.getDim(), /*reverse=*/true);
+  return SmallVector<Value>{b.down(b.select(isRecord, sums, nothing), x)};
+}
+
+/// With G the gradient of all that an element goes into, dx = G, and d factors is G times the result before.
+static Gradients recurrenceGradients(RecurrenceOp op, GradientBuilder &b, ValueRange gradients,
+                                     ArrayRef<bool> wanted) {
+  int64_t dim = op.getDim(), before = op.getReverse() ? -1 : 1;
+  Value next = shifted(b, b.up(op.getFactors()), dim, -before);
+  Value all = b.create<RecurrenceOp>(next, b.up(gradients[0]), dim, !op.getReverse());
+  Value ofFactors;
+  if (wanted[0])
+    ofFactors = b.down(b.mul(all, shifted(b, b.up(op.getResult()), dim, before)), op.getFactors());
+  return SmallVector<Value>{ofFactors, b.down(all, op.getInput())};
 }
 
 //===----------------------------------------------------------------------===//
@@ -180,44 +214,85 @@ static Gradients cumsumGradients(CumsumOp op, GradientBuilder &b, ValueRange gra
 // of one are the other two.
 //===----------------------------------------------------------------------===//
 
-/// A convolution with the options of `like` that gives a value of the type of `wanted`.
-template <typename OpTy, typename Like> static Value convolve(GradientBuilder &b, Like like, Value wanted, Value x, Value y) {
-  if constexpr (std::is_same_v<OpTy, Conv2dOp>)
-    return b.create<OpTy>(wanted.getType(), x, y, Value(), like.getStrides(), like.getLow(), like.getHigh(),
-                          like.getDilations(), like.getGroups());
-  else
-    return b.create<OpTy>(wanted.getType(), x, y, like.getStrides(), like.getLow(), like.getHigh(),
-                          like.getDilations(), like.getGroups());
-}
+namespace {
+template <typename Forward, typename InputGrad, typename WeightGrad> struct Convolutions {
+  /// A convolution with the options of `like` that gives a value of the type of `wanted`.
+  template <typename OpTy, typename Like>
+  static Value convolve(GradientBuilder &b, Like like, Value wanted, Value x, Value y) {
+    if constexpr (std::is_same_v<OpTy, Forward>)
+      return b.create<OpTy>(wanted.getType(), x, y, Value(), like.getStrides(), like.getLow(), like.getHigh(),
+                            like.getDilations(), like.getGroups());
+    else
+      return b.create<OpTy>(wanted.getType(), x, y, like.getStrides(), like.getLow(), like.getHigh(),
+                            like.getDilations(), like.getGroups());
+  }
 
-static Gradients conv2dGradients(Conv2dOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
-  Value g = gradients[0], x = op.getInput(), w = op.getWeight();
-  SmallVector<Value> answer{wanted[0] ? convolve<Conv2dInputGradOp>(b, op, x, g, w) : Value(),
-                            wanted[1] ? convolve<Conv2dWeightGradOp>(b, op, w, g, x) : Value()};
-  if (Value bias = op.getBias())
-    answer.push_back(wanted[2] ? b.down(b.sum(b.up(g), {0, 2, 3}), bias) : Value());
+  static Gradients ofForward(Forward op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+    Value g = gradients[0], x = op.getInput(), w = op.getWeight();
+    SmallVector<Value> answer{wanted[0] ? convolve<InputGrad>(b, op, x, g, w) : Value(),
+                              wanted[1] ? convolve<WeightGrad>(b, op, w, g, x) : Value()};
+    if (Value bias = op.getBias()) {
+      SmallVector<int64_t> summed{0};
+      llvm::append_range(summed, llvm::seq<int64_t>(2, 2 + Forward::kDims));
+      answer.push_back(wanted[2] ? b.down(b.sum(b.up(g), summed), bias) : Value());
+    }
+    return answer;
+  }
+
+  static Gradients ofInputGrad(InputGrad op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+    Value u = gradients[0], g = op.getGradient(), w = op.getWeight();
+    return SmallVector<Value>{wanted[0] ? convolve<Forward>(b, op, g, u, w) : Value(),
+                              wanted[1] ? convolve<WeightGrad>(b, op, w, g, u) : Value()};
+  }
+
+  static Gradients ofWeightGrad(WeightGrad op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+    Value u = gradients[0], g = op.getGradient(), x = op.getInput();
+    return SmallVector<Value>{wanted[0] ? convolve<Forward>(b, op, g, x, u) : Value(),
+                              wanted[1] ? convolve<InputGrad>(b, op, x, g, u) : Value()};
+  }
+
+  static void attach(MLIRContext *context) {
+    attachDerivative<Forward, ofForward>(context);
+    attachDerivative<InputGrad, ofInputGrad>(context);
+    attachDerivative<WeightGrad, ofWeightGrad>(context);
+  }
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Products of groups, which are linear in both operands too
+//===----------------------------------------------------------------------===//
+
+static Gradients groupedDotGradients(GroupedDotOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+  Value g = gradients[0], rows = op.getRows(), matrices = op.getMatrices(), ends = op.getEnds();
+  SmallVector<Value> answer(3);
+  if (wanted[0])
+    answer[0] = b.create<GroupedDotOp>(rows.getType(), g, matrices, ends, !op.getTransposed());
+  if (wanted[1])
+    answer[1] = op.getTransposed() ? b.create<GroupedOuterOp>(matrices.getType(), g, rows, ends)
+                                   : b.create<GroupedOuterOp>(matrices.getType(), rows, g, ends);
   return answer;
 }
 
-static Gradients conv2dInputGradGradients(Conv2dInputGradOp op, GradientBuilder &b, ValueRange gradients,
-                                          ArrayRef<bool> wanted) {
-  Value u = gradients[0], g = op.getGradient(), w = op.getWeight();
-  return SmallVector<Value>{wanted[0] ? convolve<Conv2dOp>(b, op, g, u, w) : Value(),
-                            wanted[1] ? convolve<Conv2dWeightGradOp>(b, op, w, g, u) : Value()};
-}
-
-static Gradients conv2dWeightGradGradients(Conv2dWeightGradOp op, GradientBuilder &b, ValueRange gradients,
-                                           ArrayRef<bool> wanted) {
-  Value u = gradients[0], g = op.getGradient(), x = op.getInput();
-  return SmallVector<Value>{wanted[0] ? convolve<Conv2dOp>(b, op, g, x, u) : Value(),
-                            wanted[1] ? convolve<Conv2dInputGradOp>(b, op, x, g, u) : Value()};
+static Gradients groupedOuterGradients(GroupedOuterOp op, GradientBuilder &b, ValueRange gradients,
+                                       ArrayRef<bool> wanted) {
+  Value g = gradients[0], lhs = op.getLhs(), rhs = op.getRhs(), ends = op.getEnds();
+  SmallVector<Value> answer(3);
+  if (wanted[0])
+    answer[0] = b.create<GroupedDotOp>(lhs.getType(), rhs, g, ends, /*transposed=*/true);
+  if (wanted[1])
+    answer[1] = b.create<GroupedDotOp>(rhs.getType(), lhs, g, ends, /*transposed=*/false);
+  return answer;
 }
 
 void segue::attachContractionDerivatives(MLIRContext *context) {
-  attachDerivative<Conv2dOp, conv2dGradients>(context);
-  attachDerivative<Conv2dInputGradOp, conv2dInputGradGradients>(context);
-  attachDerivative<Conv2dWeightGradOp, conv2dWeightGradGradients>(context);
+  Convolutions<Conv2dOp, Conv2dInputGradOp, Conv2dWeightGradOp>::attach(context);
+  Convolutions<Conv3dOp, Conv3dInputGradOp, Conv3dWeightGradOp>::attach(context);
+  attachDerivative<CummaxOp, cummaxGradients>(context);
   attachDerivative<CumsumOp, cumsumGradients>(context);
+  attachDerivative<GroupedDotOp, groupedDotGradients>(context);
+  attachDerivative<GroupedOuterOp, groupedOuterGradients>(context);
+  attachDerivative<RecurrenceOp, recurrenceGradients>(context);
   attachDerivative<DotGeneralOp, dotGeneralGradients>(context);
   attachDerivative<AttentionOp, attentionGradients>(context);
 }

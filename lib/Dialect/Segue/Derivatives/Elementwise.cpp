@@ -142,6 +142,16 @@ static Gradients divGradients(DivOp op, GradientBuilder &b, ValueRange gradients
   return SmallVector<Value>{b.down(lhs, op.getLhs()), rhs};
 }
 
+/// d/da rem(a, b) = 1, d/db = -trunc(a / b).
+static Gradients remGradients(RemOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
+  Value g = gradients[0], ofDivisor;
+  if (wanted[1]) {
+    Value quotient = b.create<TruncOp>(b.div(b.up(op.getLhs()), b.up(op.getRhs())));
+    ofDivisor = b.down(b.neg(b.mul(b.up(g), quotient)), op.getRhs());
+  }
+  return SmallVector<Value>{g, ofDivisor};
+}
+
 /// The operand that wins takes the gradient; equal ones half of it each. Where
 /// either is NaN none loses, and both take all of it.
 template <typename OpTy, Predicate loses>
@@ -196,6 +206,7 @@ void segue::attachElementwiseDerivatives(MLIRContext *context) {
   attachUnary<SigmoidOp, sigmoidGradient>(context);
   attachUnary<SiluOp, siluGradient>(context);
   attachUnary<ReluOp, reluGradient>(context);
+  attachDerivative<DetachOp, flatGradients<DetachOp>>(context);
   attachDerivative<SignOp, flatGradients<SignOp>>(context);
   attachDerivative<FloorOp, flatGradients<FloorOp>>(context);
   attachDerivative<CeilOp, flatGradients<CeilOp>>(context);
@@ -210,5 +221,6 @@ void segue::attachElementwiseDerivatives(MLIRContext *context) {
   attachDerivative<MaxOp, extremumGradients<MaxOp, Predicate::Lt>>(context);
   attachDerivative<MinOp, extremumGradients<MinOp, Predicate::Gt>>(context);
   attachDerivative<PowOp, powGradients>(context);
+  attachDerivative<RemOp, remGradients>(context);
   attachDerivative<SelectOp, selectGradients>(context);
 }

@@ -162,3 +162,29 @@ void DotGeneralOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIR
 void TransposeOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
   patterns.add<TransposeOfDot>(context);
 }
+
+//===----------------------------------------------------------------------===//
+// Products of groups
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// The library reads matrices either way: a transpose before it would be a copy.
+struct GroupedDotOfTranspose : OpRewritePattern<GroupedDotOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(GroupedDotOp op, PatternRewriter &rewriter) const override {
+    auto transpose = op.getMatrices().getDefiningOp<TransposeOp>();
+    if (!transpose || transpose.getPermutation() != ArrayRef<int64_t>{0, 2, 1})
+      return failure();
+    rewriter.modifyOpInPlace(op, [&] {
+      op.getMatricesMutable().assign(transpose.getInput());
+      op.setTransposed(!op.getTransposed());
+    });
+    return success();
+  }
+};
+} // namespace
+
+void GroupedDotOp::getCanonicalizationPatterns(RewritePatternSet &patterns, MLIRContext *context) {
+  patterns.add<GroupedDotOfTranspose>(context);
+}

@@ -30,6 +30,8 @@ LogicalResult ReduceOp::verify() {
 }
 
 LogicalResult CumsumOp::verify() { return checks::dimension(*this, getDim(), {"input", getInput()}); } // C1
+LogicalResult CummaxOp::verify() { return checks::dimension(*this, getDim(), {"input", getInput()}); } // C1
+LogicalResult RecurrenceOp::verify() { return checks::dimension(*this, getDim(), {"input", getInput()}); } // C1
 
 /// (C1) `batch` and `contract` together name distinct dimensions of `value`.
 static LogicalResult distinct(Operation *op, checks::Named value, ArrayRef<int64_t> batch, ArrayRef<int64_t> contract) {
@@ -129,19 +131,21 @@ LogicalResult AttentionGradOp::verify() {
   return verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()});
 }
 
-/// (C1) to (C5) of conv2d, for it and its gradients.
+/// (C1) to (C5) of conv2d and conv3d, for them and their gradients.
 template <typename OpTy>
 static LogicalResult verifyConvolution(OpTy op, checks::Named input, checks::Named weight, checks::Named output) {
+  constexpr int64_t dims = OpTy::kDims;
   for (checks::Named value : {input, weight, output}) // C1
-    if (value.type().getRank() != 4)
+    if (value.type().getRank() != 2 + dims)
       return op.emitOpError() << "`" << value.name << "` has shape " << checks::listed(value.type().getShape())
-                              << "; it must have 4 dimensions";
-  std::pair<StringRef, ArrayRef<int64_t>> pairs[] = { // C2
+                              << "; it must have " << 2 + dims << " dimensions";
+  std::pair<StringRef, ArrayRef<int64_t>> lists[] = { // C2
       {"strides", op.getStrides()}, {"dilations", op.getDilations()}, {"low", op.getLow()}, {"high", op.getHigh()}};
-  for (auto [name, values] : pairs) {
+  for (auto [name, values] : lists) {
     int64_t least = name == "strides" || name == "dilations" ? 1 : 0;
-    if (values.size() != 2)
-      return op.emitOpError() << "`" << name << "` has " << values.size() << " entries, but there are 2 dimensions";
+    if (values.size() != dims)
+      return op.emitOpError() << "`" << name << "` has " << values.size() << " entries, but there are " << dims
+                              << " dimensions";
     for (int64_t value : values)
       if (value < least || value > std::numeric_limits<int32_t>::max())
         return op.emitOpError() << "`" << name << "` is " << checks::listed(values) << "; each must be at least "
@@ -161,7 +165,7 @@ static LogicalResult verifyConvolution(OpTy op, checks::Named input, checks::Nam
     return op.emitOpError() << "`" << weight.name << "` has shape " << checks::listed(kernel)
                             << "; no extent may be 0";
   SmallVector<int64_t> shape = {image[0], kernel[0]}; // C4
-  for (unsigned dim : {0u, 1u}) {
+  for (int64_t dim = 0; dim < dims; ++dim) {
     uint64_t padded = uint64_t(image[2 + dim]) + op.getLow()[dim] + op.getHigh()[dim];
     uint64_t spread = llvm::SaturatingMultiplyAdd<uint64_t>(kernel[2 + dim] - 1, op.getDilations()[dim], 1);
     if (spread > padded)
@@ -174,21 +178,72 @@ static LogicalResult verifyConvolution(OpTy op, checks::Named input, checks::Nam
   return failure(failed(checks::sameElement(op, weight, input)) || failed(checks::sameElement(op, output, input))); // C5
 }
 
-LogicalResult Conv2dOp::verify() {
-  checks::Named weight = {"weight", getWeight()};
-  if (failed(verifyConvolution(*this, {"input", getInput()}, weight, {"result", getResult()})))
+/// The checks of a convolution with its bias.
+template <typename OpTy> static LogicalResult verifyForward(OpTy op) {
+  checks::Named weight = {"weight", op.getWeight()};
+  if (failed(verifyConvolution(op, {"input", op.getInput()}, weight, {"result", op.getResult()})))
     return failure();
-  if (!getBias())
+  if (!op.getBias())
     return success();
-  checks::Named bias = {"bias", getBias()}; // C6
-  return failure(failed(checks::shape(*this, bias, weight.type().getDimSize(0), "one per output")) ||
-                 failed(checks::sameElement(*this, bias, weight)));
+  checks::Named bias = {"bias", op.getBias()}; // C6
+  return failure(failed(checks::shape(op, bias, weight.type().getDimSize(0), "one per output")) ||
+                 failed(checks::sameElement(op, bias, weight)));
 }
 
-LogicalResult Conv2dInputGradOp::verify() {
-  return verifyConvolution(*this, {"result", getResult()}, {"weight", getWeight()}, {"gradient", getGradient()});
+template <typename OpTy> static LogicalResult verifyInputGrad(OpTy op) {
+  return verifyConvolution(op, {"result", op.getResult()}, {"weight", op.getWeight()}, {"gradient", op.getGradient()});
 }
 
-LogicalResult Conv2dWeightGradOp::verify() {
-  return verifyConvolution(*this, {"input", getInput()}, {"result", getResult()}, {"gradient", getGradient()});
+template <typename OpTy> static LogicalResult verifyWeightGrad(OpTy op) {
+  return verifyConvolution(op, {"input", op.getInput()}, {"result", op.getResult()}, {"gradient", op.getGradient()});
+}
+
+LogicalResult Conv2dOp::verify() { return verifyForward(*this); }
+LogicalResult Conv3dOp::verify() { return verifyForward(*this); }
+LogicalResult Conv2dInputGradOp::verify() { return verifyInputGrad(*this); }
+LogicalResult Conv3dInputGradOp::verify() { return verifyInputGrad(*this); }
+LogicalResult Conv2dWeightGradOp::verify() { return verifyWeightGrad(*this); }
+LogicalResult Conv3dWeightGradOp::verify() { return verifyWeightGrad(*this); }
+
+/// `value` has `rank` dimensions.
+static LogicalResult verifyRank(Operation *op, checks::Named value, int64_t rank) {
+  if (value.type().getRank() == rank)
+    return success();
+  return op->emitOpError() << "`" << value.name << "` has shape " << checks::listed(value.type().getShape())
+                           << "; it must have " << rank << (rank == 1 ? " dimension" : " dimensions");
+}
+
+LogicalResult GroupedDotOp::verify() {
+  checks::Named rows = {"rows", getRows()}, matrices = {"matrices", getMatrices()}, ends = {"ends", getEnds()};
+  if (failed(verifyRank(*this, rows, 2)) || failed(verifyRank(*this, matrices, 3)) || // C1
+      failed(verifyRank(*this, ends, 1)))
+    return failure();
+  ArrayRef<int64_t> shape = matrices.type().getShape();
+  if (failed(checks::shape(*this, ends, shape[0], "one per matrix"))) // C2
+    return failure();
+  int64_t depth = shape[getTransposed() ? 2 : 1], columns = shape[getTransposed() ? 1 : 2];
+  if (rows.type().getDimSize(1) != depth) // C3
+    return emitOpError() << "`rows` has " << rows.type().getDimSize(1) << " columns, but `matrices` of shape "
+                         << checks::listed(shape) << (getTransposed() ? " transposed" : "") << " has " << depth
+                         << " there";
+  checks::Named result = {"result", getResult()};
+  return failure(failed(checks::sameElement(*this, matrices, rows)) || // C4
+                 failed(checks::sameElement(*this, result, rows)) ||
+                 failed(checks::shape(*this, result, {rows.type().getDimSize(0), columns}, "[rows, columns]"))); // C5
+}
+
+LogicalResult GroupedOuterOp::verify() {
+  checks::Named lhs = {"lhs", getLhs()}, rhs = {"rhs", getRhs()}, ends = {"ends", getEnds()};
+  if (failed(verifyRank(*this, lhs, 2)) || failed(verifyRank(*this, rhs, 2)) || // C1
+      failed(verifyRank(*this, ends, 1)))
+    return failure();
+  if (lhs.type().getDimSize(0) != rhs.type().getDimSize(0)) // C2
+    return emitOpError() << "`lhs` has " << lhs.type().getDimSize(0) << " rows, but `rhs` has "
+                         << rhs.type().getDimSize(0);
+  checks::Named result = {"result", getResult()};
+  return failure(failed(checks::sameElement(*this, rhs, lhs)) || // C3
+                 failed(checks::sameElement(*this, result, lhs)) ||
+                 failed(checks::shape(*this, result, // C4
+                                      {ends.type().getDimSize(0), lhs.type().getDimSize(1), rhs.type().getDimSize(1)},
+                                      "[ends, columns of `lhs`, columns of `rhs`]")));
 }

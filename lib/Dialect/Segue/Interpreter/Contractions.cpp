@@ -57,27 +57,55 @@ static LogicalResult evaluateReduce(ReduceOp op, const Frame &in, Results out) {
   return success();
 }
 
-static LogicalResult evaluateCumsum(CumsumOp op, const Frame &in, Results out) {
-  const HostTensor &input = in[op.getInput()];
-  ArrayRef<int64_t> shape = input.type.getShape();
-  int64_t dim = op.getDim(), step = op.getReverse() ? 1 : -1;
+/// Calls `visit(at, before)` for each element in the order of a dimension: its position,
+/// and that of the element before it or -1.
+template <typename Visit> static void forEachAlong(ArrayRef<int64_t> shape, int64_t dim, bool reverse, Visit visit) {
+  int64_t step = reverse ? 1 : -1;
   // Row-major order meets each element after the one before it; the last is met first backwards.
   SmallVector<SmallVector<int64_t>> indices;
   forEachIndex(shape, [&](ArrayRef<int64_t> index, int64_t) { indices.emplace_back(index); });
-  if (op.getReverse())
+  if (reverse)
     std::reverse(indices.begin(), indices.end());
   for (SmallVector<int64_t> &index : indices) {
-    int64_t to = positionOf(shape, index);
-    copyElement(out[0], to, input, to);
+    int64_t at = positionOf(shape, index);
     index[dim] += step;
-    if (index[dim] < 0 || index[dim] == shape[dim])
-      continue;
-    int64_t before = positionOf(shape, index);
-    if (input.isFloat())
-      out[0].floats[to] += out[0].floats[before];
-    else
-      out[0].ints[to] = static_cast<int64_t>(static_cast<uint64_t>(out[0].ints[to]) + out[0].ints[before]);
+    visit(at, index[dim] < 0 || index[dim] == shape[dim] ? -1 : positionOf(shape, index));
   }
+}
+
+static LogicalResult evaluateCumsum(CumsumOp op, const Frame &in, Results out) {
+  const HostTensor &input = in[op.getInput()];
+  forEachAlong(input.type.getShape(), op.getDim(), op.getReverse(), [&](int64_t at, int64_t before) {
+    copyElement(out[0], at, input, at);
+    if (before >= 0 && input.isFloat())
+      out[0].floats[at] += out[0].floats[before];
+    else if (before >= 0)
+      out[0].ints[at] = static_cast<int64_t>(static_cast<uint64_t>(out[0].ints[at]) + out[0].ints[before]);
+  });
+  return success();
+}
+
+static LogicalResult evaluateCummax(CummaxOp op, const Frame &in, Results out) {
+  const HostTensor &input = in[op.getInput()];
+  forEachAlong(input.type.getShape(), op.getDim(), /*reverse=*/false, [&](int64_t at, int64_t before) {
+    copyElement(out[0], at, input, at);
+    if (before < 0)
+      return;
+    if (!input.isFloat())
+      out[0].ints[at] = std::max(out[0].ints[at], out[0].ints[before]);
+    else if (double best = out[0].floats[before]; std::isnan(best) || best > out[0].floats[at])
+      out[0].floats[at] = best;
+  });
+  return success();
+}
+
+static LogicalResult evaluateRecurrence(RecurrenceOp op, const Frame &in, Results out) {
+  const HostTensor &factors = in[op.getFactors()], &input = in[op.getInput()];
+  forEachAlong(input.type.getShape(), op.getDim(), op.getReverse(), [&](int64_t at, int64_t before) {
+    out[0].floats[at] = input.floats[at];
+    if (before >= 0)
+      out[0].floats[at] += factors.floats[at] * out[0].floats[before];
+  });
   return success();
 }
 
@@ -219,20 +247,21 @@ static void forEachProduct(OpTy op, Value image, Value weight, Value output, Vis
   ArrayRef<int64_t> strides = op.getStrides(), dilations = op.getDilations(), low = op.getLow();
   int64_t outputsPerGroup = w[0] / op.getGroups();
   forEachIndex(shapeOf(output), [&](ArrayRef<int64_t> at, int64_t outputAt) {
-    int64_t firstChannel = at[0] * x[1] + at[1] / outputsPerGroup * w[1], tap = at[1] * (w[1] * w[2] * w[3]);
-    for (int64_t channel = firstChannel; channel < firstChannel + w[1]; ++channel)
-      for (int64_t i = 0; i < w[2]; ++i) {
-        int64_t row = at[2] * strides[0] + i * dilations[0] - low[0];
-        for (int64_t j = 0; j < w[3]; ++j, ++tap) {
-          int64_t column = at[3] * strides[1] + j * dilations[1] - low[1];
-          if (row >= 0 && row < x[2] && column >= 0 && column < x[3])
-            visit((channel * x[2] + row) * x[3] + column, tap, outputAt);
-        }
+    int64_t firstChannel = at[1] / outputsPerGroup * w[1];
+    forEachIndex(w.drop_front(), [&](ArrayRef<int64_t> tap, int64_t tapAt) {
+      int64_t place = at[0] * x[1] + firstChannel + tap[0];
+      for (int64_t dim = 0; dim < OpTy::kDims; ++dim) {
+        int64_t i = at[2 + dim] * strides[dim] + tap[1 + dim] * dilations[dim] - low[dim];
+        if (i < 0 || i >= x[2 + dim])
+          return;
+        place = place * x[2 + dim] + i;
       }
+      visit(place, at[1] * ShapedType::getNumElements(w.drop_front()) + tapAt, outputAt);
+    });
   });
 }
 
-static LogicalResult evaluateConv2d(Conv2dOp op, const Frame &in, Results out) {
+template <typename OpTy> static LogicalResult evaluateConvolution(OpTy op, const Frame &in, Results out) {
   const HostTensor &x = in[op.getInput()], &w = in[op.getWeight()];
   if (op.getBias()) {
     const HostTensor &bias = in[op.getBias()];
@@ -245,7 +274,7 @@ static LogicalResult evaluateConv2d(Conv2dOp op, const Frame &in, Results out) {
   return success();
 }
 
-static LogicalResult evaluateConv2dInputGrad(Conv2dInputGradOp op, const Frame &in, Results out) {
+template <typename OpTy> static LogicalResult evaluateInputGrad(OpTy op, const Frame &in, Results out) {
   const HostTensor &g = in[op.getGradient()], &w = in[op.getWeight()];
   forEachProduct(op, op.getResult(), op.getWeight(), op.getGradient(), [&](int64_t i, int64_t k, int64_t o) {
     out[0].floats[i] += g.floats[o] * w.floats[k];
@@ -253,7 +282,7 @@ static LogicalResult evaluateConv2dInputGrad(Conv2dInputGradOp op, const Frame &
   return success();
 }
 
-static LogicalResult evaluateConv2dWeightGrad(Conv2dWeightGradOp op, const Frame &in, Results out) {
+template <typename OpTy> static LogicalResult evaluateWeightGrad(OpTy op, const Frame &in, Results out) {
   const HostTensor &g = in[op.getGradient()], &x = in[op.getInput()];
   forEachProduct(op, op.getInput(), op.getResult(), op.getGradient(), [&](int64_t i, int64_t k, int64_t o) {
     out[0].floats[k] += g.floats[o] * x.floats[i];
@@ -261,13 +290,53 @@ static LogicalResult evaluateConv2dWeightGrad(Conv2dWeightGradOp op, const Frame
   return success();
 }
 
+/// Calls `visit(row, group)` for the rows that have a group.
+template <typename Visit> static void forEachGrouped(const HostTensor &ends, int64_t rows, Visit visit) {
+  int64_t row = 0;
+  for (int64_t group = 0; group < ends.size(); ++group)
+    for (int64_t end = std::min(ends.ints[group], rows); row < end; ++row)
+      visit(row, group);
+}
+
+static LogicalResult evaluateGroupedDot(GroupedDotOp op, const Frame &in, Results out) {
+  const HostTensor &rows = in[op.getRows()], &matrices = in[op.getMatrices()];
+  int64_t depth = rows.type.getDimSize(1), columns = out[0].type.getDimSize(1);
+  forEachGrouped(in[op.getEnds()], rows.type.getDimSize(0), [&](int64_t row, int64_t group) {
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t n = 0; n < columns; ++n) {
+        int64_t place = op.getTransposed() ? n * depth + k : k * columns + n;
+        out[0].floats[row * columns + n] +=
+            rows.floats[row * depth + k] * matrices.floats[group * depth * columns + place];
+      }
+  });
+  return success();
+}
+
+static LogicalResult evaluateGroupedOuter(GroupedOuterOp op, const Frame &in, Results out) {
+  const HostTensor &lhs = in[op.getLhs()], &rhs = in[op.getRhs()];
+  int64_t height = lhs.type.getDimSize(1), width = rhs.type.getDimSize(1);
+  forEachGrouped(in[op.getEnds()], lhs.type.getDimSize(0), [&](int64_t row, int64_t group) {
+    for (int64_t m = 0; m < height; ++m)
+      for (int64_t n = 0; n < width; ++n)
+        out[0].floats[(group * height + m) * width + n] += lhs.floats[row * height + m] * rhs.floats[row * width + n];
+  });
+  return success();
+}
+
 void interpreter::addContractions(EvaluatorTable &table) {
   table.add(evaluateReduce);
+  table.add(evaluateCummax);
   table.add(evaluateCumsum);
+  table.add(evaluateRecurrence);
   table.add(evaluateDotGeneral);
   table.add(evaluateAttention);
   table.add(evaluateAttentionGrad);
-  table.add(evaluateConv2d);
-  table.add(evaluateConv2dInputGrad);
-  table.add(evaluateConv2dWeightGrad);
+  table.add(evaluateConvolution<Conv2dOp>);
+  table.add(evaluateConvolution<Conv3dOp>);
+  table.add(evaluateInputGrad<Conv2dInputGradOp>);
+  table.add(evaluateInputGrad<Conv3dInputGradOp>);
+  table.add(evaluateWeightGrad<Conv2dWeightGradOp>);
+  table.add(evaluateWeightGrad<Conv3dWeightGradOp>);
+  table.add(evaluateGroupedDot);
+  table.add(evaluateGroupedOuter);
 }

@@ -65,6 +65,12 @@ static int64_t mulInt(int64_t a, int64_t b) { return static_cast<int64_t>(static
 static double geluErf(double x) { return x / 2 * (1 + std::erf(x / std::sqrt(2.0))); }
 static double geluTanh(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
+static LogicalResult evaluateDetach(DetachOp op, const Frame &in, Results out) {
+  for (int64_t i = 0; i < out[0].size(); ++i)
+    copyElement(out[0], i, in[op.getInput()], i);
+  return success();
+}
+
 static LogicalResult evaluateGelu(GeluOp op, const Frame &in, Results out) {
   const HostTensor &input = in[op.getInput()];
   for (int64_t i = 0; i < input.size(); ++i)
@@ -159,6 +165,7 @@ void interpreter::addElementwise(EvaluatorTable &table) {
   addUnary<SiluOp>(table, [](double x) { return x * sigmoid(x); });
   addUnary<ReluOp>(table, [](double x) { return maximum(x, 0); });
   addUnary<NotOp>(table, std::fabs, [](uint64_t x) { return uint64_t(!x); });
+  table.add(evaluateDetach);
   table.add(evaluateGelu);
 
   addBinary<AddOp>(table, [](double a, double b) { return a + b; }, addInt);
@@ -166,6 +173,7 @@ void interpreter::addElementwise(EvaluatorTable &table) {
   addBinary<MulOp>(table, [](double a, double b) { return a * b; }, mulInt);
   addBinary<DivOp>(table, [](double a, double b) { return a / b; }, nullptr);
   addBinary<PowOp>(table, std::pow, nullptr);
+  addBinary<RemOp>(table, std::fmod, nullptr);
   addBinary<MaxOp>(table, maximum, [](int64_t a, int64_t b) { return std::max(a, b); });
   addBinary<MinOp>(table, minimum, [](int64_t a, int64_t b) { return std::min(a, b); });
   addBinary<AndOp>(table, nullptr, [](int64_t a, int64_t b) { return a & b; });

@@ -69,7 +69,8 @@ static bool isApproximated(Operation &op) {
 
 /// Gives one of its operands, or is exact in any case.
 static bool isExact(Operation &op) {
-  return isa<NegOp, AbsOp, SignOp, FloorOp, CeilOp, TruncOp, RoundOp, ReluOp, MaxOp, MinOp, SelectOp, CompareOp>(op);
+  return isa<NegOp, AbsOp, SignOp, FloorOp, CeilOp, TruncOp, RoundOp, ReluOp, MaxOp, MinOp, RemOp, SelectOp,
+             CompareOp>(op);
 }
 
 /// Terms of a sum, or 0 if `op` makes none.

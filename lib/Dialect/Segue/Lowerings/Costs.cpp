@@ -21,7 +21,7 @@ using namespace segue;
 // Costs of one element. A division and a root keep the divider busy; functions
 // without an instruction are polynomials; ten rounds of Philox give four numbers.
 constexpr int64_t kMoves = 0, kSimple = 1, kDivides = 4, kNormalizes = 8, kPolynomial = 16, kComposite = 24,
-                  kPower = 32, kDraws = 100;
+                  kPower = 32, kLongDivision = 80, kDraws = 100;
 /// The test of an index against its table comes before the element is read.
 constexpr int64_t kChecksIndex = 4;
 
@@ -91,6 +91,7 @@ void segue::attachCosts(MLIRContext *context) {
   attachOne<ReshapeOp, kMoves, Remake::Always>(context);
   attachOne<TransposeOp, kMoves, Remake::Always>(context);
   attachOne<BroadcastOp, kMoves, Remake::Always>(context);
+  attachOne<DetachOp, kMoves, Remake::Always>(context);
   // A slice keeps less than its operand has: it is worth a choice.
   attach<kMoves, SliceOp, ToLayoutOp>(context);
 
@@ -99,6 +100,7 @@ void segue::attachCosts(MLIRContext *context) {
   attach<kDivides, DivOp, SqrtOp, RsqrtOp>(context);
   attach<kPolynomial, ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp>(context);
   attach<kPower, PowOp>(context);
+  attach<kLongDivision, RemOp>(context);
   attach<kNormalizes, LayerNormOp, RmsNormOp>(context);
   attach<kComposite, SigmoidOp, SiluOp, GeluOp, SoftmaxOp, LogSoftmaxOp, CrossEntropyOp>(context);
   attachOne<RandomOp, kDraws, Remake::IfCheaper, noFlops>(context);

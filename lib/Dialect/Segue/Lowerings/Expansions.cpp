@@ -54,6 +54,9 @@ static SmallVector<Value> expandSilu(SiluOp op, Formula &f) {
   return {timesSigmoid(f, x, x)};
 }
 
+/// Derivatives have been taken.
+static SmallVector<Value> expandDetach(DetachOp op, Formula &) { return {op.getInput()}; }
+
 static SmallVector<Value> expandRelu(ReluOp op, Formula &f) {
   return {f.max(op.getInput(), f.splat(op.getInput(), 0.0))};
 }
@@ -146,6 +149,7 @@ void segue::registerLowerings(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, SegueDialect *) {
     attachCosts(context);
     attachScalarModels(context);
+    attach<DetachOp, expandDetach>(context);
     attach<SigmoidOp, expandSigmoid>(context);
     attach<SiluOp, expandSilu>(context);
     attach<ReluOp, expandRelu>(context);

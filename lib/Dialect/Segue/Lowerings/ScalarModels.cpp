@@ -130,6 +130,32 @@ static Value powScalar(PowOp, OpBuilder &b, Location loc, ValueRange v) {
   return math::PowFOp::create(b, loc, x, v[1]);
 }
 
+/// Long division in f64. A quotient is cut to 29 digits, whose product with the 24 of `rhs` is exact, and so is the
+/// difference, as both are nearly equal: each round takes 28 digits off the quotient, which has 254 at most. A quotient
+/// that was rounded up to a whole number leaves less than nothing.
+static Value remScalar(RemOp, OpBuilder &b, Location loc, ValueRange v) {
+  constexpr int kRounds = 10;
+  Type type = v[0].getType(), wide = b.getF64Type(), bits = b.getI64Type();
+  auto magnitude = [&](Value x) -> Value {
+    return math::AbsFOp::create(b, loc, arith::ExtFOp::create(b, loc, wide, x).getResult());
+  };
+  // Beyond all floats, in the place of infinity, which would be multiplied with 0.
+  Value large = constant(b, loc, wide, 0x1p200), zero = constant(b, loc, wide, 0);
+  Value rest = magnitude(v[0]), divisor = arith::MinimumFOp::create(b, loc, magnitude(v[1]), large);
+  Value digits = arith::ConstantOp::create(b, loc, b.getI64IntegerAttr(~((int64_t(1) << 24) - 1)));
+  for (int round = 0; round < kRounds; ++round) {
+    Value quotient = arith::BitcastOp::create(b, loc, bits, arith::DivFOp::create(b, loc, rest, divisor).getResult());
+    quotient = arith::BitcastOp::create(b, loc, wide, arith::AndIOp::create(b, loc, quotient, digits).getResult());
+    quotient = math::TruncOp::create(b, loc, quotient);
+    rest = arith::SubFOp::create(b, loc, rest, arith::MulFOp::create(b, loc, quotient, divisor).getResult());
+  }
+  Value below = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OLT, rest, zero);
+  rest = arith::SelectOp::create(b, loc, below, arith::AddFOp::create(b, loc, rest, divisor).getResult(), rest);
+  Value result = arith::TruncFOp::create(b, loc, type, rest);
+  Value isNegative = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OLT, v[0], constant(b, loc, type, 0));
+  return arith::SelectOp::create(b, loc, isNegative, arith::NegFOp::create(b, loc, result).getResult(), result);
+}
+
 static Value compareScalar(CompareOp op, OpBuilder &b, Location loc, ValueRange v) {
   auto at = static_cast<unsigned>(op.getPredicate());
   if (isFloat(v[0])) {
@@ -235,6 +261,7 @@ void segue::attachScalarModels(MLIRContext *context) {
   attach<MaxOp, binaryArith<MaxOp, arith::MaximumFOp, arith::MaxSIOp>>(context);
   attach<MinOp, binaryArith<MinOp, arith::MinimumFOp, arith::MinSIOp>>(context);
   attach<PowOp, powScalar>(context);
+  attach<RemOp, remScalar>(context);
   attach<AndOp, binaryInt<AndOp, arith::AndIOp>>(context);
   attach<OrOp, binaryInt<OrOp, arith::OrIOp>>(context);
   attach<CompareOp, compareScalar>(context);

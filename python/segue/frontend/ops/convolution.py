@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Convolutions over one and two dimensions, transposed ones, and their gradients.
+"""Convolutions over one to three dimensions, transposed ones, and their gradients.
 
 One dimension is two, the first of which is 1.
 """
@@ -19,7 +19,7 @@ from .table import Unsupported, lowers
 
 @dataclass
 class _Window:
-    """How a weight slides over images, per dimension: two of them, the first added where PyTorch has one."""
+    """How a weight slides over images, per dimension: two or three, the first added where PyTorch has one."""
 
     strides: list[int]
     low: list[int]
@@ -34,26 +34,24 @@ class _Window:
     def output(self, image, weight) -> tuple[int, ...]:
         """The shape of the result."""
         places = [(image[2 + i] + self.low[i] + self.high[i] - (weight[2 + i] - 1) * self.dilations[i] - 1)
-                  // self.strides[i] + 1 for i in range(2)]
+                  // self.strides[i] + 1 for i in range(len(self.strides))]
         return (image[0], weight[0], *places)
 
 
 def _window(weight, stride, padding, dilation, groups) -> _Window:
     dims = weight.rank - 2
-    if dims not in (1, 2):
-        raise Unsupported(f"a convolution over {dims} dimensions; there are those over 1 and 2")
     if not weight.is_float:
         raise Unsupported("a convolution of integers")
 
     def spread(values, neutral):
         values = [values] if isinstance(values, int) else list(values)
         values = values * dims if len(values) == 1 else values
-        return [neutral] * (2 - dims) + values
+        return [neutral] * _added(dims) + values
 
     dilations = spread(dilation, 1)
     if padding in ("same", "valid"):
         # An odd number of elements has the larger half behind.
-        extents = [1] * (2 - dims) + list(weight.shape[2:])
+        extents = [1] * _added(dims) + list(weight.shape[2:])
         total = [(k - 1) * d if padding == "same" else 0 for k, d in zip(extents, dilations)]
         low, high = [n // 2 for n in total], [n - n // 2 for n in total]
     else:
@@ -61,18 +59,23 @@ def _window(weight, stride, padding, dilation, groups) -> _Window:
     return _Window(spread(stride, 1), low, high, dilations, groups)
 
 
+def _added(dims: int) -> int:
+    """How many dimensions of 1 stand before those of PyTorch."""
+    return 1 if dims == 1 else 0
+
+
 def _planes(b, x, rank):
-    """`x` with a batch, if a weight of `rank` meets one image, and two dimensions of places."""
+    """`x` with a batch, if a weight of `rank` meets one image, and two or three dimensions of places."""
     shape = (1,) * (rank - x.rank) + x.shape
-    return b.reshape(x, (*shape[:2], *(1,) * (4 - rank), *shape[2:]))
+    return b.reshape(x, (*shape[:2], *(1,) * _added(rank - 2), *shape[2:]))
 
 
 def _emit(b, name, x, y, window, shape, bias=None):
-    """One of the three ops, on planes; the result has the element type of `x`."""
+    """A convolution ("") or one of its gradients, on planes; the result has the element type of `x`."""
     head = f"{x.name}, {y.name}" + (f" bias {bias.name} : {bias.type}" if bias is not None else "")
     operands = [v for v in (x, y, bias) if v is not None]
     tail = f"{x.type}, {y.type} -> {tensor_type(shape, x.dtype)}"
-    return b.emit(name, f"{head} {window.text()}", tail, [(shape, x.dtype)], operands)[0]
+    return b.emit(f"conv{len(window.strides)}d{name}", f"{head} {window.text()}", tail, [(shape, x.dtype)], operands)[0]
 
 
 @lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv1d.padding", "aten.conv2d.padding",
@@ -81,7 +84,7 @@ def conv(b, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     window = _window(weight, stride, padding, dilation, groups)
     image, kernel = _planes(b, x, weight.rank), _planes(b, weight, weight.rank)
     shape = window.output(image.shape, kernel.shape)
-    return b.reshape(_emit(b, "conv2d", image, kernel, window, shape, bias), b.shape)
+    return b.reshape(_emit(b, "", image, kernel, window, shape, bias), b.shape)
 
 
 @lowers("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
@@ -90,10 +93,10 @@ def conv_transpose(b, x, weight, bias=None, stride=1, padding=0, output_padding=
     window = _window(weight, stride, padding, dilation, groups)
     image, kernel = _planes(b, x, weight.rank), _planes(b, weight, weight.rank)
     places = b.shape[len(b.shape) - weight.rank + 2 :]
-    shape = (image.shape[0], kernel.shape[1] * groups, *(1,) * (4 - weight.rank), *places)
+    shape = (image.shape[0], kernel.shape[1] * groups, *(1,) * _added(weight.rank - 2), *places)
     if window.output(shape, kernel.shape) != image.shape:
         raise Unsupported(f"output_padding={output_padding}, which is not below the stride")
-    y = b.reshape(_emit(b, "conv2d_input_grad", image, kernel, window, shape), b.shape)
+    y = b.reshape(_emit(b, "_input_grad", image, kernel, window, shape), b.shape)
     return y if bias is None else b.binary("add", y, b.reshape(bias, (*bias.shape, *(1,) * len(places))))
 
 
@@ -110,12 +113,12 @@ def convolution_backward(b, grad, x, weight, bias_sizes, stride, padding, dilati
     window = _window(weight, stride, padding, dilation, groups)
     grad, image, kernel = (_planes(b, v, weight.rank) for v in (grad, x, weight))
     for_input, for_weight, for_bias = output_mask
-    result = [None, None, b.reduce("sum", grad, [0, 2, 3]) if for_bias else None]
+    result = [None, None, b.reduce("sum", grad, [0, *range(2, grad.rank)]) if for_bias else None]
     if transposed and for_input:
-        result[0] = _emit(b, "conv2d", grad, kernel, window, image.shape)
+        result[0] = _emit(b, "", grad, kernel, window, image.shape)
     elif for_input:
-        result[0] = _emit(b, "conv2d_input_grad", grad, kernel, window, image.shape)
+        result[0] = _emit(b, "_input_grad", grad, kernel, window, image.shape)
     if for_weight:
         small, large = (image, grad) if transposed else (grad, image)
-        result[1] = _emit(b, "conv2d_weight_grad", small, large, window, kernel.shape)
+        result[1] = _emit(b, "_weight_grad", small, large, window, kernel.shape)
     return [y if y is None else b.reshape(y, like.shape) for y, like in zip(result, (x, weight, result[2]))]

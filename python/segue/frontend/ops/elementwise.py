@@ -27,7 +27,7 @@ def _enter_unary(aten: str, name: str):
 for _aten, _name in {
     "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf",
-    "sigmoid": "sigmoid", "silu": "silu", "relu": "relu",
+    "sigmoid": "sigmoid", "silu": "silu",
 }.items():
     _enter_unary(_aten, _name)
 
@@ -40,6 +40,11 @@ def _enter_rounding(name: str):
 
 for _name in ("floor", "ceil", "trunc", "round"):
     _enter_rounding(_name)
+
+
+@lowers("aten.relu.default")
+def relu(b, x):
+    return b.unary("relu", x) if x.is_float else b.binary("max", x, b.constant(0, (), x.dtype))
 
 
 @lowers("aten.gelu.default")
@@ -327,6 +332,4 @@ def cast(b, x, *_, **__):
 @lowers("aten.detach.default", "aten.detach_.default")
 def detach(b, x):
     # Left to PyTorch, it would become a plain alias, through which gradients flow.
-    if x.differentiable:
-        raise Unsupported("gradients cannot be stopped at a trained value; pass it in as an input instead")
-    return x
+    return b.detach(x)

@@ -1,10 +1,13 @@
-# ===- integers.py - quotients of integers, and counts ----------------------------------=== #
+# ===- integers.py - whole quotients, remainders, and counts ---------------------------=== #
 #
 # Licensed under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
 """Quotients that are whole numbers, their remainders, and how many elements fall into each bin.
+
+The remainder of floats is exact (`segue.rem`), and the quotient that is rounded down follows from it: the quotient
+itself may round up to a whole number that it is not.
 
 The dialect divides floats alone. A quotient of integers is found in them: each division of the remainder by the
 divisor in f32 leaves a remainder 2^22 times as small, until it is less than a few divisors.
@@ -48,9 +51,7 @@ def div_mode(b, x, y, *, rounding_mode=None):
     if rounding_mode is None:
         return div(b, x, y)
     if b.dtype.is_floating_point:
-        if rounding_mode == "floor":
-            raise Unsupported("floats divided with rounding_mode='floor': a quotient that rounds up to a whole number is not that")
-        return b.writer.unary("trunc", div(b, x, y))
+        return _rounded_down(b, x, y) if rounding_mode == "floor" else b.writer.unary("trunc", div(b, x, y))
     quotient, rest = _floor_division(b, x, y)
     if rounding_mode == "floor":
         return quotient
@@ -65,11 +66,46 @@ def floor_divide(b, x, y):
     return div_mode(b, x, y, rounding_mode="floor")
 
 
-@lowers("aten.remainder.Scalar")
+def _wide(b, x):
+    """A float operand of a quotient, in f32."""
+    return b.value(x, dtype=torch.float32)
+
+
+def _remainders(b, x, y):
+    """The remainder of floats with the sign of `x`, and whether that of `y` is another one."""
+    rest, zero = b.binary("rem", x, y), b.constant(0.0)
+    differs = b.compare("ne", *(b.cast(b.compare("lt", v, zero), torch.int32) for v in b.broadcast_together(rest, y)))
+    return rest, b.binary("and", b.compare("ne", rest, zero), differs)
+
+
+def _rounded_down(b, x, y):
+    """PyTorch's steps: the quotient of what is divisible, moved to a whole number, where rounding left none."""
+    x, y = _wide(b, x), _wide(b, y)
+    rest, differs = _remainders(b, x, y)
+    quotient = b.binary("div", b.binary("sub", x, rest), y)
+    quotient = b.binary("sub", quotient, b.select(differs, b.constant(1.0), b.constant(0.0)))
+    whole = b.writer.unary("floor", quotient)
+    far = b.compare("gt", b.binary("sub", quotient, whole), b.constant(0.5))
+    whole = b.binary("add", whole, b.select(far, b.constant(1.0), b.constant(0.0)))
+    by_zero = b.compare("eq", y, b.constant(0.0))
+    return b.cast(b.select(by_zero, b.writer.unary("floor", b.binary("div", x, y)), whole), b.dtype)  # which has no slope
+
+
+@lowers("aten.remainder.Scalar", "aten.remainder.Tensor", "aten.remainder.Scalar_Tensor")
 def remainder(b, x, y):
+    if not b.dtype.is_floating_point:
+        return _floor_division(b, b.value(x, dtype=b.dtype), y)[1]
+    x, y = _wide(b, x), _wide(b, y)
+    rest, differs = _remainders(b, x, y)
+    return b.cast(b.select(differs, b.binary("add", rest, y), rest), b.dtype)
+
+
+@lowers("aten.fmod.Scalar", "aten.fmod.Tensor")
+def fmod(b, x, y):
     if b.dtype.is_floating_point:
-        raise Unsupported("the remainder of floats")
-    return _floor_division(b, x, y)[1]
+        return b.cast(b.binary("rem", _wide(b, x), _wide(b, y)), b.dtype)
+    quotient = div_mode(b, x, y, rounding_mode="trunc")
+    return b.binary("sub", x, b.binary("mul", quotient, b.constant(y, (), x.dtype)))
 
 
 @lowers("aten.histc.default")

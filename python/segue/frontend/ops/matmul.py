@@ -145,6 +145,29 @@ def _contract(b, left, x, right, y, wanted):
     return term, product
 
 
+# --- products of groups of rows ----------------------------------------------------------------
+
+
+@lowers("aten._grouped_mm.default")
+def grouped_mm(b, x, y, offs=None, bias=None, out_dtype=None):
+    """Groups end at `offs`: of rows of `x`, of columns of `y`, or of what is summed; rows behind the last give zeros."""
+    if bias is not None or b.dtype != x.dtype:
+        raise Unsupported("a bias" if bias is not None else f"out_dtype={out_dtype}")
+    if x.rank == 3 and y.rank == 3:
+        return bmm(b, x, y)
+    if x.rank == 2 and y.rank == 3:
+        return b.grouped_dot(x, y, offs)
+    if x.rank == 2:
+        return b.grouped_outer(b.transpose(x, [1, 0]), y, offs)
+    return b.transpose(b.grouped_dot(b.transpose(y, [1, 0]), b.transpose(x, [0, 2, 1]), offs), [1, 0])
+
+
+@lowers("transformers.grouped_mm_fallback.default")
+def transformers_grouped_mm(b, x, weight, offs):
+    """What Hugging Face's mixtures of experts call in the place of `torch._grouped_mm` where they are compiled in f32."""
+    return b.grouped_dot(x, weight, offs)
+
+
 # --- attention ---------------------------------------------------------------------------------
 
 
@@ -206,11 +229,14 @@ def _written_out(b, q, k, v, mask, causal, scale, dropout_p):
 
 @lowers("aten.embedding.default")
 def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    if padding_idx >= 0 and weight.differentiable:
-        raise Unsupported(f"padding_idx={padding_idx} of a trained table; leave it out")
     if scale_grad_by_freq:
         raise Unsupported("scale_grad_by_freq")
-    return b.gather(weight, indices)
+    rows = b.gather(weight, indices)
+    if padding_idx < 0 or not weight.differentiable:
+        return rows
+    # The row is looked up as any other, and gets no gradient.
+    trained = b.compare("ne", indices, b.constant(padding_idx, (), indices.dtype))
+    return b.select(b.reshape(trained, trained.shape + (1,)), rows, b.detach(rows))
 
 
 @lowers("aten.index_select.default")

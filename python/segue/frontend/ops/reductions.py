@@ -29,6 +29,79 @@ def cumsum(b, x, dim, *, dtype=None):
     return b.unary("cumsum", x, f"dim {normalised(dim, x.rank)}") if x.rank else b.cast(x, b.dtype)
 
 
+@lowers("aten.cumprod.default")
+def cumprod(b, x, dim, *, dtype=None):
+    x = b.cast(x, b.dtype)
+    return _products(b, x, normalised(dim, x.rank)) if x.rank else x
+
+
+def _products(b, x, dim):
+    """The product of all elements up to each. Each is a factor of the one before it, so that the derivative divides by none."""
+    if not x.is_float:
+        raise Unsupported("products of integers")
+    if x.is_empty:
+        return x
+    low, high = [0] * x.rank, [0] * x.rank
+    high[dim] = x.shape[dim] - 1
+    return b.recurrence(x, b.pad(b.slice_dim(x, dim, 0, 1), low, high), dim)
+
+
+@lowers("aten.prod.default", "aten.prod.dim_int")
+def prod(b, x, dim=None, keepdim=False, *, dtype=None):
+    x = b.cast(x, b.dtype)
+    if dim is None:
+        x, dim = b.reshape(x, (math.prod(x.shape),)), 0
+    if x.is_empty:
+        return b.constant(1, b.shape, b.dtype)
+    dim = normalised(dim, x.rank)
+    return b.reshape(b.slice_dim(_products(b, x, dim), dim, x.shape[dim] - 1, x.shape[dim]), b.shape)
+
+
+@lowers("aten.cummax.default")
+def cummax(b, x, dim):
+    return _largest_so_far(b, x, normalised(dim, x.rank), lambda v: v)
+
+
+@lowers("aten.cummin.default")
+def cummin(b, x, dim):
+    # The least integer has no negative.
+    turned = lambda v: b.writer.unary("neg", v) if v.is_float else b.binary("sub", b.constant(-1, (), v.dtype), v)  # noqa: E731
+    return _largest_so_far(b, x, normalised(dim, x.rank), turned)
+
+
+def _largest_so_far(b, x, dim, turned):
+    """The elements that `turned` makes the largest up to each, and where the last of them is; NaN is the largest of all."""
+    if x.dtype == torch.bool:
+        raise Unsupported("truth values")
+    values = turned(b.writer.unary("cummax", turned(x), f"dim {dim}"))
+    found = b.compare("eq", x, values)
+    if x.is_float:
+        found = b.binary("or", found, b.compare("ne", x, x))
+    places = b.select(found, b.iota(dim, x.shape), b.constant(-1, (), torch.int64))
+    return [values, b.writer.unary("cummax", places, f"dim {dim}")]
+
+
+@lowers("aten.logcumsumexp.default")
+def logcumsumexp(b, x, dim):
+    """The logarithm of sums that are kept relative to the largest term so far, as a recurrence."""
+    if not x.rank:
+        return x
+    dim, wide = normalised(dim, x.rank), b.cast(x, torch.float32)
+    if x.is_empty:
+        return x
+    nothing, none = b.constant(0.0), b.constant(-math.inf)
+    peak = b.detach(b.writer.unary("cummax", wide, f"dim {dim}"))
+    endless = b.compare("eq", b.writer.unary("abs", peak), b.constant(math.inf))
+    shift = b.select(endless, nothing, peak)
+    # What has been summed is 0 as long as the largest term is: then its factor counts for nothing.
+    low, high = [0] * x.rank, [0] * x.rank
+    low[dim] = 1
+    before = b.pad(b.slice_dim(peak, dim, 0, x.shape[dim] - 1), low, high, -math.inf)
+    factors = b.select(b.compare("eq", before, none), nothing, b.writer.unary("exp", b.binary("sub", before, shift)))
+    sums = b.recurrence(factors, b.writer.unary("exp", b.binary("sub", wide, shift)), dim)
+    return b.cast(b.binary("add", b.writer.unary("log", sums), shift), b.dtype)
+
+
 @lowers("aten.mean.default", "aten.mean.dim")
 def mean(b, x, dim=None, keepdim=False, *, dtype=None):
     return b.reduce("mean", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
@@ -65,6 +138,9 @@ def min_dim(b, x, dim, keepdim=False):
 
 
 def _extremum(b, kind, x, dim, keepdim):
+    if x.dtype == torch.bool:
+        value, place = _extremum(b, kind, b.cast(x, torch.int32), dim, keepdim)
+        return [b.cast(value, torch.bool), place]
     dims = all_dims(dim, x.rank)
     value = b.reduce(kind, x, dims, keepdim)
     if not (x.differentiable and dims):
@@ -87,6 +163,7 @@ def argmin(b, x, dim=None, keepdim=False):
 
 
 def _argument(b, kind, x, dim):
+    x = b.cast(x, torch.int32) if x.dtype == torch.bool else x
     if dim is None:
         x, dim = b.reshape(x, (math.prod(x.shape),)), 0
     return _place_of(b, x, b.reduce(kind, x, all_dims(dim, x.rank)), dim)

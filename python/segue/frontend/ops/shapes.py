@@ -152,9 +152,32 @@ def roll(b, x, shifts, dims=()):
 
 @lowers("aten.pad.default")
 def pad_by_mode(b, x, pad, mode="constant", value=None):
-    if mode != "constant":
-        raise Unsupported(f"mode {mode!r}; only 'constant' pads")
-    return constant_pad(b, x, pad, 0 if value is None else value)
+    if mode == "constant":
+        return constant_pad(b, x, pad, 0 if value is None else value)
+    for i in range(len(pad) // 2):  # pairs count from the last dimension
+        x = _continued(b, x, x.rank - 1 - i, pad[2 * i], pad[2 * i + 1], mode)
+    return x
+
+
+def _continued(b, x, dim, low, high, mode):
+    """`x` with more elements of its own before and behind a dimension, or less."""
+    x = b.slice_dim(x, dim, max(-low, 0), x.shape[dim] - max(-high, 0))
+    low, high, extent = max(low, 0), max(high, 0), x.shape[dim]
+
+    def repeated(place, count):
+        edge = b.slice_dim(x, dim, place, place + 1)
+        return b.broadcast(edge, range(x.rank), [count if i == dim else d for i, d in enumerate(x.shape)])
+
+    def turned(start, count):  # from the last to the first
+        return [b.slice_dim(x, dim, start + count - 1 - k, start + count - k) for k in range(count)]
+
+    if mode == "replicate":
+        before, behind = [repeated(0, low)] if low else [], [repeated(extent - 1, high)] if high else []
+    elif mode == "reflect":
+        before, behind = turned(1, low), turned(extent - 1 - high, high)
+    else:
+        before, behind = [b.slice_dim(x, dim, extent - low, extent)], [b.slice_dim(x, dim, 0, high)]
+    return b.concat([*before, x, *behind], dim)
 
 
 @lowers("aten.constant_pad_nd.default")

@@ -43,14 +43,14 @@ class NodeBuilder:
     results : what PyTorch computed, without values: shapes and element types
     used : which of several results the graph reads
     shape, dtype : of the first result of the node
-    row_major : True if PyTorch has the first operand laid out row-major
+    layout : strides and offset of the first operand in PyTorch's memory, in elements; None if it is no tensor
     """
 
-    def __init__(self, writer: GraphWriter, results: list, used: set[int], row_major: bool = True):
+    def __init__(self, writer: GraphWriter, results: list, used: set[int], layout: tuple[list[int], int] | None = None):
         self.writer = writer
         self.results = results
         self.used = used
-        self.row_major = row_major
+        self.layout = layout
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -113,6 +113,11 @@ def _summed_heads(b, x, heads):
     return b.reduce("sum", b.reshape(x, (x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])), [2])
 
 
+@lowers("transformers.grouped_mm_fallback_backward.default")
+def transformers_grouped_mm_backward(b, x, weight, offs, grad):
+    return [b.grouped_dot(grad, b.transpose(weight, [0, 2, 1]), offs), b.grouped_outer(x, grad, offs)]
+
+
 # --- lookups and parts: what backward adds into zeros --------------------------------------
 
 
@@ -127,12 +132,12 @@ def embedding_backward(b, grad, indices, num_weights, padding_idx, scale_grad_by
     return b.scatter_add(grad, indices, num_weights)
 
 
-def _spread(b, part, dim, start, step):
-    """`part` along `dim` at start, start + step, ... of zeros with the shape of the result."""
+def _spread(b, part, dim, start, step, extent):
+    """`part` along `dim` at start, start + step, ... of so many zeros."""
     low, high, interior = ([0] * part.rank for _ in range(3))
     low[dim], interior[dim] = start, step - 1
     covered = start + (part.shape[dim] - 1) * step + 1
-    high[dim] = b.shape[dim] - covered
+    high[dim] = extent - covered
     return b.pad(part, low, high, 0, interior)
 
 
@@ -140,27 +145,27 @@ def _spread(b, part, dim, start, step):
 def slice_backward(b, grad, input_sizes, dim, start, end, step):
     dim = normalised(dim, len(b.shape))
     start, _, step = slice(start, end, step).indices(b.shape[dim])
-    return _spread(b, grad, dim, start, step)
+    return _spread(b, grad, dim, start, step, b.shape[dim])
 
 
 @lowers("aten.select_backward.default")
 def select_backward(b, grad, input_sizes, dim, index):
     dim = normalised(dim, len(b.shape))
     index = index + b.shape[dim] if index < 0 else index
-    return _spread(b, b.reshape(grad, grad.shape[:dim] + (1,) + grad.shape[dim:]), dim, index, 1)
+    return _spread(b, b.reshape(grad, grad.shape[:dim] + (1,) + grad.shape[dim:]), dim, index, 1, b.shape[dim])
 
 
-def _written(b, x, part, dim, start, step):
+def written_along(b, x, part, dim, start, step):
     """`x` with `part` in the place of every step-th slice along `dim`."""
-    taken = _spread(b, b.cast(b.constant(1, part.shape, torch.bool), torch.int32), dim, start, step)
-    return b.select(b.cast(taken, torch.bool), _spread(b, b.cast(part, x.dtype), dim, start, step), x)
+    taken = _spread(b, b.cast(b.constant(1, part.shape, torch.bool), torch.int32), dim, start, step, x.shape[dim])
+    return b.select(b.cast(taken, torch.bool), _spread(b, b.cast(part, x.dtype), dim, start, step, x.shape[dim]), x)
 
 
 @lowers("aten.slice_scatter.default")
 def slice_scatter(b, x, part, dim=0, start=None, end=None, step=1):
     dim = normalised(dim, x.rank)
     start, _, step = slice(start, end, step).indices(x.shape[dim])
-    return _written(b, x, part, dim, start, step)
+    return written_along(b, x, part, dim, start, step)
 
 
 @lowers("aten.select_scatter.default")
@@ -168,7 +173,7 @@ def select_scatter(b, x, part, dim, index):
     dim = normalised(dim, x.rank)
     index = index + x.shape[dim] if index < 0 else index
     part = b.broadcast_to(part, x.shape[:dim] + x.shape[dim + 1 :])
-    return _written(b, x, b.reshape(part, part.shape[:dim] + (1,) + part.shape[dim:]), dim, index, 1)
+    return written_along(b, x, b.reshape(part, part.shape[:dim] + (1,) + part.shape[dim:]), dim, index, 1)
 
 
 #: Writing several elements along one dimension compares each place with each of them.
@@ -190,7 +195,7 @@ def index_put(b, x, indices, values, accumulate=False):
     """Where several elements name one place and are not added, the last of them is there; PyTorch promises none."""
     given = [i for i, v in enumerate(indices) if v is not None]
     if any(indices[i].dtype == torch.bool for i in given):
-        raise Unsupported("indexing by a mask: the number of elements would depend on values")
+        return _put_by_mask(b, x, indices, given, values, accumulate)
     if accumulate and not x.is_float:
         raise Unsupported("adding integers by index")
     # The indexed dimensions go first and become one.
@@ -212,6 +217,53 @@ def index_put(b, x, indices, values, accumulate=False):
     named = b.broadcast(b.compare("ge", last, b.constant(0, (), torch.int64)), [0], (math.prod(extents), *rest))
     named, found = (b.transpose(b.reshape(v, (*extents, *rest)), back) for v in (named, found))
     return b.select(named, found, x)
+
+
+def _put_by_mask(b, x, indices, given, values, accumulate):
+    """What a mask over the first dimensions chooses gets one value, or the rows of several in their order."""
+    mask = indices[given[0]]
+    if given != [0]:
+        raise Unsupported("a mask beside other indices")
+    whole = b.reshape(mask, mask.shape + (1,) * (x.rank - mask.rank))
+    rest = x.shape[mask.rank :]
+    if values.rank <= len(rest) or values.shape[0] == 1:
+        values = b.reshape(values, values.shape[1:]) if values.rank > len(rest) else values
+        written = b.broadcast_to(b.cast(values, x.dtype), x.shape)
+    else:
+        # Another number of rows than the mask takes is an index outside of the rows, when it runs.
+        taken = b.reduce("sum", b.cast(b.reshape(mask, (math.prod(mask.shape),)), torch.int64), [0])
+        rows = b.constant(values.shape[0], (), torch.int64)
+        place = b.select(b.compare("eq", taken, rows), _count_of_taken(b, mask), rows)
+        written = b.reshape(b.gather(b.broadcast_to(b.cast(values, x.dtype), (values.shape[0], *rest)), place), x.shape)
+    return b.select(whole, b.binary("add", x, written) if accumulate else written, x)
+
+
+def _count_of_taken(b, mask):
+    """For each element of a mask, flattened, the number of the last that it has taken; 0 before the first."""
+    taken = b.cast(b.reshape(mask, (math.prod(mask.shape),)), torch.int64)
+    number = b.binary("sub", b.writer.unary("cumsum", taken, "dim 0"), b.constant(1, (), torch.int64))
+    return b.binary("max", number, b.constant(0, (), torch.int64))
+
+
+@lowers("aten.masked_scatter.default")
+def masked_scatter(b, x, mask, source):
+    shape = b.shape
+    x, mask = b.broadcast_to(x, shape), b.broadcast_to(mask, shape)
+    if x.is_empty or source.is_empty:
+        return x
+    found = b.gather(b.reshape(source, (math.prod(source.shape),)), _count_of_taken(b, mask))
+    return b.select(mask, b.reshape(found, shape), x)
+
+
+@lowers("aten.masked_scatter_backward.default")
+def masked_scatter_backward(b, grad, mask, sizes):
+    grad, mask = b.broadcast_together(grad, mask)
+    if grad.is_empty or 0 in b.shape:
+        return b.constant(0, b.shape, b.dtype)
+    taken = b.select(mask, grad, b.constant(0.0, (), grad.dtype))
+    # No more are taken than there are; the others add 0 to the last of them.
+    rows = b.reshape(taken, (math.prod(grad.shape),))
+    return b.reshape(b.scatter_add(rows, _count_of_taken(b, mask), math.prod(b.shape)), b.shape)
 
 
 @lowers("aten.scatter_add.default")
@@ -252,13 +304,36 @@ def scatter_source(b, x, dim, index, source):
     return b.transpose(written, [order.index(i) for i in range(rank)])
 
 
-@lowers("aten.as_strided.default")
-def as_strided(b, x, size, stride, storage_offset=None):
-    dense = [math.prod(size[i + 1 :]) for i in range(len(size))]
-    if not b.row_major or storage_offset or math.prod(size) != math.prod(x.shape) or any(
-            s != d and n != 1 for s, d, n in zip(stride, dense, size)):
-        raise Unsupported("a view that is not the whole tensor, row-major")
-    return b.reshape(x, tuple(size))
+# --- norms of weights, and pads ----------------------------------------------------------------
+
+
+@lowers("aten._weight_norm_interface_backward.default")
+def weight_norm_backward(b, grad, v, g, norms, dim):
+    """Of w = v g / |v|, where |v| is taken over all dimensions but `dim`."""
+    grad, v, g, norms = (b.cast(x, torch.float32) for x in (grad, v, g, norms))
+    dims = [i for i in range(v.rank) if i != normalised(dim, v.rank)]
+    along = b.binary("div", b.reduce("sum", b.binary("mul", grad, v), dims, keepdim=True), norms)
+    across = b.binary("sub", grad, b.binary("mul", v, b.binary("div", along, norms)))
+    return [b.cast(x, wanted.dtype)
+            for x, wanted in zip((b.binary("mul", across, b.binary("div", g, norms)), along), b.results)]
+
+
+@lowers("aten.replication_pad1d_backward.default", "aten.replication_pad2d_backward.default",
+        "aten.replication_pad3d_backward.default")
+def replication_pad_backward(b, grad, x, padding):
+    for i in range(len(padding) // 2):  # pairs count from the last dimension
+        dim, low, high = grad.rank - 1 - i, padding[2 * i], padding[2 * i + 1]
+        extent, end = x.shape[dim], grad.shape[dim] - max(high, 0)
+        inner = b.slice_dim(grad, dim, max(low, 0), end)
+        before, behind = [0] * grad.rank, [0] * grad.rank
+        before[dim], behind[dim] = max(-low, 0), max(-high, 0)
+        total = b.pad(inner, before, behind)
+        for start, limit, place in ((0, low, 0), (end, end + high, extent - 1)):
+            if limit > start:
+                edge = b.reduce("sum", b.slice_dim(grad, dim, start, limit), [dim], keepdim=True)
+                total = b.binary("add", total, _spread(b, edge, dim, place, 1, extent))
+        grad = total
+    return grad
 
 
 @lowers("aten.new_empty_strided.default", "aten.empty_strided.default")

@@ -1,13 +1,14 @@
-//===- Convolution.cpp - conv2d and its gradients -------------------------===//
+//===- Convolution.cpp - convolutions and their gradients -----------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// The operations of segue.conv2d, segue.conv2d_input_grad and
-// segue.conv2d_weight_grad (SegueOps.td), whose numbers are strides, low, high,
-// dilations, two each, and groups.
+// The operations of segue.conv2d, segue.conv2d_input_grad, segue.conv2d_weight_grad
+// and of the same over three dimensions (SegueOps.td), whose numbers are strides,
+// low, high, dilations, one for each dimension of places, and groups. Inside of this
+// file there are always three dimensions, the first of which may be 1.
 //
 // oneDNN runs what it has a kernel of its own for on this processor: pieces of the
 // images, or of the outputs, in serial primitives, one piece per thread. It brings
@@ -19,7 +20,7 @@
 // of matmul read. A line is what one element of the weight multiplies for a run of
 // places; places without a source are zero.
 //
-//   conv2d       result [outputs, places of the output] = weight * unfolded input
+//   forward      result [outputs, places of the output] = weight * unfolded input
 //   input_grad   result [channels, places of the image] = weight' * unfolded gradient
 //   weight_grad  result [outputs, channels and taps]    = gradient * unfolded input'
 //
@@ -64,13 +65,22 @@ struct Convolution {
   ElementType element;
   bool hasBias;
   int64_t images, channels, outputs, groups;
-  Axis rows, columns;
+  /// Dimensions of the tensors' places, 2 or 3, and the axes, of which the first is 1 for 2.
+  size_t dims;
+  std::array<Axis, 3> axes;
 
   int64_t channelsPerGroup() const { return channels / groups; }
   int64_t outputsPerGroup() const { return outputs / groups; }
-  int64_t taps() const { return rows.taps * columns.taps; }
-  int64_t imagePlaces() const { return rows.image * columns.image; }
-  int64_t outputPlaces() const { return rows.output * columns.output; }
+  int64_t taps() const { return productOf(&Axis::taps); }
+  int64_t imagePlaces() const { return productOf(&Axis::image); }
+  int64_t outputPlaces() const { return productOf(&Axis::output); }
+  /// The axes that the tensors have.
+  std::span<const Axis> ownAxes() const { return std::span(axes).last(dims); }
+
+private:
+  int64_t productOf(int64_t Axis::*extent) const {
+    return axes[0].*extent * (axes[1].*extent) * (axes[2].*extent);
+  }
 };
 
 /// A part of the result that one thread computes.
@@ -100,10 +110,14 @@ int64_t roundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit 
 //===----------------------------------------------------------------------===//
 
 static Kind kindOf(const LibraryCallSpec &spec) {
-  return spec.operation == "conv2d"              ? Kind::Forward
-         : spec.operation == "conv2d_input_grad" ? Kind::InputGrad
-                                                 : Kind::WeightGrad;
+  std::string_view name = spec.operation;
+  return name.ends_with("_input_grad")    ? Kind::InputGrad
+         : name.ends_with("_weight_grad") ? Kind::WeightGrad
+                                          : Kind::Forward;
 }
+
+/// Dimensions of places: "conv3d..." has three.
+static size_t dimsOf(const LibraryCallSpec &spec) { return spec.operation.starts_with("conv3d") ? 3 : 2; }
 
 /// The tensors of the call as image, weight and output of the forward operation.
 static std::array<const LibraryTensor *, 3> tensorsOf(const LibraryCallSpec &spec) {
@@ -119,45 +133,35 @@ static std::array<const LibraryTensor *, 3> tensorsOf(const LibraryCallSpec &spe
   return {second, result, first};
 }
 
-static std::string listed(const std::vector<int64_t> &values) {
-  std::string text;
-  for (int64_t value : values)
-    text += (text.empty() ? "" : "x") + std::to_string(value);
-  return text;
-}
-
 static std::string findConvolutionProblem(const LibraryCallSpec &spec) {
-  bool hasBias = spec.operation == "conv2d" && spec.reads.size() == 3;
+  size_t dims = dimsOf(spec);
+  bool hasBias = kindOf(spec) == Kind::Forward && spec.reads.size() == 3;
   if (spec.writes.size() != 1 || (spec.reads.size() != 2 && !hasBias))
     return std::to_string(spec.reads.size()) + " operands and " + std::to_string(spec.writes.size()) +
-           " results; it takes two, conv2d a bias besides, and gives one";
-  if (spec.numbers.size() != 9)
-    return std::to_string(spec.numbers.size()) + " numbers; it takes 9";
-  for (size_t i = 0; i < 9; ++i) {
-    bool isPadding = i >= 2 && i < 6;
+           " results; it takes two, the forward one a bias besides, and gives one";
+  if (spec.numbers.size() != 4 * dims + 1)
+    return std::to_string(spec.numbers.size()) + " numbers; it takes " + std::to_string(4 * dims + 1);
+  for (size_t i = 0; i < spec.numbers.size(); ++i) {
+    bool isPadding = i >= dims && i < 3 * dims;
     if (spec.numbers[i] < (isPadding ? 0 : 1) || spec.numbers[i] > std::numeric_limits<int32_t>::max())
       return "number " + std::to_string(i) + " is " + std::to_string(spec.numbers[i]);
   }
   auto [image, weight, output] = tensorsOf(spec);
   for (const LibraryTensor *tensor : {image, weight, output}) {
-    if (tensor->shape.size() != 4)
-      return "a tensor of " + std::to_string(tensor->shape.size()) + " dimensions; images and weights have 4";
-    double elements = 1;
-    for (int64_t extent : tensor->shape)
-      elements *= double(std::max<int64_t>(extent, 1));
-    if (elements > double(1ull << 46))
-      return listed(tensor->shape) + " are more than 2^46 elements";
-    if (!isFloat(tensor->element) || tensor->element != image->element)
-      return "tensors of " + std::string(name(image->element)) + " and " + std::string(name(tensor->element)) +
-             "; all are of one float type";
+    if (tensor->shape.size() != 2 + dims)
+      return "a tensor of " + std::to_string(tensor->shape.size()) + " dimensions; images and weights have " +
+             std::to_string(2 + dims);
+    if (std::string problem = findElementsProblem(*tensor, *image); !problem.empty())
+      return problem;
   }
   const auto &x = image->shape, &w = weight->shape, &y = output->shape;
   std::string shapes = "image " + listed(x) + ", weight " + listed(w) + " and output " + listed(y);
-  int64_t groups = spec.numbers[8];
+  int64_t groups = spec.numbers.back();
   if (x[1] % groups || w[0] % groups || w[1] != x[1] / groups || y[0] != x[0] || y[1] != w[0] || weight->elements() == 0)
     return shapes + " do not fit together in " + std::to_string(groups) + " groups";
-  for (size_t dim = 0; dim < 2; ++dim) {
-    int64_t padded = x[2 + dim] + spec.numbers[2 + dim] + spec.numbers[4 + dim], dilation = spec.numbers[6 + dim];
+  for (size_t dim = 0; dim < dims; ++dim) {
+    int64_t padded = x[2 + dim] + spec.numbers[dims + dim] + spec.numbers[2 * dims + dim];
+    int64_t dilation = spec.numbers[3 * dims + dim];
     // Compared as doubles first: the product may overflow.
     if (double(w[2 + dim] - 1) * double(dilation) + 1 > double(padded) ||
         (padded - (w[2 + dim] - 1) * dilation - 1) / spec.numbers[dim] + 1 != y[2 + dim])
@@ -170,17 +174,18 @@ static std::string findConvolutionProblem(const LibraryCallSpec &spec) {
 
 static uint64_t flopsOfConvolution(const LibraryCallSpec &spec) {
   auto [image, weight, output] = tensorsOf(spec);
-  double flops = 2.0 * double(output->elements()) * (double(weight->elements()) / double(weight->shape[0]));
-  return flops < 0x1p63 ? uint64_t(flops) : std::numeric_limits<uint64_t>::max();
+  return countedFlops(2.0 * double(output->elements()) * (double(weight->elements()) / double(weight->shape[0])));
 }
 
 static Convolution read(const LibraryCallSpec &spec) {
   auto [image, weight, output] = tensorsOf(spec);
   const auto &x = image->shape, &w = weight->shape, &y = output->shape;
-  auto axis = [&](size_t dim) {
-    return Axis{x[2 + dim], y[2 + dim], w[2 + dim], spec.numbers[dim], spec.numbers[6 + dim], spec.numbers[2 + dim]};
-  };
-  return {kindOf(spec), image->element, spec.reads.size() == 3, x[0], x[1], w[0], spec.numbers[8], axis(0), axis(1)};
+  size_t dims = dimsOf(spec);
+  std::array<Axis, 3> axes{Axis{1, 1, 1, 1, 1, 0}};
+  for (size_t dim = 0; dim < dims; ++dim)
+    axes[3 - dims + dim] = {x[2 + dim], y[2 + dim], w[2 + dim], spec.numbers[dim], spec.numbers[3 * dims + dim],
+                            spec.numbers[dims + dim]};
+  return {kindOf(spec), image->element, spec.reads.size() == 3, x[0], x[1], w[0], spec.numbers.back(), dims, axes};
 }
 
 //===----------------------------------------------------------------------===//
@@ -302,17 +307,20 @@ Run UnfoldedProduct::runOf(const Axis &axis, int64_t tap, int64_t begin, int64_t
 /// Writes what `tap` multiplies at the places from `first` on.
 template <typename Raw>
 void UnfoldedProduct::gather(const Raw *plane, int64_t tap, int64_t first, int64_t count, Raw *target) const {
+  const auto &[depths, rows, columns] = spec_.axes;
   bool spreads = spec_.kind == Kind::InputGrad;
-  int64_t tapRow = tap / spec_.columns.taps, tapColumn = tap % spec_.columns.taps;
-  int64_t width = spreads ? spec_.columns.image : spec_.columns.output;
-  int64_t sourceWidth = spreads ? spec_.columns.output : spec_.columns.image;
+  int64_t tapColumn = tap % columns.taps, tapRow = tap / columns.taps % rows.taps;
+  int64_t tapDepth = tap / columns.taps / rows.taps;
+  int64_t height = spreads ? rows.image : rows.output, width = spreads ? columns.image : columns.output;
+  int64_t sourceHeight = spreads ? rows.output : rows.image, sourceWidth = spreads ? columns.output : columns.image;
   std::memset(target, 0, size_t(count) * sizeof(Raw));
   int64_t row = first / width, begin = first % width;
   for (int64_t done = 0; done < count; ++row, begin = 0) {
-    int64_t end = std::min(width, begin + count - done);
-    Run down = runOf(spec_.rows, tapRow, row, row + 1), run = runOf(spec_.columns, tapColumn, begin, end);
-    if (down.count > 0 && run.count > 0) {
-      const Raw *from = plane + down.source * sourceWidth + run.source;
+    int64_t end = std::min(width, begin + count - done), depth = row / height, rowInPlane = row % height;
+    Run in = runOf(depths, tapDepth, depth, depth + 1), down = runOf(rows, tapRow, rowInPlane, rowInPlane + 1);
+    Run run = runOf(columns, tapColumn, begin, end);
+    if (in.count > 0 && down.count > 0 && run.count > 0) {
+      const Raw *from = plane + (in.source * sourceHeight + down.source) * sourceWidth + run.source;
       Raw *to = target + done + run.place - begin;
       if (run.placeStep == 1 && run.sourceStep == 1)
         std::memcpy(to, from, size_t(run.count) * sizeof(Raw));
@@ -548,27 +556,33 @@ std::optional<uint64_t> DnnlConvolution::makePiece(int64_t count, DnnlPiece &pie
   int64_t channels = groups * spec_.channelsPerGroup();
   int64_t outputs = split && spec_.groups == 1 ? count : groups * spec_.outputsPerGroup();
   auto type = spec_.element == ElementType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-  const Axis &rows = spec_.rows, &columns = spec_.columns;
-  auto lies = [&](int64_t planes, int64_t all, int64_t height, int64_t width) {
-    return memory::desc({images, planes, height, width}, type, {all * height * width, height * width, width, 1});
+  // Planes that lie in a tensor with `all` of them per image.
+  auto lies = [&](int64_t planes, int64_t all, int64_t Axis::*extent) {
+    memory::dims shape{images, planes}, strides(2 + spec_.dims, 1);
+    for (const Axis &axis : spec_.ownAxes())
+      shape.push_back(axis.*extent);
+    for (size_t dim = 1 + spec_.dims; dim > 0; --dim)
+      strides[dim - 1] = strides[dim] * (dim == 1 ? all : shape[dim]);
+    return memory::desc(shape, type, strides);
   };
-  memory::desc image = lies(channels, spec_.channels, rows.image, columns.image);
-  memory::desc output = lies(outputs, spec_.outputs, rows.output, columns.output);
-  memory::dims kernel{outputs, spec_.channelsPerGroup(), rows.taps, columns.taps};
-  auto plain = memory::format_tag::abcd;
-  if (groups > 1) {
-    kernel = {groups, spec_.outputsPerGroup(), spec_.channelsPerGroup(), rows.taps, columns.taps};
-    plain = memory::format_tag::abcde;
+  memory::desc image = lies(channels, spec_.channels, &Axis::image);
+  memory::desc output = lies(outputs, spec_.outputs, &Axis::output);
+  memory::dims kernel{outputs, spec_.channelsPerGroup()};
+  if (groups > 1)
+    kernel = {groups, spec_.outputsPerGroup(), spec_.channelsPerGroup()};
+  memory::dims strides, dilations, low, high;
+  for (const Axis &axis : spec_.ownAxes()) {
+    kernel.push_back(axis.taps);
+    strides.push_back(axis.stride);
+    dilations.push_back(axis.dilation - 1);
+    low.push_back(axis.low);
+    high.push_back((axis.output - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1 - axis.image - axis.low);
   }
-  memory::desc weight(kernel, type, plain), bias({outputs}, type, memory::format_tag::a);
+  constexpr memory::format_tag plain[] = {memory::format_tag::abcd, memory::format_tag::abcde,
+                                          memory::format_tag::abcdef};
+  memory::desc weight(kernel, type, plain[kernel.size() - 4]), bias({outputs}, type, memory::format_tag::a);
   auto any = [&](const memory::desc &desc) { return memory::desc(desc.dims(), type, memory::format_tag::any); };
 
-  memory::dims strides{rows.stride, columns.stride}, dilations{rows.dilation - 1, columns.dilation - 1};
-  memory::dims low{rows.low, columns.low};
-  auto behind = [](const Axis &axis) {
-    return (axis.output - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1 - axis.image - axis.low;
-  };
-  memory::dims high{behind(rows), behind(columns)};
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   constexpr auto direct = dnnl::algorithm::convolution_direct;
@@ -651,7 +665,7 @@ bool DnnlConvolution::build() {
                            spec_.outputs * spec_.channelsPerGroup() * spec_.taps()})
     if (elements >= kMostElements)
       return false;
-  for (const Axis &axis : {spec_.rows, spec_.columns})
+  for (const Axis &axis : spec_.axes)
     if (std::max({axis.stride, axis.dilation, axis.low}) >= kMostOffset)
       return false;
   double flops = 2.0 * double(spec_.images) * double(spec_.outputs) * double(spec_.outputPlaces()) *
@@ -728,6 +742,9 @@ std::span<const LibraryOperation> operationsOfConvolution() {
       {"conv2d", findConvolutionProblem, flopsOfConvolution, planConvolution},
       {"conv2d_input_grad", findConvolutionProblem, flopsOfConvolution, planConvolution},
       {"conv2d_weight_grad", findConvolutionProblem, flopsOfConvolution, planConvolution},
+      {"conv3d", findConvolutionProblem, flopsOfConvolution, planConvolution},
+      {"conv3d_input_grad", findConvolutionProblem, flopsOfConvolution, planConvolution},
+      {"conv3d_weight_grad", findConvolutionProblem, flopsOfConvolution, planConvolution},
   };
   return operations;
 }

@@ -17,6 +17,11 @@
 #include "VectorKernels.h"
 #include "segue/runtime/Engine/LibraryCall.h"
 #include "segue/runtime/Engine/Threads.h"
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace segue::inline runtime {
 
@@ -25,6 +30,33 @@ struct LibraryTools {
   std::shared_ptr<Scratch> scratch;
   const VectorKernels &kernels;
 };
+
+/// "2x3x4", for what is wrong with a call.
+inline std::string listed(const std::vector<int64_t> &values) {
+  std::string text;
+  for (int64_t value : values)
+    text += (text.empty() ? "" : "x") + std::to_string(value);
+  return text;
+}
+
+/// Says what is wrong with a tensor of a product: an element type that is not `like`'s or no float, or a size that may
+/// not be counted. Nothing where it fits.
+inline std::string findElementsProblem(const LibraryTensor &tensor, const LibraryTensor &like) {
+  double elements = 1;
+  for (int64_t extent : tensor.shape)
+    elements *= double(std::max<int64_t>(extent, 1));
+  if (elements > double(1ull << 46))
+    return listed(tensor.shape) + " are more than 2^46 elements";
+  if (!isFloat(tensor.element) || tensor.element != like.element)
+    return "tensors of " + std::string(name(like.element)) + " and " + std::string(name(tensor.element)) +
+           "; all are of one float type";
+  return {};
+}
+
+/// Flops as a call says them; what does not fit is the greatest number.
+inline uint64_t countedFlops(double flops) {
+  return flops < 0x1p63 ? uint64_t(flops) : std::numeric_limits<uint64_t>::max();
+}
 
 } // namespace segue::inline runtime
 

@@ -82,11 +82,37 @@ def Segue_AddOp : Segue_Binary<"add", Segue_NumberTensor, "adds", [Commutative]>
 def Segue_SubOp : Segue_Binary<"sub", Segue_NumberTensor, "subtracts"> { let hasFolder = 1; }
 def Segue_MulOp : Segue_Binary<"mul", Segue_NumberTensor, "multiplies", [Commutative]> { let hasFolder = 1; }
 def Segue_DivOp : Segue_Binary<"div", Segue_FloatTensor, "divides"> { let hasFolder = 1; }
+def Segue_RemOp : Segue_Op<"rem", [Pure, SameOperandsAndResultType]> {
+  let summary = "gives what lhs has over whole multiples of rhs, with the sign of lhs";
+  let description = [{
+    C's `fmod`: `lhs - trunc(lhs / rhs) * rhs` without rounding, however large
+    the quotient. NaN where `rhs` is 0 or `lhs` is infinite; `lhs` where `rhs` is
+    infinite.
+
+    Example: `%y = segue.rem %a, %b : tensor<4xf32>`
+  }];
+  let arguments = (ins Segue_FloatTensor:$lhs, Segue_FloatTensor:$rhs);
+  let results = (outs Segue_FloatTensor:$result);
+  let assemblyFormat = "$lhs `,` $rhs attr-dict `:` type($result)";
+}
 def Segue_MaxOp : Segue_Binary<"max", Segue_NumberTensor, "takes the larger; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
 def Segue_MinOp : Segue_Binary<"min", Segue_NumberTensor, "takes the smaller; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
 def Segue_PowOp : Segue_Binary<"pow", Segue_FloatTensor, "takes lhs to the power of rhs"> { let hasFolder = 1; }
 def Segue_AndOp : Segue_Binary<"and", Segue_BoolTensor, "is true where both are", [Commutative], "i1"> { let hasFolder = 1; }
 def Segue_OrOp : Segue_Binary<"or", Segue_BoolTensor, "is true where either is", [Commutative], "i1"> { let hasFolder = 1; }
+
+def Segue_DetachOp : Segue_Op<"detach", [Pure, SameOperandsAndResultType]> {
+  let summary = "gives its operand, and no gradient to it";
+  let description = [{
+    Where a model says that a value counts as a constant. `segue-expand` leaves
+    the operand in its place.
+
+    Example: `%y = segue.detach %x : tensor<4xf32>`
+  }];
+  let arguments = (ins Segue_Tensor:$input);
+  let results = (outs Segue_Tensor:$result);
+  let assemblyFormat = "$input attr-dict `:` type($result)";
+}
 
 def Segue_CompareOp : Segue_Op<"compare", [Pure, SameTypeOperands, SameOperandsAndResultShape]> {
   let summary = "compares elements";
@@ -343,6 +369,37 @@ def Segue_CumsumOp : Segue_Op<"cumsum", [Pure, SameOperandsAndResultType]> {
   let hasVerifier = 1;
 }
 
+def Segue_CummaxOp : Segue_Op<"cummax", [Pure, SameOperandsAndResultType]> {
+  let summary = "takes the largest of all elements up to each along a dimension";
+  let description = [{
+    `result[..., i, ...] = max over k <= i of x[..., k, ...]`; NaN from the first
+    NaN on. The gradient of an element goes to the last of those that are the
+    largest. (C1) `dim` is a dimension.
+
+    Example: `%y = segue.cummax %x dim 1 : tensor<4x8xf32>`
+  }];
+  let arguments = (ins Segue_NumberTensor:$input, I64Attr:$dim);
+  let results = (outs Segue_NumberTensor:$result);
+  let assemblyFormat = "$input `dim` $dim attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Segue_RecurrenceOp : Segue_Op<"recurrence", [Pure, SameOperandsAndResultType]> {
+  let summary = "adds to each element a multiple of the result before it, along a dimension";
+  let description = [{
+    `result[..., i, ...] = factors[..., i, ...] * result[..., i - 1, ...] + x[..., i, ...]`
+    or, with `reverse`, of `i + 1`, in the order of the dimension. The first
+    element is that of `x`, whatever its factor. Between the elements the value is
+    f64, and each is rounded once. (C1) `dim` is a dimension.
+
+    Example: `%y = segue.recurrence %a, %x dim 1 reverse : tensor<4x8xf32>`
+  }];
+  let arguments = (ins Segue_FloatTensor:$factors, Segue_FloatTensor:$input, I64Attr:$dim, UnitAttr:$reverse);
+  let results = (outs Segue_FloatTensor:$result);
+  let assemblyFormat = "$factors `,` $input `dim` $dim (`reverse` $reverse^)? attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
 def Segue_DotGeneralOp : Segue_Op<"dot_general", [Pure]> {
   let summary = "multiplies and sums over shared dimensions: any batched matmul";
   let description = [{
@@ -444,9 +501,9 @@ def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q"
 // Convolutions: calls of the library (prog.library_call).
 //===----------------------------------------------------------------------===//
 
-/// `conv2d` and its gradients: the same products of elements of an image, a weight and
-/// an output, summed over two of the three.
-class Segue_Convolution<string mnemonic, string what, dag operands, string result, string head, string types>
+/// Convolutions over `dims` dimensions and their gradients: the same products of elements
+/// of an image, a weight and an output, summed over two of the three.
+class Segue_Convolution<string mnemonic, int dims, string what, dag operands, string result, string head, string types>
     : Segue_Op<mnemonic, [Pure]> {
   let summary = what;
   let arguments = !con(operands, (ins DenseI64ArrayAttr:$strides, DenseI64ArrayAttr:$low, DenseI64ArrayAttr:$high,
@@ -455,12 +512,12 @@ class Segue_Convolution<string mnemonic, string what, dag operands, string resul
   let assemblyFormat = head # " `strides` $strides `low` $low `high` $high `dilations` $dilations `groups` $groups "
                        "attr-dict `:` " # types # " `->` type($result)";
   let hasVerifier = 1;
-  let extraClassDeclaration = [{
+  let extraClassDeclaration = "/// Dimensions of the places of an image.\nstatic constexpr int64_t kDims = " # !cast<string>(dims) # [{;
     /// Numbers that a library call gets besides the tensors.
     ::llvm::SmallVector<int64_t> getLibraryNumbers() {
       ::llvm::SmallVector<int64_t> numbers;
-      for (::llvm::ArrayRef<int64_t> pair : {getStrides(), getLow(), getHigh(), getDilations()})
-        numbers.append(pair.begin(), pair.end());
+      for (::llvm::ArrayRef<int64_t> perDim : {getStrides(), getLow(), getHigh(), getDilations()})
+        numbers.append(perDim.begin(), perDim.end());
       numbers.push_back(getGroups());
       return numbers;
     }
@@ -473,7 +530,7 @@ class Segue_Convolution<string mnemonic, string what, dag operands, string resul
 }
 
 def Segue_Conv2dOp
-    : Segue_Convolution<"conv2d", "slides a weight over images",
+    : Segue_Convolution<"conv2d", 2, "slides a weight over images",
                         (ins Segue_FloatTensor:$input, Segue_FloatTensor:$weight, Optional<Segue_FloatTensor>:$bias),
                         "output", "$input `,` $weight (`bias` $bias^ `:` type($bias))?",
                         "type($input) `,` type($weight)"> {
@@ -499,7 +556,7 @@ def Segue_Conv2dOp
 }
 
 def Segue_Conv2dInputGradOp
-    : Segue_Convolution<"conv2d_input_grad", "gives the gradient of conv2d for its input",
+    : Segue_Convolution<"conv2d_input_grad", 2, "gives the gradient of conv2d for its input",
                         (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$weight), "input",
                         "$gradient `,` $weight", "type($gradient) `,` type($weight)"> {
   let description = [{
@@ -512,7 +569,7 @@ def Segue_Conv2dInputGradOp
 }
 
 def Segue_Conv2dWeightGradOp
-    : Segue_Convolution<"conv2d_weight_grad", "gives the gradient of conv2d for its weight",
+    : Segue_Convolution<"conv2d_weight_grad", 2, "gives the gradient of conv2d for its weight",
                         (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$input), "weight",
                         "$gradient `,` $input", "type($gradient) `,` type($input)"> {
   let description = [{
@@ -521,6 +578,106 @@ def Segue_Conv2dWeightGradOp
     weight has the type of the result.
 
     Example: `%dw = segue.conv2d_weight_grad %g, %x strides [2, 1] low [1, 0] high [1, 2] dilations [1, 2] groups 2 : tensor<2x6x5x6xf32>, tensor<2x4x9x8xf32> -> tensor<6x2x3x3xf32>`
+  }];
+}
+
+def Segue_Conv3dOp
+    : Segue_Convolution<"conv3d", 3, "slides a weight over volumes",
+                        (ins Segue_FloatTensor:$input, Segue_FloatTensor:$weight, Optional<Segue_FloatTensor>:$bias),
+                        "output", "$input `,` $weight (`bias` $bias^ `:` type($bias))?",
+                        "type($input) `,` type($weight)"> {
+  let description = [{
+    As `segue.conv2d`, with three dimensions of places: tensors have 5 dimensions
+    and the lists have 3 entries. Constraints are the same.
+
+    Example: `%y = segue.conv3d %x, %w bias %b : tensor<6xf32> strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x4x5x6x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x6x3x4x7xf32>`
+  }];
+}
+
+def Segue_Conv3dInputGradOp
+    : Segue_Convolution<"conv3d_input_grad", 3, "gives the gradient of conv3d for its input",
+                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$weight), "input",
+                        "$gradient `,` $weight", "type($gradient) `,` type($weight)"> {
+  let description = [{
+    As `segue.conv2d_input_grad`, of `segue.conv3d`.
+
+    Example: `%dx = segue.conv3d_input_grad %g, %w strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x6x3x4x7xf32>, tensor<6x2x2x3x3xf32> -> tensor<2x4x5x6x7xf32>`
+  }];
+}
+
+def Segue_Conv3dWeightGradOp
+    : Segue_Convolution<"conv3d_weight_grad", 3, "gives the gradient of conv3d for its weight",
+                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$input), "weight",
+                        "$gradient `,` $input", "type($gradient) `,` type($input)"> {
+  let description = [{
+    As `segue.conv2d_weight_grad`, of `segue.conv3d`.
+
+    Example: `%dw = segue.conv3d_weight_grad %g, %x strides [2, 1, 1] low [1, 0, 1] high [0, 2, 1] dilations [1, 2, 1] groups 2 : tensor<2x6x3x4x7xf32>, tensor<2x4x5x6x7xf32> -> tensor<6x2x2x3x3xf32>`
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Products of groups of rows, whose extents are known when they run: calls of the
+// library. Sums are f32.
+//===----------------------------------------------------------------------===//
+
+def Segue_GroupedDotOp : Segue_Op<"grouped_dot", [Pure]> {
+  let summary = "multiplies each row with the matrix of its group";
+  let description = [{
+    `result[t, n] = sum over k of rows[t, k] * matrices[e, k, n]` or, with
+    `transposed`, of `matrices[e, n, k]`, where e is the group of row t: group e
+    has the rows from `ends[e - 1]` (0 for the first) to `ends[e]`, without it.
+    Rows behind the last group give zeros. What a mixture of experts computes, its
+    rows sorted by expert. An end below the one before it is read as that, and one
+    beyond the rows as their number.
+
+    Constraints: (C1) `rows` has 2 dimensions, `matrices` 3 and `ends` 1. (C2)
+    there is an end per matrix. (C3) rows are as long as the contracted dimension of
+    `matrices`. (C4) one float element type. (C5) the result is [rows, columns].
+
+    Example: `%y = segue.grouped_dot %r, %m transposed by %e : tensor<7x4xf32>, tensor<3x5x4xf32>, tensor<3xi32> -> tensor<7x5xf32>`
+  }];
+  let arguments = (ins Segue_FloatTensor:$rows, Segue_FloatTensor:$matrices, Segue_IndexTensor:$ends,
+                       UnitAttr:$transposed);
+  let results = (outs Segue_FloatTensor:$result);
+  let assemblyFormat = [{
+    $rows `,` $matrices (`transposed` $transposed^)? `by` $ends attr-dict
+    `:` type($rows) `,` type($matrices) `,` type($ends) `->` type($result)
+  }];
+  let hasVerifier = 1;
+  let hasCanonicalizer = 1;
+  let extraClassDeclaration = [{
+    /// Numbers that a library call gets besides the tensors.
+    ::llvm::SmallVector<int64_t> getLibraryNumbers() { return {getTransposed()}; }
+    /// As if every row had a group.
+    int64_t getLibraryFlops() { return 2 * getResult().getType().getNumElements() * getRows().getType().getDimSize(1); }
+  }];
+}
+
+def Segue_GroupedOuterOp : Segue_Op<"grouped_outer", [Pure]> {
+  let summary = "sums the outer products of the rows of each group";
+  let description = [{
+    `result[e, m, n] = sum over the rows t of group e of lhs[t, m] * rhs[t, n]`,
+    with groups as in `segue.grouped_dot`: its gradient for the matrices. A group
+    without rows gives zeros.
+
+    Constraints: (C1) `lhs` and `rhs` have 2 dimensions and `ends` 1. (C2) both
+    have as many rows. (C3) one float element type. (C4) the result is [ends,
+    columns of lhs, columns of rhs].
+
+    Example: `%y = segue.grouped_outer %a, %b by %e : tensor<7x4xf32>, tensor<7x5xf32>, tensor<3xi32> -> tensor<3x4x5xf32>`
+  }];
+  let arguments = (ins Segue_FloatTensor:$lhs, Segue_FloatTensor:$rhs, Segue_IndexTensor:$ends);
+  let results = (outs Segue_FloatTensor:$result);
+  let assemblyFormat = [{
+    $lhs `,` $rhs `by` $ends attr-dict `:` type($lhs) `,` type($rhs) `,` type($ends) `->` type($result)
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// Numbers that a library call gets besides the tensors.
+    ::llvm::SmallVector<int64_t> getLibraryNumbers() { return {}; }
+    /// As if every row had a group.
+    int64_t getLibraryFlops() { return 2 * getLhs().getType().getNumElements() * getRhs().getType().getDimSize(1); }
   }];
 }
 
