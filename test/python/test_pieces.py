@@ -331,3 +331,23 @@ def test_an_error_names_the_operator():
     with pytest.raises(Exception, match="aten.sin.default in module '1'") as caught:
         torch.compile(layers("lsl"), backend="segue", options={"fallback": "error"})(torch.randn(4, 6))
     assert isinstance(caught.value.inner_exception, segue.UnsupportedOpError)
+
+
+def test_what_has_a_size_that_depends_on_values_is_left_to_pytorch_by_name():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x, mask):
+            return self.last(self.first(x).tanh()[mask]).square().sum()
+
+    net, x, mask = Chosen(), torch.randn(6, 8), torch.arange(6) % 2 == 0
+    torch.compiler.reset()
+    actual, expected = torch.compile(net, backend="segue", options={"fallback": "error"})(x, mask), net(x, mask)
+    torch.testing.assert_close(actual, expected)
+    for a, e in zip(torch.autograd.grad(actual, net.parameters()), torch.autograd.grad(expected, net.parameters())):
+        torch.testing.assert_close(a, e)
+    report = segue.backend_report()
+    assert report.compiled == 2 and report.fallen_back == 0
+    assert any("aten.nonzero.default" in what for what in report.graph_breaks), report.graph_breaks

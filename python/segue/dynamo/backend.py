@@ -25,6 +25,7 @@ from .options import Options, checked
 from .outside import Outside
 from .pieces import CannotCut, Piece, cut, mark_origins, operators_in, origin_of
 from .report import leave
+from .rewrites import rewritten
 from .segment import Argument, Segment, as_error, say
 
 log = logging.getLogger("segue")
@@ -66,7 +67,8 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
         inference_compiler=segment.compile_inference, partition_fn=segment.partition, decompositions=decompositions())
     mark_origins(graph_module)
     try:
-        compiled = compiler(graph_module, example_inputs)
+        with rewritten(graph_module):
+            compiled = compiler(graph_module, example_inputs)
         if not segment.refusals:
             return compiled
     except (RestartAnalysis, SkipFrame):

@@ -39,7 +39,7 @@ _DEAR = {
     "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention", "layer_norm", "rms_norm",
     "embedding", "cross_entropy", "softmax", "log_softmax", "group_norm", "conv1d", "conv2d", "conv3d", "bilinear",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "multi_head_attention_forward", "dot", "mv", "outer",
-    "tag_activation_checkpoint",
+    "tag_activation_checkpoint", "lstm", "gru", "rnn_tanh", "rnn_relu", "grouped_mm", "_grouped_mm", "grouped_mm_fallback",
 }
 #: Computing operators that are worth a program together.
 _ENOUGH = 4

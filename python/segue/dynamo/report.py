@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
+
+from torch._dynamo.utils import counters as dynamo_counters
 
 from ..budgets import BudgetReport, reports
 
@@ -66,10 +69,18 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class BackendReport:
-    """All segments that are alive, in the order in which they were made, and the budgets of devices that are in force."""
+    """All segments that are alive, in the order in which they were made, and the budgets of devices that are in force.
+
+    Attributes
+    ----------
+    graph_breaks : dict
+        What TorchDynamo left to PyTorch between segments, and how often while it captured; of all backends of the process,
+        since `torch.compiler.reset`.
+    """
 
     segments: tuple[SegmentReport, ...] = field(default_factory=tuple)
     budgets: tuple[BudgetReport, ...] = ()
+    graph_breaks: dict[str, int] = field(default_factory=dict)
 
     @property
     def compiled(self) -> int:
@@ -109,6 +120,7 @@ class BackendReport:
             lines += [f"  {reason}" for reason in s.reasons]
         if self.segments:
             lines.append(f"in Segue: {self.operators_in_segue:.0%} of the operators, {self.time_in_segue:.0%} of the time")
+        lines += [f"graph break, {count} x: {what}" for what, count in self.graph_breaks.items()]
         lines += map(str, self.budgets)
         return "\n".join(lines) or "no segments"
 
@@ -123,9 +135,19 @@ def leave(segment) -> None:
     _segments.discard(segment)
 
 
+def _graph_breaks() -> dict[str, int]:
+    """The first line and the explanation of each of TorchDynamo's texts."""
+    found: Counter[str] = Counter()
+    for text, count in dynamo_counters["graph_break"].items():
+        lines = [line.strip() for line in text.splitlines()]
+        why = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
+        found[": ".join(lines[:1] + why[:1])] += count
+    return dict(found)
+
+
 def backend_report() -> BackendReport:
     """What became of the pieces of the programs given to ``torch.compile(..., backend="segue")``.
 
     Segments leave the report when PyTorch drops them (`torch.compiler.reset`).
     """
-    return BackendReport(tuple(s.report() for s in sorted(_segments, key=lambda s: s.number)), reports())
+    return BackendReport(tuple(s.report() for s in sorted(_segments, key=lambda s: s.number)), reports(), _graph_breaks())

@@ -23,7 +23,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import ExportError, InvalidArgumentError
-from . import ops
+from . import ops, recurrent
 from .autocast import ambient
 from .nodes import NodeTranslator
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
@@ -80,6 +80,7 @@ def _export(module, args, kwargs):
         with _exporting, warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
+            _detach_regions(program.graph_module)
             if _mutates(program.graph_module):
                 program = program.run_decompositions({})
             program = _decomposed(program)
@@ -91,9 +92,23 @@ def _export(module, args, kwargs):
     return program
 
 
+def _detach_regions(graph_module) -> None:
+    """Says of each result of a region without gradients that none flow through it: decompositions dissolve regions."""
+    for node in graph_module.graph.nodes:
+        if str(node.target) != "wrap_with_set_grad_enabled" or node.args[0] is not False:
+            continue
+        region = getattr(graph_module, node.args[1].target)
+        for value in region.graph.find_nodes(op="output")[0].all_input_nodes:
+            with region.graph.inserting_after(value):
+                detached = region.graph.call_function(torch.ops.aten.detach.default, (value,))
+            detached.meta = dict(value.meta)
+            region.graph.find_nodes(op="output")[0].replace_input_with(value, detached)
+        region.recompile()
+
+
 def _decomposed(program):
     """Writes operators without a lowering in terms of others, where PyTorch knows how; leaves all others whole."""
-    known = torch.export.default_decompositions()
+    known = {**torch.export.default_decompositions(), **recurrent.DECOMPOSITIONS}
     for _ in range(3):  # a decomposition may need another one
         unknown = {op for op in _operators(program.graph_module) if str(op) not in ops.OPS and op in known}
         if not unknown:
