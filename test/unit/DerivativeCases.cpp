@@ -395,6 +395,10 @@ static void addIndexing(std::vector<DerivativeCase> &cases) {
                      {{"u", rows}, {"i", tensor("2x5", "i32"), 0, 4}},
                      "  %y = segue.scatter_add %u[%i] : " + rows + ", tensor<2x5xi32> -> " + table,
                      {{"y", table}}});
+    cases.push_back({"scatter_add_into_" + element,
+                     {{"u", rows}, {"i", tensor("2x5", "i32"), 0, 4}, {"t", table}},
+                     "  %y = segue.scatter_add %u[%i] into %t : " + rows + ", tensor<2x5xi32> -> " + table,
+                     {{"y", table}}});
   }
   cases.push_back({"gather_numbers",
                    {{"t", tensor("5")}, {"i", tensor("3", "i32"), 0, 5}},

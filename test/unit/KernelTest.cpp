@@ -509,6 +509,21 @@ TEST(Kernel, GatherAndScatter) {
       updates[1].set(2, 5);
       scatter.run(updates, "v3", true);
       EXPECT_NE(scatter.status(), 0);
+
+      // Into a table: the rows of one index are added up before.
+      Kernels into(fill(R"(func.func @f(%u: tensor<3x7$0x$1>, %i: tensor<3x7xi32>, %t: tensor<50$0x$1>) -> tensor<50$0x$1> {
+        %y = segue.scatter_add %u[%i] : tensor<3x7$0x$1>, tensor<3x7xi32> -> tensor<50$0x$1>
+        %z = segue.add %t, %y : tensor<50$0x$1>
+        return %z : tensor<50$0x$1>
+      })", trailing, element));
+      ASSERT_TRUE(into.ok());
+      std::vector<HostTensor> parts = randomArguments(into);
+      for (int64_t at = 0; at < 21; ++at)
+        parts[1].set(at, at % 5 == 4 ? 49 : at % 3);
+      expectParity(into, parts, element == "bf16" ? Tolerance{3e-2, 2e-2} : Tolerance{});
+      parts[1].set(2, 50);
+      into.run(parts, "v3", true);
+      EXPECT_NE(into.status(), 0);
     }
 }
 

@@ -107,6 +107,13 @@ void KernelBuilder::store(Value value, unsigned argument, Value index, OpBuilder
   memref::StoreOp::create(b, loc, value, buffer, index);
 }
 
+Value KernelBuilder::isSameBuffer(unsigned argument, unsigned other) {
+  auto pointer = [&](unsigned at) -> Value {
+    return memref::ExtractAlignedPointerAsIndexOp::create(front(), loc, function.getArgument(at));
+  };
+  return arith::CmpIOp::create(front(), loc, arith::CmpIPredicate::eq, pointer(argument), pointer(other));
+}
+
 //===----------------------------------------------------------------------===//
 // Indices from memory, regions of several operands
 //===----------------------------------------------------------------------===//

@@ -62,6 +62,8 @@ public:
   size_t innermost() const { return scopes.size() - 1; }
   mlir::Value load(unsigned argument, mlir::Value index, mlir::Type type, mlir::OpBuilder &b);
   void store(mlir::Value value, unsigned argument, mlir::Value index, mlir::OpBuilder &b);
+  /// True, at run time, where two arguments are one buffer; written before all loops.
+  mlir::Value isSameBuffer(unsigned argument, unsigned other);
   /// Writes a loop in the innermost scope and its body in a new one. `parallel`
   /// marks it with `kParallelAttr`.
   llvm::SmallVector<mlir::Value>

@@ -432,15 +432,18 @@ void KernelBuilder::describe(LoopKernel &kernel) {
 
   // A result may take the place of an operand that is read at the same element
   // alone, and in no level after the one that stores the result.
-  if (!grows)
-    return;
   for (BlockArgument argument : body.getArguments())
     for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results)) {
       auto access = plan.accesses.find(argument);
-      if (kind == LoopPlan::ResultKind::Element && access != plan.accesses.end() &&
-          access->second.indices.size() == 1 && *access->second.indices.begin() == plan.element &&
-          access->second.lastLevel <= plan.level.lookup(value) &&
-          tensorType(argument).getNumElements() == shape.elements() && elementOf(argument) == elementOf(value))
+      bool fits = grows && kind == LoopPlan::ResultKind::Element && access != plan.accesses.end() &&
+                  access->second.indices.size() == 1 && *access->second.indices.begin() == plan.element &&
+                  access->second.lastLevel <= plan.level.lookup(value) &&
+                  tensorType(argument).getNumElements() == shape.elements() && elementOf(argument) == elementOf(value);
+      // Or of one that the loops that make it overwrite.
+      fits |= shape.isOwn() && access == plan.accesses.end() && argument.hasOneUse() &&
+              argument.use_begin()->getOwner() == value.getDefiningOp() &&
+              cast<KernelOpInterface>(value.getDefiningOp()).mayOverwrite(argument.use_begin()->getOperandNumber());
+      if (fits)
         kernel.inPlace.append({static_cast<int64_t>(argument.getArgNumber()), static_cast<int64_t>(at)});
     }
   if (!kernel.inPlace.empty())

@@ -48,8 +48,9 @@ struct ScatterModel : OwnLoopsModel<ScatterModel, ScatterAddOp> {
     return KernelShape{KernelShape::Kind::OwnByColumns, rows, scatter.getUpdates().getType().getNumElements() / rows};
   }
   OperandAccess getOperandAccess(Operation *, unsigned operand) const {
-    return operand == 1 ? OperandAccess::Row : OperandAccess::Element;
+    return operand == 0 ? OperandAccess::Element : operand == 1 ? OperandAccess::Row : OperandAccess::Found;
   }
+  bool mayOverwrite(Operation *, unsigned operand) const { return operand == 2; }
   void buildOwnLoops(Operation *op, KernelBuilder &kernel) const {
     auto scatter = cast<ScatterAddOp>(op);
     for (unsigned argument : kernel.resultArgumentsOf(scatter.getResult()))
@@ -67,11 +68,17 @@ private:
       OpBuilder &b = kernel.top().builder;
       return arith::AddIOp::create(b, loc, arith::MulIOp::create(b, loc, row, width).getResult(), column);
     };
-    kernel.loop(zero, kernel.constantIndex(tableRows), 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
+    // The table begins as `base`, which may lie where it is.
+    auto base = cast_or_null<BlockArgument>(scatter.getBase());
+    Value begun = kernel.constantIndex(tableRows);
+    if (base)
+      begun = arith::SelectOp::create(kernel.front(), loc, kernel.isSameBuffer(base.getArgNumber(), argument), zero, begun);
+    kernel.loop(zero, begun, 1, {}, [&](Value row, ValueRange) -> SmallVector<Value> {
       kernel.loop(begin, end, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
         Value at = address(row, column);
         OpBuilder &b = kernel.top().builder;
-        kernel.store(kernel.identity(ReduceKind::Sum, type, b), argument, at, b);
+        Value first = base ? kernel.load(base.getArgNumber(), at, element, b) : kernel.identity(ReduceKind::Sum, type, b);
+        kernel.store(first, argument, at, b);
         return {};
       });
       return {};

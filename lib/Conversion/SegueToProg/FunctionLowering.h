@@ -91,6 +91,7 @@ private:
   void placeResults();
   void orderTemporaries();
   void placeOperandsOf(mlir::Operation *op);
+  void placeOverwritten(CommandOpInterface op);
   void propose(mlir::Value value, const Window &place);
   bool mayOverwrite(mlir::OpResult value, unsigned input);
   std::optional<Window> predict(mlir::Value value);

@@ -10,8 +10,8 @@
 // the function is walked backwards, so that all users of a value are decided
 // before it. A value that must lie in a given place (a result, an operand of a
 // concat or pad, a view that is worth copying) proposes that place to its
-// producer, through transposes and reshapes. A producer that can write there
-// does; otherwise a copy is made when commands are emitted. What is worth what is
+// producer, through transposes and reshapes. So does a result of a kernel that may
+// lie where an operand does. A producer that can write there does; otherwise a copy is made when commands are emitted. What is worth what is
 // for AccessCosts to say. Nothing here is needed for correctness: without any
 // proposal taken there are more copies.
 //
@@ -152,7 +152,38 @@ std::optional<Window> FunctionLowering::predict(Value value) {
   return Window::dense({}, typeOf(value).getShape(), typeOf(value).getElementType());
 }
 
+/// Has the operand that a result of `op` may overwrite, and that nothing reads later, made where that result lies. Not
+/// over an input of the program, which is read until then.
+void FunctionLowering::placeOverwritten(CommandOpInterface op) {
+  for (OpResult result : op->getResults()) {
+    auto placed = windows.find(result);
+    if (placed == windows.end() || !placed->second.isDense())
+      continue;
+    Window place = placed->second;
+    bool isOverInput = false;
+    for (auto [i, alias] : llvm::enumerate(aliasOf))
+      isOverInput |= alias >= 0 && program.getOutputBuffer(i) == place.buffer;
+    if (isOverInput)
+      continue;
+    auto mayLieThere = [&](Value value) {
+      return value.getDefiningOp() && !windows.contains(value) && lastUse.lookup(value) == position[op] &&
+             llvm::all_of(op->getOpOperands(), [&](OpOperand &operand) {
+               return rootOf(operand.get()) != value ||
+                      (operand.get() == value && op.mayWriteOver(operand.getOperandNumber(), result.getResultNumber()));
+             });
+    };
+    auto operand = llvm::find_if(op->getOperands(), mayLieThere);
+    if (operand == op->getOperands().end())
+      continue;
+    Window early = Window::dense(place.buffer, typeOf(*operand).getShape(), typeOf(*operand).getElementType());
+    early.offset = place.offset;
+    propose(*operand, early);
+  }
+}
+
 void FunctionLowering::placeOperandsOf(Operation *op) {
+  if (auto command = dyn_cast<CommandOpInterface>(op))
+    return placeOverwritten(command);
   if (auto concat = dyn_cast<ConcatOp>(op)) {
     Value result = concat.getResult();
     if (!windows.contains(result)) {

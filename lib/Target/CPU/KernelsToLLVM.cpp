@@ -165,6 +165,9 @@ static LogicalResult lowerMemory(func::FuncOp function) {
       Value count = LLVM::ConstantOp::create(b, loc, b.getI64IntegerAttr(allocation.getType().getNumElements()));
       pointers[allocation.getResult()] =
           LLVM::AllocaOp::create(b, loc, pointer, allocation.getType().getElementType(), count, /*alignment=*/64);
+    } else if (auto extract = dyn_cast<memref::ExtractAlignedPointerAsIndexOp>(op)) {
+      Value number = LLVM::PtrToIntOp::create(b, loc, b.getI64Type(), extract.getSource());
+      extract.replaceAllUsesWith(arith::IndexCastOp::create(b, loc, b.getIndexType(), number).getResult());
     } else {
       return op->emitOpError("has no place in a kernel: kernels allocate and copy nothing");
     }

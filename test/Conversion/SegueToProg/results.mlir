@@ -281,3 +281,42 @@ func.func @unpacked(%x: tensor<8x8xf32>, %w: tensor<8x8xf32> {segue.layout = #se
   %2 = segue.dot_general %x, %s batch [] x [] contract [1] x [0] : tensor<8x8xf32>, tensor<8x4xf32> -> tensor<8x4xf32>
   return %0, %1, %2 : tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x4xf32>
 }
+
+// -----
+
+// What a kernel may write its result over is made where that result lies; not over an input, and not where it is read
+// once more.
+module {
+  module @kernels {
+    func.func @step(%p: memref<?xf32>, %o: memref<?xf32>, %b: index, %e: index) -> i64
+        attributes {segue.outputs = 1 : i64, segue.fixed_bytes = array<i64: 0, 0>, segue.bytes_per_unit = array<i64: 4, 4>} {
+      %0 = arith.constant 0 : i64
+      return %0 : i64
+    }
+  }
+  // CHECK: prog.program @chain
+  // CHECK: ^bb0(%{{.*}}: memref<4x4xf32>, %[[O:.*]]: memref<16xf32>):
+  // CHECK-NOT: prog.alloc
+  // CHECK: prog.matmul {{.*}} into %[[V:[^ ]*]] :
+  // CHECK: prog.launch @step(%[[O]], %[[O]]) range 16 grain 16 in_place [0, 1]
+  func.func @chain(%x: tensor<4x4xf32>) -> tensor<16xf32> {
+    %0 = segue.dot_general %x, %x batch [] x [] contract [1] x [0] : tensor<4x4xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
+    %1 = segue.launch @step(%0) range 16 grain 16 {inPlace = array<i64: 0, 0>} : (tensor<4x4xf32>) -> tensor<16xf32>
+    return %1 : tensor<16xf32>
+  }
+  // CHECK: prog.program @over_an_input
+  // CHECK: prog.alloc
+  func.func @over_an_input(%p: tensor<4xf32> {segue.name = "p"}) -> (tensor<4xf32> {segue.name = "p", segue.alias = 0 : i64}) {
+    %0 = segue.launch @step(%p) range 4 grain 4 : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = segue.launch @step(%0) range 4 grain 4 {inPlace = array<i64: 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+  // CHECK: prog.program @read_again
+  // CHECK: prog.alloc
+  func.func @read_again(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+    %0 = segue.launch @step(%x) range 4 grain 4 : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = segue.launch @step(%0) range 4 grain 4 {inPlace = array<i64: 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+    %2 = segue.launch @step(%0) range 4 grain 4 : (tensor<4xf32>) -> tensor<4xf32>
+    return %1, %2 : tensor<4xf32>, tensor<4xf32>
+  }
+}

@@ -204,6 +204,7 @@ func.func @norms(%x: tensor<4x8xf32>, %g: tensor<8xf32>, %b: tensor<8xf32>, %t: 
 func.func @indexing(%wte: tensor<16x8xf32>, %ids: tensor<2x4xi64>, %u: tensor<2x4x8xf32>) {
   %e = segue.gather %wte[%ids] : tensor<16x8xf32>, tensor<2x4xi64> -> tensor<2x4x8xf32>
   %t = segue.scatter_add %u[%ids] : tensor<2x4x8xf32>, tensor<2x4xi64> -> tensor<16x8xf32>
+  %s = segue.scatter_add %u[%ids] into %wte : tensor<2x4x8xf32>, tensor<2x4xi64> -> tensor<16x8xf32>
   return
 }
 

@@ -153,3 +153,36 @@ func.func @an_embedding_of_a_block_joins_it(%table: tensor<512x64xf32> {segue.ro
   %1 = segue.exp %0 {segue.block = "h.0"} : tensor<16x64xf32>
   return %1 : tensor<16x64xf32>
 }
+
+// -----
+
+// The gradient of a table that is a matrix of a product as well: rows are added into what the product gives, those of
+// one index first, so that nothing else is as large as the table.
+// CHECK-LABEL: func.func @tied
+// CHECK: %[[P:.*]] = segue.dot_general
+// CHECK: %[[FIRST:.*]] = segue.fused
+// CHECK: segue.compare eq
+// CHECK: segue.reduce min
+// CHECK: %[[SUMS:.*]] = segue.fused(%{{.*}} = %{{.*}} : tensor<4x8xf32>, %{{.*}} = %[[FIRST]] : tensor<4xi64>) -> tensor<4x8xf32>
+// CHECK: segue.scatter_add
+// CHECK: %[[Y:.*]] = segue.fused({{.*}}%[[SUMS]]{{.*}}%[[P]]{{.*}}) -> tensor<100x8xf32>
+// CHECK: segue.scatter_add %{{.*}}[%{{.*}}] into %{{.*}}
+// CHECK: return %[[Y]]
+func.func @tied(%a: tensor<100x4xf32>, %b: tensor<4x8xf32>, %u: tensor<2x2x8xf32>, %i: tensor<2x2xi64>) -> tensor<100x8xf32> {
+  %p = segue.dot_general %a, %b batch [] x [] contract [1] x [0] : tensor<100x4xf32>, tensor<4x8xf32> -> tensor<100x8xf32>
+  %s = segue.scatter_add %u[%i] : tensor<2x2x8xf32>, tensor<2x2xi64> -> tensor<100x8xf32>
+  %y = segue.add %p, %s : tensor<100x8xf32>
+  return %y : tensor<100x8xf32>
+}
+
+// -----
+
+// Where there are about as many rows as the table has, comparing them does not pay.
+// CHECK-LABEL: func.func @small_table
+// CHECK-NOT: into
+// CHECK: return
+func.func @small_table(%p: tensor<6x8xf32>, %u: tensor<4x8xf32>, %i: tensor<4xi64>) -> tensor<6x8xf32> {
+  %s = segue.scatter_add %u[%i] : tensor<4x8xf32>, tensor<4xi64> -> tensor<6x8xf32>
+  %y = segue.add %p, %s : tensor<6x8xf32>
+  return %y : tensor<6x8xf32>
+}

@@ -23,7 +23,10 @@ static Gradients gatherGradients(GatherOp op, GradientBuilder &b, ValueRange gra
 }
 
 static Gradients scatterAddGradients(ScatterAddOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
-  return SmallVector<Value>{b.create<GatherOp>(gradients[0], op.getIndices()), Value()};
+  SmallVector<Value> found{b.create<GatherOp>(gradients[0], op.getIndices()), Value()};
+  if (op.getBase())
+    found.push_back(gradients[0]);
+  return found;
 }
 
 void segue::attachIndexingDerivatives(MLIRContext *context) {

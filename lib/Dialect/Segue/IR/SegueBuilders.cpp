@@ -145,6 +145,10 @@ void CrossEntropyOp::build(OpBuilder &b, OperationState &state, Value logits, Va
   build(b, state, rowStatistics(logits), rowStatistics(logits), logits, targets, b.getI64IntegerAttr(ignoreIndex));
 }
 
+void ScatterAddOp::build(OpBuilder &b, OperationState &state, Type result, Value updates, Value indices) {
+  build(b, state, result, updates, indices, /*base=*/Value());
+}
+
 void GatherOp::build(OpBuilder &b, OperationState &state, Value table, Value indices) {
   SmallVector<int64_t> shape(typeOf(indices).getShape());
   llvm::append_range(shape, typeOf(table).getShape().drop_front());

@@ -43,6 +43,8 @@ static LogicalResult evaluateGather(GatherOp op, const Frame &in, Results out) {
 static LogicalResult evaluateScatterAdd(ScatterAddOp op, const Frame &in, Results out) {
   const HostTensor &updates = in[op.getUpdates()], &indices = in[op.getIndices()];
   int64_t width = rowSize(out[0]);
+  if (op.getBase())
+    out[0].floats = in[op.getBase()].floats;
   for (int64_t i = 0; i < indices.size(); ++i) {
     if (failed(checkRow(op, indices.ints[i], i, out[0].type.getDimSize(0))))
       return failure();

@@ -17,6 +17,9 @@ constexpr int64_t kWholeElements = 8192;
 /// Chunks that the rows of a column sum are split in, at most, and the least
 /// rows of a chunk.
 constexpr int64_t kMostChunks = 64, kChunkRows = 8;
+/// Indices are compared with each other where that is at most so many comparisons per element of the table, which
+/// walking it takes as long as.
+constexpr int64_t kComparisonsPerElement = 8;
 
 /// The largest number of equal chunks of `rows`, or 1.
 static int64_t chunksOf(int64_t rows, int64_t most) {
@@ -162,13 +165,59 @@ static void rewriteScatter(ScatterAddOp op) {
   Value updates = CastOp::create(b, op.getLoc(), op.getUpdates(), b.getF32Type());
   auto type = RankedTensorType::get(op.getType().getShape(), b.getF32Type());
   Value sum = ScatterAddOp::create(b, op.getLoc(), type, updates, op.getIndices());
+  if (Value base = op.getBase())
+    sum = AddOp::create(b, op.getLoc(), CastOp::create(b, op.getLoc(), base, b.getF32Type()).getResult(), sum);
   op.replaceAllUsesWith(CastOp::create(b, op.getLoc(), sum, element).getResult());
   op.erase();
+}
+
+/// base + scatter_add(updates) -> a scatter_add into that base, as where the table of an embedding is the
+/// head as well. The table of zeros, and walking it twice, are as large as a vocabulary. The sum keeps its
+/// bits: rows of one index are added up from zero first, in a table of as many rows as there are updates, at
+/// the first of them; the others add zeros.
+static void absorbBase(AddOp add) {
+  auto isWritten = [](Value value) {
+    Operation *op = value.getDefiningOp();
+    return !op || kernelRoleOf(op) == KernelRole::Member || kernelRoleOf(op) == KernelRole::Outside;
+  };
+  for (bool swapped : {false, true}) {
+    auto scatter = add->getOperand(swapped).getDefiningOp<ScatterAddOp>();
+    Value base = add->getOperand(!swapped);
+    if (!scatter || scatter.getBase() || !scatter->hasOneUse() || scatter->getBlock() != add->getBlock() || !isWritten(base))
+      continue;
+    RankedTensorType table = scatter.getType(), indices = scatter.getIndices().getType();
+    int64_t rows = indices.getNumElements();
+    if (!table.getElementType().isF32() || 2 * rows > table.getDimSize(0) ||
+        rows * rows > kComparisonsPerElement * table.getNumElements())
+      continue;
+    BlockKeeper keeper(add);
+    OpBuilder b(add, &keeper);
+    Location loc = scatter.getLoc();
+    Type number = b.getI64Type();
+    auto pairs = RankedTensorType::get({rows, rows}, number);
+    Value flat = reshape(b, loc, scatter.getIndices(), {rows});
+    auto pairsOf = [&](int64_t dim) -> Value {
+      return BroadcastOp::create(b, loc, flat, ArrayRef<int64_t>{dim}, ArrayRef<int64_t>{rows, rows});
+    };
+    Value isSame = CompareOp::create(b, loc, Predicate::Eq, pairsOf(0), pairsOf(1));
+    Value place = SelectOp::create(b, loc, pairs, isSame, IotaOp::create(b, loc, pairs, 1).getResult(),
+                                   ConstantOp::create(b, loc, pairs, static_cast<double>(rows)).getResult());
+    Value first = ReduceOp::create(b, loc, ReduceKind::Min, place, ArrayRef<int64_t>{1});
+    SmallVector<int64_t> shape(table.getShape());
+    shape.front() = rows;
+    Value updates = reshape(b, loc, scatter.getUpdates(), shape);
+    Value sums = ScatterAddOp::create(b, loc, RankedTensorType::get(shape, table.getElementType()), updates, first);
+    add.replaceAllUsesWith(ScatterAddOp::create(b, loc, table, sums, flat, base).getResult());
+    add.erase();
+    scatter.erase();
+    return;
+  }
 }
 
 int64_t segue::normalizeReductions(Operation *root) {
   SmallVector<ReduceOp> reduces;
   SmallVector<ScatterAddOp> scatters;
+  SmallVector<AddOp> adds;
   root->walk([&](Operation *op) {
     // What is fused already was put in form before.
     if (op->getParentOfType<FusedOp>())
@@ -177,10 +226,14 @@ int64_t segue::normalizeReductions(Operation *root) {
       reduces.push_back(reduce);
     else if (auto scatter = dyn_cast<ScatterAddOp>(op))
       scatters.push_back(scatter);
+    else if (auto add = dyn_cast<AddOp>(op))
+      adds.push_back(add);
   });
   int64_t split = 0;
   for (ReduceOp op : reduces)
     split += rewriteReduce(op);
+  for (AddOp op : adds)
+    absorbBase(op);
   for (ScatterAddOp op : scatters)
     rewriteScatter(op);
   return split;

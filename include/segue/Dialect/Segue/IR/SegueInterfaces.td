@@ -125,6 +125,12 @@ def Segue_KernelOpInterface : OpInterface<"KernelOpInterface"> {
     InterfaceMethod<"Tells where operand number `operand` is read.", "::segue::OperandAccess", "getOperandAccess",
     (ins "unsigned":$operand), "", "return ::segue::OperandAccess::Element;">,
     InterfaceMethod<[{
+      Tells whether the result may lie where operand number `operand` does. Asked
+      of an op with loops of its own: it reads such an operand, itself and not
+      through `element`, before it writes to the same place.
+    }],
+    "bool", "mayOverwrite", (ins "unsigned":$operand), "", "return false;">,
+    InterfaceMethod<[{
       Appends, for each operand, where the element at the flat `index` of the
       result reads it. False where a loop must be split first, as
       `space.wantedSplit` says. Not asked of an op with loops.

@@ -793,19 +793,23 @@ def Segue_GatherOp : Segue_Op<"gather", [Pure]> {
   let hasVerifier = 1;
 }
 
-def Segue_ScatterAddOp : Segue_Op<"scatter_add", [Pure]> {
-  let summary = "adds rows into a table of zeros by index";
+def Segue_ScatterAddOp : Segue_Op<"scatter_add", [Pure,
+    OptionalTypesMatchWith<"`base` has the type of the result", "result", "base", "$_self">]> {
+  let summary = "adds rows into a table by index";
   let description = [{
-    `result[indices[i...], j...] += updates[i..., j...]`, from zero, in
-    ascending order of i: the sum is deterministic. (C1) `result` has a
-    dimension. (C2) `updates` has the shape of `indices` followed by the
-    trailing dimensions of `result`, and its element type.
+    `result[indices[i...], j...] += updates[i..., j...]`, from `base` or, without
+    it, from zero, in ascending order of i: the sum is deterministic. (C1)
+    `result` has a dimension. (C2) `updates` has the shape of `indices` followed
+    by the trailing dimensions of `result`, and its element type.
 
     Example: `%t = segue.scatter_add %u[%ids] : tensor<2x4x8xf32>, tensor<2x4xi64> -> tensor<16x8xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$updates, Segue_IndexTensor:$indices);
+  let arguments = (ins Segue_FloatTensor:$updates, Segue_IndexTensor:$indices, Optional<Segue_FloatTensor>:$base);
   let results = (outs Segue_FloatTensor:$result);
-  let assemblyFormat = "$updates `[` $indices `]` attr-dict `:` type($updates) `,` type($indices) `->` type($result)";
+  let assemblyFormat = [{
+    $updates `[` $indices `]` (`into` $base^)? attr-dict `:` type($updates) `,` type($indices) `->` type($result)
+  }];
+  let builders = [OpBuilder<(ins "::mlir::Type":$result, "::mlir::Value":$updates, "::mlir::Value":$indices)>];
   let hasVerifier = 1;
 }
 
