@@ -258,6 +258,9 @@ def check_output(path: str) -> None:
 def return_free_memory() -> None:
     """Gives the system what this process has freed and kept."""
 
+def parse_bytes(text: str) -> int:
+    """Bytes of a quantity such as "512MiB" or "1.5 GB". Raises InvalidArgumentError."""
+
 def within_budget(bytes: int, spill_dir: str, spill_capacity: int, device: str, config: str | None = None,
                   config_text: str | None = None) -> tuple[str, str]:
     """The spec of a device with so much memory, and the text of a config in which a plan keeps to it."""

@@ -13,15 +13,11 @@ certified: a run in `mode: planned` keeps to them on a device that has not one b
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from . import _runtime
 from .errors import BudgetInfeasibleError, InvalidArgumentError
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 @dataclass(frozen=True)
@@ -136,11 +132,7 @@ def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | 
 
 
 def parse_bytes(quantity: int | str) -> int:
-    """Bytes of a number, or of a text such as ``512MiB`` or ``1.5 GB``."""
+    """Bytes of a number, or of a text such as ``512MiB`` or ``1.5 GB``, which the specs of devices and segue-run read alike."""
     if isinstance(quantity, bool) or not isinstance(quantity, (int, str)):
         raise InvalidArgumentError(f"a budget is bytes or a text such as '512MiB'; a {type(quantity).__name__} was given")
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(quantity))
-    if not match or match[2].upper() not in _UNITS:
-        raise InvalidArgumentError(f"budget {quantity!r} is not a quantity such as 512MiB or 536870912")
-    return int(float(match[1]) * _UNITS[match[2].upper()]) if "." in match[1] else int(match[1]) * _UNITS[match[2].upper()]
-
+    return _runtime.parse_bytes(str(quantity))

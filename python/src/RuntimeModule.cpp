@@ -17,6 +17,7 @@
 #include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
+#include "segue/runtime/ByteQuantity.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/OutputFile.h"
@@ -541,6 +542,14 @@ static void bindFiles(nb::module_ &m) {
       "checkpoint"_a, "output"_a, ReleaseGil());
   // Memory that was freed in pieces would stay with the process until somebody takes as much again.
   m.def("return_free_memory", [] { malloc_trim(0); }, ReleaseGil());
+  m.def(
+      "parse_bytes",
+      [](const std::string &text) {
+        if (std::optional<uint64_t> bytes = parseByteQuantity(text))
+          return *bytes;
+        throw Error(ErrorCode::InvalidArgument, "\"" + text + "\" is not " + std::string(byteQuantityForm));
+      },
+      "text"_a);
   m.def(
       "within_budget",
       [](uint64_t bytes, const std::filesystem::path &spillFolder, uint64_t spillCapacity, const std::string &device,

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../MlirOutput.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
@@ -205,6 +206,7 @@ static LogicalResult verify(ModuleOp module, const CompileOptions &options, Stri
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  tool::setVersion("segue-compile");
   registerAsmPrinterCLOptions();
   registerMLIRContextCLOptions();
   registerPassManagerCLOptions();

@@ -5,10 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../MlirOutput.h"
 #include "mlir/Tools/mlir-lsp-server/MlirLspServerMain.h"
 #include "segue/Compiler/Registration.h"
 
 int main(int argc, char **argv) {
+  segue::tool::setVersion("segue-lsp-server");
   mlir::DialectRegistry registry;
   segue::registerAllSegue(registry);
   return failed(mlir::MlirLspServerMain(argc, argv, registry));

@@ -11,6 +11,7 @@
 #include "segue/Compiler/Registration.h"
 
 int main(int argc, char **argv) {
+  segue::tool::setVersion("segue-opt");
   mlir::DialectRegistry registry;
   mlir::registerAllPasses();
   segue::registerAllSegue(registry);

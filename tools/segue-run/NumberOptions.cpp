@@ -6,13 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "NumberOptions.h"
+#include "segue/runtime/ByteQuantity.h"
 #include <charconv>
 #include <cmath>
 
 namespace segue::tool {
-
-/// Bytes that a double holds exactly, hence every figure that is made of them.
-static constexpr uint64_t greatestBytes = uint64_t(1) << 53;
 
 static std::string refused(const std::string &text, const std::string &allowed) {
   return text.substr(0, 40) + (text.size() > 40 ? "..." : "") + " found, " + allowed + " allowed";
@@ -52,20 +50,11 @@ CLI::Validator realNumber(double low, double high) {
 
 CLI::Validator byteQuantity() {
   auto check = [](std::string &text) {
-    static constexpr std::pair<std::string_view, int> units[] = {{"", 0},     {"B", 0},    {"KiB", 10},
-                                                                 {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
-    double number = 0;
-    const char *end = text.data() + text.size();
-    auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-    for (auto [unit, power] : units)
-      if (error == std::errc() && std::string_view(rest, end) == unit) {
-        double bytes = std::ldexp(number, power);
-        if (bytes >= 1 && bytes <= double(greatestBytes) && bytes == std::floor(bytes)) {
-          text = std::to_string(uint64_t(bytes));
-          return std::string();
-        }
-      }
-    return refused(text, "a whole number of bytes from 1 to 8192TiB, such as 512MiB,");
+    std::optional<uint64_t> bytes = parseByteQuantity(text);
+    if (!bytes || !*bytes)
+      return refused(text, "bytes from 1 to 8192TiB, " + std::string(byteQuantityForm) + ",");
+    text = std::to_string(*bytes);
+    return std::string();
   };
   return CLI::Validator(check, "bytes from 1 to 8192TiB");
 }

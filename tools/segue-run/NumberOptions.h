@@ -32,8 +32,7 @@ template <typename Target>
 CLI::Option *addReal(CLI::App *command, const std::string &names, Target &target, double low, double high,
                      const std::string &help);
 
-/// Bytes, from 1 on: digits, and B, KiB, MiB, GiB or TiB behind them. Into a
-/// uint64_t, or into a vector to which each time that it is given adds one.
+/// Bytes, from 1 on, as `parseByteQuantity` reads them. Into a uint64_t, or into a vector to which each time that it is given adds one.
 template <typename Target>
 CLI::Option *addBytes(CLI::App *command, const std::string &names, Target &target, const std::string &help);
 

@@ -13,6 +13,7 @@
 #include "NumberOptions.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/NearestName.h"
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -275,10 +276,33 @@ static void addReport(CLI::App &app, ReportOptions &options) {
                   "Example: segue-run report --telemetry logs --trace trace.json -o report.html");
 }
 
+/// What is said of a command or an option that nobody knows, with the nearest that is known; empty for other mistakes.
+static std::string misnamed(const CLI::App &app, int argc, char **argv) {
+  std::vector<std::string> known;
+  std::string what, given;
+  if (std::vector<CLI::App *> commands = app.get_subcommands(); commands.empty()) {
+    if (argc < 2 || argv[1][0] == '-')
+      return "";
+    what = "command", given = argv[1];
+    for (const CLI::App *command : app.get_subcommands([](const CLI::App *) { return true; }))
+      known.push_back(command->get_name());
+  } else {
+    std::vector<std::string> extras = commands.front()->remaining();
+    if (extras.empty() || !extras.front().starts_with("--"))
+      return "";
+    what = "option", given = extras.front().substr(0, extras.front().find('='));
+    for (const CLI::Option *option : commands.front()->get_options())
+      for (const std::string &name : option->get_lnames())
+        known.push_back("--" + name);
+  }
+  return "there is no " + what + " \"" + given + "\"" + nearestHint(given, std::vector<std::string_view>(known.begin(), known.end()));
+}
+
 int main(int argc, char **argv) {
   segue::useCuda();
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "segue-run " SEGUE_VERSION);
   app.footer("Machine code of a .segue file runs if you compiled the file here, or trust it (segue-run trust), or say\n"
              "--allow-native or SEGUE_ALLOW_NATIVE=1. inspect, export, fit, replay, report, quantize and devices of\n"
              "virtual time (sim:virtual) run none and need no trust: SECURITY.md.\n"
@@ -314,6 +338,10 @@ int main(int argc, char **argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError &error) {
+    if (std::string text = error.get_exit_code() ? misnamed(app, argc, argv) : ""; !text.empty()) {
+      std::fprintf(stderr, "segue-run: %s\nRun with --help for more information.\n", text.c_str());
+      return WrongUsage;
+    }
     return app.exit(error) == 0 ? Done : WrongUsage;
   }
   try {

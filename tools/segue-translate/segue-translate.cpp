@@ -11,6 +11,7 @@
 #include "segue/Target/FlatBuffer/FlatBuffer.h"
 
 int main(int argc, char **argv) {
+  segue::tool::setVersion("segue-translate");
   segue::registerFlatBufferTranslations();
   return segue::tool::withOutputFile(argc, argv, [](int count, char **arguments) {
     return succeeded(mlir::mlirTranslateMain(count, arguments, "Segue translation driver\n"));

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DeviceOptions.h"
+#include "segue/runtime/ByteQuantity.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <charconv>
@@ -73,15 +74,13 @@ double DeviceOptions::quantity(const Option &option, std::span<const Unit> units
 }
 
 uint64_t DeviceOptions::bytes(std::string_view key, uint64_t absent) const {
-  static constexpr Unit units[] = {
-      {"", 1}, {"B", 1}, {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1ull << 30}, {"TiB", 1ull << 40}};
   const Option *option = find(key);
   if (!option)
     return absent;
-  double bytes = quantity(*option, units, "512MiB");
-  if (bytes != std::floor(bytes) || bytes > double(1ull << 53))
-    fail(option->key + "=" + option->value + " is not a whole number of bytes below 8192 TiB");
-  return uint64_t(bytes);
+  std::optional<uint64_t> bytes = parseByteQuantity(option->value);
+  if (!bytes)
+    fail(option->key + "=" + option->value + " is not " + std::string(byteQuantityForm));
+  return *bytes;
 }
 
 double DeviceOptions::bytesPerSecond(std::string_view key, double absent) const {

@@ -39,9 +39,9 @@ TEST(Device, BadSpecsAreNamed) {
   expect("cpu:=2", "\"=2\" is not of the form key=value");
   expect("cpu:threads=2,threads=3", "\"threads\" is given twice");
   expect("sim:ram=1GiB", "there is no option \"ram\"; known are adversarial, d2h, disk, dram");
-  expect("sim:dram=1GB", "dram=1GB is not a quantity such as 512MiB (units B, KiB, MiB, GiB, TiB)");
+  expect("sim:dram=1GBit", "dram=1GBit is not a quantity such as 512MiB (units B, KB, MB, GB, TB of 1000, KiB, MiB");
   expect("sim:dram=-1MiB", "dram=-1MiB is not a quantity");
-  expect("sim:dram=0.3B", "is not a whole number of bytes");
+  expect("sim:dram=0.3B", "dram=0.3B is not a quantity");
   expect("sim:link=16GiB/s", "link=16GiB/s is not a quantity such as 16GB/s (units B/s, KB/s, MB/s, GB/s, TB/s)");
   expect("sim:h2d=0GB/s", "h2d=0GB/s must be above 0");
   expect("sim:latency=fast", "latency=fast is not a quantity such as 10us (units s, ms, us, ns)");

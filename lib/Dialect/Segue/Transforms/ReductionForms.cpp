@@ -215,25 +215,28 @@ static void absorbBase(AddOp add) {
 }
 
 int64_t segue::normalizeReductions(Operation *root) {
+  // What is fused already was put in form before.
+  auto isFused = [](Operation *op) { return op->getParentOfType<FusedOp>() != nullptr; };
+  SmallVector<AddOp> adds;
+  root->walk([&](AddOp op) {
+    if (!isFused(op))
+      adds.push_back(op);
+  });
+  for (AddOp op : adds)
+    absorbBase(op);
   SmallVector<ReduceOp> reduces;
   SmallVector<ScatterAddOp> scatters;
-  SmallVector<AddOp> adds;
   root->walk([&](Operation *op) {
-    // What is fused already was put in form before.
-    if (op->getParentOfType<FusedOp>())
+    if (isFused(op))
       return;
     if (auto reduce = dyn_cast<ReduceOp>(op))
       reduces.push_back(reduce);
     else if (auto scatter = dyn_cast<ScatterAddOp>(op))
       scatters.push_back(scatter);
-    else if (auto add = dyn_cast<AddOp>(op))
-      adds.push_back(add);
   });
   int64_t split = 0;
   for (ReduceOp op : reduces)
     split += rewriteReduce(op);
-  for (AddOp op : adds)
-    absorbBase(op);
   for (ScatterAddOp op : scatters)
     rewriteScatter(op);
   return split;

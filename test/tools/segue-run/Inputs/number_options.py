@@ -17,7 +17,7 @@ def call(*words):
 def outside(kind, low, high):
     """Texts that lie next to the range, and far from it."""
     if kind == "bytes":
-        return ["0", "-1", "0.5", "1.5KiB1", "9007199254740994", "8193TiB", "64MB", "1e3"]
+        return ["0", "-1", "0.5", "1.5KiB1", "9007199254740994", "8193TiB", "64MBit", "1e3", "+5MiB"]
     low, high = float(low), float(high)
     near = [f"{low - 1:.0f}", f"{high + 1:.0f}"] if high < 2**53 else []
     return near + ["1.5"] * (kind == "whole number")
