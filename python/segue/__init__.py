@@ -20,6 +20,7 @@ import torch as _torch  # noqa: F401 - loaded first: its OpenMP library is then 
 
 from . import squareq
 from ._runtime import Tensor
+from .buckets import Buckets
 from .compiler import compile, load
 from .dynamo import BackendReport, backend_report
 from .errors import (
@@ -37,7 +38,7 @@ from .trainer import Trainer, export_checkpoint
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError",
+    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError",
     "FallbackWarning", "FileError", "FitRow", "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion",
     "LoadedModule", "Memory", "MissingInputError", "MissingWeightError", "Module", "NAdam", "NameUnknownError", "NanLossError",
     "NativeCodeRefusedError", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop", "SGD", "StateTornError", "Tensor", "Trainer",

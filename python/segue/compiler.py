@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from . import _runtime
+from .buckets import Buckets, as_buckets
 from .budgets import wanted
 from .errors import FileError, InvalidArgumentError, MissingWeightError
+from .frontend.signature import positional
 from .module import LoadedModule, Module
 from .optimizers import Optimizer
 from .tensors import is_tensor
@@ -29,7 +31,7 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
             frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None,
             budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
-            spill_capacity: int | str | None = None) -> Module:
+            spill_capacity: int | str | None = None, buckets: Buckets | Sequence[int] | None = None) -> Module:
     """Compile a PyTorch module.
 
     The graph is captured and checked now; code is made when it is first needed
@@ -79,6 +81,10 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
         A folder on a disk for what has no room in the budget, where the device is ``cpu``.
     spill_capacity : int or str, optional
         The most that may lie there; default: half of what is free.
+    buckets : sequence of int or Buckets, optional
+        Lengths, as ``[128, 256, 512]``: inputs of a length between are padded to the next and results cut to theirs. Capturing
+        shows that values and gradients are those without padding, and refuses a module for which they are not. A
+        `Trainer` pads its batches likewise. See the guide "lengths".
 
     Raises
     ------
@@ -105,10 +111,15 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
             f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
     if optimizer is not None:
         optimizer = as_optimizer(optimizer)
+    buckets = as_buckets(buckets)
+    if buckets is not None:
+        max_variants = max(max_variants, len(buckets.lengths))
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
                       frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision,
-                      budget=wanted(budget, spill_dir, spill_capacity))
+                      budget=wanted(budget, spill_dir, spill_capacity), buckets=buckets)
+    if buckets is not None:
+        args, kwargs, _ = compiled.bucketing.pad(*positional(compiled._signature, args, kwargs))
     program = compiled._select(args, kwargs)[0]
     if optimizer is not None:
         optimizer.check_patterns(a.name for a in program.captured.named("parameter"))

@@ -27,11 +27,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _runtime, verify
+from .buckets import Bucketing, Buckets
 from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .frontend import Captured, capture
 from .frontend.autocast import ambient
+from .frontend.padding import Padding
 from .frontend.signature import Constant, positional
 from .memory import Memory, forecast
 from .optimizers import Optimizer
@@ -45,9 +47,10 @@ class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
     def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = "",
-                 l1_bytes: int = 0, modes: tuple[bool, ...] = ()):
+                 l1_bytes: int = 0, modes: tuple[bool, ...] = (), padding: Padding | None = None):
         self.captured = captured
         self.name = name
+        self.padding = padding  # of its inputs, where the module has buckets
         self.modes = modes  # `training` of the module and its submodules
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
@@ -182,7 +185,7 @@ class Module(nn.Module):
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
                  stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, precision: str | None = None,
-                 budget: Wanted | None = None):
+                 budget: Wanted | None = None, buckets: Buckets | None = None):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -197,6 +200,7 @@ class Module(nn.Module):
         self.l1_bytes = l1_bytes
         self.precision = checked_precision(precision)
         self._spec, self._wanted_budget = device, budget
+        self.bucketing = None if buckets is None else Bucketing(buckets, source, name)
         self._primary: Program | None = None
         self._set_up()
 
@@ -212,11 +216,16 @@ class Module(nn.Module):
     # --- calls ----------------------------------------------------------------------
 
     def forward(self, *args, **kwargs):
+        length = None
+        if self.bucketing is not None:
+            args, kwargs, length = self.bucketing.pad(*positional(self._signature, args, kwargs))
         program, tensors, kind = self._select(args, kwargs)
         if verify.enabled():
             program.verify(tensors, self._weights)
         module = program.module(self._device, self.optimizer)
         results = self._run(module, tensors, self._weights.values(program.weight_names(module)), kind)
+        if length is not None:
+            results = [program.padding.cut(i, r, length) for i, r in enumerate(results)]
         return self._assemble(program, results)
 
     def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
@@ -246,8 +255,14 @@ class Module(nn.Module):
             shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
             log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
-        program = Program(capture(self._source, tuple(args), kwargs), self.name, self.stitch_hints, self.frozen_storage,
-                          self.l1_bytes, key[2])
+        padding = None
+
+        def look(exported):
+            nonlocal padding
+            padding = self.bucketing.padding(args, kwargs, exported)
+
+        captured = capture(self._source, tuple(args), kwargs, look if self.bucketing is not None else None)
+        program = Program(captured, self.name, self.stitch_hints, self.frozen_storage, self.l1_bytes, key[2], padding)
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:

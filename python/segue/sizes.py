@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from . import _runtime
+from .buckets import Bucketing
 from .errors import ExportError, InvalidArgumentError
 from .module import LoadedModule, Module, Program
 from .optimizers import Optimizer
@@ -30,10 +31,35 @@ class Sizes:
         self._modules, self._session = modules, session
         self._optimizer, self._statistics = optimizer, statistics
         self._most = min(m.max_variants for m in modules.values())
-        self._known: set[tuple] = set()
+        self._known: dict[tuple, Program] = {}  # the last module's, by the shapes of a batch
         self._first = None
         if not any(isinstance(m, LoadedModule) for m in modules.values()):  # a file holds one variant
             self._first = {a.name: a for m in modules.values() for a in m._primary.captured.named("input")}
+        self._padder, self._fills = _padder_of(modules)
+
+    def padded(self, batch: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
+        """The batch with inputs padded to their bucket, where modules have buckets, and the length that it had.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The batch is longer than the longest bucket.
+        LayoutMismatchError
+            Its inputs are of different lengths.
+        """
+        return (batch, None) if self._padder is None else self._padder.pad_named(batch, self._fills)
+
+    def cut(self, outputs: Mapping[str, Any], batch: Mapping[str, Any], length: int | None) -> dict[str, Any]:
+        """The outputs of the last module for this padded batch, as long as the batch was."""
+        if length is None:
+            return dict(outputs)
+        program = self._known.get(self._key(batch)) or list(self._modules.values())[-1]._primary
+        names = [r.name for r in program.captured.results]
+        return {name: program.padding.cut(names.index(name), tensor, length) for name, tensor in outputs.items()}
+
+    def _key(self, batch: Mapping[str, Any]) -> tuple:
+        """The shapes of what the batch has of the modules' inputs."""
+        return tuple(sorted((name, describe(tensor)[0]) for name, tensor in batch.items() if is_tensor(tensor) and name in self._first))
 
     def ensure(self, batch: Mapping[str, Any]) -> None:
         """Has programs for this batch, if its extents are what stands in the way; what else is wrong the session says.
@@ -51,7 +77,7 @@ class Sizes:
         shapes = {name: shape for name, (shape, _) in given.items() if name in self._first}
         if all(tuple(shape) == tuple(self._first[name].shape) for name, shape in shapes.items()):
             return
-        key = tuple(sorted(shapes.items()))
+        key = self._key(batch)
         if key in self._known:
             return
         for name, shape in shapes.items():
@@ -67,7 +93,7 @@ class Sizes:
         except ExportError:
             return
         self._session.add_sizes([(name, program.binary(self._optimizer, self._statistics)) for name, program in programs.items()])
-        self._known.add(key)
+        self._known[key] = list(programs.values())[-1]
 
     def _programs(self, shapes: dict[str, tuple]) -> dict[str, Program]:
         """Of each module; an input that another one gives has the shape that this has now."""
@@ -79,3 +105,14 @@ class Sizes:
             for old, new in zip(module._primary.captured.results, programs[name].captured.results, strict=True):
                 made[tuple(old.shape), old.dtype] = new.shape
         return programs
+
+
+def _padder_of(modules: Mapping[str, Module]) -> tuple[Bucketing | None, dict[str, Any]]:
+    """What pads batches, and with what, by input. Raises InvalidArgumentError where modules have other buckets than the first."""
+    all_of_them = [m.bucketing for m in modules.values()]
+    first = all_of_them[0]
+    for name, one in zip(modules, all_of_them):
+        if (one and (one.buckets.lengths, one.buckets.dim)) != (first and (first.buckets.lengths, first.buckets.dim)):
+            raise InvalidArgumentError(f"module {name!r} has {one.buckets if one else 'no buckets'}, and the first has {first.buckets if first else 'none'}; "
+                                       "modules of a trainer see one length, compile all with the same buckets")
+    return first, {name: fill for one in all_of_them if one for name, fill in one.fills.items()}

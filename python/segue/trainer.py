@@ -338,6 +338,7 @@ class Trainer:
 
     def _micro_batches(self, batch) -> list[dict]:
         count = self.grad_accumulation
+        batch, _ = self._sizes.padded(batch)
         if count == 1:
             self._sizes.ensure(batch)
             return [{name: wrap(t, self._device) for name, t in batch.items()}]
@@ -433,13 +434,15 @@ class Trainer:
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name; nothing changes."""
         self._check_bound()
+        batch, length = self._sizes.padded(batch)
         self._sizes.ensure(batch)
         outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
-        return {name: give(tensor, "torch") for name, tensor in outputs.items()}
+        return self._sizes.cut({name: give(tensor, "torch") for name, tensor in outputs.items()}, batch, length)
 
     def gradients(self, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step."""
         self._check_bound()
+        batch, _ = self._sizes.padded(batch)
         self._sizes.ensure(batch)
         loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
         found = {p.key: give(self._session.gradient(p.key), "torch").clone() for p in self._session.parameters if p.trained}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
@@ -30,7 +30,8 @@ from .signature import Argument, Captured, Constant, Result, Structure, flatten_
 from .writer import GraphWriter, Value, element_type, port_attributes
 
 
-def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None) -> Captured:
+def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None,
+            look: Callable[[Any], None] | None = None) -> Captured:
     """Translate a module, called with these example arguments, to the `segue` dialect.
 
     Parameters
@@ -39,6 +40,8 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
         Parameters that require a gradient are trained; other parameters and buffers are frozen.
     args, kwargs
         Example arguments: their shapes and element types are those of the program.
+    look : callable, optional
+        Is given what `torch.export` made, before it is translated.
 
     Raises
     ------
@@ -55,7 +58,10 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
             _check_tensor(leaf, f"input {name!r}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         _check_tensor(tensor, f"{name!r} of the module")
-    return _Importer(module, _export(module, args, kwargs), leaves, names).run(in_spec, signature)
+    program = exported(module, args, kwargs)
+    if look is not None:
+        look(program)
+    return _Importer(module, program, leaves, names).run(in_spec, signature)
 
 
 def _check_tensor(tensor: torch.Tensor, what: str):
@@ -72,7 +78,8 @@ def _check_tensor(tensor: torch.Tensor, what: str):
 _exporting = threading.RLock()
 
 
-def _export(module, args, kwargs):
+def exported(module, args, kwargs):
+    """What `torch.export` makes of a call, of operators that have a lowering where that can be. Raises ExportError."""
     # A tensor given twice would be one input of the exported graph; a copy of each keeps them apart.
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
