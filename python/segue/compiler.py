@@ -8,12 +8,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from . import _runtime
 from .buckets import Buckets, as_buckets
@@ -26,7 +29,7 @@ from .tensors import is_tensor
 from .torch_optimizers import as_optimizer
 
 
-def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[str, Any] | None = None,
+def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: Any = None, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
             frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None,
@@ -40,9 +43,11 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU. Parameters that require a gradient are trained, others and buffers are frozen.
+        On the CPU. Parameters that require a gradient are trained, others and buffers are frozen. A program of
+        `torch.export`, as `torch.export.load` gives it, is taken for the module that it was made of, in the mode in which that was.
     example_inputs : tensor, or sequence or mapping of them
         Arguments of one call: by position, or by name if a mapping. Their shapes and types are those of the first variant.
+        Default: those that an exported program has.
     example_kwargs : mapping, optional
         Arguments by name, besides.
     optimizer : Optimizer, optional
@@ -91,6 +96,12 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
     UnsupportedOpError, InvalidArgumentError, ExportError
         See `segue.frontend.capture`.
     """
+    exported = sys.modules.get("torch.export")  # whoever has such a program has imported it
+    if exported is not None and isinstance(module, exported.ExportedProgram):
+        if example_inputs is None and module.example_inputs is not None:
+            example_inputs, kwargs = module.example_inputs
+            example_kwargs = {**kwargs, **(example_kwargs or {})}
+        module = _module_of(module)
     if not isinstance(module, nn.Module):
         raise InvalidArgumentError(f"a {type(module).__name__} was given where a torch.nn.Module is wanted")
     if isinstance(module, Module):
@@ -124,6 +135,16 @@ def compile(module: nn.Module, example_inputs: Any, *, example_kwargs: Mapping[s
     if optimizer is not None:
         optimizer.check_patterns(a.name for a in program.captured.named("parameter"))
     return compiled
+
+
+def _module_of(program: "torch.export.ExportedProgram") -> nn.Module:
+    """The module of an exported program, whose signature says which arguments it takes by name alone."""
+    module, spec = program.module(), program.call_spec.in_spec
+    _, by_name = pytree.tree_unflatten([None] * spec.num_leaves, spec)
+    forward = type(module).forward  # of a class of its own
+    parameters = inspect.signature(forward).parameters.values()
+    forward.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) if p.name in by_name else p for p in parameters])
+    return module
 
 
 def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torch.Tensor] | None = None, *,

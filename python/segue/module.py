@@ -36,6 +36,7 @@ from .frontend.autocast import ambient
 from .frontend.padding import Padding
 from .frontend.signature import Constant, positional
 from .memory import Memory, forecast
+from .again import Again, transform_around, warn_of
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import describe, device as open_device, give, is_tensor, kind_of, wrap
@@ -216,6 +217,10 @@ class Module(nn.Module):
     # --- calls ----------------------------------------------------------------------
 
     def forward(self, *args, **kwargs):
+        if (transform := transform_around(args, kwargs)) is not None:
+            warn_of(self.name, transform)
+            with entered_precision(self.precision):
+                return self._source(*args, **kwargs)
         length = None
         if self.bucketing is not None:
             args, kwargs, length = self.bucketing.pad(*positional(self._signature, args, kwargs))
@@ -223,7 +228,7 @@ class Module(nn.Module):
         if verify.enabled():
             program.verify(tensors, self._weights)
         module = program.module(self._device, self.optimizer)
-        results = self._run(module, tensors, self._weights.values(program.weight_names(module)), kind)
+        results = self._run(program, module, tensors, self._weights.values(program.weight_names(module)), kind)
         if length is not None:
             results = [program.padding.cut(i, r, length) for i, r in enumerate(results)]
         return self._assemble(program, results)
@@ -269,13 +274,14 @@ class Module(nn.Module):
             self._variants.popitem(last=False)
         return program
 
-    def _run(self, module, tensors, weights, kind) -> list:
+    def _run(self, program, module, tensors, weights, kind) -> list:
         hypers = self._hypers(module)
         if kind == "torch" and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
-                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget)
+                again = Again(self._source, self.name, program, self.precision, bool(hypers))
+                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again)
                 return list(_Stitched.apply(call, *given))
         values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
@@ -562,8 +568,9 @@ class _Values:
 class _Call:
     """What one call of `_Stitched` needs besides its tensors."""
 
-    def __init__(self, module, on, names, others, frozen, budget):
+    def __init__(self, module, on, names, others, frozen, budget, again):
         self.module, self.device, self.names, self.others = module, on, names, others
+        self.again = again  # for backwards that are to be differentiated
         self.frozen = frozen
         self.budget = budget  # in force until the last backward
 
@@ -581,18 +588,20 @@ class _Stitched(torch.autograd.Function):
         results = tuple(torch.from_dlpack(t) for t in outputs)
         ctx.call, ctx.token = call, token
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+        ctx.mark_non_differentiable(*(r for v, r in zip(call.module.outputs, results) if not call.module.takes_gradient_of(v.name)))
         # Saved so that PyTorch notices if one is changed in place before backward, which may read them all again: frozen
         # weights and buffers too. (Tensors made in inference mode have no versions.)
-        given = [t for t in (*tensors, *call.frozen) if isinstance(t, torch.Tensor) and not t.is_inference()]
-        ctx.save_for_backward(*given, *results)
+        has_version = lambda t: isinstance(t, torch.Tensor) and not t.is_inference()  # noqa: E731
+        ctx.kept = [n for n, t in zip(call.names, tensors) if has_version(t)]
+        ctx.save_for_backward(*filter(has_version, (*tensors, *call.frozen)), *results)
         return results
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *gradients):
         call = ctx.call
-        ctx.saved_tensors  # noqa: B018 - raises if one was changed, or the graph freed
+        saved = ctx.saved_tensors  # raises if one was changed, or the graph freed
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, *call.again.gradients(dict(zip(ctx.kept, saved)), call.names, ctx.needs_input_grad[1:], gradients)
         given = {
             value.name: wrap(gradient.contiguous(), call.device)
             for value, gradient in zip(call.module.outputs, gradients)

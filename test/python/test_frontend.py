@@ -196,6 +196,12 @@ def test_no_gradient_flows_through_what_is_detached_or_computed_without_gradient
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("function, stops", [
+    (lambda x: x * x.detach(), 1), (lambda x: (x * 1.0).add_(1).detach() * x, 1), (lambda x: x * torch.ones(3).detach(), 0)])
+def test_gradients_are_stopped_where_there_are_any(function, stops):
+    assert capture(Apply(function), (torch.randn(3),)).text.count("segue.detach") == stops
+
+
 def test_a_changed_buffer_is_refused():
     with pytest.raises(segue.Error, match="running_mean|batch norm in training mode"):
         capture(nn.BatchNorm1d(3), (torch.randn(4, 3),))

@@ -20,6 +20,7 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from ..budgets import device_and_budget
 from ..errors import Error, FallbackWarning
 from ..frontend.nodes import unsupported
+from .again import differentiable_again
 from .decompositions import decompositions
 from .options import Options, checked
 from .outside import Outside
@@ -70,7 +71,7 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
         with rewritten(graph_module):
             compiled = compiler(graph_module, example_inputs)
         if not segment.refusals:
-            return compiled
+            return differentiable_again(segment.name, graph_module, compiled)
     except (RestartAnalysis, SkipFrame):
         raise  # how TorchDynamo itself goes on
     except Exception as error:  # a run never ends because a piece of it cannot be compiled

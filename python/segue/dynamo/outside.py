@@ -14,6 +14,7 @@ import torch
 from functorch.compile import default_partition
 from torch._dynamo.backends.common import aot_autograd
 
+from .again import differentiable_again
 from .pieces import operators_in
 from .report import COUNTERS, SegmentReport, enter
 from .segment import make_strides_free, next_number
@@ -35,7 +36,7 @@ class Outside:
         compiler = aot_autograd(fw_compiler=self._forward, bw_compiler=self._timed, inference_compiler=self._timed,
                                 partition_fn=default_partition, decompositions={})
         try:
-            return compiler(self._graph_module, example_inputs)
+            return differentiable_again(self.name, self._graph_module, compiler(self._graph_module, example_inputs))
         except Exception:  # what PyTorch cannot trace it runs as it is; backward is not in the time then
             return self._as_it_is
 

@@ -14,7 +14,9 @@ are translated by `nodes.py`.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import traceback
 import warnings
 from typing import Any, Callable
 
@@ -22,10 +24,10 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
-from ..errors import ExportError, InvalidArgumentError
+from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
 from . import ops, recurrent
 from .autocast import ambient
-from .nodes import NodeTranslator
+from .nodes import TORCH, NodeTranslator
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
 from .writer import GraphWriter, Value, element_type, port_attributes
 
@@ -84,13 +86,15 @@ def exported(module, args, kwargs):
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with _exporting, warnings.catch_warnings(), torch.enable_grad():
+        with _exporting, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module):
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
             if _mutates(program.graph_module):
                 program = program.run_decompositions({})
             program = _decomposed(program)
+    except UnsupportedOpError:
+        raise
     except Exception as error:  # whatever user code or the exporter raises
         first = str(error).strip().splitlines()
         raise ExportError(
@@ -111,6 +115,34 @@ def _detach_regions(graph_module) -> None:
             detached.meta = dict(value.meta)
             region.graph.find_nodes(op="output")[0].replace_input_with(value, detached)
         region.recompile()
+
+
+@contextlib.contextmanager
+def _without_hooks(module):
+    """Refuses hooks on gradients: the exporter would lose them, and their gradients be others in silence."""
+    for name, part in module.named_modules():
+        if part is not module and (part._backward_hooks or part._backward_pre_hooks):
+            raise _hook_error(f"module {name!r} has a backward hook", f"module {name!r}", "")
+    kept = {name: getattr(torch.Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
+
+    def refuse(tensor, *_, **__):
+        own = [f for f in traceback.extract_stack() if not f.filename.startswith(TORCH)][-2:-1]
+        where = f"{own[0].filename}:{own[0].lineno}" if own else "an unknown line"
+        raise _hook_error(f"a tensor of shape {list(tensor.shape)} is given a gradient hook at {where}", "register_hook", where)
+
+    for name in kept:
+        setattr(torch.Tensor, name, refuse)
+    try:
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(torch.Tensor, name, function)
+
+
+def _hook_error(what: str, op: str, where: str) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"{what}, which a program has no place for. torch.compile(module, backend=\"segue\") runs it, cutting the program there; hooks on parameters, "
+        "and on what goes into a compiled module and comes out of it, run as in PyTorch", report={"op": op, "module": "", "source": where})
 
 
 def _decomposed(program):

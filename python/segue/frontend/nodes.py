@@ -28,7 +28,7 @@ from .autocast import Autocast
 from .ops.table import NodeBuilder, Unsupported
 from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -221,7 +221,7 @@ def module_path(node) -> str:
 def source_of(node) -> tuple[str, int] | None:
     """File and line of the innermost frame outside of PyTorch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith(_TORCH)]
+    own = [f for f in frames if not f[0].startswith(TORCH)]
     chosen = (own or frames)[-1:]
     return (chosen[0][0], int(chosen[0][1])) if chosen else None
 

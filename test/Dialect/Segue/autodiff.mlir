@@ -229,3 +229,23 @@ func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role
   %y = segue.select %c, %w, %v : tensor<4xi1>, tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+// A detached value is read and not differentiated: backward has the other factor alone, nothing is saved for what lies
+// before the stop, and a result that depends on parameters through it alone takes no gradient.
+// CHECK-LABEL: func.func @backward
+// CHECK-SAME: (%[[SAVED:[a-z0-9]+]]: tensor<4xf32> {segue.name = "saved.0", {{[^}]*}}}, %{{[a-z0-9]+}}: tensor<4xf32> {segue.name = "grad.y"
+// CHECK-NOT: grad.z
+// CHECK-SAME: -> (tensor<4xf32> {segue.name = "grad.w"
+// CHECK: %[[G:.*]] = segue.mul %{{.*}}, %{{.*}}
+// CHECK-NOT: segue.exp
+// CHECK: return %[[G]]
+func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>})
+    -> (tensor<4xf32> {segue.name = "y", segue.role = #segue.role<output>},
+        tensor<4xf32> {segue.name = "z", segue.role = #segue.role<output>}) {
+  %e = segue.exp %w : tensor<4xf32>
+  %s = segue.detach %e : tensor<4xf32>
+  %y = segue.mul %w, %s : tensor<4xf32>
+  return %y, %s : tensor<4xf32>, tensor<4xf32>
+}

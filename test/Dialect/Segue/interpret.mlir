@@ -41,6 +41,8 @@ func.func @float_unary() {
   check.expect_close_const %10, dense<[-0.2384058, 0.0, 0.3112297, 2.8577224]> : tensor<4xf32>
   %11 = segue.relu %x : tensor<4xf32>
   check.expect_close_const %11, dense<[0.0, 0.0, 0.5, 3.0]> : tensor<4xf32>
+  %stopped = segue.detach %x : tensor<4xf32>
+  check.expect_close_const %stopped, dense<[-2.0, 0.0, 0.5, 3.0]> : tensor<4xf32>
   %12 = segue.gelu erf %x : tensor<4xf32>
   check.expect_close_const %12, dense<[-0.0455003, 0.0, 0.3457312, 2.9959503]> : tensor<4xf32>
   %13 = segue.gelu tanh %x : tensor<4xf32>

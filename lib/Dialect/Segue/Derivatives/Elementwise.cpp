@@ -105,7 +105,7 @@ static Gradients geluGradients(GeluOp op, GradientBuilder &b, ValueRange gradien
   return SmallVector<Value>{b.down(gradient, op.getInput())};
 }
 
-/// Constant almost everywhere.
+/// Constant almost everywhere, or said to be.
 template <typename OpTy> static Gradients flatGradients(OpTy, GradientBuilder &, ValueRange, ArrayRef<bool>) {
   return SmallVector<Value>{Value()};
 }

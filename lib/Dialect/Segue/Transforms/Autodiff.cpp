@@ -57,7 +57,7 @@ public:
     DenseSet<Value> depends(wanted.begin(), wanted.end());
     Block &block = forward.getBody().front();
     for (Operation &op : block.without_terminator())
-      if (llvm::any_of(op.getOperands(), [&](Value operand) { return depends.contains(operand); }))
+      if (!isa<DetachOp>(op) && llvm::any_of(op.getOperands(), [&](Value operand) { return depends.contains(operand); }))
         for (Value result : op.getResults())
           if (isFloatTensor(result.getType()))
             depends.insert(result);
