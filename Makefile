@@ -48,6 +48,7 @@ tidy:
 docs: build
 	@cmake --build $(BUILD) --target segue-doc
 	@mkdir -p docs/reference && cp $(BUILD)/docs/*.md docs/reference/
+	@$(PYTHON) tools/operators_page.py >$(BUILD)/operators.md && mv $(BUILD)/operators.md docs/operators.md
 
 clean:
 	rm -rf $(BUILD)

@@ -33,6 +33,7 @@ from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, NAdam, Optimizer, RAdam, RMSprop
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
+from .supported import Operator, Operators, supported_ops
 from .trainer import Trainer, export_checkpoint
 
 __version__ = "0.1.0"
@@ -41,7 +42,7 @@ __all__ = [
     "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError",
     "FallbackWarning", "FileError", "FitRow", "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion",
     "LoadedModule", "Memory", "MissingInputError", "MissingWeightError", "Module", "NAdam", "NameUnknownError", "NanLossError",
-    "NativeCodeRefusedError", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop", "SGD", "StateTornError", "Tensor", "Trainer",
+    "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop", "SGD", "StateTornError", "Tensor", "Trainer",
     "UnsupportedError", "UnsupportedOpError", "ValuesDifferError", "VersionError", "backend_report", "compile", "export_checkpoint", "fit",
-    "fit_table", "load", "one_cycle", "squareq", "step_decay", "warmup_cosine", "warmup_linear",
+    "fit_table", "load", "one_cycle", "squareq", "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",
 ]

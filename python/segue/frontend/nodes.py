@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedOpError
-from . import ops
+from . import lacking, ops
 from .autocast import Autocast
 from .ops.table import NodeBuilder, Unsupported
 from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
@@ -125,7 +125,8 @@ class NodeTranslator:
         self._move_to(node)
         lowering = ops.OPS.get(target)
         if lowering is None:
-            raise unsupported(node, "it has no lowering")
+            why = lacking.reason(node.target)
+            raise unsupported(node, f"it has no lowering: {why}" if why else "it has no lowering")
         results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
         used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
