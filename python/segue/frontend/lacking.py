@@ -12,10 +12,10 @@ import re
 
 import torch
 
-_COMPLEX = "complex numbers are no element type of Segue"
+COMPLEX = "complex numbers are no element type of Segue"
 _KINDS = (
-    (re.compile(r"_?fft_(?!i?fftshift|r?fftfreq).*|i?stft"), f"a Fourier transform; {_COMPLEX}"),
-    (re.compile(r".*complex.*|polar|imag|view_as_real"), _COMPLEX),
+    (re.compile(r"_?fft_(?!i?fftshift|r?fftfreq).*|i?stft"), f"a Fourier transform; {COMPLEX}"),
+    (re.compile(r".*complex.*|polar|imag|view_as_real"), COMPLEX),
     (re.compile(r"_?linalg_(?!matmul|multi_dot|norm|vector_norm|matrix_norm|matrix_power|vecdot|cross|diagonal|vander|_powsum).*|"
                 r"_?cholesky.*|geqrf|orgqr|ormqr|qr|svd|.*lu_(solve|unpack|with_info)|triangular_solve|pinverse|inverse|det|logdet|"
                 r"slogdet|matrix_exp|nuclear_norm"), "linear algebra, which PyTorch has LAPACK for"),

@@ -125,8 +125,10 @@ class NodeTranslator:
         self._move_to(node)
         lowering = ops.OPS.get(target)
         if lowering is None:
-            why = lacking.reason(node.target)
+            why = lacking.reason(operator_of(node))
             raise unsupported(node, f"it has no lowering: {why}" if why else "it has no lowering")
+        if any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves(expected)):
+            raise unsupported(node, lacking.COMPLEX)
         results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
         used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
@@ -203,11 +205,17 @@ def unsupported(node, reason: str) -> UnsupportedOpError:
     """The error for an operator that cannot be translated."""
     path, source = module_path(node), source_of(node)
     where = f"{source[0]}:{source[1]}" if source else "an unknown line"
+    operator = str(operator_of(node))
     error = UnsupportedOpError(
-        f"operator {node.target} in module {path or '<top>'!r} at {where} is not supported: {reason}",
-        report={"op": str(node.target), "module": path, "source": where})
+        f"operator {operator} in module {path or '<top>'!r} at {where} is not supported: {reason}",
+        report={"op": operator, "module": path, "source": where})
     error.node = node
     return error
+
+
+def operator_of(node):
+    """What a node calls; of one that keeps its order among effects, as checks have, what it wraps."""
+    return node.args[1] if str(node.target) == "with_effects" else node.target
 
 
 def module_path(node) -> str:
