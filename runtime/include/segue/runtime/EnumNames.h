@@ -19,11 +19,11 @@
 
 namespace segue::inline runtime {
 
-/// All names of an enumeration in its order: "IDLE", "STEP_BEGIN", ...
+/// Returns all names of an enumeration in its order: "IDLE", "STEP_BEGIN", ...
 template <typename E> std::span<const std::string_view> namesOf();
 
 template <typename E> std::string_view nameOf(E value) { return namesOf<E>()[size_t(value)]; }
-/// The value of that name, or nothing.
+/// Returns the value of that name, or nothing.
 template <typename E> std::optional<E> fromName(std::string_view name) {
   std::span<const std::string_view> names = namesOf<E>();
   for (size_t i = 0; i < names.size(); ++i)

@@ -29,7 +29,7 @@ enum class ErrorCode {
   InvalidArgument,
   /// A tensor has another shape, element type or device than was declared.
   LayoutMismatch,
-  /// No tensor, input, parameter or program of that name.
+  /// There is no tensor, input, parameter or program of that name.
   NameUnknown,
   /// A program input was given no tensor.
   MissingInput,
@@ -39,7 +39,7 @@ enum class ErrorCode {
   IoFailed,
   /// A file is truncated, was changed, or breaks a rule of its format.
   FileCorrupt,
-  /// A file of another major version or of a later layout vocabulary.
+  /// A file is of another major version or of a later layout vocabulary.
   VersionUnsupported,
   /// The file holds native code and the caller did not allow it.
   NativeCodeRefused,
@@ -69,7 +69,7 @@ enum class ErrorCode {
   PhaseOrder,
   /// A step was aborted; what waited for it is told so.
   StepAborted,
-  /// A transfer token that is not held by the one who gives it back.
+  /// A transfer token was given back by somebody who does not hold it.
   TokenInvalid,
   /// A quantised slab or its manifest breaks a rule; nothing was loaded.
   SlabInvalid,
@@ -88,17 +88,17 @@ enum class ErrorCode {
   DeviceLost,
 };
 
-/// "LAYOUT_MISMATCH" and so on: the word that starts each message.
+/// Returns "LAYOUT_MISMATCH" and so on: the word that starts each message.
 std::string_view errorCodeName(ErrorCode code);
 
-/// Thrown by everything in the runtime. what() is "CODE: sentence".
+/// The exception that everything in the runtime throws. what() is "CODE: sentence".
 class __attribute__((visibility("default"))) Error : public std::runtime_error {
 public:
   Error(ErrorCode code, const std::string &message);
 
   ErrorCode code() const { return code_; }
 
-  /// This error with `context` put before its sentence; the code stays.
+  /// Returns this error with `context` put before its sentence; the code stays.
   Error within(const std::string &context) const;
 
 private:

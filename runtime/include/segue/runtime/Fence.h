@@ -35,7 +35,7 @@ constexpr std::string_view name(Queue queue) {
 }
 
 struct Fence {
-  /// Per queue: done when so many of its entries are. 0: nothing to wait for.
+  /// The number of entries of each queue that must be done. With 0 there is nothing to wait for.
   std::array<uint64_t, queueCount> at{};
 
   Fence() = default;
@@ -44,7 +44,7 @@ struct Fence {
   bool empty() const { return (at[0] | at[1] | at[2]) == 0; }
   uint64_t operator[](Queue queue) const { return at[uint8_t(queue)]; }
 
-  /// Waits for both from now on.
+  /// Makes this fence wait for `other` too.
   void join(const Fence &other) {
     for (size_t i = 0; i < queueCount; ++i)
       at[i] = std::max(at[i], other.at[i]);

@@ -27,9 +27,9 @@ namespace segue::inline runtime {
 
 using Json = nlohmann::ordered_json;
 
-/// Why a text was not read.
+/// The reason why a text was not read.
 struct JsonProblem {
-  /// "line 3, column 14: syntax error ..."; names the place where it is known.
+  /// A sentence such as "line 3, column 14: syntax error ...", with the place where it is known.
   std::string sentence;
   /// The key that stands twice in one object; empty for other problems.
   std::string key;

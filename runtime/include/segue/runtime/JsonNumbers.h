@@ -19,11 +19,10 @@
 
 namespace segue::inline runtime {
 
-/// `value` as a number, or as one of the three texts.
+/// Returns `value` as a number, or as one of the three texts.
 Json numberOrText(double value);
 
-/// The number that `numberOrText` has written. Returns nothing for every other
-/// value.
+/// Returns the number that `numberOrText` has written, and nothing for every other value.
 std::optional<double> numberOf(const Json &value);
 
 /// Replaces every number within `value` that is not finite by its text.

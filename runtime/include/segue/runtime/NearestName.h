@@ -18,15 +18,15 @@
 
 namespace segue::inline runtime {
 
-/// The known name with the least edit distance to `name` (the first of
-/// several), or empty if none is known.
+/// Returns the known name with the least edit distance to `name` (the first of several), or
+/// an empty text if none is known.
 std::string_view nearestName(std::string_view name, std::span<const std::string_view> known);
 
-/// True if `name` is the known name `of` with a slip of the pen or two: at most a
-/// third of its letters, and two.
+/// Returns true if `name` is the known name `of` with a slip of the pen or two: at most a
+/// third of its letters, and at most two.
 bool isMisspelling(std::string_view name, std::string_view of);
 
-/// "; the nearest is \"x\"", or nothing if none is known.
+/// Returns "; the nearest is \"x\"", or an empty text if none is known.
 std::string nearestHint(std::string_view name, std::span<const std::string_view> known);
 
 } // namespace segue::inline runtime

@@ -58,23 +58,23 @@ public:
   /// Throws IoFailed where the constructor would, so that a long run can refuse
   /// at its start what it could not write at its end. Leaves everything as it is.
   static void check(const std::filesystem::path &path);
-  /// The file beside, of which a process that is about to end at once can rid
-  /// the folder; empty for a device or a pipe. Throws as `check`.
+  /// Returns the path of the partial file, so that a process that is about to end at once
+  /// can remove it; empty for a device or a pipe. Throws as `check` does.
   static std::filesystem::path partialOf(const std::filesystem::path &path);
 
-  /// Appends. Throws IoFailed (disk full).
+  /// Appends bytes. Throws IoFailed (disk full).
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
 
-  /// Bytes of the partial file.
+  /// Returns the bytes of the partial file.
   uint64_t size() const;
-  /// Makes it `bytes` long and takes the room on the disk now, so that a full
+  /// Makes the partial file `bytes` long and takes the room on the disk now, so that a full
   /// disk is met before the work and not after it. Throws IoFailed.
   void resize(uint64_t bytes);
-  /// Overwrites, or reads back, from a place inside of it. Throws IoFailed.
+  /// Overwrites, or reads back, bytes at a place within the partial file. Throws IoFailed.
   void writeAt(uint64_t offset, std::span<const std::byte> bytes);
   void readAt(uint64_t offset, std::span<std::byte> bytes) const;
-  /// Removes the partial file, whatever was to be kept. Nothing can follow.
+  /// Removes the partial file, even one that was to be kept. No other call may follow.
   void discard();
 
   /// Makes the bytes durable and puts the file at its path, replacing what is
@@ -87,8 +87,8 @@ private:
   void takePermissions();
   [[noreturn]] void fail(const char *what) const;
 
-  /// `given_` is what the user named and errors name; `path_` what is replaced,
-  /// `partial_` the file beside it, which is empty for a device or a pipe.
+  /// `given_` is the path that the user named and that errors name, `path_` the file that
+  /// is replaced, and `partial_` the file beside it, which is empty for a device or a pipe.
   std::filesystem::path given_, path_, partial_;
   Existing existing_;
   int descriptor_ = -1;

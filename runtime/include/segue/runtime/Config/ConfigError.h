@@ -12,9 +12,10 @@
 
 namespace segue::inline runtime {
 
-/// CONFIG_INVALID. The message begins with the whole path of the key, as in
-/// "CONFIG_INVALID: memory.stagehand.conductor_config.h2d_slots: 65 found, a
-/// whole number from 1 to 64 allowed".
+/// The error of a config that cannot be used, with the code CONFIG_INVALID. Its message
+/// begins with the whole path of the key, as in "CONFIG_INVALID:
+/// memory.stagehand.conductor_config.h2d_slots: 65 found, a whole number from 1 to 64
+/// allowed".
 class __attribute__((visibility("default"))) ConfigError : public Error {
 public:
   /// `section` is the dotted path of the object that holds `key`; either may

@@ -45,7 +45,7 @@
 
 namespace segue::inline runtime {
 
-/// The values that a number may have. Bounds are part of it unless open.
+/// The range of values that a number may have. A bound belongs to the range unless it is open.
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -88,7 +88,7 @@ public:
   std::string getString(std::string_view key, std::string_view fallback);
   std::optional<std::string> getOptionalString(std::string_view key);
 
-  /// One of `names`; the message for any other text lists them all.
+  /// Reads one of `names`; the message for any other text lists them all.
   template <typename E>
   E getEnum(std::string_view key, E fallback, std::span<const std::pair<std::string_view, E>> names) {
     std::vector<std::string_view> allowed;
@@ -98,12 +98,12 @@ public:
     return found ? names[*found].second : fallback;
   }
 
-  /// Read lists. A bad element is named by its index: "pinned_pool_classes_mb[2]".
+  /// These read lists. A bad element is named by its index: "pinned_pool_classes_mb[2]".
   std::vector<int64_t> getInts(std::string_view key, std::vector<int64_t> fallback, const Range &range = {});
   std::vector<double> getNumbers(std::string_view key, std::vector<double> fallback, const Range &range = {});
   std::vector<std::string> getStrings(std::string_view key, std::vector<std::string> fallback);
   std::optional<std::vector<std::string>> getOptionalStrings(std::string_view key);
-  /// Returns true if the value is a list: for keys that hold one number or several.
+  /// Returns true if the value is a list, for keys that hold one number or several.
   bool isList(std::string_view key);
 
   /// Reads a path that is written to; its folder must exist.

@@ -27,8 +27,8 @@
 
 namespace segue::inline runtime {
 
-/// Device::open knows "cuda" from now on. Called before any other thread opens a device;
-/// a second call does nothing.
+/// Makes Device::open know the driver "cuda". Must be called before any other thread opens
+/// a device; a second call does nothing.
 void useCuda();
 
 } // namespace segue::inline runtime

@@ -63,37 +63,39 @@ using DeviceRef = std::shared_ptr<Device>;
 struct WorkCost {
   /// Bytes that cross the link between host and device.
   uint64_t linkBytes = 0;
-  /// Copied or converted by the host within its own memory, before they are on
-  /// the link or after.
+  /// Bytes that the host copies or converts within its own memory, before they are on the
+  /// link or after.
   uint64_t hostBytes = 0;
-  /// In an entry with both, the host works a chunk of so many bytes ahead of
-  /// the link or behind it. 0: all of one comes before the other.
+  /// In an entry that has both linkBytes and hostBytes, the host works a chunk of this many
+  /// bytes ahead of the link or behind it. With 0, all of the one comes before the other.
   uint64_t chunkBytes = 0;
-  /// Read and written in the device's own memory.
+  /// Bytes read and written in the device's own memory.
   uint64_t memoryBytes = 0;
   uint64_t flops = 0;
 };
 
 /// One entry of a queue.
 struct Work {
-  /// The body: gives the device what is to be done. Runs once, when it is enqueued or
-  /// when its turn comes, and touches no memory itself. What it throws ends the entry
-  /// as an error of the device does. It keeps alive what the device touches for it,
-  /// handles of the device apart: a device that only its own queue knows may never be
-  /// waited for. It is destroyed once the entry has ended, before its fence is done. A
-  /// device without bytes (`sim:virtual`) destroys it without running it. Null: there
-  /// is nothing to be done but to wait.
+  /// The body, which gives the device what is to be done. It runs once, when the entry is
+  /// enqueued or when its turn comes, and touches no memory itself. An exception from it
+  /// ends the entry as an error of the device does. The body keeps alive what the device
+  /// touches for it, except handles of the device itself: a device that only its own queue
+  /// knows may never be waited for. It is destroyed once the entry has ended, before its
+  /// fence is done. A device without bytes (`sim:virtual`) destroys it without running it.
+  /// A null body means that there is nothing to do but to wait.
   std::function<void()> run;
   WorkCost cost;
-  /// For traces: lives as long as the device.
+  /// The name of the entry in traces. Its characters live as long as the device.
   std::string_view label;
-  /// Asked on the host when all that the entry waits for is done, if not null: false if
-  /// that has failed, so that nothing need be done. A device that cannot leave its work
-  /// undone any more does it in vain. Throws nothing, and calls no device.
+  /// Null, or a function that the device calls on the host when all that the entry waits
+  /// for is done. It returns false if that has failed, so that nothing need be done; a
+  /// device that can no longer leave its work undone does it in vain. The function throws
+  /// nothing and calls no device.
   std::function<bool()> mayBegin;
-  /// Told on the host how the entry ended, if not null: null, or the first error of what
-  /// the body gave to the device, what came after it may have been left out; null too where
-  /// mayBegin was false. Before the fence is done. Throws nothing, and calls no device.
+  /// Null, or a function that the device calls on the host once the entry has ended, before
+  /// its fence is done. Its argument is the first error of what the body gave to the
+  /// device, after which the rest may have been left out; or null if there was none, or if
+  /// mayBegin returned false. The function throws nothing and calls no device.
   std::function<void(const Error *)> ended;
 };
 
@@ -102,7 +104,7 @@ struct Work {
 class CopyTries {
 public:
   virtual void trying() noexcept = 0;
-  /// A copy has failed with `error`, so many times now: whether it is tried again.
+  /// Returns true if a copy that has failed with `error`, for the `failures`-th time by now, is to be tried again.
   virtual bool triesAgain(const Error &error, uint32_t failures) noexcept = 0;
 
 protected:
@@ -176,7 +178,7 @@ public:
   /// names entries that were not enqueued.
   virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
 
-  /// The position after the last entry of `queue`.
+  /// Returns the position after the last entry of `queue`.
   virtual uint64_t position(Queue queue) const = 0;
 
   virtual bool isDone(const Fence &fence) const = 0;
@@ -185,8 +187,8 @@ public:
   /// it names entries that were not enqueued.
   virtual void wait(const Fence &fence) = 0;
 
-  /// Waits for `seconds` of its clock at most: false if `fence` is not done
-  /// then. A device that cannot stop waiting waits to the end.
+  /// Waits for at most `seconds` of the device's clock, and returns false if `fence` is not
+  /// done then. A device that cannot stop waiting waits to the end.
   virtual bool waitFor(const Fence &fence, double seconds);
 
   /// Blocks until all queues are empty.
@@ -195,7 +197,7 @@ public:
   /// Appends an entry to `queue` that stamps the time when `after` is done and the queue
   /// has come there. Returns its position.
   uint64_t enqueueStamp(Queue queue, const Fence &after, TimestampRef stamp, std::string_view label = {});
-  /// Appends a host function.
+  /// Appends an entry to `queue` that calls a host function when `after` is done. Returns its position.
   uint64_t enqueueCall(Queue queue, const Fence &after, std::function<void()> call, std::string_view label = {});
 
   //===--------------------------------------------------------------------===//
@@ -232,11 +234,11 @@ public:
   /// Stamps the time when all that the body gave before it is done.
   virtual void stamp(const TimestampRef &stamp) = 0;
 
-  /// A handle for `source`. Throws Unsupported if the device runs no variant of it,
-  /// OutOfMemory where the code needs memory of the device that there is not, FileCorrupt for an object that cannot be loaded. Any thread.
+  /// Makes a handle for `source`. Throws Unsupported if the device runs no variant of it, OutOfMemory if the device lacks memory for the
+  /// code, FileCorrupt for an object that cannot be loaded. Any thread may call.
   virtual KernelRef makeKernel(const KernelSource &source) = 0;
 
-  /// Seconds of a monotonic clock; the device's own where time is simulated.
+  /// Returns the seconds of a monotonic clock; the device's own where time is simulated.
   virtual double seconds() const = 0;
 
 protected:
@@ -249,8 +251,8 @@ private:
   std::shared_ptr<TransferEngine> transfer_;
 };
 
-/// Make what a device holds for layers above it: what programs share while they are
-/// submitted (Program/SubmitLane.cpp), and who moves its tensors
+/// Makes what a device holds for layers above it: the state that programs share while they
+/// are submitted (Program/SubmitLane.cpp), and the engine that moves its tensors
 /// (Transfer/TransferEngine.cpp).
 std::shared_ptr<SubmitLane> makeSubmitLane(Device &device);
 std::shared_ptr<TransferEngine> makeTransferEngine(Device &device);

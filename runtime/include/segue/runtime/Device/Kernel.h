@@ -39,10 +39,10 @@ enum class KernelIsa : uint8_t { X86_64_V3, X86_64_V4, Ptx };
 struct KernelSource {
   struct Variant {
     KernelIsa isa;
-    /// The segment of the file that holds the object.
+    /// The index of the segment of the file that holds the object.
     uint32_t segment = 0;
-    /// Stays where it is as long as handles are made of it. Variants of several
-    /// kernels may lie in one object.
+    /// The object's bytes, which stay where they are as long as handles are made of them.
+    /// Variants of several kernels may lie in one object.
     std::span<const std::byte> object;
     std::string symbol;
   };
@@ -59,8 +59,8 @@ public:
 };
 using KernelRef = std::shared_ptr<const Kernel>;
 
-/// A launch ended with a code other than 0: i+1 if argument i held an index outside of
-/// its table.
+/// The error of a launch that ended with a code other than 0, which is i + 1 if argument i
+/// held an index outside of its table.
 class KernelFault : public Error {
 public:
   explicit KernelFault(int64_t code)
@@ -71,11 +71,11 @@ private:
   int64_t code_;
 };
 
-/// A kernel that is code of this process: runs units [begin, end) and returns the code
+/// A kernel that is code of this process. It runs units [begin, end) and returns the code
 /// of KernelFault, or 0.
 using KernelFunction = int64_t (*)(void *const *args, int64_t begin, int64_t end);
 
-/// The handle of such code, for devices that compute on the host's processors.
+/// The handle of a KernelFunction, for devices that compute on the host's processors.
 class HostKernel final : public Kernel {
 public:
   /// `object` keeps the code mapped; null for code of the program itself.

@@ -66,7 +66,7 @@ namespace segue::inline runtime {
 
 struct SpillSeam;
 
-/// How a spill file reads and writes. The defaults are the fastest that were
+/// The way in which a spill file reads and writes. The defaults are the fastest that were
 /// measured (bench/RESULTS.md).
 struct SpillOptions {
   /// Ring is io_uring; Threads are pread and pwrite, each on a thread that waits
@@ -74,18 +74,18 @@ struct SpillOptions {
   enum class Engine { Best, Ring, Threads };
 
   Engine engine = Engine::Best;
-  /// False: through the page cache, also where the file system could do without.
+  /// With false, transfers go through the page cache even where the file system could do without.
   bool mayBeDirect = true;
-  /// Above 0: beside direct transfers, ranges of fewer bytes than this, and the odd bytes at
-  /// both ends of others, go through the page cache and stay there until the system wants
-  /// the room. They then take no time; a page that the disk refuses later is found
-  /// by who checks the bytes (the mapping and `read` show the old ones).
+  /// If above 0, ranges of fewer bytes than this, and the odd bytes at both ends of others,
+  /// go through the page cache beside direct transfers, and stay there until the system
+  /// wants the room. They then take no time; but if the disk refuses such a page later, only
+  /// a check of the bytes finds that (the mapping and `read` show the old ones).
   uint64_t cachedBelow = 0;
   /// Bytes of one piece, a multiple of SpillFile::block, and the number of pieces
   /// in flight in each direction: 1 to 1024.
   uint32_t pieceBytes = 512 << 10;
   uint32_t depth = 32;
-  /// For tests (runtime/lib/Disk/SpillEngine.h); must outlive the file.
+  /// Replaced calls of the system, for tests (runtime/lib/Disk/SpillEngine.h). Must outlive the file.
   const SpillSeam *seam = nullptr;
 };
 
@@ -105,8 +105,8 @@ struct SpillExtent {
 
 class SpillFile {
 public:
-  /// Bytes. Reads and writes go past the page cache in whole blocks; the odd bytes
-  /// at both ends of a range go through it.
+  /// The size of a block, in bytes. Reads and writes go past the page cache in whole
+  /// blocks; the odd bytes at both ends of a range go through it.
   static constexpr uint64_t block = 4096;
 
   /// Makes a file of `capacityBytes`, rounded up to whole blocks, in `folder`,
@@ -115,25 +115,25 @@ public:
   /// Reserves the room by fallocate, and by writing zeros on file systems that have
   /// no fallocate (which takes as long as it takes to write them).
   ///
-  /// Throws InvalidArgument for a capacity of 0 or beyond any file, for options out
-  /// of range, and for a folder that lies in memory (tmpfs, ramfs, a disk of zram):
-  /// what is put there frees none. Throws IoFailed where there is no such folder, it is a
-  /// file, it cannot be written to, it has less room than is asked for, or a limit
-  /// of the process (ulimit -f) or a quota forbids it; Unsupported for Engine::Ring
-  /// without io_uring. Nothing is left in the folder.
+  /// Throws InvalidArgument for a capacity of 0 or beyond any file, for options out of
+  /// range, and for a folder that lies in memory (tmpfs, ramfs, a disk of zram), where a
+  /// file frees no memory. Throws IoFailed if there is no such folder, it is a file, it
+  /// cannot be written to, it has less room than is asked for, or a limit of the process
+  /// (ulimit -f) or a quota forbids it; Unsupported for Engine::Ring without io_uring. A
+  /// failed call leaves nothing in the folder.
   static std::unique_ptr<SpillFile> open(const std::filesystem::path &folder, uint64_t capacityBytes,
                                          const SpillOptions &options = {});
-  /// Gives the room back at once, but for what is sealed. No call may be running.
+  /// Gives the room back at once, except for what is sealed. No call may be running.
   ~SpillFile();
   SpillFile(const SpillFile &) = delete;
   SpillFile &operator=(const SpillFile &) = delete;
 
   const std::filesystem::path &folder() const;
   uint64_t capacity() const;
-  /// The mapping of the whole file, for reads and stores, from a whole block on; valid
-  /// as long as the file. It counts to the process's address space (RLIMIT_AS), and to
-  /// its memory only where it was touched. A page that the disk cannot read is a SIGBUS
-  /// there: who needs an error instead uses read().
+  /// Returns the mapping of the whole file, for reads and stores, aligned to a block; valid
+  /// as long as the file. It counts to the process's address space (RLIMIT_AS), and to its
+  /// memory only where it was touched. A page that the disk cannot read raises SIGBUS
+  /// there: use read() to get an error instead.
   std::byte *data() const;
   /// True if reads and writes go past the page cache.
   bool isDirect() const;
@@ -164,29 +164,30 @@ public:
   // Seals
   //===--------------------------------------------------------------------===//
 
-  /// Takes the blocks of a range, of which nobody uses the offsets from now on, for who writes to
-  /// what is sealed. Throws InvalidArgument for a range that is not of whole blocks or lies beyond the capacity.
+  /// Gives the blocks of a range, whose offsets nobody uses from now on, to writes to sealed ranges. Throws
+  /// InvalidArgument for a range that is not of whole blocks or lies beyond the capacity.
   void addSpare(uint64_t offset, uint64_t bytes);
-  /// Bytes of spare blocks that nobody has taken.
+  /// Returns the bytes of spare blocks that no write has taken.
   uint64_t spareBytes() const;
   /// Brings all that was written to the disk, and gives the file `name` in its folder if it has none
   /// yet; a lock (flock) on it says that this process lives. Unless something is sealed, the name goes when the file
   /// does. Throws IoFailed, and Unsupported on a file system where a file without a name cannot get one.
   void keep(const std::string &name);
-  /// Where the file is; empty without a name.
+  /// Returns the path of the file, which is empty as long as it has no name.
   std::filesystem::path path() const;
-  /// Where in the file a range lies, a multiple of `block` to a multiple of `block`, in its order.
+  /// Returns the places in the file at which a range lies, in its order. The range begins and ends at multiples of
+  /// `block`.
   std::vector<SpillExtent> extentsOf(uint64_t offset, uint64_t bytes) const;
   /// Seals these ranges, which are disjoint and of whole blocks, in the place of what was sealed before. Throws nothing
   /// but bad_alloc.
   void seal(const std::vector<SpillExtent> &ranges);
   /// True if all of a range is sealed, and nobody has written there since.
   bool isSealed(uint64_t offset, uint64_t bytes) const;
-  /// Nothing is sealed any more, so that the file goes with its process or object.
+  /// Ends the seal, so that the file goes with its process or object.
   void unseal();
-  /// To be called before stores through the mapping, where something may be sealed: copies those sealed blocks of
-  /// the range to fresh ones. Throws like `write`. (`write` does what is needed itself.) Stores without it are seen by
-  /// nobody but this mapping, where the system lets it be that way (no RLIMIT_DATA), and spoil the seal elsewhere.
+  /// Must be called before stores through the mapping where something may be sealed: copies those sealed blocks of the
+  /// range to fresh ones. Throws like `write`. (`write` does this itself.) Stores without this call are seen by nobody
+  /// but this mapping where the system allows that (no RLIMIT_DATA), and spoil the seal elsewhere.
   void expectStores(uint64_t offset, uint64_t bytes);
 
   SpillTraffic readTraffic() const;

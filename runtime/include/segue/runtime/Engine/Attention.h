@@ -22,13 +22,13 @@ namespace segue::inline runtime {
 
 enum class MaskKind : int8_t {
   none,
-  /// i1: a score is kept where the mask is true.
+  /// The mask is i1: a score is kept where the mask is true.
   keep,
-  /// Float: added to the scaled score.
+  /// The mask is of floats, which are added to the scaled scores.
   add,
 };
 
-/// Elements to step per batch, head, row (or key) and dim; the last is 1.
+/// The number of elements to step per batch, head, row (or key) and dim; the last is 1.
 using AttentionStrides = std::array<int64_t, 4>;
 
 /// out = softmax(scale * q k^T + mask) v per batch and head. With causal, row i
@@ -93,7 +93,7 @@ public:
   virtual void run(const AttentionArgs &args) const = 0;
 };
 
-/// The gradients of attention made ready; as AttentionPlan in all else.
+/// The gradients of attention made ready. All that holds for AttentionPlan holds for it.
 class AttentionGradPlan {
 public:
   virtual ~AttentionGradPlan() = default;

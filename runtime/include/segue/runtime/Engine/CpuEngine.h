@@ -43,8 +43,8 @@ public:
   CpuEngine(const CpuEngine &) = delete;
   CpuEngine &operator=(const CpuEngine &) = delete;
 
-  /// Plans for specs without problem (findProblem() is empty; checked by
-  /// assert). Equal specs give the same plan. May allocate and compile code:
+  /// Makes a plan for a spec without problem (findProblem() is empty; checked by assert).
+  /// Equal specs give the same plan. May allocate and compile code, which takes
   /// microseconds to milliseconds.
   std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec);
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec);
@@ -54,10 +54,10 @@ public:
 
   const Threads &threads() const;
 
-  /// Runs of plans of planQuantizedMatmul so far: products that read codes.
+  /// Returns how many plans of planQuantizedMatmul have run so far: products that read codes.
   uint64_t fusedCalls() const;
 
-  /// Bytes held as scratch for the plans made so far.
+  /// Returns the bytes held as scratch for the plans made so far.
   uint64_t scratchBytes() const;
 
 private:

@@ -38,8 +38,8 @@ class Engine {
 public:
   virtual ~Engine() = default;
 
-  /// Plans for specs without problem (findProblem() is empty). Equal specs give the
-  /// same plan. May allocate and compile code: microseconds to milliseconds.
+  /// Makes a plan for a spec without problem (findProblem() is empty). Equal specs give the
+  /// same plan. May allocate and compile code, which takes microseconds to milliseconds.
   virtual std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec) = 0;
   virtual std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec) = 0;
   virtual std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) = 0;
@@ -50,14 +50,14 @@ public:
   /// `bytes`, a multiple of them.
   virtual void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) = 0;
 
-  /// sum[i] += addend[i] for `count` numbers.
+  /// Does sum[i] += addend[i] for `count` numbers.
   virtual void add(float *sum, const float *addend, int64_t count) = 0;
 
   /// Adds the NaN and Inf of `rows`, the first of which begins at `data`, to `count` in
   /// the host's memory.
   virtual void countNonFinite(const NonFiniteRows &rows, const void *data, NonFiniteCount &count) = 0;
 
-  /// data[i] *= factor for `count` numbers.
+  /// Does data[i] *= factor for `count` numbers.
   virtual void scale(float *data, int64_t count, float factor) = 0;
 
   /// Rotates `count` rows of `columns` in place (LowBitForms.h).
@@ -66,7 +66,7 @@ public:
   /// Makes rows of codes rows of their weight, in place (restoreRows).
   virtual void restore(const LowBitRows &rows) = 0;
 
-  /// Runs of plans of planQuantizedMatmul so far: products that read codes.
+  /// Returns how many plans of planQuantizedMatmul have run so far: products that read codes.
   virtual uint64_t fusedCalls() const = 0;
 };
 

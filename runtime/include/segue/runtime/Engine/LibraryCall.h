@@ -40,8 +40,8 @@ struct LibraryTensor {
   bool operator==(const LibraryTensor &) const = default;
 };
 
-/// One call without its memory. It may come from a file that nobody trusts: shapes are
-/// of tensors that fit in memory, everything else is for findProblem.
+/// One call without its memory. It may come from a file that nobody trusts: only its shapes
+/// are known to be of tensors that fit in memory, and findProblem checks everything else.
 struct LibraryCallSpec {
   std::string operation;
   std::vector<LibraryTensor> reads, writes;
@@ -51,13 +51,13 @@ struct LibraryCallSpec {
   bool operator==(const LibraryCallSpec &) const = default;
 };
 
-/// A call that is ready to run, as often as wanted, by one thread at a time of those
-/// that share an engine; others wait.
+/// A call that is ready to run as often as wanted. Of the threads that share an engine one
+/// runs at a time; others wait.
 class LibraryPlan {
 public:
   virtual ~LibraryPlan() = default;
-  /// `tensors`: the first elements of those that are read, then of those written. No
-  /// tensor that is written overlaps another.
+  /// Runs the call. `tensors` holds the first elements of the tensors that are read, then
+  /// of those that are written. No tensor that is written overlaps another.
   virtual void run(std::span<void *const> tensors) const = 0;
 };
 
@@ -67,15 +67,15 @@ struct LibraryTools;
 /// An operation by its name.
 struct LibraryOperation {
   std::string_view name;
-  /// Says what is wrong with a call, or nothing.
+  /// Returns what is wrong with a call, or an empty text.
   std::string (*findProblem)(const LibraryCallSpec &spec);
-  /// Flops of a call without problem; what does not fit is the greatest number.
+  /// Returns the flops of a call without problem; the greatest number if they do not fit.
   uint64_t (*flops)(const LibraryCallSpec &spec);
-  /// A plan of a call without problem.
+  /// Makes a plan of a call without problem.
   std::shared_ptr<const LibraryPlan> (*plan)(const LibraryCallSpec &spec, const LibraryTools &tools);
 };
 
-/// The operation called `name`; null if there is none.
+/// Returns the operation called `name`, or null if there is none.
 const LibraryOperation *findLibraryOperation(std::string_view name);
 
 } // namespace segue::inline runtime

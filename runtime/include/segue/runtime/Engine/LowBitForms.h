@@ -37,7 +37,7 @@ constexpr bool canRotate(int64_t columns) { return columns > 0 && columns % rota
 /// Rotates rows in place; their length is a multiple of rotationBlock.
 void rotateRows(std::span<float> rows);
 
-/// A weight [count, columns] of f32 that is Q, with what makes it W'.
+/// A weight [count, columns] of f32 that holds Q, and what makes W' of it.
 struct LowBitRows {
   float *rows = nullptr;
   int64_t count = 0, columns = 0;
@@ -47,9 +47,9 @@ struct LowBitRows {
   const float *a = nullptr, *b = nullptr;
 };
 
-/// Makes rows of Q rows of W', in place: `rows` are the rows from `first` on of a
-/// weight of `columns`. `a` is [out, rank] and `b` [rank, columns]; without a
-/// rank both may be null.
+/// Turns rows of Q into rows of W' in place. `rows` are the rows from `first` on of a
+/// weight of `columns`. `a` is [out, rank] and `b` [rank, columns]; without a rank both may
+/// be null.
 void restoreRows(bool rotated, int64_t rank, const float *a, const float *b, int64_t first, int64_t columns,
                  std::span<float> rows);
 

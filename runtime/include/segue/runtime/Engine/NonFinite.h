@@ -15,18 +15,18 @@
 
 namespace segue::inline runtime {
 
-/// Final once the work that counts is done.
+/// The NaN and Inf that were counted, which are final once the work that counts is done.
 struct NonFiniteCount {
   std::atomic<int64_t> nans{0}, infs{0};
 };
 
-/// Runs of elements that lie side by side. `units` of them are `perUnit` long; where
-/// there are no `extents` they follow each other, the last shorter if `elements` ends
-/// before it. Else one run begins at each place that `strides`, in elements, lead to.
+/// Runs of adjacent elements, `units` of them, each `perUnit` long. Without `extents` they
+/// follow each other, and the last one is shorter if `elements` ends before it does. With
+/// `extents`, one run begins at each place that `strides`, in elements, lead to.
 struct NonFiniteRows {
   ElementType element = ElementType::f32;
   int64_t units = 0, perUnit = 0, elements = 0;
-  /// Strides of the outer dimensions, and the step within a run.
+  /// The extents and strides of the outer dimensions, and the step within a run.
   std::vector<int64_t> extents, strides;
   int64_t innerStride = 1;
 };

@@ -54,12 +54,12 @@ struct QuantizedMatmulSpec {
   bool operator==(const QuantizedMatmulSpec &) const = default;
 };
 
-/// Memory of a run: the first elements; what the spec does without is null.
+/// The memory of a run: pointers to first elements, which are null for what the spec does without.
 struct QuantizedMatmulArgs {
   const void *x = nullptr, *codes = nullptr;
-  /// f32 [out], or of group storage bf16 [codeStride / group, out].
+  /// The scales: f32 [out], or bf16 [codeStride / group, out] of a group storage.
   const void *scales = nullptr;
-  /// f32 [out].
+  /// The zero points: f32 [out].
   const void *zeroPoints = nullptr;
   const void *bias = nullptr;
   void *y = nullptr;

@@ -40,9 +40,9 @@ private:
   unsigned saved_;
 };
 
-/// How many threads a device may use, and the ways to use them. A value
-/// without state besides the count; any thread may call, and a call from
-/// inside a piece runs serially in place. Functions given must not throw.
+/// The number of threads that a device may use, and the ways to use them. A value without
+/// state besides the count. Any thread may call; a call from inside a piece runs serially
+/// in place. Functions given must not throw.
 class Threads {
 public:
   /// Takes `count` threads; 0 takes OpenMP's default

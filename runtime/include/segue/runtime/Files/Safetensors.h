@@ -36,10 +36,10 @@ struct SafetensorsEntry {
   std::string name;
   /// The type as the file spells it: "F32", "BF16", "U8", ...
   std::string dtype;
-  /// The element type that stands for `dtype`; none for types Segue lacks.
+  /// The element type that stands for `dtype`; nothing for types that Segue lacks.
   std::optional<ElementType> element;
   Shape shape;
-  /// Bytes from the start of the file, and their number.
+  /// The offset of its bytes from the start of the file, and their number.
   uint64_t offset = 0, bytes = 0;
 };
 
@@ -53,15 +53,14 @@ public:
   const Metadata &metadata() const { return metadata_; }
   /// Returns the tensors, sorted by name.
   const std::vector<SafetensorsEntry> &entries() const { return entries_; }
-  /// Null if there is none.
+  /// Returns the entry called `name`, or null if there is none.
   const SafetensorsEntry *find(std::string_view name) const;
 
-  /// The tensor called so, dense, read-only, in the mapped file (copied only
-  /// where it is not aligned to its element). Keeps the mapping alive. Throws
-  /// NameUnknown with the nearest name, Unsupported for an element type that
-  /// Segue lacks.
+  /// Returns the tensor called `name`: dense, read-only, in the mapped file (copied only
+  /// where it is not aligned to its element). It keeps the mapping alive. Throws
+  /// NameUnknown with the nearest name, Unsupported for an element type that Segue lacks.
   Tensor tensor(const DeviceRef &device, std::string_view name) const;
-  /// The tensor in memory of its own. Throws SourceChanged, too.
+  /// Returns the tensor in memory of its own. Throws what tensor() throws, and SourceChanged.
   Tensor copyOf(const DeviceRef &device, std::string_view name) const;
 
   /// Call this when tensors or bytes were read: throws SourceChanged if the
@@ -74,10 +73,10 @@ public:
   /// another time. Throws SourceChanged.
   void settle() const;
 
-  /// The stored bytes of an entry of this file, whatever their type and
-  /// alignment, in the mapped file: valid while it, or a tensor of it, lives.
+  /// Returns the stored bytes of an entry of this file, whatever their type and alignment,
+  /// in the mapped file. They are valid while the file, or a tensor of it, lives.
   std::span<const std::byte> bytes(const SafetensorsEntry &entry) const;
-  /// The file that is mapped.
+  /// Returns the file that is mapped.
   const FileMapping &mapping() const { return *mapping_; }
 
 private:
@@ -89,11 +88,11 @@ private:
   std::shared_ptr<const FileMapping> mapping_;
 };
 
-/// All tensors of a file; throws what open and tensor throw.
+/// Returns all tensors of a file; throws what open and tensor throw.
 TensorMap loadSafetensors(const DeviceRef &device, const std::filesystem::path &path);
 
-/// Writes the tensors, dense, through an OutputFile: whoever reads `path` sees
-/// the old file or the new one, whole. Throws IoFailed.
+/// Writes the tensors, dense, through an OutputFile: a reader of `path` sees the old file
+/// or the new one, whole. Throws IoFailed.
 void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors, const Metadata &metadata = {});
 
 } // namespace segue::inline runtime

@@ -72,7 +72,7 @@ constexpr float bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_
 /// Rounds to nearest even; a NaN stays a NaN (its quiet bit is set).
 constexpr uint16_t floatToBf16(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
-  // Both are computed and one is chosen, so that loops over it vectorise.
+  // Both results are computed and one is chosen, so that loops over this function vectorise.
   uint32_t quiet = (bits >> 16) | 0x40u;
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);

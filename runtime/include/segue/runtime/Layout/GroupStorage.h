@@ -32,12 +32,12 @@ inline constexpr int64_t largestGroup = 64;
 struct GroupScale {
   /// The scale, as the bits of a bf16.
   uint16_t scale = 0;
-  /// The first element that is NaN or infinite, or -1. It counts as 0.
+  /// The index of the first element that is NaN or infinite and counted as 0, or -1.
   int64_t firstNonFinite = -1;
 };
 
-/// Writes one code per element of `group`, an even number, to half as many
-/// bytes.
+/// Quantises `group`, of an even number of elements, and writes one code per element to
+/// half as many bytes.
 GroupScale quantizeGroup(std::span<const float> group, std::byte *codes, ScaleSearch search = ScaleSearch::AbsMax);
 
 /// Quantises one row, whose length is a multiple of `group`. `codes` holds

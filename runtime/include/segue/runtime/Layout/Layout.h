@@ -54,8 +54,8 @@ namespace segue::inline runtime {
 enum class Space : int8_t { Host = 0, HostPinned = 1, DeviceDram = 2, DeviceL1 = 3, Disk = 4 };
 inline constexpr uint8_t spaceCount = 5;
 
-/// How an element is stored; the values of schemas/types.fbs. Row storages
-/// hold one byte per element and an f32 scale per row, group storages four bits
+/// The ways in which an element is stored, with the values of schemas/types.fbs. Row
+/// storages hold one byte per element and an f32 scale per row, group storages four bits
 /// per element and a bf16 scale per group of a row.
 enum class StorageType : int8_t {
   Element = 0,
@@ -69,7 +69,7 @@ enum class StorageType : int8_t {
 std::string_view name(Space space);
 std::string_view name(StorageType storage);
 
-/// Codes and scales in place of elements.
+/// Returns true if codes and scales are stored in place of elements.
 constexpr bool isQuantized(StorageType storage) { return storage != StorageType::Element; }
 
 /// Returns true for one byte per element and a scale per row.
@@ -77,7 +77,7 @@ constexpr bool isRowStorage(StorageType storage) {
   return storage >= StorageType::Int8Row && storage <= StorageType::Fp8E5M2Row;
 }
 
-/// Elements of a row that share a scale in a group storage; 0 of others.
+/// Returns how many elements of a row share a scale in a group storage; 0 for others.
 constexpr int64_t groupExtent(StorageType storage) {
   return storage == StorageType::Int4Group32 ? 32 : storage == StorageType::Int4Group64 ? 64 : 0;
 }
@@ -85,8 +85,8 @@ constexpr int64_t groupExtent(StorageType storage) {
 /// Returns true for two elements per byte and a scale per group.
 constexpr bool isGroupStorage(StorageType storage) { return groupExtent(storage) != 0; }
 
-/// Bytes of one element as stored, without its share of a row's scale. Not of
-/// group storages, where two share a byte.
+/// Returns the bytes of one element as stored, without its share of a row's scale. Not for
+/// group storages, in which two elements share a byte.
 constexpr uint64_t storedByteSize(ElementType element, StorageType storage) {
   return isRowStorage(storage) ? 1 : byteSize(element);
 }
@@ -98,11 +98,11 @@ inline constexpr uint32_t defaultAlignment = 64;
 
 struct Layout {
   Space space = Space::DeviceDram;
-  /// Elements to step per dimension; of a tiled dimension, from tile to tile.
-  /// Empty: dense row-major, of a tiled tensor over its tiles, in group storage
-  /// with rows of whole groups.
+  /// The elements to step per dimension; for a tiled dimension, from tile to tile. Empty
+  /// means dense: row-major, over the tiles of a tiled tensor, and with rows of whole
+  /// groups in a group storage.
   std::vector<int64_t> strides;
-  /// Tile extent per trailing dimension, row-major inside. Empty: not tiled.
+  /// The extent of a tile per trailing dimension; elements in it are row-major. Empty: not tiled.
   std::vector<uint32_t> tile;
   StorageType storage = StorageType::Element;
   /// Bytes from the start of the storage to the first element; a multiple of `alignment`.
@@ -135,8 +135,8 @@ std::optional<uint64_t> checkedSpanBytes(std::span<const int64_t> shape, std::sp
 /// Returns the row-major strides of `shape`, in elements.
 std::vector<int64_t> denseStrides(std::span<const int64_t> shape);
 
-/// Strides of `shape` in tiles without a gap: row-major over the untiled
-/// dimensions and the grid of tiles. Without `tile`, as above.
+/// Returns strides of `shape` in tiles without a gap: row-major over the untiled dimensions
+/// and the grid of tiles. With an empty `tile`, returns the row-major strides.
 std::vector<int64_t> denseStrides(std::span<const int64_t> shape, std::span<const uint32_t> tile);
 
 /// Returns `layout.strides`, or the dense ones where it is empty.
@@ -163,8 +163,8 @@ std::vector<DimPlacement> placeDims(std::span<const int64_t> shape, const Layout
 /// Returns the distance of the element at `index` from the first one, in elements.
 int64_t elementOffset(std::span<const int64_t> shape, const Layout &layout, std::span<const int64_t> index);
 
-/// Rows of a row storage: the extent of dimension 0, or 1 for rank 0 and 1;
-/// 0 for a tensor without elements.
+/// Returns the number of rows of a row storage: the extent of dimension 0, or 1 for rank 0
+/// and 1; 0 for a tensor without elements.
 int64_t rowCount(std::span<const int64_t> shape);
 
 /// The parts of a tensor, in bytes from its first element.
@@ -197,7 +197,7 @@ bool isDense(std::span<const int64_t> shape, std::span<const int64_t> strides);
 /// rule that sorted by stride, each dimension steps over all smaller ones.
 bool isInjective(std::span<const int64_t> shape, std::span<const int64_t> strides);
 
-/// Returns whether the same holds for a layout with tiles, whose padding counts as written.
+/// Returns whether no two indices of a layout with tiles lie at the same place; padding counts as written.
 bool isInjective(std::span<const int64_t> shape, const Layout &layout);
 
 /// Returns the canonical form of the same placement: strides of dimensions of

@@ -44,7 +44,7 @@ constexpr float largestCode(StorageType storage) {
   return storage == StorageType::Int8Row ? 127.0f : storage == StorageType::Fp8E4M3Row ? 448.0f : 57344.0f;
 }
 
-/// How the scale of a row is found.
+/// The way in which the scale of a row is found.
 enum class ScaleSearch : int8_t {
   /// The scale follows from the largest magnitude of the row.
   AbsMax = 0,
@@ -58,8 +58,8 @@ struct RowScale {
   float scale = smallestRowScale;
   /// True if the floor of the scale was taken: the row loses resolution.
   bool floored = false;
-  /// The first element that is NaN or infinite, or -1. The scale is then that
-  /// of the others; infinities saturate, NaN becomes 0 (int8) or NaN (fp8).
+  /// The index of the first element that is NaN or infinite, or -1. The scale is then that
+  /// of the other elements; infinities saturate, NaN becomes 0 (int8) or NaN (fp8).
   int64_t firstNonFinite = -1;
 };
 

@@ -40,11 +40,11 @@ struct TensorDesc {
   /// Returns where elements, scales and zero points lie. The description must be valid.
   LayoutParts parts() const;
 
-  /// Bytes from the first element to behind the last byte: padding of tiles,
-  /// scales and zero points included. Must be valid.
+  /// Returns the bytes from the first element to behind the last byte: padding of tiles,
+  /// scales and zero points included. The description must be valid.
   uint64_t spanBytes() const;
 
-  /// Strides in elements, also where the layout leaves them out.
+  /// Returns the strides in elements, also where the layout leaves them out.
   std::vector<int64_t> strides() const { return effectiveStrides(shape, layout); }
 
   /// Returns true if the elements, stored as they are, lie row-major without a gap.

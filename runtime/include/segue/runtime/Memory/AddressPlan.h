@@ -32,7 +32,7 @@ namespace segue::inline runtime {
 /// particular.
 using OwnerId = uint32_t;
 
-/// Who holds bytes, and why. Texts may be empty.
+/// The holder of some bytes, and what they are for. Texts may be empty.
 struct MemoryOwner {
   std::string program;
   /// Name of the tensor; "(arena)" for the temporaries of a program.
@@ -42,11 +42,11 @@ struct MemoryOwner {
   /// The place in the source: "model.py:12:3 (h.0.attn)".
   std::string location;
   auto operator<=>(const MemoryOwner &) const = default;
-  /// `forward: h.0.saved.1 (saved, block h.0, model.py:12:3)`.
+  /// Returns a text such as `forward: h.0.saved.1 (saved, block h.0, model.py:12:3)`.
   std::string str() const;
 };
 
-/// Bytes from the beginning of a space.
+/// A range of bytes, counted from the beginning of a space.
 struct AddressRange {
   uint64_t begin = 0, bytes = 0;
   uint64_t end() const { return begin + bytes; }
@@ -55,24 +55,24 @@ struct AddressRange {
 
 struct AddressPlan {
   struct Block {
-    /// From the beginning of the space.
+    /// Bytes from the beginning of the space.
     uint64_t offset = 0;
     uint64_t bytes = 0;
   };
-  /// Blocks of one owner, by step and, within it, in the order in which they are
+  /// The blocks of one owner, by step and, within a step, in the order in which they are
   /// taken.
   struct Line {
     MemoryOwner owner;
     std::vector<std::vector<Block>> steps;
   };
   std::vector<Line> lines;
-  /// Steps that are told apart, counted from where the plan begins; after the last
-  /// one, the last `period` come again and again.
+  /// The number of steps that are told apart, counted from where the plan begins. After the
+  /// last one, the last `period` steps repeat again and again.
   uint32_t steps = 1, period = 1;
   /// The ranges that all blocks lie in: ascending, disjoint.
   std::vector<AddressRange> ranges;
 
-  /// Sum over the ranges.
+  /// Returns the sum over the ranges.
   uint64_t bytes() const {
     uint64_t sum = 0;
     for (const AddressRange &range : ranges)
@@ -81,10 +81,11 @@ struct AddressPlan {
   }
 };
 
-/// How steps have kept to their addresses.
+/// The record of how steps have kept to their addresses.
 struct AddressFigures {
-  /// Allocations of planned steps at their address, elsewhere because it was not
-  /// free or the plan knows of none, and what the last of these was.
+  /// The number of allocations of planned steps that got their address; of those that went
+  /// elsewhere because it was not free or the plan knows of none; and a text that says what
+  /// the last of these was.
   uint64_t placed = 0, displaced = 0;
   std::string lastDisplaced;
 };

@@ -38,7 +38,7 @@ namespace segue::inline runtime {
 
 class AddressFollower;
 
-/// One line of the books.
+/// One line of the books: what an owner holds that was taken in one phase.
 struct MemoryHolder {
   MemoryOwner owner;
   /// The phase in which the bytes were taken, or empty.
@@ -49,7 +49,7 @@ struct MemoryHolder {
   uint64_t peakBytes = 0, bytesAtPeak = 0;
 };
 
-/// DEVICE_OOM with everything that was known; the message says it in words.
+/// The error DEVICE_OOM with everything that was known; the message says it in words.
 class __attribute__((visibility("default"))) OutOfMemory : public Error {
 public:
   struct Report {
@@ -58,14 +58,14 @@ public:
     uint64_t wantedBytes = 0, budgetBytes = 0, liveBytes = 0, capacityBytes = 0;
     MemoryOwner wantedBy;
     FreeMemory free;
-    /// Room makers asked, with the bytes that each gave back.
+    /// The room makers that were asked, with the bytes that each gave back.
     std::vector<std::pair<std::string, uint64_t>> tried;
     /// A tensor that should have left and could not, with the cause; empty where none is known.
     std::string stayed;
-    /// Greatest first.
+    /// All holders of the space, greatest first.
     std::vector<MemoryHolder> holders;
-    /// The smallest budget under which this allocation would have fitted;
-    /// the present one if only fragmentation stood in the way.
+    /// The smallest budget under which this allocation would have fitted, in bytes; the
+    /// present one if only fragmentation stood in the way.
     uint64_t smallestBudgetBytes = 0;
   };
   explicit OutOfMemory(Report report);
@@ -75,8 +75,8 @@ private:
   std::shared_ptr<const Report> report_;
 };
 
-/// Told of every block of device_dram that is taken and given back, with the books
-/// locked.
+/// An object that is told of every block of device_dram that is taken and given back. It is
+/// called while the books are locked.
 class MemoryWatcher {
 public:
   virtual ~MemoryWatcher() = default;
@@ -91,8 +91,8 @@ public:
   DeviceMemory(const DeviceMemory &) = delete;
   DeviceMemory &operator=(const DeviceMemory &) = delete;
 
-  /// Not initialised. Asks for room (see addRoomMaker) before it throws
-  /// OutOfMemory. Throws Unsupported where the device lacks the space.
+  /// Takes memory, which is not initialised. Asks for room (see addRoomMaker) before it
+  /// throws OutOfMemory. Throws Unsupported where the device lacks the space.
   MemoryBlock allocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner = 0,
                        Lifetime lifetime = Lifetime::Long);
 
@@ -100,9 +100,9 @@ public:
   MemoryBlock tryAllocate(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner = 0,
                           Lifetime lifetime = Lifetime::Long);
 
-  /// `account` is the block's; the rest are the arguments of allocate.
-  /// `lastUse`: queued work that still touches the block; it may be given out
-  /// again at once, with that fence.
+  /// Gives a block back. `account` is the block's; the rest are the arguments of allocate.
+  /// `lastUse` names queued work that still touches the block; it may be given out again at
+  /// once, with that fence.
   void free(Space space, void *data, uint64_t bytes, uint32_t alignment, uint32_t account,
             const Fence &lastUse) noexcept;
 
@@ -110,13 +110,13 @@ public:
   // Budgets
   //===--------------------------------------------------------------------===//
 
-  /// The capacity until set. A budget above the capacity counts as the
-  /// capacity; one below what is live holds for allocations to come.
+  /// Sets the budget of a space, which is its capacity until then. A budget above the
+  /// capacity counts as the capacity; one below what is live holds for allocations to come.
   void setBudget(Space space, uint64_t bytes);
   uint64_t budget(Space space) const;
 
-  /// Gives memory back when asked: `wanted` bytes of `space` are missing.
-  /// Returns the bytes that it freed, 0 if it had none.
+  /// A function that gives memory back when asked, since `wanted` bytes of `space` are
+  /// missing. It returns the bytes that it freed, 0 if it had none.
   using RoomMaker = std::function<uint64_t(Space space, uint64_t wanted)>;
   /// Forgets the room maker when destroyed.
   class RoomMakerHandle {
@@ -129,20 +129,21 @@ public:
     friend class DeviceMemory;
     std::shared_ptr<void> entry_;
   };
-  /// Asked in the order of `rank`, then of registration. `name` stands for it
-  /// in the report of a failure.
+  /// Adds a room maker. They are asked in the order of `rank`, then of registration. `name`
+  /// stands for the maker in the report of a failure.
   [[nodiscard]] RoomMakerHandle addRoomMaker(std::string name, int rank, RoomMaker maker);
 
-  /// A sentence about what should have left device_dram and could not, with the cause: the report of a failure has
-  /// the last one. Empty: it has left since.
+  /// Notes a sentence about what should have left device_dram and could not, with the cause. The report of a
+  /// failure has the last one. An empty text says that it has left since.
   void noteStayed(std::string what);
 
-  /// Where free bytes of device_dram are enough but lie apart, `maker` makes a range of
-  /// them before anybody is asked for room, and after each who gave some, unless a plan
-  /// has addresses. Null: nobody does. It lives until it is replaced.
+  /// Sets who joins free ranges of device_dram. If there are enough free bytes but they lie
+  /// apart, `maker` makes one range of them before any room maker is asked, and again after
+  /// each that gave some, unless a plan has addresses. With null nobody does. `maker` must
+  /// live until it is replaced.
   void setRangeMaker(RangeMaker *maker) { rangeMaker_ = maker; }
-  /// The range maker's calls are made by `exclusively`, which runs its argument on this
-  /// thread as the one that submits; where another does it returns false.
+  /// A function through which all calls of the range maker are made. It runs its argument
+  /// on this thread as the one that submits, or returns false if another thread submits.
   using Exclusively = std::function<bool(const std::function<void()> &body)>;
   void setExclusively(Exclusively exclusively) { exclusively_ = std::move(exclusively); }
 
@@ -150,18 +151,18 @@ public:
   // Certified addresses of device_dram
   //===--------------------------------------------------------------------===//
 
-  /// Steps from the next on take their blocks where `plan` says. Its ranges, which
-  /// are free now, count as taken from the budget for everybody else, who gets of
-  /// them what is free only where nothing else is. `awaitRoom`: called without locks
-  /// where an address is not free yet; returns false if nobody is about to leave
-  /// one. False, and nothing changes, on a device that cannot place a block where it
-  /// is told to, or if a range is not free.
+  /// Makes steps from the next on take their blocks where `plan` says. The plan's ranges,
+  /// which must be free now, count as taken from the budget for everybody else; others get
+  /// free parts of them only where nothing else is free. `awaitRoom` is called without
+  /// locks when an address is not free yet, and returns false if nobody is about to leave
+  /// it. Returns false, with nothing changed, on a device that cannot place a block where
+  /// it is told to, or if a range is not free.
   bool followAddresses(AddressPlan plan, std::function<bool()> awaitRoom);
-  /// The ranges are anybody's again; blocks that lie there stay.
+  /// Ends the plan. Its ranges are anybody's again; blocks that lie there stay.
   void forgetAddresses();
-  /// The step that begins next is the plan's first.
+  /// Makes the step that begins next the plan's first.
   void restartAddresses();
-  /// On the thread whose allocations are planned.
+  /// Begin and end a step of the plan. Called on the thread whose allocations are planned.
   void beginPlannedStep();
   void endPlannedStep();
   /// While one lives, what the thread of the steps allocates is no block of the plan, whatever
@@ -177,39 +178,40 @@ public:
   private:
     DeviceMemory &memory_;
   };
-  /// Where the plan has the next block of `owner`, which has this one still: where it
-  /// lies, and then it counts as taken; over a part of it; or elsewhere, as where there
-  /// is no plan. `bytes` as they were allocated.
+  /// Says where the plan has the next block of `owner`, which still holds the block at
+  /// `data` of `bytes` (as they were allocated). Here: at the same place, and the address
+  /// then counts as taken. Overlapping: over a part of it. Elsewhere: at another place, or
+  /// there is no plan.
   enum class NextPlace : uint8_t { Here, Overlapping, Elsewhere };
   NextPlace nextPlace(const void *data, uint64_t bytes, OwnerId owner);
   /// Returns the bytes of a plan's ranges that others hold, so that steps cannot keep to it.
   uint64_t lentBytes() const;
-  /// Since the plan was made.
+  /// Returns the figures since the plan was made.
   AddressFigures addressFigures() const;
 
-  /// One at a time; null: nobody.
+  /// Sets the watcher. There is one at a time; with null there is none.
   void watch(MemoryWatcher *watcher);
 
   //===--------------------------------------------------------------------===//
   // The books
   //===--------------------------------------------------------------------===//
 
-  /// Numbers owners: equal ones have one number.
+  /// Returns the number of an owner; equal owners have one number.
   OwnerId intern(const MemoryOwner &owner);
   MemoryOwner owner(OwnerId id) const;
 
-  /// Bytes taken from now on are of this phase: a literal, "" outside of steps.
+  /// Makes bytes that are taken from now on count to this phase: a literal, "" outside of steps.
   void setPhase(std::string_view phase);
 
-  /// Bytes allocated now, and the most there ever were since resetPeak.
+  /// Returns the bytes allocated now, and the most that there were since resetPeak.
   uint64_t liveBytes(Space space) const;
   uint64_t peakBytes(Space space) const;
   void resetPeak();
 
-  /// Who holds bytes now or held some at the peak; most bytes first, then by
+  /// Returns those who hold bytes now or held some at the peak; most bytes first, then by
   /// owner.
   std::vector<MemoryHolder> holders(Space space) const;
-  /// The holders as a table of at most `lines` lines for people.
+  /// Returns the holders as a table of at most `lines` lines for people.
   std::string holdersTable(Space space, size_t lines = 12) const;
 
 private:
@@ -217,8 +219,8 @@ private:
     uint64_t live = 0, blocks = 0;
     /// Valid if `reset` is the number of the last reset; otherwise nothing changed since and `live` is it.
     uint64_t peak = 0, reset = 0;
-    /// Live when the space last reached a new peak, valid if `seen` is the
-    /// number of that peak; otherwise nothing changed since and `live` is it.
+    /// The bytes that were live when the space last reached a new peak. Valid if `seen` is
+    /// the number of that peak; otherwise nothing has changed since and `live` is it.
     uint64_t atPeak = 0, seen = 0;
   };
   struct Usage {
@@ -232,7 +234,7 @@ private:
     RoomMaker make;
   };
   static constexpr uint32_t maxPhases = 8;
-  /// In MemoryBlock::account: it lies in a plan's ranges and is none of the plan's.
+  /// A bit of MemoryBlock::account: the block lies in a plan's ranges and is not one of the plan's.
   static constexpr uint32_t lentBit = uint32_t(1) << 31;
 
   /// Says what an allocation of a planned step does where its address is not free.
@@ -246,7 +248,7 @@ private:
   bool isPlanned(Space space, const void *data) const;
   bool mayMove(Space space) const;
   void stir(Space space);
-  /// False if nothing has changed.
+  /// Returns false if nothing has changed.
   bool compact(Space space, uint64_t bytes, uint32_t alignment);
   void loadCapacities();
   void touch(Usage &usage, Account &account);
@@ -267,7 +269,7 @@ private:
   /// Null without a plan; then also its ranges' bytes, those of them that are taken,
   /// and the address of offset 0.
   void setBesidePlan(bool isBeside);
-  /// Whether a block that is allocated now is to be where the plan has the next of its kind.
+  /// Returns true if a block that is allocated now is to be where the plan has the next of its kind.
   bool asksPlan() const;
 
   std::unique_ptr<AddressFollower> follower_;

@@ -29,7 +29,7 @@ namespace segue::inline runtime {
 
 class L1Arena {
 public:
-  /// Blocks are multiples of `granularity`, a power of two.
+  /// Makes an empty arena whose blocks are multiples of `granularity`, a power of two.
   explicit L1Arena(uint64_t capacity, uint64_t granularity = 64);
 
   struct Placed {
@@ -37,16 +37,16 @@ public:
     Fence after;
   };
 
-  /// Nothing if no free range is long enough.
+  /// Places a block, or returns nothing if no free range is long enough.
   std::optional<Placed> take(uint64_t bytes, uint64_t alignment, Lifetime lifetime);
-  /// The block at `offset`; `lastUse` stays with the range.
+  /// Frees the block at `offset`; the range keeps `lastUse`.
   void give(uint64_t offset, const Fence &lastUse);
 
   uint64_t capacity() const { return capacity_; }
-  /// Bytes that a block of `bytes` takes.
+  /// Returns the bytes that a block of `bytes` takes.
   uint64_t takenBytes(uint64_t bytes) const;
   FreeMemory free() const;
-  /// Offsets of all blocks, ascending.
+  /// Returns the offsets of all blocks, ascending.
   std::vector<uint64_t> offsets() const;
 
   struct Move {
@@ -56,9 +56,9 @@ public:
     bool bounces = false;
   };
 
-  /// The moves after which `bytes` fit, fewest bytes first choice; empty if no
-  /// order of the movable blocks makes room. Blocks of offsets in `fixed` stay.
-  /// The moves are done in their order, all bouncing ones out before any in.
+  /// Returns moves after which `bytes` fit, preferring those of the fewest bytes; none if
+  /// no order of the movable blocks makes room. Blocks at offsets in `fixed` stay. The
+  /// moves are done in their order, all bouncing ones out before any in.
   std::vector<Move> planCompaction(uint64_t bytes, uint64_t alignment, const std::vector<uint64_t> &fixed = {}) const;
 
   /// Books the moves: blocks lie at their new offsets from now on. `moved` is

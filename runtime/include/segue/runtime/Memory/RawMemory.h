@@ -27,20 +27,20 @@ namespace segue::inline runtime {
 
 struct SpaceInfo {
   Space space;
-  /// Bytes; for memory shared with other programs, what the machine has.
+  /// The size of the space, in bytes; for memory shared with other programs, what the machine has.
   uint64_t capacityBytes;
 };
 
-/// A block of raw memory; `after`: done with its former contents. Whoever
-/// writes it first, on whatever queue, waits for that fence.
+/// A block of raw memory. Its former contents are in use until the fence `after` is done:
+/// whoever writes it first, on whatever queue, waits for that fence.
 struct MemoryBlock {
   void *data = nullptr;
   Fence after;
-  /// Who holds it, in which phase it was taken; goes back to `free`.
+  /// The number of the owner that holds it and of the phase in which it was taken. It goes back to `free`.
   uint32_t account = 0;
 };
 
-/// Where a space is filled from both ends, short-lived blocks lie at one end.
+/// A hint for spaces that are filled from both ends: short-lived blocks lie at one end.
 enum class Lifetime : uint8_t { Long, Short };
 
 struct FreeMemory {
@@ -51,41 +51,42 @@ class RawMemory {
 public:
   virtual ~RawMemory() = default;
 
-  /// The spec that opens the device again.
+  /// Returns the spec that opens the device again.
   virtual std::string name() const = 0;
 
   virtual std::span<const SpaceInfo> spaces() const = 0;
   bool hasSpace(Space space) const;
 
-  /// Memory of `space`, not initialised; null data if there is none left.
-  /// `bytes` may be 0. Given back with the same arguments. `lifetime` is a
-  /// hint for spaces that are filled from both ends.
+  /// Takes memory of `space`, which is not initialised; the data is null if there is none
+  /// left. `bytes` may be 0. The block is given back with the same arguments. `lifetime` is
+  /// a hint for spaces that are filled from both ends.
   virtual MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) = 0;
-  /// Within a host function too (see Device::call), where a driver may refuse all its calls.
+  /// Gives a block back. May be called within a host function (see Device::call), in which a driver may refuse all its
+  /// calls.
   virtual void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment,
                           const Fence &lastUse) noexcept = 0;
 
-  /// Told of each budget of a space, with the books locked, so that a device which takes
-  /// memory from its driver as it needs it takes no more, and gives back what it has free.
+  /// Tells the device of each budget of a space. Called with the books locked. A device
+  /// that takes memory from its driver as it needs it then takes no more than that, and
+  /// gives back what it has free.
   virtual void limitMemory(Space space, uint64_t bytes) {}
 
   /// Sets ranges of addresses aside, in the place of those set aside before: only
-  /// takeReserved serves from them. All of them are free; the same bytes are given
-  /// back by giveMemory. Returns the address of offset 0, or null, and changes
-  /// nothing, if one is not free or the device cannot do this. One whose memory is
-  /// mapped into ranges of addresses by pages may do with pages that are not
-  /// contiguous.
+  /// takeReserved serves from them. All of them must be free; their blocks are given back
+  /// by giveMemory. Returns the address of offset 0; or returns null and changes nothing if
+  /// a range is not free or the device cannot do this. A device that maps memory by pages
+  /// may back a range by pages that are not contiguous.
   virtual const std::byte *reserveMemory(Space space, std::span<const AddressRange> ranges) { return nullptr; }
-  /// A block in what was set aside: at `offset`, or where one fits; null data if
-  /// that is not free.
+  /// Takes a block in what was set aside, at `offset` or, without one, where it fits; the
+  /// data is null if that is not free.
   virtual MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) {
     return {};
   }
-  /// `bytes` at `address`, for what is to be moved there: null data if they are not
-  /// free. Any part of what was taken may be given back by itself here.
+  /// Takes `bytes` at `address`, for what is to be moved there; the data is null if they
+  /// are not free. Any part of such a block may be given back by itself.
   virtual MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) { return {}; }
-  /// Ranges of a space that are free, set aside or not: ascending, as long as can
-  /// be. Empty where the device does not say.
+  /// Returns the free ranges of a space, set aside or not: ascending, each as long as
+  /// possible. Empty where the device does not say.
   virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
 
   /// Returns the alignment, a power of two, that copies of a block of `bytes` are fastest
@@ -102,10 +103,10 @@ public:
 /// Called on the thread that submits.
 class RangeMaker {
 public:
-  /// A free range that holds `bytes` at a multiple of `alignment`. False, and nothing
-  /// moves, where what must stay is in the way.
+  /// Makes a free range that holds `bytes` at a multiple of `alignment`. Returns false,
+  /// with nothing moved, if what must stay is in the way.
   virtual bool makeRange(uint64_t bytes, uint32_t alignment) = 0;
-  /// On devices that test their users: at times moves something that nobody expects to move.
+  /// Moves, at times, something that nobody expects to move, on devices that test their users.
   virtual void stir() = 0;
   virtual bool isRestless() const = 0;
 

@@ -27,7 +27,7 @@
 
 namespace segue::inline runtime {
 
-/// Most blocks begin at a multiple of it.
+/// The bytes of which most blocks begin at a multiple.
 inline constexpr uint64_t addressGrain = 64;
 constexpr uint64_t alignedUp(uint64_t bytes) { return (bytes + addressGrain - 1) / addressGrain * addressGrain; }
 
@@ -35,25 +35,25 @@ struct StepAllocations {
   static constexpr uint64_t never = UINT64_MAX;
 
   struct Block {
-    /// Index into `owners`; the step.
+    /// The index into `owners`, and the step in which the block was taken.
     uint32_t owner = 0, step = 0;
     uint32_t alignment = 1;
     uint64_t bytes = 0;
-    /// Lives from one time to another.
+    /// The times from which and until which the block lives.
     uint64_t begin = 0, end = never;
   };
   /// Blocks in the order in which they were taken.
   std::vector<Block> blocks;
   std::vector<MemoryOwner> owners;
-  /// When each step begins, and the last one ends.
+  /// The time at which each step begins, and the one at which the last step ends.
   std::vector<uint64_t> times;
-  /// The most bytes that memory which was live before the first one takes at the
-  /// beginning of an empty device, in whatever order it came there.
+  /// The most bytes, from the beginning of an empty device on, that memory which was live
+  /// before the first step takes, in whatever order it came there.
   uint64_t bytesBefore = 0;
 
   uint32_t steps() const { return uint32_t(times.size() - 1); }
-  /// The first step after the first that the next repeats, block for block; none if
-  /// no two are the same.
+  /// Returns the first step after the first one that the next repeats, block for block;
+  /// nothing if no two are the same.
   std::optional<uint32_t> repeats() const;
 };
 
@@ -65,12 +65,12 @@ public:
   AllocationTrace(const AllocationTrace &) = delete;
   AllocationTrace &operator=(const AllocationTrace &) = delete;
 
-  /// Steps follow.
+  /// Begins the trace. Calls of beginStep() follow.
   void begin();
   void beginStep() { seen_.times.push_back(now_); }
-  /// Whether those so far repeat, had the last one ended now.
+  /// Returns true if the steps so far would repeat, had the last one ended now.
   bool repeats();
-  /// They have ended.
+  /// Ends the last step and returns what all of them have taken.
   StepAllocations end();
 
   /// The end of the highest block that was ever taken, counted from `origin`.
@@ -84,7 +84,7 @@ private:
   struct Live {
     uint64_t bytes;
     uint32_t alignment;
-    /// Index into the blocks of the steps, if it is of them.
+    /// The index into the blocks of the steps, or noBlock if it was taken outside of them.
     size_t block;
   };
 
@@ -98,10 +98,10 @@ private:
   std::unordered_map<const void *, Live> live_;
 };
 
-/// Addresses for all blocks of the steps and of all that come after them, within
-/// `free` (ascending, disjoint), of each of which the beginning is taken. Several
-/// orders are tried until they take `goalBytes` of it or less; the least that was
-/// found is returned. None if the steps never repeat, or their blocks do not fit.
+/// Returns addresses for all blocks of the steps and of all steps after them, within `free`
+/// (ascending, disjoint ranges, each used from its beginning on). Tries several orders
+/// until one takes `goalBytes` or less, and returns the least that was found. Returns
+/// nothing if the steps never repeat, or their blocks do not fit.
 std::optional<AddressPlan> packAddresses(const StepAllocations &steps, std::span<const AddressRange> free,
                                          uint64_t goalBytes);
 

@@ -26,22 +26,23 @@ struct InfeasibleBudget {
   uint64_t askedBytes = 0, smallestBytes = 0;
   /// Names the steps that the smallest is for, where that is a guess: " for steps of one batch".
   std::string_view forSteps = "";
-  /// The event that sets it, and why it is no less there.
+  /// The event at which the smallest budget is needed, and the reason why it is no less there.
   const StepEvent &setBy;
   std::string_view why = "nothing more can leave";
-  /// Who holds device_dram then; the greatest are named.
+  /// The holders of device_dram at that event; the greatest are named.
   std::span<const MemoryHolder> held;
   /// Bytes of the budget that the device holds beside the session.
   uint64_t othersBytes = 0;
 };
 
-/// `save "h" in FORWARD`.
+/// Returns a text such as `save "h" in FORWARD`.
 std::string text(const StepEvent &event);
-/// "12 bytes", "1.50 MiB".
+/// Returns a text such as "12 bytes" or "1.50 MiB".
 std::string sizeText(uint64_t bytes);
 
-/// "no plan keeps to 64 bytes of device_dram: the smallest budget is 4096 bytes,
-/// set after ..., where nothing more can leave; most of that is ...".
+/// Returns the error with a message such as "no plan keeps to 64 bytes of device_dram: the
+/// smallest budget is 4096 bytes, set after ..., where nothing more can leave; most of that
+/// is ...".
 Error errorOf(const InfeasibleBudget &budget);
 
 } // namespace segue::inline runtime

@@ -20,20 +20,18 @@
 
 namespace segue::inline runtime {
 
-/// Seconds of computation by part of a step, in the order in which parts begin:
-/// of each block, without a block that begins within it, and of each phase
-/// without its blocks.
+/// The seconds of computation of each part of a step, in the order in which parts begin: of
+/// each block, without a block that begins within it, and of each phase without its blocks.
 struct MeasuredStep {
   std::vector<double> blocks, phases;
 };
 
-/// `profile` with the times that were measured, spread over the events of a part
-/// as before; nothing if it has other parts.
+/// Returns `profile` with the times that were measured, spread over the events of a part as
+/// before; nothing if the profile has other parts.
 std::optional<StepProfile> withMeasured(const StepProfile &profile, const MeasuredStep &measured);
 
-/// The most by which the time of a part differs between two profiles of one
-/// step, relative to the planned time. Parts below a hundredth of the step do
-/// not count.
+/// Returns the most by which the time of a part differs between two profiles of one step,
+/// relative to the planned time. Parts below a hundredth of the step do not count.
 double driftOf(const StepProfile &planned, const StepProfile &measured);
 
 } // namespace segue::inline runtime

@@ -20,16 +20,16 @@ namespace segue::inline runtime {
 
 template <> std::span<const std::string_view> namesOf<StepEvent::Kind>();
 
-/// A plan, and of its profile what one follows.
+/// A plan, and that part of its profile which a follower needs.
 struct PlanOfStep {
   StepProfile profile;
   ResidencyPlan plan;
 };
-/// The fields of a plan. A reader refuses one that names events or gaps which it has
-/// not, or returns of which the order is not that of their events.
+/// Visits the fields of a plan. A reader refuses a plan that names events or gaps which it
+/// does not have, or whose returns are not in the order of their events.
 void visitFields(CallFields &fields, PlanOfStep &plan);
 
-/// PlanFollower as logs know it: the next steps may go by another plan.
+/// PlanFollower as logs know it: a later plan may take the place of the first.
 class LoggedPlan {
 public:
   LoggedPlan(const StepProfile &profile, const ResidencyPlan &plan) : follower_(profile, plan) {}

@@ -34,25 +34,25 @@ public:
   PlanFollower(const StepProfile &profile, const ResidencyPlan &plan);
 
   struct Decisions {
-    /// The gaps that begin at this event and in which the plan has their tensor
-    /// away, moved over the link; and those in which it is made again at its need.
+    /// The gaps that begin at this event: those whose tensor moves away over the link, and
+    /// those whose tensor is dropped and made again when it is needed.
     std::span<const uint32_t> leaves, drops;
-    /// The gaps whose tensor is to come back now, those needed first in front.
+    /// The gaps whose tensor is to come back now; those needed first are in front.
     std::span<const uint32_t> returns;
   };
 
   void beginStep();
-  /// The next event of the step has happened.
+  /// Tells the follower of the next event of the step, and returns what the plan has for it.
   Decisions next(StepEvent::Kind kind, std::string_view label);
 
-  /// The index of the event that happened last.
+  /// Returns the index of the event that happened last.
   uint32_t lastEvent() const { return uint32_t(position_ - 1); }
 
-  /// True if an event of this step was not the planned one.
+  /// Returns true if an event of this step was not the planned one.
   bool hasDiverged() const { return diverged_; }
-  /// Steps that diverged.
+  /// Returns the number of steps that diverged.
   uint64_t divergences() const { return divergences_; }
-  /// The planned event where the last such step diverged, and what came.
+  /// Returns a text with the planned event at which the last such step diverged, and the event that came instead.
   const std::string &divergence() const { return divergence_; }
 
 private:
@@ -62,7 +62,7 @@ private:
     uint32_t firstLeaving = 0, firstDropped = 0, firstReturning = 0;
   };
 
-  /// One more for the end.
+  /// The planned events, and one more for the end.
   std::vector<Event> events_;
   std::vector<uint32_t> leaving_, dropped_, returning_;
   size_t position_ = 0;

@@ -32,37 +32,37 @@ class PlannedRemakes {
 public:
   PlannedRemakes(DeviceRef device, Residency &residency);
 
-  /// Somebody else brings the parameters whose home is the host, and lends them for a
-  /// run. The lender outlives this.
+  /// Makes `lender` bring the parameters whose home is the host, and lend them for a run.
+  /// It must outlive this.
   void borrowFrom(WeightLender &lender) { recomputer_.setLender(&lender); }
 
   void onSubmit(const Program &program, std::span<const Tensor> inputs) { recomputer_.onSubmit(program, inputs); }
-  /// Output `output` of the program that was submitted last lies in `saved`.
+  /// Notes that output `output` of the program that was submitted last lies in `saved`.
   void onSave(const Program &program, uint32_t output, const Tensor &saved);
-  /// Its bytes are an item's, whose home is what the program returns.
+  /// Notes that the bytes of the output are those of `item`, whose home is the tensor that the program returns.
   void onLeft(const Program &program, uint32_t output, const Item &item);
-  /// The tensor that the program was given for it, and the one that it reads now.
+  /// Notes the tensor that the program was given for a saved one, and the tensor that it reads now.
   void onRestore(const Tensor &given, const Tensor &now);
 
   /// Puts a placeholder in the place of `saved`, which was told to onSave and can be
   /// made. False, with nothing done, where it cannot.
   bool drop(Tensor &saved);
   bool isDropped(const Tensor &placeholder) const;
-  /// Whether every saved tensor that the one at `place` would be made from is held by
-  /// somebody still. Only where none of them was dropped.
+  /// Returns true if somebody still holds every saved tensor that the one at `place` would
+  /// be made from. May be called only where none of these was dropped.
   bool hasSources(SavedPlace place) const;
-  /// The dropped tensor, computed by queued work; what else its run gives is kept for
-  /// those that were dropped, too. Throws StateTransition where a tensor that it is
+  /// Returns the dropped tensor, computed by queued work. What else its run gives is kept
+  /// for those that were dropped as well. Throws StateTransition if a tensor that it is
   /// made from is gone, and what a submit throws.
   Tensor make(const Tensor &placeholder);
 
-  /// The place of what onSave was told of, or none.
+  /// Returns the place of a tensor that onSave was told of, or nothing for others.
   std::optional<SavedPlace> placeOf(const Tensor &saved) const;
   const Recomputer &recomputer() const { return recomputer_; }
-  /// Runs the program that makes `place`, and gives its outputs.
+  /// Runs the program that makes `place`, and returns its outputs.
   std::vector<Tensor> run(SavedPlace place);
 
-  /// The step is over.
+  /// Ends the step: forgets all saved tensors.
   void forget();
 
 private:
@@ -72,12 +72,12 @@ private:
     std::shared_ptr<const TensorDesc> desc;
     std::optional<Item::Id> item;
     bool isDropped = false;
-    /// Made already, for another or along with it.
+    /// The tensor, if it was made already, for another or along with it.
     Tensor made;
   };
 
-  /// Parameters that come by the plan: what is away is fetched, and stays until the
-  /// plan says otherwise.
+  /// Lends parameters that come by the plan: those that are away are fetched, and stay
+  /// until the plan says otherwise.
   class PlannedLender final : public WeightLender {
   public:
     explicit PlannedLender(Residency &residency) : residency_(residency) {}
@@ -97,7 +97,7 @@ private:
   PlannedLender lender_;
   Recomputer recomputer_;
   std::map<SavedPlace, Saved> saved_;
-  /// Places by the storages that stand for them.
+  /// The places, by the ids of the storages that stand for them.
   std::map<uint64_t, SavedPlace> byStorage_;
 };
 

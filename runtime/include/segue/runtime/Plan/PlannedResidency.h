@@ -45,23 +45,23 @@ template <typename Policy> class Recorded;
 class PlannedResidency final : public EventSink {
 public:
   PlannedResidency(DeviceRef device, const StepProfile &profile, const ResidencyPlan &plan);
-  /// Begins without a plan: everything stays on the device, once there.
+  /// Begins without a plan: everything that has come to the device stays there.
   explicit PlannedResidency(DeviceRef device);
   ~PlannedResidency() override;
 
-  /// Opens the log of a plan, which its head has.
+  /// A function that opens the log of a plan, whose head has the plan.
   using OpenLog = std::function<std::shared_ptr<EventLog>(Json plan)>;
   /// Writes what it is told and what it says into a log, from the next plan on; the log
   /// is opened with the first.
   void record(OpenLog openLog) { openLog_ = std::move(openLog); }
 
-  /// The next step goes by another plan. What lives on the host leaves the device
-  /// until then.
+  /// Makes the next step go by another plan. What lives on the host leaves the device until
+  /// then.
   void follow(const StepProfile &profile, const ResidencyPlan &plan);
-  /// The next step is the plan's first once more, as it was certified: all that lives on
+  /// Makes the next step the plan's first once more, as it was certified: all that lives on
   /// the host leaves the device, and comes when it is first needed. Blocks for copies.
   void beginAgain();
-  /// The next step goes by none.
+  /// Makes the next step go by no plan.
   void stayAll();
 
   void receive(const Event &event) override;
@@ -77,41 +77,40 @@ public:
   void on(const event::Accumulate &addition);
   void on(const event::Accumulated &addition);
 
-  /// A step was aborted: what is away is nobody's any more.
+  /// Forgets a step that was aborted: its tensors that are away belong to nobody any more.
   void forget();
 
-  /// Where everything is that may be away.
+  /// Returns the table of everything that may be away.
   Residency &residency() { return residency_; }
-  /// Somebody else brings parameters, and lends them to what is computed again;
-  /// gradients and states of optimizers come and go by the plan as before. The lender
-  /// outlives this.
+  /// Makes `lender` bring parameters and lend them to what is computed again; gradients and
+  /// states of optimizers come and go by the plan as before. `lender` must outlive this.
   void leaveParametersTo(WeightLender &lender) {
     blocks_.bringParameters(false);
     remakes_.borrowFrom(lender);
   }
-  /// How saved tensors are made again. They are known in steps whose plan makes some,
-  /// and where watchSaves was asked for.
+  /// Returns the object that makes saved tensors again. It knows those of steps whose plan
+  /// makes some again, and of all steps once watchSaves was asked for.
   PlannedRemakes &remakes() { return remakes_; }
   void watchSaves(bool watch) { watchesSaves_ = watch; }
 
-  /// True in a step that has gone by the plan so far.
+  /// Returns true in a step that has gone by the plan so far.
   bool isPlanned() const;
   /// Since it was made.
   struct Counts {
     uint64_t left = 0, leftBytes = 0;
-    /// Fetched at the planned event, and only when needed.
+    /// Tensors that were fetched at the planned event, and those fetched only when they were needed.
     uint64_t fetchedAhead = 0, fetchedLate = 0;
-    /// Needed while they left: they stayed, and did not cross the link again.
+    /// Tensors that were needed while they left: they stayed, and did not cross the link again.
     uint64_t rescued = 0;
-    /// In pageable memory, as there was no pinned memory left.
+    /// Tensors that left to pageable memory, since there was no pinned memory left.
     uint64_t unpinned = 0;
-    /// Dropped, and made again when they were needed.
+    /// Tensors that were dropped, and those made again when they were needed.
     uint64_t dropped = 0, remade = 0;
   };
-  /// Counts saved tensors alone.
+  /// Returns counts of saved tensors alone.
   const Counts &counts() const { return counts_; }
-  /// Gaps whose tensor left although somebody else holds its bytes on the
-  /// device, so that leaving freed nothing. Known once they come back.
+  /// Returns the gaps whose tensor left although somebody else holds its bytes on the
+  /// device, so that leaving freed nothing. A gap is known once its tensor comes back.
   const std::vector<uint32_t> &heldElsewhere() const { return heldElsewhere_; }
 
 private:
@@ -119,7 +118,7 @@ private:
   struct Away {
     uint32_t gap = 0;
     Item::Id item = 0;
-    /// The bytes that it left.
+    /// The storage on the device that it left.
     std::weak_ptr<Storage> left;
   };
 
@@ -127,19 +126,19 @@ private:
   struct ResidentPlan {
     /// The resident of each gap; none for a saved tensor.
     std::vector<uint32_t> residentOf;
-    /// Uses by event and index, which ResidentUse holds.
+    /// The residents by the event and the index of their ResidentUse.
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> uses;
-    /// The item of each that has been seen, and whether it dies with the step.
+    /// The item of each resident that has been seen, and whether it dies with the step.
     std::vector<std::optional<Item::Id>> items;
     std::vector<bool> isGradient;
-    /// The name of each in programs; empty for a sum of gradients.
+    /// The name of each resident in programs; empty for a sum of gradients.
     std::vector<std::string> names;
     bool remakes = false;
   };
 
-  /// The next event; and what the plan has come back at it, after what leaves.
-  /// Where the executor still holds what leaves, it is fetched when the event
-  /// after begins.
+  /// Goes on to the next event, and does what the plan has leave and come back at it, in
+  /// this order. If the executor still holds what leaves, what comes back is fetched when
+  /// the event after begins.
   void advance(StepEvent::Kind kind, std::string_view label);
   void fetchReturns();
   void next(StepEvent::Kind kind, std::string_view label) {
@@ -151,7 +150,7 @@ private:
   bool knowsSaves() const { return inStep_ && (plan_.remakes || watchesSaves_); }
   Item *residentItem(uint32_t resident);
   std::optional<uint32_t> residentAt(uint32_t index) const;
-  /// If the plan wants what the last event made to leave.
+  /// Lets `value`, which the last event made, leave if the plan wants that.
   void sendHome(Tensor &value);
   /// Returns true if a gap of the resident begins now.
   bool leavesNow(uint32_t resident) const;
@@ -167,7 +166,7 @@ private:
   BlockItems blocks_;
   bool inStep_ = false, fetchesLater_ = false, watchesSaves_ = false;
   PlanFollower::Decisions now_;
-  /// Tensors that are away, by their item; and items by gap, also those that have come back.
+  /// The tensors that are away, by their item; and the items by gap, also of those that have come back.
   std::map<Item::Id, Away> away_;
   std::map<uint32_t, Item::Id> itemOfGap_;
   std::vector<uint32_t> heldElsewhere_;

@@ -44,30 +44,30 @@ public:
   void on(const event::BlockInput &need);
   void on(const auto &other) { forward(other); }
 
-  /// Gives the measured runs to the profile, which is of the same step.
+  /// Gives the measured runs to `profile`, which must be of the same step.
   void giveTo(StepProfile &profile);
 
 private:
-  /// The program that makes a value, in one submit of forward.
+  /// The number of the submit in forward and of the program that makes a value.
   using RunKey = std::pair<size_t, size_t>;
   struct Run {
     StepRemake remake;
     std::vector<SavedPlace> sources;
-    /// Storages of the homes of parameters that it reads.
+    /// The ids of the storages that are homes of parameters which it reads.
     std::vector<uint64_t> homes;
     bool isGood = false;
   };
 
   double now();
-  /// Whether the link would have moved so many bytes out and back long before.
+  /// Returns true if the link would have moved so many bytes out and back long before.
   bool isBeaten(const Recomputation &again, uint64_t bytes);
   Run measure(SavedPlace place);
 
   Device &device_;
   PlannedRemakes &remakes_;
   LinkSpeed link_;
-  /// A saved tensor: its place, how often it was restored, the run that makes it, and
-  /// whether what that reads was there when the tensor was restored.
+  /// A saved tensor: its place, the number of times it was restored, the run that makes it,
+  /// and whether the tensors that the run reads were there when it was restored.
   struct Saved {
     SavedPlace place;
     int restores = 0;
@@ -77,11 +77,11 @@ private:
   std::vector<std::optional<Saved>> saved_;
   std::map<SavedPlace, size_t> numbers_;
   std::map<RunKey, Run> runs_;
-  /// Maps each home that a block was given to the number of the block, and the input.
+  /// The number of the block and the input to which each home was given, by the id of its storage.
   std::map<uint64_t, std::pair<size_t, uint32_t>> homes_;
   size_t begun_ = 0;
-  /// Sums over the programs submitted before the first restore: their relativeCost, and
-  /// the time that they took.
+  /// Sums over the programs submitted before the first restore: of their relativeCost, and
+  /// of the seconds that they took.
   double cost_ = 0, seconds_ = 0, submitted_ = 0;
   bool isForward_ = true;
 };

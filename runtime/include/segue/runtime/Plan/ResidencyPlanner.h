@@ -44,32 +44,32 @@ namespace segue::inline runtime {
 struct Departure {
   /// Index into StepProfile::gaps.
   uint32_t gap = 0;
-  /// The event at which its way back is submitted, or at which it is made again: after
-  /// the gap's `leaves`, at the latest its `needed`.
+  /// The event at which its way back is submitted, or at which it is made again: later than
+  /// the gap's `leaves`, and its `needed` at the latest.
   uint32_t returns = 0;
-  /// It is dropped, and made by the gap's `remake`, for itself or for another that is
-  /// made from it.
+  /// True if it is dropped, and made by the gap's `remake`, for itself or for another that
+  /// is made from it.
   bool isRemade = false;
 };
 
 struct ResidencyPlan {
   /// Departures in the order of the event of return, then of that of need.
   std::vector<Departure> away;
-  /// The most bytes of device_dram live at once.
+  /// The most bytes of device_dram that are live at once.
   uint64_t peakBytes = 0;
-  /// Per event: the most bytes live until the next.
+  /// The most bytes that are live from each event until the next.
   std::vector<uint64_t> curve;
-  /// Estimates: the whole step, and what of it the compute queue waits.
+  /// Estimates of the seconds of the whole step, and of those in it that the compute queue waits.
   double seconds = 0, stallSeconds = 0;
-  /// The whole step with a link of a quarter of the speed.
+  /// The seconds of the whole step with a link of a quarter of the speed.
   double slowLinkSeconds = 0;
-  /// Over the link, in each direction.
+  /// The bytes over the link, in each direction.
   uint64_t outBytes = 0, inBytes = 0;
   /// Whether something is computed again, and what that takes of the step.
   bool isRemaking = false;
   double remakeSeconds = 0;
-  /// The most bytes that the host holds at once for saved tensors that left:
-  /// until they are needed again. Residents have memory there in any case.
+  /// The most bytes that the host holds at once for saved tensors that left, until they are
+  /// needed again. Residents have memory there in any case.
   uint64_t hostPeakBytes = 0;
 };
 
@@ -80,32 +80,33 @@ public:
   explicit ResidencyPlanner(StepProfile profile);
 
   const StepProfile &profile() const { return profile_; }
-  /// Nothing leaves.
+  /// Returns the plan in which nothing leaves.
   const ResidencyPlan &unconstrained() const { return pool_.back(); }
-  /// Everything is away in all of its gaps and comes back when it is needed.
+  /// Returns the peak of the plan in which everything is away in all of its gaps and comes back when it is needed.
   uint64_t smallestBudget() const { return pool_.front().peakBytes; }
-  /// The event after which the smallest budget is needed.
+  /// Returns the event after which the smallest budget is needed.
   uint32_t tightestEvent() const { return tightest_; }
 
-  /// Throws BudgetInfeasible with the smallest budget and the event that sets
-  /// it.
+  /// Returns the fastest plan that keeps to a budget. Throws BudgetInfeasible with the
+  /// smallest budget and the event that sets it.
   const ResidencyPlan &plan(uint64_t budgetBytes) const { return fastest(budgetBytes, /*mayRemake=*/true); }
-  /// The fastest in which nothing is computed again. Throws as plan() does.
+  /// Returns the fastest plan in which nothing is computed again. Throws as plan() does.
   const ResidencyPlan &movedPlan(uint64_t budgetBytes) const { return fastest(budgetBytes, /*mayRemake=*/false); }
 
 private:
-  /// Gaps that are away, and what follows from how each comes back.
+  /// The gaps that are away, and what follows from how each comes back.
   struct Absence {
     std::vector<uint32_t> gaps;
-    /// Say of each gap whether it is away, and made again; and when it must be there at the latest.
+    /// Two flags per gap: it is away, and it is made again; and the event by which its tensor must be there at the
+    /// latest.
     std::vector<bool> isAway, isRemade;
     std::vector<uint32_t> needed;
-    /// Per event: the most bytes live until the next if each comes back at the last
-    /// moment, and what runs then take.
+    /// The most bytes that are live from each event until the next if each tensor comes
+    /// back at the last moment, and the seconds that runs then take.
     std::vector<uint64_t> curve;
     std::vector<double> runSeconds;
   };
-  /// When the compute queue, and all queues, have done the step.
+  /// The times at which the compute queue, and all queues, have done the step.
   struct Times {
     double compute = 0, all = 0;
   };
@@ -122,17 +123,17 @@ private:
   Times estimate(const ResidencyPlan &plan, const Absence &absence, uint64_t target, const LinkSpeed &link) const;
 
   StepProfile profile_;
-  /// When each event happens if nothing leaves; one more for the end.
+  /// The time of each event if nothing leaves, and that of the end.
   std::vector<double> begins_;
-  /// How long the way to the device has been free until then, where nothing leaves.
+  /// The seconds that the way to the device has been free until each event, if nothing leaves.
   std::vector<double> free_;
-  /// How much of StepEvent::h2dBytes, all events together, must have come before the
-  /// work of an event begins; 0 where nothing was waited for.
+  /// The bytes of StepEvent::h2dBytes, summed over all events, that must have come before
+  /// the work of an event begins; 0 where nothing was waited for.
   std::vector<double> awaited_;
   uint32_t tightest_ = 0;
   std::vector<std::vector<uint32_t>> gapsOfResident_, gapsOfRemake_;
-  /// Ascending targets, each by several preferences; the last is without any
-  /// departure.
+  /// The plans for ascending targets, several by different preferences for each; the last
+  /// plan has no departure.
   std::vector<ResidencyPlan> pool_;
 };
 

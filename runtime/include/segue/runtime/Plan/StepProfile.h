@@ -30,27 +30,27 @@ namespace segue::inline runtime {
 
 /// An event, and what lies between it and the next.
 struct StepEvent {
-  /// Output: a gradient is final. Accumulate: one is about to be added to a sum;
-  /// Accumulated: it was.
+  /// The kind of an event. At Output a gradient is final; at Accumulate one is about to be
+  /// added to a sum, at Accumulated it was.
   enum class Kind : uint8_t { Phase, BlockBegin, BlockEnd, Save, Restore, Output, Accumulate, Accumulated };
   Kind kind = Kind::Phase;
-  /// The phase in which it happens; of a Phase event, the new one.
+  /// The phase in which it happens; for a Phase event, the new one.
   Phase phase = Phase::StepBegin;
-  /// Name of the phase, block or tensor.
+  /// The name of the phase, block or tensor.
   std::string label;
-  /// If nothing leaves: the bytes of device_dram live at the event, and the most
+  /// The bytes of device_dram that are live at the event if nothing leaves, and the most
   /// until the next.
   uint64_t liveBytes = 0, peakBytes = 0;
-  /// Time on the device of the work that is submitted until the next event.
+  /// The seconds on the device of the work that is submitted until the next event.
   double seconds = 0;
-  /// The part of it in which the work waits for weights that come over the link.
+  /// The part of `seconds` in which the work waits for weights that come over the link.
   double linkWaitSeconds = 0;
-  /// Bytes that are queued to the device until the next event and belong to no gap: such
-  /// weights.
+  /// The bytes that are queued to the device until the next event and belong to no gap, as
+  /// those of such weights.
   uint64_t h2dBytes = 0;
 };
 
-/// "phase", "block_begin", ...
+/// Returns "phase", "block_begin", ...
 std::string_view name(StepEvent::Kind kind);
 
 inline constexpr uint32_t noIndex = UINT32_MAX;
@@ -62,9 +62,9 @@ struct Resident {
   uint64_t bytes = 0;
 };
 
-/// An event at which a resident is needed or has got its value: input `index`
-/// of the program whose block begins; of Accumulate 0 for the sum and 1 for the
-/// gradient; 0 of the others.
+/// An event at which a resident is needed or has got its value. `index` is the input of the
+/// program whose block begins; for Accumulate, 0 is the sum and 1 the gradient; for other
+/// events it is 0.
 struct ResidentUse {
   uint32_t event = 0, index = 0, resident = 0;
 };
@@ -72,50 +72,50 @@ struct ResidentUse {
 /// A program that makes saved tensors again, once they were dropped, from others that
 /// are on the device then.
 struct StepRemake {
-  /// Seconds of its work on the device.
+  /// The seconds of its work on the device.
   double seconds = 0;
   /// The most bytes of device_dram that it takes, its outputs included.
   uint64_t bytes = 0;
-  /// Indices of the saved gaps and of the residents whose tensors it reads.
+  /// The indices of the saved gaps and of the residents whose tensors it reads.
   std::vector<uint32_t> gaps, residents;
   /// The last event at which all saved tensors that it reads are known to be there:
   /// backward frees them once it has read them itself.
   uint32_t latest = noIndex;
 };
 
-/// A tensor is on the device from one event to another and nothing reads it.
+/// A time from one event to another in which a tensor is on the device and nothing reads it.
 struct ResidencyGap {
   std::string tensor, block, location;
   /// Bytes of device_dram that it holds.
   uint64_t bytes = 0;
-  /// Bytes over the link when it leaves, 0 if the host has them already, and
+  /// The bytes that go over the link when it leaves, 0 if the host has them already, and
   /// when it comes back.
   uint64_t outBytes = 0, inBytes = 0;
   /// Indices of events: it can be gone from `leaves` on, and is needed at
   /// `needed`, which is later; an earlier one is that of the next step, and the
   /// tensor is away when a step begins.
   uint32_t leaves = 0, needed = 0;
-  /// Index of the gap without which this one cannot be: the host has the bytes
-  /// from there.
+  /// The index of the gap without which this one cannot be, since the host has the bytes
+  /// only from that gap on.
   uint32_t with = noIndex;
-  /// Index into StepProfile::residents; none for a saved tensor.
+  /// The index into StepProfile::residents; noIndex for a saved tensor.
   uint32_t resident = noIndex;
   /// Index into StepProfile::remakes of what makes the tensor again at `needed`, where
   /// something does. Tensors with the same one come from one run.
   uint32_t remake = noIndex;
 
   bool passesEnd() const { return needed <= leaves; }
-  /// Whether it can be gone right after event `event`.
+  /// Returns true if it can be gone right after event `event`.
   bool covers(uint32_t event) const {
     return passesEnd() ? event >= leaves || event < needed : event >= leaves && event < needed;
   }
 };
 
-/// A storage that was saved more than once: no plan has it leave, as handles of
-/// it are given out; who shares records, as watermarks do, may.
+/// A storage that was saved more than once. No plan has it leave, as handles of it are
+/// given out; watermarks, which share records, may.
 struct SharedSave {
   uint64_t bytes = 0;
-  /// Events: saved first, and read last.
+  /// The events at which it is saved first and read last.
   uint32_t saved = 0, needed = 0;
 };
 
@@ -131,12 +131,11 @@ struct StepProfile {
   LinkSpeed link;
 };
 
-/// Per event, the least that can be live until the next if saved tensors alone
-/// leave, each as soon as it is saved and until it is read.
+/// Returns for each event the least bytes that can be live until the next if saved tensors
+/// alone leave, each as soon as it is saved and until it is read.
 std::vector<uint64_t> leastWithSavedAway(const StepProfile &profile);
 
-/// Takes the gaps of these indices, ascending, away, and those that cannot be
-/// without them.
+/// Removes the gaps of these indices (ascending), and those that cannot be without them.
 void removeGaps(StepProfile &profile, std::vector<uint32_t> indices);
 
 } // namespace segue::inline runtime

@@ -54,21 +54,21 @@ public:
   void on(const event::Accumulated &addition);
   void on(const auto &other) { forward(other); }
 
-  /// After the event that was told last, who submits has waited for the link.
+  /// Notes that after the event that was told last, the thread that submits has waited `seconds` for the link.
   void waitedForLink(double seconds) { profile_.events.back().linkWaitSeconds += seconds; }
 
-  /// The events since the last STEP_BEGIN, up to now. The recorder begins anew.
+  /// Returns the profile of the events since the last STEP_BEGIN, up to now. The recorder begins anew.
   StepProfile takeProfile(const LinkSpeed &link);
 
 private:
   /// A resident, as far as it is known while the step goes on.
   struct Track {
     std::string block, location;
-    /// Bytes of its own memory, and what they take on the device.
+    /// The bytes of its own memory, and those that they take on the device.
     uint64_t bytes = 0, taken = 0;
-    /// The event of its first use, and that after which nobody reads it now.
+    /// The event of its first use, and the one after which nobody reads it now.
     uint32_t firstUse = noIndex, leaves = noIndex;
-    /// Written since the host had its bytes.
+    /// True if it was written since the host had its bytes.
     bool isChanged = false;
     /// Its gaps within the step.
     std::vector<size_t> gaps;
@@ -88,19 +88,19 @@ private:
   StepProfile profile_;
   /// Gaps of saved tensors that are open, by the id of the storage.
   std::map<uint64_t, size_t> open_;
-  /// Index into StepProfile::sharedSaves, by the same.
+  /// Indices into StepProfile::sharedSaves, by the id of the storage.
   std::map<uint64_t, size_t> shared_;
   /// Residents, by index; and the index by the id of the storage.
   std::vector<Track> tracks_;
   std::map<uint64_t, uint32_t> residents_;
-  /// Residents by input of the program that runs.
+  /// The residents by input of the program that runs.
   std::map<uint32_t, uint32_t> inUse_;
-  /// Inputs of programs that begin which `target` wants to bring.
+  /// The inputs of programs that begin which `target` wants to bring.
   std::set<std::tuple<const void *, size_t, uint32_t>> broughtByTarget_;
   /// The resident that is the sum which is being added to.
   std::optional<uint32_t> summed_;
   double eventBegan_ = 0;
-  /// Queued to the device when the event was told.
+  /// The bytes that were queued to the device when the event was told.
   uint64_t h2dBegan_ = 0;
 };
 

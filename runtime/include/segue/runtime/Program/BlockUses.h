@@ -19,17 +19,17 @@
 
 namespace segue::inline runtime {
 
-/// A block is opened once; one that is opened again is another of these.
+/// One opening of a block. A block that is opened again is another BlockUse.
 struct BlockUse {
   std::string name;
-  /// Streamable inputs that its commands are the first to touch, ascending, and
-  /// those that no command after it touches. (A block within it is another block.)
+  /// The streamable inputs that its commands are the first to touch, ascending, and those
+  /// that no command after it touches. (A block within it is another block.)
   std::vector<uint32_t> firstTouched, lastTouched;
-  /// Outputs of role gradient that no command after it touches, ascending.
+  /// The outputs of role gradient that no command after it touches, ascending.
   std::vector<uint32_t> finished;
-  /// The values that its commands read of others, ascending: inputs
-  /// that are no parameters, states or hypers, by index, and
-  /// results of other blocks, as indices into BlockUses::results.
+  /// The values that its commands read of others, ascending: inputs that are no parameters,
+  /// states or hypers, by index, and results of other blocks, as indices into
+  /// BlockUses::results.
   std::vector<uint32_t> inputsRead, resultsRead;
 };
 
@@ -38,7 +38,7 @@ struct BlockUse {
 /// several blocks belong to the last. Outputs that are inputs written in place,
 /// and statistics, are none.
 struct BlockResult {
-  /// Index into BlockUses::blocks; it is final after command `command`.
+  /// The index into BlockUses::blocks, and that of the command after which the value is final.
   uint32_t block = 0, command = 0;
   uint32_t buffer = 0;
   /// The index of the output, or -1 for a temporary: `bytes` of an arena from `offset` on.
@@ -46,7 +46,7 @@ struct BlockResult {
   uint32_t arena = 0;
   uint64_t offset = 0, bytes = 0;
   ElementType element = ElementType::f32;
-  /// A block of the same program reads it.
+  /// True if a block of the same program reads it.
   bool isRead = false;
 };
 
@@ -77,7 +77,7 @@ class BlockCursor {
 public:
   /// Returns the uses of a program, for every one that begins with blocks.
   const BlockUses &usesOf(const Program &program);
-  /// Return the block that begins, and the one that ends, as an index into blocks.
+  /// These return the block that begins, and the one that ends, as an index into blocks.
   size_t begin(const Program &program);
   size_t end(const Program &program);
   /// Forgets the blocks that are open: whatever runs has been given up.
@@ -85,7 +85,7 @@ public:
 
 private:
   struct Place {
-    /// Keeps the image, which the key is of.
+    /// The program, which keeps alive the image whose address is the key.
     Program program;
     BlockUses uses;
     size_t begun = 0;

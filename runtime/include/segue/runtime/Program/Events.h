@@ -46,7 +46,7 @@ bool canFollow(Phase now, Phase next);
 
 namespace event {
 
-/// A phase has begun; once for all modules of the phase.
+/// A phase has begun. There is one event for all modules of the phase.
 struct PhaseBegin {
   Phase phase;
   /// At StepBegin, the number of the step where somebody counts; 0 otherwise.
@@ -69,26 +69,25 @@ struct BlockEnd {
   const Program &program;
 };
 
-/// Output `output` (role saved) has its final value once queued work is done.
-/// A tensor put in the place of `saved`, of the same shape and element type, is
-/// what the program returns; its commands go on with their own handle until
-/// the last of them that reads it. A saved value is in the sink's hands from here
-/// to its Restore.
+/// Output `output` (role saved) has its final value once queued work is done. A sink may
+/// put another tensor of the same shape and element type in the place of `saved`; the
+/// program returns that one, while its commands go on with their own handle until the last
+/// of them that reads it. A saved value is in the sink's hands from here to its Restore.
 struct Save {
   const Program &program;
   uint32_t output;
   Tensor &saved;
 };
-/// Input `input` (role saved) is about to be read. `saved` is what the program
-/// was given, in any space or storage, and is brought to the declared layout
-/// afterwards; or put in its place a tensor of that shape and element type. With
-/// a sink, inputs that a program restores are aligned here and not at the start.
+/// Input `input` (role saved) is about to be read. `saved` is what the program was given,
+/// in any space or storage. A sink may put another tensor of that shape and element type in
+/// its place; either is brought to the declared layout afterwards. With a sink, inputs that
+/// a program restores are aligned here and not at the start.
 struct Restore {
   const Program &program;
   uint32_t input;
   Tensor &saved;
 };
-/// No later command reads input `input`; the program's handles of it are gone.
+/// No later command reads input `input`, and the program has dropped its handles of it.
 struct Free {
   const Program &program;
   uint32_t input;
@@ -114,10 +113,10 @@ struct OfferInput {
   const Tensor &value;
   bool &isDeferred;
 };
-/// The block that has just begun touches input `input`, which was deferred.
-/// `value` is what the program was given; what is put in its place has the
-/// same shape and element type, and lies as declared where it is written. The
-/// program keeps no handle of it at BlockEnd.
+/// The block that has just begun touches input `input`, which was deferred. `value` is what
+/// the program was given. A tensor put in its place must have the same shape and element
+/// type, and lie as declared if the program writes it. The program keeps no handle of it at
+/// BlockEnd.
 struct BlockInput {
   const Program &program;
   uint32_t input;
@@ -130,27 +129,27 @@ struct OfferResults {
   const Program &program;
   bool &areWatched;
 };
-/// The last command that writes a value which leaves its block is queued: result
-/// `result` of blockUses(program), which is handed over or given up later. Work
-/// of the compute queue that is queued now finds it; storage that such work
-/// reads is told so (addRead). No handle of it is kept.
+/// The last command that writes a value which leaves its block is queued: result `result`
+/// of blockUses(program), which is handed over or given up later. Work of the compute queue
+/// that is queued now finds the value; a sink that queues such a reader must tell the
+/// value's storage (addRead), and must keep no handle of it.
 struct BlockResult {
   const Program &program;
   uint32_t result;
   const Tensor &value;
 };
 
-/// Output `output`, a gradient, has its final value once queued work is done:
-/// the last block that touches it has ended, after its BlockEnd. What is put in
-/// the place of `value`, of the same shape and element type, is what the program
-/// returns. There is none for a gradient that is touched outside of blocks.
+/// Output `output`, a gradient, has its final value once queued work is done: the last
+/// block that touches it has ended, after its BlockEnd. A sink may put another tensor of
+/// the same shape and element type in the place of `value`; the program returns that one.
+/// There is no such event for a gradient that is touched outside of blocks.
 struct Output {
   const Program &program;
   uint32_t output;
   Tensor &value;
 };
-/// `gradient` is about to be added to `sum`, of a parameter; `sum` waits for
-/// the optimizer. What the sink puts in their places lies on the device.
+/// `gradient` is about to be added to `sum`, of a parameter; `sum` waits for the optimizer.
+/// A sink that puts tensors in their places puts some that lie on the device.
 struct Accumulate {
   Tensor &sum, &gradient;
 };
@@ -161,7 +160,7 @@ struct Accumulated {
 
 // MemoryServices tells the events below to those who stand behind it.
 
-/// Copies may have ended: comes before every other event of a step.
+/// Copies may have ended. Comes before every other event of a step.
 struct Poll {};
 /// `bytes` of device_dram are missing. Comes from within allocations.
 struct Pressure {
@@ -169,7 +168,7 @@ struct Pressure {
 };
 /// The step cannot be finished and the queues are drained: everything is released.
 struct StepAbort {};
-/// Programs run outside of steps: their blocks begin and end, and nothing else.
+/// These enclose programs that run outside of steps: their blocks begin and end, and there are no other events.
 struct EvaluationBegin {};
 struct EvaluationEnd {};
 /// A program of an evaluation has failed.
@@ -183,8 +182,8 @@ using Event = std::variant<event::PhaseBegin, event::Submit, event::BlockBegin, 
                            event::Accumulated, event::Poll, event::Pressure, event::StepAbort,
                            event::EvaluationBegin, event::EvaluationEnd, event::EvaluationAbort>;
 
-/// Calls `sink.on(…)` with the event as what it is, where `sink` has such a
-/// function; it must be public. An `on(const auto &)` gets all others.
+/// Calls `sink.on(...)` with the event as its own type if `sink` has such a function, which
+/// must be public. An `on(const auto &)` gets all others.
 template <typename Sink> void deliver(Sink &sink, const Event &event) {
   std::visit(
       [&](const auto &each) {
@@ -201,12 +200,11 @@ public:
   /// Gets every event. A sink that overrides nothing drops them all.
   virtual void receive(const Event &event) {}
 
-  /// A phase begins: StepBegin and StepEnd by whoever runs steps, the others by
-  /// the programs, as their commands come to them. Rule R8: the phase that is
-  /// current goes on, so that forward of one module, then of another, is one
-  /// FORWARD, whoever submits them. StepBegin gives up a step that nobody ended.
-  /// Throws PhaseOrder, with nothing changed, where a step does not allow `phase`
-  /// to come now; outside of steps any phase may.
+  /// Enters a phase. Whoever runs steps enters StepBegin and StepEnd; programs enter the
+  /// others, as their commands come to them. Rule R8: the phase that is current goes on, so
+  /// that forward of one module, then of another, is one FORWARD, whoever submits them.
+  /// StepBegin gives up a step that nobody ended. Throws PhaseOrder, with nothing changed,
+  /// where a step does not allow `phase` to come now; outside of steps any phase may.
   void enter(Phase phase);
 
   /// While an object of this class lives, what is submitted is not part of the step,
@@ -228,7 +226,7 @@ public:
   };
 
 protected:
-  /// The step was given up: whatever phase comes next begins.
+  /// Gives the step up: whatever phase comes next begins.
   void leavePhase() {
     phase_.reset();
     inStep_ = false;

@@ -29,15 +29,15 @@ namespace segue::inline runtime {
 /// inputs = inputsElided + inputsConverted + cacheHits.
 struct SubmitCounters {
   uint64_t submits = 0, inputs = 0, inputsElided = 0, inputsConverted = 0, cacheHits = 0;
-  /// Bytes written by conversions.
+  /// The bytes that conversions have written.
   uint64_t convertedBytes = 0;
-  /// Outputs that took the storage of a donated input.
+  /// The outputs that took the storage of a donated input.
   uint64_t donations = 0;
 };
 
-/// Time of one command over the runs in profile mode.
+/// The time of one command over the runs in profile mode.
 struct CommandProfile {
-  /// Kernel or library call: "launch gelu_3", "matmul 1x512x768x768".
+  /// The kernel or library call: "launch gelu_3", "matmul 1x512x768x768".
   std::string label;
   /// The place in the source that the command comes from, or empty.
   std::string location;
@@ -47,11 +47,11 @@ struct CommandProfile {
 
 class PreparedProgram;
 
-/// Has all files let go of what they keep ready for `device`: constants and arenas on
-/// it, kernels, and the device itself. A file that is loaded keeps this for the last
-/// `mostPreparedDevices` devices that a program of it ran on; who is done with a device
-/// before the file calls this. Waits for the work of the programs. While no other
-/// thread submits to the device.
+/// Makes all files let go of what they keep ready for `device`: constants and arenas on it,
+/// kernels, and the device itself. A file that is loaded keeps this for the last
+/// `mostPreparedDevices` devices that a program of it ran on; call this when a device is no
+/// longer used and its files still are. Waits for the work of the programs. No other thread
+/// may submit to the device meanwhile.
 void releasePrograms(const DeviceRef &device);
 inline constexpr size_t mostPreparedDevices = 8;
 
@@ -99,7 +99,7 @@ public:
   const DeviceRef &device() const { return device_; }
   SubmitCounters counters() const;
 
-  /// Turns timing of each command on or off (off at first), and what it saw.
+  /// Turn the timing of each command on or off (off at first), and return what it measured.
   void setProfiling(bool on) const;
   std::vector<CommandProfile> profile() const;
 

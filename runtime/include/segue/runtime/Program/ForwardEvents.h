@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Hands every event to a sink that can be exchanged, or to none: for owners of a
-// sink whose receiver changes from step to step. Who derives from it to see some
-// events before or after the receiver does overrides `receive` with `deliver` and
-// `forward`, in that order or the other.
+// sink whose receiver changes from step to step. A derived class that wants to
+// see some events before or after the receiver does overrides `receive` with
+// `deliver` and `forward`, in that order or the other.
 //
 //===----------------------------------------------------------------------===//
 

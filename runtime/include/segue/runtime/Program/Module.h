@@ -38,17 +38,17 @@ class Token {
 public:
   Token() = default;
   explicit operator bool() const { return held_ != nullptr; }
-  /// Held by saved values, without inputs kept by reference.
+  /// Returns the bytes held by saved values, without inputs kept by reference.
   uint64_t savedBytes() const { return savedBytes_; }
-  /// The tensors that backward reads, null where a gradient belongs; lives as long as the token, its copies,
-  /// and the backward that uses it up. Whoever moves memory between two calls may put
-  /// the same value, laid elsewhere, in the place of one.
+  /// The tensors that backward reads, null where a gradient belongs. They live as long as the token, its
+  /// copies, and the backward that uses it up. Code that moves memory between two calls may replace one by a
+  /// tensor of the same value that is laid elsewhere.
   using Tensors = std::vector<Tensor>;
   std::weak_ptr<Tensors> tensors() const { return held_; }
 
 private:
   friend class Module;
-  /// In the order of backward's inputs. Null: nothing.
+  /// The tensors in the order of backward's inputs; null if the token holds nothing.
   std::shared_ptr<Tensors> held_;
   uint64_t savedBytes_ = 0;
 };
@@ -70,24 +70,24 @@ public:
   const DeviceRef &device() const { return device_; }
   const std::string &name() const { return name_; }
 
-  /// Values of roles parameter, frozen and hyper of forward, in its order.
+  /// Return the values of roles parameter, frozen and hyper of forward, in its order.
   const std::vector<Value> &parameters() const { return parameters_; }
   const std::vector<Value> &frozen() const { return frozen_; }
   const std::vector<Value> &hypers() const { return hypers_; }
-  /// Inputs of the caller, and outputs to him, by position.
+  /// Return the inputs that the caller gives, and the outputs that it gets, by position.
   const std::vector<Value> &inputs() const { return inputs_; }
   const std::vector<Value> &outputs() const { return outputs_; }
 
   bool hasBackward() const { return find("backward") != nullptr; }
-  /// True if backward updates parameters itself: it gives them in the place of their
-  /// gradients, and reads states of the optimizer and its scalars besides.
+  /// Returns true if backward updates parameters itself: it returns them in the place of
+  /// their gradients, and also reads states of the optimizer and its scalars.
   bool updatesInBackward() const;
-  /// True if backward takes a gradient of this output; if it gives one of this
+  /// Return true if backward takes a gradient of this output, and if it returns one of this
   /// input or parameter.
   bool takesGradientOf(std::string_view output) const;
   bool givesGradientOf(std::string_view value) const;
 
-  /// Finds the value called so; a null tensor means there is none.
+  /// A function that finds the value of that name; a null tensor means that there is none.
   using Lookup = std::function<Tensor(const Value &value)>;
 
   /// Runs inference (or forward where there is no other), returns the outputs
@@ -109,23 +109,23 @@ public:
   /// what is no output, LayoutMismatch for one of another shape.
   TensorMap backward(Token token, const TensorMap &outputGradients, EventSink *events = nullptr) const;
 
-  /// Backward where `values` stand for what backward reads again of forward,
-  /// by name, in the place of what the token holds. An empty token serves if
-  /// they are complete; else throws MissingInput naming the first that lacks.
-  /// For callers that keep inputs and outputs themselves, as PyTorch does. A backward that
-  /// updates parameters gets states and scalars of the optimizer from `values`, too;
-  /// `others` gets its results that are neither gradients nor statistics, by position
-  /// (null elsewhere), and may be null.
+  /// Runs backward with `values` for what it reads again of forward, by name, in the place
+  /// of what the token holds. An empty token serves if they are complete; otherwise throws
+  /// MissingInput naming the first one that lacks. Serves callers that keep inputs and
+  /// outputs themselves, as PyTorch does. A backward that updates parameters takes states
+  /// and scalars of the optimizer from `values`, too. `others` may be null; otherwise it
+  /// gets the results that are neither gradients nor statistics, by position (null
+  /// elsewhere).
   TensorMap backward(Token token, const TensorMap &outputGradients, const TensorMap &values,
                      EventSink *events = nullptr, std::vector<Tensor> *others = nullptr) const;
 
-  /// The program called so, or null: "optimizer", "grad_norm".
+  /// Returns the program of that name, such as "optimizer" or "grad_norm", or null.
   const Program *find(std::string_view program) const;
 
 private:
-  /// Where an input of backward comes from: an output of forward, an input of
-  /// forward, the gradient of an output (index into outputs()), or the optimizer's state
-  /// and scalars, which the caller has.
+  /// The origin of an input of backward: an output of forward, an input of forward, the
+  /// gradient of an output (index into outputs()), or the optimizer's state and scalars,
+  /// which the caller has.
   enum class Source : int8_t { SavedOutput, ForwardInput, Gradient, Optimizer };
   struct BackwardInput {
     Source source;

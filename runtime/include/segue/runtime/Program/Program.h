@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A Program is one entry of a Binary: what it takes, what it gives, what of it
-// is in place, and what backward needs. Immutable; any thread may read it.
+// A Program is one entry of a Binary: what it takes and gives, which of these
+// are in place, and what backward needs. Immutable; any thread may read it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -46,22 +46,22 @@ std::string_view name(Phase phase);
 struct Value {
   std::string name;
   Role role = Role::Input;
-  /// Shared with the tensors that the program returns.
+  /// The description, which is shared with the tensors that the program returns.
   std::shared_ptr<const TensorDesc> sharedDesc;
   /// The value that this one belongs to (gradient, state, saved), or empty.
   std::string of;
-  /// "model.py:12:3 (h.0.attn)", or empty.
+  /// The place in the source, such as "model.py:12:3 (h.0.attn)", or empty.
   std::string location;
-  /// Other layouts that the caller may choose, best first: spaces where an
-  /// input may lie as well, and layouts that the last command of an output
-  /// can write at no cost. Shape and element type are those of `desc`.
+  /// Other layouts that the caller may choose, best first: for an input, spaces where it
+  /// may lie as well; for an output, layouts that its last command can write at no cost.
+  /// Shape and element type are those of `desc`.
   std::vector<std::shared_ptr<const TensorDesc>> alternatives;
 
   const TensorDesc &desc() const { return *sharedDesc; }
 };
 
-/// Output `output` lies in the storage of input `input`; if not `required`,
-/// only where the caller donates that input.
+/// Output `output` lies in the storage of input `input`. Unless `required`, it does so only
+/// where the caller donates that input.
 struct Alias {
   uint32_t input = 0, output = 0;
   bool required = false;
@@ -69,7 +69,7 @@ struct Alias {
 
 /// One saved value of a forward program, as the services see it.
 struct SavePoint {
-  /// Index of the output, or of the input where `aliasesInput`.
+  /// The index of the output, or that of the input if `aliasesInput`.
   uint32_t value = 0;
   bool aliasesInput = false;
   uint32_t backwardInput = 0;
@@ -77,8 +77,8 @@ struct SavePoint {
   uint64_t bytes = 0;
   uint64_t recomputeFlops = 0;
   std::string block;
-  /// Index in the file of the program that computes the value again, as its
-  /// output `recomputeOutput`; -1: none does. See Recomputation.h.
+  /// The index in the file of the program that computes the value again, as its output
+  /// `recomputeOutput`; -1 if none does. See Recomputation.h.
   int32_t recomputeProgram = -1;
   uint32_t recomputeOutput = 0;
 };
@@ -94,15 +94,15 @@ public:
   const std::string &name() const;
   const std::vector<Value> &inputs() const;
   const std::vector<Value> &outputs() const;
-  /// Return a value. Throw InvalidArgument for an index outside.
+  /// Return a value, or throw InvalidArgument for an index outside.
   const Value &input(size_t index) const;
   const Value &output(size_t index) const;
   /// Returns the index of the input or output called so, or -1.
   int findInput(std::string_view name) const;
   int findOutput(std::string_view name) const;
 
-  /// Returns the phases that its commands enter, in their order: Forward,
-  /// Backward or Optimizer. Empty: it runs in whatever phase is current.
+  /// Returns the phases that its commands enter, in their order: Forward, Backward or
+  /// Optimizer. A program without any runs in whatever phase is current.
   const std::vector<Phase> &phases() const;
 
   const std::vector<Alias> &aliases() const;
@@ -110,12 +110,12 @@ public:
 
   /// Returns a hash of names, roles and descs with their alternatives, as in the file.
   uint64_t signatureHash() const;
-  /// Returns a hash of names, roles, shapes and element types:
-  /// the same for every compilation of one source, whatever
-  /// its layouts. What stitch_hints.json calls a program by.
+  /// Returns a hash of names, roles, shapes and element types, which is the same for every
+  /// compilation of one source, whatever its layouts. stitch_hints.json names programs by
+  /// it.
   uint64_t interfaceHash() const;
 
-  /// Temporaries of all spaces, bytes, and the least that any placement could reach.
+  /// Return the bytes of the temporaries of all spaces, and the least that any placement could reach.
   uint64_t arenaBytes() const;
   uint64_t arenaLowerBound() const;
   std::vector<CommandCount> commandCounts() const;

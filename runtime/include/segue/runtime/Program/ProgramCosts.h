@@ -22,12 +22,12 @@ namespace segue::inline runtime {
 
 /// One command that does work.
 struct CommandCost {
-  /// "Launch", "Matmul", "Attention", "AttentionGrad", "ToLayout", "Fill".
+  /// The kind of the command: "Launch", "Matmul", "Attention", "AttentionGrad", "ToLayout", "Fill".
   std::string kind;
   /// The innermost block that it runs in, or empty.
   std::string block;
-  /// Floating point operations; of a launch as the compiler estimates them, 0
-  /// in files before version 0.2.
+  /// The floating point operations; those of a launch are the compiler's estimate, 0 in
+  /// files before version 0.2.
   uint64_t flops = 0;
   /// The bytes that are read and written in the device's memory.
   uint64_t bytes = 0;

@@ -35,13 +35,13 @@ struct Recomputation {
 
   Program program;
   uint32_t output = 0;
-  /// One per input of `program`.
+  /// The sources of the inputs of `program`, one for each.
   std::vector<Source> sources;
   /// The costs of the whole program, by commandCosts, and its number of commands that work.
   uint64_t flops = 0, bytes = 0, commands = 0;
   /// The program's relativeCost.
   double cost = 0;
-  /// The program has constants, which stay on the device from its first run on.
+  /// True if the program has constants, which stay on the device from its first run on.
   bool hasConstants = false;
 
   /// Returns the time on a device that does so many flops and moves so many
@@ -53,12 +53,13 @@ struct Recomputation {
 /// other programs' peaks, so that executors keep no memory for their next run.
 inline constexpr std::string_view recomputePrefix = "recompute.";
 
-/// Returns the cost of a program beside others, without a unit: that on a device whose
-/// memory moves one byte in the time of ten flops, as most do within a factor of a few.
+/// Returns the cost of a program relative to that of others, without a unit: its time on a
+/// device whose memory moves one byte in the time of ten flops, as most do within a factor
+/// of a few.
 double relativeCost(const Program &program);
 
-/// Returns an entry per `forward.savePoints()`; it is empty
-/// where no program of the file makes the value again.
+/// Returns an entry per `forward.savePoints()`, which is empty where no program of the file
+/// makes the value again.
 std::vector<std::optional<Recomputation>> recomputations(const Program &forward);
 
 } // namespace segue::inline runtime

@@ -8,15 +8,15 @@
 // Knows, for the forward submits of a step, how each of their saved values can
 // be computed again (Recomputation.h) and from which tensors, and does so as one
 // more submit. It decides nothing, and holds no tensor: inputs of forward are
-// its caller's, who gives those that backward needs to backward too; saved ones
-// it asks for.
+// its caller's, who gives those that backward needs to backward too; saved
+// values are arguments of `run`.
 //
 //   recomputer.onSubmit(program, inputs);                  // at event::Submit
 //   SavedPlace place = recomputer.placeOf(program, output); // at event::Save
 //   if (const Recomputation *again = recomputer.find(place))
 //     outputs = recomputer.run(place, gather(recomputer.sourcesOf(place)));
 //
-// On the thread that submits.
+// All calls come from the thread that submits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -40,45 +40,45 @@ class Recomputer {
 public:
   explicit Recomputer(DeviceRef device) : device_(std::move(device)) {}
 
-  /// From here on values can also be made from parameters that a program was given in
-  /// another space than it computes in; null: no longer. The lender outlives this.
+  /// Lets values be made from parameters that a program was given in another space than it
+  /// computes in, from here on; null ends that. The lender must outlive this.
   void setLender(WeightLender *lender) { lender_ = lender; }
 
-  /// The program's cost relative to that of others; it has no unit.
+  /// Notes a submit of the step. Returns the program's cost relative to that of others, which has no unit.
   double onSubmit(const Program &program, std::span<const Tensor> inputs);
-  /// The place of an output that the program submitted last saves. Throws
-  /// StateTransition for another.
+  /// Returns the place of an output that the program submitted last saves. Throws
+  /// StateTransition for another program.
   SavedPlace placeOf(const Program &program, uint32_t output) const;
 
-  /// Null where nothing makes it again, or only from parameters that nobody lends.
+  /// Returns how the value is made again, or null if nothing makes it, or only from parameters that nobody lends.
   const Recomputation *find(SavedPlace place) const;
-  /// Whether it may be dropped now: something makes it again, and what that takes of
-  /// parameters can be lent.
+  /// Returns true if the value may be dropped now: something makes it again, and the
+  /// parameters that this takes can be lent.
   bool canDrop(SavedPlace place) const;
-  /// It is dropped: room for its parameters is kept from here on.
+  /// Notes that the value is dropped: room for the parameters that it is made from is kept from here on.
   void keepRoom(SavedPlace place);
-  /// The bytes of parameters that would have to cross the link for a run of it now.
+  /// Returns the bytes of parameters that would have to cross the link for a run of it now.
   uint64_t bytesToBring(SavedPlace place) const;
-  /// The saved values that it is made from.
+  /// Returns the saved values that it is made from.
   std::vector<SavedPlace> sourcesOf(SavedPlace place) const;
-  /// The parameters that it is made from and that lie elsewhere, as their program was
-  /// given them.
+  /// Returns the parameters that it is made from and that lie elsewhere, as their program
+  /// was given them.
   std::vector<Tensor> weightsOf(SavedPlace place) const;
-  /// All that come from the same run, itself included, with the output of the
-  /// program that each is.
+  /// Returns all saved values that come from the same run, itself included, each with the
+  /// index of its output of the program.
   std::vector<std::pair<SavedPlace, uint32_t>> madeWith(SavedPlace place) const;
 
-  /// Submits the program; its outputs. `saved`: as sourcesOf has them, on the
-  /// device or elsewhere. Throws StateTransition if an input of forward is gone,
-  /// and what submit throws.
+  /// Submits the program that makes `place`, and returns its outputs. `saved` holds the
+  /// values of sourcesOf(place) in their order, on the device or elsewhere. Throws
+  /// StateTransition if an input of forward is gone, and what submit throws.
   std::vector<Tensor> run(SavedPlace place, std::vector<Tensor> saved);
 
-  /// A tensor in the place of `saved` while nobody has its bytes: of its shape,
-  /// on the host, with the bytes of one element. Whoever reads it gets an error
-  /// that calls it by `id`.
+  /// Returns a tensor that stands for `saved` while nobody has its bytes: of its shape, on
+  /// the host, with the bytes of one element. Reading it gives an error that calls it by
+  /// `id`.
   static Tensor placeholder(const Tensor &saved, const std::string &id);
 
-  /// The step is over: inputs are forgotten.
+  /// Ends the step: forgets its inputs.
   void forget() { submits_.clear(); }
 
   Recomputer(const Recomputer &) = delete;
@@ -94,10 +94,10 @@ private:
   struct Input {
     std::weak_ptr<Storage> storage;
     std::shared_ptr<const TensorDesc> desc;
-    /// A parameter that comes with its block: the bytes on the host may be older than
-    /// those on the device.
+    /// True for a parameter that comes with its block: the bytes on the host may be older
+    /// than those on the device.
     bool isElsewhere = false;
-    /// False for one that is absent.
+    /// False for an input that is absent.
     bool isGiven = false;
   };
   struct Submit {

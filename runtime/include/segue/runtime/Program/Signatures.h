@@ -48,11 +48,11 @@ struct SignatureCheck {
 
 class Signatures {
 public:
-  /// Signatures that are kept; the oldest go first. More than a user makes in
-  /// years, and read in a millisecond.
+  /// The number of signatures that are kept; the oldest go first. They are more than a user
+  /// makes in years, and are read in a millisecond.
   static constexpr size_t most = 65536;
 
-  /// Returns those in $XDG_DATA_HOME/segue, or ~/.local/share/segue.
+  /// Returns the signatures in $XDG_DATA_HOME/segue, or ~/.local/share/segue.
   static Signatures ofUser();
   explicit Signatures(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
@@ -62,10 +62,10 @@ public:
   /// and changes nothing; what cannot be read counts as not there.
   SignatureCheck check(std::span<const std::byte> file) const;
 
-  /// Signs `file`, with a new key if there is none. Returns what stood in the
-  /// way, naming the path, or "": a caller whose work is done goes on without a
-  /// signature. Blocks while another process writes one. Lies in the library
-  /// SegueRuntime::SegueSigning, which who only plays files does without.
+  /// Signs `file`, with a new key if there is none. Returns what stood in the way, naming
+  /// the path, or "": a caller whose work is done goes on without a signature. Blocks while
+  /// another process writes one. The function lies in the library
+  /// SegueRuntime::SegueSigning, which programs that only run files do without.
   std::string sign(std::span<const std::byte> file) const;
 
 private:

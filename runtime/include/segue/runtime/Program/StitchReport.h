@@ -38,10 +38,10 @@ class Device;
 
 /// One end of an edge: an input or output of a program.
 struct StitchEnd {
-  /// File name of the binary.
+  /// The file name of the binary.
   std::string binary;
   std::string program;
-  /// Program::interfaceHash: what the compiler knows the program by.
+  /// The Program::interfaceHash, by which the compiler knows the program.
   uint64_t interfaceHash = 0;
   std::string value;
   /// The place in the source of the value, or of the first command that reads it.
@@ -49,10 +49,10 @@ struct StitchEnd {
   auto operator<=>(const StitchEnd &) const = default;
 };
 
-/// How readers have taken an output that can be written in several layouts,
+/// The ways in which readers have taken an output that can be written in several layouts,
 /// since its program last looked. Belongs to the holder of the device's lane.
 struct OutputDemand {
-  /// False: there is no choice, and nobody counts.
+  /// False if there is no choice: then nothing is counted.
   bool open = false;
   uint64_t elided = 0, converted = 0;
   /// The description that the first reader which had to convert wants.
@@ -62,16 +62,16 @@ struct OutputDemand {
 /// A TensorOrigin is what a tensor remembers of the program that made it.
 struct TensorOrigin {
   StitchEnd end;
-  /// Index of the output.
+  /// The index of the output.
   uint32_t output = 0;
   mutable OutputDemand demand = {};
-  /// Its program lays it in tiles or rows by a copy of its own: a conversion that
+  /// True if its program lays it in tiles or rows by a copy of its own: a conversion that
   /// has moved from the seam into the producer.
   bool isPacked = false;
 };
 
 struct StitchEdge {
-  /// An empty program: the tensor came from outside.
+  /// The ends of the edge. A producer with an empty program means that the tensor came from outside.
   StitchEnd producer, consumer;
   uint64_t elided = 0, converted = 0, cacheHits = 0;
   uint64_t elidedBytes = 0, convertedBytes = 0, cacheHitBytes = 0;
@@ -90,7 +90,7 @@ public:
   /// Forgets what was counted.
   void reset();
 
-  /// Notes that a training step is over; bytes per step are over as many.
+  /// Notes that a training step is over; bytes per step are averages over all of them.
   void endStep() { steps_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
 
@@ -109,21 +109,21 @@ public:
   //===--------------------------------------------------------------------===//
 
   using Sum = std::atomic<uint64_t>;
-  /// The submitting thread alone adds.
+  /// The counts of one edge, to which the submitting thread alone adds.
   struct Counters {
     const TensorOrigin *producer = nullptr;
     const StitchEnd *consumer = nullptr;
 
     Sum elided{0}, converted{0}, cacheHits{0};
     Sum elidedBytes{0}, convertedBytes{0}, cacheHitBytes{0};
-    /// Guarded by the report.
+    /// The ends of the last conversion, guarded by the report's mutex.
     TensorDesc from, to;
 
     static void add(Sum &sum, uint64_t amount) {
       sum.store(sum.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
     }
   };
-  /// These live as long as the report.
+  /// These return objects that live as long as the report.
   TensorOrigin &addOrigin(StitchEnd end, uint32_t output);
   const StitchEnd &addConsumer(StitchEnd end);
   Counters &edge(const TensorOrigin *producer, const StitchEnd &consumer);

@@ -16,7 +16,7 @@
 //   submit(program, weights);
 //   lender.giveBack();           // the run is queued
 //
-// One thread, that submits.
+// All calls come from the thread that submits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -33,16 +33,16 @@ class WeightLender {
 public:
   virtual ~WeightLender() = default;
 
-  /// True if these could be lent at once now, beside what the step itself has open.
-  /// `homes`: parameters as a program of the step was given them.
+  /// Returns true if these could be lent at once now, beside what the step itself has open.
+  /// `homes` are parameters as a program of the step was given them.
   virtual bool canLend(std::span<const Tensor> homes) const = 0;
-  /// From here on there is room to lend as much as these, in later steps, too.
+  /// Keeps room to lend as much as these from here on, in later steps too.
   virtual void keepRoom(std::span<const Tensor> homes) = 0;
-  /// The bytes that have to cross the link before these could be lent now.
+  /// Returns the bytes that have to cross the link before these could be lent now.
   virtual uint64_t bytesToBring(std::span<const Tensor> homes) const = 0;
-  /// The newest values on the device, in the order of `homes`, final once their
-  /// fences are past. They stay there until giveBack(). Throws DeviceOom where there
-  /// is no place for them and what a load throws; nothing is lent then.
+  /// Returns the newest values on the device, in the order of `homes`, final once their
+  /// fences are past. They stay there until giveBack(). Throws DeviceOom where there is no
+  /// place for them, and what a load throws; nothing is lent then.
   virtual std::vector<Tensor> lend(std::span<const Tensor> homes) = 0;
   /// Ends the loans: everything that reads the values is queued by now.
   virtual void giveBack() = 0;

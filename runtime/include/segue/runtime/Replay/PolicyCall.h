@@ -39,7 +39,7 @@
 
 namespace segue::inline runtime {
 
-/// A number that may be NaN or infinite, which JSON has as a text (JsonNumbers.h).
+/// A number that may be NaN or infinite, which JSON holds as a text (JsonNumbers.h).
 struct AnyNumber {
   double value = 0;
 };
@@ -51,8 +51,8 @@ class CallFields {
 public:
   virtual ~CallFields() = default;
 
-  /// Whether a field that may be absent is written, or is there to be read.
-  /// `isSet`: it has something to be written.
+  /// Returns true if a field that may be absent is written, or is there to be read. `isSet`
+  /// says whether the writer has a value.
   virtual bool isWanted(const char *key, bool isSet) = 0;
   virtual void visit(const char *key, std::string &value) = 0;
   virtual void visit(const char *key, std::vector<std::string> &value) = 0;
@@ -61,14 +61,14 @@ public:
   virtual void visit(const char *key, bool &value) = 0;
   virtual void visit(const char *key, AnyNumber &value) = 0;
   virtual void visit(const char *key, Json &value) = 0;
-  /// MiB in the event, bytes here.
+  /// Visits a size, which is in MiB in the event and in bytes here.
   virtual void visitMiB(const char *key, int64_t &bytes) = 0;
-  /// A reader's complaint of a value: `allowed` says what may stand there.
+  /// Refuses a value that was read: `allowed` says what may stand there.
   [[noreturn]] virtual void refuse(const char *key, const std::string &allowed) = 0;
 
-  /// A field that keeps the value it has where the event lacks it.
+  /// Visits a field that keeps the value it has where the event lacks it.
   template <typename T> void visitOptional(const char *key, T &value);
-  /// Describes a field that is written only if it is not as T is at first.
+  /// Visits a field that is written only if it differs from a new T.
   template <typename T> void visitSparse(const char *key, T &value);
 };
 
@@ -151,7 +151,7 @@ inline std::string own(std::string_view given) { return std::string(given); }
 struct NoAnswer {
   template <typename... Any> Json operator()(const Any &...) const { return Json::object(); }
 };
-/// An answer of one field, which is what the call returns.
+/// An answer of one field, which holds what the call returns.
 struct AnswerAs {
   const char *key;
   template <typename Policy, typename Result> Json operator()(const Policy &, const Result &result) const {
@@ -160,7 +160,7 @@ struct AnswerAs {
     return answer;
   }
 };
-/// The answer that `answerOf(policy, result)` makes, found beside the policy.
+/// The answer that `answerOf(policy, result)` makes, a function that is found beside the policy.
 struct AnswerOf {
   template <typename Policy, typename Result> Json operator()(const Policy &policy, const Result &result) const {
     return answerOf(policy, result);
@@ -174,7 +174,7 @@ template <typename Method, typename Answer, size_t count> struct PolicyCall {
   static_assert(std::tuple_size_v<Arguments> == count, "a key for each argument");
 
   std::string_view op;
-  /// A member function, or a function whose first parameter is the policy.
+  /// A member function of the policy, or a function whose first parameter is the policy.
   Method method;
   /// Makes the answer of (policy, result), or of (policy) where nothing is returned.
   Answer answer;
@@ -190,12 +190,12 @@ template <typename Method, typename Answer, size_t count> struct PolicyCall {
     }(std::make_index_sequence<count>());
   }
 
-  /// `holder` is the policy, or converts to it.
+  /// Makes the call on `holder`, which is the policy or converts to it.
   template <typename Holder, typename... Given> Result make(Holder &holder, Given &&...given) const {
     return std::invoke(method, static_cast<Policy &>(holder), std::forward<Given>(given)...);
   }
 
-  /// Makes the call; `take` gets its answer before anything is done with the result.
+  /// Makes the call, and hands its answer to `take` before anything is done with the result.
   template <typename Holder, typename Take, typename... Given>
   Result answered(Holder &holder, Take take, Given &&...given) const {
     if constexpr (std::is_void_v<Result>) {

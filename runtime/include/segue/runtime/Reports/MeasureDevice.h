@@ -25,10 +25,10 @@
 namespace segue::inline runtime {
 
 struct MeasureOptions {
-  /// About how long all of it may take.
+  /// About how many seconds all of it may take.
   double seconds = 5;
-  /// Bytes of the disk that are reserved while it is measured, and at most a quarter of
-  /// what is free there.
+  /// The bytes of the disk that are reserved while it is measured; at most a quarter of
+  /// what is free there is taken.
   uint64_t diskBytes = 256 << 20;
 };
 

@@ -27,38 +27,38 @@
 
 namespace segue::inline runtime {
 
-/// A step under a plan, played.
+/// A step that was played under a plan.
 struct StepForecast {
-  /// "unconstrained", "budget 512.00 MiB", "smallest budget".
+  /// The name of the step: "unconstrained", "budget 512.00 MiB", "smallest budget".
   std::string what;
   /// The plan; owned by the forecast that made this.
   const ResidencyPlan *plan = nullptr;
   StepTwin::Played played;
-  /// Bytes of device_dram that do for it, the addresses of its blocks packed: more
-  /// than live at once.
+  /// The bytes of device_dram in which the step runs, with the addresses of its blocks
+  /// packed: more than are live at once.
   uint64_t bytes = 0;
 
-  /// The most that a phase holds; 0 for one that is not in the step.
+  /// Returns the most bytes that a phase holds; 0 for one that is not in the step.
   uint64_t peakIn(Phase phase, Space space = Space::DeviceDram) const;
 };
 
 /// One memory of the device in a step, or what is below it.
 struct TierForecast {
   Space space = Space::DeviceDram;
-  /// Bytes that do for the step, and those that there are.
+  /// The bytes that the step needs of it, and those that there are.
   uint64_t bytes = 0, capacityBytes = 0;
-  /// Where the most bytes are live at once, and who holds them.
+  /// The moment at which the most bytes are live, and those who hold them.
   PhasePeak peak;
 };
 
-/// Whether a step keeps to a budget.
+/// The answer to the question whether a step keeps to a budget.
 struct FitAnswer {
-  /// Bytes of device_dram: those asked for, or all that the device has.
+  /// The budget in bytes of device_dram: that asked for, or all that the device has.
   uint64_t budgetBytes = 0;
   bool fits = false;
-  /// Index into MemoryForecast::steps() of the step by which it would; none where no plan keeps to the budget.
+  /// The index into MemoryForecast::steps() of the step that keeps to the budget; nothing where no plan does.
   std::optional<size_t> step;
-  /// A sentence for what lacks; empty: nothing.
+  /// A sentence about what lacks; empty if nothing does.
   std::string why;
 };
 
@@ -71,37 +71,37 @@ public:
 
   const StepTwin &twin() const { return twin_; }
   const ResidencyPlanner &planner() const { return planner_; }
-  /// Nothing leaves.
-  /// The step as it runs with no budget and no services: a run that is given no config does with its bytes.
+  /// Returns the step in which nothing leaves, as it runs without budget and services: that of a run
+  /// without a config.
   const StepForecast &unconstrained() const { return steps_.front(); }
-  /// Under the smallest budget that is feasible.
+  /// Returns the step under the smallest budget that is feasible.
   const StepForecast &smallest() const { return smallest_; }
-  /// Under `bytes` of device_dram. Throws BudgetInfeasible with the smallest
-  /// budget and the tensors that set it.
+  /// Returns the step under `bytes` of device_dram. Throws BudgetInfeasible with the
+  /// smallest budget and the tensors that set it.
   StepForecast forBudget(uint64_t bytes);
 
   /// Plays a step under `budget` bytes of device_dram, or under all that the device has, and
   /// notes it. Does not throw for a budget that no plan keeps to: that is an answer.
   FitAnswer ask(std::optional<uint64_t> budget = std::nullopt);
-  /// The unconstrained step, and one for each answer that has one.
+  /// Returns the unconstrained step, and one for each answer that has one.
   const std::vector<StepForecast> &steps() const { return steps_; }
 
-  /// The device's own memory, then what is below it: those that the step uses, of its twin's
-  /// spaces. What the host has is known where the spec or a profile says so.
+  /// Returns the tiers that the step uses: the device's own memory, then the spaces of its
+  /// twin below it. The host's capacity is known where the spec or a profile gives it.
   std::vector<TierForecast> tiers(const StepForecast &step) const;
-  /// Capacity of the device's device_dram.
+  /// Returns the capacity of the device's device_dram in bytes.
   uint64_t capacityBytes() const { return capacityOf(Space::DeviceDram); }
 
-  /// The event that sets the smallest budget: `save "h" in FORWARD`.
+  /// Returns the event that sets the smallest budget, as `save "h" in FORWARD`.
   std::string setBy() const;
-  /// Returns who holds memory there, most bytes first.
+  /// Returns those who hold memory at that event, most bytes first.
   const std::vector<MemoryHolder> &heldAtSmallest() const;
 
-  /// Everything as an object: the device, the answers, the steps with peaks by tier and
-  /// phase, what each service does and the estimated time, the smallest budget and what
+  /// Returns everything as an object: the device, the answers, the steps with peaks by tier
+  /// and phase, what each service does and the estimated time, the smallest budget and what
   /// sets it, what can leave.
   Json json() const;
-  /// The answers and most figures as text for people.
+  /// Returns the answers and most figures as text for people.
   std::string text() const;
 
 private:
@@ -112,12 +112,12 @@ private:
   Json json(const StepForecast &step) const;
   std::string sentence(const FitAnswer &answer) const;
 
-  /// The device's twin; that of `twin_` has room for everything.
+  /// The spec of the device's twin. The device of `twin_` has room for everything instead.
   std::string spec_;
   std::vector<SpaceInfo> spaces_;
   StepTwin twin_;
   ResidencyPlanner planner_;
-  /// The first is unconstrained.
+  /// All steps; the first one is unconstrained.
   std::vector<StepForecast> steps_;
   StepForecast smallest_;
   std::vector<FitAnswer> answers_;

@@ -21,16 +21,16 @@
 
 namespace segue::inline runtime {
 
-/// The role of an owner; buffers that have none go by their name, such as "(arena)".
+/// Returns the role of an owner; buffers without a role go by their name, such as "(arena)".
 std::string roleOf(const MemoryOwner &owner);
 
-/// The kind that a role belongs to, such as "weights".
+/// Returns the kind that a role belongs to, such as "weights".
 std::string kindOfRole(const std::string &role);
 
-/// Live bytes of `space` by role. Roles without bytes are left out. Any thread may call.
+/// Returns the live bytes of `space` by role. Roles without bytes are left out. Any thread may call.
 std::map<std::string, uint64_t> liveByRole(const DeviceMemory &memory, Space space);
 
-/// Live bytes of `space` by kind. Any thread may call.
+/// Returns the live bytes of `space` by kind. Any thread may call.
 std::map<std::string, uint64_t> liveByKind(const DeviceMemory &memory, Space space);
 
 } // namespace segue::inline runtime

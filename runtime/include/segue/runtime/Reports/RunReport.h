@@ -38,7 +38,7 @@
 
 namespace segue::inline runtime {
 
-/// RunRecords hold what is known of a run. Everything may be missing.
+/// RunRecords hold what is known of a run. Any part may be missing.
 struct RunRecords {
   std::string device;
   /// The cap of device_dram in bytes.
@@ -46,8 +46,7 @@ struct RunRecords {
   std::optional<LinkSpeed> link;
   /// One object per step: step, loss, grad_norm, seconds.
   std::vector<Json> steps;
-  /// Lines by service: "conductor", "activations", "weights", "precision",
-  /// "stitch".
+  /// The lines by service: "conductor", "activations", "weights", "precision", "stitch".
   std::map<std::string, std::vector<Json>> telemetry;
   /// The trace that StepTrace::toJson gives, and the numbers of
   /// the steps in it. Without numbers they are counted from 1.
@@ -76,9 +75,9 @@ void writeReport(const RunRecords &records, const std::filesystem::path &path);
 
 class RunReport final : public ForwardEvents {
 public:
-  /// `config`: that of the session, read now; null: it has none. `trace`: one
-  /// that the run makes anyway, with the memory by role; it then gets all
-  /// events from here, and is not owned. Null: the report has its own.
+  /// Makes the report of a run. `config` is that of the session, read now, or null if it
+  /// has none. `trace` is a trace with memory by role that the run makes anyway; it gets
+  /// all events from here and is not owned. With null the report has its own trace.
   RunReport(DeviceRef device, const Config *config, StepTrace *trace = nullptr);
 
   void receive(const Event &event) override;
@@ -88,7 +87,7 @@ public:
 
   /// Returns all records so far. Waits for queued work.
   RunRecords records();
-  /// Throws IoFailed, and FileCorrupt for telemetry that somebody else broke.
+  /// Writes the page. Throws IoFailed, and FileCorrupt for telemetry that somebody else broke.
   void write(const std::filesystem::path &path);
 
 private:

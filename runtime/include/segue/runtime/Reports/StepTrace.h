@@ -36,9 +36,9 @@ namespace segue::inline runtime {
 
 class StepTrace final : public EventSink {
 public:
-  /// Memory says what is noted of the memory at each event: the total of each space,
-  /// or also who holds device_dram, and the disk where there is one, by role (a walk over
-  /// the books per event).
+  /// Memory says what the trace notes of the memory at each event: the total of each space
+  /// (Totals); or also the bytes of device_dram, and of the disk where there is one, by
+  /// role (ByRole), which takes a walk over the books per event.
   enum class Memory : uint8_t { Totals, ByRole };
 
   /// Turns the device's records of copies on (`trace_copies`).
@@ -69,7 +69,7 @@ private:
   DeviceRef device_;
   Memory memory_;
   bool on_ = true;
-  /// The compute queue comes to them.
+  /// The times at which the compute queue came to each mark.
   std::vector<TimestampRef> marks_;
   struct Span {
     std::string track, name, program;
@@ -82,7 +82,7 @@ private:
     uint64_t bytes;
   };
   std::vector<Level> levels_;
-  /// Blocks that were put elsewhere than planned, seen at a mark.
+  /// Blocks that were put elsewhere than planned, counted at a mark.
   struct Displaced {
     size_t mark;
     AddressFigures figures;
@@ -96,7 +96,7 @@ private:
     std::map<std::string, uint64_t> bytes;
   };
   std::vector<Roles> roles_;
-  /// Indices of spans that have not ended: the phase, blocks innermost last.
+  /// The indices of spans that have not ended: the phase first, then blocks, the innermost last.
   std::vector<size_t> open_;
   std::vector<Json> copies_;
 };

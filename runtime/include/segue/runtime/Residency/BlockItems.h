@@ -19,7 +19,7 @@
 //       if (Item *item = residency.find(id)) ...
 //   }
 //
-// One program runs at a time. One thread, that submits.
+// One program runs at a time. All calls come from the thread that submits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -37,21 +37,21 @@ namespace segue::inline runtime {
 
 class BlockItems {
 public:
-  /// `residency` outlives it.
+  /// Makes no item yet. `residency` must outlive this.
   BlockItems(DeviceRef device, Residency &residency) : device_(std::move(device)), residency_(residency) {}
 
-  /// False: somebody else brings parameters.
+  /// With false, somebody else brings parameters.
   void bringParameters(bool brings) { bringsParameters_ = brings; }
 
-  /// Whether `value` lives on the host and is an item here.
+  /// Returns true if `value` lives on the host and is an item here.
   bool brings(const Program &program, uint32_t input, const Tensor &value) const;
   void offer(const event::OfferInput &offer);
-  /// The item that the block needs, made where there is none yet; null for what somebody
-  /// else brings.
+  /// Returns the item that the block needs, made if there is none yet; null for what
+  /// somebody else brings.
   Item *find(const event::BlockInput &need);
-  /// Puts the item's copy on the device in the event. An optimizer, which writes in
-  /// place, blocks until it has arrived: lacking one of them halfway it would leave a
-  /// step half done.
+  /// Puts the item's copy on the device in the event. In an optimizer, which writes in
+  /// place, blocks until the copy has arrived: an optimizer that lacks one halfway would
+  /// leave a step half done.
   void bring(const event::BlockInput &need, Item &item);
 
   void beginPhase(Phase phase) { isOptimizing_ = phase == Phase::Optimizer; }
@@ -61,15 +61,15 @@ public:
     uint32_t input;
     Item::Id item;
   };
-  /// The items that no later block of the program touches; valid until the next call.
+  /// Returns the items that no later block of the program touches; valid until the next call.
   std::span<const Touched> end(const event::BlockEnd &end);
-  /// The block that ended last.
+  /// Returns the index of the block that ended last.
   size_t lastBlock() const { return lastBlock_; }
   const BlockUses &usesOf(const Program &program) { return cursor_.usesOf(program); }
 
-  /// A sum of gradients and what is added to it become the program's own, on the device.
+  /// Makes a sum of gradients, and what is added to it, the program's own, on the device.
   void take(const event::Accumulate &addition);
-  /// Whatever ran was given up.
+  /// Forgets whatever ran and was given up.
   void reset();
 
 private:

@@ -41,7 +41,7 @@ namespace segue::inline runtime {
 
 class TransferChecksum;
 
-/// Where a copy lies, the tier that programs compute in first.
+/// The place of a copy. The tier that programs compute in comes first.
 enum class Tier : uint8_t { Device, Host };
 inline constexpr std::array tierNames{std::string_view("device"), std::string_view("host")};
 std::string_view name(Tier tier);
@@ -49,10 +49,10 @@ std::string_view name(Tier tier);
 enum class CopyState : uint8_t { Absent, Coming, Present, Leaving };
 std::string_view name(CopyState state);
 
-/// Whether the state machine has a transition from `now` to `next`.
+/// Returns true if the state machine has a transition from `now` to `next`.
 bool canFollow(CopyState now, CopyState next);
 
-/// How long an item lives: to the end of the step at most, or as long as somebody
+/// The lifetime of an item: it lives to the end of the step at most, or as long as somebody
 /// holds its home.
 enum class ItemLifetime : uint8_t { Step, Session };
 
@@ -60,7 +60,7 @@ enum class ItemLifetime : uint8_t { Step, Session };
 /// state is Absent: it is the home that a later copy comes to.
 struct ItemCopy {
   CopyState state = CopyState::Absent;
-  /// Null where the item has a source, whose copy this is.
+  /// The memory of the copy; null for the home of an item with a source.
   Tensor tensor;
   /// The value that `tensor` holds, or will hold once it has come.
   uint64_t version = 0;
@@ -80,8 +80,8 @@ public:
   /// Names the tensor in errors and warnings.
   const std::string name;
   const ItemLifetime lifetime;
-  /// The layout in which programs read it, and in whose name it takes memory. Null for
-  /// an item with a source before its first fetch.
+  /// The layout in which programs read it. Null for an item with a source before its first
+  /// fetch.
   std::shared_ptr<const TensorDesc> onDevice;
   OwnerId owner = 0;
 
@@ -89,15 +89,15 @@ public:
   const ItemCopy &host() const { return at(Tier::Host); }
   const ItemCopy &at(Tier tier) const { return copies_[size_t(tier)]; }
 
-  /// The newest value has another version than the copy of `tier`, or no bytes there.
+  /// Returns true if the copy of `tier` is not whole or holds another version than the newest.
   bool isStale(Tier tier) const { return !at(tier).isWhole() || at(tier).version != version_; }
-  /// Another tier than `tier` has the newest value.
+  /// Returns true if another tier than `tier` has the newest value.
   bool isBeside(Tier tier) const;
-  /// It was needed while it left, and stayed: nothing has come over the link for it since.
+  /// Returns true if it was needed while it left, and stayed, and nothing has come over the link for it since.
   bool isRescued() const { return isRescued_; }
-  /// A copy of it is under way: its end is awaited.
+  /// Returns true if a copy of it is under way.
   bool isMoving() const { return device().state == CopyState::Coming || device().state == CopyState::Leaving; }
-  /// Its last copy to the host failed, and the device's stayed.
+  /// Returns true if its last copy to the host failed, so that the device's copy stayed.
   bool isKept() const { return isKept_; }
   uint64_t version() const { return version_; }
 
@@ -105,9 +105,9 @@ public:
   /// StateTransition, with nothing changed, where the machine has none, or where the
   /// item would lose its last truth.
   void enter(Tier tier, CopyState next);
-  /// `tensor` becomes the copy of `tier` and holds the newest value.
+  /// Makes `tensor` the copy of `tier`, which holds the newest value from now on.
   void put(Tier tier, Tensor tensor, CopyState state);
-  /// The copy of the device is about to be written by queued work. Throws StateTransition
+  /// Notes that queued work is about to write the device's copy. Throws StateTransition
   /// where there is none.
   void write();
 
@@ -117,19 +117,19 @@ private:
   ItemCopy &copy(Tier tier) { return copies_[size_t(tier)]; }
 
   std::array<ItemCopy, tierNames.size()> copies_;
-  /// Its home, if that is no tensor; the fence of the last copies to it, and the value
-  /// that it had whole last.
+  /// The home, if it is no tensor; the fence of the last copies to it, and the version that
+  /// it last held whole.
   ItemSource *source_ = nullptr;
   Fence saved_;
   uint64_t savedVersion_ = 1;
   uint64_t version_ = 1;
-  /// It was asked for while its copy on the device was Leaving.
+  /// True if it was asked for while its copy on the device was Leaving.
   bool stays_ = false;
   bool isRescued_ = false;
   bool isKept_ = false;
-  /// Whoever leaves or fetches it hears of the ends of its copies.
+  /// True if the ends of its copies are reported to whoever made them.
   bool isReported_ = false;
-  /// The hash of what went to the host last; null where copies are not checked.
+  /// The hash of what went to the host last; null if copies are not checked.
   std::shared_ptr<TransferChecksum> checksum_;
   /// The outcome of the program that wrote the value which is on its way to the host.
   std::shared_ptr<Outcome> program_;

@@ -10,7 +10,7 @@
 // device. Residency asks it to queue copies and decides when; states, ends and what
 // follows from a failure are the item's.
 //
-// One thread, that submits.
+// All calls come from the thread that submits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -27,19 +27,19 @@ class ItemSource {
 public:
   virtual ~ItemSource() = default;
 
-  /// Queues all of its bytes over `place`, memory of the device, whose fences and outcome
-  /// they get. `how.retries`, if given, says how often each of its copies is tried again
-  /// in its queue. False, with nothing queued, where they may not go now. Throws what keeps
-  /// the rest of them from being queued.
+  /// Queues copies of all of its bytes to `place`, memory of the device, which gets their
+  /// fences and outcome. `how.retries`, if given, says how often each copy is tried again
+  /// in its queue. Returns false, with nothing queued, if they may not go now. Throws what
+  /// keeps the rest of them from being queued.
   virtual bool fetchInto(const Tensor &place, const TransferOptions &how) = 0;
-  /// Whether a fetch that failed with `error` may succeed if it is made anew.
+  /// Returns true if a fetch that failed with `error` may succeed if it is made anew.
   virtual bool mayFetchAgain(const Error &error) const = 0;
   /// Queues copies home of what has changed in `place` since the value `since` of the item,
   /// and returns their fence. Throws, with the home as it was, where it is read-only or a
   /// program failed to write the value.
   virtual Fence saveFrom(const Tensor &place, uint64_t since) = 0;
-  /// The copies of saveFrom have ended: returns why one failed, and forgets that, or
-  /// nothing.
+  /// Called when the copies of saveFrom have ended: returns why one failed, and forgets
+  /// that; or returns nothing.
   virtual std::optional<Error> takeSaveFailure() = 0;
 };
 

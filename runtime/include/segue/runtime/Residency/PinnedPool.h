@@ -47,17 +47,17 @@ public:
   uint64_t classBytes(size_t index) const { return classes_[index].slabBytes; }
   uint32_t slabs(size_t index) const { return classes_[index].slabs; }
   uint32_t freeSlabs(size_t index) const { return uint32_t(classes_[index].free.size()); }
-  /// Page-locked bytes of all slabs.
+  /// Returns the page-locked bytes of all slabs.
   uint64_t totalBytes() const;
 
-  /// The smallest class whose slabs hold `bytes`, whether free or not.
+  /// Returns the smallest class whose slabs hold `bytes`, whether any is free or not.
   std::optional<uint32_t> naturalClass(uint64_t bytes) const;
-  /// The natural class if it has a free slab, else the next larger that has.
+  /// Returns the natural class if it has a free slab, else the next larger that has one.
   std::optional<uint32_t> find(uint64_t bytes) const;
 
-  /// Nothing if the class has no free slab.
+  /// Takes a slab, or returns nothing if the class has no free one.
   std::optional<PinnedSlab> tryTake(uint32_t classIndex);
-  /// The storage's fences say what still uses it.
+  /// Gives a slab back; the fences of its storage say what still uses it.
   void give(PinnedSlab slab);
 
   /// Adds up to `count` slabs; returns how many there was memory for.
@@ -67,7 +67,7 @@ private:
   struct Class {
     uint64_t slabBytes = 0;
     uint32_t slabs = 0;
-    /// The one given back last serves first.
+    /// The free slabs. The one given back last is taken first.
     std::vector<std::shared_ptr<Storage>> free;
   };
 

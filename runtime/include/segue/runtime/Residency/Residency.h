@@ -20,14 +20,14 @@
 //   residency.fetchInto(block, slot, how);        // queued; takeEnd says how it went
 //
 // A value that leaves is copied to page-locked memory, or to pageable memory where there is
-// none left. The device's bytes are given up once the copy is known to be whole,
-// or earlier where their room is needed: then the host waits for it. A copy that
-// fails after the engine's second try loses nothing: the device's copy stays, serves
-// who asks, and leaves with the next that does. Where copies are checked, the hash
-// of what left is compared before the bytes are used again. What a program failed
-// to write makes the item's home FAILED, and no stale value is ever used.
+// none left. The device's bytes are given up once the copy is known to be whole, or earlier
+// where their room is needed: then the host waits for the copy. A copy that fails after the
+// engine's second try loses nothing: the device's copy stays, serves readers, and leaves
+// again later (leaveKept). Where copies are checked, the hash of what left is compared
+// before the bytes are used again. If a program failed to write a value, the item's home
+// becomes FAILED, and no stale value is ever used.
 //
-// One thread, that submits.
+// All calls come from the thread that submits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -46,9 +46,10 @@
 
 namespace segue::inline runtime {
 
-/// Memory of the host, or of the disk where the device has one, for a value of such a shape
-/// and type, not initialised: page-locked where `isPinned` and there is room for it beside
-/// what copies are staged in, else pageable. The books have it under `owner`. Throws DeviceOom.
+/// Returns memory of the host, or of the disk where the device has one, for a value of such a
+/// shape and type, not initialised. It is page-locked if `isPinned` and there is room for it
+/// beside what copies are staged in, else pageable. The books have it under `owner`. Throws
+/// DeviceOom.
 Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned = true, OwnerId owner = 0);
 
 class Residency {
@@ -58,36 +59,36 @@ public:
   Residency &operator=(const Residency &) = delete;
   ~Residency();
 
-  /// `warn` gets a sentence for each item whose copy to the host failed, once until
-  /// one succeeds.
+  /// Sets the function that gets a sentence for each item whose copy to the host failed,
+  /// once until one succeeds.
   void setWarn(std::function<void(const std::string &)> warn) { warn_ = std::move(warn); }
-  /// From now on what leaves gets a hash, which is compared before its bytes are used
-  /// on the device again: ChecksumMismatch.
+  /// With true, what leaves from now on gets a hash, which is compared before its bytes are
+  /// used on the device again; a difference is ChecksumMismatch.
   void checkCopies(bool check) { checksCopies_ = check; }
-  /// Copies to the host take a token each, as no plan has decided when they go.
+  /// With true, copies to the host take a token each, as no plan has decided when they go.
   void takeTokens(bool take) { takesTokens_ = take; }
-  /// A plan says at which address each copy lies: an item that is needed again while
-  /// it leaves gets a new copy there, as if it had left.
+  /// With true, a plan says at which address each copy lies: an item that is needed again
+  /// while it leaves gets a new copy there, as if it had left.
   void setPlaced(bool isPlaced) { isPlaced_ = isPlaced; }
 
   //===--------------------------------------------------------------------===//
   // The table
   //===--------------------------------------------------------------------===//
 
-  /// Whether `tensor` lies in memory of the host that programs cannot compute in.
+  /// Returns true if `tensor` lies in memory of the host that programs cannot compute in.
   bool isHome(const Tensor &tensor) const;
-  /// The item whose home is `home`; made where there is none, with its truth there.
+  /// Returns the item whose home is `home`; makes one where there is none, with its truth there.
   Item &adopt(const Tensor &home, std::string name, OwnerId owner, std::shared_ptr<const TensorDesc> onDevice);
-  /// A new item of the session whose home is `source`, which outlives it.
+  /// Makes an item of the session whose home is `source`, which must outlive it.
   Item &add(ItemSource &source, std::string name);
-  /// A new item whose truth is `value`, on the device.
+  /// Makes an item whose truth is `value`, on the device.
   Item &hold(const Tensor &value, std::string name, OwnerId owner, ItemLifetime lifetime);
-  /// `home`, memory of the host that nobody has written, becomes the home of an item that
-  /// has none: the newest value comes there when the item leaves.
+  /// Makes `home`, memory of the host that nobody has written, the home of an item that has
+  /// none: the newest value comes there when the item leaves.
   void giveHome(Item &item, const Tensor &home);
-  /// Null where there is none (any more).
+  /// Returns the item, or null where there is none (any more).
   Item *find(Item::Id id);
-  /// The item whose home is the storage of `home`, or null.
+  /// Returns the item whose home is the storage of `home`, or null.
   Item *findHome(const Tensor &home);
   /// Forgets the item, and gives up its copies once queued work is done with them.
   void forget(Item &item);
@@ -96,107 +97,109 @@ public:
   void abandon(Item &item);
   /// Forgets every item whose home nobody else holds.
   void forgetUnheld();
-  /// The step is over or was given up: forgets the items that live within it.
+  /// Ends a step that is over or was given up: forgets the items that live within it.
   void forgetStep();
 
   //===--------------------------------------------------------------------===//
   // The verbs
   //===--------------------------------------------------------------------===//
 
-  /// Queues a copy of the newest value to the host, unless it is there, and gives up
-  /// the device's copy once that is whole. False, with nothing done, where the host's
+  /// Queues a copy of the newest value to the host, unless it is there, and gives up the
+  /// device's copy once that is whole. Returns false, with nothing done, if the host's
   /// memory is the device's. Throws, with nothing changed, what a source throws.
   bool leave(Item &item);
-  /// Queues a copy of an item without a home to `home`, in any memory of the host,
-  /// which becomes its home, and gives up the device's copy once that is whole. `how`: of the copy. Its end is reported. Throws
-  /// DeviceOom, with nothing changed, where the copy finds no memory to be staged in.
+  /// Queues a copy of an item without a home to `home`, in any memory of the host, which becomes its home, and gives up the
+  /// device's copy once that is whole. `how` says how the copy is made. Its end is reported. Throws DeviceOom, with nothing
+  /// changed, where the copy finds no memory to be staged in.
   void leaveTo(Item &item, const Tensor &home, const TransferOptions &how);
   void leaveAll();
-  /// Items that could not be copied to the host leave again.
+  /// Makes the items that could not be copied to the host leave again.
   void leaveKept();
   /// Queues a copy to the device, unless there is one.
   void fetch(Item &item);
-  /// Queues one as `how` says, whose end is reported, unless somebody calls `need`
-  /// before: then whoever reads it waits in its queue. False, with nothing done, where
-  /// the gate denies it. Throws DeviceOom, with nothing changed.
+  /// Queues a copy to the device as `how` says. Its end is reported, unless `need` is
+  /// called before: then the reader waits for it in its queue. Returns false, with nothing
+  /// done, if the gate denies it. Throws DeviceOom, with nothing changed.
   bool tryFetch(Item &item, const TransferOptions &how);
-  /// Queues a copy from its source into `place`, memory of the caller, which is its copy on
-  /// the device until that is dropped. Its end is reported, and so is what keeps it from
-  /// being queued. False, with nothing done, where the source denies it.
+  /// Queues a copy from the item's source into `place`, memory of the caller, which is the
+  /// item's copy on the device until that is dropped. Its end is reported, and so is what
+  /// keeps it from being queued. Returns false, with nothing done, if the source denies it.
   bool fetchInto(Item &item, const Tensor &place, const TransferOptions &how);
-  /// An item that leaves is needed again, and stays: where it lies, or where a plan has
-  /// its next copy. False where it is not leaving.
+  /// Makes an item that leaves stay, as it is needed again: where it lies, or where a plan
+  /// has its next copy. Returns false if it is not leaving.
   bool stay(Item &item);
-  /// The copy on the device; fetches it where there is none. `isWritten`: what is
-  /// queued next changes it. `mustArrive`: blocks until it is there, and fetches
-  /// again what did not arrive; throws TransferFailed after eight times. For programs
-  /// that write in place, which must not begin without all they read.
+  /// Returns the copy on the device; fetches it where there is none. With `isWritten`, the
+  /// work that is queued next changes it. With `mustArrive`, blocks until it is there, and
+  /// fetches again what did not arrive; throws TransferFailed after eight times. That is
+  /// for programs that write in place, which must not begin without all they read.
   Tensor need(Item &item, bool isWritten = false, bool mustArrive = false);
-  /// Gives up the copy of `tier`, which another has, too. The host's memory is the
-  /// caller's again, and the item has no home.
+  /// Gives up the copy of `tier`, which another tier must have too. The host's memory is
+  /// the caller's again, and the item has no home.
   void drop(Item &item, Tier tier);
-  /// The copy on the device becomes the caller's own, fetched where there is none,
-  /// and the item is forgotten.
+  /// Returns the copy on the device, fetched where there is none, as the caller's own, and
+  /// forgets the item.
   Tensor take(Item &item);
-  /// Gives up copies on the device, those first whose way to the host is longest under
-  /// way, until `wanted` bytes fit the budget; blocks for them. Returns the bytes given.
+  /// Gives up copies on the device until `wanted` bytes fit the budget: first those on
+  /// their way to the host, the oldest first, for which it blocks, then others that the
+  /// host has too. Returns the bytes given.
   uint64_t makeRoom(uint64_t wanted);
 
   //===--------------------------------------------------------------------===//
   // Ends of copies, and values that change outside
   //===--------------------------------------------------------------------===//
 
-  /// Gives up what has left by now. Every verb does.
+  /// Gives up what has left by now. Every verb calls it.
   void poll();
   /// The end of a copy that was reported.
   struct End {
     Item::Id item;
-    /// Where the copy came to, or would have.
+    /// The tier that the copy came to, or would have.
     Tier tier;
-    /// The cause, where the copy failed; its source is whole then, and says whether the
-    /// copy may succeed another time.
+    /// The cause, if the copy failed; its source is whole then. `mayFetchAgain` is what the
+    /// source says of another try.
     std::optional<Error> failure = {};
     bool mayFetchAgain = true;
   };
-  /// The ends that were noticed since the last call, in their order.
+  /// Returns the ends that were noticed since the last call, in their order.
   std::vector<End> takeEnds() { return std::exchange(ends_, {}); }
-  /// One end of a copy to `tier`, the oldest; `waits`: blocks for it. Nothing where there
-  /// is none, or none under way.
+  /// Returns the oldest end of a copy to `tier`, or nothing if there is none. With `waits`,
+  /// blocks for one if a copy is under way.
   std::optional<End> takeEnd(Tier tier, bool waits);
-  /// Blocks until the copy of the item that is under way has ended; nothing where none is.
+  /// Blocks until the copy of the item that is under way has ended, and returns its end; nothing if none is under way.
   std::optional<End> awaitEnd(Item &item);
-  /// Asked of each reported copy to the host that has ended, before the device's bytes
-  /// are given up: false takes it for one that failed.
+  /// Sets a function that is asked of each reported copy to the host that has ended, before
+  /// the device's bytes are given up. If it returns false, the copy counts as one that
+  /// failed.
   void setJudge(std::function<bool(const Item &)> isGood) { isGood_ = std::move(isGood); }
-  /// The item whose copy to `tier` is longest under way, or null. To the device: of those
-  /// whose ends are reported.
+  /// Returns the item whose copy to `tier` is longest under way, or null. To the device,
+  /// only copies whose ends are reported count.
   Item *oldest(Tier tier);
-  /// Blocks until one more item has left, or stays; false if none is leaving.
+  /// Blocks until one more item has left, or stays; returns false if none is leaving.
   bool awaitDeparture();
   /// Blocks until every item that leaves has left, or stays.
   void settle();
-  /// Homes have the newest values when it returns; copies on the device stay. Throws
-  /// TransferFailed.
+  /// Brings the newest values home, and returns when they are there; copies on the device
+  /// stay. Throws TransferFailed.
   void writeBack();
-  /// Writes one item back in the same way, which is not Leaving; its end is not reported.
+  /// Writes one item back in the same way, which must not be Leaving; its end is not reported.
   void writeBack(Item &item);
-  /// Blocks until the newest value is whole where it is. Throws what it failed with.
+  /// Blocks until the newest value is whole where it is. Throws the error of its copy if that failed.
   void await(const Tensor &home);
-  /// True if the device has a value that the home lacks, or may lack.
+  /// Returns true if the device has a value that the home lacks, or may lack.
   bool holdsNewer(const Tensor &home);
-  /// The hash of the bytes at home, where they were hashed on their way there and are the newest value.
+  /// Returns the hash of the bytes at home, if they were hashed on their way there and are the newest value.
   std::optional<uint64_t> hashAtHome(const Tensor &home);
-  /// The home was written by the caller: the copy on the device is stale and dropped.
+  /// Notes that the caller has written the home: the copy on the device is stale and dropped.
   void homeWritten(const Tensor &home);
   void homeWritten(Item &item);
-  /// Every home was written by the caller.
+  /// Notes that the caller has written every home.
   void homesWritten();
 
   struct Counts {
     uint64_t fetched = 0, fetchedBytes = 0, left = 0, leftBytes = 0;
     /// Items that left for pageable memory, as no page-locked memory was left.
     uint64_t unpinned = 0;
-    /// Copies to the host that failed, so that the device's stayed.
+    /// Copies to the host that failed, so that the device's copies stayed.
     uint64_t kept = 0;
   };
   const Counts &counts() const { return counts_; }
@@ -219,10 +222,10 @@ private:
   DeviceRef device_;
   std::map<Item::Id, Item> items_;
   Item::Id nextId_ = 1;
-  /// Items by the storage of their home.
+  /// Items by the id of the storage of their home.
   std::map<uint64_t, Item *> byHome_;
-  /// Items whose copy to each tier is under way, the oldest first; some are gone. Those
-  /// on the way to the device were reported.
+  /// Items whose copy to each tier is under way, the oldest first; some may be gone. Copies
+  /// to the device are here only if their ends are reported.
   std::array<std::deque<Item::Id>, tierNames.size()> coming_;
   std::vector<End> ends_;
   struct Abandoned {
