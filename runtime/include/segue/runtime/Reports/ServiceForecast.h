@@ -21,12 +21,13 @@
 
 namespace segue::inline runtime {
 
-/// Plays a step of `device`, a spec that is not opened. Returns an object with `cap_bytes` (of Conductor, or else of the device),
-/// `certified_bytes` (Session::certify), `peak_bytes`, `seconds`, `out_bytes` and `in_bytes` (over the link) of the step, and for each
-/// service that the config enables its record of the step: the keys of its telemetry under `activation_stagehand` (with its `mode`),
-/// `weight_stagehand` (with its ring), `state_stagehand` (where gradients and states leave) and `conductor`. Selective Precision is left
-/// out, since a twin has no values. Throws ConfigError, and what the session of such a run throws before its first step or in it, such as
-/// BudgetInfeasible with the smallest budget.
+/// Plays a step of `device`, a spec that is not opened. Returns an object with `cap_bytes` (of Conductor, or else of
+/// the device), `certified_bytes` (Session::certify), `peak_bytes`, `seconds`, `out_bytes` and `in_bytes` (over the
+/// link) of the step, and for each service that the config enables its record of the step: the keys of its telemetry
+/// under `activation_stagehand` (with its `mode`), `weight_stagehand` (with its ring), `state_stagehand` (where
+/// gradients and states leave) and `conductor`. Selective Precision is left out, since a twin has no values. Throws
+/// ConfigError, and what the session of such a run throws before its first step or in it, such as BudgetInfeasible with
+/// the smallest budget.
 Json forecastServices(std::string_view device, const std::vector<SessionModule> &modules, const SessionOptions &options,
                       size_t microBatches, const Config &config);
 

@@ -108,9 +108,9 @@ public:
   /// device's copy once that is whole. Returns false, with nothing done, if the host's
   /// memory is the device's. Throws, with nothing changed, what a source throws.
   bool leave(Item &item);
-  /// Queues a copy of an item without a home to `home`, in any memory of the host, which becomes its home, and gives up the
-  /// device's copy once that is whole. `how` says how the copy is made. Its end is reported. Throws DeviceOom, with nothing
-  /// changed, where the copy finds no memory to be staged in.
+  /// Queues a copy of an item without a home to `home`, in any memory of the host, which becomes its home, and gives up
+  /// the device's copy once that is whole. `how` says how the copy is made. Its end is reported. Throws DeviceOom, with
+  /// nothing changed, where the copy finds no memory to be staged in.
   void leaveTo(Item &item, const Tensor &home, const TransferOptions &how);
   void leaveAll();
   /// Makes the items that could not be copied to the host leave again.

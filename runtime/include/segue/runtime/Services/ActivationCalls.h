@@ -23,12 +23,12 @@ void visitFields(CallFields &fields, ActivationHints &hints);
 Json answerOf(const ActivationStagehand &policy, const SaveDecision &decision);
 Json answerOf(const ActivationStagehand &policy, const TransferDecision &decision);
 Json answerOf(const ActivationStagehand &policy, const NeedDecision &decision);
-/// The growth is what the caller does next; the answer is the record of the step.
+/// Returns the record of the step. The growth is not part of the answer: the caller tells how it went next.
 Json answerOf(const ActivationStagehand &policy, const std::vector<HostBufferBook::Growth> &growth);
 
 namespace activation_calls {
 
-/// Throw InvalidArgument for an index that is no class of the pool.
+/// These throw InvalidArgument for an index that is no class of the pool.
 void growPool(ActivationStagehand &policy, int64_t poolClass, int64_t slabs);
 void failGrowth(ActivationStagehand &policy, int64_t poolClass, int64_t slabs);
 

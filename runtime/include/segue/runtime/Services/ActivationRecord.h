@@ -15,7 +15,7 @@
 
 namespace segue::inline runtime {
 
-/// Counts and times of one step's saved activations, in either mode.
+/// The counts and times of one step's saved activations, in either mode.
 struct ActivationRecord {
   int64_t step = 0;
   int64_t saved = 0, kept = 0, spilled = 0, restored = 0, shared = 0, recomputed = 0, rescued = 0, leaked = 0;
@@ -24,14 +24,14 @@ struct ActivationRecord {
   int64_t stalls = 0, poolHits = 0, poolMisses = 0;
   int64_t prefetchHits = 0, prefetchLate = 0, finalizeWaits = 0;
   int64_t retries = 0, checksumRecovered = 0;
-  /// How many were kept for each reason; the keys are literals.
+  /// The number of tensors that were kept, by reason; the keys are literals.
   std::map<std::string_view, int64_t> keptReasons;
-  /// The most device memory, and unpinned host memory, that was in use.
+  /// The most bytes of device memory, and of unpinned host memory, that were in use.
   int64_t peakUsedBytes = 0, unpinnedPeakBytes = 0;
   int64_t poolBytes = 0, poolGrownSlabs = 0;
   bool aborted = false;
 
-  /// With the keys of activation-stagehand.md.
+  /// Returns the record with the keys of activation-stagehand.md.
   Json json() const;
 };
 

@@ -43,47 +43,47 @@ struct ActivationRecord;
 struct SaveEvent {
   std::string id;
   int64_t bytes = 0;
-  /// Allocated on the device now.
+  /// The bytes that are allocated on the device now.
   int64_t usedBytes = 0;
-  /// A parameter, or otherwise held by somebody else.
+  /// True for a parameter, or a tensor that is otherwise held by somebody else.
   bool notOwned = false;
-  /// The storage it lies in; empty: one of its own, called like the record.
+  /// The storage it lies in; empty if it has one of its own, which is then called like the record.
   std::string storage;
   bool recomputable = false;
-  /// The program has decided to compute it again.
+  /// True if the program has decided to compute it again.
   bool planRecompute = false;
 };
 
 struct SaveDecision {
   enum class Kind { Keep, Share, Recompute, Spill };
   Kind kind = Kind::Keep;
-  /// Why a Keep keeps: not_owned, not_pressured, too_small, d2h_suppressed,
+  /// The reason why a Keep keeps: not_owned, not_pressured, too_small, d2h_suppressed,
   /// no_host_memory.
   std::string_view reason;
-  /// Where a Spill copies to. Unpinned: the copy blocks and has ended when the save returns.
+  /// The memory that a Spill copies to. If it is unpinned, the copy blocks and has ended when the save returns.
   HostBuffer buffer;
   /// Records whose copies must be waited for before this one starts, in order.
   std::vector<std::string> finalized;
 };
 
 struct NeedDecision {
-  /// Rescue: the copy out is under way, the device's bytes are whole.
+  /// A Rescue means that the copy out is under way and the device's bytes are whole.
   enum class Kind { Use, Wait, Restore, Rescue, Recompute };
   Kind kind = Kind::Use;
-  /// Copies in that must be waited for before this one starts.
+  /// The records whose copies in must be waited for before this one starts.
   std::vector<std::string> finalized;
-  /// Restores to start now, in order.
+  /// The restores to start now, in order.
   std::vector<std::string> issued;
 };
 
 struct TransferDecision {
-  /// After a failure. Abort: the step cannot go on, TRANSFER_FAILED.
+  /// The decision after a failure. Abort means that the step cannot go on: TRANSFER_FAILED.
   enum class Kind { None, Retry, Keep, Recompute, Abort };
   Kind kind = Kind::None;
   std::vector<std::string> issued;
 };
 
-/// Conductor's, as far as they concern activations.
+/// The hints of Conductor that concern activations.
 struct ActivationHints {
   int64_t maxInflightD2h = INT32_MAX, maxInflightH2d = INT32_MAX;
   bool suppressSpeculative = false;
@@ -100,47 +100,47 @@ public:
 
   void stepBegin(int64_t step);
   void setHints(const ActivationHints &hints) { hints_ = hints; }
-  /// In the place of those of the config, from the next save or restore on.
-  /// Throws InvalidArgument unless high > low ≥ 0.
+  /// Sets watermarks in the place of those of the config, from the next save or restore on.
+  /// Throws InvalidArgument unless high > low >= 0.
   void setWatermarks(int64_t highBytes, int64_t lowBytes);
 
-  /// Throws StateTransition for an id that is live already (unless it shares
-  /// its storage) and InvalidArgument for negative bytes.
+  /// Decides what becomes of a saved tensor. Throws StateTransition for an id that is live
+  /// already (unless it shares its storage) and InvalidArgument for negative bytes.
   SaveDecision save(const SaveEvent &event);
 
-  /// The copy of this record has ended; of one that was waited for already it
-  /// is no news. Throws NameUnknown for an id that was never saved.
+  /// Notes that the copy of this record has ended, which is no news if it was waited for
+  /// already. Throws NameUnknown for an id that was never saved.
   TransferDecision transferDone(std::string_view id, std::optional<int64_t> usedBytes = {});
   TransferDecision transferFailed(std::string_view id, std::optional<int64_t> usedBytes = {});
-  /// The bytes that came back are not those that left. True: compute the
-  /// record again. False: the step aborts with CHECKSUM_MISMATCH.
+  /// Notes that the bytes which came back are not those that left. Returns true if the
+  /// record is to be computed again, false if the step aborts with CHECKSUM_MISMATCH.
   bool checksumFailed(std::string_view id);
 
-  /// The records in the order in which backward needs them. Returns restores
-  /// to start.
+  /// Begins backward. `order` lists the records in the order in which backward needs them.
+  /// Returns restores to start.
   std::vector<std::string> backwardBegin(std::span<const std::string> order, int64_t usedBytes);
-  /// Throws StateTransition for a released record.
+  /// Says how a record gets to its use. Throws StateTransition for a released record.
   NeedDecision need(std::string_view id, int64_t usedBytes);
   std::vector<std::string> release(std::string_view id, int64_t usedBytes);
 
-  /// The device has no memory: restored records that nobody needed yet and
-  /// that are to be dropped, farthest need first, until `bytes` are covered.
-  /// Their host copies are valid still.
+  /// Makes room when the device has no memory. Returns restored records that nobody has
+  /// needed yet and that are to be dropped, farthest need first, until `bytes` are covered.
+  /// Their host copies are still valid.
   std::vector<std::string> dropRestored(int64_t bytes);
 
-  /// Compute stood still for so long, as the caller measured it.
+  /// Adds milliseconds in which compute stood still, as the caller measured them.
   void addStall(double milliseconds) { stallMs_ += milliseconds; }
 
   /// Releases what is left.
   void abortStep();
   /// Ends the step, and returns the slabs to add to the pool before the next one.
   std::vector<HostBufferBook::Growth> stepEnd();
-  /// The record of the step that ended or was aborted last.
+  /// Returns the record of the step that ended or was aborted last.
   Json telemetry() const;
-  /// The pool has `count` more slabs of a class: before the first step, from what
-  /// its rehearsal has shown.
+  /// Adds `count` slabs of a class that the pool has got before the first step, as its
+  /// rehearsal has shown.
   void poolGrown(uint32_t poolClass, int64_t count);
-  /// There was no memory for `count` of the slabs of a growth; the record says so.
+  /// Notes in the record that there was no memory for `count` of the slabs of a growth.
   void growthFailed(uint32_t poolClass, int64_t count);
 
 private:
@@ -179,7 +179,7 @@ private:
   std::unordered_map<std::string, Record *> byId_, byStorage_;
   /// Copies under way, oldest first.
   std::deque<Record *> spills_, restores_;
-  /// On their way back or back, and not needed yet.
+  /// Records that are on their way back, or are back, and have not been needed yet.
   std::deque<Record *> ahead_;
   std::vector<Record *> order_;
   /// Index into order_: every record before it has been needed or released.

@@ -18,15 +18,15 @@
 namespace segue::inline runtime {
 
 struct ActivationStagehandConfig {
-  /// Who decides what leaves: the watermarks, at each save, or a plan made
-  /// from the compiled lifetimes before the step.
+  /// Mode says who decides what leaves: the watermarks, at each save, or a plan made from
+  /// the compiled lifetimes before the step.
   enum class Mode { Watermark, Planned };
 
   bool enabled = false;
   Mode mode = Mode::Watermark;
   double highWatermarkMiB = 20000, lowWatermarkMiB = 16000;
   std::vector<int64_t> poolClassesMiB{1, 4, 16, 64, 256};
-  /// One per class.
+  /// The number of slabs of each class.
   std::vector<int64_t> slabsPerClass{512, 2, 2, 2, 2};
   int64_t maxInflightD2h = 1, maxInflightH2d = 1;
   bool debugChecksums = false;
@@ -36,7 +36,7 @@ struct ActivationStagehandConfig {
   bool predictiveRestore = true;
   int64_t restoreWindow = 8;
   bool poolGrowth = true;
-  /// Twice the initial pool unless given.
+  /// The greatest size of the pool, twice the initial pool unless given.
   double pinnedPoolMaxMiB = 2384;
   int64_t transferRetries = 1;
   TelemetryConfig telemetry;

@@ -19,14 +19,14 @@
 
 namespace segue::inline runtime {
 
-/// First 16 hex digits of the SHA-256 of, one item per line, each ended by a
-/// line feed: `segue-calib-v1`, `model=<signature>`, `quant=<quantisation>`,
-/// `samples=<n>`, then per unit in forward order `unit=<id>:<out>x<in>,...`.
-/// `quantisation` is "per_row_symmetric:bits8:pad64".
+/// Returns the first 16 hex digits of the SHA-256 of these lines, each ended by a line
+/// feed: `segue-calib-v1`, `model=<signature>`, `quant=<quantisation>`, `samples=<n>`, then
+/// per unit in forward order `unit=<id>:<out>x<in>,...`. `quantisation` is
+/// "per_row_symmetric:bits8:pad64".
 std::string calibrationFingerprint(std::string_view model, std::string_view quantisation, int64_t samples,
                                    std::span<const PrecisionUnit> units);
 
-/// The errors by unit, in the order of `units`; nothing if the fingerprint is
+/// Returns the errors by unit, in the order of `units`; nothing if the fingerprint is
 /// another, a unit is missing, or a value is negative, NaN or no number.
 std::optional<std::vector<double>> readCalibration(const Json &cache, std::string_view fingerprint,
                                                    std::span<const std::string> units);
@@ -41,7 +41,7 @@ std::optional<std::vector<double>> loadCalibration(const std::filesystem::path &
 void saveCalibration(const std::filesystem::path &path, std::string_view fingerprint,
                      std::span<const std::string> units, std::span<const double> errors);
 
-/// OutputError of one output.
+/// Returns the OutputError of one output.
 double calibrationError(std::span<const float> high, std::span<const float> low);
 
 } // namespace segue::inline runtime

@@ -46,17 +46,17 @@ class Conductor {
 public:
   /// Functions by which Conductor tells the run around it. All may be empty.
   struct Hooks {
-    /// One sentence for the log: adapters that failed.
+    /// Gets a sentence for the log about adapters that failed.
     std::function<void(const std::string &)> warn;
-    /// A telemetry record that is due: at STEP_END of every
+    /// Gets a telemetry record when it is due: at STEP_END of every
     /// `telemetry_interval_steps`-th step, and of every aborted one.
     std::function<void(const Json &)> record;
-    /// A token that was waited for is held from now on.
+    /// Called when a token that was waited for is held.
     std::function<void(uint64_t token)> granted;
-    /// The step was aborted: waits until no transfer is in flight any more.
-    /// May complete and release tokens.
+    /// Called when the step is aborted: waits until no transfer is in flight any more. May
+    /// complete and release tokens.
     std::function<void()> drain;
-    /// Every event with the answer it got under `expect`, as replay reads it.
+    /// Gets every event with the answer it got under `expect`, as replay reads it.
     std::function<void(const Json &)> trace;
   };
 
@@ -65,9 +65,9 @@ public:
     size_t reservations = 0, tokens = 0, waiters = 0;
   };
 
-  /// Off.
+  /// Makes a Conductor that is off.
   Conductor();
-  /// Off unless `config.enabled`. Constructs nothing if off.
+  /// Makes a Conductor that is off unless `config.enabled`; one that is off constructs nothing.
   Conductor(const ConductorConfig &config, const ConductorLimits &limits, Hooks hooks = {});
   /// Detaches every adapter.
   ~Conductor();
@@ -80,16 +80,17 @@ public:
   // Services
   //===--------------------------------------------------------------------===//
 
-  /// A service without knobs. Throws InvalidArgument for a name in use.
+  /// Registers a service without knobs. Throws InvalidArgument for a name in use.
   ServiceId registerOwner(std::string name);
-  /// Saves the adapter's knobs; within a step, applies the hints. The adapter
-  /// must outlive its attachment. Throws InvalidArgument for a name in use.
+  /// Registers a service by its adapter: saves its knobs and, within a step, applies the
+  /// hints. The adapter must outlive its attachment. Throws InvalidArgument for a name in
+  /// use.
   ServiceId attach(ConductorAdapter &adapter);
-  /// Releases what the service holds and waits for, FLOOR too, and restores
-  /// its knobs. A service that still held something counts as an adapter
-  /// error. Nothing happens for a service that is not there.
+  /// Releases what the service holds (FLOOR reservations too) and waits for, and restores
+  /// its knobs. A service that still held something counts as an adapter error. Does
+  /// nothing for a service that is not there.
   Detached detach(ServiceId service);
-  /// Nothing for a name that is not registered, and when off.
+  /// Returns the service of that name; nothing if none is registered, and when off.
   std::optional<ServiceId> service(std::string_view name) const;
 
   //===--------------------------------------------------------------------===//
@@ -97,92 +98,93 @@ public:
   // ends; the record shows it, no decision depends on it.
   //===--------------------------------------------------------------------===//
 
-  /// IDLE → STEP_BEGIN: hints are the base again. Throws PhaseOrder, with
+  /// Goes from IDLE to STEP_BEGIN; hints are the base again. Throws PhaseOrder, with
   /// nothing changed, within a step.
   void beginStep(int64_t step);
-  /// False if `phase` is the present one: nothing happens. Throws PhaseOrder,
-  /// with nothing changed, if it cannot follow.
+  /// Enters a phase. Returns false, and does nothing, if `phase` is the present one. Throws
+  /// PhaseOrder, with nothing changed, if it cannot follow.
   bool enterPhase(StepPhase phase, double secondsInOld = 0);
-  /// The boundary before a block. Throws PhaseOrder between steps.
+  /// Notes the boundary before a block. Throws PhaseOrder between steps.
   void enterBlock(std::string_view block);
-  /// → STEP_END → IDLE.
+  /// Goes to STEP_END and then to IDLE.
   void endStep(double secondsInOld = 0);
-  /// → IDLE from anywhere in a step, which is told to `drain`. Returns the
-  /// tokens that were waited for, first come first: their owners answer
-  /// STEP_ABORTED. All other tokens are freed, and so are reservations of
-  /// scope phase and step, except FLOOR. Throws PhaseOrder between steps.
+  /// Goes to IDLE from anywhere in a step, and calls `drain`. Returns the tokens that were
+  /// waited for, first come first: their owners answer STEP_ABORTED. Frees all other
+  /// tokens, and reservations of scope phase and step, except FLOOR. Throws PhaseOrder
+  /// between steps.
   std::vector<uint64_t> abortStep(double secondsInOld = 0);
 
   StepPhase phase() const;
   /// Returns the hints that were pushed last.
   const RuntimeLimitHints &hints() const;
 
-  /// The compiled order of the step with its planned peaks, for hints ahead of
-  /// the pressure and for `slots: auto`. Throws PhaseOrder within a step.
+  /// Sets the compiled order of the step with its planned peaks, for hints ahead of the
+  /// pressure and for `slots: auto`. Throws PhaseOrder within a step.
   void setPlan(std::vector<PlannedBlock> plan);
-  /// The map holds from the next STEP_BEGIN on.
+  /// Sets the map of precisions, which holds from the next STEP_BEGIN on.
   void setBlockPrecision(BlockPrecisionMap map);
 
   //===--------------------------------------------------------------------===//
   // Budget
   //===--------------------------------------------------------------------===//
 
-  /// The allocated bytes of the device's allocator, not its cached reserve.
+  /// Notes the allocated bytes of the device's allocator, without its cached reserve.
   void measure(int64_t vramAllocatedBytes);
-  /// Never throws; a denial has its reason.
+  /// Asks for a reservation. Never throws; a denial has its reason.
   Grant reserve(const ReservationRequest &request);
-  /// Memory was really allocated, or freed, under a reservation. Throws
-  /// InvalidArgument, with nothing changed, for an id that is not live and for
-  /// more than is left.
+  /// Note that memory was really allocated, or freed, under a reservation. Throw
+  /// InvalidArgument, with nothing changed, for an id that is not live and for more than is
+  /// left.
   void commit(uint64_t id, int64_t bytes);
   void uncommit(uint64_t id, int64_t bytes);
-  /// Throws InvalidArgument for an id that is not live.
+  /// Ends a reservation. Throws InvalidArgument for an id that is not live.
   void release(uint64_t id);
 
-  /// Bytes that count against the caps; 0 when off.
+  /// Returns the bytes that count against the caps; 0 when off.
   int64_t usedBytes(BudgetResource resource) const;
-  /// Live reservations in the order of their grant.
+  /// Returns the live reservations in the order of their grant.
   std::vector<ReservationHolder> holders() const;
-  /// The holders as text, a line each, for the error of a failed allocation.
+  /// Returns the holders as text, a line each, for the error of a failed allocation.
   std::string holdersTable() const;
 
   //===--------------------------------------------------------------------===//
   // Slots of the link
   //===--------------------------------------------------------------------===//
 
-  /// Never waits.
+  /// Asks for a token; never waits.
   TokenAnswer tryAcquire(const TokenRequest &request);
-  /// Waiting if REQUIRED or CRITICAL: `granted` tells when, or `releaseToken`
-  /// by its result. Others are as tryAcquire.
+  /// Asks for a token. A request of priority REQUIRED or CRITICAL may be answered by
+  /// Waiting; then `granted`, or the result of `releaseToken`, tells when it is held. Other
+  /// requests are answered as by tryAcquire.
   TokenAnswer acquireOrWait(const TokenRequest &request);
-  /// A wait has lasted `slot_wait_timeout_ms`: it goes on over the limit.
-  /// Throws TokenInvalid if nobody waits for `token`.
+  /// Ends a wait that has lasted `slot_wait_timeout_ms`: its transfer goes on over the
+  /// limit. Throws TokenInvalid if nobody waits for `token`.
   TokenAnswer timeOut(uint64_t token);
-  /// The wait is given up. Throws TokenInvalid if nobody waits for `token`.
+  /// Gives a wait up. Throws TokenInvalid if nobody waits for `token`.
   void cancelWait(uint64_t token);
-  /// A transfer went well: its figures count for the direction's bandwidth.
+  /// Notes that a transfer went well: its figures count for the direction's bandwidth.
   /// Throws TokenInvalid unless `token` is held and not completed yet.
   void complete(uint64_t token, int64_t bytes, double milliseconds);
-  /// Frees the slot, also of a transfer that failed. Returns the token that
-  /// has it now, if one waited. Throws TokenInvalid, with nothing changed, for
-  /// a token that is not held, or not by `owner`.
+  /// Frees the slot, also of a transfer that failed. Returns the token that has it now, if
+  /// one waited. Throws TokenInvalid, with nothing changed, for a token that is not held,
+  /// or not held by `owner`.
   std::optional<uint64_t> releaseToken(uint64_t token, ServiceId owner);
   /// Gives a token back, whoever holds it.
   std::optional<uint64_t> releaseToken(uint64_t token);
 
   int inflight(LinkDirection direction) const;
-  /// Measured, GB/s (10⁹); nothing before the first completed transfer.
+  /// Returns the measured bandwidth in GB/s (10⁹ bytes); nothing before the first completed transfer.
   std::optional<double> bandwidth(LinkDirection direction) const;
 
   //===--------------------------------------------------------------------===//
   // Records
   //===--------------------------------------------------------------------===//
 
-  /// The telemetry record of the step so far, or of the one that ended last.
-  /// Null when off.
+  /// Returns the telemetry record of the step so far, or of the one that ended last; null
+  /// when off.
   Json record() const;
 private:
-  /// Shows tests what is inside.
+  /// Shows tests the inside.
   friend struct ConductorInspection;
   struct Manager;
   std::unique_ptr<Manager> manager_;

@@ -31,7 +31,7 @@ class ConductorAdapter {
 public:
   virtual ~ConductorAdapter() = default;
 
-  /// The owner's name: "stagehand". Unique within a Conductor.
+  /// Returns the owner's name, such as "stagehand", which is unique within a Conductor.
   virtual std::string owner() const = 0;
 
   /// Remembers the service's own knobs; called once, at attach.
@@ -39,36 +39,36 @@ public:
   /// Puts back what `saveKnobs` remembered; called at detach, also when the
   /// run ends by an error.
   virtual void restoreKnobs() {}
-  /// Applies the hints, over the service's own knobs and never beyond them.
-  /// One that throws has changed nothing.
+  /// Applies the hints, over the service's own knobs and never beyond them. A call that
+  /// throws has changed nothing.
   virtual void applyHints(const RuntimeLimitHints &hints, StepPhase phase) {}
 
   virtual void onPhaseBegin(StepPhase phase) {}
   virtual void onPhaseEnd(StepPhase phase) {}
-  /// `bytes` of the service's reservation `id` went to a stronger request.
+  /// Told that `bytes` of the service's reservation `id` went to a stronger request.
   virtual void onReclaimed(uint64_t id, int64_t bytes) {}
 
-  /// The knobs as they are, for telemetry; an object.
+  /// Returns the knobs as they are, as an object for telemetry.
   virtual Json knobs() const;
 };
 
 /// The knobs of Weight Stagehand.
 struct StagehandKnobs {
-  /// Loads in flight.
+  /// The number of loads that may be in flight.
   int maxInflight = 2;
-  /// Blocks wanted ahead.
+  /// The number of blocks that are wanted ahead.
   int prefetchWindow = 3;
 
-  /// These knobs under hints.
+  /// Returns these knobs under hints.
   StagehandKnobs under(const RuntimeLimitHints &hints) const;
 };
 
 /// The knobs of Activation Stagehand.
 struct ActivationKnobs {
-  /// Spills and restores in flight.
+  /// The numbers of spills and of restores that may be in flight.
   int maxD2h = 1, maxH2d = 1;
 
-  /// These knobs under hints. Suppression stops spills in OPTIMIZER.
+  /// Returns these knobs under hints. Suppression stops spills in OPTIMIZER.
   ActivationKnobs under(const RuntimeLimitHints &hints, StepPhase phase) const;
 };
 

@@ -22,18 +22,18 @@ namespace segue::inline runtime {
 /// The config in the numbers that decisions are made with.
 struct ConductorLimits {
   int64_t softCapBytes, hardCapBytes;
-  /// Out of reach where no cap is given: tracked, never denied.
+  /// The cap of pinned memory, which is out of reach if none is given: memory is then tracked and never denied.
   int64_t pinnedCapBytes;
   int h2dSlots, d2hSlots;
   int prefetchWindow;
 };
 
 struct ConductorConfig {
-  /// When the policy is evaluated: at phases only, as v0 did, or at every
+  /// The moments at which the policy is evaluated: at phases only, as v0 did, or at every
   /// block as well.
   enum class EvaluateOn { Phase, Block };
-  /// Whether the numbers of slots are fixed, or follow the measured bandwidth
-  /// between steps, up to the configured ones.
+  /// Fixed numbers of slots, or numbers that follow the measured bandwidth between steps,
+  /// up to the configured ones.
   enum class Slots { Fixed, Auto };
 
   bool enabled = false;
@@ -53,11 +53,11 @@ struct ConductorConfig {
   /// Reads the whole section. Throws ConfigError.
   static ConductorConfig read(ConfigReader &reader);
 
-  /// The limits on a device of `capacityBytes`. A soft cap that is not given
-  /// is 90 % of the device, or the hard cap where that is lower; without a
-  /// capacity (a replay), a cap that is not given never binds. `weightWindow`
-  /// is Weight Stagehand's own window where it runs. Throws ConfigError for a
-  /// soft cap above the hard cap and a hard cap above the capacity.
+  /// Returns the limits on a device of `capacityBytes`. A soft cap that is not given is 90
+  /// % of the device, or the hard cap where that is lower; without a capacity (a replay), a
+  /// cap that is not given never binds. `weightWindow` is Weight Stagehand's own window
+  /// where it runs. Throws ConfigError for a soft cap above the hard cap and a hard cap
+  /// above the capacity.
   ConductorLimits limits(std::optional<uint64_t> capacityBytes, std::optional<int64_t> weightWindow = {}) const;
 };
 

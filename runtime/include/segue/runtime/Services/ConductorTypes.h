@@ -28,19 +28,19 @@
 
 namespace segue::inline runtime {
 
-/// A registered service, within the Conductor that gave the number.
+/// The number of a registered service, within the Conductor that gave it.
 enum class ServiceId : uint32_t {};
 
-/// Where a run is; Phase of Events.h, and the time between steps.
+/// The place of a run in its step: Phase of Events.h, or Idle, the time between steps.
 enum class StepPhase : uint8_t { Idle, StepBegin, Forward, Backward, Optimizer, StepEnd };
 inline StepPhase stepPhase(Phase phase) { return StepPhase(uint8_t(phase) + 1); }
 
 enum class BudgetResource : uint8_t { Vram, Pinned };
 enum class BudgetMode : uint8_t { Hard, Soft, Burst, Floor, Ceiling };
-/// Ordered: a later one is stronger.
+/// The priorities in ascending order: a later one is stronger.
 enum class Priority : uint8_t { Background, Speculative, Required, Critical };
-/// Until when a reservation lives: its release, the end of the phase in which
-/// it was granted, STEP_END.
+/// The end of a reservation's life: its release, the end of the phase in which it was
+/// granted, or STEP_END.
 enum class BudgetScope : uint8_t { Manual, Phase, Step };
 enum class LinkDirection : uint8_t { H2d, D2h };
 enum class GrantStatus : uint8_t { Granted, Partial, Denied };
@@ -72,16 +72,16 @@ template <> std::span<const std::string_view> namesOf<TokenStatus>();
 template <> std::span<const std::string_view> namesOf<DenyReason>();
 
 struct ReservationRequest {
-  /// Chosen by the caller, unique among live reservations.
+  /// A number chosen by the caller, unique among live reservations.
   uint64_t id = 0;
   ServiceId owner{};
-  /// Bytes wanted; for a ceiling, the bound.
+  /// The bytes wanted; for a ceiling, the bound.
   int64_t bytes = 0;
   BudgetMode mode = BudgetMode::Hard;
   BudgetResource resource = BudgetResource::Vram;
   Priority priority = Priority::Required;
   BudgetScope scope = BudgetScope::Manual;
-  /// SOFT: the least that is of any use.
+  /// For SOFT, the least bytes that are of any use.
   int64_t minBytes = 1;
 };
 
@@ -89,17 +89,17 @@ struct Grant {
   GrantStatus status = GrantStatus::Granted;
   int64_t bytes = 0;
   DenyReason reason = DenyReason::None;
-  /// Reservations that others lost for it, with their bytes, in the order taken.
+  /// The reservations that others lost for it, with their bytes, in the order taken.
   std::vector<std::pair<uint64_t, int64_t>> reclaimed;
 };
 
 struct TokenRequest {
-  /// Chosen by the caller, unique among tokens held and waited for.
+  /// A number chosen by the caller, unique among tokens held and waited for.
   uint64_t id = 0;
   ServiceId owner{};
   LinkDirection direction = LinkDirection::H2d;
   Priority priority = Priority::Required;
-  /// Bytes of the transfer, for the record of an event log.
+  /// The bytes of the transfer, for the record of an event log.
   int64_t bytes = 0;
 };
 
@@ -120,12 +120,12 @@ struct ReservationHolder {
 /// The stored form of each block: "h.0" → "int8".
 using BlockPrecisionMap = std::map<std::string, std::string, std::less<>>;
 
-/// Limits that every service is told at a phase boundary.
+/// The limits that every service is told at a phase boundary.
 struct RuntimeLimitHints {
   int maxInflightH2d = 0, maxInflightD2h = 0;
   int prefetchWindowCap = 0;
   bool suppressSpeculative = false;
-  /// Null: nothing is prescribed.
+  /// The form of each block; null if nothing is prescribed.
   std::shared_ptr<const BlockPrecisionMap> blockPrecision;
 
   bool operator==(const RuntimeLimitHints &) const = default;

@@ -19,12 +19,12 @@
 
 namespace segue::inline runtime {
 
-/// Over all elements of all gradients of a unit.
+/// Sums over all elements of all gradients of a unit.
 struct GradientStatistics {
   double squares = 0, greatest = 0, sum = 0, count = 0;
 
-  /// f32 [4] as the pass segue-gradient-statistics writes them. Not finite in,
-  /// not finite out: no maximum hides it.
+  /// Adds one part, an f32 [4] as the pass segue-gradient-statistics writes it. A part that
+  /// is not finite makes the sums not finite: no maximum hides it.
   void add(std::span<const float, 4> part) {
     squares += double(part[0]);
     greatest = std::isnan(part[1]) ? double(part[1]) : std::max(greatest, double(part[1]));
@@ -33,7 +33,7 @@ struct GradientStatistics {
   }
 
   double l2() const { return std::sqrt(squares); }
-  /// The population's variance; 0 without elements.
+  /// Returns the population's variance; 0 without elements.
   double variance() const {
     if (count == 0)
       return 0;

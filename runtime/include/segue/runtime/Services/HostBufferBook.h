@@ -21,11 +21,11 @@
 
 namespace segue::inline runtime {
 
-/// Where the bytes of one record lie on the host.
+/// The memory of the host that holds the bytes of one record.
 struct HostBuffer {
-  /// A slab of this class; nothing: unpinned memory.
+  /// The class of the slab; nothing for unpinned memory.
   std::optional<uint32_t> poolClass;
-  /// The smallest class that holds the bytes; nothing above the largest.
+  /// The smallest class that holds the bytes; nothing for more than the largest holds.
   std::optional<uint32_t> naturalClass;
   int64_t bytes = 0;
 };
@@ -34,8 +34,8 @@ class HostBufferBook {
 public:
   HostBufferBook(std::vector<int64_t> classBytes, std::vector<int64_t> slabs, int64_t unpinnedMaxBytes);
 
-  /// The natural class if it has a free slab, else the next larger that has,
-  /// else unpinned memory up to its limit, else nothing.
+  /// Takes a slab of the natural class if it has a free one, else of the next larger that
+  /// has, else unpinned memory up to its limit; returns nothing if that is used up.
   std::optional<HostBuffer> take(int64_t bytes);
   void give(const HostBuffer &buffer);
 
@@ -50,20 +50,19 @@ public:
     uint32_t poolClass;
     int64_t slabs;
   };
-  /// Slabs that the peaks would have wanted, class by class
-  /// in ascending order, as long as the pool stays within `maxBytes`. Adds
-  /// them.
+  /// Adds the slabs that the peaks would have wanted, class by class in ascending order, as
+  /// long as the pool stays within `maxBytes`, and returns them.
   std::vector<Growth> grow(int64_t maxBytes);
   void add(uint32_t poolClass, int64_t slabs);
-  /// The peaks are those since this call.
+  /// Begins the peaks anew, from what is held now.
   void startPeaks();
-  /// There was no memory for `count` of the slabs that were added.
+  /// Takes away `count` of the slabs that were added, for which there was no memory.
   void shrink(uint32_t poolClass, int64_t count);
 
 private:
   struct Class {
     int64_t bytes, slabs, free;
-    /// Buffers of this natural class, wherever they lie.
+    /// The number of buffers of this natural class that are held now, wherever they lie, and its peak.
     int64_t held = 0, peakHeld = 0;
   };
   std::vector<Class> classes_;

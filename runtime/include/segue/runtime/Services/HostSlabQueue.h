@@ -33,23 +33,23 @@ public:
   int64_t free() const { return slabs_ - inUse_; }
   int64_t slabsFor(int64_t bytes) const { return (bytes + slabBytes_ - 1) / slabBytes_; }
 
-  /// Takes slabs for `bytes` in the name of `owner`, all or none. False: it
-  /// waits, or, if it may not wait, nothing has happened. Throws StateTransition
-  /// if it holds or waits already, InvalidArgument for more than the whole pool,
-  /// ShutDown.
+  /// Takes slabs for `bytes` in the name of `owner`, all or none. Returns false if there
+  /// are too few: the owner then waits, or, unless `mayWait`, nothing has happened. Throws
+  /// StateTransition if it holds or waits already, InvalidArgument for more than the whole
+  /// pool, ShutDown.
   bool acquire(const std::string &owner, int64_t bytes, bool mayWait);
-  /// Gives its slabs back; returns those who have theirs now, in order. Throws
+  /// Gives the owner's slabs back; returns those who have theirs now, in order. Throws
   /// StateTransition if it holds none.
   std::vector<std::string> release(const std::string &owner);
   bool holds(const std::string &owner) const { return held_.contains(owner); }
   bool waits(const std::string &owner) const;
-  /// Waits no more; returns those who have theirs now that it is out of the way.
+  /// Ends the owner's wait; returns those who have theirs now that it is out of the way.
   std::vector<std::string> cancel(const std::string &owner);
-  /// Nobody gets slabs any more; returns those who waited.
+  /// Ends all waits and refuses slabs from now on; returns those who waited.
   std::vector<std::string> shutDown();
 
-  /// `owner` has waited so long, as the caller measured it. Returns a warning
-  /// from 100 ms on, or nothing.
+  /// Adds a wait of `owner`, as the caller measured it. Returns a warning from 100 ms on,
+  /// or an empty text.
   std::string addWait(const std::string &owner, double milliseconds);
   int64_t waitCount() const { return waitCount_; }
   double totalWaitMs() const { return totalWaitMs_; }

@@ -49,27 +49,27 @@ struct ServiceContext;
 /// Makes the actor of Selective Precision: see PrecisionService.h.
 using MakePrecision = std::unique_ptr<PrecisionActor> (*)(ServiceContext &context, const Config &config);
 
-/// A step by watermarks on a twin of the device shows this of those to come:
-/// slabs that the pool lacks, and, by number of the save, what costs less to
-/// compute again than to move.
+/// What a rehearsal of a step by watermarks, on a twin of the device, shows of the steps to
+/// come: the slabs that the pool lacks, and, by number of the save, whether a tensor costs
+/// less to compute again than to move.
 struct RehearsedStep {
   std::vector<HostBufferBook::Growth> growth;
   std::vector<bool> toRecompute;
 };
 
-/// Describes a twin, whose own clock and memory do not tell these.
+/// Figures of a twin that its own clock and memory do not tell.
 struct TwinFigures {
-  /// How long a step takes in which nothing leaves.
+  /// The seconds of a step in which nothing leaves.
   double computeSeconds = 0;
   LinkSpeed link;
-  /// Bytes of device_dram that the step may take.
+  /// The bytes of device_dram that the step may take.
   uint64_t budgetBytes = 0;
 };
 
-/// Whether gradients and optimizer states may be away without a plan.
+/// Says when gradients and optimizer states may be away without a plan.
 enum class StatesLeave : uint8_t {
   Never,
-  /// They stay as long as a step fits so: see MemoryServices::letStatesLeave.
+  /// They stay as long as a step fits with them on the device: see MemoryServices::letStatesLeave.
   IfNeeded,
   Always
 };
@@ -83,122 +83,124 @@ struct GradientOutput {
 };
 
 struct MemoryServicesOptions {
-  /// Null: a config that asks for Selective Precision is refused.
+  /// Makes Selective Precision; with null, a config that asks for it is refused.
   MakePrecision makePrecision = nullptr;
-  /// Gets every event before the services do; not owned, may be null. What it
-  /// puts in the place of a saved tensor is its own to bring back.
+  /// A sink that gets every event before the services do; not owned, may be null. A tensor
+  /// that it puts in the place of a saved one is its own to bring back.
   EventSink *next = nullptr;
-  /// Where the config has no Weight Stagehand: who lends parameters that live on the
-  /// host to what is computed again; not owned, may be null.
+  /// Lends parameters that live on the host to what is computed again, where the config has
+  /// no Weight Stagehand; not owned, may be null.
   WeightLender *lender = nullptr;
-  /// A folder for the log of each policy, `conductor.json` and so on, in the
-  /// format of `segue-run replay`; empty: none. It must exist.
+  /// The folder for the log of each policy, `conductor.json` and so on, in the format of
+  /// `segue-run replay`; empty for none. It must exist.
   std::filesystem::path recordEvents;
-  /// Opens the slab of squareq_slab_path; empty: no config may name one.
+  /// Opens the slab of squareq_slab_path; if it is empty, no config may name one.
   SlabOpener openSlab;
   /// The parameters of the programs, for the checks of a slab, and names that files may give them.
   std::vector<ProgramWeight> program;
   NameAliases aliases;
-  /// Get warnings, by default stderr does; and what a service says every so many
-  /// steps, by default nobody.
+  /// Functions that get warnings (by default they go to stderr), and the sentences that a
+  /// service says every so many steps (by default nobody gets them).
   std::function<void(const std::string &)> warn, log;
-  /// The device is a twin.
+  /// Given if the device is a twin.
   std::optional<TwinFigures> twin;
 };
 
 class MemoryServices final : public EventSink {
 public:
-  /// Null if the config enables no service. Sets the budget of device_dram to
-  /// Conductor's hard cap, and takes the pinned pool. Throws ConfigError for a
-  /// config that does not fit the device, DeviceOom for a pool that does not;
-  /// nothing is left of it then.
+  /// Makes the services that the config enables; returns null if it enables none. Sets the
+  /// budget of device_dram to Conductor's hard cap, and takes the pinned pool. Throws
+  /// ConfigError for a config that does not fit the device, DeviceOom for a pool that does
+  /// not; nothing is left of it then.
   static std::unique_ptr<MemoryServices> create(DeviceRef device, const Config &config,
                                                 MemoryServicesOptions options = {});
-  /// Ends copies, gives everything back and puts the old budget in force.
+  /// Ends copies, gives everything back and restores the old budget.
   ~MemoryServices() override;
 
-  /// The number of the step that the next STEP_BEGIN begins; they count up
-  /// from 1 by themselves.
+  /// Sets the number of the step that the next STEP_BEGIN begins; numbers count up from 1
+  /// by themselves.
   void setStep(int64_t step);
-  /// True where the config asks for `mode: planned`: activations leave by a plan
-  /// for the step, and stay until there is one.
+  /// Returns true if the config asks for `mode: planned`: activations leave by a plan for
+  /// the step, and stay until there is one.
   bool wantsPlan() const;
   /// Null unless gradients and optimizer states may be away now: by a plan, which moves
   /// parameters as well where Weight Stagehand is off, or under pressure.
   Residency *residency();
   StatesLeave statesLeave() const;
-  /// Between two steps, where statesLeave is not Never: it is Always from now on. Whoever
-  /// owns the states gives them homes on the host; `gradients` get theirs as they are made.
+  /// Makes statesLeave Always from now on. Called between two steps, where it is not Never.
+  /// The owner of the states gives them homes on the host; `gradients` get theirs as they
+  /// are made.
   void letStatesLeave(std::span<const GradientOutput> gradients);
-  /// Conductor's leave to hold so much page-locked memory, for the home of a state, as
-  /// long as this lives.
+  /// Asks Conductor for leave to hold so much page-locked memory, for the home of a state,
+  /// as long as this lives. Returns false if it is denied.
   bool reserveHome(uint64_t bytes);
-  /// True where Conductor has a hard cap and no plan keeps it: whether a step can
-  /// at all is to be found out before the first.
+  /// Returns true if Conductor has a hard cap and no plan keeps it: whether a step can keep
+  /// it at all must then be found out before the first.
   bool checksBudget() const;
-  /// True where saved tensors leave.
+  /// Returns true if saved tensors leave.
   bool spills() const;
-  /// Without a plan: what Conductor is to expect of each block, in a step of this
-  /// profile; `others` bytes of the device are not in it.
+  /// Tells Conductor, where there is no plan, what to expect of each block in a step of
+  /// this profile; `others` bytes of the device are not in it.
   void expect(const StepProfile &profile, int64_t others);
-  /// Between two steps: the next ones take at most `bytes` of device_dram, which are
-  /// known to do. Who would take more waits for what leaves; where nothing does, the
-  /// step goes on with all of the budget, and a warning says so. Nothing: no such limit.
+  /// Limits the next steps to `bytes` of device_dram, which are known to be enough; nothing
+  /// removes the limit. Called between two steps. An allocation beyond it waits for what
+  /// leaves; where nothing does, the step goes on with all of the budget, and a warning
+  /// says so.
   void holdTo(std::optional<uint64_t> bytes);
-  /// Where watermarks decide: these, in bytes of device_dram, in the place of those of the
-  /// config from the next event on, also in the midst of a step.
+  /// Sets watermarks, in bytes of device_dram, in the place of those of the config from the
+  /// next event on, also in the midst of a step. Does nothing where no watermarks decide.
   void setWatermarks(uint64_t high, uint64_t low);
-  /// True, where watermarks decide, until prepare().
+  /// Returns true, where watermarks decide, until prepare() is called.
   bool wantsRehearsal() const;
-  /// For the services of a twin, on which the first step is rehearsed: watermarks
-  /// without the `others` bytes in use, which the twin has not. Once pressure is
-  /// on it stays on, as how fast copies are is not known to the last of them; and
-  /// host memory is no limit.
+  /// Returns the config for the services of a twin, on which the first step is rehearsed:
+  /// its watermarks are lower by the `others` bytes in use, which the twin does not have.
+  /// Pressure stays on once it is on, as the speed of copies is not known to the last of
+  /// them; and host memory is no limit.
   Config rehearsal(uint64_t others) const;
   /// Returns what the last step on the twin has shown.
   RehearsedStep rehearsed() const;
-  /// Between two steps: the next is like this one.
+  /// Makes ready for a next step like this one. Called between two steps.
   void prepare(const RehearsedStep &step);
-  /// Between two steps: what lives on the host leaves the device, and the plan in
-  /// force, if there is one, begins again with its first step.
+  /// Makes what lives on the host leave the device, and the plan in force, if there is one,
+  /// begin again with its first step. Called between two steps.
   void beginAgain();
-  /// The next steps go by this plan, their memory at its addresses.
+  /// Makes the next steps go by this plan, with their memory at its addresses.
   void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
-  /// Between two steps: what the blocks of the last ones took, once, where it
-  /// differs from the profile of the plan by more than a tenth of a part: the
-  /// next plan is to be made with it.
+  /// Returns, once, what the blocks of the last steps took if that differs from the profile
+  /// of the plan by more than a tenth of a part: the next plan is to be made with it.
+  /// Called between two steps.
   std::optional<MeasuredStep> takeMeasured();
-  /// Null where Weight Stagehand is off. Who owns the parameters adds the programs
+  /// Returns null if Weight Stagehand is off. The owner of the parameters adds the programs
   /// and starts it; events reach it through here alone.
   WeightStreamer *weights();
   const WeightStreamer *weights() const;
-  /// Null where Selective Precision is off. For the session, which starts it.
+  /// Returns null if Selective Precision is off. For the session, which starts it.
   PrecisionActor *precision() const;
-  /// The units of Selective Precision, their forms, and what is kept as it is;
-  /// the last line of its telemetry; its state, for a checkpoint. Null, or empty,
-  /// where it is off.
+  /// Return the units of Selective Precision, with their forms and what is kept as it is;
+  /// the last line of its telemetry; and its state, for a checkpoint. They are null, or
+  /// empty, if it is off.
   Json precisionReport() const;
   Json precisionRecord() const;
   std::string precisionState() const;
-  /// Programs run outside of steps, phases apart: parameters of theirs that are
-  /// streamed come with their blocks. Within a step nothing happens.
+  /// Enclose programs that run outside of steps, apart from phases: their streamed
+  /// parameters come with their blocks. Within a step these do nothing.
   void beginEvaluation();
   void endEvaluation();
-  /// A program of an evaluation has failed, between steps or within one: no
+  /// Notes that a program of an evaluation has failed, between steps or within one: no
   /// parameter is in use any more.
   void abortEvaluation() noexcept;
-  /// A step cannot be finished: ends copies, releases every record, token and
-  /// reservation, writes the records of the step with `aborted`. Nothing
-  /// happens between steps. STEP_BEGIN in the midst of a step does the same.
+  /// Ends a step that cannot be finished: ends copies, releases every record, token and
+  /// reservation, writes the records of the step with `aborted`. Does nothing between
+  /// steps. STEP_BEGIN in the midst of a step does the same.
   void abortStep() noexcept;
 
-  /// Waits until the device has come to the end of the last step, and writes the
-  /// telemetry that waits for the times of its phases. Between steps.
+  /// Waits until the device has come to the end of the last step, and writes the telemetry
+  /// that waits for the times of its phases. Called between steps.
   void finishRecords();
 
-  /// The records of the last step that ended or was aborted: what the telemetry
-  /// files got. Null for a service that is off. That of Conductor waits for the
-  /// end of its step, whose times it has.
+  /// Return the records of the last step that ended or was aborted, as the telemetry files
+  /// got them; null for a service that is off. That of Conductor has the times of its step,
+  /// and waits for its end.
   Json conductorRecord() const;
   Json activationRecord() const;
   Json weightRecord() const;

@@ -14,13 +14,13 @@
 
 namespace segue::inline runtime {
 
-/// Relative error of one sample: |high - low| / |high| (L2, f64). 0 / 0 is 0;
-/// anything else over 0 is 1; with values that are not finite, +infinity.
+/// The relative error of one sample: |high - low| / |high| (L2, f64). 0 / 0 is 0; anything
+/// else over 0 is 1; with values that are not finite it is +infinity.
 struct OutputError {
   /// Sums of squares.
   double difference = 0, norm = 0;
 
-  /// Values of one output more.
+  /// Adds the values of one more output.
   void add(std::span<const float> high, std::span<const float> low) {
     for (size_t i = 0; i < high.size(); ++i) {
       double h = high[i], l = low[i];

@@ -21,7 +21,7 @@ namespace segue::inline runtime {
 
 template <> std::span<const std::string_view> namesOf<Precision>();
 
-/// The entry of a unit in the head of a log.
+/// Visits the entry of a unit in the head of a log.
 void visitFields(CallFields &fields, PrecisionUnit &unit);
 
 namespace precision_calls {
@@ -34,7 +34,7 @@ struct UnitError {
 struct Calibration {
   std::vector<UnitError> errors;
 };
-/// Gradient norms by unit; nothing for one without gradients.
+/// The gradient norms by unit; nothing for a unit without gradients.
 struct Norms {
   std::map<std::string, std::optional<double>> l2;
 };
@@ -45,7 +45,7 @@ struct Decision : PrecisionDecision {
 void visitFields(CallFields &fields, Calibration &calibration);
 void visitFields(CallFields &fields, Norms &norms);
 
-/// Takes all or none: throws NameUnknown, InvalidArgument.
+/// Takes all errors or none: throws NameUnknown, InvalidArgument.
 void calibrateAll(SelectivePrecision &policy, const Calibration &calibration);
 void observeError(SelectivePrecision &policy, std::string_view unit, Precision form, AnyNumber error);
 /// Throws NameUnknown for a name that is no unit.

@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-/// For SessionOptions and MemoryServicesOptions.
+/// Returns the function that makes Selective Precision, for SessionOptions and MemoryServicesOptions.
 MakePrecision precisionService();
 
 } // namespace segue::inline runtime

@@ -23,13 +23,13 @@
 
 namespace segue::inline runtime {
 
-/// The form that a slab has a weight in, if Selective Precision knows it.
+/// Returns the form in which a slab has a weight, if Selective Precision knows it.
 std::optional<Precision> precisionOf(const SlabLayer &layer);
 
 /// A weight of a unit in its low forms.
 struct UnitWeight {
   StreamedParameter parameter;
-  /// The slab of each form; several slabs may have the unit.
+  /// The slab of each form. Several slabs may have the unit.
   std::map<Precision, std::shared_ptr<SlabServer>> forms;
 };
 
@@ -41,16 +41,16 @@ struct UnitPlan {
 
 struct PrecisionPlan {
   std::vector<UnitPlan> units;
-  /// Frozen parameters that no form is chosen for: name and reason.
+  /// The frozen parameters that no form is chosen for: name and reason.
   std::map<std::string, std::string> kept;
 
-  /// The unit of a result of statistics, by what it is of; SIZE_MAX if none is.
+  /// Returns the unit that a result of statistics belongs to, by what it is of; SIZE_MAX if none does.
   size_t unitOf(std::string_view module, std::string_view of, SelectivePrecisionConfig::Granularity granularity) const;
 };
 
-/// `parameters` are in the order of forward. A block's name stands for it where
-/// only one module has it, otherwise "<module>/<block>"; layers likewise,
-/// "<module>.<layer>".
+/// Makes units of `parameters`, which are in the order of forward. A block's name stands
+/// for it where only one module has it, otherwise "<module>/<block>"; the same holds for
+/// layers, "<module>.<layer>".
 PrecisionPlan planPrecision(std::span<const StreamedParameter> parameters,
                             std::span<const std::shared_ptr<SlabServer>> slabs,
                             SelectivePrecisionConfig::Granularity granularity);

@@ -37,21 +37,21 @@ namespace segue::inline runtime {
 
 struct SavedCost {
   int64_t bytes = 0;
-  /// Seconds since the step began: when it is saved, when its bytes must be gone
-  /// (forward ends, backward begins), when it is needed.
+  /// Seconds since the step began at which it is saved, at which its bytes must be gone
+  /// (forward ends, backward begins), and at which it is needed.
   double savedAt = 0, turn = 0, neededAt = 0;
-  /// Seconds of a run that makes it again; absent: nothing makes it again.
+  /// Seconds of a run that makes it again; nothing if no program does.
   std::optional<double> recomputeSeconds;
-  /// Bytes that this run takes of the device: all outputs, and scratch.
+  /// The bytes of the device that this run takes: all outputs, and scratch.
   int64_t runBytes = 0;
-  /// Entries that it is made from, and that come from the same run.
+  /// Indices of the entries that it is made from, and of those that come from the same run.
   std::vector<size_t> sources, together;
-  /// In use, without other saved tensors that wait for their need: when it is saved,
-  /// when it is needed, and at most from then to the next need.
+  /// The bytes in use without other saved tensors that wait for their need: when it is
+  /// saved, when it is needed, and at most from then to the next need.
   int64_t heldAtSave = 0, heldAtNeed = 0, heldAfter = 0;
 };
 
-/// Limits of what a step may hold. Between the watermarks saved tensors stay.
+/// The limits of what a step may hold, in bytes. Between the watermarks saved tensors stay.
 struct DeviceRoom {
   int64_t budgetBytes = std::numeric_limits<int64_t>::max(), highBytes = 0, lowBytes = 0;
 };
@@ -62,10 +62,10 @@ struct LinkRates {
 
 enum class Residence : uint8_t { Keep, Spill, Recompute };
 
-/// Seconds that moving `bytes` out and back adds to a step.
+/// Returns the seconds that moving `bytes` out and back adds to a step.
 double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, double idleAfter);
 
-/// One per entry of `saved`, which come in the order of saves. `excessBytes` of
+/// Returns a choice per entry of `saved`, which are in the order of saves. `excessBytes` of
 /// them have to leave.
 std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const LinkRates &link, int64_t excessBytes,
                                        const DeviceRoom &room = {});

@@ -19,8 +19,8 @@
 //   precision.precisions(step + 1);             // what the next step runs with
 //
 // Events of a later step make those of the step before final; until then
-// abortStep takes them back. The loss that ended a step which was aborted is
-// told after the abort: what it takes back stays taken back when the step is
+// abortStep takes them back. The loss that ended an aborted step is told after
+// the abort: the units that it takes back to bf16 stay so when the step is
 // tried again.
 //
 //===----------------------------------------------------------------------===//
@@ -38,36 +38,36 @@ namespace segue::inline runtime {
 /// Weights that get one precision together.
 struct PrecisionUnit {
   std::string name;
-  /// False: stays as it is. Trained base weights, a form that the slab or the
-  /// checkpoint lacks.
+  /// False for a unit that stays as it is: trained base weights, or a form that the slab or
+  /// the checkpoint lacks.
   bool eligible = true;
-  /// Why not, for messages.
+  /// The reason why it is not eligible, for messages.
   std::string why;
-  /// The low forms that it can be stored in; empty: all of the config.
+  /// The low forms that it can be stored in; empty for all of the config.
   std::vector<Precision> forms = {};
   /// The precision that a unit which is not eligible is stored in.
   Precision stays = Precision::Bf16;
-  /// Stored size per form, bytes; 0 where unknown.
+  /// The stored size per form, in bytes; 0 where unknown.
   int64_t bf16Bytes = 0, int8Bytes = 0, fp8Bytes = 0;
-  /// Shapes of its linear layers, out × in, for the fingerprint.
+  /// The shapes of its linear layers, out × in, for the fingerprint.
   std::vector<std::pair<int64_t, int64_t>> shapes;
 };
 
 struct UnitDecision {
-  /// From the next step on.
+  /// The precision from the next step on.
   Precision precision = Precision::Bf16;
-  /// forced, first, quarantine, cooldown, down, up, keep, silent, ineligible.
+  /// One of forced, first, quarantine, cooldown, down, up, keep, silent, ineligible.
   std::string_view reason = "keep";
-  /// Nothing where the unit was not evaluated.
+  /// The figures of the decision; nothing where the unit was not evaluated.
   std::optional<double> sensitivity, relative, error;
 };
 
 struct PrecisionDecision {
-  /// False: this step takes no decision; every unit keeps what it has.
+  /// False if this step takes no decision: every unit keeps what it has.
   bool evaluated = false;
   /// A decision for each unit, in forward order.
   std::vector<UnitDecision> units;
-  /// A watch over the loss was opened.
+  /// True if a watch over the loss was opened.
   bool watch = false;
   int64_t changes = 0;
 };
@@ -82,47 +82,47 @@ public:
   const SelectivePrecisionConfig &config() const { return config_; }
   const std::vector<PrecisionUnit> &units() const { return units_; }
 
-  /// The calibrated error of a form: relative to the output in high precision,
-  /// >= 0 or +infinity. Throws NameUnknown, InvalidArgument for NaN or less.
+  /// Sets the calibrated error of a form, relative to the output in high precision: >= 0 or
+  /// +infinity. Throws NameUnknown, InvalidArgument for NaN or less.
   void calibrate(std::string_view unit, Precision form, double error);
-  /// An error measured while training: smoothed into the calibrated one.
+  /// Notes an error measured while training, which is smoothed into the calibrated one.
   void observeError(std::string_view unit, Precision form, double error);
 
-  /// Gradient norms (L2, over all gradients of a unit) after one backward, by
-  /// unit; nothing for a unit without gradients. False: a norm was not finite
-  /// and the whole collection was dropped.
+  /// Takes gradient norms (L2, over all gradients of a unit) after one backward, by unit;
+  /// nothing for a unit without gradients. Returns false if a norm was not finite, so that
+  /// the whole collection was dropped.
   bool stats(int64_t step, std::span<const std::optional<double>> norms);
 
-  /// After the step's collection.
+  /// Decides, after the step's collection.
   PrecisionDecision decide(int64_t step);
 
-  /// The units (indices) that go back to bf16 at the next step because of it.
+  /// Notes the loss of a step. Returns the units (indices) that go back to bf16 at the next step because of it.
   std::vector<size_t> loss(int64_t step, double value);
 
-  /// A unit could not be stored or read in its low form: bf16 from now on, and
-  /// quarantined; no abort takes it back.
+  /// Notes that a unit could not be stored or read in its low form: it is bf16 from now on,
+  /// and quarantined; no abort takes that back.
   void refuse(std::string_view unit, int64_t step);
-  /// There was no memory for the other form: the unit keeps what it had before
-  /// the decision at `step`, or, if it has that form for longer, goes to bf16
-  /// without having switched.
+  /// Notes that there was no memory for the other form: the unit keeps what it had before
+  /// the decision at `step`, or, if it has that form for longer, goes to bf16 without
+  /// having switched.
   void postpone(std::string_view unit, int64_t step);
 
   /// Forgets what happened in this step.
   void abortStep(int64_t step);
 
-  /// The precisions that the units run with in `step`: by decisions and rollbacks
+  /// Returns the precisions that the units run with in `step`: by decisions and rollbacks
   /// of earlier steps, not those of the step itself.
   std::vector<Precision> precisions(int64_t step) const;
 
-  /// Bytes of all units as they are stored with these forms, and in bf16.
+  /// Returns the bytes of all units as they are stored with these forms, and in bf16.
   std::pair<int64_t, int64_t> storedBytes(std::span<const Precision> precisions) const;
 
-  /// The record of a decision, without its time.
+  /// Returns the record of a decision, without its time.
   Json telemetry(int64_t step, const PrecisionDecision &decision) const;
 
-  /// All of it: a run that restores it decides as if never interrupted.
+  /// Returns the whole state: a run that restores it decides as if it had never been interrupted.
   Json saveState() const;
-  /// Throws FileCorrupt, VersionUnsupported; nothing has changed then.
+  /// Restores a state. Throws FileCorrupt, VersionUnsupported, with nothing changed.
   void restoreState(const Json &state);
   /// Loads a state in two parts: checks it, and returns a function that puts it in
   /// force and throws nothing.
@@ -145,9 +145,9 @@ private:
 
   SelectivePrecisionConfig config_;
   std::vector<PrecisionUnit> units_;
-  /// Now, and as it was at the end of the step before.
+  /// The state now, and as it was at the end of the step before.
   std::unique_ptr<State> now_, before_;
-  /// Aborted, and not tried again yet.
+  /// The step that was aborted and not tried again yet.
   std::optional<int64_t> abortedStep_;
 };
 

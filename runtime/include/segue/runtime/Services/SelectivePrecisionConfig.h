@@ -18,12 +18,12 @@ namespace segue::inline runtime {
 
 enum class Precision : uint8_t { Bf16, Int8, Fp8E4M3 };
 
-/// "bf16", "int8", "fp8_e4m3".
+/// Returns "bf16", "int8" or "fp8_e4m3".
 std::string_view name(Precision precision);
 
 struct SelectivePrecisionConfig {
   enum class Mode { Off, Static, Dynamic };
-  /// How the error's share of the score counts while no error is known.
+  /// The weight of the error's share in the score while no error is known.
   enum class Uncalibrated { DropTerm, Renormalize };
   enum class Granularity { Block, Layer };
 
@@ -36,7 +36,7 @@ struct SelectivePrecisionConfig {
   double gradSensitivityThreshold = 2.0, quantErrorThreshold = 0.05;
   bool runCalibration = true;
   int64_t calibrationSamples = 4;
-  /// Empty: beside the slab.
+  /// The path of the cache; empty for one beside the slab.
   std::filesystem::path calibrationCache;
   int64_t warmupSteps = 10, historyWindow = 5, updateIntervalSteps = 10, minStepsBetweenSwitches = 20;
   std::vector<std::string> forceBf16, forceInt8;
@@ -44,7 +44,7 @@ struct SelectivePrecisionConfig {
   Granularity granularity = Granularity::Block;
   /// Forms in the order of preference.
   std::vector<Precision> lowPrecisions{Precision::Int8};
-  /// A second slab, for fp8_e4m3, its manifest beside it. Ours.
+  /// A second slab, for fp8_e4m3, with its manifest beside it. SquareQ has no such key.
   std::optional<std::filesystem::path> fp8SlabPath;
   bool lossFeedback = true;
   int64_t lossWindow = 20;

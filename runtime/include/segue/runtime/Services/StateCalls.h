@@ -23,7 +23,7 @@ namespace segue::inline runtime {
 template <> std::span<const std::string_view> namesOf<StateEvent::Kind>();
 void visitFields(CallFields &fields, StateEvent &event);
 Json answerOf(const StateStagehand &policy, const StateStagehand::Moves &moves);
-/// The limits that a log's config stands for: its watermarks, or none.
+/// Returns the limits that a log's config stands for: its watermarks, or none.
 StateLimits limitsOf(const StateStagehandConfig &config);
 
 namespace state_calls {

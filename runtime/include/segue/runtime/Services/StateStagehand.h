@@ -34,25 +34,25 @@
 namespace segue::inline runtime {
 
 struct StateLimits {
-  /// Counts all that the device's allocator has allocated.
+  /// The watermarks, in bytes of all that the device's allocator has allocated.
   int64_t highBytes = std::numeric_limits<int64_t>::max(), lowBytes = 0;
   int64_t windowBlocks = 2;
 };
 
-/// Something that happens. Which fields say something depends on the kind.
+/// Something that happens. The kind says which fields are used.
 struct StateEvent {
   enum class Kind : uint8_t {
-    /// `number`: the step.
+    /// A step begins, whose number is `number`.
     StepBegin,
     /// A program of the optimizer begins. Block follows for each of its blocks, with the
     /// items that it is the first to touch, and the last.
     Program,
     Block,
-    /// The item `id` of `bytes` is new, or there again.
+    /// The item `id` of `bytes` is new, or is there again.
     Know,
-    /// Nobody reads it any more: a gradient was used up, or becomes part of a sum.
+    /// Nobody reads the item any more: a gradient was used up, or becomes part of a sum.
     Forget,
-    /// `usedBytes` are in use: what leaves since that is too much, or since it had to leave
+    /// `usedBytes` are in use. Items leave if that is too much, or if they had to leave
     /// before.
     Watch,
     /// Block `number` of the program begins, or ends.
@@ -60,7 +60,7 @@ struct StateEvent {
     BlockEnd,
     /// A block touches the item, which is on the device then.
     Need,
-    /// `bytes` are missing.
+    /// `bytes` of the device are missing.
     Pressure,
     /// An item that was to leave has left, or stays; one that was to come did not.
     Left,
@@ -73,7 +73,7 @@ struct StateEvent {
   Kind kind = Kind::Watch;
   std::string id = {};
   int64_t number = 0, bytes = 0, usedBytes = 0;
-  /// For Know: an item that is no state is a gradient.
+  /// Fields of Know. An item that is no state is a gradient.
   bool isState = false, isOnDevice = false;
   std::vector<std::string> first = {}, last = {};
 };
@@ -83,16 +83,17 @@ public:
   explicit StateStagehand(StateLimits limits) : limits_(limits) {}
 
   struct Moves {
-    /// Names in the order in which they are to go.
+    /// The ids of items in the order in which they are to go.
     std::vector<std::string> leaves = {}, fetches = {};
-    /// The step has ended: its record is there.
+    /// True if the step has ended, so that its record is there.
     bool hasEnded = false;
   };
 
-  /// Throws StateTransition for an item, and InvalidArgument for a block, that is not known.
+  /// Takes an event and returns what is to move. Throws StateTransition for an item, and InvalidArgument for a block,
+  /// that is not known.
   Moves tell(const StateEvent &event);
 
-  /// The record of the last step, as its line of telemetry has it.
+  /// Returns the record of the last step, as its line of telemetry has it.
   Json telemetry() const;
 
 private:
@@ -102,11 +103,11 @@ private:
     bool isState = false;
     Where where = Where::Nowhere;
     bool isInUse = false;
-    /// It had to leave once: from then on it does as soon as it can.
+    /// True if it had to leave once: from then on it leaves as soon as it can.
     bool isDisplaced = false;
-    /// Its copy failed in this step.
+    /// True if its copy failed in this step.
     bool isKept = false;
-    /// A state has its place in the last program that read it here; a gradient, how many
+    /// For a state, its place in the last program that read it; for a gradient, how many
     /// were made before it.
     int64_t place = 0;
     /// The block of the current program that needs it first, or -1.
@@ -140,7 +141,7 @@ private:
   StateLimits limits_;
   Items items_;
   std::vector<Block> blocks_;
-  /// The block that is open, or was last.
+  /// The index of the block that is open, or was last.
   int64_t position_ = -1;
   int64_t made_ = 0, leavingBytes_ = 0;
   Figures figures_;

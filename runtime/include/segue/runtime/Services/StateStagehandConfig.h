@@ -21,15 +21,15 @@ namespace segue::inline runtime {
 
 struct StateStagehandConfig {
   /// Off: gradients and optimizer states stay on the device. On: they live on the host.
-  /// Auto: they do where a trial has shown that a step does not fit otherwise.
+  /// Auto: they live on the host if a trial has shown that a step does not fit otherwise.
   enum class Mode { Off, Auto, On };
 
   static constexpr const char *section = "memory.stagehand.state_stagehand";
 
   Mode mode = Mode::Auto;
-  /// Blocks of the optimizer ahead of the current one whose items are brought.
+  /// The number of blocks of the optimizer ahead of the current one whose items are brought.
   int64_t windowBlocks = 2;
-  /// Not given: those of the service that has watermarks, or none.
+  /// The watermarks; if not given, those of the service that has watermarks, or none.
   std::optional<double> highWatermarkMiB, lowWatermarkMiB;
   TelemetryConfig telemetry;
 

@@ -26,7 +26,7 @@ template <> std::span<const std::string_view> namesOf<ResidencyRank>();
 /// scopes have names.
 class LoggedWeights {
 public:
-  /// A log that people write starts it by the blocks that are registered first.
+  /// Takes the config of a log that people write; the blocks that are registered first start the policy.
   explicit LoggedWeights(WeightStagehandConfig config) : config_(std::move(config)) {}
   LoggedWeights(WeightStagehandConfig config, const WeightLimits &limits) : LoggedWeights(std::move(config)) {
     start(limits);
@@ -35,11 +35,11 @@ public:
   const WeightStagehandConfig &config() const { return config_; }
   bool isStarted() const { return policy_ != nullptr; }
   void start(const WeightLimits &limits);
-  /// Throws StateTransition before it has started.
+  /// Throw StateTransition before it has started.
   operator WeightStagehand &();
   operator const WeightStagehand &() const { return const_cast<LoggedWeights &>(*this); }
 
-  /// Undone by release().
+  /// Make claims that release() undoes.
   void keep(const std::string &id, std::span<const std::string> blocks);
   void reserve(const std::string &id, const std::string &model, std::optional<ResidencyRank> rank, int64_t bytes);
   void guest(const std::string &id, const std::string &model);
@@ -56,8 +56,8 @@ namespace weight_calls {
 struct Registration {
   std::string model;
   std::vector<WeightBlock> blocks;
-  /// A log that people write says these beside the first blocks: budgets in the place
-  /// of limits, and the ring.
+  /// Fields that a log which people write gives beside the first blocks: budgets in the
+  /// place of limits, and the ring.
   std::optional<int64_t> vramBudgetBytes, hostBudgetBytes, slots, slotBytes, openAtOnce;
 };
 /// Changes the ring; a field that is left out stays as it is.
@@ -83,12 +83,12 @@ Json answerOf(const WeightStagehand &policy, const LoadFailure &failure);
 
 namespace weight_calls {
 
-/// Makes a policy for the blocks if none has started.
+/// Registers blocks, and makes a policy for them if none has started.
 void registerBlocks(LoggedWeights &weights, const Registration &registration);
 void changeRing(WeightStagehand &policy, const RingChange &change);
 void restateBlock(WeightStagehand &policy, std::string_view id, int64_t bytes, std::optional<bool> staged);
 void begin(WeightStagehand &policy, int64_t step, std::optional<bool> isTraining);
-/// Both measure `usedBytes` of the device first.
+/// Make the calls of a block, and measure `usedBytes` of the device first.
 BeforeBlock before(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes,
                    std::optional<bool> isBeside);
 WeightActions after(WeightStagehand &policy, std::string_view id, std::optional<int64_t> usedBytes,

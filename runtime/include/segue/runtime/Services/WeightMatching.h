@@ -29,8 +29,8 @@ struct FrozenWeight {
 
 /// A parameter of a session, for a source that stands for the whole model: a slab.
 struct ProgramWeight {
-  /// Names that a source may have for it, before aliases: the program's where only
-  /// one parameter has it, then "module.name".
+  /// The names that a source may have for it, before aliases: the program's where only one
+  /// parameter has it, then "module.name".
   std::vector<std::string> names;
   /// The tensor as programs read it.
   TensorDesc desc;
@@ -51,9 +51,9 @@ struct WeightMatch {
   std::vector<std::string> unused;
 };
 
-/// Throws MissingWeight listing every wanted weight without a source, with what
-/// was wrong, and every source that was left over. Without `strictTypes`, a
-/// source of another element type matches: it is converted.
+/// Matches weights with their sources. Throws MissingWeight listing every wanted weight
+/// without a source, with what was wrong, and every source that was left over. Without
+/// `strictTypes`, a source of another element type matches: it is converted.
 WeightMatch matchWeights(std::span<const FrozenWeight> wanted, std::span<const SourceWeight> sources,
                          const NameAliases &aliases = {}, bool strictTypes = true);
 

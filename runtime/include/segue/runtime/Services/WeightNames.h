@@ -26,10 +26,9 @@ namespace segue::inline runtime {
 /// {"attn.to_q", "self_attn.q_proj"}.
 using NameAliases = std::vector<std::pair<std::string, std::string>>;
 
-/// The names under which a source may hold `name`, the likeliest first: its
-/// own; without the component `orig` of an adapter (or with it, before the
-/// last component); then each with aliases put in, every run on its own. At
-/// most 64 names.
+/// Returns the names under which a source may hold `name`, the likeliest first: its own;
+/// without the component `orig` of an adapter (or with it, before the last component); then
+/// each with aliases put in, every run on its own. They are at most 64.
 std::vector<std::string> sourceNames(std::string_view name, const NameAliases &aliases = {});
 
 } // namespace segue::inline runtime

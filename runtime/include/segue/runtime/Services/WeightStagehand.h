@@ -42,7 +42,7 @@
 
 namespace segue::inline runtime {
 
-/// Where a block's bytes come from.
+/// The source of a block's bytes.
 enum class WeightBacking : uint8_t { ResidentSource, File, Slab, FileMutable };
 template <> std::span<const std::string_view> namesOf<WeightBacking>();
 
@@ -57,28 +57,28 @@ struct WeightBlock {
   /// Bytes as they are stored, which cross the link.
   int64_t bytes = 0;
   WeightBacking backing = WeightBacking::File;
-  /// Loads pass through slabs of the pinned pool.
+  /// True if loads pass through slabs of the pinned pool.
   bool staged = true;
-  /// Whose block it is, for guests; and where it comes from, for errors.
+  /// The model that the block belongs to, for guests; and the place that it comes from, for errors.
   std::string model, source;
 };
 
 /// Slots on the device that loads go to, each for any block.
 struct WeightRing {
-  /// There now, and how many there may be; 0: no limit but the watermarks.
+  /// The slots that are there now, and the most that there may be; 0 for no limit but the watermarks.
   int64_t slots = 0, most = 0;
-  /// Bytes of each slot. 0: their memory is nobody's to give back, and the bytes of
-  /// the blocks in them count against the watermarks.
+  /// The bytes of each slot. With 0, the slots' memory is nobody's to give back, and the
+  /// bytes of the blocks in them count against the watermarks.
   int64_t slotBytes = 0;
-  /// Blocks that programs use at once.
+  /// The number of blocks that programs use at once.
   int64_t openAtOnce = 1;
-  /// A plan counts on these slots: no watermark takes one, and only an allocation that finds no
-  /// room does.
+  /// True if a plan counts on these slots: no watermark takes one, and only an allocation that
+  /// finds no room does.
   bool isKept = false;
 };
 
 struct WeightAction {
-  /// GiveSlot: the memory of a slot with no block in it is given back.
+  /// GiveSlot gives back the memory of a slot with no block in it.
   enum class Kind : uint8_t { Load, Evict, GiveSlot };
   Kind kind = Kind::Load;
   std::string block;
@@ -90,25 +90,25 @@ struct WeightAction {
 using WeightActions = std::vector<WeightAction>;
 
 struct BeforeBlock {
-  /// Hit: it is there. Late: its copy is under way. Miss: it starts now, or when
-  /// a copy that is under way has ended.
+  /// Hit: the block is there. Late: its copy is under way. Miss: its copy starts now, or
+  /// when a copy that is under way has ended.
   enum class Use : uint8_t { Hit, Late, Miss };
   Use use = Use::Hit;
-  /// To start in order.
+  /// The actions to start, in order.
   WeightActions actions;
 };
 
 struct LoadFailure {
-  /// Retry: start the copy again. Otherwise the block is UNLOADED, its slabs and
-  /// its place on the device are free, and TRANSFER_FAILED is due.
+  /// True if the copy is to be started again. Otherwise the block is UNLOADED, its slabs
+  /// and its place on the device are free, and TRANSFER_FAILED is due.
   bool retry = false;
   WeightActions actions;
 };
 
-/// Values that a block gave, as nan_inf_check counts them.
+/// The values that a block gave, as nan_inf_check counts them.
 struct BlockOutput {
   int64_t nans = 0, infs = 0;
-  /// The block's time on the device, where it was measured.
+  /// The milliseconds that the block took on the device, where that was measured.
   std::optional<double> computeMs;
 };
 
@@ -117,7 +117,7 @@ struct LoadTimes {
   double copyMs = 0, fileReadMs = 0;
 };
 
-/// Conductor's, as far as they concern weights.
+/// The hints of Conductor that concern weights.
 struct WeightHints {
   int64_t maxInflightH2d = INT32_MAX, windowCap = INT32_MAX;
   bool suppressSpeculative = false;
@@ -138,138 +138,139 @@ public:
   // Blocks
   //===--------------------------------------------------------------------===//
 
-  /// Blocks run forward in the order of their registration and backward in the
-  /// reverse, unless setOrder says otherwise. Throws StateTransition for an id
-  /// that is taken and InvalidArgument for one without bytes or one that is
-  /// greater than the whole pinned pool.
+  /// Registers a block. Blocks run forward in the order of their registration and backward
+  /// in the reverse, unless setOrder says otherwise. Throws StateTransition for an id that
+  /// is taken and InvalidArgument for a block without bytes or one that is greater than the
+  /// whole pinned pool.
   void registerBlock(WeightBlock block);
-  /// The compiled order of a phase: forward, backward, optimizer. A block may
-  /// occur several times or not at all. Throws NameUnknown.
+  /// Sets the compiled order of a phase: forward, backward, optimizer. A block may occur
+  /// several times or not at all. Throws NameUnknown.
   void setOrder(StepPhase phase, std::span<const std::string> ids);
-  /// Slots were taken, or given back by somebody else. A plan is made anew for
+  /// Notes that slots were taken, or given back by somebody else. A plan is made anew for
   /// the next step.
   void setRing(const WeightRing &ring);
   /// Sets a ring of slots whose memory stays.
   void setRing(int64_t slots) { setRing({.slots = slots, .most = slots}); }
   const WeightRing &ring() const { return ring_; }
-  /// Slots that programs have no need of at once, beside what may not leave; what is
-  /// being saved back leaves.
+  /// Returns the number of slots that programs do not need at once, beside those of blocks
+  /// that may not leave. A block that is being saved back counts as leaving.
   int64_t spareSlots() const;
-  /// True if one more slot would be used and memory is below the low watermark, or
-  /// if `next`, which runs next, has no other way to a place: what is in the slots
-  /// cannot leave. To be asked before a block, after measure().
+  /// Returns true if one more slot would be used and memory is below the low watermark, or
+  /// if `next`, which runs next, has no other way to a place because what is in the slots
+  /// cannot leave. Asked before a block, after measure().
   bool wantsSlot(std::string_view next = {}) const;
-  /// The block is stored in another form from its next load on, or from the one
-  /// under way. Throws StateTransition while it is on the device, InvalidArgument
-  /// as registerBlock does.
+  /// Notes that the block is stored in another form from its next load on, or from the one
+  /// under way. Throws StateTransition while it is on the device, InvalidArgument as
+  /// registerBlock does.
   void restate(std::string_view id, int64_t bytes, bool staged);
 
   BlockState state(std::string_view id) const;
   int64_t useCount(std::string_view id) const;
-  /// Blocks on the device, in the order of registration.
+  /// Returns the blocks on the device, in the order of registration.
   std::vector<std::string> resident() const;
-  /// All blocks that are not UNLOADED, with what they do, for errors.
+  /// Returns all blocks that are not UNLOADED, with what they do, for errors.
   std::string describe() const;
-  /// Uses until the block is needed, in the compiled order, from the block that
-  /// ran last.
+  /// Returns the number of uses, in the compiled order, from the block that ran last until
+  /// the block is needed.
   int64_t nextUse(std::string_view id) const;
   int64_t window() const;
-  /// The plan of the policy `planned`, once all blocks have been measured.
+  /// Returns the plan of the policy `planned`, once all blocks have been measured.
   const std::optional<WeightPlan> &plan() const { return plan_; }
 
-  /// The score by which v0 chose: distance by order and position, modulo.
+  /// Returns the score by which v0 chose: distance by order and position, modulo the number of blocks.
   static int64_t scoreOfV0(int64_t order, int64_t position, int64_t blocks, int64_t bytes);
 
   //===--------------------------------------------------------------------===//
   // A step
   //===--------------------------------------------------------------------===//
 
-  /// Evaluation has no backward pass.
+  /// Begins a step. Evaluation has no backward pass.
   void beginStep(int64_t step, bool isTraining = true);
   void enterPhase(StepPhase phase);
   void setHints(const WeightHints &hints) { hints_ = hints; }
-  /// Allocated on the device now, and reserved by its allocator.
+  /// Notes the bytes that are allocated on the device now, and those reserved by its allocator.
   void measure(int64_t allocatedBytes, std::optional<int64_t> reservedBytes = {});
 
-  /// Throws NameUnknown, InvalidArgument for a block that is in no order, and
-  /// DeviceOom with the holders where nothing can leave for it. `isBeside`: a program
-  /// beside the order reads it, which goes on from where it is; any block will do.
+  /// Says how the block gets to its place. Throws NameUnknown, InvalidArgument for a block
+  /// that is in no order, and DeviceOom with the holders where nothing can leave for it.
+  /// With `isBeside`, a program beside the order reads it, and the order goes on from where
+  /// it is; any block will do.
   BeforeBlock beforeBlock(std::string_view id, bool isBeside = false);
-  /// Its load may be under way still, if what has run waits for it in a queue: what
-  /// becomes of it is told later. Throws StateTransition if it is not in use or no
-  /// load of it has begun.
+  /// Notes that the block has run. Its load may still be under way if the block waits for
+  /// it in a queue; its end is told later. Throws StateTransition if the block is not in
+  /// use or no load of it has begun.
   WeightActions afterBlock(std::string_view id, const BlockOutput &output = {});
-  /// Takes what a run of the block gave, where the device is known to have come by
-  /// only later. It counts in the step that is current.
+  /// Takes the values that a run of the block gave, where the device is known only later to
+  /// have done it. They count in the step that is current.
   void observe(std::string_view id, const BlockOutput &output);
 
-  /// The program has written so many bytes of its parameters: they go back to
-  /// the host before the block leaves. Throws StateTransition if it is not on
-  /// the device.
+  /// Notes that the program has written so many bytes of the block's parameters: they go
+  /// back to the host before the block leaves. Throws StateTransition if it is not on the
+  /// device.
   void changed(std::string_view id, int64_t bytes);
 
   WeightActions loaded(std::string_view id, const LoadTimes &times = {});
   LoadFailure loadFailed(std::string_view id);
-  /// Conductor denied a speculative load: it is forgotten, not queued.
+  /// Notes that Conductor denied a speculative load: it is forgotten, not queued.
   WeightActions loadDenied(std::string_view id);
   WeightActions evicted(std::string_view id);
-  /// The copy back failed: the device's copy is kept. Throws DeviceOom where a
+  /// Notes that the copy back failed: the device's copy is kept. Throws DeviceOom where a
   /// block waits for room and nothing else can leave; the step is to be aborted.
   WeightActions saveBackFailed(std::string_view id);
 
-  /// The block is needed before its copy back has ended: it stays, and nothing has to
-  /// come over the link. Throws StateTransition if it is not leaving.
+  /// Notes that the block is needed before its copy back has ended: it stays, and nothing
+  /// has to come over the link. Throws StateTransition if it is not leaving.
   WeightActions rescued(std::string_view id);
-  /// The block's changed parameters are on the host again, and it stays.
+  /// Notes that the block's changed parameters are on the host again; the block stays.
   void savedBack(std::string_view id);
 
-  /// The host has other values now: what the device has of the block leaves, and
+  /// Notes that the host has other values now: what the device has of the block leaves, and
   /// nothing goes back. Throws StateTransition if it is in use or on its way.
   WeightActions drop(std::string_view id);
 
-  /// Somebody needs `bytes` of the device: what leaves, by score, whatever the
-  /// watermarks and the plan say. Slots are given back for good, until as few are
-  /// left as programs need at once.
+  /// Returns what leaves since somebody needs `bytes` of the device: by score, whatever the
+  /// watermarks and the plan say. Slots are given back for good, until as few are left as
+  /// programs need at once.
   WeightActions makeRoom(int64_t bytes);
 
   void addStall(double milliseconds);
-  /// The block, whose copy was under way when its use was queued, was there when
+  /// Notes that the block, whose copy was under way when its use was queued, was there when
   /// the device came to it: that was a hit.
   void inTime(std::string_view id);
-  /// A block that was needed has waited so long for slabs of the pool. Returns a
-  /// warning if that was 100 ms or more, or nothing.
+  /// Adds the time that a needed block has waited for slabs of the pool. Returns a warning
+  /// if that was 100 ms or more, or an empty text.
   std::string addPoolWait(std::string_view id, double milliseconds);
 
-  /// Use counts are 0 afterwards: compute has drained.
+  /// Ends a step that was aborted. Use counts are 0 afterwards, since compute has drained.
   void abortStep();
   /// Forgets uses within a step that goes on: a program beside it has failed.
   void abandonUses();
   /// Returns what leaves between steps, where the cooldown counts.
   WeightActions endStep();
-  /// The record of the step that ended or was aborted last.
+  /// Returns the record of the step that ended or was aborted last.
   Json telemetry() const;
-  /// Hit rate, stalls and the trend of memory over the last 100 steps.
+  /// Returns hit rate, stalls and the trend of memory over the last 100 steps.
   Json rolling() const;
-  /// `[STAGEHAND step=42] hit=95.2% stall=1.3ms evict=2 vram=21.4G pool=6/8`;
-  /// empty unless one is due at the step that ended last.
+  /// Returns a line such as `[STAGEHAND step=42] hit=95.2% stall=1.3ms evict=2 vram=21.4G
+  /// pool=6/8`; empty unless one is due at the step that ended last.
   std::string logLine() const;
 
   //===--------------------------------------------------------------------===//
   // Numeric guards
   //===--------------------------------------------------------------------===//
 
-  /// strict_bf16: throws DtypeMismatch naming the tensor where the stored type
-  /// is not the declared one.
+  /// Throws DtypeMismatch naming the tensor, with strict_bf16, if the stored type is not
+  /// the declared one.
   void checkStored(std::string_view tensor, ElementType stored, ElementType declared) const;
-  /// Counts a promotion; throws DtypeMismatch where fail_on_dtype_promotion. Types
-  /// as they are spelled: "fp8", "bf16", "f16", "f32", "f64".
+  /// Counts a promotion; throws DtypeMismatch with fail_on_dtype_promotion. Types are
+  /// texts: "fp8", "bf16", "f16", "f32", "f64".
   void checkPromotion(std::string_view block, std::string_view input, std::string_view output);
 
   //===--------------------------------------------------------------------===//
   // Residency control
   //===--------------------------------------------------------------------===//
 
-  /// Undoes what it was given for when released or destroyed, once.
+  /// An object that undoes a claim when it is released or destroyed, once.
   class Scope {
   public:
     Scope() = default;
@@ -292,15 +293,15 @@ public:
 
   // The stagehand must not be moved while a scope lives.
 
-  /// These blocks do not leave. Throws NameUnknown.
+  /// Keeps these blocks on the device. Throws NameUnknown.
   [[nodiscard]] Scope keepResident(std::span<const std::string> ids);
-  /// `bytes` are out of reach of guests; what a PRIMARY model has on the device
-  /// does not leave for them either.
+  /// Puts `bytes` out of reach of guests; what a PRIMARY model has on the device does not
+  /// leave for them either.
   [[nodiscard]] Scope reserve(const std::string &model, ResidencyRank rank, int64_t bytes);
-  /// Blocks run in the name of a model that is a guest.
+  /// Makes blocks run in the name of a model that is a guest.
   [[nodiscard]] Scope asGuest(const std::string &model);
-  /// Bytes that may be allocated before something must leave, for the guest or, if
-  /// there is none, for everybody; may be negative.
+  /// Returns the bytes that may be allocated before something must leave, for the guest or,
+  /// if there is none, for everybody; may be negative.
   int64_t headroomBytes() const;
 
 private:
@@ -321,8 +322,8 @@ private:
   int64_t distance(const Block &block) const;
   int64_t highBytes() const;
   int64_t lowBytes() const { return limits_.lowBytes - (limits_.highBytes - highBytes()); }
-  /// Who may leave: by the rules of a step; blocks of the window, too; and those
-  /// that the plan keeps.
+  /// The blocks that may leave: by the rules of a step; also those of the window; and also
+  /// those that the plan keeps.
   enum class Reach : uint8_t { Usual, Window, Plan };
   WeightActions stay(Block &block);
   bool mayLeave(const Block &block) const;
@@ -353,26 +354,25 @@ private:
   HostSlabQueue slabs_;
   WeightHints hints_;
   WeightRing ring_;
-  /// Slots at the lowest in the step.
+  /// The fewest slots that there were in the step.
   int64_t leastSlots_ = 0;
   std::deque<Block> blocks_;
   std::unordered_map<std::string, Block *> byId_;
 
-  /// The orders of forward, backward, optimizer; those of the step in a row.
+  /// The orders of forward, backward and optimizer, and those of the step in a row.
   std::vector<Block *> orders_[3];
   bool hasOrder_[3] = {};
   std::vector<Block *> cycle_;
   size_t phaseBegin_[3] = {};
-  /// In cycle_, of the block that ran or runs last; -1 before the first.
+  /// The index in cycle_ of the block that ran or runs last; -1 before the first.
   int64_t cursor_ = -1;
 
   int64_t step_ = 0;
   bool inStep_ = false, isTraining_ = true;
   int64_t vramBytes_ = 0, reservedBytes_ = 0;
-  /// Slots of the ring that are taken, loads under way.
   bool retriedSaveBacks_ = false;
   int64_t occupied_ = 0, inflight_ = 0;
-  /// Needed now, and waiting for slabs or room.
+  /// The blocks that are needed now, and wait for slabs or room.
   std::deque<Block *> pending_;
   std::vector<Reservation *> reservations_;
   std::optional<std::string> guest_;

@@ -21,7 +21,7 @@ namespace segue::inline runtime {
 /// Figures from which sizes that are not given are computed.
 struct WeightSizes {
   int64_t largestBlockBytes = 0;
-  /// Without one, the defaults of the table hold.
+  /// The budgets of the device and of the host; without one, the defaults of the table hold.
   std::optional<int64_t> vramBudgetBytes, hostBudgetBytes;
 };
 
@@ -32,17 +32,17 @@ struct WeightLimits {
 };
 
 struct WeightStagehandConfig {
-  /// Static: the window of the file. Planned: window and resident blocks are
-  /// chosen from the measured times between steps.
+  /// Static: the window of the file holds. Planned: window and resident blocks are chosen
+  /// from the measured times between steps.
   enum class Policy { Static, Planned };
 
-  /// `stagehand_enabled`, by itself true. The section also holds those of other
-  /// services: `isGiven` is true if it has any key of this one.
+  /// The key `stagehand_enabled`, which is true by itself. The section also holds the
+  /// sections of other services: `isGiven` is true if it has any key of this one.
   bool enabled = true, isGiven = false;
   std::optional<int64_t> pinnedPoolMiB, pinnedSlabMiB;
   int64_t pinnedSlabAlignment = 512;
   std::optional<double> highWatermarkMiB, lowWatermarkMiB;
-  /// Per direction.
+  /// The most transfers in flight per direction.
   int64_t maxInflightTransfers = 2;
   /// A priority as CUDA counts: the lower, the more urgent.
   int64_t copyStreamPriority = -1;
@@ -61,14 +61,14 @@ struct WeightStagehandConfig {
   /// Throws ConfigError.
   static WeightStagehandConfig read(ConfigReader &reader);
 
-  /// The sizes for a model. What the file gives is taken; the rest follows from
-  /// `sizes`: a slab is the power of two in MiB that holds the largest block,
-  /// the pool has window + 4 slabs within the host's budget (one at least), the
-  /// watermarks are 80 % and 60 % of the device's. Throws ConfigError for a
-  /// watermark of the file that does not go with the other one.
+  /// Returns the sizes for a model. What the file gives is taken; the rest follows from
+  /// `sizes`: a slab is the power of two in MiB that holds the largest block, the pool has
+  /// window + 4 slabs within the host's budget (one at least), the watermarks are 80 % and
+  /// 60 % of the device's. Throws ConfigError for a watermark of the file that does not go
+  /// with the other one.
   WeightLimits limits(const WeightSizes &sizes) const;
 
-  /// The priority within the device's range, most urgent first: -5 to 0. Sets
+  /// Returns the priority within the device's range, most urgent first: -5 to 0. Sets
   /// `warning` if it had to be clamped.
   int64_t copyPriority(int64_t mostUrgent, int64_t leastUrgent, std::string *warning = nullptr) const;
 };

@@ -24,10 +24,10 @@
 // file. Values never depend on any of it: a load that fails, or a file that was
 // changed, is an error, and no part of its block is used.
 //
-// Who else has a handle of a host tensor, or owns its memory, may read and write
-// it between steps: such weights are saved back when a step ends, and read again
-// in the next. What only the streamer and one owner hold is saved back when its
-// block leaves, or by flush().
+// Other holders of a host tensor, and owners of its memory, may read and write
+// it between steps: such weights are saved back when a step ends, and are read
+// again in the next. A weight that only the streamer and one owner hold is saved
+// back when its block leaves, or by flush().
 //
 // With nan_inf_check, what blocks give in forward and backward is counted for NaN
 // and Inf in the queue that computes it; STEP_END waits for the last of these.
@@ -54,23 +54,23 @@ namespace segue::inline runtime {
 
 class SafetensorsFile;
 
-/// Where a streamed parameter lies between two uses: one of three.
+/// The place of a streamed parameter between two uses: one of three.
 struct WeightSource {
-  /// In memory of the host. What a program writes is copied back to it. Beside
-  /// one of the others it stands for the parameter where programs are called,
-  /// and its bytes are not read.
+  /// A tensor in memory of the host. What a program writes is copied back to it. Beside one
+  /// of the others it stands for the parameter where programs are called, and its bytes are
+  /// not read.
   Tensor host;
-  /// In a safetensors file, under this name; read-only. It is read as it was opened:
-  /// one that was changed or replaced since is SourceChanged.
+  /// A safetensors file that holds it under `name`; read-only. It is read as it was opened:
+  /// a file that was changed or replaced since is SourceChanged.
   std::shared_ptr<const SafetensorsFile> file;
-  /// Whether it is in the slab of the options, under this name; read-only then.
+  /// True if it is in the slab of the options under `name`; it is read-only then.
   bool inSlab = false;
   std::string name;
 };
 
 /// A parameter that comes with its block.
 struct StreamedParameter {
-  /// "module.name", which is how the streamer knows it.
+  /// The key "module.name", by which the streamer knows it.
   std::string key;
   std::string module, name;
   /// The block as the program names it, "h.0".
@@ -82,36 +82,35 @@ struct StreamedParameter {
 class EventLog;
 
 struct WeightStreamerOptions {
-  /// Slots of the ring; 0: as many as fit under the high watermark beside what
-  /// is allocated when `start` is called, at most one per block.
+  /// The slots of the ring; 0 for as many as fit under the high watermark beside what is
+  /// allocated when `start` is called, at most one per block.
   int64_t slots = 0;
   std::shared_ptr<SlabSource> slab;
   /// Other names that files may use.
   NameAliases aliases;
-  /// Asked before the copies of a block are queued, which go while the answer
-  /// lives; null: the load is forgotten, which is no answer to Required. Without
-  /// it all go at once.
+  /// Asked before the copies of a block are queued, which may go as long as the answer
+  /// lives. If the answer is null, the load is forgotten, which is no answer to Required.
+  /// Without this function all go at once.
   std::function<std::shared_ptr<void>(Queue direction, Priority priority, uint64_t bytes)> admit;
-  /// Asked before memory is taken for good; false: not so much. And told when it
-  /// is given back.
+  /// `reserve` is asked before memory is taken for good, and returns false if there may not
+  /// be so much; `release` is told when it is given back.
   std::function<bool(Space space, uint64_t bytes)> reserve;
   std::function<void(Space space, uint64_t bytes)> release;
-  /// Get warnings, and the line of every telemetry_interval_steps; by default
-  /// stderr does, and nobody.
+  /// Functions that get warnings (by default they go to stderr), and the line of every
+  /// telemetry_interval_steps (by default nobody gets it).
   std::function<void(const std::string &)> warn, log;
-  /// Gets every event of the policy and what it decided, for `segue-run replay`;
-  /// may be null.
+  /// The log that gets every event of the policy and what it decided, for `segue-run
+  /// replay`; may be null.
   std::shared_ptr<EventLog> events;
 };
 
 class WeightStreamer final : public EventSink, public WeightLender {
 public:
   explicit WeightStreamer(DeviceRef device, WeightStagehandConfig config = {}, WeightStreamerOptions options = {});
-  /// Waits for what is queued. What was changed and not saved back is lost: see
-  /// flush().
+  /// Waits for what is queued. Changes that were not saved back are lost: see flush().
   ~WeightStreamer() override;
 
-  /// Which source a parameter has; none: it is not streamed. Asked by start().
+  /// A function that returns the source of a parameter; nothing if it is not streamed. start() calls it.
   using Sources = std::function<std::optional<WeightSource>(const Value &parameter)>;
   /// Streams the parameters of a program that touches them within blocks alone.
   /// `module` keeps names apart: parameters of one name and module are one, in
@@ -122,82 +121,81 @@ public:
   void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
   /// Returns the slab of the options.
   const std::shared_ptr<SlabSource> &slab() const;
-  /// Another that forms come from: start() gives it its buffers.
+  /// Adds another slab that forms come from; start() gives it its buffers.
   void addSlab(std::shared_ptr<SlabSource> slab);
   /// Asks, as the options say, for page-locked memory of the host that weights live in.
   /// Returns false if it is not granted.
   bool reservePinned(uint64_t bytes);
   void releasePinned(uint64_t bytes);
 
-  /// The block that all programs added so far touch the parameter in, so that it
-  /// can come with it; empty: there is none.
+  /// Returns the block in which all programs added so far touch the parameter, so that it
+  /// can come with it; empty if there is none.
   std::string blockOf(const std::string &module, std::string_view parameter) const;
   bool hasProgram(const Program &program) const;
 
   /// Returns the streamed parameters, in the order of forward.
   std::vector<StreamedParameter> parameters() const;
 
-  /// Which slab a weight, by key, comes from in the place of its source, from
-  /// the next load on; null: its source. Weights of a unit go together.
+  /// The slab from which a weight comes, from the next load on, in the place of its source;
+  /// null for its source. `weight` is a key. Weights of a unit go together.
   struct FormChoice {
     std::string unit, weight;
     std::shared_ptr<SlabSource> slab;
   };
-  /// Between steps. What is on the device in another form leaves. Throws
-  /// StateTransition within a step, NameUnknown, TransferFailed where what is
-  /// trained beside cannot be saved back.
+  /// Chooses forms. Called between steps. A weight that is on the device in another form
+  /// leaves. Throws StateTransition within a step, NameUnknown, TransferFailed if trained
+  /// parameters of such a block cannot be saved back.
   void setForms(std::span<const FormChoice> choices);
-  /// Told when a weight of a unit could not be read from its slab: the whole unit
-  /// comes from its source from that load on, until other forms are chosen.
+  /// A function that is told when a weight of a unit could not be read from its slab: the
+  /// whole unit comes from its source from that load on, until other forms are chosen.
   using FormFailed = std::function<void(const std::string &unit, const Error &error)>;
   void onFormFailed(FormFailed handler);
 
-  /// Opens the files, matches all weights, takes ring and pool. Throws what
-  /// matchWeights throws, DtypeMismatch where strict_bf16, or where a block gives
-  /// activations of a higher precision than it takes (fail_on_dtype_promotion), InvalidArgument for a
-  /// read-only source that a program writes, LayoutMismatch for a source of
-  /// another shape, BudgetInfeasible naming the largest block where not one slot
-  /// fits, DeviceOom; it is then as before.
+  /// Opens the files, matches all weights, takes ring and pool. Throws what matchWeights throws,
+  /// DtypeMismatch where strict_bf16, or where a block gives activations of a higher precision than
+  /// it takes (fail_on_dtype_promotion), InvalidArgument for a read-only source that a program
+  /// writes, LayoutMismatch for a source of another shape, BudgetInfeasible naming the largest block
+  /// where not one slot fits, DeviceOom. After a failure everything is as before.
   void start();
   bool isStarted() const;
-  /// Gives ring, pool and files back, so that start() asks for sources anew.
-  /// Loses what was changed and not saved back: see flush().
+  /// Gives ring, pool and files back, so that start() asks for sources anew. Loses changes
+  /// that were not saved back: see flush().
   void stop();
 
-  /// Copies back what was changed and waits for it: before a checkpoint, at the
-  /// end. Throws TransferFailed.
+  /// Copies back what was changed and waits for it: before a checkpoint, or at the end.
+  /// Throws TransferFailed.
   void flush();
-  /// Somebody has written this tensor of the host, after flush(): what the
+  /// Notes that somebody has written this tensor of the host, after flush(): what the
   /// device has of it is not used again.
   void hostChanged(const Tensor &host);
-  /// True while a weight is copied back to `host`: whether that failed is not
-  /// known yet, and the device has its value.
+  /// Returns true while a weight is copied back to `host`: then it is not known yet whether
+  /// that failed, and the device has its value.
   bool isSavingBack(const Tensor &host) const;
   /// Throws SourceChanged if a file is not the one that was opened.
   void checkFiles() const;
   /// Blocks until what programs have queued is done.
   void wait();
 
-  /// Conductor's hints, in force until the next ones.
+  /// Sets Conductor's hints, which hold until the next ones.
   void setHints(const WeightHints &hints);
-  /// Memory of the device is short: slots of the ring are given back for good, of
-  /// blocks that leave by score, until `bytes` are free or as few are left as
-  /// programs need at once. Returns what was freed.
+  /// Makes room when memory of the device is short: gives slots of the ring back for good,
+  /// those of blocks that leave by score, until `bytes` are free or as few are left as
+  /// programs need at once. Returns the bytes that were freed.
   uint64_t makeRoom(uint64_t bytes);
-  /// A plan is about to be made, which says anew what room to lend is kept.
+  /// Gives up the room that is kept for lending, since a plan is about to be made, which says anew how much is kept.
   void giveUpRoom();
-  /// A plan has been made beside this ring and certified on `twin`: from here on no slot more is
-  /// taken, none is given back at a watermark that the config does not name, and as much room to lend is
-  /// kept as the twin has kept.
+  /// Settles the ring after a plan was made beside it and certified on `twin`: from here on no slot more
+  /// is taken, none is given back at a watermark that the config does not name, and as much room to lend
+  /// is kept as the twin has kept.
   void settleAs(const WeightStreamer &twin);
 
   //===--------------------------------------------------------------------===//
   // Programs beside the order: saved values that are computed again
   //===--------------------------------------------------------------------===//
 
-  // A block that is open serves such a program where it lies. Another is loaded into a
-  // slot for the run, for which one slot more than the step has open at once is kept
-  // free of what may not leave, from keepRoom() on.
+  // A block that is open serves such a program where it lies. Another block is loaded into
+  // a slot for the run. For that, from keepRoom() on, one slot more than the step has open
+  // at once is kept free of what may not leave.
 
   bool canLend(std::span<const Tensor> homes) const override;
   void keepRoom(std::span<const Tensor> homes) override;
@@ -212,45 +210,46 @@ public:
   // A claim holds until its scope ends, also over stop() and start().
   // Blocks are called "module/block", models as their module.
   using Scope = WeightStagehand::Scope;
-  /// These blocks stay once they are on the device. Throws NameUnknown for what
-  /// is no block that is streamed, here or, before it, in start().
+  /// Keeps these blocks on the device once they are there. Throws NameUnknown for what is
+  /// no block that is streamed, here or, before it, in start().
   [[nodiscard]] Scope keepResident(std::vector<std::string> blocks);
-  /// `bytes` of the device are out of reach of guests; what a PRIMARY model has
-  /// there does not leave for them either.
+  /// Puts `bytes` of the device out of reach of guests; what a PRIMARY model has there does
+  /// not leave for them either.
   [[nodiscard]] Scope reserve(std::string model, ResidencyRank rank, int64_t bytes);
-  /// Blocks run in the name of a model that is a guest.
+  /// Makes blocks run in the name of a model that is a guest.
   [[nodiscard]] Scope asGuest(std::string model);
   /// Returns the bytes that may be allocated before something must leave, for the guest or, if
   /// there is none, for everybody; may be negative. Throws StateTransition if
   /// not started.
   int64_t headroomBytes() const;
 
-  /// The number of the step that the next STEP_BEGIN begins; they count up from
-  /// 1 by themselves.
+  /// Sets the number of the step that the next STEP_BEGIN begins; numbers count up from 1
+  /// by themselves.
   void setStep(int64_t step);
-  /// Programs run outside of steps, in the order of addEvaluation; nothing is
-  /// recorded. Within a step nothing happens.
+  /// Enclose programs that run outside of steps, in the order of addEvaluation; nothing is
+  /// recorded. Within a step these do nothing.
   void beginEvaluation();
   void endEvaluation();
-  /// A program of an evaluation has failed, in a step or outside: waits for the
+  /// Ends a program of an evaluation that has failed, in a step or outside: waits for the
   /// device, and forgets its uses.
   void abortEvaluation();
-  /// The step cannot be finished: waits for the device, and forgets its uses.
+  /// Ends a step that cannot be finished: waits for the device, and forgets its uses.
   /// STEP_BEGIN in the midst of a step does the same.
   void abortStep();
 
   const WeightStagehand &policy() const;
   int64_t slots() const;
-  /// Fewer slots programs cannot do with.
+  /// Returns the fewest slots that programs can do with.
   int64_t leastSlots() const;
   const WeightStagehandConfig &config() const;
-  /// The most that a load takes of the device beside its slot, for bytes that are
-  /// not stored as programs want them; `anyForm`: those of any weight may be so.
+  /// Returns the most bytes that a load takes of the device beside its slot, for bytes that
+  /// are not stored as programs want them; with `anyForm`, those of any weight may be
+  /// stored otherwise.
   uint64_t stagingBytes(bool anyForm) const;
-  /// Bytes of the ring.
+  /// Returns the bytes of the ring.
   uint64_t ringBytes() const;
-  /// The record of the last step, as in the telemetry file: that of the policy
-  /// and that of the slab.
+  /// Returns the record of the last step, as in the telemetry file: that of the policy and
+  /// that of the slab.
   Json record() const;
 
   void receive(const Event &event) override;

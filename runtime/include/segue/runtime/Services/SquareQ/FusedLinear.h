@@ -29,9 +29,9 @@
 
 namespace segue::inline runtime {
 
-/// With B all 0, as it starts, the layer is that of the weight alone.
+/// A low-rank adapter. With B all 0, as it starts, the layer is that of the weight alone.
 struct LoraAdapter {
-  /// [in, rank] and [rank, out], f32, dense, in device_dram.
+  /// The factors [in, rank] and [rank, out], f32, dense, in device_dram.
   Tensor a, b;
   float alpha = 1;
 
@@ -40,7 +40,7 @@ struct LoraAdapter {
 
 /// A weight of which codes are a part: W' = Q R + A B (LowBitForms.h).
 struct FusedWeight {
-  /// [out, in] in row or group storage, rows as a slab pads them.
+  /// The codes: [out, in] in row or group storage, with rows as a slab pads them.
   Tensor codes;
   /// True if the codes are those of the rotated weight.
   bool rotated = false;
@@ -49,21 +49,21 @@ struct FusedWeight {
 };
 
 struct FusedLinearOptions {
-  /// May be null.
+  /// The adapter, which may be null.
   const LoraAdapter *adapter = nullptr;
 };
 
-/// `x` is [..., in], the weight [out, in]; both in device_dram, x dense. Returns
-/// [..., out] of x's element type: where more than the codes takes part, all
-/// sums are in f32 first. Throws LayoutMismatch naming what does not fit, and
-/// the error of an operand that was never written.
+/// Returns the product of `x` [..., in] and the weight [out, in], which is [..., out] of
+/// x's element type; all are in device_dram, x is dense. Where more than the codes takes
+/// part, all sums are in f32 first. Throws LayoutMismatch naming what does not fit, and the
+/// error of an operand that was never written.
 Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const FusedWeight &weight,
                    const FusedLinearOptions &options = {});
-/// The derivative for x: `dy` is [..., out], the result [..., in].
+/// Returns the derivative for x: `dy` is [..., out], the result [..., in].
 Tensor fusedLinearGrad(const DeviceRef &device, const Tensor &dy, const FusedWeight &weight,
                        const FusedLinearOptions &options = {});
 
-/// Multiplies by a weight that is its codes and nothing else.
+/// These multiply by a weight that is its codes and nothing else.
 inline Tensor fusedLinear(const DeviceRef &device, const Tensor &x, const Tensor &codes,
                           const FusedLinearOptions &options = {}) {
   return fusedLinear(device, x, FusedWeight{codes}, options);

@@ -23,21 +23,21 @@
 
 namespace segue::inline runtime {
 
-/// Writes rows [first, first + count) of a weight, dense, as f32. Called from
-/// several threads at once; what it throws ends the quantisation.
+/// A function that writes rows [first, first + count) of a weight, dense, as f32. It is
+/// called from several threads at once; what it throws ends the quantisation.
 using RowReader = std::function<void(int64_t first, int64_t count, std::span<float> values)>;
 
-/// How far a quantised weight is from its original.
+/// The distance of a quantised weight from its original.
 struct QuantizationError {
-  /// Rows whose scale is the floor 1e-8: they lose resolution.
+  /// The number of rows whose scale is the floor 1e-8: they lose resolution.
   int64_t flooredRows = 0;
-  /// sqrt(sum (w - w')² / sum w²), w' dequantised to f32; 0 for a zero weight.
+  /// The relative error sqrt(sum (w - w')² / sum w²), w' dequantised to f32; 0 for a zero weight.
   double relRmse = 0;
-  /// Between w and w' as vectors; 1 for a zero weight.
+  /// The cosine between w and w' as vectors; 1 for a zero weight.
   double cosine = 1;
 };
 
-/// a [out, rank] times b [rank, in], bf16.
+/// The factors a [out, rank] and b [rank, in] of a product, bf16.
 struct LowRankPair {
   std::vector<uint16_t> a, b;
 };
@@ -48,20 +48,19 @@ struct QuantizedLayer {
   std::vector<std::byte> qweight, scale, zeroPoint;
   LowRankPair lowRank;
   QuantizationError error;
-  /// Row and column of the first element that is NaN or infinite.
+  /// The row and column of the first element that is NaN or infinite; nothing if there is none.
   std::optional<std::pair<int64_t, int64_t>> nonFinite;
 };
 
-/// Quantises into `layer`, whose memory is used again. `size` is that of
-/// slabSize for the same form. Throws what `rows` throws.
-///
-/// With a rank, what is nearest to the weight of that rank is taken out before
-/// quantising, and found again for what the codes have left; twice. That takes
-/// two copies of the weight in f32.
+/// Quantises into `layer`, whose memory is used again. `size` is that of slabSize for the
+/// same form. Throws what `rows` throws.
+/// || With a rank, the nearest matrix of that rank is taken out of the weight before
+/// quantising, and is found again for what the codes have left; this is done twice. It
+/// takes two copies of the weight in f32.
 void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,
                    const Threads &threads, QuantizedLayer &layer);
 
-/// Rows [first, first + count) of the layer in f32, dense, `in` wide.
+/// Writes rows [first, first + count) of the layer in f32, dense, `in` wide.
 void dequantizeRows(const SlabForm &form, const QuantizedLayer &layer, int64_t first, int64_t count,
                     std::span<float> values);
 

@@ -43,7 +43,7 @@ struct NamedShape {
   std::optional<ElementType> element;
 };
 
-/// "L" for "L.weight", and for "L.bias"; empty for any other name.
+/// Return "L" for "L.weight", and for "L.bias"; an empty text for any other name.
 std::string_view layerOfWeight(std::string_view tensor);
 std::string_view layerOfBias(std::string_view tensor);
 
@@ -51,14 +51,14 @@ std::string_view layerOfBias(std::string_view tensor);
 /// tables have: "wte", "embed_tokens", "token_embedding", ...
 bool isTableName(std::string_view layer);
 
-/// The linear layers among `tensors`, by name.
+/// Returns the linear layers among `tensors`, by name.
 std::vector<LinearLayer> collectLinearLayers(std::span<const NamedShape> tensors);
 
-/// `name:in:out:True` (`False` without a bias) of each layer, sorted by bytes,
-/// joined by `|`: what modelSignature hashes.
+/// Returns `name:in:out:True` (`False` without a bias) of each layer, sorted by bytes,
+/// joined by `|`: the text that modelSignature hashes.
 std::string signatureText(std::span<const LinearLayer> layers);
 
-/// The first 16 hex digits of the SHA-256 of signatureText.
+/// Returns the first 16 hex digits of the SHA-256 of signatureText.
 std::string modelSignature(std::span<const LinearLayer> layers);
 
 } // namespace segue::inline runtime

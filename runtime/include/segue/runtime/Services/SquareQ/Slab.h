@@ -36,7 +36,7 @@ namespace segue::inline runtime {
 
 enum class SlabState : int8_t { Closed, Open };
 
-/// `<name>.manifest.json` for `<name>.safetensors`.
+/// Returns `<name>.manifest.json` for `<name>.safetensors`.
 std::filesystem::path manifestPathOf(const std::filesystem::path &slab);
 
 class Slab {
@@ -65,31 +65,30 @@ public:
   // given to open() are understood.
 
   const SlabManifest &manifest() const;
-  /// Layers that the program does not want.
+  /// Returns the layers that the program does not want.
   const std::vector<std::string> &unused() const;
-  /// Sentences that a user should know: "the manifest has no hashes, ...".
+  /// Returns sentences that a user should know: "the manifest has no hashes, ...".
   const std::vector<std::string> &notes() const;
 
-  /// Whether the slab holds it; throws for no name.
+  /// Returns true if the slab holds a weight or bias of that name; throws NameUnknown for no name.
   bool holds(std::string_view name) const;
   const SlabLayer &layer(std::string_view name) const;
   SlabSize size(std::string_view name) const;
 
-  /// The layer as copyLayer writes it and as it crosses the link: logical type
+  /// Returns the layer as copyLayer writes it and as it crosses the link: logical type
   /// `element`, rows of `padded` columns, in the storage of its form.
   TensorDesc desc(std::string_view name, ElementType element = ElementType::bf16) const;
-  /// True if the weight is more than its codes: rotated, or with a low-rank
+  /// Returns true if the weight is more than its codes: rotated, or with a low-rank
   /// product.
   bool isRestored(std::string_view name) const;
-  /// Where copyLayer puts the matrices of the low-rank product: tensors as
-  /// bf16[out, rank] and bf16[rank, in], offsets in bytes. By rank 0 there are
-  /// none.
+  /// The places at which copyLayer puts the matrices of the low-rank product, bf16[out,
+  /// rank] and bf16[rank, in]: offsets in bytes. With rank 0 there are none.
   struct LowRankPlaces {
     int64_t rank = 0;
     uint64_t a = 0, b = 0;
   };
   LowRankPlaces lowRank(std::string_view name) const;
-  /// Bytes that copyLayer writes: desc(name).spanBytes(), then the low-rank product.
+  /// Returns the bytes that copyLayer writes: desc(name).spanBytes(), then the low-rank product.
   uint64_t layerBytes(std::string_view name) const;
 
   /// Reads a layer into `staging`, which has layerBytes bytes or more. The
@@ -102,13 +101,13 @@ public:
   /// write.
   Tensor loadLayer(const DeviceRef &device, std::string_view name, ElementType element = ElementType::bf16,
                    Space space = Space::Host) const;
-  /// (q - zero point) * scale in f32, then one rounding to `element`, dense.
+  /// Writes (q - zero point) * scale in f32, rounded once to `element`, dense.
   void copyDequantized(std::string_view name, ElementType element, std::span<std::byte> dense) const;
 
-  /// The f32 values of a bias: pass "fc1.bias".
+  /// Writes the f32 values of a bias; its name is that of the tensor, "fc1.bias".
   void copyBias(std::string_view name, std::span<float> values) const;
 
-  /// A stored tensor by its key, in the mapped file, unchecked by CRC.
+  /// Returns a stored tensor by its key, in the mapped file, unchecked by CRC.
   std::span<const std::byte> mapped(std::string_view key) const;
 
   /// Asks the system to have a layer in memory soon; returns at once.

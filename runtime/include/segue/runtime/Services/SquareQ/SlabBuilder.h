@@ -36,13 +36,13 @@ namespace segue::inline runtime {
 
 struct BuildOptions {
   std::filesystem::path source;
-  /// With or without ".safetensors".
+  /// The path of the slab, with or without ".safetensors".
   std::filesystem::path slab;
   SquareQConfig config = {};
   std::string architectureId = "unknown";
-  /// Layers with NaN or infinite weights stay out, instead of ending the build.
+  /// With true, layers with NaN or infinite weights stay out, instead of ending the build.
   bool keepNonfiniteBf16 = false;
-  /// 0: as many as the machine has.
+  /// The number of threads; 0 for as many as the machine has.
   int threads = 0;
 };
 
@@ -60,20 +60,20 @@ struct LayerReport {
 struct BuildReport {
   /// The layers, sorted by name.
   std::vector<LayerReport> layers;
-  /// Layer and reason.
+  /// The layers that stayed bf16, with the reason of each.
   std::map<std::string, std::string> keptBf16;
-  /// Layers whose columns are not a multiple of 256, in a build that rotates: they
-  /// are stored without rotation.
+  /// The layers whose columns are not a multiple of 256, in a build that rotates: they are
+  /// stored without rotation.
   std::vector<std::string> notRotated;
-  /// Bytes of the quantised layers in the source, and in the slab.
+  /// The bytes of the quantised layers in the source, and in the slab.
   uint64_t bytesIn = 0, bytesOut = 0;
   int64_t flooredRows = 0;
   double maxRelRmse = 0, minCosine = 1, meanCosine = 1;
   double seconds = 0;
-  /// Layers that an earlier builder had done.
+  /// The number of layers that an earlier builder had done.
   size_t resumedLayers = 0;
 
-  /// Bytes that the quantised layers would take as bf16.
+  /// Returns the bytes that the quantised layers would take as bf16.
   uint64_t bytesBf16() const {
     uint64_t bytes = 0;
     for (const LayerReport &layer : layers)
@@ -81,11 +81,12 @@ struct BuildReport {
     return bytes;
   }
 
-  /// The record of a build: `layers`, `kept_bf16`, `bytes_in`, `bytes_out`,
+  /// Returns the record of a build: `layers`, `kept_bf16`, `bytes_in`, `bytes_out`,
   /// `floored_rows`, `max_rel_rmse`, `min_cosine`, `seconds`.
   Json telemetry() const;
-  /// `<slab>.report.json`: per layer relative RMSE, cosine, floored rows; what
-  /// stayed bf16 and why. Selective Precision reads its first errors here.
+  /// Returns the content of `<slab>.report.json`: per layer relative RMSE, cosine, floored
+  /// rows; the layers that stayed bf16 and why. Selective Precision reads its first errors
+  /// there.
   Json json() const;
 };
 
@@ -102,20 +103,20 @@ public:
   SlabBuilder &operator=(const SlabBuilder &) = delete;
 
   BuildState state() const;
-  /// Layers done and in all.
+  /// Return the number of layers that are done, and of all.
   size_t layersDone() const;
   size_t layerCount() const;
-  /// The layer that step() does next; empty behind the last.
+  /// Returns the layer that step() does next; empty behind the last.
   std::string_view nextLayer() const;
-  /// Why an earlier build was not gone on with; empty if it was, or there was none.
+  /// Returns why an earlier build was not gone on with; empty if it was, or there was none.
   const std::string &restartReason() const;
 
-  /// Does a layer; false if none was left. Throws NonFinite naming layer, row
-  /// and column, SourceChanged, IoFailed: the work so far is kept.
+  /// Does a layer; returns false if none was left. Throws NonFinite naming layer, row and
+  /// column, SourceChanged, IoFailed; the work so far is kept.
   bool step();
 
-  /// Does the layers that are left, then puts the files in their places.
-  /// Throws as step(); then nothing has a final name that had none before.
+  /// Does the layers that are left, then puts the files in their places. Throws as step()
+  /// does; then nothing has a final name that had none before.
   BuildReport finish();
 
 private:
@@ -123,7 +124,7 @@ private:
   std::unique_ptr<Impl> impl_;
 };
 
-/// `<slab>.safetensors`, `.manifest.json` and `.report.json`.
+/// The paths `<slab>.safetensors`, `.manifest.json` and `.report.json`.
 struct SlabPaths {
   std::filesystem::path slab, manifest, report;
   explicit SlabPaths(const std::filesystem::path &slab);

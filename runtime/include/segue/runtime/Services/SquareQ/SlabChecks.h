@@ -40,7 +40,7 @@ using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
 /// name of the layer alone means its weight.
 struct WantedWeight {
   std::string name;
-  /// Empty: any.
+  /// The expected shape; empty for any.
   Shape shape = {};
 };
 
@@ -61,7 +61,7 @@ struct SlabExpectation {
   bool mayTrain = false;
 };
 
-/// Values of a stored F32 or BF16 tensor, for check 6.
+/// A function that returns the values of a stored F32 or BF16 tensor, for check 6.
 using TensorValues = std::function<std::vector<float>(const std::string &key)>;
 
 struct SlabFindings {
@@ -73,34 +73,34 @@ struct SlabFindings {
   std::vector<std::string> unused;
 };
 
-/// Where a wanted name is found in a slab.
+/// The place at which a wanted name is found in a slab.
 struct SlabMatch {
   size_t layer = 0;
   bool isBias = false;
 };
 
-/// The layer of `manifest` that `name` is served from, by its own name, then
-/// by the declared others; nothing if there is none.
+/// Finds the layer of a manifest that a name is served from: by its own name, then by the
+/// declared others.
 class SlabNames {
 public:
   explicit SlabNames(const SlabManifest &manifest);
   std::optional<SlabMatch> find(std::string_view name, const NameAliases &aliases) const;
 
 private:
-  /// Layer → index, and whether it has a bias.
+  /// The index of each layer by its name, and whether it has a bias.
   std::map<std::string, std::pair<size_t, bool>, std::less<>> layers_;
 };
 
-/// The layer of a slab that a parameter is served from; nothing if there is none.
+/// Returns the layer of a slab that a parameter is served from; nothing if there is none.
 std::optional<SlabMatch> findLayer(const SlabNames &names, const ProgramWeight &weight, const NameAliases &aliases);
 
-/// Runs checks 2 to 8; 1 failed already if `problems` is not empty. Without
+/// Runs checks 2 to 8; check 1 has failed already if `problems` is not empty. Without
 /// `values`, check 6 passes.
 SlabFindings checkSlab(const SlabManifest &manifest, std::vector<SlabProblem> problems, const TensorTable &tensors,
                        const TensorValues &values, const SlabExpectation &expected);
 
-/// "I8" for "int8" and "I8", "F32" for "float32" and so on; other texts as
-/// they are.
+/// Returns "I8" for "int8" and "I8", "F32" for "float32" and so on; other texts as they
+/// are.
 std::string safetensorsType(std::string_view type);
 
 } // namespace segue::inline runtime

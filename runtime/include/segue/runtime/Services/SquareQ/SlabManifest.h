@@ -28,7 +28,7 @@
 
 namespace segue::inline runtime {
 
-/// The one value of `rotation`.
+/// The one value that the key `rotation` may have.
 inline constexpr std::string_view rotationName = "hadamard_256";
 
 /// Hashes in lower-case hex digits, by tensor key.
@@ -45,20 +45,20 @@ struct SlabLayer {
   int64_t quantAxis = 0;
   std::string dtypeQweight = "int8", dtypeScale = "float32", dtypeZeroPoint = "float32";
   std::optional<std::string> blockId;
-  /// Columns per scale; int4_group has one.
+  /// The number of columns that share a scale, for int4_group.
   std::optional<int64_t> group;
-  /// For int4_group: "hadamard_256" where the codes are those of the rotated
-  /// weight; the rank of the low-rank product and the keys of its matrices
-  /// [out, rank] and [rank, in], bf16.
+  /// Keys of int4_group: "hadamard_256" if the codes are those of the rotated weight; the
+  /// rank of the low-rank product; and the keys of its matrices [out, rank] and [rank, in],
+  /// bf16.
   std::optional<std::string> rotation;
   std::optional<int64_t> rank;
   std::optional<std::string> lowRankAKey, lowRankBKey;
   TensorHashes sha256, crc32;
 
-  /// The form that quantScheme and quantBits name together; nothing if this
-  /// runtime has no such form.
+  /// Returns the form that quantScheme and quantBits name together; nothing if this runtime
+  /// has no such form.
   std::optional<SlabForm> form() const;
-  /// The keys of its tensors: qweight, scale, zero point, bias, low rank.
+  /// Returns the keys of its tensors: qweight, scale, zero point, bias, low rank.
   std::vector<std::string> keys() const;
 };
 
@@ -70,18 +70,18 @@ struct SlabManifest {
   std::string minRuntimeVersion = "0.1.0";
   int64_t layerCount = 0;
   int64_t totalQweightBytes = 0;
-  /// Sorted by canonical name where Segue wrote it.
+  /// The layers, sorted by canonical name if Segue wrote the manifest.
   std::vector<SlabLayer> layers;
   std::optional<std::string> sourceSha256, toolVersion;
-  /// Layer and reason.
+  /// The layers that stayed bf16, with the reason of each.
   std::map<std::string, std::string> keptBf16;
-  /// Whether it was read with a hash of its own, which was right.
+  /// True if it was read with a hash of its own, which was right.
   bool hasOwnHash = false;
 
-  /// The file, as SquareQ v2 writes JSON: indented by two, no last newline.
+  /// Returns the text of the file, as SquareQ v2 writes JSON: indented by two, no last newline.
   std::string text() const;
 
-  /// True if every tensor has both hashes.
+  /// Returns true if every tensor has both hashes.
   bool hasHashes() const;
 };
 
@@ -91,13 +91,13 @@ struct SlabProblem {
   std::string subject, sentence;
 };
 
-/// The SHA-256 of all values of a manifest in their order, whatever its spaces and
-/// lines: what stands under `manifestHashKey`, which takes no part in it.
+/// Returns the SHA-256 of all values of a manifest in their order, whatever its spaces and
+/// lines. It stands under `manifestHashKey`, which takes no part in it.
 std::string manifestHash(Json manifest);
 inline constexpr const char *manifestHashKey = "manifest_sha256";
 
-/// Reads a manifest; what cannot be read is added to `problems`, all of it, and
-/// whether its hash, if it has one, is of other values.
+/// Reads a manifest. Adds all that cannot be read to `problems`, and also a hash that is of
+/// other values.
 SlabManifest readManifest(const Json &json, std::vector<SlabProblem> &problems);
 /// Parses the text of a manifest's file.
 SlabManifest parseManifest(std::string_view text, std::vector<SlabProblem> &problems);

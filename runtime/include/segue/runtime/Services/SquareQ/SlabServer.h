@@ -36,34 +36,34 @@
 
 namespace segue::inline runtime {
 
-/// Where a layer comes from whose bytes in the slab are damaged: a tensor in
-/// the host's memory with the values before they were quantised, or no tensor.
+/// The source of a layer whose bytes in the slab are damaged: a function that returns a
+/// tensor in the host's memory with the values before they were quantised, or no tensor.
 using SlabFallback = std::function<Tensor(const DeviceRef &device, std::string_view name)>;
 
-/// Reads weights from the checkpoint that the slab was made of, mapped; names
-/// as in WeightNames.h. Throws what SafetensorsFile::open throws.
+/// Returns a fallback that reads weights from the checkpoint that the slab was made of,
+/// mapped; names are as in WeightNames.h. Throws what SafetensorsFile::open throws.
 SlabFallback checkpointFallback(const std::filesystem::path &checkpoint, NameAliases aliases = {});
 
 struct SlabServerOptions {
-  /// Host memory for weights that were read and not yet asked for; 0: none, or
-  /// takeBuffers() is called later.
+  /// The bytes of host memory for weights that were read and not yet asked for; 0 if there
+  /// are none, or takeBuffers() is called later.
   uint64_t readAheadBytes = uint64_t(512) << 20;
-  /// May be null.
+  /// The source of damaged layers; may be null.
   SlabFallback fallback;
 };
 
 class SlabServer final : public SlabSource {
 public:
-  /// `slab` is OPEN. Takes the buffers: as many of the largest layer's size as
-  /// `readAheadBytes` hold and the memory has, page-locked where possible.
+  /// Takes the buffers: as many of the largest layer's size as `readAheadBytes` hold and
+  /// the memory has, page-locked where possible. `slab` must be OPEN.
   SlabServer(DeviceRef device, std::shared_ptr<const Slab> slab, SlabServerOptions options = {});
   ~SlabServer() override;
   SlabServer(const SlabServer &) = delete;
   SlabServer &operator=(const SlabServer &) = delete;
 
   const Slab &slab() const { return *slab_; }
-  /// True if a weight of that name is in the slab. Biases count as not: they go
-  /// with the other parameters of the block.
+  /// Returns true if a weight of that name is in the slab. Biases count as not in it: they
+  /// go with the other parameters of the block.
   bool holds(std::string_view name) const override;
   const std::filesystem::path &path() const override { return slab_->path(); }
   const std::vector<std::string> &notes() const override { return slab_->notes(); }
@@ -73,42 +73,42 @@ public:
     slab_->copyDequantized(name, element, dense);
   }
 
-  /// The weight as it lies on the device before anything is dequantised: what
-  /// to ask serve() for where a product reads codes. Dense floats of a weight
-  /// that is more than its codes, for which there is serveFused().
+  /// Returns the weight as it lies on the device before anything is dequantised, which is
+  /// the layout to ask serve() for where a product reads codes. A weight that is more than
+  /// its codes (see serveFused()) gives dense floats.
   TensorDesc storedDesc(std::string_view name, ElementType element = ElementType::bf16) const;
-  /// Bytes that cross the link for the weight.
+  /// Returns the bytes that cross the link for the weight.
   uint64_t linkBytes(std::string_view name) const;
 
-  /// The weights that will be asked for, in this order; replaces what was said
-  /// before. What has been read and is in the new order too is kept. Returns at
-  /// once. Throws NameUnknown.
+  /// Names the weights that will be asked for, in this order, in the place of those named
+  /// before. What has been read and is in the new order too is kept. Returns at once.
+  /// Throws NameUnknown.
   void readAhead(std::vector<std::string> order) override;
   /// Blocks until the buffers are filled: before a first step that is to be
   /// measured, and in tests.
   void waitForReadAhead();
 
-  /// The weight in the layout `wanted`, which has its shape and is on the
-  /// device. Pending: queued work writes it. A weight that was not read ahead is
-  /// read now. Null if the gate denied a speculative copy: what was read is
-  /// kept. Throws ChecksumMismatch where the bytes are damaged and there is no
-  /// fallback, SourceChanged, IoFailed, NameUnknown, DeviceOom.
+  /// Returns the weight in the layout `wanted`, which has its shape and is on the device.
+  /// It is pending: queued work writes it. A weight that was not read ahead is read now.
+  /// Returns null if the gate denied a speculative copy; what was read is kept. Throws
+  /// ChecksumMismatch where the bytes are damaged and there is no fallback, SourceChanged,
+  /// IoFailed, NameUnknown, DeviceOom.
   Tensor serve(std::string_view name, std::shared_ptr<const TensorDesc> wanted, const TransferOptions &options = {});
-  /// The weight for fusedLinear: codes, whether they are rotated, and the
-  /// low-rank product as a second adapter. Throws as serve.
+  /// Returns the weight for fusedLinear: codes, whether they are rotated, and the low-rank
+  /// product as a second adapter. Throws as serve does.
   FusedWeight serveFused(std::string_view name, const TransferOptions &options = {});
-  /// Serves the weight over the whole of `target`, a slot of the caller; false if the
-  /// gate denied it.
+  /// Serves the weight over the whole of `target`, a slot of the caller; returns false if
+  /// the gate denied it.
   bool serveInto(std::string_view name, const Tensor &target, const TransferOptions &options = {}) override;
-  /// Before the fallback of the options.
+  /// Sets the source of a weight that is asked before the fallback of the options.
   void setOriginal(std::string_view name, std::function<Tensor()> read) override;
 
   void takeBuffers(uint64_t bytes, const std::function<bool(uint64_t bytes)> &reserve) override;
   void blockServed() override { ++telemetry_.blocksServed; }
-  /// Reads of serve() that found the weight read already, and that did not.
+  /// Return how many reads of serve() found the weight read already, and how many did not.
   uint64_t readAheadHits() const { return hits_; }
   uint64_t readAheadMisses() const { return misses_; }
-  /// Buffers that there was memory for.
+  /// Returns the number of buffers that there was memory for.
   size_t buffers() const;
 
   /// Returns the counts since the last call. Dequantising that has not run yet is
@@ -119,25 +119,24 @@ private:
   class Reader;
   struct Clock;
 
-  /// A weight before its last step. No tensor if the gate denied it.
+  /// A weight before its last step. It has no tensor if the gate denied it.
   struct Brought {
     Tensor tensor;
     /// The matrices of a low-rank product, bf16, and whether codes came.
     Tensor a, b;
     bool isStored = false;
-    /// Where memory is unified the tensor lies in a buffer of the ring, which
-    /// serves again when this is gone.
+    /// Keeps a buffer of the ring in use, in which the tensor lies where memory is unified.
     std::shared_ptr<void> buffer;
   };
   Tensor original(std::string_view name) const;
-  /// Into new memory of the device, or, where `slot` is one for just these bytes,
-  /// there.
+  /// Brings a weight into new memory of the device, or into `slot` if that is one for just
+  /// these bytes.
   Brought bring(std::string_view name, ElementType element, const TransferOptions &options, const Tensor &slot = {});
   Tensor bringStored(std::string_view name, const std::shared_ptr<Storage> &staged, TensorDesc desc,
                      const TransferOptions &options, const Tensor &slot);
   bool holdsStored(std::string_view name, const TensorDesc &desc) const;
   Tensor restore(std::string_view name, const Brought &brought);
-  /// The last step: `convert` takes the tensor to what is wanted.
+  /// Does the last step: `convert` takes the tensor to what is wanted.
   template <typename Convert>
   void finish(std::string_view name, Brought brought, const TensorDesc &wanted, Convert convert);
 
@@ -145,7 +144,7 @@ private:
   std::shared_ptr<const Slab> slab_;
   SlabServerOptions options_;
   std::map<std::string, std::function<Tensor()>, std::less<>> originals_;
-  /// Layers that come from elsewhere from now on.
+  /// The layers that come from elsewhere from now on.
   std::set<std::string, std::less<>> damaged_;
   SlabTelemetry telemetry_;
   uint64_t hits_ = 0, misses_ = 0, fusedBefore_ = 0;

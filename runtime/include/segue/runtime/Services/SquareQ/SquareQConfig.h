@@ -19,31 +19,31 @@
 
 namespace segue::inline runtime {
 
-/// How much of a slab's bytes is checked.
+/// The part of a slab's bytes that is checked.
 enum class SlabVerify : int8_t {
-  /// No hashes. The eight checks of opening are made all the same: they keep
-  /// reads inside the file.
+  /// Checks no hashes. The eight checks of opening are made all the same: they keep reads
+  /// inside the file.
   None,
-  /// At opening the hashes of scales, zero points and biases; the CRC of each
+  /// Checks the hashes of scales, zero points and biases at opening, and the CRC of each
   /// weight when it is first read.
   Open,
-  /// At opening the hash of every tensor: reads the whole file.
+  /// Checks the hash of every tensor at opening, which reads the whole file.
   Full,
 };
 
-/// How the device uses a served layer.
+/// The way in which the device uses a served layer: it makes floats of it, or its products read the codes.
 enum class SlabServe : int8_t { Dequant, Fused };
 
 struct SquareQConfig {
   int64_t padK = 64;
   SlabScheme scheme = SlabScheme::PerRowSymmetric;
-  /// Columns per scale of int4_group: 32 or 64.
+  /// The columns per scale of int4_group: 32 or 64.
   int64_t group = 64;
-  /// int4_group alone: rotate layers whose columns are a multiple of 256; add a
-  /// bf16 product of this rank.
+  /// For int4_group alone: whether layers whose columns are a multiple of 256 are rotated,
+  /// and the rank of a bf16 product that is added, or 0.
   bool rotated = false;
   int64_t rank = 0;
-  /// Only layers whose name starts with one of these; all without.
+  /// Prefixes of the names of the layers to quantise; without them, all layers.
   std::optional<std::vector<std::string>> includePrefixes;
   /// Globs over names of layers, and bounds such as "rmse>0.02" and
   /// "cosine<0.999". In a file, "default" stands for defaultKeepBf16().
@@ -55,17 +55,17 @@ struct SquareQConfig {
   SlabServe serve = SlabServe::Dequant;
   SlabVerify verify = SlabVerify::Open;
 
-  /// The section's path, "memory.stagehand.squareq".
+  /// The path of the section.
   static constexpr std::string_view section = "memory.stagehand.squareq";
-  /// Throws ConfigError.
+  /// Reads the section. Throws ConfigError.
   static SquareQConfig read(ConfigReader &reader);
-  /// Norms, embeddings, modulation, the output head.
+  /// Returns globs of norms, embeddings, modulation and the output head.
   static std::vector<std::string> defaultKeepBf16();
 
   SlabForm form() const { return {.scheme = scheme, .padK = padK, .group = group, .rotated = rotated, .rank = rank}; }
 };
 
-/// "none", "open", "full"; "absmax", "mse".
+/// Return "none", "open", "full"; "absmax", "mse".
 std::string_view name(SlabVerify verify);
 std::string_view name(ScaleSearch search);
 
