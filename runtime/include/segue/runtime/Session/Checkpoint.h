@@ -27,11 +27,11 @@
 namespace segue::inline runtime {
 
 struct Checkpoint {
-  /// Trained and frozen values, by session key.
+  /// The trained and frozen values, by session key.
   TensorMap parameters;
-  /// Optimizer state: "m.<key>" and so on.
+  /// The optimizer state, by "m.<key>" and so on.
   TensorMap state;
-  /// Steps finished.
+  /// The number of steps that are finished.
   int64_t step = 0;
   int64_t seed = 0;
   /// Holds the state of Selective Precision as JSON; empty without it.

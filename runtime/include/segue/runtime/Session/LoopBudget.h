@@ -55,7 +55,7 @@ struct LoopBudgetOptions {
 /// The work of a LoopBudget in all steps that are over, aborted ones included.
 struct LoopFigures {
   uint64_t budgetBytes = 0;
-  /// The most bytes of device_dram since the budget is in force, and those in use now.
+  /// The most bytes of device_dram since the budget was put in force, and those in use now.
   uint64_t peakBytes = 0, liveBytes = 0;
   uint64_t spilledBytes = 0, restoredBytes = 0, stalls = 0, steps = 0, abortedSteps = 0;
   /// The time that computing has waited for copies.
@@ -69,14 +69,14 @@ public:
   /// Puts the budget in force. Throws InvalidArgument for a budget of 0 bytes or above the
   /// device's capacity, and on a device whose memory is the host's, where nothing could leave.
   LoopBudget(DeviceRef device, LoopBudgetOptions options);
-  /// Puts the budget before in force again. Tokens that are alive keep what they hold.
+  /// Puts the budget that was there before in force again. Tokens that are alive keep what they hold.
   ~LoopBudget() override;
 
-  /// These are the calls of Module, within the budget. What fails gives up the step:
+  /// Make the calls of Module, within the budget. A call that fails gives up the step:
   /// other tokens keep what they hold. DeviceOom names the module.
   std::vector<Tensor> infer(const Module &module, const TensorMap &values);
   ForwardResult forward(const Module &module, const TensorMap &values);
-  /// `values` may be null: see Module.
+  /// Runs backward; `values` may be null: see Module.
   TensorMap backward(const Module &module, Token token, const TensorMap &outputGradients, const TensorMap *values);
   /// Runs a program whose saved values are the caller's own.
   std::vector<Tensor> submit(const Program &program, std::vector<Tensor> inputs);
@@ -118,7 +118,7 @@ private:
   /// The tensors that tokens hold: those of the step, and those of the steps before.
   using Tokens = std::vector<std::weak_ptr<Token::Tensors>>;
   Tokens tokens_, olderTokens_;
-  /// The storages of what has left for a later call and not come back.
+  /// The storages of tensors that have left for a later call and not come back.
   std::set<uint64_t> evicted_;
   DeviceMemory::RoomMakerHandle roomMaker_;
   bool inStep_ = false, isEvaluating_ = false, isBackwardLast_ = false;

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// So many bytes of memory for what a run computes with, and a folder on a disk for what
-// has no room in them: what `segue-run train --budget 2GiB --spill-dir /mnt/ssd` and
-// Trainer(budget="2GiB", spill_dir="/mnt/ssd") say. A RunBudget becomes the spec of a
+// A RunBudget says how many bytes of memory a run computes with, and in which folder on
+// a disk lies what has no room in them: `segue-run train --budget 2GiB --spill-dir
+// /mnt/ssd` and Trainer(budget="2GiB", spill_dir="/mnt/ssd"). It becomes the spec of a
 // device that has no more memory than that, and a config in which a plan decides what
 // leaves it.
 //
@@ -31,12 +31,12 @@
 namespace segue::inline runtime {
 
 struct RunBudget {
-  /// Bytes of device_dram, which holds parameters, gradients, states, saved tensors and arenas.
+  /// The bytes of device_dram, which holds parameters, gradients, states, saved tensors and arenas.
   uint64_t bytes = 0;
   /// Empty: what leaves goes to the host's memory, on a device with memory of its own.
   std::filesystem::path spillFolder = {};
-  /// Bytes that the run may take in the folder, reserved when the device is opened; 0: half of
-  /// what is free there.
+  /// The bytes that the run may take in the folder, reserved when the device is opened; 0 for
+  /// half of what is free there.
   uint64_t spillCapacityBytes = 0;
 
   /// The spec of `device` with this much memory, and with the disk below it. Throws
@@ -45,9 +45,9 @@ struct RunBudget {
   /// disk itself.
   std::string device(std::string_view device) const;
 
-  /// `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, where
-  /// it does not have these sections; without telemetry, since nobody has named a file for
-  /// it, and with checksums of what a disk keeps. Throws InvalidArgument where it has Activation Stagehand off.
+  /// Returns `given` with Conductor on, whose caps are the budget, and Activation Stagehand by plan, if it does
+  /// not have these sections; without telemetry, since nobody has named a file for it, and with checksums of
+  /// what a disk keeps. Throws InvalidArgument if it has Activation Stagehand off.
   Config config(const std::optional<Config> &given) const;
 };
 

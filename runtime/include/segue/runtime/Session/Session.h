@@ -61,9 +61,9 @@ struct SessionModule {
 class LearningRates {
 public:
   LearningRates(double rate) : rates_{rate} {}
-  /// Not empty.
+  /// Takes the rates of all groups; there must be one at least.
   LearningRates(std::vector<double> rates) : rates_(std::move(rates)) {}
-  /// One rate for so many groups.
+  /// Returns one rate for so many groups.
   static LearningRates same(double rate, size_t count) { return std::vector<double>(count, rate); }
   size_t size() const { return rates_.size(); }
   double operator[](size_t group) const { return rates_.at(group); }
@@ -72,7 +72,7 @@ private:
   std::vector<double> rates_;
 };
 
-/// A parameter (or frozen value) by the name its module knows it by.
+/// A parameter (or frozen value), by the name that its module has for it.
 struct ParameterRef {
   std::string module, name;
 };
@@ -84,28 +84,28 @@ struct SessionOptions {
   /// Value of the hyper "seed" in the first module and batch of a step; others
   /// get numbers made from it, so that no two share their random masks.
   int64_t seed = 0;
-  /// Groups of parameters that are one.
+  /// Groups of parameters that are tied: each group is one parameter.
   std::vector<std::vector<ParameterRef>> tied;
-  /// Bindings that win over batch and position.
+  /// Wires that win over batch and position.
   std::vector<Wire> wires;
-  /// Told of phases and blocks; not owned, may be null.
+  /// A sink that is told of phases and blocks; not owned, may be null.
   EventSink *events = nullptr;
   /// The config file of the run. A section that it lacks leaves its service
   /// off; `memory.stitch` sets up the device's transfer engine and writes one
   /// line of telemetry per step; the memory services that it enables are made
   /// with the session, and told of everything beside `events`.
   std::optional<Config> config;
-  /// precisionService() of PrecisionService.h, where the config may ask for
-  /// Selective Precision; without, such a config is refused.
+  /// The function precisionService() of PrecisionService.h, if the config may ask for
+  /// Selective Precision; without it, such a config is refused.
   MakePrecision makePrecision = nullptr;
-  /// A folder for logs of what the services decide; see MemoryServices.h.
+  /// The folder for logs of what the services decide; see MemoryServices.h.
   std::filesystem::path recordEvents;
   /// Opens the slab that the config names for Weight Stagehand: openSlab of the
   /// library SegueSquareQ. Without it such a config is an error.
   SlabOpener openSlab;
-  /// Names that files and slabs may give parameters: pairs of runs of components that
-  /// mean the same, {"fc.base", "fc"} for an adapter around "fc". The component
-  /// `orig` of an adapter may always be left out.
+  /// Names that files and slabs may give parameters: pairs of runs of components that mean
+  /// the same, {"fc.base", "fc"} for an adapter around "fc". The component `orig` of an
+  /// adapter may always be left out.
   NameAliases aliases;
   /// If it is not null, and the config's services do not decide, parameters and
   /// states of optimizers that all programs touch within blocks alone live in the
@@ -114,21 +114,21 @@ struct SessionOptions {
   Residency *residency = nullptr;
   /// Brings parameters alone, in blocks; both may be given. Not owned.
   WeightStreamer *weights = nullptr;
-  /// A session tries its first steps on a twin where the device's budget may be too
-  /// small for them, and throws BudgetInfeasible before them if it is. True: this is
-  /// such a twin.
+  /// True if this session is a twin on which another one tries its first steps. A session
+  /// does so where the device's budget may be too small for them, and throws
+  /// BudgetInfeasible before them if it is.
   bool isRehearsal = false;
-  /// Gets each sentence once; by default stderr does.
+  /// Gets each warning once; by default they go to stderr.
   std::function<void(const std::string &)> warn;
   /// Gets what services say every so many steps; by default nobody does.
   std::function<void(const std::string &)> log;
 };
 
 struct StepResult {
-  /// Mean over the accumulated batches.
+  /// The mean over the accumulated batches.
   double loss = 0;
-  /// Joint norm of the (mean) gradients before clipping; NaN if no module has
-  /// a grad_norm program.
+  /// The joint norm of the (mean) gradients before clipping; NaN if no module has a
+  /// grad_norm program.
   double gradNorm = 0;
   /// The factor that gradients were scaled down by to keep to maxGradNorm.
   double clip = 1;
@@ -139,7 +139,7 @@ struct StepResult {
 };
 
 struct ParameterInfo {
-  /// Session key.
+  /// The session key.
   std::string key;
   TensorDesc desc;
   /// False for frozen parameters and buffers.
@@ -163,7 +163,7 @@ public:
 
   const DeviceRef &device() const;
   const std::vector<Module> &modules() const;
-  /// Null if the config enables none.
+  /// Returns the services, or null if the config enables none.
   const MemoryServices *services() const;
   /// Adds the same modules, compiled for batches of other extents: such a batch runs
   /// them, on the parameters and states of the session; optimizers stay the first
@@ -171,10 +171,10 @@ public:
   /// Unsupported where services of memory, who know one set of programs, are there.
   void addSizes(std::vector<SessionModule> modules);
 
-  /// For claims on what stays on the device: `services()->weights()->keepResident`.
+  /// Returns the services, for claims on what stays on the device: `services()->weights()->keepResident`.
   MemoryServices *services();
 
-  /// Trained and frozen values, each once, in order of appearance.
+  /// Returns the trained and frozen values, each once, in order of appearance.
   const std::vector<ParameterInfo> &parameters() const;
 
   /// Copies `tensor` into the parameter (trained or frozen) called `key`, into
@@ -182,70 +182,68 @@ public:
   /// LayoutMismatch for another shape or element type.
   void setParameter(std::string_view key, const Tensor &tensor);
 
-  /// Makes the parameter use the storage of `tensor`, so that training changes
-  /// it in place and what the caller writes there counts. True if its layout
-  /// fits and it is writable (a frozen value need not be); otherwise false:
-  /// the value was copied and the two are apart. So it is on a device with memory
-  /// of its own, but where blocks are streamed; a plan (`mode: planned`) binds
-  /// frozen values alone, which nobody may change then. Throws as setParameter.
+  /// Makes the parameter use the storage of `tensor`, so that training changes it in place
+  /// and what the caller writes there counts. Returns true if the layout of `tensor` fits
+  /// and it is writable (a frozen value need not be); otherwise the value was copied and
+  /// the two are apart. They are always apart on a device with memory of its own, except
+  /// where blocks are streamed; a plan (`mode: planned`) binds frozen values alone, which
+  /// nobody may change then. Throws as setParameter does.
   bool bindParameter(std::string_view key, const Tensor &tensor);
 
-  /// The bytes of device_dram that steps of so many batches will do with, whatever
-  /// copies take: those of a plan's addresses, or, where no plan is made, the most that
-  /// steps on a twin held, which then trained with no more than that. What others hold
-  /// now is among them. From here on such steps keep to it: who would take more waits
-  /// for what leaves. On a device of as many bytes the session trains to the same bits.
-  /// With Selective Precision, which no twin can play, it is the budget. Before the
-  /// first step the ring and the pool are taken and parameters have values. Throws
-  /// BudgetInfeasible as step does, StateTransition within a step, Unsupported for a
-  /// device that has no twin.
+  /// Returns the bytes of device_dram that are enough for steps of so many batches,
+  /// whatever time copies take: those of a plan's addresses, or, where no plan is made, the
+  /// most that steps on a twin held, which then trained with no more than that. Bytes that
+  /// others hold now are among them. From here on such steps keep to that number: an
+  /// allocation beyond it waits for what leaves. On a device of as many bytes the session
+  /// trains to the same bits. With Selective Precision, which no twin can play, it is the
+  /// budget. Must be called when, before the first step, ring and pool are taken and
+  /// parameters have values. Throws BudgetInfeasible as step does, StateTransition within a
+  /// step, Unsupported for a device that has no twin.
   uint64_t certify(size_t microBatches = 1);
 
-  /// Gives every parameter that has no value memory, with unspecified contents:
-  /// for planning on a device without bytes, where a step takes its memory and
-  /// its time and computes nothing.
+  /// Gives every parameter that has no value memory, with unspecified contents, for
+  /// planning on a device without bytes, where a step takes its memory and its time and
+  /// computes nothing.
   void allocateParameters();
 
-  /// Sets parameters from safetensors files that must have all of them between
-  /// them; of what several have, the last file's counts. Where
-  /// the config has Weight Stagehand stream blocks, frozen parameters of theirs
-  /// stay in their file, which must not change from here on, and take no memory.
-  /// Weights that its slab (squareq_slab_path) holds stay there: no file need
-  /// have them, and one serves for those whose bytes in the slab are damaged.
-  /// Returns for each file the names in it that no module has. Throws IoFailed,
-  /// FileCorrupt, MissingWeight naming module, parameter and the nearest name
-  /// in the files, LayoutMismatch; nothing has changed then.
+  /// Sets parameters from safetensors files that must have all of them between them; if
+  /// several files have one, the last file's value counts. If the config has Weight
+  /// Stagehand stream blocks, frozen parameters of theirs stay in their file, which must
+  /// not change from here on, and take no memory. Weights that its slab (squareq_slab_path)
+  /// holds stay there: no file need have them, and a file that has them serves for those
+  /// whose bytes in the slab are damaged. Returns for each file the names in it that no
+  /// module has. Throws IoFailed, FileCorrupt, MissingWeight naming module, parameter and
+  /// the nearest name in the files, LayoutMismatch; nothing has changed then.
   std::vector<std::vector<std::string>> loadWeights(std::span<const std::filesystem::path> paths);
   /// Sets parameters from one file, and returns the names in it that no module has.
   std::vector<std::string> loadWeights(const std::filesystem::path &path) { return loadWeights(std::span(&path, 1))[0]; }
 
-  /// Keys of the frozen parameters that come from the slab of the config: they
+  /// Returns the keys of the frozen parameters that come from the slab of the config: they
   /// have a value from the start, and setting one takes it out of the slab.
   std::vector<std::string> slabParameters() const;
 
-  /// The parameter itself, not a copy: the next step changes it. Throws
+  /// Returns the parameter itself, not a copy: the next step changes it. Throws
   /// NameUnknown, MissingWeight if it has no value yet.
   const Tensor &parameter(std::string_view key) const;
 
-  /// Batches that calibrate() is to have; 0: there is nothing to measure.
+  /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
   int64_t calibrationSamples() const;
-  /// Where the config has Selective Precision choose forms of blocks: measures on
-  /// these batches what each form changes, before training. A first step that
-  /// finds it not done does it with its own batches. Changes no parameter. Throws
-  /// InvalidArgument within a step or without a batch, and what evaluate throws;
-  /// nothing is kept of it then.
+  /// Measures on these batches, before training, what each form of a block changes, if the
+  /// config has Selective Precision choose forms. A first step before which this was not
+  /// done does it with its own batches. Changes no parameter. Throws InvalidArgument within
+  /// a step or without a batch, and what evaluate throws; nothing is kept of it then.
   void calibrate(std::span<const TensorMap> batches);
 
-  /// One training step. Gradients that wait from forwardBackward are dropped
-  /// first. Throws what forwardBackward and optimize throw.
+  /// Runs one training step. Drops gradients that wait from forwardBackward first. Throws
+  /// what forwardBackward and optimize throw.
   StepResult step(const TensorMap &batch, const LearningRates &rates);
   /// A step over micro-batches: the gradient is the mean of theirs.
   StepResult step(std::span<const TensorMap> microBatches, const LearningRates &rates);
 
-  /// FORWARD and BACKWARD of one batch; adds its gradients to those waiting.
-  /// Returns the loss. Throws MissingWeight naming what has no value, what
-  /// wireModules throws, NanLoss, StateTorn, InvalidArgument if a module has
-  /// no backward or none a loss. When it throws, no gradients wait any more.
+  /// Runs FORWARD and BACKWARD of one batch, and adds its gradients to those that wait.
+  /// Returns the loss. Throws MissingWeight naming what has no value, what wireModules
+  /// throws, NanLoss, StateTorn, InvalidArgument if a module has no backward or none has a
+  /// loss. When it throws, no gradients wait any more.
   double forwardBackward(const TensorMap &batch);
 
   /// OPTIMIZER with the mean of the waiting gradients, and STEP_END. Throws
@@ -258,44 +256,44 @@ public:
   /// The sum of the gradients waiting for a parameter, between forwardBackward
   /// and optimize. Throws NameUnknown, InvalidArgument if it has none.
   const Tensor &gradient(std::string_view key) const;
-  /// Gradients of batch tensors in the last forwardBackward, by name.
+  /// Returns the gradients of batch tensors in the last forwardBackward, by name.
   const TensorMap &inputGradients() const;
   /// Drops the gradients that wait.
   void clearGradients();
 
-  /// Runs inference; outputs of the last module by name. Changes nothing.
+  /// Runs inference, and returns the outputs of the last module by name. Changes nothing.
   TensorMap evaluate(const TensorMap &batch);
 
-  /// Steps finished since the beginning of training.
+  /// Returns the number of steps finished since the beginning of training.
   int64_t stepCount() const;
   int64_t seed() const;
-  /// Optimizer state: "m.<key>" → tensor. Not copies.
+  /// Returns the optimizer state, "m.<key>" and so on; the tensors are not copies.
   const TensorMap &state() const;
 
-  /// Parameters, states, step and seed; tensors are not copied.
+  /// Returns parameters, states, step and seed; tensors are not copied.
   Checkpoint checkpoint() const;
-  /// Takes all of that back by copying; steps after it give the same losses to
-  /// the bit. Drops waiting gradients. Throws MissingWeight, NameUnknown,
-  /// LayoutMismatch, FileCorrupt, and the error of a copy. All or nothing: what is
-  /// written over is kept on the host until the last copy has arrived, and put
-  /// back if one fails. Only where the host has no memory for that, or the link
-  /// stays cut, a failed copy leaves the state torn (StateTorn).
+  /// Restores all of a checkpoint by copying; steps after it give the same losses to the
+  /// bit. Drops waiting gradients. Throws MissingWeight, NameUnknown, LayoutMismatch,
+  /// FileCorrupt, and the error of a copy. All or nothing: values that are written over are
+  /// kept on the host until the last copy has arrived, and put back if one fails. Only if
+  /// the host has no memory for that, or the link stays cut, a failed copy leaves the state
+  /// torn (StateTorn).
   void restore(const Checkpoint &checkpoint);
 
   //===--------------------------------------------------------------------===//
   // Sealed checkpoints
   //===--------------------------------------------------------------------===//
 
-  /// True on a device with a disk below its memory.
+  /// Returns true on a device with a disk below its memory.
   bool canSeal() const;
-  /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the
-  /// disk: as much again as the trained parameters and states there take. Before the first step, whose plan then goes
+  /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the disk: as
+  /// much again as the trained parameters and states there take. Called before the first step, whose plan then goes
   /// by what is left. Throws Unsupported without a disk, InvalidArgument where the disk has sealed a checkpoint at
   /// another path, DeviceOom, with nothing changed, where there is no room, naming a capacity that has it.
   void sealAt(const std::filesystem::path &path);
   struct SealFigures {
-    /// Bytes of tensors that are sealed where they lie, those that were written to the disk for that,
-    /// and those of the file at the path.
+    /// The bytes of tensors that are sealed where they lie, of those that were written to the disk
+    /// for that, and of the file at the path.
     uint64_t sealedBytes = 0, writtenBytes = 0, fileBytes = 0;
     double seconds = 0;
   };

@@ -46,15 +46,14 @@ public:
   Stitcher(Stitcher &&) noexcept;
   Stitcher &operator=(Stitcher &&) noexcept;
 
-  /// Runs forward and records it; inference of a module that has nothing else,
-  /// which takes no part in backward. Returns the outputs by position. Throws
-  /// InvalidArgument for a module of another device, and what Module::forward
-  /// throws; nothing is recorded then.
+  /// Runs forward and records it; runs inference of a module that has nothing else, which
+  /// takes no part in backward. Returns the outputs by position. Throws InvalidArgument for
+  /// a module of another device, and what Module::forward throws; nothing is recorded then.
   std::vector<Tensor> forward(const Module &module, const Module::Lookup &values);
   std::vector<Tensor> forward(const Module &module, const TensorMap &values);
 
-  /// The value in another layout: a gradient of the one is a gradient of
-  /// the other. Throws what runtime::toLayout throws.
+  /// Returns the value in another layout: a gradient of the one is a gradient of the other.
+  /// Throws what runtime::toLayout throws.
   Tensor toLayout(const Tensor &tensor, const TensorDesc &desc);
 
   /// The gradient of an output that backward begins with.
@@ -70,19 +69,19 @@ public:
   /// LayoutMismatch for a seed of another shape: nothing has run then. What
   /// Module::backward throws drops all that was recorded.
   void backward(std::span<const Seed> seeds);
-  /// With gradient 1 of each, a float scalar.
+  /// Runs backward from losses, which are float scalars whose gradient is 1.
   void backward(std::initializer_list<Tensor> losses);
 
-  /// The sum so far for a parameter or a tensor from outside; null if none
-  /// reached it. Of what a forward returned, backward has used it up.
+  /// Returns the sum so far for a parameter or a tensor from outside, or null if none
+  /// reached it. The gradient of what a forward returned has been used up by backward.
   Tensor gradient(const Tensor &value) const;
-  /// Forwards that wait for their backward.
+  /// Returns the number of forwards that wait for their backward.
   size_t pending() const;
 
   /// Drops the sums that wait.
   void clearGradients();
-  /// Drops recorded forwards, their saved values, and sums: what was an output
-  /// is a tensor from outside then.
+  /// Drops recorded forwards, their saved values, and sums: an output of such a forward is
+  /// a tensor from outside then.
   void clear();
 
 private:

@@ -50,16 +50,16 @@ struct OutputRef {
   bool operator==(const OutputRef &) const = default;
 };
 
-/// Per module and input: the output that feeds it, or nothing for the batch.
+/// The output that feeds each input of each module, or nothing for the batch.
 using Wiring = std::vector<std::vector<std::optional<OutputRef>>>;
 
-/// The tensors of a batch as far as the wiring cares.
+/// The descriptions of the tensors of a batch, which are all that the wiring needs of them.
 using BatchDescs = std::map<std::string_view, const TensorDesc *>;
 
-/// True for the output whose gradient is 1: a float scalar called "loss".
+/// Returns true for an output whose gradient is 1: a float scalar called "loss".
 bool isLoss(const Value &output);
 
-/// Throws NameUnknown for a wire from or to nothing (with the nearest name),
+/// Checks wires. Throws NameUnknown for a wire from or to nothing (with the nearest name),
 /// InvalidArgument for one that leads backwards or a second one to an input.
 void checkWires(std::span<const ModulePorts> modules, std::span<const Wire> wires);
 

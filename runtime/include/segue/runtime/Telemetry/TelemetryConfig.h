@@ -12,12 +12,12 @@
 
 namespace segue::inline runtime {
 
-/// `telemetry_enabled` and `telemetry_file`, which every service has.
+/// The keys `telemetry_enabled` and `telemetry_file`, which every service has.
 struct TelemetryConfig {
   bool enabled = true;
   std::filesystem::path file;
 
-  /// Refuses a file in a folder that does not exist, unless telemetry is off.
+  /// Reads both keys. Refuses a file in a folder that does not exist, unless telemetry is off.
   static TelemetryConfig read(ConfigReader &reader, std::string_view defaultFile) {
     TelemetryConfig config;
     config.enabled = reader.getBool("telemetry_enabled", true);

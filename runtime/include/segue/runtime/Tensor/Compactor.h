@@ -5,11 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Addresses on a device are dynamic: where an allocation finds enough free bytes
-// but no free range that is long enough, live storages are moved by copies on the
-// compute queue, behind all queued work that touches them, and get their new
-// addresses at once. Whoever captured an address has queued the work that needs it
-// before the next allocation; whoever asks later gets the new one.
+// Addresses on a device are dynamic: if there are enough free bytes for an
+// allocation but no free range that is long enough, live storages are moved by
+// copies on the compute queue, behind all queued work that touches them, and get
+// their new addresses at once. Code that has read an address has queued the work
+// that needs it before the next allocation; code that reads it later gets the new
+// one.
 //
 // Storages enter and leave on any thread; they are moved on the thread that
 // submits. Blocks that no storage stands for have an address that somebody keeps:
@@ -36,17 +37,17 @@ public:
   Compactor(const Compactor &) = delete;
   Compactor &operator=(const Compactor &) = delete;
 
-  /// Held while storages move.
+  /// Returns the mutex that is held while storages move.
   std::recursive_mutex &mutex() { return mutex_; }
-  /// It has its memory.
+  /// Adds a storage, which has its memory by now.
   void enter(Storage &storage);
-  /// Before its memory is given back.
+  /// Removes a storage, before its memory is given back.
   void leave(Storage &storage);
 
 protected:
   ~Compactor() = default;
 
-  /// Queued work at `moved` brings the bytes to `data`.
+  /// Tells a storage its new address, to which queued work at `moved` brings the bytes.
   static void move(Storage &storage, std::byte *data, const Fence &moved);
   static uint32_t alignmentOf(const Storage &storage);
 

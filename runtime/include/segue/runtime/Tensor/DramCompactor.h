@@ -31,20 +31,20 @@ class Device;
 
 class DramCompactor final : public Compactor, public RangeMaker {
 public:
-  /// `base` is the address of offset 0. With a seed, `stir` moves something at times.
-  /// The books of `device` call it from now on.
+  /// Makes the compactor of `device`, whose books call it from now on. `base` is the
+  /// address of offset 0. With a seed, `stir` moves something at times.
   DramCompactor(Device &device, std::byte *base, std::optional<uint64_t> seed = std::nullopt);
   ~DramCompactor();
 
-  /// Moves as few bytes as sliding can. False, and nothing moves, if no stretch between
-  /// what must stay has as many free bytes.
+  /// Makes a range, moving as few bytes as sliding can. Returns false, with nothing moved,
+  /// if no stretch between what must stay has as many free bytes.
   bool makeRange(uint64_t bytes, uint32_t alignment) override;
 
-  /// For adversarial devices.
+  /// Moves something at times, on adversarial devices.
   void stir() override;
   bool isRestless() const override { return random_.has_value(); }
 
-  /// Calls that moved something, and bytes moved.
+  /// Return the number of calls that moved something, and that of bytes moved.
   uint64_t compactions() const { return compactions_.load(std::memory_order_relaxed); }
   uint64_t movedBytes() const { return movedBytes_.load(std::memory_order_relaxed); }
 
@@ -57,7 +57,7 @@ private:
     uint64_t end() const { return begin + bytes; }
   };
   enum class Side : uint8_t { Down, Up };
-  /// The pieces from one free one to another, and where what lies between goes.
+  /// The pieces from one free one to another, and the side to which those between are moved.
   struct Window {
     size_t first, last;
     Side side;
@@ -68,7 +68,7 @@ private:
   std::optional<uint64_t> costOf(const std::vector<Piece> &pieces, size_t first, size_t last, Side side, uint64_t bytes,
                                  uint64_t alignment) const;
   std::optional<Window> choose(const std::vector<Piece> &pieces, uint64_t bytes, uint64_t alignment) const;
-  /// False if somebody has taken the place since.
+  /// Returns false if somebody has taken the place since.
   bool slide(segue::Storage &storage, uint64_t from, uint64_t to);
 
   Device &device_;

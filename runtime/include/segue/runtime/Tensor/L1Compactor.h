@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Where an allocation in L1 finds no free range that is long enough, the fewest
+// If an allocation in L1 finds no free range that is long enough, the fewest
 // bytes move to other places. Copies onto occupied places bounce through DRAM.
 //
 // Belongs to a device with an L1 arena.
@@ -25,18 +25,18 @@ class Device;
 
 class L1Compactor final : public Compactor {
 public:
-  /// `base` is the address of offset 0.
+  /// Makes the compactor of `arena`. `base` is the address of offset 0.
   L1Compactor(Device &device, L1Arena &arena, std::byte *base);
 
-  /// Makes a free range of `bytes`. False if no order of the storages has one,
-  /// or a bounce is needed and forbidden or finds no DRAM.
+  /// Makes a free range of `bytes`. Returns false if no order of the storages has one, or
+  /// if a bounce is needed and is forbidden or finds no DRAM.
   bool makeRoom(uint64_t bytes, uint64_t alignment);
 
-  /// Config `l1_bounce`.
+  /// Sets the config key `l1_bounce`.
   void setBounceAllowed(bool allowed) { bounceAllowed_ = allowed; }
 
-  /// Telemetry: calls that moved something, bounced moves, bytes moved, and bytes copied
-  /// for that, those of bounced moves twice.
+  /// Return figures for telemetry: calls that moved something, bounced moves, bytes moved,
+  /// and bytes copied for that, those of bounced moves twice.
   uint64_t compactions() const { return compactions_; }
   uint64_t bounces() const { return bounces_; }
   uint64_t movedBytes() const { return movedBytes_; }

@@ -37,8 +37,8 @@ namespace segue::inline runtime {
 class Device;
 using DeviceRef = std::shared_ptr<Device>;
 
-/// PENDING: queued work will fill it. FAILED: that work failed. FREED: its
-/// bytes are gone though handles are left.
+/// PENDING means that queued work will fill it; FAILED that this work failed; FREED that
+/// its bytes are gone though handles are left.
 enum class StorageState : uint8_t { Pending, Ready, Failed, Freed };
 
 std::string_view name(StorageState state);
@@ -53,7 +53,7 @@ public:
   Outcome &operator=(const Outcome &) = delete;
   ~Outcome() { delete error_.load(); }
 
-  /// Keeps the first error; on any thread.
+  /// Keeps the first error. Any thread may call.
   void fail(const Error &error);
   /// Returns null, or why the bytes were never written.
   const Error *error() const { return error_.load(std::memory_order_acquire); }
@@ -66,7 +66,7 @@ private:
 /// new life.
 class DerivedCopies {
 public:
-  /// On any thread.
+  /// Forgets the copies of a storage. Any thread may call.
   virtual void forget(uint64_t storageId) noexcept = 0;
 
 protected:
@@ -80,9 +80,9 @@ public:
   static std::shared_ptr<Storage> allocate(DeviceRef device, Space space, uint64_t bytes, uint32_t alignment,
                                            OwnerId owner = 0, Lifetime lifetime = Lifetime::Long);
 
-  /// Refers to memory of the caller without a copy. `release` is called once,
-  /// on the thread that drops the last handle, and must not throw; until then
-  /// the memory stays valid. Not `writable`: no program writes it in place.
+  /// Refers to memory of the caller without a copy. `release` is called once, on the thread
+  /// that drops the last handle, and must not throw; until then the memory stays valid. If
+  /// it is not `writable`, no program writes it in place.
   static std::shared_ptr<Storage> wrap(DeviceRef device, void *data, uint64_t bytes, std::function<void()> release,
                                        bool writable = true);
 
@@ -90,26 +90,26 @@ public:
   Storage &operator=(const Storage &) = delete;
   ~Storage();
 
-  /// Returns an id that is unique in the process while it runs; never used again.
+  /// Returns an id that is unique in the process and is never used again.
   uint64_t id() const { return id_; }
   const DeviceRef &device() const { return device_; }
   Space space() const { return space_; }
   uint64_t bytes() const { return bytes_; }
   /// Returns the address, or null once freed. On a device it may change with every
-  /// allocation there (see Compactor): ask again, keep none. An address of the space: the
-  /// host reads it only where the space is the host's, or the device's memory is unified.
+  /// allocation there (see Compactor): ask again, keep none. It is an address of the space:
+  /// the host reads it only if the space is the host's, or the device's memory is unified.
   std::byte *data() const { return data_; }
 
   /// Returns true if the memory belongs to somebody else.
   bool isExternal() const { return external_; }
   bool isWritable() const { return writable_; }
 
-  /// Grows by one with each in-place write by a program.
+  /// Returns the version, which grows by one with each in-place write by a program.
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bumpVersion() { version_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Makes it a storage that nobody has seen: a new id, version 0. For one
-  /// whose only holder gives it out again.
+  /// Makes it a storage that nobody has seen, with a new id and version 0, for its only
+  /// holder to give out again.
   void renew();
 
   /// Return the fences that a reader (writes) and a writer (uses) of the storage waits for.
@@ -131,7 +131,7 @@ public:
   bool isDonated() const { return donated_.load(std::memory_order_relaxed); }
   void setDonated(bool donated) { donated_.store(donated, std::memory_order_relaxed); }
 
-  /// `copies` has some of this one from now on; it lives as long as the device.
+  /// Notes that `copies`, which lives as long as the device, has copies of this storage from now on.
   void setDerived(DerivedCopies &copies) { derived_.store(&copies, std::memory_order_release); }
 
   StorageState state() const;

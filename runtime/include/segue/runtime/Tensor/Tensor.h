@@ -30,7 +30,7 @@ struct TensorOrigin;
 
 class Tensor {
 public:
-  /// No tensor: `if (tensor)` is false.
+  /// Makes no tensor: `if (tensor)` is false.
   Tensor() = default;
 
   /// Takes storage for `desc` in the space it names; not
@@ -84,10 +84,10 @@ public:
   /// is not external: what makes a moved tensor a donation.
   bool isSoleOwner() const { return storage_.use_count() == 1 && !storage_->isExternal(); }
 
-  /// Returns the TensorDesc::hash of its description, kept: what `submit` compares.
+  /// Returns the TensorDesc::hash of its description, which `submit` compares. It is kept, not computed.
   uint64_t descHash() const { return descHash_; }
 
-  /// Returns the origin, or null for what no program made. Lives as long as the device.
+  /// Returns the origin, or null if no program made the tensor. It lives as long as the device.
   const TensorOrigin *origin() const { return origin_; }
 
 private:

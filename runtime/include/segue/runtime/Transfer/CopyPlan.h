@@ -71,9 +71,9 @@ public:
   /// or infinite, or -1. Such rows are written as quantizeRow says.
   int64_t run(const void *source, void *target, int threads) const;
 
-  /// Bytes of memory that a run has to touch: elements of the source (repeated
-  /// ones once) with scales and zero points; elements of the target with
-  /// padding, scales and zero points.
+  /// Return the bytes of memory that a run has to touch: elements of the source (repeated
+  /// ones once) with scales and zero points; elements of the target with padding, scales
+  /// and zero points.
   uint64_t bytesRead() const;
   uint64_t bytesWritten() const;
 

@@ -18,22 +18,22 @@
 
 namespace segue::inline runtime {
 
-/// LossyCasts says how an implicit conversion that loses bits of the stored value is met.
+/// LossyCasts says what happens at an implicit conversion that loses bits of the stored value.
 enum class LossyCasts : uint8_t { Allow, Warn, Error };
 
 enum class L1Bounce : uint8_t { Allow, Forbid };
 
 struct StitchOptions {
   LossyCasts lossyCasts = LossyCasts::Error;
-  /// Keep converted copies of parameters.
+  /// Whether converted copies of parameters are kept.
   bool derivedCache = true;
   uint64_t derivedCacheMaxBytes = uint64_t(1024) << 20;
-  /// Pageable memory crosses the link in chunks of so many bytes, through so
-  /// many pinned buffers.
+  /// The bytes of a chunk in which pageable memory crosses the link, and the number of
+  /// pinned buffers through which chunks go.
   uint64_t stagingChunkBytes = uint64_t(4) << 20;
   uint32_t stagingBuffers = 2;
   L1Bounce l1Bounce = L1Bounce::Allow;
-  /// Keep one record per copy.
+  /// Whether one record per copy is kept.
   bool traceCopies = false;
   TelemetryConfig telemetry{.enabled = true, .file = "stitch_telemetry.jsonl"};
 

@@ -20,18 +20,18 @@
 
 namespace segue::inline runtime {
 
-/// Bytes are counted when a hop is queued, nanoseconds when it has run.
+/// Sums since the device was opened. Bytes are counted when a hop is queued, nanoseconds when it has run.
 struct TransferCounters {
   using Sum = std::atomic<uint64_t>;
 
   Sum submits{0}, inputs{0}, inputsElided{0}, inputsConverted{0}, cacheHits{0};
   Sum h2dBytes{0}, d2hBytes{0}, d2dBytes{0}, hostBytes{0};
   Sum bounces{0}, donations{0}, donationsIgnored{0}, lossyCasts{0};
-  /// The host blocked in wait and toHost; queues spent in relayouts.
+  /// The time that the host was blocked in wait and toHost, and the time that queues spent in relayouts.
   Sum waitNanoseconds{0}, alignNanoseconds{0};
   Sum l1Fallbacks{0};
 
-  // Not in the telemetry of a step.
+  // None of the sums from here on is in the telemetry of a step.
   /// Copies of any kind; those tried twice; those that failed twice; those made
   /// without staging because no pinned memory was to be had.
   Sum copies{0}, retries{0}, failures{0}, pageableCopies{0};

@@ -56,10 +56,9 @@ struct TransferConsumer {
 
 enum class TransferPriority : uint8_t { Critical, Required, Speculative, Background };
 
-/// The hash of the bytes that left the device, to be compared when they come
-/// back. One object for the way out and the way in. Set by the work that copies
-/// to the host, compared by the work that copies from there: before a byte is
-/// given to the device.
+/// The hash of the bytes that left the device, to be compared when they come back. One
+/// object serves for the way out and the way in. The work that copies to the host sets it;
+/// the work that copies from there compares it before a byte is given to the device.
 class TransferChecksum {
 public:
   bool isSet() const { return set_.load(std::memory_order_acquire); }
@@ -74,27 +73,27 @@ private:
   std::atomic<bool> set_{false};
 };
 
-/// Tries of a hop over the link after those that the engine makes by itself, in
-/// the queue of the hop: whoever reads the target may be queued at once. `used` of
-/// the `allowed` have failed copies before them. Written by the work.
+/// The tries of a hop over the link after those that the engine makes by itself. They are
+/// made in the queue of the hop, so that readers of the target may be queued at once.
+/// `used` of the `allowed` tries have followed failed copies; the work writes it.
 struct TransferRetries {
   uint32_t allowed = 0;
   std::atomic<uint32_t> used{0};
 };
 
 struct TransferOptions {
-  /// False: the given tensor is not needed any more. Its storage is freed once
-  /// the transfer has read it, whoever holds a handle.
+  /// With false, the given tensor is not needed any more: its storage is freed once the
+  /// transfer has read it, whoever holds a handle.
   bool retain = true;
-  /// The tensor is a parameter: a converted copy is kept and serves again
-  /// while the tensor is not written.
+  /// True for a parameter: a converted copy is kept and serves again while the tensor is
+  /// not written.
   bool isParameter = false;
   TransferPriority priority = TransferPriority::Required;
-  /// When it runs is decided, by a plan before the step or by the program that
-  /// reads it next. It waits for no token: its queue, which carries one hop at a
+  /// True if it is decided when the copy runs, by a plan before the step or by the program
+  /// that reads it next. It then waits for no token: its queue, which carries one hop at a
   /// time, brings it in turn, and the gate hears of it once it has passed.
   bool isPlanned = false;
-  /// In copyInto, keeps the target's outcome: who waits for it already hears of this copy too.
+  /// In copyInto, keeps the target's outcome: those who wait for it already hear of this copy too.
   bool keepsOutcome = false;
   /// The reader that the copy is for, or null.
   std::shared_ptr<const TransferConsumer> consumer;
@@ -143,7 +142,7 @@ struct CopyRecord {
   std::string from, to, hop;
   uint64_t bytes = 0;
   std::string_view queue;
-  /// The clock of the device when the work began, and how long it took.
+  /// The time by the device's clock at which the work began, and the seconds that it took.
   double begin = 0, seconds = 0;
   std::shared_ptr<const TransferConsumer> consumer;
 };
@@ -161,26 +160,25 @@ public:
   TransferEngine(const TransferEngine &) = delete;
   TransferEngine &operator=(const TransferEngine &) = delete;
 
-  /// Takes effect for the next transfer; plans and cached copies are dropped.
+  /// Sets options, which take effect for the next transfer; plans and cached copies are dropped.
   void configure(StitchOptions options);
   const StitchOptions &options() const { return options_; }
-  /// Returns false if `bytes` more of page-locked memory, kept for
-  /// longer than a transfer, would take what copies from and to pageable
-  /// memory are staged in: both directions at once, but no more than a
-  /// sixteenth of that memory. Whoever could do with pageable memory
-  /// asks this first, as without staging the host waits for each copy.
+  /// Returns false if `bytes` more of page-locked memory, kept for longer than a transfer,
+  /// would take what copies from and to pageable memory are staged in: both directions at
+  /// once, but no more than a sixteenth of that memory. Code that can do with pageable
+  /// memory asks this first, as without staging the host waits for each copy.
   bool leavesRoomToStage(uint64_t bytes) const;
   /// Sets the gate, which is not owned. With null, every hop may go at once.
   void setGate(TransferGate *gate);
   /// Tells the gate of the hops that are done by now; with `all`, blocks until
   /// every one is.
   void settle(bool all);
-  /// Waits for hops of `direction`, the oldest first, and tells the gate of each
-  /// that is done, until `isEnough`. False if none is left, or `seconds` of the
-  /// device's clock have passed, before.
+  /// Waits for hops of `direction`, the oldest first, and tells the gate of each that is
+  /// done, until `isEnough`. Returns false if before that none is left, or `seconds` of the
+  /// device's clock have passed.
   bool settleUntil(Queue direction, double seconds, const std::function<bool()> &isEnough);
-  /// Gets a sentence per lossy conversion where `lossy_casts` is "warn"; by
-  /// default stderr does.
+  /// Sets the function that gets a sentence per lossy conversion where `lossy_casts` is
+  /// "warn"; by default they go to stderr.
   void setWarn(std::function<void(const std::string &)> warn);
 
   /// Returns the memoised plan of a transfer. Takes a lock; allocates the first time.

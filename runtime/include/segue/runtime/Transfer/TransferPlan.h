@@ -41,11 +41,11 @@ constexpr bool isHostSpace(Space space) {
 
 struct TransferStep {
   enum class Kind : uint8_t {
-    /// Within the host's memory, by a CopyPlan.
+    /// A relayout within the host's memory, by a CopyPlan.
     HostRelayout,
-    /// Within the device's memory, L1 included, by a CopyPlan.
+    /// A relayout within the device's memory, L1 included, by a CopyPlan.
     DeviceRelayout,
-    /// Over the link, bytes as they are.
+    /// A copy over the link, bytes as they are.
     Link,
   };
   Kind kind = Kind::DeviceRelayout;
@@ -53,9 +53,9 @@ struct TransferStep {
   Space from = Space::DeviceDram;
   /// The tensor that the step writes; that of the last step is the one that was wanted.
   TensorDesc target;
-  /// Written at the target; over the link if Link.
+  /// The bytes written at the target; for a Link, those that cross the link.
   uint64_t bytes = 0;
-  /// Link only: the host side is pageable, bytes go through pinned buffers.
+  /// For a Link: true if the host side is pageable, so that bytes go through pinned buffers.
   bool staged = false;
   /// Null for Link.
   std::shared_ptr<const CopyPlan> relayout;
@@ -65,19 +65,19 @@ struct TransferStep {
 };
 
 struct TransferPlan {
-  /// Nothing to do: the given tensor serves as it is.
+  /// True if there is nothing to do: the given tensor serves as it is.
   bool elided = false;
-  /// Bits of the stored value may be lost.
+  /// True if bits of the stored value may be lost.
   bool lossy = false;
   std::vector<TransferStep> steps;
-  /// Sums over the steps: over the link, written by copies within the device's
-  /// memory, and written by copies within the host's, those into and out of
-  /// staging buffers included.
+  /// Sums over the steps of the bytes that cross the link, that are written by copies
+  /// within the device's memory, and that are written by copies within the host's, those
+  /// into and out of staging buffers included.
   uint64_t h2dBytes = 0, d2hBytes = 0, d2dBytes = 0, hostBytes = 0;
   /// Spaces between source and target that are neither's.
   uint32_t bounces = 0;
-  /// Row storages whose zero points are worth a look before they cross the
-  /// link: the same transfer without them, for zero points that are all zero.
+  /// For row storages whose zero points are worth a look before they cross the link: the
+  /// same transfer without them, for zero points that are all zero.
   std::shared_ptr<const TransferPlan> withoutZeroPoints;
 };
 
