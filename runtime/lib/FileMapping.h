@@ -16,12 +16,11 @@
 
 namespace segue::inline runtime {
 
-/// A mapped file: pages are read when they are touched, and cost no memory that
-/// the system could not take back. Whoever cuts the file short while it is mapped
-/// takes pages away: the first FileMapping installs a handler of SIGBUS that puts
-/// zeros in their place, and hands every other fault to the handler before it.
-/// So bytes that were read count only if checkUnchanged() throws nothing after.
-/// Any thread.
+/// A mapped file: pages are read when they are touched, and cost no memory that the system
+/// could not take back. If somebody cuts the file short while it is mapped, pages are gone:
+/// the first FileMapping installs a handler of SIGBUS that puts zeros in their place, and
+/// hands every other fault to the handler before it. So bytes that were read count only if
+/// checkUnchanged() throws nothing after. Any thread may call.
 class FileMapping {
 public:
   /// Maps a regular file. Throws IoFailed.
@@ -32,23 +31,23 @@ public:
 
   const std::filesystem::path &path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_t(status_.st_size)}; }
-  /// The descriptor of the file that is mapped, whatever its path leads to by now.
+  /// Returns the descriptor of the file that is mapped, whatever its path leads to by now.
   int descriptor() const { return descriptor_; }
   /// Returns the status that the file had when it was mapped.
   const struct stat &status() const { return status_; }
 
-  /// Times of files are those of a clock that ticks every few milliseconds: of a
-  /// file that was written to in this tick, blocks until the next, so that a write
-  /// from here on has another time. Throws what checkUnchanged throws.
+  /// Makes a write from here on show in the file's time. Times of files are those of a
+  /// clock that ticks every few milliseconds: if the file was written to in this tick, this
+  /// blocks until the next. Throws what checkUnchanged throws.
   void settle() const;
 
   /// Throws SourceChanged if the file that is mapped has another size or time of
-  /// modification than then. One that was replaced by another, as by a rename, is
-  /// what it was.
+  /// modification than when it was mapped. A file that was replaced by another, as by a
+  /// rename, is what it was.
   void checkUnchanged() const;
 
-  /// Gives up the memory that these bytes of the mapping take, of whole pages around them. Whoever reads
-  /// them again gets them from the file.
+  /// Gives up the memory that these bytes of the mapping take, in whole pages around them. Reading them
+  /// again takes them from the file.
   void drop(std::span<const std::byte> bytes) const noexcept;
 
   /// Parts of a file, one behind the other in memory.
@@ -69,8 +68,8 @@ public:
   struct Part {
     uint64_t offset = 0, bytes = 0;
   };
-  /// Offsets and sizes are of whole pages, within the file, which a cut leaves readable as it does that of `file`. Throws
-  /// IoFailed.
+  /// Maps parts of `file`, whose offsets and sizes are of whole pages within the file. A cut of the file leaves them
+  /// readable as it does `file` itself. Throws IoFailed.
   Parts(const FileMapping &file, std::span<const Part> parts);
   ~Parts();
   Parts(const Parts &) = delete;

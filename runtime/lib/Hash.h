@@ -18,7 +18,7 @@
 
 namespace segue::inline runtime {
 
-/// Any thread. `data` may be null where `bytes` is 0.
+/// Returns the hash of `bytes` bytes at `data`, which may be null if there are none. Any thread may call.
 uint64_t hashOf(const void *data, size_t bytes, uint64_t seed = 0);
 
 } // namespace segue::inline runtime

@@ -22,8 +22,8 @@
 
 namespace segue::inline runtime {
 
-/// One key with its value. Lives as long as the list that it stands in: a tree and a text
-/// are referred to.
+/// One key with its value. It lives as long as the list that it stands in, and refers to a
+/// value that is a tree or a text.
 class JsonField {
 public:
   template <std::integral T>
@@ -50,7 +50,7 @@ private:
   };
 };
 
-/// An object with these fields in their order.
+/// Returns an object with these fields in their order.
 Json jsonOf(std::initializer_list<JsonField> fields);
 
 } // namespace segue::inline runtime

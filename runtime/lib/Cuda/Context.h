@@ -14,7 +14,7 @@
 // Within a host function of a stream the driver refuses all calls: whoever may run there
 // asks isInHostFunction() first.
 //
-// Any thread may call.
+// Any thread may call all of it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,12 +29,12 @@
 
 namespace segue::inline runtime::cuda {
 
-/// True on the thread of the driver that runs host functions, while it does.
+/// Returns a flag that is true on the driver's thread of host functions while it runs one.
 bool &isInHostFunction();
 
 class Context {
 public:
-  /// GPU `number`. Throws Unsupported if there is none of that number, or if it cannot map
+  /// Takes GPU `number`. Throws Unsupported if there is no such GPU, or if it cannot map
   /// ranges of addresses.
   Context(std::string device, const Api &api, int number);
   ~Context();
@@ -47,16 +47,16 @@ public:
   const std::string &model() const { return model_; }
   int attribute(int which) const;
 
-  /// Makes it the context of this thread, before any call that needs one.
+  /// Makes it the context of this thread. Called before any call that needs one.
   void use() const { (void)api_.ctxSetCurrent(context_); }
 
-  /// Returns on success. Throws DeviceLost if the result ends everything, else `code`.
+  /// Returns if the call succeeded. Throws DeviceLost if the result ends everything, else `code`.
   void check(CUresult result, const char *call, ErrorCode code = ErrorCode::Unsupported) const;
-  /// Notes it if the result ends everything. True on success.
+  /// Returns true if the call succeeded; notes a result that ends everything.
   bool succeeded(CUresult result, const char *call) const noexcept;
 
   bool isLost() const { return isLost_.load(std::memory_order_acquire); }
-  /// Returns the error that ended everything. Only if isLost().
+  /// Returns the error that ended everything. May be called only if isLost().
   const Error &loss() const { return *loss_; }
   void throwIfLost() const {
     if (isLost())

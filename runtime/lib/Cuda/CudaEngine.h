@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Fills, by the driver. Everything else is Unsupported and says so: the device runs no
-// programs yet.
+// An engine that fills memory by the driver. Everything else is Unsupported, with a
+// message that says so: the device runs no programs yet.
 //
 //===----------------------------------------------------------------------===//
 

@@ -32,7 +32,7 @@ using CUevent = struct CUevent_st *;
 using CUmemHandle = unsigned long long;
 using CUhostFn = void (*)(void *);
 
-/// The results that are told apart.
+/// The results of the driver that Segue tells apart.
 enum : CUresult {
   success = 0,
   invalidValue = 1,
@@ -71,7 +71,7 @@ enum : int {
 };
 enum : unsigned { streamNonBlocking = 1, eventBlockingSync = 1, eventNoTiming = 2 };
 
-/// CUmemLocation, CUmemAllocationProp and CUmemAccessDesc.
+/// These are CUmemLocation, CUmemAllocationProp and CUmemAccessDesc.
 struct MemLocation {
   int type;
   int id;
@@ -88,7 +88,7 @@ struct MemAccess {
   int flags;
 };
 
-// Name here, symbol in the library, type.
+// Each call has its name here, its symbol in the library, and its type.
 #define SEGUE_CUDA_CALLS(X)                                                                                            \
   X(init, cuInit, CUresult(unsigned))                                                                                  \
   X(driverVersion, cuDriverGetVersion, CUresult(int *))                                                                \
@@ -156,7 +156,7 @@ struct Api {
   /// there is none, where it is older than CUDA 12, or where it finds no GPU.
   static const Api &open(const std::string &device);
 
-  /// "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered".
+  /// Returns a text such as "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered".
   std::string describe(CUresult result) const;
 };
 

@@ -32,12 +32,12 @@ class PinnedMemory {
 public:
   /// Throws DeviceOom if there are no addresses.
   PinnedMemory(const Context &context, uint64_t capacityBytes);
-  /// Everything that touched the memory has ended.
+  /// Frees the memory; everything that touched it must have ended.
   ~PinnedMemory();
 
   static constexpr uint64_t segmentBytes = 64 << 20;
 
-  /// Null data if no range is long enough or the system locks no more pages.
+  /// Takes a block; its data is null if no range is long enough or the system locks no more pages.
   MemoryBlock take(uint64_t bytes, uint64_t alignment);
   void give(void *data, uint64_t bytes, const Fence &lastUse) noexcept;
   FreeMemory freeMemory() const;
@@ -69,7 +69,7 @@ class HostHeap {
 public:
   using IsPast = std::function<bool(const Fence &)>;
   explicit HostHeap(IsPast isPast) : isPast_(std::move(isPast)) {}
-  /// All work has ended.
+  /// Frees the heap; all work must have ended.
   ~HostHeap();
 
   MemoryBlock take(uint64_t bytes, uint32_t alignment);

@@ -31,9 +31,9 @@ public:
       : function(function), threads(threads), stackBytes(stackBytes), module_(std::move(module)) {}
 
   const CUfunction function;
-  /// Threads of a block.
+  /// The number of threads of a block.
   const unsigned threads;
-  /// Local memory of a thread.
+  /// The bytes of local memory of a thread.
   const uint64_t stackBytes;
 
 private:
@@ -44,7 +44,7 @@ class Kernels {
 public:
   explicit Kernels(std::shared_ptr<const Context> context) : context_(std::move(context)), faults_(context_) {}
 
-  /// Does what Device::makeKernel promises. Any thread.
+  /// Does what Device::makeKernel promises. Any thread may call.
   std::shared_ptr<const CudaKernel> make(const KernelSource &source);
   /// Does what Device::launch promises.
   void launch(Streams &streams, const CudaKernel &kernel, std::span<void *const> args, int64_t range, int64_t grain);

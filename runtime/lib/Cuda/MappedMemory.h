@@ -33,19 +33,19 @@ namespace segue::inline runtime::cuda {
 
 class MappedMemory {
 public:
-  /// Whether all work that a fence names has ended on the device; runs no callbacks.
+  /// A function that returns true if all work that a fence names has ended on the device; it runs no callbacks.
   using IsPast = std::function<bool(const Fence &)>;
 
-  /// `capacityBytes`: a multiple of chunkBytes. Throws Unsupported if the driver maps in
-  /// other chunks, DeviceOom if there are no addresses.
+  /// Reserves the addresses. `capacityBytes` is a multiple of chunkBytes. Throws
+  /// Unsupported if the driver maps in other chunks, DeviceOom if there are no addresses.
   MappedMemory(const Context &context, uint64_t capacityBytes, IsPast isPast);
-  /// Everything that touched the memory has ended.
+  /// Unmaps all of it; everything that touched the memory must have ended.
   ~MappedMemory();
 
   static constexpr uint64_t chunkBytes = 2 << 20;
 
-  /// These do what the functions of Device do. Null data where there are neither free chunks nor more
-  /// memory of the driver.
+  /// These do what the functions of Device do. The data is null where there are neither free chunks
+  /// nor more memory of the driver.
   MemoryBlock take(uint64_t bytes, uint64_t alignment);
   const std::byte *reserve(std::span<const AddressRange> ranges);
   MemoryBlock takeReserved(uint64_t bytes, uint64_t alignment, std::optional<uint64_t> offset);
@@ -53,15 +53,15 @@ public:
   std::vector<AddressRange> freeRanges() const;
   FreeMemory freeMemory() const;
 
-  /// At most `bytes` of chunks from now on; what is free above that goes back to the driver
-  /// now, or with settle() when it is no longer in use.
+  /// Limits the chunks to `bytes` from now on. Free ones above that go back to the driver
+  /// now, or with settle() when they are no longer in use.
   void limit(uint64_t bytes);
   /// Unmaps what was waiting for a fence that has passed. Cheap where nothing does.
   void settle();
 
-  /// Addresses without memory for `bytes` that the driver takes by itself; as many chunks
-  /// fewer are made. A multiple of chunkBytes. Null data if that many are not to be had now:
-  /// queued work must have ended.
+  /// Sets aside memory that the driver takes by itself: returns addresses without memory for
+  /// `bytes`, a multiple of chunkBytes, and makes as many chunks fewer. The data is null if
+  /// that many are not to be had now: queued work must have ended.
   MemoryBlock takeForDriver(uint64_t bytes);
   void giveForDriver(void *data, uint64_t bytes) noexcept;
 
@@ -69,15 +69,15 @@ public:
     auto *at = static_cast<const std::byte *>(address);
     return at >= base_ && at < base_ + addressBytes_;
   }
-  /// Chunks that the driver has given and not got back.
+  /// Returns the bytes of chunks that the driver has given and not got back.
   uint64_t madeBytes() const;
 
 private:
   struct Chunk {
     CUmemHandle handle = 0;
-    /// Blocks that lie in it, in part or whole.
+    /// The number of blocks that lie in it, in part or whole.
     uint32_t blocks = 0;
-    /// The memory behind it came from elsewhere and was in use until then.
+    /// The fence until which the memory behind it, which came from elsewhere, was in use.
     Fence after;
   };
   /// The old place of a chunk that has moved: mapped, and out of the arena.
@@ -92,7 +92,7 @@ private:
   bool mapAll(uint64_t first, uint64_t end);
   bool mapChunk(uint64_t index);
   CUmemHandle makeChunk();
-  /// Takes a chunk from where nothing lies: its handle, and what its new owner waits for.
+  /// Takes a chunk in which nothing lies. Returns its handle; `after` becomes the fence that its new owner waits for.
   std::optional<CUmemHandle> takeIdle(Fence &after);
   void unmap(uint64_t index) noexcept;
   void dropSurplus();

@@ -55,7 +55,7 @@ private:
   unsigned flags_;
 };
 
-/// Work that a body gave to its stream, of which more is known when the stream has come there.
+/// Work that a body gave to its stream, and whose end is known when the stream has come there.
 class Given {
 public:
   virtual ~Given() = default;
@@ -69,7 +69,7 @@ public:
 class Streams {
 public:
   explicit Streams(const Context &context);
-  /// finish() comes first.
+  /// Frees the streams; finish() must have been called.
   ~Streams();
 
   /// These do what the functions of Device promise.
@@ -82,7 +82,7 @@ public:
 
   bool isPast(const Fence &fence) const;
 
-  /// True in a body of this device on this thread.
+  /// Returns true in a body of this device on this thread.
   bool inBody() const { return openBody() && openBody()->streams == this; }
   /// Gives work to a stream: calls `give` with the stream of the body, or with the fourth
   /// one, and then waits for it.
@@ -95,15 +95,15 @@ public:
     give(direct_);
     context_.check(context_.api().streamSynchronize(direct_), "cuStreamSynchronize", ErrorCode::TransferFailed);
   }
-  /// In a body: keeps `given` until the stream has come there.
+  /// Keeps `given` until the stream has come there. Called in a body.
   void keep(std::unique_ptr<Given> given);
-  /// In a body: the queue.
+  /// Returns the queue of the body that runs. Called in a body.
   Queue openQueue() const { return openBody()->queue; }
 
   void call(std::function<void()> function);
   void stamp(const TimestampRef &stamp);
 
-  /// The host's clock, on which stamps lie.
+  /// Returns the seconds of the host's clock, on which stamps lie.
   static double seconds();
 
 private:
@@ -138,7 +138,7 @@ private:
   bool hasPassed(const CUevent_st *event) const;
   bool isCounted(const Fence &fence) const;
   void requireReached(const Fence &fence, std::string_view who) const;
-  /// A queue whose next entry has ended after all it waited for; nothing if none has.
+  /// Returns a queue whose next entry has ended after all that it waited for; nothing if none has.
   std::optional<size_t> findEnded() const;
   /// Tells the ends of entries; does nothing if somebody is at it.
   void retire(std::unique_lock<std::mutex> &lock);
@@ -155,7 +155,7 @@ private:
   std::condition_variable changed_;
   std::deque<Entry> entries_[queueCount];
   std::atomic<uint64_t> posted_[queueCount]{}, done_[queueCount]{};
-  /// Up to where a stream waits for another already.
+  /// The position in each queue up to which each other queue's stream waits already.
   uint64_t awaited_[queueCount][queueCount]{};
   bool isRetiring_ = false;
   std::thread::id retirer_;

@@ -29,12 +29,12 @@ struct SpillOperation {
   std::byte *memory = nullptr;
   uint64_t offset = 0;
   uint32_t bytes = 0;
-  /// Comes back with the end.
+  /// A number that comes back with the end.
   uint32_t tag = 0;
 };
 
-/// How an operation ended: a count of bytes, which may be short (0 for Settle), or
-/// an errno below zero.
+/// The end of an operation: a count of bytes, which may be short (0 for Settle), or an
+/// errno below zero.
 struct SpillEnd {
   uint32_t tag = 0;
   int result = 0;
@@ -70,14 +70,14 @@ int performSpillOperation(const SpillDescriptors &descriptors, const SpillOperat
 /// Returns null where the kernel refuses io_uring or the build has no liburing, with the
 /// reason in `refusal`.
 std::unique_ptr<SpillEngine> makeRingEngine(const SpillDescriptors &descriptors, uint32_t depth, std::string &refusal);
-/// Threads are as many as pay, at most `depth`. Throws IoFailed if not one can be started.
+/// Makes an engine of as many threads as pay, at most `depth`. Throws IoFailed if not one can be started.
 std::unique_ptr<SpillEngine> makeThreadEngine(const SpillDescriptors &descriptors, uint32_t depth);
 
 /// A SpillSeam lets tests change a file and its system.
 struct SpillSeam {
   /// Returns the engine that takes the place of `engine`, for writes or for reads.
   std::function<std::unique_ptr<SpillEngine>(std::unique_ptr<SpillEngine> engine, bool isForWrites)> replaceEngine;
-  /// False: as on a file system without O_TMPFILE, or without fallocate.
+  /// With false, the file behaves as on a file system without O_TMPFILE, or without fallocate.
   bool hasUnnamedFiles = true;
   bool hasReservation = true;
 };

@@ -13,11 +13,11 @@
 
 namespace segue::inline runtime {
 
-/// "640.0 MiB": bytes for a message.
+/// Returns bytes as a text for a message: "640.0 MiB".
 std::string spillSize(uint64_t bytes);
 
-/// Throws as SpillFile::open for a folder that is none, lies in memory or cannot be
-/// written to.
+/// Throws as SpillFile::open does for a folder that does not exist, lies in memory or
+/// cannot be written to.
 void checkSpillFolder(const std::filesystem::path &folder);
 
 /// Returns the descriptor of a new file without a name, of mode 0600, for reads and
@@ -25,7 +25,7 @@ void checkSpillFolder(const std::filesystem::path &folder);
 /// such files. Throws IoFailed.
 int openUnnamedFile(const std::filesystem::path &folder, const SpillSeam &seam);
 
-/// Gives it a name in the folder, for good. Throws IoFailed, and Unsupported where that cannot be.
+/// Gives the file a name in the folder, for good. Throws IoFailed, and Unsupported where that cannot be.
 void nameFile(int descriptor, const std::filesystem::path &folder, const std::string &name);
 
 /// Makes the file `bytes` long. Returns true if that has reserved all of its room,

@@ -27,13 +27,13 @@ int settlePages(int descriptor, uint64_t offset, uint64_t bytes);
 /// Drops the clean pages of a range that no mapping shows, at both ends whole ones.
 void dropPages(int descriptor, uint64_t offset, uint64_t bytes);
 
-/// The errno of a transfer that failed, and the offset in the file where it did; 0: none.
+/// The errno of a transfer that failed, or 0, and the offset in the file where it did.
 struct SpillFailure {
   int cause = 0;
   uint64_t offset = 0;
 };
 
-/// Any thread; transfers take turns.
+/// Carries the transfers of one direction, which take turns. Any thread may call.
 class SpillLane {
 public:
   SpillLane(std::filesystem::path folder, const SpillDescriptors &descriptors, uint64_t addressAlignment,
@@ -44,9 +44,9 @@ public:
   const SpillEngine &engine() const;
   /// In a child of fork, forgets the engine, whose threads are the parent's.
   void abandon();
-  /// Blocks until these parts of the file are read or written, one behind the other in memory. All begin
-  /// with a block but the first, and end with one but the last. `offset` is what messages say of them. Throws
-  /// IoFailed, with nothing in flight.
+  /// Blocks until these parts of the file are read or written, one behind the other in memory. All parts but
+  /// the first begin with a block, and all but the last end with one. `offset` is the one that messages name.
+  /// Throws IoFailed, with nothing in flight.
   void transfer(std::byte *memory, std::span<const SpillExtent> extents, uint64_t offset);
   /// Returns the failure instead of throwing it.
   SpillFailure tryTransfer(std::byte *memory, std::span<const SpillExtent> extents);

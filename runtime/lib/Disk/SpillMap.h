@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // An offset that callers know stays what it is while the bytes behind it move to other
-// blocks of the file: blocks that a seal names are not written any more, and who writes
-// to their offset gets fresh ones. A SpillMap is the account of that, without any input
-// or output:
+// blocks of the file: blocks that a seal names are not written any more, and a write to
+// their offset gets fresh ones. A SpillMap is the account of that, without any input or
+// output:
 //
 //   map.addSpare(64 << 20, 8 << 20);     // the blocks of a range that nobody uses
 //   map.seal({{0, 1 << 20}});            // what lies at 0 to 1 MiB stays as it is
@@ -31,10 +31,10 @@ namespace segue::inline runtime {
 
 class SpillMap {
 public:
-  /// Every offset lies where its number says.
+  /// Makes a map in which every offset lies where its number says.
   explicit SpillMap(uint64_t capacity);
 
-  /// The blocks behind a range, which nobody uses from now on, become spare ones. None of
+  /// Makes the blocks behind a range, which nobody uses from now on, spare ones. None of
   /// them may be sealed.
   void addSpare(uint64_t offset, uint64_t bytes);
   uint64_t spareBytes() const { return spareBytes_; }
@@ -44,15 +44,16 @@ public:
     uint64_t offset = 0, fileOffset = 0, bytes = 0;
     bool isSealed = false;
   };
-  /// The pieces of a range, in its order.
+  /// Returns the pieces of a range, in its order.
   std::vector<Piece> piecesOf(uint64_t offset, uint64_t bytes) const;
 
   /// A part of a range that is to lie elsewhere.
   struct Move {
     uint64_t offset = 0, from = 0, to = 0, bytes = 0;
   };
-  /// Says where the sealed parts of a range would go; nothing if there are too few spare
-  /// blocks. They are the longest that fit, so that a range is read in long pieces.
+  /// Returns where the sealed parts of a range would go; nothing if there are too few spare
+  /// blocks. The new places are the longest that fit, so that a range is read in long
+  /// pieces.
   std::optional<std::vector<Move>> movesFor(uint64_t offset, uint64_t bytes) const;
   /// Makes the moves that movesFor gave last.
   void renew(const std::vector<Move> &moves);
@@ -61,7 +62,7 @@ public:
   /// the old seal which have moved become spare. Ranges are disjoint, in any order.
   void seal(const std::vector<SpillExtent> &ranges);
 
-  /// The parts of the file that the seal names, in the order of the file.
+  /// Returns the parts of the file that the seal names, in the order of the file.
   std::vector<SpillExtent> sealedExtents() const;
 
 private:
@@ -71,7 +72,7 @@ private:
   };
   using Runs = std::map<uint64_t, Run>;
 
-  /// A run begins at `offset` from now on.
+  /// Makes a run begin at `offset`.
   void cutAt(uint64_t offset);
   Runs::const_iterator runAt(uint64_t offset) const;
   void giveSpare(uint64_t fileOffset, uint64_t bytes);

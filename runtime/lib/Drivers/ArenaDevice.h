@@ -47,7 +47,7 @@ public:
   uint32_t leastAlignment(Space space, uint64_t bytes) const override { return arenas_.leastAlignment(space, bytes); }
 
 protected:
-  /// `arenas` is a member of the device, which decides when it is made and when it goes.
+  /// Refers to `arenas`, a member of the device, which decides when it is made and when it goes.
   explicit ArenaDevice(SimMemory &arenas) : arenas_(arenas) {}
 
 private:

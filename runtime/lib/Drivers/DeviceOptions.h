@@ -30,7 +30,7 @@ namespace segue::inline runtime {
 
 class DeviceOptions {
 public:
-  /// `text` is what follows the colon. Throws if a key is given twice.
+  /// Parses `text`, which is what follows the colon. Throws if a key is given twice.
   DeviceOptions(std::string_view driver, std::string_view text);
 
   /// Throws unless all options are among `keys` (with a value) or `flags`
@@ -39,14 +39,13 @@ public:
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
 
-  /// "512MiB", "1.5GiB", "4096": bytes; units B, KiB, MiB, GiB, TiB.
+  /// Reads "512MiB", "1.5GiB" or "4096" as bytes; units B, KiB, MiB, GiB, TiB.
   uint64_t bytes(std::string_view key, uint64_t absent) const;
-  /// "16GB/s": bytes per second; units B/s, KB/s, MB/s, GB/s, TB/s, powers of
-  /// 1000.
+  /// Reads "16GB/s" as bytes per second; units B/s, KB/s, MB/s, GB/s, TB/s, powers of 1000.
   double bytesPerSecond(std::string_view key, double absent) const;
-  /// "10us": seconds; units s, ms, us, ns.
+  /// Reads "10us" as seconds; units s, ms, us, ns.
   double seconds(std::string_view key, double absent) const;
-  /// "80TFLOP/s": operations per second; units GFLOP/s, TFLOP/s, PFLOP/s.
+  /// Reads "80TFLOP/s" as operations per second; units GFLOP/s, TFLOP/s, PFLOP/s.
   double flopsPerSecond(std::string_view key, double absent) const;
   uint64_t integer(std::string_view key, uint64_t absent, uint64_t least, uint64_t most) const;
   /// Reads a number from 0 to 1.
@@ -56,13 +55,13 @@ public:
   /// Sets an option, or adds it at the end.
   void set(std::string_view key, std::string_view value);
 
-  /// Adds the options of `other`, in their order, but those named by `without`.
+  /// Adds the options of `other`, in their order, except those named by `without`.
   void add(const DeviceOptions &other, std::span<const std::string_view> without);
 
   /// `driver:key=value,...`, or only the driver.
   std::string spec() const;
 
-  /// Throws InvalidArgument: `device "sim": <what>`.
+  /// Throws InvalidArgument with the message `device "sim": <what>`.
   [[noreturn]] void fail(const std::string &what) const;
 
 private:
@@ -75,8 +74,8 @@ private:
     std::string_view name;
     double factor;
   };
-  /// The value times its unit; throws naming the units if it is not a number
-  /// with one of them, is negative or infinite.
+  /// Returns the value times its unit; throws naming the units if it is not a number with
+  /// one of them, is negative or infinite.
   double quantity(const Option &option, std::span<const Unit> units, std::string_view example) const;
 
   std::string driver_;

@@ -43,14 +43,16 @@ struct SpillSeam;
 struct MemoryLimit;
 
 /// Makes a cpu with a disk. Throws InvalidArgument for what it cannot use, and what
-/// SpillFile::open throws. `seam`: of tests, which let the disk fail; outlives the device.
+/// SpillFile::open throws. `seam` is that of tests, which let the disk fail; it outlives
+/// the device.
 DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam = nullptr);
 
-/// The options of a cpu.
+/// The keys of the options of a cpu.
 inline constexpr std::string_view cpuKeys[] = {"disk", "dram", "pinned", "profile", "threads"};
 
-/// The twin of a cpu with a disk, for which nothing is reserved. Without dram= it has what
-/// the profile says, or the memory of this machine; without disk=, room for everything.
+/// Returns the twin of a cpu with a disk, for which nothing is reserved. Without dram= it
+/// has what the profile says, or the memory of this machine; without disk=, room for
+/// everything.
 std::string diskTwin(const DeviceOptions &options);
 
 /// Throws InvalidArgument if memory of `bytes` besides buffers of `pinnedBytes` is more than

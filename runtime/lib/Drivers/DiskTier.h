@@ -20,18 +20,18 @@ namespace segue::inline runtime {
 
 class DiskTier {
 public:
-  /// The file, whose offset 0 is the address file().data().
+  /// Returns the file, whose offset 0 is the address file().data().
   virtual SpillFile &file() = 0;
-  /// Takes as much of the space for good as makes `bytes` of spare blocks in all (SpillFile::addSpare);
-  /// plans that are made from here on know that it is gone. On the thread that submits. Throws DeviceOom, with nothing
-  /// taken, where that is not free, naming the capacity that would do for what is there now.
+  /// Takes as much of the space for good as makes `bytes` of spare blocks in all (SpillFile::addSpare); plans that are
+  /// made from here on know that it is gone. Called on the thread that submits. Throws DeviceOom, with nothing taken,
+  /// where that is not free, naming the capacity that would be enough for what is there now.
   virtual void requireSpare(uint64_t bytes) = 0;
 
 protected:
   ~DiskTier() = default;
 };
 
-/// Null for a device without a disk of bytes.
+/// Returns null for a device without a disk of bytes.
 DiskTier *diskTier(Device &device);
 
 } // namespace segue::inline runtime

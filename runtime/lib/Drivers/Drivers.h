@@ -19,7 +19,7 @@
 namespace segue::inline runtime {
 
 struct Driver {
-  /// Lives as long as the process.
+  /// The name before the colon, whose characters live as long as the process.
   std::string_view name;
   DeviceRef (*open)(const DeviceOptions &options);
   /// Says what Device::twin of that device would, without opening it; null for a driver
@@ -33,8 +33,7 @@ struct Driver {
 /// that has room for everything. Throws what Device::open throws.
 std::optional<std::string> twinOf(std::string_view spec);
 
-/// Device::open knows `driver` from now on. Called before any other thread opens a
-/// device.
+/// Makes Device::open know `driver`. Called before any other thread opens a device.
 void addDriver(const Driver &driver);
 
 } // namespace segue::inline runtime

@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-/// Device::makeKernel on devices whose kernels are code of this process. Any thread.
+/// Does what Device::makeKernel promises, on devices whose kernels are code of this process. Any thread may call.
 KernelRef makeHostKernel(const KernelSource &source);
 
 } // namespace segue::inline runtime

@@ -18,11 +18,11 @@
 
 namespace segue::inline runtime {
 
-/// Device::launch of a HostKernel on up to `most` of `threads`.
+/// Does what Device::launch promises, with a HostKernel on up to `most` of `threads`.
 void launchKernel(const Threads &threads, const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain,
                   int most);
 
-/// Device::relayout on up to `threads` threads.
+/// Does what Device::relayout promises, on up to `threads` threads.
 void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads);
 
 } // namespace segue::inline runtime

@@ -22,7 +22,7 @@ namespace segue::inline runtime {
 
 struct MemoryLimit {
   uint64_t bytes = 0;
-  /// The file that says so.
+  /// The file that gives the limit.
   std::filesystem::path file;
 };
 

@@ -32,7 +32,7 @@ inline void runWork(const Work &work) noexcept {
   end(nullptr);
 }
 
-/// One copy, as often as `tries` says.
+/// Makes one copy, as often as `tries` says.
 template <typename Copy> void copyWithTries(CopyTries *tries, Copy copy) {
   for (uint32_t failures = 0;;) {
     if (tries)

@@ -30,8 +30,8 @@ namespace segue::inline runtime {
 
 class AdversarialQueues final : public SimQueues {
 public:
-  /// Told on the host what is done after an entry, before anybody else can see
-  /// it and before the next entry, with no lock held.
+  /// Called on the host with what is done after an entry, before anybody else can see it
+  /// and before the next entry, with no lock held.
   using AfterEntry = std::function<void(const Fence &done)>;
 
   AdversarialQueues(uint64_t seed, AfterEntry afterEntry);
@@ -48,7 +48,7 @@ private:
     Fence after;
     Work work;
   };
-  /// How the adversary chooses, for a while.
+  /// The way in which the adversary chooses, for a while.
   enum class Mood { Lazy, Eager, Fair, Favour, Starve };
   using Candidates = std::array<bool, queueCount>;
 
@@ -56,7 +56,7 @@ private:
   Candidates findNeeded(const Fence &fence) const;
   size_t draw(const Candidates &candidates);
   void drawMood();
-  /// Some entries, or none, as the mood is.
+  /// Runs some entries, or none, as the mood is.
   void act(std::unique_lock<std::mutex> &lock);
   void run(size_t queue, std::unique_lock<std::mutex> &lock);
 
@@ -69,8 +69,8 @@ private:
   int moodLeft_ = 0;
   std::deque<Entry> entries_[queueCount];
   std::atomic<uint64_t> posted_[queueCount]{}, done_[queueCount]{};
-  /// An entry of it runs; only one thread runs entries at a time, but one that
-  /// waits within an entry may run others.
+  /// True while an entry of the queue runs. Only one thread runs entries at a time, but one
+  /// that waits within an entry may run others.
   bool isRunning_[queueCount] = {};
   int depth_ = 0;
   std::thread::id runner_;

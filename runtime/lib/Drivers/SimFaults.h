@@ -29,14 +29,14 @@ class SimFaults {
 public:
   explicit SimFaults(const SimProfile &profile);
 
-  /// Called once per copy over the link.
+  /// Returns true if a copy over the link is to fail. Called once per copy.
   bool copyFails(bool toDevice);
   /// Called once per try to take memory of the device or page-locked memory.
   bool allocationFails(Space space) {
     bool isPlace = space == Space::DeviceDram && dram_.isNext();
     return happens(allocations_, failAlloc_) || isPlace;
   }
-  /// Whether a wait that has a limit reaches it.
+  /// Returns true if a wait that has a limit reaches it.
   bool timeRunsOut() { return happens(stalls_, stall_); }
 
   /// At times sets the budget of device_dram to a part of what it is, at times
@@ -46,7 +46,7 @@ public:
 private:
   bool happens(std::mt19937_64 &random, double chance);
 
-  /// Copies of a direction, or tries to allocate, of which some fail.
+  /// Copies of a direction, or tries to allocate, some of which fail.
   struct Place {
     SimProfile::FaultRange fails;
     std::atomic<uint64_t> tries{0};

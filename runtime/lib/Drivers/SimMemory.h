@@ -40,7 +40,7 @@ namespace segue::inline runtime {
 
 class SimMemory {
 public:
-  /// Asked about fences, unless there is an adversary; must not change anything.
+  /// A function that is asked whether fences are done, unless there is an adversary; it must not change anything.
   using IsDone = std::function<bool(const Fence &)>;
 
   /// Reserves the ranges. Throws DeviceOom if there are no addresses left.
@@ -50,21 +50,21 @@ public:
   SimMemory &operator=(const SimMemory &) = delete;
 
   std::span<const SpaceInfo> spaces() const { return spaces_; }
-  /// The free memory of a space that is not the heap's.
+  /// Returns the free memory of a space that is not the heap's.
   FreeMemory freeMemory(Space space) const;
   bool isHeap(Space space) const { return space == Space::Host && !regions_[uint8_t(space)].arena; }
   uint64_t takenBytes(Space space, uint64_t bytes) const;
-  /// Above a disk, what direct reads and writes want, for blocks that are no smaller than one
-  /// of the disk: from other addresses each byte is copied once more.
+  /// Returns, above a disk, the alignment that direct reads and writes want, for blocks that
+  /// are no smaller than one of the disk: from other addresses each byte is copied once more.
   uint32_t leastAlignment(Space space, uint64_t bytes) const;
 
   std::byte *dramBegin() { return region(Space::DeviceDram).begin; }
-  /// Null without such a space.
+  /// Returns null without such a space.
   L1Arena *l1Arena() { return l1_ ? &*l1_ : nullptr; }
   std::byte *l1Begin() { return region(Space::DeviceL1).begin; }
 
-  /// Null data if no range holds it. With an adversary, throws UseAfterFree if
-  /// the block was written after it had been freed.
+  /// Takes a block; its data is null if no range holds it. With an adversary, throws
+  /// UseAfterFree if the block was written after it had been freed.
   MemoryBlock take(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime);
   /// Do what Device::reserveMemory, takeReserved and freeRanges ask, in device_dram.
   const std::byte *reserve(Space space, std::span<const AddressRange> ranges);
@@ -77,12 +77,12 @@ public:
   /// True for addresses in device_dram and device_l1.
   bool isOnDevice(const void *address) const;
 
-  /// The adversary's word that all before `done` has run: overwrites what that
-  /// leaves behind. Comes before anybody may see `done` as done.
+  /// Called by the adversary when all before `done` has run: overwrites what that leaves
+  /// behind. Comes before anybody may see `done` as done.
   void settle(const Fence &done);
 
 private:
-  /// Addresses from the system.
+  /// A range of addresses from the system.
   class Mapping {
   public:
     Mapping() = default;
@@ -90,7 +90,7 @@ private:
     Mapping(Mapping &&other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
     Mapping &operator=(Mapping &&) = delete;
     ~Mapping();
-    /// Null if there were none.
+    /// Returns the address, or null if there were none.
     void *data() const { return data_; }
 
   private:
@@ -102,7 +102,7 @@ private:
     uint64_t bytes = 0;
     std::optional<BestFitArena> arena;
   };
-  /// Waits for its fence, then: `data` is overwritten with `pattern`, if any,
+  /// Memory that waits for its fence: then `data` is overwritten with `pattern`, if any,
   /// and goes back to the heap, if it is the heap's.
   struct Leaving {
     std::byte *data;

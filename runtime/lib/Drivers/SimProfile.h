@@ -40,7 +40,7 @@ namespace segue::inline runtime {
 
 struct SimProfile {
   uint64_t hostBytes = 0, dramBytes = 0, pinnedBytes = 0, l1Bytes = 0, diskBytes = 0;
-  /// The mapping of the disk's file, where there are bytes.
+  /// The mapping of the disk's file, if there are bytes; otherwise null.
   std::byte *diskBegin = nullptr;
   double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
   int threads = 0;
@@ -48,29 +48,29 @@ struct SimProfile {
   /// The seed, if adversarial.
   std::optional<uint64_t> adversary;
   double failCopy = 0, failAlloc = 0, stall = 0;
-  /// Part of dram that is left while it is shrunk; 1: it never shrinks.
+  /// The part of dram that is left while it is shrunk; with 1 it never shrinks.
   double shrink = 1;
 
-  /// `count` copies of a direction, or tries to allocate, from the one with the
-  /// number `first`, where the first of all is 1.
+  /// A run of `count` copies of a direction, or tries to allocate, from the one with the
+  /// number `first`; the first of all has number 1.
   struct FaultRange {
     uint64_t first = 0, count = 0;
   };
   FaultRange failToDevice, failToHost, failDram;
   bool hasFaults() const { return adversary || failToDevice.count || failToHost.count || failDram.count; }
 
-  /// Bodies run when they are enqueued.
+  /// True if bodies run when they are enqueued.
   bool streams = false;
   bool isVirtual = false;
   double flopsPerSecond = 0, memoryBytesPerSecond = 0, hostBytesPerSecond = 0, launchSeconds = 0;
 
-  /// Opens the device again, seed included.
+  /// The spec that opens the device again, seed included.
   std::string name;
 
-  /// Opens the device of virtual time on which steps for this one are planned.
+  /// The spec that opens the device of virtual time on which steps for this one are planned.
   std::string twin;
 
-  /// Throws InvalidArgument for what it cannot use, IoFailed or FileCorrupt
+  /// Parses a spec. Throws InvalidArgument for what it cannot use, IoFailed or FileCorrupt
   /// for a profile file.
   static SimProfile parse(DeviceOptions options);
 };

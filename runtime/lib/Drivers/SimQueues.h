@@ -26,21 +26,20 @@ public:
   /// InvalidArgument: waiting for it would never end.
   virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
   virtual void wait(const Fence &fence) = 0;
-  /// Time passes as it runs entries, and not otherwise.
+  /// Waits with a limit. By default time passes only as entries run, so that this waits to the end.
   virtual bool waitFor(const Fence &fence, double seconds) {
     wait(fence);
     return true;
   }
 
   virtual uint64_t position(Queue queue) const = 0;
-  /// Whether `fence` is done; changes nothing.
+  /// Returns true if `fence` is done; changes nothing.
   virtual bool isDone(const Fence &fence) const = 0;
-  /// Whether `fence` is done, asked by the host, which may let time pass.
+  /// Returns true if `fence` is done, asked by the host, which may let time pass.
   virtual bool poll(const Fence &fence) { return isDone(fence); }
 
-  /// Runs what is queued to its end and stops. Called once, before anything
-  /// that the work touches goes away; on any thread, one that runs the work
-  /// too.
+  /// Runs what is queued to its end and stops. Called once, before anything that the work
+  /// touches goes away, on any thread, which may be one that runs the work.
   virtual void finish() = 0;
 
 protected:

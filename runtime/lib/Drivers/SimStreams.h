@@ -24,10 +24,10 @@ namespace segue::inline runtime {
 
 using StreamOperation = std::function<void()>;
 
-/// Where the body that runs on this thread leaves its operations; null outside of one.
+/// Returns the list to which the body that runs on this thread gives its operations; null outside of a body.
 std::vector<StreamOperation> *&openStream();
 
-/// Does `operation`: now, or where a body runs when its turn comes.
+/// Does `operation` now, or, in a body, when the entry's turn comes.
 template <typename Operation> void giveToStream(Operation operation) {
   if (std::vector<StreamOperation> *stream = openStream())
     stream->push_back(std::move(operation));
@@ -35,8 +35,9 @@ template <typename Operation> void giveToStream(Operation operation) {
     operation();
 }
 
-/// Runs the body of `work`. What comes back runs what it gave, in vain where the entry
-/// may not begin: a stream cannot be told to leave out what it was given.
+/// Runs the body of `work`. The work that it returns does the operations which the body
+/// gave, in vain if the entry may not begin: a stream cannot be told to leave out what it
+/// was given.
 Work recordBody(Work work);
 
 /// An engine whose runs of plans and operations are given to the stream.

@@ -43,19 +43,19 @@ public:
   bool isDone(const Fence &fence) const override;
   void finish() override {}
 
-  /// The host's clock, seconds since the device was opened.
+  /// Returns the host's clock, in seconds since the device was opened.
   double seconds() const;
-  /// When `fence` is done, by that clock; now, if it is.
+  /// Returns the time at which `fence` is done, by the host's clock, which is now if it is done already.
   double whenDone(const Fence &fence) const;
 
-  /// The host does work of `queue` itself, between its entries, and waits.
+  /// Makes the host do work of `queue` itself, between its entries, and wait for it.
   void waitFor(Queue queue, const WorkCost &cost);
 
 private:
   struct Timeline {
-    /// When the last entry is done.
+    /// The time at which the last entry is done.
     double end = 0;
-    /// Entries that are done by the host's clock; then when each other is.
+    /// The number of entries that are done by the host's clock; then the time at which each other is.
     uint64_t passed = 0;
     std::deque<double> ends;
   };

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A device of virtual time is a VirtualClock, too, for those who take times without waiting:
+// A device of virtual time is also a VirtualClock, for code that takes times without waiting:
 //
 //   if (auto *clock = dynamic_cast<const VirtualClock *>(&device))
 //     double end = clock->endOf(fence);
@@ -21,8 +21,8 @@ namespace segue::inline runtime {
 
 class VirtualClock {
 public:
-  /// When all of `fence`, which was enqueued, is done: by Device::seconds(), which
-  /// does not move; now, if it is done.
+  /// Returns the time at which all of `fence`, which was enqueued, is done: by
+  /// Device::seconds(), which does not move; now, if it is done.
   virtual double endOf(const Fence &fence) const = 0;
 
 protected:

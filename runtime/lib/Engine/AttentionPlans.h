@@ -27,27 +27,27 @@ std::shared_ptr<const AttentionGradPlan> makeAttentionGradPlan(const AttentionGr
                                                                std::shared_ptr<Scratch> scratch,
                                                                const VectorKernels &kernels);
 
-// Both plans share this. A *block* is up to `panel` rows of q side by side, one per
-// lane: scores of a block are [keys][panel], so that a row's maximum and sum
-// run down a lane and no sum crosses lanes.
+// The declarations below are shared by both plans. A *block* is up to `panel` rows
+// of q side by side, one per lane: scores of a block are [keys][panel], so that a
+// row's maximum and sum run down a lane and no sum crosses lanes.
 
-/// Keys that some row of a block sees.
+/// Returns the number of keys that some row of a block sees.
 inline int64_t keysSeen(const AttentionSpec &spec, int64_t firstRow, int64_t rows) {
   return spec.causal ? std::min(spec.keys, firstRow + rows) : spec.keys;
 }
 
-/// First element of the rows of (batch, head) in a tensor.
+/// Returns the index of the first element of the rows of (batch, head) in a tensor.
 inline int64_t headOffset(const AttentionStrides &strides, int64_t batch, int64_t head) {
   return batch * strides[0] + head * strides[1];
 }
 
-/// Elements of packed panels of `width` rows.
+/// Returns the number of elements of packed panels of `width` rows.
 inline int64_t packedSize(int64_t rows, int64_t depth, int64_t width) {
   return (rows + width - 1) / width * width * depth;
 }
 
-/// c = a * b for one panel of columns: b is [depth][panel], c is [rows][panel],
-/// a is packed, its panels `aDepth` long of which `depth` count.
+/// Computes c = a * b for one panel of columns: b is [depth][panel], c is [rows][panel],
+/// and a is packed in panels of length `aDepth`, of which `depth` count.
 inline void multiplyPanel(const VectorKernels &kernels, int64_t rows, int64_t depth, const float *a, int64_t aDepth,
                           const float *b, float *c) {
   kernels.multiplyPacked({.rows = rows,

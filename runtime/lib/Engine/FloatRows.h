@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The inner loops know f32 alone. 16-bit operands are widened into scratch and
-// results narrowed from it, row by row.
+// The inner loops know f32 alone. These functions widen 16-bit operands into
+// scratch and narrow results from it, row by row.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,7 +20,7 @@
 
 namespace segue::inline runtime {
 
-/// The element `index` elements after `base`.
+/// Returns the address of the element `index` elements after `base`.
 inline const void *advance(const void *base, ElementType type, int64_t index) {
   return static_cast<const char *>(base) + index * static_cast<int64_t>(byteSize(type));
 }

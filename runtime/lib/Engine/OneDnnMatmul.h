@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// oneDNN's matmul brings what the engine's own has not: bf16 on AMX and AVX-512
-// BF16 units. See OneDnnMatmul.cpp.
+// oneDNN's matmul has what the engine's own lacks: bf16 on AMX and AVX-512 BF16
+// units. See OneDnnMatmul.cpp.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,7 +20,7 @@
 
 namespace segue::inline runtime {
 
-/// A plan, or null where oneDNN has no optimised kernel for the spec on this
+/// Makes a plan, or returns null where oneDNN has no optimised kernel for the spec on this
 /// processor (f16, operands without a unit stride, bf16 before AVX-512).
 std::shared_ptr<const MatmulPlan> makeOneDnnMatmul(const MatmulSpec &spec, Threads threads,
                                                    std::shared_ptr<Scratch> scratch);

@@ -12,8 +12,9 @@
 
 namespace segue::inline runtime {
 
-/// oneDNN looks at OpenMP's thread count when it makes a primitive, and blocks for it: 1
-/// while an object of this class lives, as pieces run serially. For this thread alone.
+/// Sets OpenMP's thread count to 1 for this thread while an object of this class lives.
+/// oneDNN looks at that count when it makes a primitive, and cuts its blocks
+/// for that many threads, but pieces run serially.
 class OneThreadScope {
 public:
   OneThreadScope() : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -21,8 +21,8 @@
 
 namespace segue::inline runtime {
 
-/// A plan for any spec without problem; 16-bit operands are widened. The sum of
-/// an element has the same order whatever the number of threads.
+/// Makes a plan for any spec without problem; 16-bit operands are widened. The sum of an
+/// element has the same order whatever the number of threads.
 std::shared_ptr<const MatmulPlan> makePanelMatmul(const MatmulSpec &spec, Threads threads,
                                                   std::shared_ptr<Scratch> scratch, const VectorKernels &kernels);
 

@@ -17,7 +17,7 @@
 
 namespace segue::inline runtime {
 
-/// A plan for any spec without problem. Each run adds one to `calls`.
+/// Makes a plan for any spec without problem. Each run of it adds one to `calls`.
 std::shared_ptr<const QuantizedMatmulPlan> makeQuantizedPanels(const QuantizedMatmulSpec &spec, Threads threads,
                                                                std::shared_ptr<Scratch> scratch,
                                                                const VectorKernels &kernels,

@@ -42,7 +42,7 @@ public:
   /// Makes the areas the caller's until the lock goes away.
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
 
-  /// The area of a thread, aligned to 64 bytes; the lock must be held.
+  /// Returns the area of a thread, aligned to 64 bytes; the lock must be held.
   std::byte *area(int64_t thread) const { return areas_[thread].get(); }
 
   uint64_t totalBytes() const { return bytes_ * areas_.size(); }
@@ -65,7 +65,7 @@ class ScratchCutter {
 public:
   explicit ScratchCutter(std::byte *area = nullptr) : area_(area) {}
 
-  /// `count` floats at a cache line, followed by room for one stray vector.
+  /// Returns `count` floats at a cache line, followed by room for one stray vector.
   float *floats(int64_t count) {
     std::byte *at = area_ ? area_ + bytes_ : nullptr;
     bytes_ += (static_cast<uint64_t>(count) * sizeof(float) + 2 * kLine - 1) / kLine * kLine;

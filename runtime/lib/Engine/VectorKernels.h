@@ -22,16 +22,17 @@
 
 namespace segue::inline runtime {
 
-/// c[i][j] = or += sum over l < depth of a[i][l] * b[l][j] (+ bias[j]).
+/// One product: c[i][j] = or += sum over l < depth of a[i][l] * b[l][j] (+ bias[j]).
 struct PackedProduct {
   int64_t rows, columns, depth;
-  /// Panels of `tileRows` rows, each [depth][tileRows], and the floats from one
-  /// to the next.
+  /// The operand a in panels of `tileRows` rows, each [depth][tileRows], and the floats
+  /// from one panel to the next.
   const float *a;
   int64_t aPanelStep;
-  /// Panels of `panel` columns, each [depth][panel] with `bStep` floats from
-  /// line to line. Packed: bStep = panel. Rows of a matrix as they lie: its row
-  /// stride, panels beside each other; then columns must be whole panels.
+  /// The operand b in panels of `panel` columns, each [depth][panel] with `bStep` floats
+  /// from line to line. If it is packed, bStep = panel. For rows of a matrix as they lie,
+  /// bStep is the row stride and the panels lie beside each other; then columns must be
+  /// whole panels.
   const float *b;
   int64_t bPanelStep, bStep;
   float *c;
@@ -40,26 +41,26 @@ struct PackedProduct {
   const float *bias = nullptr;
 };
 
-/// Softmax of one block of attention rows; see VectorKernels::softmax.
+/// The softmax of one block of attention rows; see VectorKernels::softmax.
 struct SoftmaxBlock {
-  /// [keys][panel]: scores of up to `panel` rows side by side, replaced by
+  /// Scores [keys][panel] of up to `panel` rows side by side, which are replaced by
   /// exp(score - largest score of the row).
   float *scores;
   int64_t keys;
-  /// Added to the scores before: [keys][panel], or null.
+  /// Numbers [keys][panel] that are added to the scores before, or null.
   const float *mask;
   /// With causal, key j is seen by the row in lane i if j <= firstRow + i.
   bool causal;
   int64_t firstRow;
-  /// [panel] each: 1 / sum, or 0 for a row that sees nothing; and log of sum.
+  /// The results, [panel] each: 1 / sum, or 0 for a row that sees nothing; and log of sum.
   float *inverseSum, *logSum;
 };
 
-/// Derivative of the softmax; see VectorKernels::softmaxGrad.
+/// The derivative of the softmax; see VectorKernels::softmaxGrad.
 struct SoftmaxGradBlock {
-  /// [keys][panel]: scores, replaced by probabilities exp(score - logSum).
+  /// Scores [keys][panel], which are replaced by probabilities exp(score - logSum).
   float *scores;
-  /// [keys][panel]: derivatives of the probabilities, replaced by those of the
+  /// Derivatives [keys][panel] of the probabilities, which are replaced by those of the
   /// unscaled scores: scale * p * (dp - delta).
   float *grads;
   int64_t keys;
@@ -67,15 +68,15 @@ struct SoftmaxGradBlock {
   bool causal;
   int64_t firstRow;
   float scale;
-  /// [panel]: as softmax gave it; rows beyond the last hold anything finite.
+  /// The logarithms [panel] that softmax gave; rows beyond the last hold anything finite.
   const float *logSum;
-  /// [panel]: sum over dims of out * gradOut.
+  /// The sums [panel] over dims of out * gradOut.
   const float *delta;
 };
 
 struct VectorKernels {
   const char *name;
-  /// Floats per vector, rows of the largest tile, columns of a panel.
+  /// The floats per vector, the rows of the largest tile, and the columns of a panel.
   int64_t lanes, tileRows, panel;
 
   void (*multiplyPacked)(const PackedProduct &product);
@@ -115,12 +116,12 @@ struct VectorKernels {
   void (*narrowF16)(int64_t count, const float *source, uint16_t *target);
 };
 
-/// One table per instruction set that VectorKernels.cpp is compiled for.
+/// The tables, one per instruction set that VectorKernels.cpp is compiled for.
 extern const VectorKernels vectorKernelsV1, vectorKernelsV3, vectorKernelsV4;
 
 enum class InstructionSet : int8_t;
 
-/// The best table up to `most` that this processor runs.
+/// Returns the best table up to `most` that this processor runs.
 const VectorKernels &vectorKernels(InstructionSet most);
 
 } // namespace segue::inline runtime

@@ -23,32 +23,32 @@ namespace segue::inline runtime {
 
 class AddressFollower {
 public:
-  /// `owners`: the number of each line's owner.
+  /// Follows `plan`. `owners` holds the number of each line's owner.
   AddressFollower(AddressPlan plan, std::span<const OwnerId> owners);
 
   const AddressPlan &plan() const { return plan_; }
 
-  /// The step that begins next is the first again.
+  /// Makes the step that begins next the first again.
   void restart();
   void beginStep();
   void endStep() { isInStep_ = false; }
-  /// True on the thread that began the step that is under way.
+  /// Returns true on the thread that began the step that is under way.
   bool isAsked() const { return isInStep_ && std::this_thread::get_id() == thread_; }
 
   bool knows(OwnerId owner) const { return lineOf(owner) != none; }
 
-  /// Where the next block of `owner` lies; null if the plan has none of these
+  /// Returns the place of the next block of `owner`; null if the plan has none of these
   /// bytes now.
   const AddressPlan::Block *next(OwnerId owner, uint64_t bytes) const;
-  /// The owner has taken it, there or elsewhere.
+  /// Notes that the owner has taken the block, there or elsewhere.
   void advance(OwnerId owner);
 
-  /// Places that other steps have for such a block of `owner`, until one serves: a
-  /// tensor that left out of turn comes again where it came first.
+  /// Tries the places that other steps have for such a block of `owner`, until one serves:
+  /// a tensor that left out of turn comes again where it came first.
   const AddressPlan::Block *elsewhere(OwnerId owner, uint64_t bytes,
                                       const std::function<bool(const AddressPlan::Block &)> &serves) const;
 
-  /// Whether a byte of the space is the plan's.
+  /// Returns true if a byte of the space is the plan's.
   bool contains(uint64_t offset) const;
 
 private:
@@ -59,9 +59,9 @@ private:
   AddressPlan plan_;
   /// The line of each owner, by the owner's number.
   std::vector<uint32_t> lineOf_;
-  /// How many blocks of each line were taken in this step.
+  /// The number of blocks of each line that were taken in this step.
   std::vector<uint32_t> taken_;
-  /// Index of the step under way in the plan; number of steps begun.
+  /// The index of the step under way in the plan, and the number of steps begun.
   uint32_t step_ = 0, begun_ = 0;
   bool isInStep_ = false;
   std::thread::id thread_;

@@ -41,7 +41,7 @@ namespace segue::inline runtime {
 
 class BestFitArena {
 public:
-  /// `origin`: the address of offset 0, for alignment.
+  /// Makes an arena that is free. `origin` is the address of offset 0, for alignment.
   explicit BestFitArena(uint64_t capacityBytes, uint64_t origin = 0);
 
   struct Block {
@@ -49,21 +49,21 @@ public:
     Fence after;
   };
 
-  /// A block whose address is a multiple of `alignment`, a power of two. Zero
-  /// bytes always fit and take nothing.
+  /// Takes a block whose address is a multiple of `alignment`, a power of two. Zero bytes
+  /// always fit and take nothing.
   std::optional<Block> take(uint64_t bytes, uint64_t alignment);
 
-  /// Sets ranges aside (ascending, disjoint) in the place of those before. False, and
-  /// nothing changes, if one of them is not free.
+  /// Sets ranges aside (ascending, disjoint) in the place of those before. Returns false,
+  /// with nothing changed, if one of them is not free.
   bool reserve(std::vector<AddressRange> ranges);
 
-  /// A block in what was set aside: at `offset`, or the best fit.
+  /// Takes a block in what was set aside: at `offset`, or the best fit.
   std::optional<Block> takeReserved(uint64_t bytes, uint64_t alignment, std::optional<uint64_t> offset);
 
-  /// The bytes from `offset` on, if they are free and not set aside.
+  /// Takes the bytes from `offset` on, if they are free and not set aside.
   std::optional<Block> takeAt(uint64_t offset, uint64_t bytes);
 
-  /// Set aside or not; ascending, as long as can be.
+  /// Returns the free ranges, set aside or not: ascending, each as long as possible.
   std::vector<AddressRange> freeRanges() const;
 
   /// Takes a block back: its offset and bytes.
@@ -80,8 +80,8 @@ private:
   using Ranges = std::map<uint64_t, Range>;              // by offset
   using Sizes = std::set<std::pair<uint64_t, uint64_t>>; // bytes, offset
 
-  /// Free ranges, by offset and by size. Two zones: what is anybody's, and what was
-  /// set aside; ranges of different zones do not merge.
+  /// Free ranges, by offset and by size. There are two zones: what is anybody's, and what
+  /// was set aside. Ranges of different zones do not merge.
   struct Zone {
     Ranges ranges;
     Sizes sizes;
@@ -93,7 +93,7 @@ private:
   void remove(Zone &zone, Ranges::iterator range) noexcept;
   std::optional<Block> takeFrom(Zone &zone, uint64_t bytes, uint64_t alignment);
   std::optional<Block> takeFromAt(Zone &zone, uint64_t bytes, uint64_t alignment, uint64_t offset);
-  /// The bytes from `offset` on of a free range that holds them.
+  /// Takes the bytes from `offset` on out of a free range that holds them.
   Block carve(Zone &zone, Ranges::iterator range, uint64_t offset, uint64_t bytes);
 
   uint64_t capacity_, origin_;

@@ -26,7 +26,7 @@ namespace segue::inline runtime {
 
 class CachingAllocator {
 public:
-  /// Least alignment of any block, bytes.
+  /// The least alignment of any block, in bytes.
   static constexpr uint64_t alignment = 64;
 
   CachingAllocator() = default;
@@ -34,9 +34,9 @@ public:
   CachingAllocator &operator=(const CachingAllocator &) = delete;
   ~CachingAllocator();
 
-  /// Null if the system has no memory. Not initialised.
+  /// Returns memory, which is not initialised, or null if the system has none.
   void *allocate(uint64_t bytes, uint64_t alignment);
-  /// Same arguments as allocate.
+  /// Takes a block back, with the arguments of allocate.
   void free(void *data, uint64_t bytes, uint64_t alignment) noexcept;
 
   uint64_t liveBytes() const;
@@ -52,7 +52,7 @@ private:
   void releaseOldest();
 
   mutable std::mutex mutex_;
-  /// Oldest first, and by size.
+  /// The kept blocks, oldest first, and by size.
   Blocks cached_;
   std::unordered_map<uint64_t, std::vector<Blocks::iterator>> bySize_;
   uint64_t liveBytes_ = 0, peakLiveBytes_ = 0, cachedBytes_ = 0;

@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// Latency + bytes / bandwidth (rule R5 of runtime stitching); nothing takes no
+/// Returns latency + bytes / bandwidth (rule R5 of runtime stitching); no bytes take no
 /// time.
 inline double linkSeconds(uint64_t bytes, double bytesPerSecond, double latency) {
   return bytes ? latency + double(bytes) / bytesPerSecond : 0;

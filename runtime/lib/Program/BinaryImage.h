@@ -30,7 +30,7 @@ class PreparedProgram;
 /// is, whatever becomes of the file.
 class FileBytes {
 public:
-  /// Throws IoFailed, SourceChanged if the file ends while it is read.
+  /// Reads a file. Throws IoFailed, SourceChanged if the file ends while it is read.
   static FileBytes read(const std::filesystem::path &path);
   static FileBytes copy(std::span<const std::byte> bytes);
   FileBytes(FileBytes &&other) noexcept;
@@ -54,7 +54,7 @@ struct ProgramInfo {
   std::vector<Alias> aliases;
   std::vector<SavePoint> savePoints;
   std::vector<Phase> phases;
-  /// Its first command enters phases[0].
+  /// True if its first command enters phases[0].
   bool beginsWithPhase = false;
   uint64_t interfaceHash = 0;
   const schema::Program *table = nullptr;
@@ -72,18 +72,18 @@ public:
   std::span<const std::byte> bytes() const { return bytes_.span(); }
   std::span<const std::byte> segment(uint32_t index) const;
 
-  /// "model.py:12:3 (h.0.attn)" of an index into the locations, or empty.
+  /// Returns "model.py:12:3 (h.0.attn)" for an index into the locations, or an empty text.
   std::string location(int32_t index) const;
 
-  /// Whether machine code may run. Any thread.
+  /// Returns whether machine code may run, and why. Any thread may call.
   const NativeCodeLeave &nativeCodeLeave() const;
 
-  /// A kernel with its code. Throws NativeCodeRefused.
+  /// Returns a kernel with its code. Throws NativeCodeRefused.
   KernelSource kernelSource(uint32_t kernel) const;
 
-  /// The prepared form of a program on a device, made at the first call.
+  /// Returns the prepared form of a program on a device, made at the first call.
   std::shared_ptr<PreparedProgram> prepared(const DeviceRef &device, size_t program) const;
-  /// Drops those of all programs on `device`. Any thread.
+  /// Drops the prepared forms of all programs on `device`. Any thread may call.
   void forget(const Device &device) const;
 
 private:
@@ -97,7 +97,7 @@ private:
   mutable NativeCodeLeave leave_;
   mutable std::mutex mutex_; // guards prepared_
   struct PreparedEntry {
-    /// Kept alive by the program.
+    /// The device, which the program keeps alive.
     const Device *device;
     std::shared_ptr<PreparedProgram> program;
     uint64_t lastAsked;
@@ -106,8 +106,8 @@ private:
   mutable uint64_t asked_ = 0;
 };
 
-/// Verification throws this. `line` is that of the check, by which
-/// BinaryRulesTest.cpp knows whether each check has a file that breaks it.
+/// The error of verification. `line` is that of the check, by which BinaryRulesTest.cpp
+/// knows whether each check has a file that breaks it.
 struct BrokenRule : Error {
   BrokenRule(ErrorCode code, const std::string &what, int line = __builtin_LINE()) : Error(code, what), line(line) {}
   int line;
@@ -132,17 +132,17 @@ void verifyTables(const schema::Binary &root, std::span<const std::byte> file, c
 /// naming the program and the value.
 void verifyNames(const schema::Binary &root, const std::string &name);
 
-/// The layout in the runtime's own type, not checked.
+/// Returns the layout in the runtime's own type, not checked.
 Layout readLayout(const schema::Layout &table);
 
-/// The description in the runtime's own type. Throws InvalidArgument.
+/// Returns the description in the runtime's own type. Throws InvalidArgument.
 TensorDesc readTensorDesc(const schema::TensorDesc &table);
 
 /// Thrown by `numbers` while a file is verified; never after that. FlatBuffers
 /// verifies where the count of a vector lies, but not where its numbers do.
 struct Misaligned {};
 
-/// The vector, or an empty span where the field is absent.
+/// Returns the vector, or an empty span where the field is absent.
 template <typename T> std::span<const T> numbers(const flatbuffers::Vector<T> *vector) {
   if (!vector)
     return {};
@@ -151,7 +151,7 @@ template <typename T> std::span<const T> numbers(const flatbuffers::Vector<T> *v
   return {vector->data(), vector->size()};
 }
 
-/// Size of a vector of tables that may be absent.
+/// Returns the size of a vector of tables that may be absent.
 template <typename T> uint32_t countOf(const flatbuffers::Vector<T> *vector) { return vector ? vector->size() : 0; }
 
 } // namespace segue::inline runtime

@@ -21,7 +21,7 @@ WorkCost costOfCommand(const schema::Binary &root, const schema::Program &progra
 /// Returns what the library is told of a verified call: its tensors, without places.
 LibraryCallSpec librarySpec(const schema::LibraryCall &call);
 
-/// "Matmul"; of a call of the library, the name of its operation.
+/// Returns the kind, such as "Matmul"; for a call of the library, the name of its operation.
 std::string kindOf(const schema::Command &command);
 
 } // namespace segue::inline runtime

@@ -41,19 +41,19 @@ namespace segue::inline runtime {
 class PreparedProgram : public std::enable_shared_from_this<PreparedProgram> {
 public:
   PreparedProgram(DeviceRef device, const BinaryImage &image, size_t program);
-  /// Waits for what is queued: its code is unmapped with the binary.
+  /// Waits for what is queued, since its code is unmapped with the binary.
   ~PreparedProgram();
 
-  /// Whose the tensors of a submit are afterwards.
+  /// The owner of a submit's tensors afterwards.
   enum class Given : bool {
-    /// The caller's, but for those marked by donate().
+    /// They are the caller's, except those marked by donate().
     Lent,
-    /// Nobody's: each may be overwritten or freed as soon as it is not needed.
+    /// They are nobody's: each may be overwritten or freed as soon as it is not needed.
     Away
   };
 
-  /// One submit. Until the first operation is queued nothing has changed and
-  /// every tensor is the caller's; afterwards given tensors are null.
+  /// Runs one submit. Until the first operation is queued nothing has changed and every
+  /// tensor is the caller's; afterwards given tensors are null.
   void run(const Program &program, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, EventSink *events);
 
   const BinaryImage &image() const { return image_; }
@@ -61,9 +61,9 @@ public:
   void setProfiling(bool on) { profiling_.store(on, std::memory_order_relaxed); }
   std::vector<CommandProfile> profile() const;
 
-  /// Bytes of storages kept for the next run, which nobody uses now.
+  /// Returns the bytes of storages that are kept for the next run and that nobody uses now.
   uint64_t droppableBytes(Space space) const;
-  /// Gives those up; returns the bytes freed.
+  /// Gives such storages up; returns the bytes freed.
   uint64_t dropKept(Space space);
 
 private:
@@ -75,11 +75,11 @@ private:
   struct Operand {
     uint32_t slot = 0;
     uint64_t offset = 0;
-    /// It is null for the command: the optional operand is absent.
+    /// True if the optional operand is absent: the command gets null.
     bool absent = false;
   };
   struct LaunchOp {
-    /// Null on a device without bytes, which never launches it.
+    /// The kernel; null on a device without bytes, which never launches it.
     KernelRef kernel;
     int64_t range, grain;
     int threads;
@@ -87,8 +87,8 @@ private:
   struct MatmulOp {
     std::shared_ptr<const MatmulPlan> plan;
   };
-  /// A product with codes. `scales` and `zeroPoints` are bytes behind the first
-  /// code; there are none where `zeroPoints` is 0.
+  /// A product with codes. `scales` and `zeroPoints` are offsets in bytes behind the first
+  /// code; there are no zero points if `zeroPoints` is 0.
   struct FusedMatmulOp {
     std::shared_ptr<const QuantizedMatmulPlan> plan;
     uint64_t scales, zeroPoints;
@@ -105,10 +105,10 @@ private:
   struct CopyOp {
     std::shared_ptr<const CopyPlan> plan;
   };
-  /// A copy with an end in the host's memory: the transfer engine's.
+  /// A copy with an end in the host's memory, which the transfer engine makes.
   struct TransferOp {
-    /// The views, where their buffers lay in the last run: as a rule they lie there
-    /// again, and no description is made.
+    /// The views, where their buffers lay in the last run. As a rule they lie there again,
+    /// and no description is made.
     std::shared_ptr<const TensorDesc> source, target;
     std::shared_ptr<const TransferConsumer> consumer;
   };
@@ -125,16 +125,16 @@ private:
     const schema::Command *command = nullptr;
     std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, LibraryOp, CopyOp, FillOp, TransferOp>
         body;
-    /// Into operands_, and into the arguments of a run.
+    /// The range of operands_, and of the arguments of a run.
     uint32_t firstOperand = 0, operandCount = 0;
-    /// Operands from here on are written.
+    /// The first operand that is written; all behind it are written too.
     uint32_t firstWritten = 0;
     int32_t location = -1;
     WorkCost cost;
-    /// "gelu_3", "matmul": lives as long as the device.
+    /// The name of the operation, "gelu_3" or "matmul", which lives as long as the device.
     std::string_view label;
     MarkRange before, after;
-    /// Range of blocks_.results: those that are final with it.
+    /// The range of blocks_.results that are final with it.
     MarkRange results;
     // Guarded by profileMutex_.
     double seconds = 0;
@@ -142,7 +142,7 @@ private:
   };
   struct Event {
     schema::CommandBody kind;
-    /// Input, output, phase, or the block's place in blocks_.
+    /// The index of an input, output or phase, or the block's place in blocks_.
     uint32_t index;
     std::string_view block;
   };
@@ -152,9 +152,9 @@ private:
     uint32_t event = 0;
   };
 
-  /// Operations of one queue run in order, so that a storage is waited for at
-  /// the first operation that touches it, and is told at the last. Place: an
-  /// output whose memory was left for later is needed now.
+  /// A kind of mark. Operations of one queue run in order, so that a storage is waited for
+  /// at the first operation that touches it, and is told at the last. Place: an output
+  /// whose memory was left for later is needed now.
   enum class MarkKind : uint8_t { Place, WaitForWrites, WaitForUses, NoteRead, NoteWrite, Drop };
   struct Mark {
     MarkKind kind;
@@ -170,17 +170,17 @@ private:
     const TensorDesc *wanted = nullptr;
     uint64_t wantedHash = 0;
     uint64_t bytes = 0;
-    /// Written in place: has a required alias.
+    /// True if it is written in place: it has a required alias.
     bool writtenInPlace = false;
-    /// The program has a restore command for it.
+    /// True if the program has a restore command for it.
     bool restored = false;
-    /// See BlockUses.
+    /// True if it is BlockUses::streamable.
     bool streamable = false;
     /// The output with a required alias to it, or -1.
     int32_t outputInPlace = -1;
-    /// The sink of this submit brings it when a block needs it.
+    /// True if the sink of this submit brings it when a block needs it.
     bool deferred = false;
-    /// Trained or frozen: a converted copy serves again.
+    /// True if it is trained or frozen: a converted copy serves again.
     bool isParameter = false;
     const StitchEnd *end = nullptr;
     std::shared_ptr<const TransferConsumer> consumer;
@@ -196,12 +196,12 @@ private:
     uint64_t descHash = 0, bytes = 0;
     OwnerId owner = 0;
     TensorOrigin *origin = nullptr;
-    /// Times that it changed its layout for its readers.
+    /// The number of times that it changed its layout for its readers.
     size_t retargets = 0;
-    /// Where a sink watches, memory is taken by the first command that touches
-    /// it: what a sink has freed by then serves it.
+    /// True if the first command that touches it takes its memory. That is so where a sink
+    /// watches: what a sink has freed by then serves it.
     bool late = false;
-    /// Small enough to be kept for the next run; what is kept.
+    /// True if it is small enough to be kept for the next run; and what is kept.
     bool keeps = false;
     Tensor kept;
   };
@@ -219,7 +219,7 @@ private:
   //===--------------------------------------------------------------------===//
 
   struct Slot {
-    /// Null for constants in the file's own memory.
+    /// The storage; null for constants in the file's own memory.
     Storage *storage = nullptr;
     uint64_t offset = 0;
     std::byte *base = nullptr;
@@ -231,11 +231,11 @@ private:
   struct Run {
     PreparedProgram *owner = nullptr;
     bool underWay = false;
-    /// Its last operation.
+    /// The fence of its last operation.
     Fence done;
     std::vector<Slot> slots;
-    /// A converted copy of each input, or what a sink gave; what the commands write
-    /// for each output whose tensor's place a sink took.
+    /// For each input, its converted copy, or what a sink gave; for each output whose
+    /// tensor's place a sink took, the tensor that the commands write.
     std::vector<Tensor> held, heldOutputs;
     /// The outputs as they were placed.
     std::vector<Tensor> placed;
@@ -245,14 +245,14 @@ private:
     /// The outcome of each slot; null where nothing can fail.
     std::vector<std::shared_ptr<Outcome>> outcomes;
     std::atomic<bool> failed{false};
-    /// Outputs get their outcomes while the queue may fail them all.
+    /// Guards that outputs get their outcomes while the queue may fail them all.
     std::mutex lateMutex;
     std::optional<Error> failure;
-    /// Inputs in place that are not counted yet.
+    /// The number of inputs in place that are not counted yet.
     uint64_t elided = 0;
-    /// The sink wants what blocks give.
+    /// True if the sink wants what blocks give.
     bool tellsResults = false;
-    /// Somebody besides the program's commands looks at temporaries.
+    /// True if somebody besides the program's commands looks at temporaries.
     bool watchesArenas = false;
   };
 
@@ -315,8 +315,8 @@ private:
   void applyAfter(const Op &op, Run &run, std::span<Tensor> inputs, Given given, const Fence &fence);
   void handleEvent(Run &run, const Event &event, const Program &program, std::span<Tensor> inputs,
                    std::span<Tensor> outputs, Given given, EventSink *events);
-  /// An output is final: `tell` may put another tensor in its place.
-  /// `Final`: event::Save or event::Output.
+  /// Hands an output over that is final: `tell` may put another tensor in its place.
+  /// `Final` is event::Save or event::Output.
   template <typename Final>
   void handOver(Run &run, uint32_t output, const Program &program, Tensor &tensor, EventSink &events);
   void handleRestore(Run &run, uint32_t input, const Program &program, Tensor &tensor, bool givenAway,
@@ -360,26 +360,26 @@ private:
   std::vector<InputPlan> inputs_;
   std::vector<OutputPlan> outputs_;
   std::vector<ArenaPlan> arenas_;
-  /// Constants on the device, or in the file.
+  /// The constants, on the device or in the file.
   std::vector<Slot> constants_;
   std::vector<std::shared_ptr<Storage>> constantStorages_;
   std::map<uint32_t, uint32_t> constantOfSegment_;
   uint32_t slotCount_ = 0;
   BlockUses blocks_;
-  /// While preparing: the blocks that are open, and how many have begun.
+  /// While preparing, the blocks that are open, and the number of those that have begun.
   std::vector<uint32_t> openBlocks_;
   uint32_t blocksBegun_ = 0;
-  /// Some output can be written in several layouts; some command is a transfer.
+  /// True if some output can be written in several layouts; true if some command is a transfer.
   bool hasAlternatives_ = false, hasTransfers_ = false;
 
-  /// An operation that was replaced stays: it may be queued.
+  /// The operations. One that was replaced stays, since it may be queued.
   std::deque<Op> ops_;
   std::vector<Event> events_;
   std::vector<Step> steps_;
   std::vector<Mark> marks_;
   std::vector<Operand> operands_;
-  /// Bytes written by fills where the host cannot write the device's memory:
-  /// 8 per pattern, in a constant of their own.
+  /// The bytes that fills write where the host cannot write the device's memory: 8 per
+  /// pattern, in a constant of their own.
   std::vector<uint64_t> patterns_;
 
   /// The type of each result of blocks_ that is a temporary.

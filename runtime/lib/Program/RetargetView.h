@@ -7,7 +7,7 @@
 //
 // A program's commands write an output through a view that is made for its
 // declared layout. Where the caller chooses an alternative (Value.alternatives
-// in schemas/program.fbs), the view gets other strides: which, is said here,
+// in schemas/program.fbs), the view gets other strides. This header says which,
 // for verification and for execution alike.
 //
 //===----------------------------------------------------------------------===//
@@ -22,12 +22,11 @@
 
 namespace segue::inline runtime {
 
-/// The strides of a view of a whole tensor of `shape` that is laid by `to`, in
-/// place of `viewStrides`, which show it laid by `from`. Dimensions of the view
-/// may join and split those of the tensor. Dimensions of extent 1 keep their
-/// stride. Nothing if the view is not the whole tensor, or if a dimension of it
-/// would need two strides. All strides in elements; numbers that overflow give
-/// nothing.
+/// Returns the strides of a view of a whole tensor of `shape` that is laid by `to`, in
+/// place of `viewStrides`, which show it laid by `from`. Dimensions of the view may join
+/// and split those of the tensor. Dimensions of extent 1 keep their stride. Returns nothing
+/// if the view is not the whole tensor, if a dimension of it would need two strides, or if
+/// numbers overflow. All strides are in elements.
 std::optional<std::vector<int64_t>> retargetStrides(std::span<const int64_t> shape, std::span<const int64_t> from,
                                                     std::span<const int64_t> to, std::span<const int64_t> viewShape,
                                                     std::span<const int64_t> viewStrides);

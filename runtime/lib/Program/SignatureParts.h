@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // These parts are common to checking a signature (Signatures.cpp) and making one
-// (SignFile.cpp). Checking is part of the runtime; signing is for who compiles, and
-// lies in a library of its own.
+// (SignFile.cpp). Checking is part of the runtime; signing is for tools that
+// compile, and lies in a library of its own.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,28 +49,28 @@ private:
   int descriptor_ = -1;
 };
 
-/// Thrown by what follows; check and sign tell it as a sentence.
+/// The exception of the functions below; check and sign report it as a sentence.
 struct Problem {
   std::string sentence;
 };
 [[noreturn]] void fail(const std::filesystem::path &path, const std::string &what);
-/// Fails with what the system says.
+/// Throws Problem with what the system says.
 [[noreturn]] void failSystem(const std::filesystem::path &path, const char *what);
 
-/// All bytes from the start on; nothing if it cannot be read.
+/// Returns all bytes from the start on; nothing if they cannot be read.
 std::optional<std::string> readAll(const File &file);
 
-/// The folder; no file if there is none.
+/// Opens the folder; returns no file if there is none.
 File openFolder(const std::filesystem::path &path);
 
-/// The key, or nothing if there is none.
+/// Returns the key, or nothing if there is none.
 std::optional<Key> readKey(const std::filesystem::path &path, const File &folder);
 
-/// A line of the list. Wipes the key.
+/// Returns the line of the list for a file. Wipes the key.
 std::string signatureOf(Key &key, std::span<const std::byte> file);
 
-/// Whether the line is one of the list. Lines may be torn by a full disk; one
-/// that is whole stands between two ends.
+/// Returns true if the line is one of the list. Lines may be torn by a full disk; one that
+/// is whole stands between two ends.
 bool lists(std::string_view list, std::string_view line);
 
 } // namespace segue::inline runtime::signatures

@@ -34,7 +34,7 @@ class SubmitLane {
 public:
   explicit SubmitLane(Device &device);
 
-  /// Holds the lane.
+  /// Holds the lane while it lives.
   class Turn {
   public:
     explicit Turn(SubmitLane &lane) : lane_(lane) { lane_.enter(); }
@@ -48,20 +48,20 @@ public:
 
   StitchReport &report() { return report_; }
 
-  /// Times that a thread found the lane held by another.
+  /// Returns how often a thread found the lane held by another.
   uint64_t collisions() const { return collisions_.load(std::memory_order_relaxed); }
 
-  /// A copy of `text` that lives as long as the device; one per text.
+  /// Returns a copy of `text` that lives as long as the device; one per text.
   std::string_view intern(const std::string &text);
 
-  /// For programs that keep storages between runs and give them up when the
-  /// device runs out of memory.
+  /// Adds a program that keeps storages between runs and gives them up when the device runs
+  /// out of memory.
   void enlist(PreparedProgram &program);
   void remove(PreparedProgram &program);
   /// Returns the files of the programs that are ready for the device.
   std::set<const BinaryImage *> images();
-  /// They give up what they keep in a space until so many bytes are free;
-  /// returns how many. Nothing while another thread holds the lane.
+  /// Makes programs give up what they keep in a space until so many bytes are free; returns
+  /// how many were. Does nothing while another thread holds the lane.
   uint64_t makeRoom(Space space, uint64_t wanted);
   /// Returns the bytes that dropping them could give back.
   uint64_t droppableBytes(Space space);
@@ -91,7 +91,7 @@ private:
 
   std::atomic<uintptr_t> owner_{0};
   std::atomic<uint32_t> sleepers_{0};
-  /// Submits inside of the outermost one; the owner's.
+  /// The number of submits inside of the outermost one. It belongs to the holder.
   uint32_t depth_ = 0;
   std::atomic<uint64_t> collisions_{0};
 

@@ -27,7 +27,7 @@ namespace segue::inline runtime {
 class EventWriter final : public CallFields {
 public:
   explicit EventWriter(std::string_view op) { event_["op"] = op; }
-  /// Fields alone, of an entry in the head of a log.
+  /// Writes fields alone, of an entry in the head of a log.
   EventWriter() = default;
   Json take() { return std::move(event_); }
 
@@ -46,18 +46,18 @@ private:
   Json event_ = Json::object();
 };
 
-/// The head of a log that a run writes: what its events follow from, under `key`.
+/// Returns the head of a log that a run writes; the value that its events follow from stands under `key`.
 Json headOf(const char *service, const char *key, const Json &value);
 
 class EventLog {
 public:
-  /// `head`: the log without its events. Replaces a file that is there.
+  /// Opens the log. `head` is the log without its events. Replaces a file that is there.
   EventLog(const std::filesystem::path &path, Json head, std::function<void(const std::string &)> warn);
   ~EventLog() { flush(); }
 
-  /// `expect`: the answer; null or empty for an event without one.
+  /// Adds an event. `expect` is the answer; null or empty for an event without one.
   void add(Json event, Json expect) noexcept;
-  /// An event with its answer in it already.
+  /// Adds an event with its answer in it already.
   void add(const Json &event) noexcept;
   void flush() noexcept;
 

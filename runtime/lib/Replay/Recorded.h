@@ -28,7 +28,7 @@ namespace segue::inline runtime {
 
 template <typename Policy> class Recorded {
 public:
-  /// `log` may be null.
+  /// Makes the policy of the other arguments. `log` may be null.
   template <typename... Given>
   explicit Recorded(std::shared_ptr<EventLog> log, Given &&...given)
       : policy_(std::forward<Given>(given)...), log_(std::move(log)) {}
@@ -36,7 +36,7 @@ public:
 
   const Policy &operator*() const { return policy_; }
   const Policy *operator->() const { return &policy_; }
-  /// For what changes nothing, or is noted afterwards.
+  /// Returns the policy, for calls that change nothing, or that are noted afterwards.
   Policy &unrecorded() { return policy_; }
 
   /// Makes the call.
@@ -63,7 +63,7 @@ public:
     write(call, arguments, Json::object());
   }
 
-  /// The file is whole then: to be called at the end of a step.
+  /// Makes the file whole. Called at the end of a step.
   void flush() {
     if (log_)
       log_->flush();

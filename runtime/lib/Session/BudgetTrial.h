@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A session like the one that is asked about, services included, on a twin whose
-// device_dram is the budget and not a byte more: its first steps either run, or they
-// end where those of the session would. Without bytes, so that a try costs the time
-// of submitting alone.
+// Runs a session like the one that is asked about, services included, on a twin
+// whose device_dram is the budget and not a byte more: its first steps either run,
+// or they end where those of the session would. There are no bytes, so that a try
+// costs the time of submitting alone.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,35 +22,35 @@ namespace segue::inline runtime {
 
 class BudgetTrial {
 public:
-  /// Whether gradients and optimizer states leave in a trial.
+  /// Says whether gradients and optimizer states leave in a trial.
   enum class States : uint8_t { Stay, Away };
 
-  /// `others`: bytes of the device that the session does not hold. Throws Unsupported
-  /// for a device that can have no twin.
+  /// Makes a trial of `step`. `others` are the bytes of the device that the session does
+  /// not hold. Throws Unsupported for a device that can have no twin.
   BudgetTrial(const StepToPlan &step, uint64_t others, StatesLeave states = StatesLeave::Never);
 
-  /// Plays the first steps of the session on a device of so many bytes. False if memory
-  /// lacks; throws whatever else a step throws.
+  /// Plays the first steps of the session on a device of so many bytes. Returns false if
+  /// memory lacks; throws whatever else a step throws.
   bool trains(uint64_t budgetBytes, States states);
   /// Returns true if steps keep to the budget in any way that the handling of states allows.
   bool trains(uint64_t budgetBytes);
 
-  /// The most bytes that the last try that went well held at once, as a budget to try.
+  /// Returns the most bytes that the last successful try held at once, as a budget to try.
   uint64_t peakBytes() const { return peakBytes_; }
 
-  /// The least budget from `tooSmall` on that was seen to do, to half a percent or,
-  /// where tries take long, as far as they came; nothing if memory of another space
-  /// is what lacks. `enough`: one that should do.
+  /// Returns the least budget from `tooSmall` on that was seen to be enough, to half a
+  /// percent or, where tries take long, as far as they came; nothing if it is memory of
+  /// another space that lacks. `enough` is a budget that should be enough.
   std::optional<uint64_t> smallest(uint64_t tooSmall, uint64_t enough);
 
-  /// How the last try that failed ended; none has failed: nothing.
+  /// Returns the error of the last try that failed; nothing if none has.
   const std::optional<Error> &lastError() const { return lastError_; }
 
-  /// Who held the device where the last try failed.
+  /// Returns the holders of the device where the last try failed.
   const std::vector<MemoryHolder> &holders() const { return holders_; }
 
 private:
-  /// The session's services under another cap; they write nothing.
+  /// Returns the session's services under another cap; they write nothing.
   std::optional<Config> configFor(uint64_t budgetBytes, States states) const;
 
   const StepToPlan &step_;

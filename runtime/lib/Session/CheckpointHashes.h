@@ -30,7 +30,7 @@ void addHashes(Metadata &metadata, const TensorMap &tensors);
 /// Returns a hash as it stands in metadata: sixteen hexadecimal digits.
 std::string hashText(uint64_t hash);
 
-/// Whether a file has hashes.
+/// Returns true if a file has hashes.
 bool hasHashes(const SafetensorsFile &file);
 
 /// Throws FileCorrupt unless each value of the metadata has its hash, and each

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Gradients meet where a value has several readers, where a parameter is tied,
-// and over micro-batches. Sums are kept in f32 whatever the gradients are.
+// Gradients meet if a value has several readers, if a parameter is tied, and
+// over micro-batches. Sums are kept in f32 whatever the gradients are.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,8 +17,8 @@
 
 namespace segue::inline runtime {
 
-/// sum += gradient. A null sum takes the tensor itself, without a copy; later
-/// ones are added in place, in dense f32. The shapes are the same.
+/// Does sum += gradient. A null sum takes the tensor itself, without a copy; later ones are
+/// added in place, in dense f32. The shapes are the same.
 void addGradient(Tensor &sum, Tensor gradient);
 
 } // namespace segue::inline runtime

@@ -5,10 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a Session and a Stitcher have in common: a list of forwards with their
-// tokens, and values by number, whose gradients are summed wherever two readers
-// meet. Who a value is, the owner of the tape says when it records: a session
-// by its wiring, a stitcher by the memory that it lies in.
+// GradientTape is what a Session and a Stitcher have in common: a list of
+// forwards with their tokens, and values by number, whose gradients are summed
+// wherever two readers meet. The owner of the tape says which number a value
+// has when it records: a session by its wiring, a stitcher by the memory that
+// the value lies in.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,33 +31,33 @@ public:
     /// Each lists values by position in Module::parameters(), inputs() and outputs().
     std::vector<ValueId> parameters, inputs, outputs;
     bool played = false;
-    /// A backward that updates parameters is given these besides, by name, and has given those
-    /// besides gradients, by position.
+    /// The inputs, by name, that a backward which updates parameters is given besides; and its
+    /// results besides gradients, by position.
     TensorMap given;
     std::vector<Tensor> updated;
   };
 
-  /// Values 0 to `kept` - 1 are parameters: their gradients stay until drop().
+  /// Makes a tape whose values 0 to `kept` - 1 are parameters: their gradients stay until drop().
   explicit GradientTape(size_t kept = 0) : kept_(kept), gradients_(kept), producers_(kept) {}
 
   ValueId newValue();
   void record(Step step);
   const std::vector<Step> &steps() const { return steps_; }
-  /// Takes what backward of a step gave besides gradients.
+  /// Takes the results besides gradients of a step's backward.
   std::vector<Tensor> takeUpdated(size_t step) { return std::exchange(steps_[step].updated, {}); }
-  /// The forward that made a value, or null.
+  /// Returns the forward that made a value, or null.
   const Step *producer(ValueId value) const;
 
   /// Adds to the sum of a value; `events` may be null.
   void add(ValueId value, Tensor gradient, EventSink *events = nullptr);
-  /// The sum so far; null if there is none.
+  /// Returns the sum so far; null if there is none.
   Tensor &gradient(ValueId value) { return gradients_[value]; }
   size_t valueCount() const { return gradients_.size(); }
 
   enum class Play {
-    /// Steps one of whose outputs has a gradient.
+    /// Plays the steps one of whose outputs has a gradient.
     Reached,
-    /// All steps; an output without gradient counts as zeros.
+    /// Plays all steps; an output without gradient counts as zeros.
     All
   };
   /// Runs the backwards of steps that were not played, the last one first, and
@@ -70,7 +71,7 @@ public:
   void drop();
 
 private:
-  /// Whether backward of the step that makes it takes a gradient of the value.
+  /// Returns true if backward of the step that makes the value takes a gradient of it.
   bool isTaken(ValueId value) const;
 
   struct Producer {

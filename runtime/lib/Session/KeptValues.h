@@ -23,8 +23,8 @@ public:
   /// Keeps none.
   KeptValues() = default;
 
-  /// Writes all back and blocks until they are there; false if none were kept or
-  /// one did not arrive.
+  /// Writes all values back and blocks until they are there; returns false if none were
+  /// kept or one did not arrive.
   bool putBack() const;
 
 private:

@@ -44,10 +44,10 @@ public:
   void beginStep();
   /// Returns the high watermark from now on, where it changes.
   std::optional<uint64_t> onSubmit(Key program);
-  /// A tensor of so many bytes is saved, or asked for, while `usedBytes` are in use.
+  /// Notes that a tensor of so many bytes is saved, or asked for, while `usedBytes` are in use.
   void onSave(uint64_t usedBytes, uint64_t bytes);
   void onRestore(uint64_t usedBytes);
-  /// The step has taken `peakBytes` at most.
+  /// Ends the step, which has taken `peakBytes` at most.
   void endStep(uint64_t peakBytes);
   void abortStep(bool isOutOfMemory);
 

@@ -19,32 +19,32 @@
 
 namespace segue::inline runtime {
 
-/// Other: what a backward that updates parameters reads for its own work.
+/// The kind of a value. Other is what a backward that updates parameters reads for its own work.
 enum class Feed : int8_t { Parameter, Gradient, State, Scratch, LearningRate, Step, Clip, Other };
 
 /// One input or output of a program of the optimizer phase.
 struct OptimizerValue {
   Feed feed = Feed::Scratch;
-  /// Parameter, Gradient: the slot. LearningRate: the group.
+  /// The slot of a Parameter or Gradient; the group of a LearningRate.
   size_t slot = 0;
-  /// State: its key in the session.
+  /// The key in the session of a State.
   std::string state;
 };
 
 struct OptimizerPlan {
-  /// Null if the module has none. `optimizer` is what updates parameters: the program of that
-  /// name, or backward where that does so.
+  /// The programs; null if the module has none. `optimizer` is what updates parameters: the
+  /// program of that name, or backward where that does so.
   const Program *optimizer = nullptr, *gradNorm = nullptr;
-  /// `optimizer` is backward, and there is no `gradNorm`: it gives squares of gradients itself.
+  /// True if `optimizer` is backward. There is no `gradNorm` then: backward gives squares of gradients itself.
   bool isInBackward = false;
   /// True if the module trains a parameter that no earlier one trains.
   bool ownsParameters = false;
   std::vector<OptimizerValue> optimizerInputs, optimizerOutputs, gradNormInputs;
 };
 
-/// The plan of module `module`. Throws FileCorrupt where the programs name a
-/// parameter that forward does not have, Unsupported for an unknown hyper, and for a
-/// parameter that backward updates and another module trains, too.
+/// Returns the plan of `module`. Throws FileCorrupt where the programs name a parameter
+/// that forward does not have, Unsupported for an unknown hyper, and for a parameter that
+/// backward updates and another module trains, too.
 OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterTable &table);
 
 } // namespace segue::inline runtime

@@ -13,8 +13,9 @@
 
 namespace segue::inline runtime {
 
-/// A device that is opened for a while, as a twin is: at the end of this object, files
-/// that outlive it let go of the device. Destroyed after, or before, the sessions on it.
+/// A device that is opened for a while, as a twin is: at the end of this object, files that
+/// outlive it let go of the device. It may be destroyed after or before the sessions on the
+/// device.
 class OwnDevice {
 public:
   explicit OwnDevice(std::string_view spec) : device_(Device::open(spec)) {}

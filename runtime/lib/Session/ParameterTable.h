@@ -20,24 +20,24 @@ namespace segue::inline runtime {
 
 class ParameterTable {
 public:
-  /// The modules have different names. Throws NameUnknown for a tie to
-  /// nothing, LayoutMismatch for ties of different shapes, InvalidArgument
-  /// where a value is in two groups or two keys come out equal.
+  /// Makes the table; the modules must have different names. Throws NameUnknown for a tie
+  /// to nothing, LayoutMismatch for ties of different shapes, InvalidArgument where a value
+  /// is in two groups or two keys come out equal.
   ParameterTable(std::span<const Module> modules, std::span<const std::vector<ParameterRef>> tied);
 
-  /// One per slot, in order of appearance.
+  /// Returns one entry per slot, in order of appearance.
   const std::vector<ParameterInfo> &infos() const { return infos_; }
   size_t size() const { return infos_.size(); }
 
-  /// The slot of a value of module `module`. Throws FileCorrupt for a name that
-  /// forward does not have; a file's are verified when it is loaded.
+  /// Returns the slot of a value of module `module`. Throws FileCorrupt for a name that
+  /// forward does not have; a file's names are verified when it is loaded.
   size_t slotOf(size_t module, std::string_view name) const;
 
-  /// The module that runs the optimizer for a trained slot: the first that
-  /// trains it.
+  /// Returns the module that runs the optimizer for a trained slot: the first that trains
+  /// it.
   size_t owner(size_t slot) const { return owners_[slot]; }
 
-  /// The slot of a key, or of "<module>.<name>". Throws NameUnknown with the
+  /// Returns the slot of a key, or of "<module>.<name>". Throws NameUnknown with the
   /// nearest key.
   size_t require(std::string_view key) const;
 
@@ -48,9 +48,9 @@ private:
   std::vector<ParameterInfo> infos_;
   std::vector<size_t> owners_;
   std::vector<std::string> moduleNames_;
-  /// Per module: name → slot.
+  /// The slots by name, for each module.
   std::vector<std::map<std::string, size_t, std::less<>>> slots_;
-  /// Key and full names → slot.
+  /// The slots by key and by full name.
   std::map<std::string, size_t, std::less<>> keys_;
 };
 

@@ -13,15 +13,15 @@
 
 namespace segue::inline runtime {
 
-/// The next steps of a session.
+/// The next steps of a session, for which a plan is made.
 struct StepToPlan {
   const DeviceRef &device;
   const std::vector<Module> &modules;
   const SessionOptions &options;
   size_t microBatches = 1;
-  /// Bytes of the device that batches hold already.
+  /// The bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
-  /// No step has been asked for yet: one batch is a guess.
+  /// True if no step has been asked for yet: one batch is a guess.
   bool isBatchCountGuessed = false;
 };
 
@@ -33,37 +33,37 @@ struct TwinParts {
 };
 TwinParts twinParts(const StepToPlan &step);
 
-/// Makes a twin of the session on `sim:virtual`, plans a step for what the device's
-/// budget leaves to the session, and has `services` follow the plan; returns the bytes
-/// of device_dram that it was certified to do with; with the times
-/// that were `measured`, where they are of such a step. Slots of Weight Stagehand's
-/// ring that no plan fits beside, or that cost more time than they spare
-/// (RingSlots.h), are given back. Throws BudgetInfeasible, and
-/// Unsupported for a device that nothing can leave; the plan in force stays then.
+/// Makes a twin of the session on `sim:virtual`, plans a step for what the device's budget
+/// leaves to the session, with the times that were `measured` if they are of such a step,
+/// and has `services` follow the plan. Returns the bytes of device_dram that the plan was
+/// certified to be content with. Slots of Weight Stagehand's ring that no plan fits beside,
+/// or that cost more time than they spare (RingSlots.h), are given back. Throws
+/// BudgetInfeasible, and Unsupported for a device that nothing can leave; the plan in force
+/// stays then.
 uint64_t planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
 
-/// How a step keeps to its budget: with gradients and optimizer states where they are, or
-/// if they leave (MemoryServices::letStatesLeave).
+/// The way in which a step keeps to its budget: with gradients and optimizer states where
+/// they are, or if they leave (MemoryServices::letStatesLeave).
 enum class StepFits : uint8_t { AsItIs, WithStatesAway };
 
-/// Where no plan is wanted: tries the first steps on a twin within the budget, with
-/// the services that there are (null: none), and throws BudgetInfeasible, with the
-/// smallest that does, if they end for want of memory. Tells `services` what to
-/// expect of each block. Throws Unsupported for a device that can have no twin.
+/// Tries the first steps on a twin within the budget, if no plan is wanted, with the
+/// services that there are (null for none), and throws BudgetInfeasible, with the smallest
+/// budget that is enough, if they end for want of memory. Tells `services` what to expect
+/// of each block. Throws Unsupported for a device that can have no twin.
 StepFits checkStep(MemoryServices *services, const StepToPlan &step);
 
-/// Plays the first steps of a session that trains by no plan on a twin within the
-/// budget, after checkStep: the bytes of device_dram, with what others hold, with which
-/// it was seen to train. Throws BudgetInfeasible as checkStep does.
+/// Plays the first steps of a session that trains by no plan on a twin within the budget,
+/// after checkStep. Returns the bytes of device_dram, with what others hold, with which it
+/// was seen to train. Throws BudgetInfeasible as checkStep does.
 uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step);
 
-/// Refuses the cap of a session that lacked memory before its first step, or whose ring
-/// found none, as checkStep does: returns if a twin has enough. `others`: bytes of the device that are not the session's.
+/// Refuses, as checkStep does, the cap of a session that lacked memory before its first step, or whose ring found none;
+/// returns if a twin has enough. `others` are the bytes of the device that are not the session's.
 void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint64_t others);
 
-/// Before the first step by watermarks: plays it on such a twin, and has `services`
-/// begin with the slabs and the choices that this has shown. Throws Unsupported for
-/// a device that can have no twin.
+/// Plays the first step by watermarks on such a twin, before it runs, and has `services`
+/// begin with the slabs and the choices that this has shown. Throws Unsupported for a
+/// device that can have no twin.
 void rehearseStep(MemoryServices &services, const StepToPlan &step);
 
 } // namespace segue::inline runtime

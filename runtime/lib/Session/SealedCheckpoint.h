@@ -30,45 +30,45 @@ namespace segue::inline runtime {
 /// Writes a checkpoint of the tensors in memory, whose metadata says where the others are. Throws as saveCheckpoint.
 void saveSealedCheckpoint(const std::filesystem::path &path, const Checkpoint &inMemory, const Metadata &sealed);
 
-/// Adds the tensors that `file` says lie elsewhere; they are read-only views of that file, whose bytes are
-/// compared with their hashes first. Returns what throws SourceChanged if they were changed since. Throws FileCorrupt
-/// for whatever is not as it was written, IoFailed where the file is not there or a run writes to it.
+/// Adds the tensors that `file` says lie elsewhere; they are read-only views of that other file, whose bytes are
+/// compared with their hashes first. Returns a function that throws SourceChanged if they were changed since. Throws
+/// FileCorrupt for whatever is not as it was written, IoFailed where the file is not there or a run writes to it.
 std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &device, Checkpoint &checkpoint);
 
-/// The spill file that the sealed checkpoint at `path` names; empty if there is none.
+/// Returns the spill file that the sealed checkpoint at `path` names; empty if there is none.
 std::filesystem::path sealedFileOf(const std::filesystem::path &path);
 /// Removes a spill file of the checkpoint at `path`, unless a process uses it or it is of another checkpoint. Throws
 /// nothing.
 void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept;
 
-/// Seals the checkpoints of one session. On the thread that submits, between two steps.
+/// Seals the checkpoints of one session. Called on the thread that submits, between two steps.
 class CheckpointSealer {
 public:
   /// Throws Unsupported for a device without a disk, InvalidArgument for one that has sealed another checkpoint.
   CheckpointSealer(DeviceRef device, std::filesystem::path path);
 
   bool isAt(const std::filesystem::path &path) const;
-  /// Bytes of the disk that a tensor takes which can be sealed where it lies; 0 for others.
+  /// Returns the bytes of the disk that a tensor takes which can be sealed where it lies; 0 for others.
   uint64_t bytesOf(const Tensor &tensor) const;
-  /// Throws as DiskTier::requireSpare.
+  /// Takes spare blocks. Throws as DiskTier::requireSpare does.
   void requireSpare(uint64_t bytes);
-  /// So much that all that is sealed may be written over at once.
+  /// Takes so many spare blocks that all that is sealed may be written over at once.
   void requireSpareForAll() { requireSpare(sealedBytes_); }
 
-  /// Says how much of the disk is spare, for who finds no room there.
+  /// Returns a sentence about how much of the disk is spare, for errors about missing room.
   std::string whatIsTaken() const;
 
-  /// Bytes that were written to the disk so far.
+  /// Returns the bytes that were written to the disk so far.
   uint64_t writtenBytes() const;
-  /// Bytes of the last checkpoint's file.
+  /// Returns the bytes of the last checkpoint's file.
   uint64_t fileBytes() const { return fileBytes_; }
 
-  /// The hash of the bytes of a tensor on the disk, if somebody knows it.
+  /// A function that returns the hash of the bytes of a tensor on the disk, if somebody knows it.
   using HashOf = std::function<std::optional<uint64_t>(const Tensor &home)>;
   /// Makes `checkpoint`, whose tensors nobody writes meanwhile, the sealed one. Returns the bytes of those that lie on
   /// the disk. Throws as Session::seal.
   uint64_t seal(const Checkpoint &checkpoint, const HashOf &hashOf);
-  /// Nothing is sealed any more.
+  /// Ends the seal.
   void unseal();
 
 private:

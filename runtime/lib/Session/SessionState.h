@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Shared by the files that a session is written in: Session.cpp has forward and
-// backward, SessionOptimizer.cpp the optimizer, SessionParameters.cpp the values that
-// come in from outside, SessionCheckpoint.cpp those of a finished step that go out and
-// come back.
+// This is shared by the files that a session is written in: Session.cpp has forward
+// and backward, SessionOptimizer.cpp the optimizer, SessionParameters.cpp the values
+// that come in from outside, SessionCheckpoint.cpp those of a finished step that go
+// out and come back.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,47 +29,47 @@ struct Session::State {
   State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
 
   void configure(const Config &config);
-  /// `inputs`: those of optimizers, by module.
+  /// Allocates the states. `inputs` names the inputs of optimizers that they are, by module.
   void allocateStates(std::span<const std::pair<size_t, size_t>> inputs);
 
   std::vector<GradientOutput> gradientsByBlock() const;
-  /// Memory for the state called `key` where homes are, all bytes 0.
+  /// Returns memory for the state called `key` where homes are, with all bytes 0.
   Tensor stateHome(TensorDesc desc, const std::string &key);
-  /// Between two steps: gradients and states live on the host from now on, and are brought
-  /// as they are needed. False, with nothing done, where no service moves them, or they
-  /// do already. Throws TransferFailed, with values as they were.
+  /// Makes gradients and states live on the host from now on, between two steps; they are
+  /// brought as they are needed. Returns false, with nothing done, if no service moves
+  /// them, or they do so already. Throws TransferFailed, with values as they were.
   bool letStatesLeave();
-  /// Says so once, when a step is known to begin: who is refused has no use for it.
+  /// Logs once that states leave, when a step is known to begin: a refused session has no use for it.
   void tellStatesLeave();
 
   // Parameters.
   void checkFits(size_t slot, const Tensor &tensor) const;
   void assign(size_t slot, const Tensor &tensor);
   bool canBeStreamedFrom(size_t slot, const Tensor &tensor) const;
-  /// Where the parameter lies between two uses, and a copy of `source` there.
+  /// Makes memory for a parameter in the place where it lies between two uses, and a copy of `source` there.
   Tensor emptyParameter(size_t slot);
   Tensor placed(size_t slot, const Tensor &source);
   struct FileEntry {
     std::shared_ptr<const SafetensorsFile> file;
     std::string name;
   };
-  /// Assigns sources by slot, and optimizer states by key. Of a frozen parameter
-  /// that is streamed the file in `files` serves itself. `checkSources` throws if
-  /// the sources are not what they were when the copies began. All or nothing:
-  /// what fails puts back what was written over, and leaves a torn state only
-  /// where that fails too or the host had no memory to keep it.
-  /// Each source is let go once it is copied, so that pages of a mapped file do not add up.
+  /// Assigns sources by slot, and optimizer states by key. For a frozen parameter that is
+  /// streamed the file in `files` serves itself. `checkSources` throws if the sources are
+  /// not what they were when the copies began. All or nothing: a failure puts back what was
+  /// written over, and leaves a torn state only where that fails too or the host had no
+  /// memory to keep it. Each source is let go once it is copied, so that pages of a mapped
+  /// file do not add up.
   void assignAll(
       std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states,
       const std::function<void()> &checkSources = [] {});
   KeptValues keep(std::span<const Tensor> values);
   void requireValues() const;
   void requireWhole() const;
-  /// Step `number` is half done: throws StateTorn now and from requireWhole.
+  /// Notes that step `number` is half done: throws StateTorn now and from requireWhole.
   [[noreturn]] void tear(int64_t number, const std::string &why);
-  /// Whether queued writes of parameters or states have failed since.
+  /// Returns true if queued writes of parameters or states have failed since.
   bool hasLostState() const;
-  /// Blocks until they are written, or have failed.
+  /// Blocks until parameters and states are written, or have failed.
   void settle();
   /// Settles, and brings values of the device home to the host. Throws StateTorn
   /// if there are none, what StreamedParameters::flush throws.
@@ -99,7 +99,7 @@ struct Session::State {
   /// Throws where the step under way cannot be one whose backward updates parameters.
   void checkInBackward() const;
   void drop();
-  /// The step cannot be finished.
+  /// Gives up a step that cannot be finished.
   void abort();
   double gradientNorm();
   /// Throws InvalidArgument where a module wants more rates, or one is not finite.
@@ -142,14 +142,14 @@ struct Session::State {
 
   /// The parameters by slot; null until set.
   std::vector<Tensor> values;
-  /// Those that a load has placed so far and that are not yet among `values`; null where none is under way.
+  /// The values that a load has placed so far and that are not yet among `values`; null if none is under way.
   const std::vector<Tensor> *loading = nullptr;
   TensorMap optimizerState;
   int64_t step = 0;
   /// Why parameters are between two steps; empty: they are not.
   std::string torn;
 
-  /// Its first values are the slots: the sums that wait, over `waiting` batches.
+  /// The tape, whose first values are the slots: the sums that wait, over `waiting` batches.
   GradientTape tape;
   /// The batch under way: its tensors, and the losses with what they are.
   std::map<std::string, GradientTape::ValueId, std::less<>> batchValues;
@@ -160,49 +160,49 @@ struct Session::State {
   double lossSum = 0;
   /// The learning rates of the step under way, where they are known before backward.
   std::optional<LearningRates> rates;
-  /// Backward has begun to update parameters; and squares of their gradients, by module.
+  /// True if backward has begun to update parameters; and squares of their gradients, by module.
   bool isUpdating = false;
   std::vector<Tensor> squares;
 
-  /// A plan for a step of so many micro-batches, in `mode: planned`; otherwise,
-  /// whether Conductor's cap leaves room for one. `batches`: those that are known.
+  /// Makes a plan for a step of so many micro-batches, in `mode: planned`; otherwise, finds
+  /// out whether Conductor's cap leaves room for one. `batches` are those that are known.
   /// Throws BudgetInfeasible before anything of the step has begun.
   void planFor(size_t microBatches, std::span<const TensorMap> batches);
-  /// Where `error` says that memory of the device was missing before the first step:
-  /// throws BudgetInfeasible with what would do, or returns if that cannot be said.
-  /// `microBatches`: none before a step is asked for.
+  /// Throws BudgetInfeasible with the budget that is enough if `error` says that memory of
+  /// the device was missing before the first step; returns if that cannot be said.
+  /// `microBatches` is nothing before a step is asked for.
   void refuseTooSmall(const Error &error, std::optional<size_t> microBatches = {},
                       std::span<const TensorMap> batches = {}) const;
-  /// Has the ring ready for a step of such batches. Throws BudgetInfeasible.
+  /// Makes the ring ready for a step of such batches. Throws BudgetInfeasible.
   void prepareStreamed(size_t microBatches, std::span<const TensorMap> batches);
-  /// The user's sink may move tensors itself, of which a twin knows nothing.
+  /// Returns true if the user's sink may move tensors itself, of which a twin knows nothing.
   bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
-  /// Micro-batches of the plan in force, and the ring's slots beside it; 0: there is none.
+  /// The micro-batches of the plan in force, and the ring's slots beside it; 0 if there is none.
   size_t plannedFor = 0;
-  /// Micro-batches of the step under way, where they were given at once; 0: not known.
+  /// The micro-batches of the step under way if they were given at once; 0 if that is not known.
   size_t announced = 0;
-  /// Bytes that steps of so many micro-batches are certified to do with.
+  /// The bytes that are certified to be enough for steps of so many micro-batches.
   struct Certified {
     size_t microBatches = 0;
     uint64_t bytes = 0;
   };
   std::optional<Certified> certified;
   int64_t plannedSlots = 0;
-  /// Optimizer states have begun to leave, and the log has no line of it yet.
+  /// True if optimizer states have begun to leave, and the log has no line of it yet.
   bool statesLeaveUntold = false;
-  /// Null unless the config enables some; `options.events` is theirs then.
+  /// The services; null unless the config enables some. `options.events` is theirs then.
   std::unique_ptr<MemoryServices> services;
-  /// Among the services, or null, and what the session does for it.
+  /// Selective Precision among the services, or null, and what the session does for it.
   PrecisionActor *precision = nullptr;
   std::shared_ptr<Host> host;
   std::optional<StreamedParameters> streamed;
-  /// Null unless checkpoints are sealed.
+  /// The sealer; null unless checkpoints are sealed.
   std::unique_ptr<CheckpointSealer> sealer;
-  /// Where states and gradients are that may be away; null: none may.
+  /// The table of states and gradients that may be away; null if none may.
   Residency *residency = nullptr;
 };
 
-/// Why parameters are not whole while they are loaded.
+/// The reason why parameters are not whole while they are loaded.
 inline constexpr const char *loadTorn = "a load of parameters failed midway";
 
 /// A scalar for a hyper value, in the element type that the program declares.
@@ -211,11 +211,11 @@ Tensor hyperTensor(const DeviceRef &device, const Value &value, double number);
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.
 void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted);
 
-/// A new tensor under its own name in the books of memory.
+/// Returns a new tensor under its own name in the books of memory.
 Tensor emptyNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role);
 Tensor zerosNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role);
 
-/// Memory of the caller is the caller's again when a call returns.
+/// Blocks until memory of the caller is the caller's again.
 void giveBack(const Tensor &tensor);
 
 } // namespace segue::inline runtime

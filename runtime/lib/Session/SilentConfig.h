@@ -14,10 +14,10 @@
 
 namespace segue::inline runtime {
 
-/// The memory services of `config` for a session on a twin: they decide as they would,
-/// and write neither telemetry nor traces. Selective Precision is left out, since it
-/// measures values, and a twin has none. `edit` may change the section
-/// `memory.stagehand` further.
+/// Returns the memory services of `config` for a session on a twin: they decide as they
+/// would, and write neither telemetry nor traces. Selective Precision is left out, since it
+/// measures values, and a twin has none. `edit` may change the section `memory.stagehand`
+/// further.
 Config silentConfig(const Config &config, const std::function<void(Json &stagehand)> &edit = {});
 
 } // namespace segue::inline runtime

@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Which parameters of a session come to the device with their block and lie in
-// the host's memory, or in a file, between two uses: those that every program
-// touches within one block, and that are no tie between two names. All others
-// stay on the device. The session holds a tensor for each as before; for one
-// that lives in a file it is the mapped file.
+// Says which parameters of a session come to the device with their block and
+// lie in the host's memory, or in a file, between two uses: those that every
+// program touches within one block, and that are no tie between two names. All
+// others stay on the device. The session holds a tensor for each as before; for
+// one that lives in a file it is the mapped file.
 //
 // A program of the optimizer phase that does not keep to blocks is no reason to
 // stay: the session brings what it updates, and saves it back.
@@ -30,9 +30,9 @@ namespace segue::inline runtime {
 
 class StreamedParameters {
 public:
-  /// `streamer` and `residency` may be null. `isPlanned`: parameters come by a plan, unless
-  /// there is a streamer. They, and what is referred to, outlive this; `values` are the
-  /// session's, by slot.
+  /// Finds the streamed parameters. `streamer` and `residency` may be null. With
+  /// `isPlanned`, parameters come by a plan, unless there is a streamer. All arguments that
+  /// are referred to outlive this; `values` are the session's, by slot.
   StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
                      const std::vector<Tensor> &values);
@@ -41,7 +41,7 @@ public:
 
   /// True if parameters come by a plan.
   bool arePlanned() const { return arePlanned_; }
-  /// Between two steps: states and gradients come by block from now on.
+  /// Makes states and gradients come by block from now on. Called between two steps.
   void bringStates(Residency &residency, const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
     residency_ = &residency;
     findResidents(modules, plans);
@@ -49,18 +49,18 @@ public:
   bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
   /// True if the program gets a streamed parameter by block.
   bool comesByBlock(const Program &program) const;
-  /// True if states and gradients of the program come by block, too: input
-  /// `input` is one.
+  /// Returns true if states and gradients of the program come by block, too: input `input`
+  /// is one.
   bool comesByBlock(const Program &program, size_t input) const;
-  /// Memory of the host for a streamed parameter, page-locked where there is any
-  /// left and Conductor grants it. Not initialised.
+  /// Returns memory of the host for a streamed parameter, page-locked where there is any
+  /// left and Conductor grants it. It is not initialised.
   Tensor allocate(const DeviceRef &device, size_t slot);
 
-  /// A frozen one can be read from its file again and again, which is checked
-  /// each time.
+  /// Returns true if the parameter can live in a file: a frozen one can be read from it
+  /// again and again, which is checked each time.
   bool canLiveInFile(size_t slot) const { return streamer_ && has(slot) && !table_.infos()[slot].trained; }
-  /// The parameter lives in the file under `name`; its value is the tensor mapped
-  /// from there.
+  /// Makes the parameter live in the file under `name`; its value is the tensor mapped from
+  /// there.
   void setFile(size_t slot, std::shared_ptr<const SafetensorsFile> file, std::string name);
   /// Puts tensors that stand for them in the place of the frozen parameters that
   /// the slab holds; their bytes are the slab's.
@@ -72,20 +72,20 @@ public:
   /// Returns true for a parameter of the slab that comes by no block, and was served when the
   /// session was made.
   bool wasServed(size_t slot) const { return served_.contains(slot); }
-  /// Its value on the host, dequantised; kept until the next call for another.
+  /// Returns its value on the host, dequantised; kept until the next call for another.
   const Tensor &dequantized(const DeviceRef &device, size_t slot);
   bool isBacked(size_t slot) const { return backings_.contains(slot); }
-  /// It has another tensor for its value from now on, in memory of the host.
+  /// Notes that it has another tensor for its value from now on, in memory of the host.
   void replaced(size_t slot);
-  /// All of them may have.
+  /// Notes that all of them may have another tensor.
   void replacedAll();
 
   /// Gives the ring back until the next prepare().
   void release();
-  /// Before a step or an evaluation: sources are known and the ring is taken.
-  /// Throws what WeightStreamer::start throws.
+  /// Makes sources known and takes the ring. Called before a step or an evaluation. Throws
+  /// what WeightStreamer::start throws.
   void prepare();
-  /// Values of the host are those of the last step. Throws TransferFailed.
+  /// Brings the values of the last step to the host. Throws TransferFailed.
   void flush();
   /// True if the value of a tensor of the host, a parameter or a state, is on the
   /// device, whatever became of its copies home.
@@ -94,7 +94,7 @@ public:
   void checkFiles() const;
   /// Blocks until programs have written what they change.
   void wait();
-  /// The value of a slot, flushed before, was written on the host.
+  /// Notes that the value of a slot, flushed before, was written on the host.
   void written(size_t slot);
 
 private:
@@ -112,16 +112,16 @@ private:
   /// Says which inputs of the optimizer's programs come by block, where there is a `residency_`.
   std::map<const Program *, std::vector<bool>> byBlock_;
   struct Backing {
-    /// Null: in the slab.
+    /// The file; null if it lives in the slab.
     std::shared_ptr<const SafetensorsFile> file;
     std::string name;
   };
   std::map<size_t, Tensor> dequantized_;
   std::set<size_t> served_;
-  /// Slots whose page-locked memory is reserved.
+  /// The slots whose page-locked memory is reserved.
   std::set<size_t> homes_;
   std::map<size_t, Backing> backings_;
-  /// The streamer knows other sources.
+  /// True if the streamer knows other sources.
   bool isStale_ = false;
 };
 

@@ -13,11 +13,11 @@
 
 namespace segue::inline runtime {
 
-/// Queues, behind what writes `value`, one pass over its bytes on the compute
-/// queue, which it splits over the device's threads. `value` is stored as its
-/// element type, a float. Allocates little, does not wait; on a device without
-/// bytes it takes its time there and finds nothing. Nor does it look at what was
-/// never written, as what was to write it has failed.
+/// Queues, behind what writes `value`, one pass over its bytes on the compute queue, which
+/// it splits over the device's threads. `value` is stored as its element type, a float.
+/// Allocates little, does not wait. On a device without bytes it takes its time there and
+/// finds nothing; it also does not look at a value that was never written because its
+/// writer has failed.
 std::shared_ptr<const NonFiniteCount> countNonFinite(const Tensor &value, Fence &done);
 
 } // namespace segue::inline runtime

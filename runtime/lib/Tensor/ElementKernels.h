@@ -31,32 +31,32 @@ struct ElementKernels {
   /// Convert as fromFloat does, but to the nearest integer; null for floats.
   void (*roundFloat[7])(int64_t count, const float *source, void *target);
 
-  /// The following by row storage: int8, fp8 E4M3, fp8 E5M2.
-  /// (code - zeroPoint) * scale, of one row, and with one row per element, where
-  /// `zeroPoints` may be null.
+  /// These and the following tables are by row storage: int8, fp8 E4M3, fp8 E5M2. `decode`
+  /// gives (code - zeroPoint) * scale for one row, `decodeEach` for one row per element;
+  /// its `zeroPoints` may be null.
   void (*decode[3])(int64_t count, const uint8_t *codes, float scale, float zeroPoint, float *target);
   void (*decodeEach[3])(int64_t count, const uint8_t *codes, const float *scales, const float *zeroPoints,
                         float *target);
-  /// The code of source * (1 / scale).
+  /// Give the code of source * (1 / scale).
   void (*encode[3])(int64_t count, const float *source, float scale, uint8_t *codes);
   void (*encodeEach[3])(int64_t count, const float *source, const float *scales, uint8_t *codes);
 
-  /// code * scale for codes of group storages, from an even index on; an odd
-  /// count leaves out the last high half.
+  /// Gives code * scale for codes of group storages, from an even index on; an odd count
+  /// leaves out the last high half.
   void (*decodeInt4)(int64_t count, const uint8_t *codes, float scale, float *target);
 
-  /// The largest magnitude, as bits (which order as magnitudes do, infinity and
-  /// NaN above numbers); of the finite elements only.
+  /// Give the largest magnitude, as bits (which order as magnitudes do, infinity and NaN
+  /// above numbers); the second of the finite elements only.
   uint32_t (*largest)(int64_t count, const float *source);
   uint32_t (*largestFinite)(int64_t count, const float *source);
-  /// Each element is a row of its own: largest[i] = max(largest[i], |source[i]|).
+  /// Take each element as a row of its own: largest[i] = max(largest[i], |source[i]|).
   void (*largestEach)(int64_t count, const float *source, uint32_t *largest);
   void (*largestFiniteEach)(int64_t count, const float *source, uint32_t *largest);
 
   /// One per ElementType, null for integers: counts[0] += NaNs, counts[1] += infinities.
   void (*countNonFinite[7])(int64_t count, const void *source, int64_t *counts);
 
-  /// sums[i % 16] += (source[i] - restored[i])^2 where source[i] is finite.
+  /// Does sums[i % 16] += (source[i] - restored[i])^2 where source[i] is finite.
   void (*addSquaredError)(int64_t count, const float *source, const float *restored, double *sums);
 };
 
@@ -64,9 +64,9 @@ extern const ElementKernels elementKernelsV1, elementKernelsV3, elementKernelsV4
 
 enum class InstructionSet : int8_t;
 
-/// The best table up to `most` that this processor runs.
+/// Returns the best table up to `most` that this processor runs.
 const ElementKernels &elementKernels(InstructionSet most);
-/// The best of all.
+/// Returns the best table of all.
 const ElementKernels &elementKernels();
 
 } // namespace segue::inline runtime

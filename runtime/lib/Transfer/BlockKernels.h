@@ -26,19 +26,19 @@ namespace segue::inline runtime {
 struct BlockKernels {
   const char *name;
 
-  /// `rows` runs of `bytes` side by side.
+  /// Copies `rows` runs of `bytes` adjacent bytes.
   void (*copyRows)(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
                    int64_t targetStep, bool stream);
 
-  /// One run around the caches.
+  /// Copies one run around the caches.
   void (*stream)(int64_t bytes, const std::byte *source, std::byte *target);
 
-  /// The following by log2 of the bytes of an element.
-  /// One element after the other, each side at its step.
+  /// These and the following tables are by log2 of the bytes of an element. `move` copies
+  /// one element after the other, each side at its step.
   void (*move[4])(int64_t count, const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep);
-  /// One element `count` times, side by side.
+  /// Writes one element `count` times, side by side.
   void (*fill[4])(int64_t count, const std::byte *value, std::byte *target);
-  /// target[c * targetStep + r * size] = source[r * sourceStep + c * size].
+  /// Does target[c * targetStep + r * size] = source[r * sourceStep + c * size].
   void (*transpose[4])(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                        int64_t targetStep, bool stream);
 };
@@ -47,7 +47,7 @@ extern const BlockKernels blockKernelsV1, blockKernelsV3, blockKernelsV4;
 
 enum class InstructionSet : int8_t;
 
-/// The best table up to `most` that this processor runs.
+/// Returns the best table up to `most` that this processor runs.
 const BlockKernels &blockKernels(InstructionSet most);
 
 } // namespace segue::inline runtime

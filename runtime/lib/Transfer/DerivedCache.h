@@ -31,8 +31,8 @@ namespace segue::inline runtime {
 
 class DerivedCache final : public DerivedCopies {
 public:
-  /// The copy of `source` laid as `wanted`, or a null tensor. Copies of older
-  /// versions of it are dropped on the way.
+  /// Returns the copy of `source` laid as `wanted`, or a null tensor. Drops copies of older
+  /// versions of it on the way.
   Tensor find(const Tensor &source, const TensorDesc &wanted);
 
   /// Keeps `derived` if, after evicting what is not in use, no more than
@@ -55,7 +55,7 @@ private:
     Tensor derived;
     uint64_t bytes() const { return derived.storage()->bytes(); }
   };
-  /// The most recently used first.
+  /// The entries, the most recently used first.
   using Entries = std::list<Entry>;
 
   void unlink(Entries::iterator entry, Entries &dropped);

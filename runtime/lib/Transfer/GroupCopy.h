@@ -25,11 +25,11 @@ namespace segue::inline runtime {
 
 class GroupCopy {
 public:
-  /// Valid descriptions of one shape, with elements.
+  /// Plans a copy. The descriptions must be valid, of one shape, with elements.
   GroupCopy(const TensorDesc &source, const TensorDesc &target, const ElementKernels &kernels,
             const BlockKernels &blocks);
 
-  /// Units of work that write no byte in common.
+  /// Returns the number of units of work that write no byte in common.
   int64_t items() const { return byRow_ ? rows_ : rows_ * groups_; }
 
   /// Copies the items [begin, end), and for the rows of a target in row storage
@@ -47,7 +47,7 @@ private:
     StorageType storage;
     bool zeroPoints;
     LayoutParts parts;
-    /// Bytes per element; not of group storage.
+    /// The bytes per element; not for group storage.
     int64_t bytes;
     /// The dimension of rows, and those of a row, outermost first.
     DimPlacement row;
@@ -66,8 +66,8 @@ private:
   Side source_, target_;
   const ElementKernels *kernels_;
   const BlockKernels *blocks_;
-  /// Elements of a row, rows, and the groups of a row in the unit of the copy:
-  /// those of the target, or of the source where the target has none.
+  /// The elements of a row, the rows, and the groups of a row in the unit of the copy,
+  /// which is the group of the target, or that of the source if the target has none.
   int64_t columns_ = 0, rows_ = 0, group_ = 0, groups_ = 0;
   bool byRow_ = false, moves_ = false;
 };

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Brings elements that lie side by side from one stored form to another: at most
-// two kernels of ElementKernels with a block of f32 (or i64) on the stack
-// between them. Where the elements lie is a matter of the caller, CopyPlan.
+// Brings elements that lie side by side from one stored form to another by at
+// most two kernels of ElementKernels, with a block of f32 (or i64) on the stack
+// between them. The caller, CopyPlan, knows where the elements lie.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,8 +28,7 @@ struct RowParameters {
   float *targetScales = nullptr;
 };
 
-/// Which row an element belongs to: that of element i of a run is
-/// first + i * step.
+/// Maps elements to rows: element i of a run belongs to row first + i * step.
 struct RowIndex {
   int64_t first = 0, step = 0;
 };
@@ -38,8 +37,8 @@ class RunConverter {
 public:
   enum class Kind : uint8_t { Move, Cast, Dequantize, Quantize, Requantize };
 
-  /// `dropsZeroPoints`: the source has zero points and the target no place for
-  /// them, so that rows of the same storage may have to be quantised again.
+  /// With `dropsZeroPoints` the source has zero points and the target no place for them, so
+  /// that rows of the same storage may have to be quantised again.
   RunConverter(ElementType source, StorageType sourceStorage, ElementType target, StorageType targetStorage,
                bool dropsZeroPoints, const ElementKernels &kernels);
 
@@ -51,7 +50,7 @@ public:
   /// scale.
   bool keepsRows() const { return keepsRows_; }
 
-  /// `target` = `source` in the other form.
+  /// Writes `source` to `target` in the other form.
   void run(int64_t count, const std::byte *source, std::byte *target, const RowParameters &rows, RowIndex row) const;
 
   /// Raises the bits in rows.targetScales to the largest magnitudes of a run.
@@ -61,7 +60,7 @@ public:
             bool shared) const;
 
 private:
-  /// The source as f32: in place if it is, otherwise in `buffer`.
+  /// Returns the source as f32: in place if it is, otherwise in `buffer`.
   const float *load(int64_t count, const std::byte *source, const RowParameters &rows, RowIndex row,
                     float *buffer) const;
   void encode(int64_t count, const float *values, const RowParameters &rows, RowIndex row, uint8_t *codes) const;
@@ -72,7 +71,7 @@ private:
   Kind kind_ = Kind::Move;
   bool keepsRows_ = false, throughInt64_ = false;
   uint8_t sourceBytes_ = 0, targetBytes_ = 0;
-  /// Rows of ElementKernels::decode and encode.
+  /// Indices into ElementKernels::decode and encode.
   uint8_t decoder_ = 0, encoder_ = 0;
   void (*toFloat_)(int64_t, const void *, float *) = nullptr;
   void (*fromFloat_)(int64_t, const float *, void *) = nullptr;

@@ -30,7 +30,7 @@ namespace segue::inline runtime {
 /// the first job.
 class HostCopier {
 public:
-  /// Jobs that may wait at a time: the most staging buffers there can be.
+  /// The number of jobs that may wait at a time: the most staging buffers there can be.
   static constexpr size_t maxJobs = 16;
 
   HostCopier() = default;
@@ -38,7 +38,7 @@ public:
   HostCopier &operator=(const HostCopier &) = delete;
   ~HostCopier();
 
-  /// Copies soon. Does not block. Returns the number of the job.
+  /// Begins to copy. Does not block. Returns the number of the job.
   uint64_t start(void *target, const void *source, uint64_t bytes);
   /// Blocks until that job and those before it are done.
   void wait(uint64_t job);
@@ -76,8 +76,8 @@ struct StagingQueue {
 
 /// Each asks for all that brings the bytes; when that is done, they are there and the
 /// buffers idle. If something fails in between, the rest may be left out, and
-/// HostCopier::waitAll has to be called before anything else uses the buffers. Buffers
-/// and copier stay until then. `bytes` is not 0.
+/// HostCopier::waitAll has to be called before anything else uses the buffers. Buffers and
+/// copier stay until then. `bytes` is not 0.
 void stagedToDevice(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,
                     HostCopier &copier, const StagingQueue &queue);
 void stagedToHost(std::byte *target, const std::byte *source, uint64_t bytes, const StagingBuffers &staging,

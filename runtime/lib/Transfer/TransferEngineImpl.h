@@ -23,8 +23,8 @@
 
 namespace segue::inline runtime {
 
-/// Memory between two steps of a transfer. Given back when this goes, with the
-/// fence of what was queued to use it.
+/// Memory between two steps of a transfer. It is given back when this goes, with the fence
+/// of what was queued to use it.
 class PassingMemory {
 public:
   PassingMemory() = default;
@@ -35,7 +35,7 @@ public:
   ~PassingMemory();
 
   static PassingMemory take(Device &device, Space space, uint64_t bytes, OwnerId owner);
-  /// Null data if there is none left.
+  /// Takes memory; the data is null if there is none left.
   static PassingMemory tryTake(Device &device, Space space, uint64_t bytes, OwnerId owner);
 
   std::byte *data() const { return static_cast<std::byte *>(block_.data); }
@@ -74,9 +74,9 @@ struct TransferEngine::Impl {
   };
   struct Chain;
 
-  /// Gives the steps to the queues, or does them where the device works inline.
-  /// False, and nothing done, if the gate denied its hop. Throws DeviceOom
-  /// before anything is queued.
+  /// Gives the steps to the queues, or does them where the device works inline. Returns
+  /// false, with nothing done, if the gate denied its hop. Throws DeviceOom before anything
+  /// is queued.
   bool run(std::shared_ptr<const TransferPlan> plan, const Tensor &source, const Tensor &target,
            const TransferOptions &options);
   void count(const TransferPlan &plan);
@@ -86,9 +86,9 @@ struct TransferEngine::Impl {
   class Tries;
   void giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from);
   void countCarried(Queue queue, uint64_t bytes, double seconds);
-  /// Nothing if the gate denied it.
+  /// Asks the gate for a token; returns nothing if the gate denied it.
   std::optional<uint64_t> acquire(const TransferStep &link, TransferPriority priority);
-  /// Tells the gate of hops that are done; `all` waits for them.
+  /// Tells the gate of hops that are done; with `all`, waits for them.
   void finishHops(bool all);
   bool isHostReadable(const Tensor &tensor) const;
 
@@ -107,10 +107,10 @@ struct TransferEngine::Impl {
   std::mutex plansMutex;
   std::unordered_multimap<uint64_t, PlanEntry> plans;
 
-  /// One per direction, used by the work of its queue alone.
+  /// The copiers, one per direction; the work of its queue alone uses each.
   HostCopier toDeviceCopier, toHostCopier;
 
-  /// Hops that the gate is told of, oldest first.
+  /// The hops that the gate is told of, oldest first.
   struct InFlight {
     std::optional<uint64_t> token; // none if it was planned
     Queue queue;
@@ -129,7 +129,7 @@ struct TransferEngine::Impl {
   std::mutex traceMutex;
   std::vector<std::shared_ptr<CopyRecord>> trace;
 
-  /// Sums as of the last telemetry line.
+  /// The sums as of the last telemetry line.
   struct Recorded {
     uint64_t submits = 0, inputs = 0, inputsElided = 0, inputsConverted = 0, cacheHits = 0;
     uint64_t h2dBytes = 0, d2hBytes = 0, d2dBytes = 0, hostBytes = 0;

@@ -50,8 +50,8 @@ namespace segue::inline runtime {
 
 class ActivationActor final : public EventSink {
 public:
-  /// Takes the pool, and its reservation from Conductor. Throws ConfigError,
-  /// DeviceOom. `section`: the config as it was written, for the log.
+  /// Takes the pool, and its reservation from Conductor. Throws ConfigError, DeviceOom.
+  /// `section` is the config as it was written, for the log.
   ActivationActor(ServiceContext &context, ActivationStagehandConfig config, Json section);
   ~ActivationActor() override;
 
@@ -59,7 +59,7 @@ public:
   RehearsedStep rehearsed() const { return {grown_, toRecompute_}; }
   void prepare(const RehearsedStep &step);
   void setWatermarks(int64_t high, int64_t low) { policy_.tell(activation_calls::watermarks, high, low); }
-  /// Who lends parameters that live on the host to what is computed again; null: nobody.
+  /// Sets the lender of parameters that live on the host to what is computed again; null for none.
   void borrowFrom(WeightLender *lender) { recomputer_.setLender(lender); }
 
   void receive(const Event &event) override;
@@ -77,48 +77,48 @@ private:
   struct Held {
     std::string id, block;
     uint64_t bytes = 0;
-    /// The forward submit within the step with the output, and its place in the
+    /// Its place: the forward submit within the step and the output; and its number in the
     /// order of the backward program.
     SavedPlace place;
     uint32_t order = 0;
-    /// Its bytes are nowhere until they are computed again.
+    /// True if its bytes are nowhere until they are computed again.
     bool recompute = false;
-    /// Why the host's copy is of no use: the error of the step, where there is no room to
-    /// compute the bytes again. Nothing if they were dropped on purpose.
+    /// The error with which the step ends if there is no room to compute the bytes again,
+    /// since the host's copy is of no use. Nothing if they were dropped on purpose.
     std::optional<Error> lost = {};
     /// Its number among the saves of the step.
     size_t number = 0;
-    /// A tensor may be made from others that are made themselves: the longest such chain.
+    /// The length of the longest chain of tensors that must be made one from the other to make it.
     int depth = 0;
-    /// It has its place in the order of needs.
+    /// True if it has its place in the order of needs.
     bool ordered = false;
-    /// Saves that share it and are not freed.
+    /// The number of saves that share it and are not freed.
     int uses = 1;
     bool needed = false;
-    /// It is on the device, and backward has not asked for it yet.
+    /// True if it is on the device, and backward has not asked for it yet.
     bool isIdle = false;
     /// The storages that stand for it in programs' hands.
     std::set<uint64_t> storages;
     std::shared_ptr<const TensorDesc> deviceDesc;
-    /// Where its bytes are, from when it leaves; null for one that never left, or
+    /// The item with its bytes, from when it leaves on; null for one that never left, or
     /// that nobody has.
     Item *item = nullptr;
     /// Its key in byItem_, also when the item is given up before its copy out ends.
     Item::Id itemId = 0;
-    /// The program's storage, where the tensor never left.
+    /// The program's storage, if the tensor never left.
     std::weak_ptr<Storage> kept;
-    /// The tensor that the program returned in its place: whoever has no handle of it will not ask for
+    /// The tensor that the program returned in its place: nobody without a handle of it will ask for
     /// the tensor. Nothing until the save is over.
     std::optional<std::weak_ptr<Storage>> given = {};
     std::optional<uint32_t> checksum;
     std::shared_ptr<TransferRetries> retries; // of a copy in
-    /// The policy wants it back, and no copy could be started yet.
+    /// True if the policy wants it back, and no copy could be started yet.
     bool putOff = false;
-    /// Conductor's reservation for the returned bytes; 0: none.
+    /// The number of Conductor's reservation for the returned bytes; 0 for none.
     uint64_t reservation = 0;
 
-    /// The device's bytes, while they must stay: until a copy out is good, from the
-    /// start of a copy in to the last use.
+    /// Returns the device's bytes while they must stay: until a copy out is good, and from
+    /// the start of a copy in to the last use.
     Tensor device() const { return item ? item->device().tensor : Tensor(); }
     Tensor host() const { return item ? item->host().tensor : Tensor(); }
     bool isLeaving() const { return item && item->device().state == CopyState::Leaving; }
@@ -147,22 +147,22 @@ private:
   std::optional<MadeAgain> madeAgain(SavedPlace place) const;
   int64_t occupied() const;
   void setIdle(Held &held, bool isIdle);
-  /// How deep a chain of values to be made again it would be the end of.
+  /// Returns the depth of the chain of values to be made again whose end it would be.
   int depthOf(SavedPlace place) const;
   void dropToRecompute(Held &held, Tensor &saved);
-  /// Its copy on the host is lost, but it can be made again. `why`: what the step ends with
-  /// if there is no room for that.
+  /// Notes that its copy on the host is lost, but that it can be made again. The step ends
+  /// with `why` if there is no room for that.
   void loseHost(Held &held, Error why);
   void makeAgain(Held &held);
   void recompute(Held &held);
-  /// On the device, for a need of backward or of a program that makes another
+  /// Returns it on the device, for a need of backward or of a program that makes another
   /// again from it.
   Tensor bring(Held &held);
   Held *findPlace(SavedPlace place) const;
   void addNeeds(Held &held);
   void endStep();
   bool reservePinned(int64_t bytes);
-  /// Returns how many there was memory and leave for.
+  /// Adds slabs to the pool; returns how many there was memory and leave for.
   uint32_t grow(const HostBufferBook::Growth &growth);
   void writeRecord();
   void forgetStep();
@@ -175,12 +175,13 @@ private:
   bool isGood(Held &held);
   /// Blocks until the copy out is good or given up.
   void settleSpill(Held &held);
-  /// False: it failed and was started again.
+  /// Ends a copy out; returns false if it failed and was started again.
   bool finishSpill(Held &held, bool failed);
   void giveHost(Held &held);
   void reclaimSlabs();
-  /// Notes the copies that have ended: records hear of them, and the policy unless
-  /// the step is over. `toHost`: of those to the host alone.
+  /// Says who hears of the copies that have ended, and of which: All for records and the
+  /// policy, ToHost for those to the host alone, Nothing for records alone, when the step
+  /// is over.
   enum class Hears : uint8_t { All, ToHost, Nothing };
   void noteEnds(Hears hears = Hears::All);
   void noteEnd(Held &held, const Residency::End &end, bool tellsPolicy);
@@ -193,18 +194,18 @@ private:
   void issuePutOff();
   bool startRestore(Held &held, Urgency urgency);
   bool reserve(Held &held, Urgency urgency, Priority priority);
-  /// False: it was lost, and is to be made again. Throws if it cannot.
+  /// Checks the host's copy. Returns false if it was lost, and is to be made again. Throws if it cannot.
   bool verifyHost(Held &held);
-  /// The bytes are back, or their copy is queued, or they are to be made again.
+  /// Returns when the bytes are back, or their copy is queued, or they are to be made again.
   void settleRestore(Held &held);
   void leaveToQueue(Held &held);
-  /// Notes how queued copies ended; `all`: blocks until every one has.
+  /// Notes how queued copies ended; with `all`, blocks until every one has.
   void settleQueued(bool all);
-  /// The policy hears of each try of a copy back, and of its end if it failed.
+  /// Tells the policy of each try of a copy back, and of its end if it failed.
   TransferDecision tellRestore(const std::string &id, TransferRetries &retries, bool failed);
-  /// Throws if the policy gives up.
+  /// Tells the policy of a copy back that failed. Throws if the policy gives up.
   void noteFailedRestore(Held &held, const Error &cause);
-  /// Blocks; what compute stands still meanwhile is a stall.
+  /// Blocks for a copy; the time that compute stands still meanwhile is a stall.
   void waitFor(const Fence &copy);
   void noteStall(std::shared_ptr<const CopyWait> wait);
   /// Adds up the stalls of the step, and returns their seconds.
@@ -247,11 +248,11 @@ private:
   int64_t idleBytes_ = 0;
   double stepBegan_ = 0;
   std::vector<std::shared_ptr<const CopyWait>> stalls_;
-  /// Where the last of them ends in the compute queue.
+  /// The position in the compute queue at which the last stall ends.
   uint64_t lastStall_ = 0;
   /// Saved tensors by the output that backward gets, until they are released.
   std::vector<std::pair<SavedPlace, Held *>> byPlace_;
-  /// Restores that were put off; the needs to come.
+  /// The restores that were put off, and the needs to come.
   std::deque<Held *> putOff_, order_;
   std::deque<Queued> queued_;
   bool makingRoom_ = false;

@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What the compute queue needs for each block, and for the rest of each phase,
-// without its waits for copies. Two entries of the queue per block, in two steps
-// in a row: the second and third, and again after 50, 150, 350... more, as a plan
-// that was made of it once seldom has to change. Of two measurements the lesser
-// counts: whatever disturbs only adds. One thread.
+// Measures what the compute queue needs for each block, and for the rest of each
+// phase, without its waits for copies. It takes two entries of the queue per
+// block, in two steps in a row: the second and third, and again after 50, 150,
+// 350... more, as a plan that was made of it once seldom has to change. Of two
+// measurements the lesser counts, since disturbances only add. One thread.
 //
 //===----------------------------------------------------------------------===//
 
@@ -31,18 +31,17 @@ struct CopyWait {
   double seconds() const { return isLate ? end.seconds() - begin.seconds() : 0; }
 };
 
-/// Has the compute queue wait for what writes `tensor`, as the next reader will,
-/// and look at the clock. Null on a device without a queue whose waits could be
-/// seen. `mark`: the position of the last entry.
+/// Makes the compute queue wait for what writes `tensor`, as the next reader will, and look
+/// at the clock. Returns null on a device without a queue whose waits could be seen. `mark`
+/// gets the position of the last entry.
 std::shared_ptr<CopyWait> watchCopy(Device &device, const Tensor &tensor, uint64_t &mark);
 
-/// Blocks until `copy` is done. What compute has to do may come to its end
-/// meanwhile; returns for how long. `mark` and null as above.
+/// Blocks until `copy` is done. What compute has to do may come to its end meanwhile; the
+/// result tells for how long. `mark` and null are as for watchCopy.
 std::shared_ptr<CopyWait> waitForCopy(Device &device, const Fence &copy, uint64_t &mark);
 
 /// Begins a stretch that is no part of a block: all that the compute queue runs from here to
-/// BlockClock::addRun.
-/// Null as above.
+/// BlockClock::addRun. Null as for watchCopy.
 std::shared_ptr<CopyWait> beginRun(Device &device);
 
 class BlockClock {
@@ -53,7 +52,7 @@ public:
   void onPhase();
   void onBlockBegin();
   void onBlockEnd();
-  /// A tensor that was brought is needed next.
+  /// Notes that a tensor that was brought is needed next.
   void onNeed(const Tensor &tensor);
   /// Adds a wait that somebody else watched; null adds nothing.
   void addWait(std::shared_ptr<const CopyWait> wait);
@@ -67,13 +66,13 @@ public:
   std::optional<MeasuredStep> take();
 
 private:
-  /// Part `part` begins, or goes on.
+  /// Notes that part `part` begins, or goes on.
   void mark(size_t part);
 
   Device &device_;
   uint64_t steps_ = 0, next_ = 1, pause_ = 50;
   bool isOn_ = false;
-  /// When the compute queue came to each mark; written there.
+  /// The times at which the compute queue came to each mark.
   std::vector<TimestampRef> marks_;
   /// The part from each mark on, indices into measured_.
   std::vector<size_t> parts_, open_;

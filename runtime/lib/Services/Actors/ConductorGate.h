@@ -28,14 +28,14 @@ class ConductorGate final : public TransferGate {
 public:
   explicit ConductorGate(Conductor &conductor) : conductor_(conductor) {}
 
-  /// Registers "transfer", in whose name everything goes that nobody claims.
-  /// `longestWait`: seconds that what must go waits for a slot.
+  /// Registers "transfer", in whose name everything goes that nobody claims. `longestWait`
+  /// is the seconds that a hop which must go waits for a slot.
   void open(double longestWait) {
     owner_ = conductor_.registerOwner("transfer");
     longestWait_ = longestWait;
   }
 
-  /// Hops are `owner`'s while this lives.
+  /// Makes hops `owner`'s while it lives.
   class As {
   public:
     As(ConductorGate &gate, ServiceId owner) : gate_(gate), before_(std::exchange(gate.owner_, owner)) {}
@@ -48,9 +48,9 @@ public:
     ServiceId before_;
   };
 
-  /// Hops while this lives are one transfer of `owner` with one token, which
-  /// comes free when the last of them is done. Where it must go and finds no
-  /// slot, it waits for hops under way; else it may be denied, and no hop goes.
+  /// Makes the hops while it lives one transfer of `owner` with one token, which comes free
+  /// when the last of them is done. If the transfer must go and finds no slot, it waits for
+  /// hops under way; otherwise it may be denied, and no hop goes.
   class Batch {
   public:
     Batch(ConductorGate &gate, TransferEngine &engine, ServiceId owner, Queue direction, Priority priority,
@@ -69,7 +69,7 @@ public:
   };
 
   uint64_t newId() { return ++lastId_; }
-  /// Conductor's hook: a token that was waited for is held now.
+  /// Called by Conductor when a token that was waited for is held.
   void granted(uint64_t token);
 
   Grant acquire(Queue direction, TransferPriority priority, uint64_t bytes) override;
@@ -78,7 +78,7 @@ public:
   void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) override;
 
 private:
-  /// The hop that the engine asks for is the only one that may wait.
+  /// The hop that the engine asks for, which is the only one that may wait.
   struct Waiting {
     uint64_t token = 0;
     bool granted = false;

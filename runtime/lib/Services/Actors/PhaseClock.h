@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 //
 // A phase lasts from when the compute queue comes to it until it comes to the next:
-// who submits is far ahead, and sees forward in the time that it takes to queue it.
-// The queue stamps an entry per phase; a device of virtual time says when it will
-// come there. Nobody waits: the times of a step are there once its last stamp is.
-// One thread.
+// the thread that submits is far ahead, and sees forward in the time that it takes
+// to queue it. The queue stamps an entry per phase; a device of virtual time says
+// when it will come there. Nobody waits: the times of a step are known once its
+// last stamp is. One thread.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,10 +29,10 @@ public:
   /// The times of one step's phases.
   class Times {
   public:
-    /// Whether the queue has come to the end.
+    /// Returns true if the queue has come to the end.
     bool areKnown() const;
-    /// Sets `phase_durations` of a record of Conductor's, for the phases that it names.
-    /// Writes the times; a phase that the queue has not come to the end of lasts until `now`.
+    /// Sets `phase_durations` of a record of Conductor's, for the phases that it names. A
+    /// phase that the queue has not come to the end of lasts until `now`.
     void putInto(Json &record, double now) const;
 
   private:
@@ -44,7 +44,7 @@ public:
 
   explicit PhaseClock(Device &device) : device_(device) {}
 
-  /// Forgets the step before.
+  /// Notes that `phase` begins; it may be entered again.
   void beginStep();
   /// `phase` begins; may be entered again.
   void enter(StepPhase phase) { times_.marks_.emplace_back(phase, mark()); }

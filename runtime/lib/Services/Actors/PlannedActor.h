@@ -29,16 +29,16 @@ namespace segue::inline runtime {
 
 class PlannedActor final : public ForwardEvents {
 public:
-  /// `section` is the config's as it was written: of its keys, a plan has no use
-  /// for some, which is said.
+  /// Makes the actor. `section` is the config's as it was written: a plan has no use for
+  /// some of its keys, and a warning says so.
   PlannedActor(ServiceContext &context, const ActivationStagehandConfig &config, const Json &section);
   ~PlannedActor() override;
 
-  /// Takes effect with the next step. Conductor gets the peaks that the plan leaves to
+  /// Follows a plan from the next step on. Conductor gets the peaks that the plan leaves to
   /// each block, and is asked for the page-locked memory: throws ConfigError where
-  /// pinned_cap_mb is less. A plan that wants more than the one in force, and does
-  /// not get it, is not followed.
-  /// `addresses`: where its blocks lie; none: anywhere.
+  /// pinned_cap_mb is less. A plan that wants more than the one in force, and does not get
+  /// it, is not followed. `addresses` holds the places of its blocks; without them they lie
+  /// anywhere.
   void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
   /// Sends all that lives on the host away from the device; the next step is the plan's first.
   void beginAgain();
@@ -81,9 +81,9 @@ private:
   Json lastRecord_;
 };
 
-/// The blocks of a step in their order, as Conductor wants to know them: what is
-/// on the device at the worst moment of each, by the most bytes after each event,
-/// and the transfers of those that are away.
+/// Returns the blocks of a step in their order, as Conductor wants to know them: what is on
+/// the device at the worst moment of each, by the most bytes after each event, and the
+/// transfers of those that are away.
 std::vector<PlannedBlock> plannedBlocks(const StepProfile &profile, std::span<const uint64_t> peaks,
                                         std::span<const Departure> away);
 

@@ -30,18 +30,19 @@ public:
 
   void beginStep(int64_t step);
   int64_t step() const { return record_.step; }
-  /// At every event.
+  /// Looks at memory. Called at every event.
   void see();
-  /// `before`, `after`: the tensor as the program saved it, and what stands for
-  /// it: a placeholder where it `isDropped`. `isPlanned`: the step goes as planned so far.
+  /// Notes a save. `before` is the tensor as the program saved it, `after` what stands for
+  /// it: a placeholder if it `isDropped`. With `isPlanned` the step has gone as planned so
+  /// far.
   void noteSave(const Tensor &before, const Tensor &after, bool isDropped, bool isPlanned);
-  /// Whether its way back began before it was needed, or only then, or its way out had
-  /// not ended.
+  /// The way of a return: it began before the tensor was needed, or only then, or its way
+  /// out had not ended.
   enum class Return : uint8_t { Ahead, Late, Rescued };
-  /// Returns what compute waits for it, or null.
+  /// Notes a return; returns the wait of compute for it, or null.
   std::shared_ptr<const CopyWait> noteRestore(const Tensor &before, const Tensor &after, Return how);
-  /// The record of the step. Blocks until the compute queue has come to the
-  /// last need, which a step's end has waited for anyway.
+  /// Returns the record of the step. Blocks until the compute queue has come to the last
+  /// need, which a step's end has waited for anyway.
   ActivationRecord endStep(bool aborted);
 
 private:
@@ -52,7 +53,7 @@ private:
 
   Device &device_;
   ActivationRecord record_;
-  /// Storages that were saved in this step.
+  /// The storages that were saved in this step.
   std::set<uint64_t> saved_;
   std::vector<Need> needs_;
   uint64_t lastMark_ = 0;

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What MemoryServices and a session ask of Selective Precision. It is a library
-// of its own (SeguePrecision), which who only runs programs does not link; the
-// actor is made by SessionOptions::makePrecision.
+// PrecisionActor is what MemoryServices and a session ask of Selective
+// Precision, which is a library of its own (SeguePrecision): applications that
+// only run programs do not link it. SessionOptions::makePrecision makes the
+// actor.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,49 +29,48 @@ public:
   virtual const std::vector<Module> &modules() const = 0;
   virtual WeightStreamer &weights() = 0;
 
-  /// The values of a module; it may ask for what other modules gave, by module
-  /// and output, before it.
+  /// Returns the values of a module; it may ask for what other modules gave before it, by
+  /// module and output.
   using Values = std::function<Module::Lookup(size_t module, const std::vector<std::vector<Tensor>> &outputs)>;
   /// Calls `play` with the values of a forward of `batch`.
   virtual void withBatch(const TensorMap &batch, const std::function<void(const Values &)> &play) = 0;
-  /// Values of the host become those on the device; `givesRing`: the streamer's
+  /// Makes the values of the host those on the device. With `givesRing`, the streamer's
   /// ring is free until the next step.
   virtual void settle(bool givesRing) = 0;
 };
 
 class PrecisionActor : public EventSink {
 public:
-  /// Makes the units and the policy. `host` stays. Throws ConfigError for forced
-  /// units that are none or not eligible, and for statistics of another
-  /// granularity.
+  /// Makes the units and the policy. `host` must stay. Throws ConfigError for forced units
+  /// that do not exist or are not eligible, and for statistics of another granularity.
   virtual void start(PrecisionHost &host) = 0;
 
-  /// The units, what each is stored in and what stays as it is.
+  /// Returns the units, what each is stored in and what stays as it is.
   virtual Json report() const = 0;
-  /// The last line of telemetry; null before the first decision.
+  /// Returns the last line of telemetry; null before the first decision.
   virtual Json record() const = 0;
 
-  /// Before Conductor begins the step, which hands the map on, and after it.
-  /// Steps count from 0 here.
+  /// Called before Conductor begins the step, which hands the map on, and after it. Steps
+  /// count from 0 here.
   virtual void chooseForms(int64_t step) = 0;
   virtual void applyForms() = 0;
 
-  /// Batches that calibrate() is to have; 0: there is nothing to measure.
+  /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
   virtual int64_t calibrationSamples() const = 0;
-  /// Between steps. What throws leaves nothing behind.
+  /// Calibrates, between steps. A call that throws leaves nothing behind.
   virtual void calibrate(std::span<const TensorMap> batches) = 0;
-  /// A forward and backward have ended; the batch is the caller's again after.
+  /// Called when a forward and backward have ended; the batch is the caller's again afterwards.
   virtual void batchEnded(const TensorMap &batch) = 0;
-  /// The step's updates are queued.
+  /// Called when the step's updates are queued.
   virtual void stepEnded(double loss) = 0;
-  /// The loss of a step that has been aborted just now.
+  /// Takes the loss of a step that has been aborted just now.
   virtual void lossOfAborted(double loss) = 0;
 
-  /// For a checkpoint; empty before start().
+  /// Returns the state, for a checkpoint; empty before start().
   virtual std::string saveState() const = 0;
-  /// Checks a state and returns what puts it in force and throws nothing. Empty:
-  /// of a run without Selective Precision; it begins anew, with a warning. Throws
-  /// FileCorrupt, VersionUnsupported.
+  /// Checks a state and returns a function that puts it in force and throws nothing. An
+  /// empty text is that of a run without Selective Precision, which begins anew, with a
+  /// warning. Throws FileCorrupt, VersionUnsupported.
   virtual std::function<void()> prepareState(const std::string &text) = 0;
 };
 

@@ -34,22 +34,22 @@ inline constexpr const char *activationSection = "memory.stagehand.activation_st
 /// A ServiceContext holds what the actors of one device share, and outlives them.
 struct ServiceContext {
   DeviceRef device;
-  /// Off where it is not enabled.
+  /// Conductor, which is off if it is not enabled.
   Conductor conductor;
-  /// Takes Conductor's tokens; see ConductorGate::As.
+  /// The gate that takes Conductor's tokens; see ConductorGate::As.
   ConductorGate gate{conductor};
-  /// `log` may be empty: nobody wants to hear.
+  /// Functions that get sentences. `log` may be empty: nobody wants to hear.
   std::function<void(const std::string &)> warn, log;
   std::filesystem::path recordEvents;
-  /// For the checks of slabs.
+  /// The parameters of the programs, for the checks of slabs.
   std::vector<ProgramWeight> program;
   NameAliases aliases;
-  /// Where the device is a twin, on which a step is rehearsed.
+  /// Given if the device is a twin, on which a step is rehearsed.
   std::optional<TwinFigures> twin;
 
   TransferEngine &engine() { return device->transfer(); }
   uint64_t usedBytes() const { return device->memory().liveBytes(Space::DeviceDram); }
-  /// For reservations and tokens of Conductor.
+  /// Returns a new number for reservations and tokens of Conductor.
   uint64_t newId() { return gate.newId(); }
 };
 

@@ -36,14 +36,14 @@ namespace segue::inline runtime {
 
 class StateActor final : public EventSink {
 public:
-  /// `config` has the watermarks to go by, if any.
+  /// Makes the actor. `config` has the watermarks to go by, if any.
   StateActor(ServiceContext &context, const StateStagehandConfig &config, bool checksCopies);
   ~StateActor() override;
 
-  /// Between two steps: these gradients get homes when they are made.
+  /// Gives these gradients homes when they are made. Called between two steps.
   void hold(std::span<const GradientOutput> gradients);
   Residency &residency() { return residency_; }
-  /// Conductor's leave to hold so much page-locked memory as long as this lives.
+  /// Asks Conductor for leave to hold so much page-locked memory as long as this lives.
   bool reservePinned(uint64_t bytes);
   Json record() const { return lastRecord_; }
 
@@ -96,7 +96,7 @@ private:
   /// Names of parameters' gradients, by program and output.
   std::map<std::tuple<const void *, size_t, uint32_t>, std::string> gradients_;
   std::map<std::string, Tensor> gradientHomes_;
-  /// The sum that is added to.
+  /// The name of the sum that is added to.
   std::string sum_;
   /// Items whose copy to the host the policy waits for.
   std::deque<Item::Id> leaving_;

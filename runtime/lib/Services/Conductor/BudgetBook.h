@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The budget rules of Conductor. What counts against the caps of the device:
+// These are the budget rules of Conductor. Against the caps of the device counts
 //
 //   used(vram) = allocated + Σ over live vram reservations (granted − committed)
 //
@@ -28,7 +28,7 @@ namespace segue::inline runtime {
 
 struct Reservation {
   uint64_t id = 0;
-  /// Order of the grants.
+  /// The place in the order of the grants.
   uint64_t sequence = 0;
   ServiceId owner{};
   BudgetMode mode = BudgetMode::Hard;
@@ -38,7 +38,7 @@ struct Reservation {
   /// The phase in which it was granted.
   StepPhase phase = StepPhase::Idle;
   int64_t granted = 0, committed = 0;
-  /// The bound of a CEILING.
+  /// The bound, if it is a CEILING.
   int64_t ceiling = 0;
 };
 
@@ -48,7 +48,7 @@ public:
       : softCap_(limits.softCapBytes), hardCap_(limits.hardCapBytes), pinnedCap_(limits.pinnedCapBytes),
         reclaimEnabled_(reclaimEnabled) {}
 
-  /// An owner may hold reservations from here on.
+  /// Adds an owner, who may hold reservations from here on.
   void addOwner(ServiceId owner);
 
   void measure(int64_t allocatedBytes);
@@ -59,20 +59,20 @@ public:
   int64_t uncommitted() const { return uncommitted_; }
   int64_t hardCap() const { return hardCap_; }
 
-  /// Decides in the order of docs/specs/conductor.md, from its third rule on: the
-  /// caller has seen to it that the owner is known and the scope fits the phase.
+  /// Decides in the order of docs/specs/conductor.md, from its third rule on: the caller
+  /// has checked that the owner is known and the scope fits the phase.
   Grant reserve(const ReservationRequest &request, StepPhase phase, bool suppressed);
-  /// True if the request makes no sense by itself.
+  /// Returns true if the request makes no sense by itself.
   bool isInvalid(const ReservationRequest &request) const;
 
-  /// Throw InvalidArgument with nothing changed.
+  /// These throw InvalidArgument with nothing changed.
   void commit(uint64_t id, int64_t bytes);
   void uncommit(uint64_t id, int64_t bytes);
   void release(uint64_t id);
-  /// Releases all that match; returns how many.
+  /// Releases all reservations that match; returns how many.
   size_t releaseIf(const std::function<bool(const Reservation &)> &matches);
 
-  /// HARD and FLOOR grants that passed a ceiling since the last call.
+  /// Returns how many HARD and FLOOR grants passed a ceiling since the last call.
   uint64_t takeCeilingExceeded() { return std::exchange(ceilingExceeded_, 0); }
 
   /// Returns live reservations in the order of their grants.
@@ -93,7 +93,7 @@ private:
   };
 
   OwnerBooks &books(ServiceId owner) { return owners_[size_t(owner)]; }
-  /// Signed: negative where it is exceeded.
+  /// Returns the room below the cap, which is negative if the cap is exceeded.
   int64_t capRoom(const ReservationRequest &request) const;
   int64_t ceilingRoom(const ReservationRequest &request) const;
   static int64_t target(const ReservationRequest &request);

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The parts together: services, phases, budget, slots, policy and the counters
-// of the step. Conductor.h says what each call does.
+// Puts the parts together: services, phases, budget, slots, policy and the
+// counters of the step. Conductor.h says what each call does.
 //
 //===----------------------------------------------------------------------===//
 
@@ -31,14 +31,14 @@ struct StepCounters {
   bool entered[stepPhaseCount] = {};
   double seconds[stepPhaseCount] = {};
   uint64_t grants = 0, partials = 0, denies = 0;
-  /// Denials of reservations and tokens.
+  /// The numbers of denials of reservations and tokens, by reason.
   uint64_t reasons[denyReasonCount] = {};
   int peak[2] = {0, 0};
   uint64_t tokenDenials[2] = {0, 0};
   uint64_t slotOverruns = 0, ceilingExceeded = 0, adapterErrors = 0;
   int64_t reclaimedBytes = 0;
   double pressureMax = 0;
-  /// "BACKWARD/h.3"; empty: never.
+  /// The place where speculative work was suppressed first, "BACKWARD/h.3"; empty if it was not.
   std::string suppressedAt;
   bool aborted = false;
 };
@@ -59,8 +59,8 @@ struct Conductor::Manager {
     return size_t(service) < attached.size() && attached[size_t(service)].present;
   }
 
-  /// Calls every adapter in order. One that throws is counted; the others get
-  /// theirs.
+  /// Calls every adapter in order. One that throws is counted, and the others are called
+  /// all the same.
   template <typename Call> void forEachAdapter(Call call) {
     // By index: a callback may attach or detach.
     for (size_t i = 0; i < attached.size(); ++i)
@@ -77,7 +77,7 @@ struct Conductor::Manager {
     }
   }
   void noteAdapterError(size_t index, std::string_view what);
-  /// One sentence about all errors since the last.
+  /// Warns of all errors since the last call in one sentence.
   void reportAdapterErrors();
 
   //===--------------------------------------------------------------------===//
@@ -119,11 +119,11 @@ struct Conductor::Manager {
   //===--------------------------------------------------------------------===//
 
   Json record();
-  /// Hands an event to the log. What a callback did in the middle of a call
-  /// comes after the call, whose decision it did not change.
+  /// Hands an event to the log. The events of a callback in the middle of a call come after
+  /// the call, whose decision they did not change.
   void trace(Json event, Json answer);
-  /// Does `call`; where a log is kept, with the event that `describe` makes
-  /// and the answer that `answer` makes of the result, or of the error.
+  /// Does `call`. If a log is kept, writes the event that `describe` makes and the answer
+  /// that `answer` makes of the result, or of the error.
   template <typename Describe, typename Call, typename Answer>
   auto traced(Describe describe, Call call, Answer answer) {
     if (!hooks.trace)

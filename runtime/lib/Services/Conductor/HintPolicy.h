@@ -23,15 +23,15 @@ public:
       : threshold_(backwardPressureThreshold), contentionChecks_(contentionChecks), pushed_(std::move(base)),
         base_(pushed_) {}
 
-  /// STEP_BEGIN: these are the hints of the step until something tightens them.
+  /// Begins a step, with hints that hold until something tightens them.
   void reset(RuntimeLimitHints base) {
     base_ = std::move(base);
     pushed_ = base_;
     contention_ = 0;
   }
 
-  /// The hints to push now. `pressure`: of allocated or planned bytes to the
-  /// hard cap; `isFull`: every slot of both directions is in use.
+  /// Returns the hints to push now. `pressure` is the ratio of allocated or planned bytes
+  /// to the hard cap; `isFull` says that every slot of both directions is in use.
   const RuntimeLimitHints &evaluate(StepPhase phase, double pressure, bool isFull);
 
   const RuntimeLimitHints &pushed() const { return pushed_; }

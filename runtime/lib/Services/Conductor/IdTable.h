@@ -8,7 +8,7 @@
 // Live reservations and tokens: few at a time, many over a step. Entries lie
 // side by side, an open-addressed index finds them, and nothing is allocated
 // once the tables have grown to their usual size. The order of entries says
-// nothing; who needs one keeps a sequence number.
+// nothing; users that need one keep a sequence number.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,8 +22,8 @@
 
 namespace segue::inline runtime {
 
-/// `Entry` has a member `uint64_t id`. Pointers to entries hold until the next
-/// insertion or removal.
+/// A table of entries by their number: `Entry` has a member `uint64_t id`. Pointers to
+/// entries hold until the next insertion or removal.
 template <typename Entry> class IdTable {
 public:
   std::span<Entry> entries() { return entries_; }
@@ -35,7 +35,7 @@ public:
   }
   const Entry *find(uint64_t id) const { return const_cast<IdTable *>(this)->find(id); }
 
-  /// The id must not be in the table.
+  /// Adds an entry, whose id must not be in the table.
   Entry &insert(Entry entry) {
     if (2 * (entries_.size() + 1) > index_.size())
       grow();
@@ -44,7 +44,7 @@ public:
     return entries_.back();
   }
 
-  /// The id must be in the table.
+  /// Removes an entry; the id must be in the table.
   void erase(uint64_t id) {
     size_t hole = bucketOf(id);
     size_t position = index_[hole] - 1;
@@ -98,7 +98,7 @@ private:
   }
 
   std::vector<Entry> entries_;
-  /// 1 + position of an entry, 0 where there is none; a power of two.
+  /// The buckets, a power of two: 1 + position of an entry, 0 where there is none.
   std::vector<uint32_t> index_;
 };
 

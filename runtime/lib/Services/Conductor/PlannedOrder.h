@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Follows a step along its plan: what will the next block need? And how many
-// slots and blocks ahead hide the transfers of a step, at the bandwidth that
-// was measured.
+// Follows a step along its plan, to say what the next block will need, and how
+// many slots and blocks ahead hide the transfers of a step, at the bandwidth
+// that was measured.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,21 +23,21 @@ public:
   PlannedOrder() = default;
   explicit PlannedOrder(std::vector<PlannedBlock> blocks) : blocks_(std::move(blocks)) {}
 
-  /// The phase begins: its first block is next.
+  /// Notes that the phase begins: its first block is next.
   void enterPhase(StepPhase phase);
-  /// The block begins: the one behind it in the same phase is next. A block
-  /// that the plan does not know leaves nothing known about the next.
+  /// Notes that the block begins: the one behind it in the same phase is next. After a
+  /// block that the plan does not know, nothing is known about the next.
   void enterBlock(StepPhase phase, std::string_view block);
 
-  /// Peak bytes of the next block; 0 if none is known.
+  /// Returns the peak bytes of the next block; 0 if none is known.
   int64_t nextPeakBytes() const { return next_ < blocks_.size() ? blocks_[next_].peakBytes : 0; }
 
-  /// Transfers of a direction that must be in flight at once so that the link
-  /// keeps up with the blocks: by Little's law, seconds of transfer over
-  /// seconds of computing, rounded up. Nothing without figures.
+  /// Returns the number of transfers of a direction that must be in flight at once so that
+  /// the link keeps up with the blocks: by Little's law, seconds of transfer over seconds
+  /// of computing, rounded up. Returns nothing without figures.
   std::optional<int> slotsToHide(LinkDirection direction, double bytesPerSecond) const;
-  /// The least number of blocks ahead at which every load, started then, is
-  /// there in time. Nothing without figures.
+  /// Returns the least number of blocks ahead at which every load, started then, is there
+  /// in time; nothing without figures.
   std::optional<int> windowToHide(double bytesPerSecond) const;
 
   size_t next() const { return next_; }

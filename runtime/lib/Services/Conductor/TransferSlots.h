@@ -30,7 +30,7 @@ struct Token {
 
 struct TokenWaiter {
   uint64_t id = 0;
-  /// Order of coming.
+  /// The place in the order of coming.
   uint64_t sequence = 0;
   ServiceId owner{};
   LinkDirection direction = LinkDirection::H2d;
@@ -49,15 +49,15 @@ public:
   void hold(const TokenRequest &request);
   void wait(const TokenRequest &request);
 
-  /// Throw TokenInvalid with nothing changed.
+  /// These throw TokenInvalid with nothing changed.
   void timeOut(uint64_t id);
   void cancelWait(uint64_t id);
   LinkDirection markCompleted(uint64_t id);
   LinkDirection release(uint64_t id);
   ServiceId ownerOf(uint64_t id) { return held(id).owner; }
 
-  /// Gives a free slot of that direction to the first in line. Nothing if
-  /// there is no slot, or nobody waits.
+  /// Gives a free slot of that direction to the first in line. Returns nothing if there is
+  /// no slot, or nobody waits.
   std::optional<uint64_t> promote(LinkDirection direction);
 
   /// Returns who waits, in the order of coming.

@@ -32,10 +32,10 @@ class BlockCalibration {
 public:
   using UnitForm = std::pair<size_t, Precision>;
 
-  /// Refers to both. `wanted` are the errors to measure.
+  /// Refers to `modules` and `plan`. `wanted` are the errors to measure.
   BlockCalibration(const std::vector<Module> &modules, const PrecisionPlan &plan, std::set<UnitForm> wanted);
 
-  /// The module that has no programs for its blocks, or null.
+  /// Returns a module that has no programs for its blocks, or null.
   static const Module *lacksSegments(const std::vector<Module> &modules);
 
   using Values = PrecisionHost::Values;
@@ -43,9 +43,9 @@ public:
   void sample(const Values &values);
 
   int64_t samples() const { return samples_; }
-  /// The mean over the samples; nothing for what was not measured.
+  /// Returns the mean over the samples; nothing for what was not measured.
   std::vector<std::optional<double>> errors(Precision form) const;
-  /// Slab weights that could not be read, by unit.
+  /// Returns the slab weights that could not be read, by unit.
   const std::map<size_t, Error> &failures() const { return failures_; }
 
 private:

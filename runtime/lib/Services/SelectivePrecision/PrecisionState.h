@@ -16,12 +16,12 @@ namespace segue::inline runtime {
 struct SelectivePrecision::Unit {
   std::optional<Precision> forced;
   Precision precision = Precision::Bf16;
-  /// A decision has seen it.
+  /// True if a decision has seen it.
   bool decided = false;
   std::optional<int64_t> lastSwitch;
-  /// Decisions at earlier steps find it quarantined.
+  /// The step until which decisions find it quarantined.
   int64_t quarantinedUntil = 0;
-  /// Relative magnitudes, oldest first.
+  /// The relative magnitudes, oldest first.
   std::deque<double> history;
   /// The error of each form; that of bf16 is not used.
   std::array<std::optional<double>, 3> errors;
@@ -39,9 +39,9 @@ struct SelectivePrecision::State {
   /// The step of the last event.
   int64_t step = -1;
   std::vector<Unit> units;
-  /// Finite ones, oldest first.
+  /// The finite losses, oldest first.
   std::deque<double> losses;
-  /// The most recent is last.
+  /// The watches; the most recent is last.
   std::vector<Watch> watches;
   int64_t rollbacks = 0, skipped = 0, silent = 0;
 };

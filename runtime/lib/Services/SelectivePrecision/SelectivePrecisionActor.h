@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Between a run and SelectivePrecision. Statistics of gradients are copied to
-// the host as backward returns them, and read when the step ends; then come its
-// loss and the decision. What was decided reaches the streamer at the next
-// STEP_BEGIN, through Conductor's hints where Conductor is on. A unit that
-// cannot be read in its low form is loaded from its source in that very load,
-// and refused or postponed.
+// Stands between a run and SelectivePrecision. Statistics of gradients are
+// copied to the host as backward returns them, and read when the step ends;
+// then come its loss and the decision. What was decided reaches the streamer at
+// the next STEP_BEGIN, through Conductor's hints where Conductor is on. A unit
+// that cannot be read in its low form is loaded from its source in that very
+// load, and is refused or postponed.
 //
 //===----------------------------------------------------------------------===//
 
@@ -57,7 +57,7 @@ private:
   class Hints;
   struct Part {
     size_t unit;
-    /// On its way to the host.
+    /// The values, on their way to the host.
     Tensor values;
   };
   using Collection = std::vector<Part>;
@@ -71,7 +71,7 @@ private:
   void readCaches();
   void calibrated(Precision form, std::span<const std::optional<double>> errors, int64_t samples);
   void giveUpCalibration(const std::string &reason);
-  /// A weight of the unit could not be read.
+  /// Notes that a weight of the unit could not be read.
   void refused(size_t unit, const Error &error);
   void calibrateUnit(size_t unit, Precision form, double error) {
     policy_->tell(precision_calls::calibration, precision_calls::Calibration{{{nameOf(unit), form, error}}});
@@ -104,25 +104,25 @@ private:
   std::unique_ptr<Hints> hints_;
   std::optional<JsonlWriter> telemetry_;
   Json record_;
-  /// Low forms whose errors are not known.
+  /// The low forms whose errors are not known.
   std::vector<Precision> uncalibrated_;
   std::set<std::string> warned_;
   /// The lists of mode static are one decision, which is told at the first step's end.
   bool hasToldLists_ = false;
 
-  /// For the step that begins.
+  /// The forms for the step that begins.
   BlockPrecisionMap chosen_;
-  /// Before the first step, for checkpoints that have no state.
+  /// The state before the first step, for checkpoints that have none.
   Json initial_;
   /// The precision of each unit in the step under way.
   std::vector<Precision> inForce_;
   int64_t step_ = 0;
   std::vector<Collection> collections_;
-  /// How often a program has returned an output in the collection.
+  /// The number of times that a program has returned an output in the collection.
   std::map<std::tuple<const void *, size_t, uint32_t>, size_t> returned_;
   std::vector<std::optional<GradientStatistics>> statistics_;
   std::optional<double> loss_;
-  /// Copies, where the step that ends measures errors.
+  /// Copies of the batch, if the step that ends measures errors.
   TensorMap lastBatch_;
 };
 

@@ -30,7 +30,7 @@ public:
   BuildJournal(const BuildJournal &) = delete;
   BuildJournal &operator=(const BuildJournal &) = delete;
 
-  /// The whole lines that were found; those behind a torn one do not count.
+  /// Returns the whole lines that were found; those behind a torn one do not count.
   const std::vector<nlohmann::ordered_json> &lines() const { return lines_; }
 
   /// Keeps the first `count` lines and forgets the others.
@@ -46,7 +46,7 @@ private:
   std::filesystem::path path_;
   int descriptor_ = -1;
   std::vector<nlohmann::ordered_json> lines_;
-  /// Where each line ends.
+  /// The offset at which each line ends.
   std::vector<uint64_t> ends_;
 };
 

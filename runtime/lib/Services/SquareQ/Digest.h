@@ -27,7 +27,7 @@ public:
   Sha256();
   ~Sha256();
   void add(std::span<const std::byte> bytes);
-  /// 64 lower-case hex digits. Ends the digest.
+  /// Returns 64 lower-case hex digits, and ends the digest.
   std::string hex();
 
 private:
@@ -39,7 +39,7 @@ class Crc32 {
 public:
   void add(std::span<const std::byte> bytes);
   uint32_t value() const { return value_; }
-  /// 8 lower-case hex digits.
+  /// Returns 8 lower-case hex digits.
   std::string hex() const;
 
 private:

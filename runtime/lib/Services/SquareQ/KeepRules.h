@@ -23,17 +23,17 @@ namespace segue::inline runtime {
 
 class KeepRules {
 public:
-  /// Empty, or the rule that `pattern` breaks.
+  /// Returns the rule that `pattern` breaks, or an empty text.
   static std::string whatIsWrong(std::string_view pattern);
 
-  /// The patterns must be right.
+  /// Takes patterns, which must be right.
   explicit KeepRules(std::span<const std::string> patterns);
 
-  /// Why a layer of this name stays bf16; empty if nothing says so.
+  /// Returns why a layer of this name stays bf16; empty if nothing says so.
   std::string reasonFor(std::string_view layer) const;
   /// Returns why a layer stays bf16 for what quantising it has cost.
   std::string reasonFor(double relRmse, double cosine) const;
-  /// True if a layer must be quantised to know whether it stays bf16.
+  /// Returns true if a layer must be quantised to know whether it stays bf16.
   bool hasBounds() const { return !bounds_.empty(); }
 
 private:

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The leading singular vectors of a matrix by subspace iteration (Halko,
-// Martinsson, Tropp 2011, algorithm 4.4) from a fixed start, and rounded to
-// bf16. Only building slabs needs it. The result does not depend on the number
-// of threads: products are the engine's, everything else is serial.
+// Finds the leading singular vectors of a matrix by subspace iteration (Halko,
+// Martinsson, Tropp 2011, algorithm 4.4) from a fixed start, rounded to bf16.
+// Only building slabs needs it. The result does not depend on the number of
+// threads: products are the engine's, everything else is serial.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,11 +19,11 @@
 
 namespace segue::inline runtime {
 
-/// The pair whose product is nearest to `matrix` [out, in] in the sum of
-/// squares, but for rounding; rank <= min(out, in).
+/// Returns the pair whose product is nearest to `matrix` [out, in] in the sum of squares,
+/// except for rounding; rank <= min(out, in).
 LowRankPair fitLowRank(std::span<const float> matrix, int64_t out, int64_t in, int64_t rank, const Threads &threads);
 
-/// matrix += factor * a b.
+/// Does matrix += factor * a b.
 void addLowRank(const LowRankPair &pair, int64_t out, int64_t in, int64_t rank, float factor, const Threads &threads,
                 std::span<float> matrix);
 

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The header of a slab, known before the first weight is read. Order and text
-// are those of the safetensors library (wide types first, then names), so that
-// a slab is the file that SquareQ v2 would write, to the byte.
+// Lays out the header of a slab, which is known before the first weight is
+// read. Order and text are those of the safetensors library (wide types first,
+// then names), so that a slab is the file that SquareQ v2 would write, to the
+// byte.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,14 +27,14 @@ struct PlacedTensor {
   std::string_view type;
   Shape shape;
   uint64_t bytes = 0;
-  /// Bytes from the start of the file.
+  /// The bytes from the start of the file.
   uint64_t offset = 0;
 };
 
 struct SlabLayout {
-  /// Length and JSON, padded: what the file begins with.
+  /// The beginning of the file: length and JSON, padded.
   std::string header;
-  /// Bytes of the whole file.
+  /// The bytes of the whole file.
   uint64_t fileBytes = 0;
   std::map<std::string, PlacedTensor, std::less<>> tensors;
 };
@@ -42,7 +43,7 @@ struct SlabLayout {
 /// key that is not UTF-8 or stands twice.
 SlabLayout layOutSlab(std::vector<PlacedTensor> tensors);
 
-/// The tensors of a layer: `L.qweight`, `L.scale`, ...
+/// Returns the tensors of a layer: `L.qweight`, `L.scale`, ...
 std::vector<PlacedTensor> tensorsOfLayer(const std::string &layer, const SlabForm &form, const SlabSize &size);
 
 } // namespace segue::inline runtime

@@ -31,7 +31,7 @@ public:
     std::string layer;
     /// Memory of the host, with the layer as Slab::copyLayer writes it from its start.
     std::shared_ptr<Storage> storage;
-    /// Why it could not be read.
+    /// The error, if it could not be read.
     std::exception_ptr failure;
     bool wasReadAhead = false;
     /// True if the storage is one of the ring.
@@ -47,11 +47,11 @@ public:
   void readAhead(std::vector<std::string> layers);
   /// Blocks until the worker has filled the buffers there are, or all is read.
   void waitUntilIdle();
-  /// The layer, read now if nobody has before. Throws DeviceOom.
+  /// Returns the layer, which is read now if nobody has before. Throws DeviceOom.
   Result take(const std::string &layer);
-  /// It was copied: the buffer serves again once its queued reader is done.
+  /// Gives a result back that was copied: its buffer serves again once its queued reader is done.
   void give(Result result);
-  /// It was not copied: to be taken again.
+  /// Gives a result back that was not copied, and is to be taken again.
   void putBack(Result result);
 
 private:
@@ -62,7 +62,7 @@ private:
   DeviceRef device_;
   std::shared_ptr<const Slab> slab_;
   size_t bufferCount_ = 0;
-  /// Somebody keeps the books of page-locked memory: none is taken beside the
+  /// True if somebody keeps the books of page-locked memory: none is taken beside the
   /// buffers.
   bool isReserved_ = false;
 
@@ -70,7 +70,7 @@ private:
   std::condition_variable changed_;
   bool stop_ = false;
   std::deque<std::string> wanted_;
-  /// The layer that the worker reads now; empty: none.
+  /// The layer that the worker reads now; empty for none.
   std::string reading_;
   std::list<Result> ready_;
   struct Free {

@@ -23,9 +23,9 @@ namespace segue::inline runtime {
 
 class StoredFile {
 public:
-  /// Throws what SafetensorsFile::open throws.
+  /// Opens a file. Throws what SafetensorsFile::open throws.
   explicit StoredFile(const std::filesystem::path &path);
-  /// The file that somebody has opened: throws SourceChanged if another is at its path.
+  /// Takes a file that somebody has opened. Throws SourceChanged if another is at its path.
   explicit StoredFile(SafetensorsFile opened);
   StoredFile(const StoredFile &) = delete;
   StoredFile &operator=(const StoredFile &) = delete;
@@ -36,16 +36,16 @@ public:
   /// SourceChanged if the file is not the one that was opened, IoFailed.
   void read(const SafetensorsEntry &entry, uint64_t from, std::span<std::byte> bytes) const;
 
-  /// Throws SourceChanged if size, modification time or inode of the file at
-  /// the path differ from when it was opened. After a read: what was read
-  /// before the change is whole.
+  /// Throws SourceChanged if size, modification time or inode of the file at the path
+  /// differ from when it was opened. Called after a read: bytes that were read before the
+  /// change are whole.
   void checkUnchanged() const;
 
   /// Returns the status that the file had when it was opened.
   const struct stat &status() const;
 
-  /// The SHA-256 of the whole file; gives up, with a text that is no hash,
-  /// once `stop` is true.
+  /// Returns the SHA-256 of the whole file; gives up, with a text that is no hash, once
+  /// `stop` is true.
   std::string sha256(const std::atomic<bool> &stop) const;
 
   /// Asks the system to read an entry ahead; returns at once.

@@ -16,19 +16,19 @@ struct WeightStagehand::Block : WeightBlock {
   uint32_t index = 0;
   BlockState state = BlockState::Unloaded;
   int64_t uses = 0, lastUsedStep = INT64_MIN / 2;
-  /// Scopes that keep it; the plan keeps it.
+  /// The number of scopes that keep it, and whether the plan keeps it.
   int64_t kept = 0;
   bool isPlannedResident = false;
   int64_t changedBytes = 0;
   bool failedOnce = false, saveBackFailed = false;
-  /// Its slot is given back when it has been saved back.
+  /// True if its slot is given back when it has been saved back.
   bool givesSlot = false;
-  /// It is dropped between steps: somebody else writes its bytes.
+  /// True if it is dropped between steps, since somebody else writes its bytes.
   bool isReadAnew = false;
-  /// In pending_.
+  /// True if it is in pending_.
   bool isPending = false;
   bool usedInStep = false;
-  /// Times of one run: the mean over the runs of the last step, in all its phases.
+  /// The milliseconds of one run, the mean over the runs of the last step, in all its phases; and those of a load.
   double computeMs = 0, loadMs = 0;
   double stepComputeMs = 0;
   int64_t stepRuns = 0;

@@ -23,7 +23,7 @@
 
 namespace segue::inline runtime {
 
-/// When a queue came by, twice. Set by the queue's thread.
+/// The two times at which a queue came by, set by the queue's thread.
 struct Stopwatch {
   Timestamp begin, end;
   double milliseconds() const { return std::max(0.0, 1000 * (end.seconds() - begin.seconds())); }
@@ -34,7 +34,7 @@ struct Stopwatch {
 struct LoadWatch {
   Timestamp begin, end;
   std::atomic<double> readSeconds{0}, readBetween{0};
-  /// That is queued. Of the thread that submits.
+  /// True if the stamp of the begin is queued. Only the thread that submits uses it.
   bool isStarted = false;
 
   void addRead(double seconds) {
@@ -49,21 +49,21 @@ struct LoadWatch {
 };
 
 struct WeightStreamer::Impl {
-  /// Where a parameter begins in its slot: what device_dram asks for.
+  /// The alignment of the place at which a parameter begins in its slot, in bytes: what device_dram asks for.
   static constexpr uint64_t slotAlignment = 512;
 
-  /// A scope of it must not outlive it.
+  /// The policy with its log. A scope of it must not outlive it.
   using Policy = Recorded<LoggedWeights>;
 
   struct Block;
   struct ProgramPlan;
   struct Weight {
-    /// "module.name", for errors.
+    /// The key "module.name", for errors.
     std::string key;
-    /// The parameter as the first program declares it, and who knows where it lies.
+    /// The parameter as the first program declares it, and the function that knows its source.
     Value value;
     Sources sources;
-    /// How it lies on the device, from its offset in the slot on.
+    /// The description of the parameter on the device, from its offset in the slot on.
     std::shared_ptr<const TensorDesc> desc;
     WeightSource source;
     std::shared_ptr<const StoredFile> file;
@@ -71,17 +71,17 @@ struct WeightStreamer::Impl {
     /// The block's id for the policy, its name in programs, and their module.
     std::string blockId, blockName, module;
     Block *block = nullptr;
-    /// False: it is touched by several blocks, or outside of blocks.
+    /// False if it is touched by several blocks, or outside of blocks.
     bool isStreamed = true;
     /// The first program that writes it, or empty.
     std::string writer;
-    /// The value of its block's item that a program wrote it for last.
+    /// The version of its block's item for which a program wrote it last.
     uint64_t version = 0;
-    /// Bytes that cross the link.
+    /// The bytes that cross the link.
     uint64_t storedBytes = 0;
     std::shared_ptr<const TransferConsumer> consumer;
-    /// A slab that it comes from in the place of its source, and with which others;
-    /// null: it comes from its source.
+    /// The slab that it comes from in the place of its source, and the unit with which it
+    /// does so; null if it comes from its source.
     std::shared_ptr<SlabSource> slab;
     std::string unit;
   };
@@ -100,25 +100,25 @@ struct WeightStreamer::Impl {
     uint64_t slotBytes = 0, storedBytes = 0;
     bool isStaged = false;
     Item *item = nullptr;
-    /// All of it, in a slot.
+    /// The description of the whole block in a slot.
     std::shared_ptr<const TensorDesc> desc;
     /// The slot of the ring; null while the policy has the block nowhere on the device.
     std::shared_ptr<Storage> slot;
     std::shared_ptr<LoadWatch> copyWatch;
     std::shared_ptr<Stopwatch> computeWatch;
     std::vector<PinnedSlab> slabs;
-    /// Buffers of parts that had no place in a slab.
+    /// The buffers of parts that had no place in a slab.
     std::vector<Tensor> unpinned;
     /// The tries of the last load that failed in the queue, by weight.
     std::vector<std::shared_ptr<TransferRetries>> retries;
-    /// Every copy of the last load was queued.
+    /// True if every copy of the last load was queued.
     bool isQueued = false;
-    /// Programs of the step have read it: what they read next of it is the same.
+    /// True if programs of the step have read it: what they read next of it is the same.
     bool isUsed = false;
-    /// The weight that the last load could not have in its unit's form, though the step
-    /// has used that, and why.
+    /// The weight that the last load could not have in its unit's form, though the step has
+    /// used that form, and the error.
     std::optional<std::pair<const Weight *, Error>> lost;
-    /// Weights whose copies home are under way.
+    /// The weights whose copies home are under way.
     std::vector<const Weight *> sent;
   };
   /// A block of the model gives activations of a higher precision than it takes.
@@ -147,8 +147,8 @@ struct WeightStreamer::Impl {
     std::shared_ptr<const Stopwatch> watch;
     Fence done;
   };
-  /// A block that was not there when its use was queued: how long the compute queue
-  /// has waited for it. Late: it may have come in time.
+  /// The wait of the compute queue for a block that was not there when its use was queued.
+  /// Late: it may have come in time.
   struct Wait {
     Block *block;
     bool isLate;
@@ -162,7 +162,7 @@ struct WeightStreamer::Impl {
     WeightStagehand::Scope scope;
   };
   struct ProgramPlan {
-    /// Kept for its image, which names it.
+    /// The program, kept for its image, which names it.
     Program program;
     std::string module;
     BlockUses uses;
@@ -197,10 +197,10 @@ struct WeightStreamer::Impl {
   void checkPromotions(Policy &policy);
   bool isActivation(const ProgramPlan &plan, const BlockResult &result) const;
   void take(const Look &look);
-  /// Tells the policy what the compute queue has come by; `all`: which is done.
+  /// Tells the policy what the compute queue has come by; with `all`, everything that is done by now.
   void takeObservations(bool all);
 
-  /// Makes `call` of the policy, with a name for what it claims, and of each that follows.
+  /// Makes `call` of the policy, with a name for what it claims, and of each policy that follows.
   template <typename Call, typename... Given> Scope claim(const Call &call, Given... given);
 
   // Forms.
@@ -240,7 +240,7 @@ struct WeightStreamer::Impl {
   void changeRing(weight_calls::RingChange change);
   bool isSeenOutside(const Weight &weight) const;
   void poll();
-  /// Whether the program that opens the block is one of the step, or one beside it.
+  /// Says whether the program that opens the block is one of the step, or one beside it.
   enum class Opens : uint8_t { InOrder, Beside };
   void bring(Block &block, Opens how);
   Weight *weightAt(const Tensor &home) const;
@@ -265,9 +265,9 @@ struct WeightStreamer::Impl {
   TransferEngine &engine;
 
   std::vector<std::unique_ptr<ProgramPlan>> programs;
-  /// Modules that were made of one binary share it.
+  /// The plans by program. Modules that were made of one binary share it.
   std::multimap<std::pair<const BinaryImage *, size_t>, ProgramPlan *> byProgram;
-  /// Forward, backward, optimizer; and of evaluations.
+  /// The programs of forward, backward and optimizer, and those of evaluations.
   Order phases[3], evaluation;
   std::map<std::string, std::unique_ptr<Weight>> weights;
   std::vector<Weight *> weightOrder;
@@ -275,29 +275,29 @@ struct WeightStreamer::Impl {
   std::map<uint64_t, Weight *> byHome;
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::string, Block *> byId;
-  /// The blocks as items; while started.
+  /// The table of the blocks as items, while started.
   std::optional<Residency> residency;
   std::map<Item::Id, Block *> byItem;
   /// Blocks whose readers are queued behind their load: if it fails, so do they.
   std::deque<Block *> awaited;
   std::vector<std::shared_ptr<const StoredFile>> files;
 
-  /// All that any form was chosen from.
+  /// All slabs that any form was chosen from.
   std::vector<std::shared_ptr<SlabSource>> formSlabs;
   FormFailed formFailed;
 
   std::optional<Policy> policy;
-  /// There must be a policy.
+  /// Returns the policy, which must be there.
   const WeightStagehand &stagehand() const { return **policy; }
-  /// Scopes outlive their streamer.
+  /// The claims, which outlive their streamer with their scopes.
   int64_t claimsMade = 0;
   std::shared_ptr<std::vector<std::shared_ptr<Claim>>> claims = std::make_shared<std::vector<std::shared_ptr<Claim>>>();
   std::vector<std::shared_ptr<Storage>> ring;
   std::deque<std::shared_ptr<Storage>> freeSlots;
   uint64_t slotBytes = 0;
-  /// Slots to be given back when there is a block less in them.
+  /// The number of slots to be given back when there is a block less in them.
   size_t owedSlots = 0;
-  /// Loads that were decided and are not queued yet: their slots are spoken for.
+  /// The number of loads that were decided and are not queued yet: their slots are spoken for.
   size_t promised = 0;
   /// The least slots that the ring needs: as many as programs have open at once.
   size_t leastSlots = 1;
@@ -313,17 +313,17 @@ struct WeightStreamer::Impl {
   /// Blocks that were opened for a program beside the step.
   std::vector<Block *> lent;
 
-  /// The program that runs: which of its blocks comes next, which are open.
+  /// The program that runs, the block of it that comes next, and those that are open.
   ProgramPlan *current = nullptr;
   size_t nextBlock = 0;
   std::vector<size_t> open;
-  /// The block that ran or runs last: when it had all its weights, and its end.
+  /// Of the block that ran or runs last, the fence at which it had all its weights, and that of its end.
   Fence started, computed;
   /// These follow the order of the compute queue.
   std::deque<Look> looks;
   std::deque<Run> runs;
   std::deque<Wait> waits;
-  /// A block of this step has been reported for NaN or Inf.
+  /// True if a block of this step has been reported for NaN or Inf.
   bool hasReported = false;
   int64_t step = 0;
   bool inStep = false, isEvaluating = false, isMakingRoom = false;
