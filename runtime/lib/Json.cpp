@@ -101,7 +101,7 @@ private:
   /// The path from the root to the object or list that grows; only that one grows,
   /// so that the others stay where they are.
   std::vector<Json *> open_;
-  /// Where the value of the last key goes.
+  /// The place to which the value of the last key goes.
   Json *place_ = nullptr;
 };
 } // namespace

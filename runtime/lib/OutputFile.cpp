@@ -127,7 +127,7 @@ void OutputFile::openStream(bool isAppended) {
 
 void OutputFile::openPartial() {
   while (true) {
-    // Not truncated before the lock is held: another process may be writing.
+    // The file is not truncated before the lock is held, since another process may be writing.
     descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0)
       fail("cannot be opened for writing");
@@ -158,7 +158,7 @@ OutputFile::~OutputFile() {
 void OutputFile::check(const std::filesystem::path &path) {
   if (resolve(path).isStream)
     return;
-  // What an earlier process left is not ours to empty.
+  // The file of an earlier process is not ours to empty.
   OutputFile probe(path, Existing::Keep);
   if (probe.size() == 0)
     probe.discard();
@@ -200,7 +200,7 @@ uint64_t OutputFile::size() const {
 void OutputFile::resize(uint64_t bytes) {
   if (::ftruncate(descriptor_, off_t(bytes)) != 0)
     fail("cannot be made that long");
-  // Not every file system can reserve room: there, a write may fail later.
+  // Not every file system can reserve room; a write may fail later on one that cannot.
   int failed = bytes ? ::fallocate(descriptor_, 0, 0, off_t(bytes)) : 0;
   if (failed != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
     fail("cannot be given its room on the disk");

@@ -88,7 +88,7 @@ std::optional<CUmemHandle> MappedMemory::takeIdle(Fence &after) {
     for (uint64_t bits = idle_[word]; bits;) {
       uint64_t bit = 63 - uint64_t(std::countl_zero(bits)), index = word * 64 + bit;
       bits &= ~(uint64_t(1) << bit);
-      // Not where somebody is about to lie, nor in what is set aside.
+      // A chunk is not taken where somebody is about to lie, nor in what is set aside.
       auto place = arena_->takeAt(index * chunkBytes, chunkBytes);
       if (!place)
         continue;
@@ -288,7 +288,7 @@ void MappedMemory::give(void *data, uint64_t bytes, const Fence &lastUse) noexce
 
 std::vector<AddressRange> MappedMemory::freeRanges() const {
   std::lock_guard lock(mutex_);
-  // No more than chunks can be found for: addresses are not short.
+  // Ranges count no further than there are chunks for: addresses are not short.
   uint64_t chunks = limitChunks_ > chunksInUse() ? limitChunks_ - chunksInUse() : 0;
   uint64_t counted = UINT64_MAX; // the chunk of a range's end is shared with the next
   std::vector<AddressRange> ranges;

@@ -109,8 +109,8 @@ Streams::Streams(const Context &context)
   const Api &api = context_.api();
   int least = 0, greatest = 0;
   context_.check(api.priorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
-  // What moves between host and device goes before kernels, where it is done by kernels;
-  // copies take turns whatever their priority.
+  // Copies between host and device go before kernels if kernels make them; other copies
+  // take turns whatever their priority.
   for (Queue queue : allQueues)
     context_.check(api.streamCreate(&streams_[uint8_t(queue)], streamNonBlocking,
                                     queue == Queue::Compute ? least : greatest),
@@ -164,7 +164,7 @@ void Streams::awaitFence(Queue queue, const Fence &after) {
   for (const auto &[other, event] : events) {
     CUresult result = context_.api().streamWaitEvent(stream, event.get(), 0);
     if (!context_.succeeded(result, "cuStreamWaitEvent")) {
-      // What comes after this entry takes it for granted that this has passed.
+      // Entries behind this one take it for granted that this event has passed.
       (void)context_.succeeded(context_.api().eventSynchronize(event.get()), "cuEventSynchronize");
       context_.check(result, "cuStreamWaitEvent");
     }
@@ -357,7 +357,7 @@ void Streams::retire(std::unique_lock<std::mutex> &lock) {
   isRetiring_ = true;
   retirer_ = std::this_thread::get_id();
   while (auto queue = findEnded()) {
-    // It stays in the list until it is counted: others look up events by their place.
+    // The entry stays in the list until it is counted, since others look up events by their place.
     Entry &front = entries_[*queue].front();
     Entry entry;
     entry.work = std::move(front.work);

@@ -120,7 +120,7 @@ SpillEnd RingEngine::waitForOne() {
       begun_.pop_front();
       return end;
     }
-    // What was begun goes to the kernel first, so that the disk has work while an end is looked at.
+    // Operations that were begun go to the kernel first, so that the disk has work while an end is looked at.
     int result = 0;
     if (!refusal_ && !begun_.empty())
       result = io_uring_submit(&ring_);

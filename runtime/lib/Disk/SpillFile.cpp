@@ -59,7 +59,7 @@ static void adviseMapping(std::byte *data, uint64_t bytes) {
   ::madvise(data, bytes, MADV_DONTDUMP);
 }
 
-/// Where blocks are sealed, the mapping keeps stores to itself, if that counts to no limit.
+/// Returns true if the mapping may keep stores to itself where blocks are sealed: if that counts to no limit.
 static bool mayKeepStores() {
   struct rlimit most;
   return ::getrlimit(RLIMIT_DATA, &most) == 0 && most.rlim_cur == RLIM_INFINITY;

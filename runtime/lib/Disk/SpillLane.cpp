@@ -48,7 +48,7 @@ struct Slot {
   SpillOperation operation;
   /// The caller's memory, where `operation.memory` is a buffer in its place.
   std::byte *bounced = nullptr;
-  /// Where the bytes begin that went through the page cache.
+  /// The offset at which the bytes begin that went through the page cache.
   uint64_t cachedBegin = 0;
   uint32_t tries = 0;
 };
@@ -173,7 +173,7 @@ void SpillLane::State::goOn(Slot &slot, int result) {
   operation.offset += uint64_t(result);
   operation.bytes -= uint32_t(result);
   if (operation.bytes != 0) {
-    // It goes on where it stopped; within a block, only the page cache can.
+    // The operation goes on where it stopped; within a block, only the page cache can do that.
     if (!operation.isCached && operation.offset % SpillFile::block != 0) {
       operation.isCached = true;
       slot.cachedBegin = operation.offset;

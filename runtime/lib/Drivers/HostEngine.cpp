@@ -68,7 +68,7 @@ void HostEngine::restore(const LowBitRows &rows) {
   });
 }
 
-/// Where run `index` begins, in elements from the first.
+/// Returns the place at which run `index` begins, in elements from the first.
 static int64_t offsetOf(const NonFiniteRows &rows, int64_t index) {
   int64_t offset = 0;
   for (size_t dim = rows.extents.size(); dim-- > 0;) {

@@ -39,7 +39,7 @@ static void overwrite(std::byte *data, uint64_t bytes, uint16_t pattern) {
 /// The first byte of [begin, end) that does not hold the pattern; not below `end` if there is none.
 static const std::byte *firstWithout(const std::byte *begin, const std::byte *end, uint16_t pattern) {
   auto isWrong = [&](const std::byte *byte) { return *byte != patternAt(byte, pattern); };
-  // Where the first two bytes hold it, each other byte does if it is as the one two before it.
+  // If the first two bytes hold the pattern, each other byte does if it equals the one two before it.
   if (end - begin > 2 && !isWrong(begin) && !isWrong(begin + 1) &&
       std::memcmp(begin, begin + 2, end - begin - 2) == 0)
     return end;
@@ -139,7 +139,7 @@ MemoryBlock SimMemory::takeL1(uint64_t bytes, uint32_t alignment, Lifetime lifet
   if (!placed)
     return {};
   std::byte *data = l1Begin() + placed->offset;
-  // Not checked for late writers: compaction brings live bytes to free places.
+  // This is not checked for late writers: compaction brings live bytes to free places.
   if (poisons_) {
     leaving_.push_back({data, bytes, placed->after, newPattern, 0});
     settleLocked();

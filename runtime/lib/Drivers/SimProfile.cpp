@@ -75,7 +75,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   twin.add(options, realityKeys);
   profile.twin = profile.isVirtual ? profile.name : twin.spec();
 
-  // What the file sets is checked as what the spec sets, and named as such.
+  // Options of the file are checked as those of the spec, and are named as the file's.
   DeviceOptions file("sim", "");
   if (options.has("profile"))
     file = readDeviceProfile("sim", options.text("profile", ""));

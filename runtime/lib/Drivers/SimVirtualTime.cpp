@@ -38,8 +38,8 @@ double VirtualQueues::duration(Queue queue, const WorkCost &cost) const {
   return (cost.linkBytes ? profile_.latencySeconds : profile_.launchSeconds) + std::max({link, memory, compute});
 }
 
-/// When all of `fence` is done; 0 if it is already, never if some of it was not
-/// enqueued.
+/// Returns the time at which all of `fence` is done; 0 if it is already, `never` if some of
+/// it was not enqueued.
 double VirtualQueues::endOf(const Fence &fence) const {
   double end = 0;
   for (size_t i = 0; i < queueCount; ++i) {

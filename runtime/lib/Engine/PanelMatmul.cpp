@@ -117,8 +117,8 @@ void PanelMatmul::cutGrid() {
     if (rows * columns != wanted)
       continue;
     int64_t pieceTiles = (tiles - 1) / rows + 1, piecePanels = (panels - 1) / columns + 1;
-    // What the slowest thread multiplies, and, a hundredth of it in cost per
-    // element and row, what it packs.
+    // The cost counts the products of the slowest thread, and the elements that it packs, each
+    // of which costs as much as a hundred products.
     int64_t work = pieceTiles * kernels_.tileRows * piecePanels * kernels_.panel;
     int64_t packed = pieceTiles * kernels_.tileRows + piecePanels * kernels_.panel;
     int64_t cost = work + 100 * packed;

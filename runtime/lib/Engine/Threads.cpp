@@ -90,7 +90,7 @@ void Threads::splitRange(int64_t range, int64_t grain, Piece piece, void *contex
     return;
   }
   runRegion(count_, [&](int thread, int given) {
-    // Where there are fewer threads than asked for, each does more.
+    // If there are fewer threads than asked for, each does more.
     FlushDenormals flush;
     for (int64_t part = thread; part < threads; part += given) {
       int64_t begin = grains * part / threads * grain;

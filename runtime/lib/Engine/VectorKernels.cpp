@@ -252,7 +252,7 @@ void packWidth(int64_t count, int64_t depth, const float *source, int64_t step, 
             v[i] = w < kWidth ? load(from + w * step + l) : Vector{};
           }
           transposeSquare<kLanes / 2>(v);
-        // Where the width is no whole vector the next store overwrites the rest.
+        // If the width is no whole vector, the next store overwrites the rest.
 #pragma GCC unroll 16
           for (int i = 0; i < kLanes; ++i)
             store(target + (l + i) * kWidth + part * kLanes, v[i]);

@@ -80,7 +80,7 @@ uint64_t TensorDesc::hash() const {
 std::string TensorDesc::str() const {
   std::string text(name(element));
   text += join(shape);
-  // Also for descriptions that are not valid: validate() prints them.
+  // This works for descriptions that are not valid too, since validate() prints them.
   bool dense = layout.strides.empty() ||
                (layout.tile.empty() && layout.strides.size() == shape.size() && segue::isDense(shape, layout.strides));
   if (!dense)

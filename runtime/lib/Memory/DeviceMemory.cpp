@@ -116,9 +116,9 @@ void DeviceMemory::touch(Usage &usage, Account &account) {
   }
 }
 
-/// Where the plan has it; of what is not planned, beside the plan's ranges, or, if
-/// there is no room, in what is free of them. Who is not of the plan gets nothing of
-/// its ranges while a step goes by it.
+/// Takes a planned block where the plan has it, and another block beside the plan's ranges
+/// or, if there is no room, in what is free of them. An owner that is not of the plan gets
+/// nothing of its ranges while a step goes by it.
 MemoryBlock DeviceMemory::takeRaw(Usage &usage, Space space, uint64_t bytes, uint32_t alignment, OwnerId owner,
                                   Lifetime lifetime, uint64_t taken, Occupied occupied, bool *isOccupied) {
   bool fitsBudget = fits(usage.budget, usage.live, taken);
@@ -203,7 +203,7 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
                 "device \"" + device_.name() + "\" has no space " + std::string(segue::name(space)));
   stir(space);
   MemoryBlock block;
-  // Where a plan has it, if somebody is about to leave there; else anywhere.
+  // A block is taken where a plan has it, if somebody is about to leave there; otherwise anywhere.
   auto take = [&] {
     bool isOccupied;
     do {

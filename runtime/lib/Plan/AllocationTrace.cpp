@@ -71,7 +71,7 @@ std::optional<uint32_t> StepAllocations::repeats() const {
     uint64_t length = times[step + 1] - times[step];
     if (times[step + 2] - times[step + 1] != length)
       continue;
-    // How long a block of the second step lives beyond the trace is not known.
+    // It is not known how long a block of the second step lives beyond the trace.
     bool isSame = std::ranges::equal(blocksOf(step), blocksOf(step + 1), [&](const Block &a, const Block &b) {
       return a.owner == b.owner && a.bytes == b.bytes && a.alignment == b.alignment && a.begin + length == b.begin &&
              a.end != never && (b.end == never || a.end + length == b.end);

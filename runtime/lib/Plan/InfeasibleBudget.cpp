@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// So many holders are named.
+/// The number of holders that a message names.
 static constexpr size_t namedHolders = 3;
 
 std::string text(const StepEvent &event) {

@@ -51,7 +51,7 @@ std::optional<StepProfile> withMeasured(const StepProfile &profile, const Measur
   for (size_t i = 0; i < parts.blocks.size(); ++i)
     seconds[parts.blocks[i]] = measured.blocks[i];
   StepProfile result = profile;
-  // What is made again takes as much more or less as the part that made it.
+  // A run that makes tensors again takes as much more or less time as the part that made them.
   std::vector<bool> isScaled(result.remakes.size());
   for (const ResidencyGap &gap : result.gaps)
     if (size_t part = parts.ofEvent[gap.leaves]; gap.remake != noIndex && !isScaled[gap.remake] &&

@@ -31,7 +31,7 @@ struct PackedBlock {
   uint32_t alignment;
   /// Index into StepAllocations::blocks.
   uint32_t block;
-  /// It comes again in every step; where it has several places, which of them.
+  /// True if it comes again in every step; if it has several places, the number of this one.
   bool repeats = false;
   uint32_t place = 0;
 
@@ -58,13 +58,13 @@ private:
 
   const StepAllocations &steps_;
   uint32_t repeated_;
-  /// Where the step that repeats begins, and its length.
+  /// The time at which the step that repeats begins, and its length.
   uint64_t begin_, length_;
   /// Places of those that live longest.
   uint32_t period_ = 1;
   static constexpr uint64_t unlimited = uint64_t(1) << 61;
   std::vector<AddressRange> free_;
-  /// Where the last one really ends.
+  /// The place where the last free range really ends.
   uint64_t limit_ = 0;
   std::vector<PackedBlock> items_;
   /// The offset of each item in the order that was tried last, and in the best.
@@ -82,7 +82,7 @@ Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<cons
   for (const AddressRange &range : free)
     if (uint64_t begin = alignedUp(range.begin); begin < range.end())
       free_.push_back({begin, range.end() - begin});
-  // And wherever the last one ends: what lies behind is found out afterwards.
+  // The last range ends nowhere while blocks are placed: what lies behind its real end is found out afterwards.
   if (!free_.empty()) {
     limit_ = free_.back().end();
     free_.back().bytes = unlimited - free_.back().begin;
@@ -105,7 +105,7 @@ Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<cons
   offsets_.resize(items_.size());
 }
 
-/// Whether both are alive at some time.
+/// Returns true if both are alive at some time.
 bool Packing::overlap(const PackedBlock &a, const PackedBlock &b) const {
   if (!a.repeats && !b.repeats)
     return a.begin < b.end && b.begin < a.end;
@@ -120,7 +120,7 @@ bool Packing::overlap(const PackedBlock &a, const PackedBlock &b) const {
   const PackedBlock &once = a.repeats ? b : a, &again = a.repeats ? a : b;
   if (once.end == StepAllocations::never)
     return true;
-  // Those of several places come later, each in its turn.
+  // Blocks of several places come later, each in its turn.
   return once.end > again.begin + again.place * length_;
 }
 
@@ -215,7 +215,7 @@ std::optional<uint64_t> Packing::pack(uint64_t goalBytes) {
       return least;
     attempt(order);
   }
-  // What lies highest is placed earlier.
+  // The block that lies highest is placed earlier.
   for (Order &order : orders)
     for (uint64_t more = std::min<uint64_t>(tries / 3 + 1, 24); more-- > 0 && !isDone();) {
       attempt(order);

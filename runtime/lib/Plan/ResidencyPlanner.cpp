@@ -38,8 +38,8 @@ static constexpr double slowLink = 4;
 /// Plans that differ by less of the step's time are as fast.
 static constexpr double timeGrain = 1e-3;
 
-/// So many shares of the runs that may take tensors off the link are tried, each with
-/// what gains most.
+/// The number of shares of the runs that may take tensors off the link: each is tried with
+/// the runs that gain most.
 static constexpr size_t remakeShares = 8;
 
 static void addTo(std::vector<uint64_t> &curve, uint32_t begin, uint32_t end, uint64_t bytes) {
@@ -223,7 +223,7 @@ void ResidencyPlanner::planFor(uint64_t target, const Absence &moved, bool maySu
     remakeWhatGains(moved, seconds, target);
 }
 
-/// Who leaves so that `target` is kept.
+/// Returns the gaps that are away so that `target` is kept.
 std::vector<uint32_t> ResidencyPlanner::choose(uint64_t target, const std::vector<uint32_t> &preferred) const {
   const auto &gaps = profile_.gaps;
   std::vector<uint64_t> curve;
@@ -249,7 +249,7 @@ std::vector<uint32_t> ResidencyPlanner::choose(uint64_t target, const std::vecto
       if (!isAway[preferred[i]] && gaps[preferred[i]].covers(event))
         choose(preferred[i]);
 
-  // Who can stay after all: an early choice may have become needless.
+  // A tensor can stay after all if an early choice has become needless.
   auto hasRoom = [&](const ResidencyGap &gap) {
     for (uint32_t event = 0; event < curve.size(); ++event)
       if (gap.covers(event) && curve[event] + gap.bytes > target)
@@ -375,7 +375,7 @@ void ResidencyPlanner::remakeWhatGains(const Absence &moved, double movedSeconds
         return false;
     return true;
   };
-  // Those of [first, last) that there is room for: all at once where that goes.
+  // Adds those of [first, last) that there is room for, all at once if that is possible.
   std::optional<Absence> found;
   auto add = [&](size_t first, size_t last, auto &&again) -> void {
     std::vector<bool> more = isRemade;
@@ -407,7 +407,7 @@ void ResidencyPlanner::remakeWhatGains(const Absence &moved, double movedSeconds
     pool_.push_back(std::move(*best));
 }
 
-/// When each comes back, and what that takes.
+/// Says when each tensor comes back, and what that takes.
 ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target) const {
   const auto &gaps = profile_.gaps;
   const std::vector<uint32_t> &needed = absence.needed;
@@ -416,8 +416,8 @@ ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target
   std::vector<uint64_t> &curve = plan.curve;
   std::vector<uint32_t> chosen = absence.gaps;
 
-  // When each is to come back, if memory lets it: the last one just in time,
-  // and before it what the link has to bring by then.
+  // The event at which each is to come back, if memory lets it: the last one just in time,
+  // and the others with time for what the link has to bring behind them.
   std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(needed[gap], gap); });
   plan.away.resize(chosen.size());
   // Only the link's time that weights leave counts.
@@ -538,7 +538,7 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, co
         now = std::max(now, arrivals.front().done - later);
       }
     }
-    // What is taken now may be what is still being copied out.
+    // Memory that is taken now may be that of tensors which are still being copied out.
     while (!leaving.empty() && (leaving.top().done <= now || plan.curve[event] + leavingBytes > target)) {
       now = std::max(now, leaving.top().done);
       leavingBytes -= leaving.top().bytes;

@@ -53,7 +53,7 @@ void removeGaps(StepProfile &profile, std::vector<uint32_t> indices) {
   for (ResidencyGap &gap : profile.gaps)
     if (gap.with != noIndex)
       gap.with = moved[gap.with];
-  // What does not leave is always there.
+  // A tensor that does not leave is always there.
   for (StepRemake &remake : profile.remakes) {
     std::erase_if(remake.gaps, [&](uint32_t gap) { return goes[gap]; });
     for (uint32_t &gap : remake.gaps)

@@ -158,7 +158,7 @@ void StepRecorder::addGap(uint32_t resident, uint32_t needed, uint64_t outBytes)
                            .resident = resident});
 }
 
-/// It is needed at the last event.
+/// Notes that a resident is needed at the last event.
 void StepRecorder::use(uint32_t resident, uint32_t index) {
   Track &track = tracks_[resident];
   uint32_t event = lastEvent();
@@ -191,8 +191,8 @@ void StepRecorder::on(const event::OfferInput &offer) {
 void StepRecorder::on(const event::BlockInput &need) {
   const auto &[program, input, value] = need;
   bool isBrought = broughtByTarget_.erase({program.image().get(), program.index(), input}) > 0;
-  // What lives on the device stays there; gradients do where nothing leaves. One that
-  // came by no event of an output cannot leave.
+  // A tensor that lives on the device stays there, as gradients do where nothing leaves.
+  // One that came by no event of an output cannot leave.
   if (isBrought || (program.inputs()[input].role == Role::Gradient && residents_.contains(value.storage()->id()))) {
     uint32_t resident = residentOf(value, &program.inputs()[input]);
     inUse_[input] = resident;
@@ -257,7 +257,7 @@ StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
     for (size_t i = 1; i < track.gaps.size(); ++i)
       if (ResidencyGap &gap = profile_.gaps[track.gaps[i]]; gap.with == noIndex && !gap.outBytes)
         gap.with = uint32_t(track.gaps[i - 1]);
-  // What cannot leave, or is never read again, is not a gap.
+  // A tensor that cannot leave, or is never read again, has no gap.
   std::vector<uint32_t> none;
   for (uint32_t i = 0; i < profile_.gaps.size(); ++i)
     if (const ResidencyGap &gap = profile_.gaps[i]; gap.resident == noIndex && gap.needed <= gap.leaves)

@@ -151,7 +151,7 @@ BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program) {
   BlockUses uses;
   uses.streamable.resize(program.inputs.size());
   for (size_t i = 0; i < program.inputs.size(); ++i)
-    // What lies on the host comes by a command of the program.
+    // An input that lies on the host comes by a command of the program.
     uses.streamable[i] =
         canStream(program.inputs[i].role) && !isHostSpace(program.inputs[i].desc().layout.space);
   uses.written.resize(program.inputs.size());
@@ -204,7 +204,7 @@ BlockUses blockUses(const BinaryImage &image, const ProgramInfo &program) {
     });
   }
   for (uint32_t i = 0; i < program.inputs.size(); ++i) {
-    // What no command touches has no block to come for.
+    // An input that no command touches has no block to come for.
     uses.streamable[i] = uses.streamable[i] && first[i] != SIZE_MAX;
     if (!uses.streamable[i])
       continue;

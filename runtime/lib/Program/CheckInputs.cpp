@@ -46,7 +46,7 @@ void PreparedProgram::checkInput(size_t index, const Tensor &tensor, bool deferR
     resolveInput(index, tensor);
   if (!storage.isUsable() && !(deferRestored && (plan.restored || plan.deferred)))
     storage.requireUsable(inputText(index));
-  // What a sink brings later is checked again then.
+  // A tensor that a sink brings later is checked again then.
   if (!plan.writtenInPlace || (deferRestored && plan.deferred))
     return;
   if (!storage.isWritable())

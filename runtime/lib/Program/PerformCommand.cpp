@@ -66,7 +66,7 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
   }
 }
 
-/// Where commands are done at once.
+/// Performs a command on devices where commands are done at once.
 void PreparedProgram::performInline(Op &op, void *const *args) {
   try {
     if (!profiling_.load(std::memory_order_relaxed))

@@ -253,8 +253,8 @@ void PreparedProgram::prepareCopy(const schema::ToLayout &copy, Op &op) {
   addOperand(op, copy.target());
 }
 
-/// Where a buffer lies, as declared: an alternative of an input or output is on the
-/// same side of the link.
+/// Returns the space in which a buffer lies as declared: an alternative of an input or
+/// output is on the same side of the link.
 Space PreparedProgram::spaceOf(uint32_t index) const {
   const schema::Buffer &buffer = *info_.table->buffers()->Get(index);
   switch (buffer.kind()) {

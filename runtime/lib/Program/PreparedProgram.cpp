@@ -133,7 +133,7 @@ void PreparedProgram::readSignature() {
   constantOfSegment_.emplace(patternSegment, 0);
   for (auto &[segment, constant] : constantOfSegment_)
     constant = constants++;
-  // Where the value says nothing, the first command that reads it does.
+  // If the value has no location, that of the first command which reads it is taken.
   std::vector<int32_t> firstReader(inputs_.size(), -1);
   auto note = [&](uint32_t buffer, int32_t location) {
     const schema::Buffer &source = *table.buffers()->Get(buffer);
@@ -173,8 +173,8 @@ void PreparedProgram::readSignature() {
 // Constants
 //===----------------------------------------------------------------------===//
 
-/// Where host and device share memory, constants stay in the mapped file;
-/// elsewhere each segment goes to the device once.
+/// Places constants: they stay in the mapped file if host and device share memory;
+/// otherwise each segment goes to the device once.
 void PreparedProgram::placeConstants() {
   constants_.resize(constantOfSegment_.size());
   for (auto [segment, constant] : constantOfSegment_) {
@@ -221,7 +221,7 @@ void PreparedProgram::markSteps() {
       last = i;
     }
   }
-  // What a command reads before it is restored is aligned at the start.
+  // An input that a command reads before it is restored is aligned at the start.
   for (size_t i = 0; i < steps_.size(); ++i)
     if (!steps_[i].op && events_[steps_[i].event].kind == schema::CommandBody::Restore) {
       uint32_t input = events_[steps_[i].event].index;

@@ -329,7 +329,7 @@ private:
   void abandon(Run &run, const Error &error, std::span<Tensor> outputs) noexcept;
   void release(Run &run) noexcept;
 
-  // What queues run.
+  // These perform what queues run.
   void perform(const Op &op, void *const *args);
   void performInline(Op &op, void *const *args);
   void noteTime(Op &op, double seconds);

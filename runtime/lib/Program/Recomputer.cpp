@@ -168,7 +168,7 @@ std::vector<Tensor> Recomputer::run(SavedPlace place, std::vector<Tensor> saved)
       keep.storages.push_back(input.storage());
     }
   std::vector<Tensor> outputs(again.program.outputs().size());
-  // It runs in whatever phase asks for the value.
+  // The program runs in whatever phase asks for the value.
   EventSink::PhasesApart apart(&quiet_);
   Executor(device_, again.program).run(std::span<Tensor>(inputs), std::span<Tensor>(outputs), &quiet_);
   loan.end();

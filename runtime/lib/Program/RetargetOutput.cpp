@@ -60,7 +60,7 @@ void PreparedProgram::answerDemand() {
   }
 }
 
-/// Whether the command has to be planned anew: not for another space alone.
+/// Returns true if the command has to be planned anew, which it need not for another space alone.
 bool PreparedProgram::isRewritten(size_t output, const TensorDesc &desc) const {
   TensorDesc moved = *outputs_[output].desc;
   moved.layout.space = desc.layout.space;

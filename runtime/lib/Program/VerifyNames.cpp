@@ -240,7 +240,7 @@ private:
           "is " + text(value) + ", which is no gradient of " + text(parameter));
   }
 
-  /// It writes in place, or copies home, what it was given under the same name.
+  /// Verifies that an optimizer writes in place, or copies home, what it was given under the same name.
   void verifyOptimizer(const schema::Program &optimizer) const {
     verifyWeights(optimizer);
     ByName given = byName(optimizer.inputs());

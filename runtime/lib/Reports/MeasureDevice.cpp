@@ -107,7 +107,7 @@ static void measureDisk(const std::string &folder, uint64_t mostBytes, double se
     throw Error(ErrorCode::IoFailed, "folder " + folder + " has too little room to measure its disk");
   bytes = bytes / piece * piece;
   std::unique_ptr<SpillFile> file = SpillFile::open(folder, bytes);
-  // No disk makes them smaller.
+  // The words are random, so that no disk can compress them.
   std::vector<uint64_t> words(piece / sizeof(uint64_t) + SpillFile::block / sizeof(uint64_t));
   std::mt19937_64 random(1);
   std::ranges::generate(words, std::ref(random));

@@ -100,7 +100,7 @@ std::vector<TierForecast> MemoryForecast::tiers(const StepForecast &step) const 
       if (peak.space == space && peak.bytes > tier.peak.bytes)
         tier.peak = peak;
     tier.bytes = space == Space::DeviceDram ? step.bytes : tier.peak.bytes;
-    // Who runs without a plan has nothing below the device.
+    // A run without a plan has nothing below the device.
     bool isBelow = space != Space::DeviceDram && space != Space::DeviceL1;
     if (tier.bytes && !(isBelow && step.plan->away.empty()))
       tiers.push_back(std::move(tier));

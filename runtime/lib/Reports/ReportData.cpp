@@ -145,7 +145,7 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
     if (steps.empty())
       continue;
     steps.back().phases.push_back(phase);
-    // What follows STEP_END until the next step is not of it.
+    // The time from STEP_END until the next step does not belong to the step.
     double end = (*phase)["name"] == "step_end" ? 0 : (*phase)["dur"].get<double>();
     steps.back().end = (*phase)["ts"].get<double>() + end;
   }
@@ -219,7 +219,7 @@ static Json linkOver(const TracedStep &step) {
       size_t first = size_t(std::clamp(begin / width, 0.0, double(linkBins - 1)));
       size_t last = size_t(std::clamp((begin + length) / width, 0.0, double(linkBins - 1)));
       for (size_t bin = first; bin <= last; ++bin) {
-        // What goes on after the step's end is of its last part.
+        // A copy that goes on after the step's end belongs to its last part.
         double from = bin == first ? begin : double(bin) * width;
         double to = bin == last ? begin + length : double(bin + 1) * width;
         double part = last > first ? (to - from) / length : 1;

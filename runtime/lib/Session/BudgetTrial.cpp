@@ -71,7 +71,7 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes, States states
       return;
     Json &conductor = stagehand["conductor_config"];
     auto given = [&](const char *key) { return conductor.contains(key) && conductor[key].is_number(); };
-    // Who gives both caps alike means one.
+    // A config with both caps alike means one cap.
     if (given("vram_soft_cap_mb") && given("vram_hard_cap_mb") &&
         conductor["vram_soft_cap_mb"] >= conductor["vram_hard_cap_mb"])
       conductor["vram_soft_cap_mb"] = budget;

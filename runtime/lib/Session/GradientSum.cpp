@@ -24,7 +24,7 @@ void addGradient(Tensor &sum, Tensor gradient) {
   bool isOnHost = isHostSpace(sum.desc().layout.space) && !device->hasUnifiedMemory();
   if (isOnHost)
     desc.layout.space = sum.desc().layout.space;
-  // What somebody else may still read is not written to.
+  // A sum that somebody else may still read is not written to.
   if (sum.element() != ElementType::f32 || !sum.desc().isDense())
     sum = toLayout(device, sum, desc);
   else if (!sum.isSoleOwner())

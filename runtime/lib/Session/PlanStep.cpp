@@ -52,7 +52,7 @@ static void gatherFree(Device &device) {
   if (!compactor || device.memory().addressFigures().placed)
     return;
   FreeMemory free = device.freeMemory(Space::DeviceDram);
-  // What may not move can be in the way of the last parts.
+  // Memory that may not move can be in the way of the last parts.
   static constexpr uint64_t parts = 16;
   for (uint64_t part = parts; part && free.bytes / parts * part > free.largestRange; --part)
     if (compactor->makeRange(free.bytes / parts * part, /*alignment=*/1))
@@ -145,7 +145,7 @@ static std::string_view whyNoMoreLeaves(const MemoryServices *services) {
              : "no saved tensor is left that could leave; State Stagehand moves gradients and optimizer states, too";
 }
 
-/// Where a budget was seen to be too small.
+/// Refuses a budget that was seen to be too small.
 static void refuse(const MemoryServices *services, BudgetTrial &trial, const StepToPlan &step,
                    const StepProfile &profile, uint64_t budget, uint64_t others) {
   auto peak = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes);
@@ -172,8 +172,8 @@ static void refuse(const MemoryServices *services, BudgetTrial &trial, const Ste
                  .othersBytes = others});
 }
 
-/// Whether a trial can say what a budget does. Selective Precision's choice needs
-/// values, which a twin has not.
+/// Returns true if a trial can say what a budget does. Selective Precision's choice needs
+/// values, which a twin does not have.
 static bool canTry(const MemoryServices *services) { return !services || !services->precision(); }
 
 /// Returns the bytes on the device that are neither the session's nor of a batch of its, which

@@ -93,7 +93,7 @@ double RingTrials::seconds(int64_t slots) {
   }
   if (slots < step_.slots)
     return found;
-  // Where nothing leaves, or compute never waits, fewer slots gain nothing.
+  // If nothing leaves, or compute never waits, fewer slots gain nothing.
   alone_ = slots;
   uint64_t free = planner.unconstrained().peakBytes + others_.value_or(0);
   if (leavesNothing || (!timed && found <= computeSeconds * (1 + leastGain)) || free <= step_.budgetBytes)

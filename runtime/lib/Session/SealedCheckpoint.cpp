@@ -346,7 +346,7 @@ Tensor SealedReader::read(const std::string &name, std::string_view text) const 
     data = gathered->data();
   }
   std::string found = hashText(hashOf(data, *bytes));
-  // It is read again when it is copied; until then it takes no memory.
+  // The tensor is read again when it is copied; until then it takes no memory.
   ::madvise(data, *bytes, MADV_DONTNEED);
   if (found != field("hash", false).get<std::string>())
     throw Error(ErrorCode::FileCorrupt, source_->path().string() + ": tensor \"" + name +

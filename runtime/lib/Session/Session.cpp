@@ -472,7 +472,7 @@ double Session::forwardBackward(const TensorMap &batch) {
         giveBack(tensor);
     if (!s.torn.empty() || !s.hasLostState())
       throw;
-    // What failed is the optimizer of the step before, in its queue.
+    // The failure is that of the optimizer of the step before, in its queue.
     s.tear(s.step, std::string("its optimizer failed midway (") + error.what() + ")");
   }
 }

@@ -56,7 +56,7 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
     plannedSlots = slots;
     return tellStatesLeave();
   }
-  // What evaluations have left behind in the place of the plan goes, or is planned around.
+  // Blocks that evaluations have left in the plan's ranges go, or are planned around.
   if (isPlanned && device->memory().lentBytes()) {
     dropCaches(*device);
     isPlanned = !device->memory().lentBytes();

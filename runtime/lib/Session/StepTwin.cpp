@@ -114,7 +114,7 @@ public:
     forward(end);
     streamer_.on(end);
   }
-  /// Who records wants to see all of them.
+  /// A recorder wants to see all offers, also of inputs that come by the ring.
   void on(const event::OfferInput &offer) {
     forward(offer);
     bool isMine = false;
@@ -402,7 +402,7 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
     std::optional<AddressPlan> packed = packAddresses(steps, ranges, bytes - std::min(bytes, room.liveBytes));
     if (!packed)
       return;
-    // What lies between, too small to be of use, is lost.
+    // Free bytes between the plan's ranges, too small to be of use, are lost.
     uint64_t between = 0, end = packed->ranges.empty() ? 0 : packed->ranges.back().end();
     for (const AddressRange &range : room.ranges)
       between += std::min(end, range.end()) - std::min(end, range.begin);
@@ -413,7 +413,7 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
     certified.bytes = needed;
   };
   if (room && !room->ranges.empty()) {
-    // As on an empty device, where that is enough.
+    // Addresses are packed into the largest range alone, as on an empty device, if it is enough.
     auto largest = std::ranges::max_element(room->ranges, {}, &AddressRange::bytes);
     pack(*room, std::span(largest, 1));
     if (room->ranges.size() > 1 && (!certified.addresses || certified.bytes > bytes))
@@ -446,7 +446,8 @@ CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes,
   CertifiedPlan least = certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
   if (least.bytes <= bytes)
     return least;
-  // What leaves may leave holes: packed, less of it may take less. So may other plans.
+  // Tensors that leave may leave holes, so that a plan in which fewer leave may take less when it is
+  // packed. So may other plans.
   std::vector<const ResidencyPlan *> others{&planner.unconstrained()};
   if (least.plan->isRemaking)
     others.push_back(&planner.movedPlan(planner.smallestBudget()));

@@ -40,7 +40,7 @@ struct Stitcher::State {
   const ValueId *find(const Place &place) const;
   ValueId valueOf(const Place &place, bool isParameter);
   void checkReach(std::span<const ValueId> seeds) const;
-  /// Whether something that trains lies behind the value.
+  /// Returns true if something that trains lies behind the value.
   bool leadsToParameters(ValueId value) const;
 
   DeviceRef device;

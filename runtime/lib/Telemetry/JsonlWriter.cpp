@@ -77,7 +77,7 @@ void JsonlWriter::write(const Json &record) noexcept {
     if (written == ssize_t(line.size()))
       return;
     if (written > 0) {
-      // No half line stays: cut what the full disk took.
+      // No half line stays: the part that the full disk took is cut off.
       errno = ENOSPC;
       struct stat info;
       if (::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode))

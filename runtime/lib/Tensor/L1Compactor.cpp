@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime {
 
-/// No tensor asks for more.
+/// The greatest alignment in bytes that a tensor asks for.
 static constexpr uint64_t greatestAlignment = 512;
 
 L1Compactor::L1Compactor(Device &device, L1Arena &arena, std::byte *base)

@@ -340,7 +340,7 @@ template <int kBytes>
 void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                      int64_t targetStep) {
   constexpr int64_t most = kStagedBytes<kBytes> / kBytes, shared = kLine / kBytes;
-  // Not a power of two: lines at equal offsets would share few places.
+  // The pitch is not a power of two: lines at equal offsets would share few places of the cache.
   constexpr int64_t pitch = kStagedBytes<kBytes> + 2 * kLine;
   alignas(64) std::byte staged[kStagedLines<kBytes> * pitch];
   bool aligned = isAligned(target, targetStep, kBytes); // else no element begins a line

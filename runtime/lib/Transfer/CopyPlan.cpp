@@ -37,8 +37,8 @@
 
 namespace segue::inline runtime {
 
-/// No box has more dimensions: each has an extent of at least 2, and their
-/// product is below 2^63.
+/// The most dimensions of a box: each has an extent of at least 2, and their product is
+/// below 2^63.
 static constexpr size_t maxDims = 64;
 /// Below this, one thread is faster, bytes.
 static constexpr uint64_t parallelBytes = 256 << 10;
@@ -82,7 +82,7 @@ static int64_t scaleBytes(const LayoutParts &parts, StorageType storage) {
 }
 
 namespace {
-/// Where a run of a plan reads and writes: the first element of both sides, the
+/// The memory that a run of a plan reads and writes: the first element of both sides, the
 /// row that it belongs to, and the parameters of all rows.
 struct Memory {
   const std::byte *source;
@@ -158,7 +158,7 @@ private:
 
   /// Boxes, or where tiles do not divide each other, none and `byRuns_`.
   std::vector<CopyBox> boxes_, padding_;
-  /// Where a side is in group storage, in place of boxes and runs.
+  /// The copy by groups, if a side is in group storage, in place of boxes and runs.
   std::unique_ptr<const GroupCopy> groups_;
   bool byRuns_ = false;
   int64_t runItems_ = 1;

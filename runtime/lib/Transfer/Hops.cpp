@@ -504,7 +504,7 @@ void TransferEngine::writeScalar(const Tensor &target, const void *value, uint64
       std::memcpy(target.bytes(), value, bytes);
     return;
   }
-  // No copy: on the link it would wait for all that is brought before it.
+  // This is no copy: on the link it would wait for all that is brought before it.
   Work work;
   work.label = "scalar";
   work.cost.memoryBytes = bytes;

@@ -61,7 +61,7 @@ std::string TransferStep::hop() const {
   return text;
 }
 
-/// Where nothing says otherwise, buffers in between are aligned for any reader.
+/// The alignment of buffers in between if nothing says otherwise, in bytes: enough for any reader.
 static constexpr uint32_t wireAlignment = 64;
 
 /// `desc` in `space`, at the start of memory of its own.

@@ -418,7 +418,7 @@ void UnfoldedProduct::runItem(const Item &item, std::span<void *const> tensors, 
   int64_t channels = spec_.channelsPerGroup(), outputs = spec_.outputsPerGroup(), taps = spec_.taps();
   int64_t firstChannel = item.image * spec_.channels + item.group * channels;
   int64_t firstOutput = item.image * spec_.outputs + item.group * outputs;
-  // Where the rows of the item begin, and the elements from one to the next.
+  // The place where the rows of the item begin, and the elements from one to the next.
   int64_t at = spec_.kind == Kind::InputGrad ? firstChannel : firstOutput, step = columns_;
   result += (at + item.row) * step + item.column;
 

@@ -165,7 +165,7 @@ std::vector<Residence> chooseResidence(std::span<const SavedCost> saved, const L
     costs[i] /= double(std::max<int64_t>(saved[i].bytes, 1));
   }
 
-  // Of equals the one that is saved first: it frees memory for longest.
+  // Of equals the one that is saved first is chosen: it frees memory for longest.
   std::vector<Residence> all = residence;
   for (size_t i : inOrder(costs)) {
     if (excessBytes <= 0)

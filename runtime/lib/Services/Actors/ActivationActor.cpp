@@ -416,7 +416,7 @@ void ActivationActor::makeAgain(Held &held) {
                                                   std::to_string(source.output) + ", which backward has freed");
   }
   std::vector<Tensor> outputs = recomputer_.run(held.place, std::move(sources));
-  // What comes with it is not made a second time.
+  // A tensor that comes along from the same run is not made a second time.
   for (const auto &[place, output] : recomputer_.madeWith(held.place))
     if (Held *other = findPlace(place); other && other->recompute && !other->device()) {
       holdItem(*other, outputs[output]);

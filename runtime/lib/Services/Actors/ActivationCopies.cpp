@@ -215,7 +215,7 @@ void ActivationActor::spill(Held &held, const HostBuffer &buffer, Tensor &saved)
 /// Copies the device's bytes over `home`. False: there is no memory to stage them in.
 bool ActivationActor::startSpill(Held &held, const Tensor &home) {
   ConductorGate::As as(context_.gate, service_);
-  // Where the host may read the source, its sum is that of what was saved.
+  // If the host may read the source, its sum is taken here: that of the bytes that were saved.
   Device &device = *context_.device;
   if (policy_->config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
     held.checksum = checksumOf(held.device());
@@ -229,7 +229,7 @@ bool ActivationActor::startSpill(Held &held, const Tensor &home) {
   return true;
 }
 
-/// Whether what a copy that has ended brought is what left.
+/// Returns true if a copy that has ended brought what left.
 bool ActivationActor::isGood(Held &held) {
   if (!policy_->config().debugChecksums || !context_.device->hasBytes())
     return true;
@@ -358,8 +358,8 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   held.retries = std::make_shared<TransferRetries>(uint32_t(policy_->config().transferRetries));
   TransferOptions options{.retries = held.retries, .owner = owner_};
   options.priority = ahead && !next ? TransferPriority::Speculative : TransferPriority::Required;
-  // What is needed next is next in its queue: for a slot the host would have to
-  // wait, and compute for the host.
+  // The tensor that is needed next is next in its queue: if it waited for a slot, the host
+  // would have to wait, and compute for the host.
   options.isPlanned = options.priority == TransferPriority::Required;
   options.consumer = std::make_shared<const TransferConsumer>(TransferConsumer{{}, nameOf(held.id, held.block), {}});
   if (!reserve(held, urgency, ahead && !next ? Priority::Speculative : Priority::Required))

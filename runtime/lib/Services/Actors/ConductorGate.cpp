@@ -106,8 +106,8 @@ uint64_t ConductorGate::overrun(Queue direction, TransferPriority priority, uint
 }
 
 void ConductorGate::passed(Queue direction, uint64_t bytes, double seconds, bool succeeded) {
-  // It was alone in its queue. Where others hold tokens of the direction, they
-  // tell the link's speed.
+  // The hop was alone in its queue. If others hold tokens of the direction, they tell the
+  // link's speed.
   if (!succeeded || conductor_.inflight(directionOf(direction)) > 0)
     return;
   // By itself: it is not part of a batch, and somebody may wait for the other

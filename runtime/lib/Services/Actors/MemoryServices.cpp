@@ -101,12 +101,12 @@ struct MemoryServices::Impl {
   PrecisionActor *precision = nullptr;
   int64_t nextStep = 1;
   bool inStep = false, isEvaluating = false;
-  /// Who brings an input that was deferred, by program and input; null: the
+  /// The sink that brings an input which was deferred, by program and input; null for the
   /// user's sink.
   std::map<std::tuple<const void *, size_t, uint32_t>, EventSink *> bringers;
-  /// Who watches the results of the program that runs, the user's sink first.
+  /// The sinks that watch the results of the program that runs, the user's sink first.
   std::vector<EventSink *> resultWatchers;
-  /// Where Conductor is on.
+  /// The clock of phases, if Conductor is on.
   std::optional<PhaseClock> phaseClock;
   /// Records that are due, in their order; the device may still run their steps.
   struct TimedRecord {
@@ -130,8 +130,8 @@ static uint64_t capacityOf(const Device &device) {
   return 0;
 }
 
-/// Where the section names no size of the pool, the default one is at most half of the
-/// device's page-locked memory: the rest is for weights and for staging copies. The section says
+/// Sizes the pool where the section does not: the default one is at most half of the device's
+/// page-locked memory, and the rest is for weights and for staging copies. The section then says
 /// what was chosen, so that a log of it replays.
 static void fitPool(ActivationStagehandConfig &config, Json &section, DeviceMemory &memory) {
   for (const char *key : {"pinned_pool_classes_mb", "slabs_per_class", "pinned_pool_max_mb"})
@@ -209,7 +209,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   StateStagehandConfig states = StateStagehandConfig::read(stateReader);
   bool streamsWeights = weights.enabled && weights.isGiven;
   bool isPlanned = activation.enabled && activation.mode == ActivationStagehandConfig::Mode::Planned;
-  // Who writes no records of the services beside it writes none of it.
+  // A run that writes no records of the services beside it writes none of this one.
   const TelemetryConfig &beside = activation.enabled ? activation.telemetry : weights.telemetry;
   if (!stateReader.has("telemetry_enabled"))
     states.telemetry.enabled = beside.enabled;

@@ -54,8 +54,8 @@ WeightActor::WeightActor(ServiceContext &context, WeightStagehandConfig config, 
 
 WeightActor::~WeightActor() {
   streamer_->stop();
-  // What is held beyond a run, homes of weights and buffers of slabs, goes with its
-  // owners, and nobody is told of that any more.
+  // Memory that is held beyond a run, as homes of weights and buffers of slabs are, goes
+  // with its owners, and nobody is told of that any more.
   for (const Reservation &each : reservations_)
     context_.conductor.release(each.id);
   if (hints_)

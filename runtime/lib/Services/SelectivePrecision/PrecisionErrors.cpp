@@ -189,8 +189,8 @@ void SelectivePrecisionActor::calibrate(std::span<const TensorMap> batches) {
     calibrated(form, calibration.errors(form), calibration.samples());
 }
 
-/// Whether the step that ends now takes a decision for which the errors of units
-/// in a low form are to be measured again.
+/// Returns true if the step that ends now takes a decision for which the errors of units in
+/// a low form are to be measured again.
 bool SelectivePrecisionActor::wantsErrors() const {
   return policy_ && config_.mode == SelectivePrecisionConfig::Mode::Dynamic && config_.runCalibration &&
          context_.device->hasBytes() && step_ >= config_.warmupSteps && step_ % config_.updateIntervalSteps == 0 &&

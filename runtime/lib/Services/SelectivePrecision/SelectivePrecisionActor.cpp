@@ -170,7 +170,7 @@ BlockPrecisionMap SelectivePrecisionActor::wanted(int64_t step) const {
   return map;
 }
 
-/// Where Conductor is on, what it pushes at STEP_BEGIN is what counts.
+/// Chooses the forms of a step. If Conductor is on, the map that it pushes at STEP_BEGIN counts.
 void SelectivePrecisionActor::chooseForms(int64_t step) {
   if (!policy_)
     return;
@@ -207,7 +207,7 @@ void SelectivePrecisionActor::formFailed(const std::string &name, const Error &e
   for (size_t i = 0; i < plan_.units.size(); ++i) {
     if (plan_.units[i].unit.name != name)
       continue;
-    // No memory says nothing about the form: the next decision tries again.
+    // A lack of memory says nothing about the form: the next decision tries again.
     if (error.code() == ErrorCode::DeviceOom) {
       inForce_[i] = Precision::Bf16;
       return policy_->tell(precision_calls::postpone, nameOf(i), step_ - 1);
@@ -287,7 +287,7 @@ void SelectivePrecisionActor::endStep() {
     std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
     record_ = {{"step_id", 0}, {"timestamp", now.count()}};
     record_.update(policy().telemetry(step_, decision));
-    // What a run writes counts steps from 1; the rules of the decision from 0.
+    // Records of a run count steps from 1; the rules of the decision from 0.
     record_["step_id"] = step_ + 1;
     if (telemetry_)
       telemetry_->write(record_);

@@ -62,7 +62,7 @@ static void orthonormalize(std::vector<float> &matrix, int64_t rows, int64_t col
       }
     for (double value : column)
       after += value * value;
-    // What is left of a dependent column is rounding.
+    // The rest of a dependent column is rounding.
     double scale = after > before * 1e-20 && after > 0 ? 1 / std::sqrt(after) : 0;
     for (int64_t i = 0; i < rows; ++i)
       at(i, j) = float(column[size_t(i)] * scale);

@@ -37,7 +37,7 @@ struct OpenLayer {
   SlabSize size;
   const SafetensorsEntry *qweight = nullptr, *scale = nullptr, *zeroPoint = nullptr, *bias = nullptr;
   const SafetensorsEntry *lowRankA = nullptr, *lowRankB = nullptr;
-  /// Where not all zero points are 0.
+  /// True if not all zero points are 0.
   bool zeroPoints = false;
   /// The CRC of the weight; nothing where it is not checked.
   std::optional<std::string> qweightCrc;

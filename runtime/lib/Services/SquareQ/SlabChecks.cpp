@@ -198,7 +198,8 @@ private:
         unused.push_back(manifest_.layers[i].canonicalName);
   }
 
-  /// Both sides ask collectLinearLayers; here by full names, which are all different.
+  /// Finds the linear layers by collectLinearLayers, as the slab's builder does; here by full names, which are all
+  /// different.
   void findLinears() {
     std::vector<NamedShape> shapes;
     std::map<std::string_view, const ProgramWeight *> byName;

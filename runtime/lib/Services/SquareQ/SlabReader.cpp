@@ -14,7 +14,7 @@ namespace segue::inline runtime {
 
 /// Transfers want memory that the link reads aligned so.
 static constexpr uint32_t bufferAlignment = 512;
-/// Where no page-locked memory is granted: one is read while another is copied.
+/// The number of buffers if no page-locked memory is granted: one is read while another is copied.
 static constexpr size_t unpinnedBuffers = 2;
 
 /// Page-locked memory, or other memory of the host where there is none, that the
@@ -76,7 +76,7 @@ void SlabServer::Reader::readAhead(std::vector<std::string> layers) {
   {
     std::lock_guard lock(mutex_);
     wanted_.assign(std::make_move_iterator(layers.begin()), std::make_move_iterator(layers.end()));
-    // What is there already answers its first mention; the rest makes room.
+    // A layer that is there already answers its first mention; the others make room.
     auto strike = [&](const std::string &layer) {
       auto found = std::ranges::find(wanted_, layer);
       bool isWanted = found != wanted_.end();

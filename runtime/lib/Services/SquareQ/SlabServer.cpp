@@ -165,7 +165,7 @@ Tensor SlabServer::bringStored(std::string_view name, const std::shared_ptr<Stor
   return Tensor::in(there.storage(), std::make_shared<const TensorDesc>(std::move(desc)));
 }
 
-/// Where a layer that is damaged comes from; null if nowhere.
+/// Returns a layer that is damaged from where else it can be had; a null tensor if it cannot.
 Tensor SlabServer::original(std::string_view name) const {
   if (auto original = originals_.find(slab_->layer(name).canonicalName); original != originals_.end())
     return original->second();
@@ -310,7 +310,7 @@ Tensor SlabServer::serve(std::string_view name, std::shared_ptr<const TensorDesc
   Tensor served;
   auto convert = [&](const Tensor &tensor) {
     TransferEngine &engine = device_->transfer();
-    // Where memory is unified, what was brought lies in a buffer of the ring.
+    // If memory is unified, what was brought lies in a buffer of the ring.
     served = device_->hasUnifiedMemory() ? engine.copyTo(device_, tensor, wanted, options)
                                          : engine.toLayout(device_, tensor, wanted, options);
   };
@@ -329,7 +329,7 @@ FusedWeight SlabServer::serveFused(std::string_view name, const TransferOptions 
   if (!brought.tensor)
     return weight;
   TransferEngine &engine = device_->transfer();
-  // Where memory is unified, what was brought lies in a buffer of the ring.
+  // If memory is unified, what was brought lies in a buffer of the ring.
   auto own = [&](const Tensor &tensor, TensorDesc desc) {
     desc.layout.space = Space::DeviceDram;
     desc.layout.offset = 0;

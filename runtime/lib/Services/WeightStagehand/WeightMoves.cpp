@@ -429,7 +429,7 @@ void WeightStagehand::replan() {
       weight.loadMs = 0;
     }
   }
-  // What others have allocated is not ours to plan with.
+  // Memory that others have allocated is not ours to plan with.
   WeightRoom room{.cap = limits_.highBytes - (vramBytes_ - streamed) - kept};
   if (ring_.slots > 0)
     room = {.cap = leastSlots_ - kept, .openBeside = ring_.openAtOnce - 1};

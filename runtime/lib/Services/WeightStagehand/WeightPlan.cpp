@@ -11,8 +11,7 @@
 
 namespace segue::inline runtime {
 
-/// No window helps that is longer than what the slowest load needs; this bounds
-/// the search.
+/// The greatest window that is tried: one beyond what the slowest load needs does not help.
 static constexpr int64_t greatestWindow = 8;
 static constexpr double driftShare = 0.10;
 

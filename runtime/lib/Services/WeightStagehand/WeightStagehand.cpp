@@ -178,7 +178,7 @@ int64_t WeightStagehand::scoreOfV0(int64_t order, int64_t position, int64_t bloc
 int64_t WeightStagehand::window() const {
   int64_t window = plan_ ? plan_->window : config_.prefetchWindowBlocks;
   window = std::min(window, hints_.windowCap);
-  // What comes next is loaded all the same.
+  // The block that comes next is loaded all the same.
   return hints_.suppressSpeculative ? std::min<int64_t>(window, 1) : window;
 }
 

@@ -68,8 +68,8 @@ void WeightStreamer::Impl::checkPromotions(Policy &policy) {
       continue; // states of optimizers have what precision they like
     for (const BlockResult &result : plan->uses.results) {
       Use &use = plan->blocks[result.block];
-      // What the program declares: a temporary between two kernels has the type that
-      // fusing has left it with, which nobody wrote.
+      // Only types that the program declares count: a temporary between two kernels has the
+      // type that fusing has left it with, which nobody wrote.
       if (!use.part || use.promotion || result.output < 0 || !isActivation(*plan, result))
         continue;
       auto takes = takenBy(plan->program, plan->uses, plan->uses.blocks[result.block]);

@@ -437,7 +437,7 @@ uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
     ~Scope() { is = false; }
   } scope(s.isMakingRoom);
   uint64_t before = ringBytes();
-  // What has run, as far as the policy knows, may leave once it is there.
+  // A block that has run, as far as the policy knows, may leave once it is there.
   for (const auto &block : s.blocks)
     if (std::ranges::find(s.awaited, block.get()) != s.awaited.end() && s.stagehand().useCount(block->id) == 0) {
       s.device->wait(block->slot->writes());

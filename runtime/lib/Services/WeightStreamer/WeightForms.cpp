@@ -123,7 +123,7 @@ void WeightStreamer::Impl::serve(SlabSource &slab, std::string_view name, const 
   }
 }
 
-/// That of the options, and those that forms come from.
+/// Returns the slab of the options, and those that forms come from.
 std::vector<SlabSource *> WeightStreamer::Impl::slabs() const {
   std::vector<SlabSource *> all;
   for (const auto &slab : formSlabs)
@@ -133,7 +133,7 @@ std::vector<SlabSource *> WeightStreamer::Impl::slabs() const {
   return all;
 }
 
-/// Where a weight comes from now, or null, and its name there.
+/// Returns the slab that a weight comes from now, or null, and its name there.
 std::pair<SlabSource *, std::string_view> WeightStreamer::Impl::slabOf(const Weight &weight) const {
   if (weight.slab)
     return {weight.slab.get(), weight.value.name};

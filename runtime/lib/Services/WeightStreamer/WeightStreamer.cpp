@@ -32,7 +32,7 @@ WeightStreamer::Impl::Impl(DeviceRef device, WeightStagehandConfig config, Weigh
       engine(this->device->transfer()) {
   if (!this->options.warn)
     this->options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
-  // No driver has streams of several priorities: the range is that of the key, and
+  // No driver has streams of several priorities: the range is that of the key, and a user
   // who chose one is told that it changes nothing.
   std::string warning;
   bool isChosen = this->config.copyStreamPriority != WeightStagehandConfig().copyStreamPriority;
@@ -398,8 +398,8 @@ void WeightStreamer::Impl::setOrders(bool isTraining) {
                             : std::vector<std::string>{});
 }
 
-/// Too small a pool is slower, never wrong: without one, reads go through other
-/// memory of the host. What the config asks for is taken or refused.
+/// Takes the pool. Too small a pool is slower, never wrong: without one, reads go through
+/// other memory of the host. The pool that the config asks for is taken or refused.
 void WeightStreamer::Impl::takePool(const WeightLimits &limits) {
   uint64_t slabBytes[] = {uint64_t(limits.slabBytes)};
   uint32_t count[] = {uint32_t(limits.slabs)};
@@ -590,8 +590,8 @@ void WeightStreamer::endEvaluation() {
   s.setOrders(/*isTraining=*/true);
 }
 
-/// No program runs: ends what was under way for it. Uses have ended, so that a
-/// load that failed is nobody's.
+/// Ends copies that were under way for a program that runs no more. Uses have ended, so
+/// that a load that failed concerns nobody.
 void WeightStreamer::Impl::endCopies() {
   open.clear();
   lent.clear();

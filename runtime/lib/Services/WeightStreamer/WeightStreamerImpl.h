@@ -128,8 +128,8 @@ struct WeightStreamer::Impl {
   /// A Use says what happens where a block of a program is opened, and closed.
   struct Use {
     Block *begins = nullptr, *ends = nullptr;
-    /// That which it is a part of, whether or not its weights are touched; null:
-    /// it has none that are streamed.
+    /// The streamed block that it is a part of, whether or not its weights are touched;
+    /// null if it has none.
     Block *part = nullptr;
     std::optional<Promotion> promotion;
   };
