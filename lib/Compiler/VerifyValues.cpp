@@ -84,7 +84,7 @@ struct Expected {
     auto same = [&](double expected) { return actual == expected || (std::isnan(actual) && std::isnan(expected)); };
     if (!exact.isFloat())
       return same(exact.at(i)) || llvm::any_of(disturbed, [&](const HostTensor &run) { return same(run.at(i)); });
-    // What overflows in the element type need not in double.
+    // A value that overflows in the element type need not overflow in double.
     double expected = roundTo(exact.type.getElementType(), exact.at(i));
     if (same(expected) || same(rounded.at(i)))
       return true;
@@ -146,7 +146,7 @@ private:
       HostTensor value = known->second;
       if (value.type.getShape() != type.getShape() || value.type.getElementType() != type.getElementType())
         return reference.emitError() << "argument \"" << name.getValue() << "\" is " << type << ", given is " << value.type;
-      // Where it lies is not part of its value.
+      // The layout of a value is not part of it.
       value.type = type;
       return value;
     }

@@ -64,8 +64,8 @@ struct CompileOptions {
   /// A file that the runtime's `StitchReport::writeHints` wrote: layouts of
   /// inputs and outputs change so that the copies between programs vanish.
   std::string stitchHints;
-  /// How frozen matrices that only products read are stored, so that these read
-  /// the codes: "int8_row", "int4_group64", ...; empty: as elements.
+  /// The storage of frozen matrices that only products read, so that these read the codes:
+  /// "int8_row", "int4_group64", ...; empty to store them as elements.
   std::string frozenStorage;
   /// Bytes of device_l1 that a program may take for temporaries; 0: none. It runs
   /// on devices without L1, too.

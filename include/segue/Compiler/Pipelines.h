@@ -35,7 +35,7 @@ void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints, l
 /// last form that the reference interpreter knows.
 void buildFusionPipeline(mlir::OpPassManager &pm);
 
-/// How layouts that nobody asked for are decided, as in CompileOptions.
+/// Says how layouts that nobody asked for are decided, as in CompileOptions.
 struct OpenLayouts {
   bool choose = true, explain = false;
 };

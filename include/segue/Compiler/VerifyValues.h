@@ -36,11 +36,11 @@ llvm::Expected<NamedTensors> readSafetensors(llvm::StringRef bytes, mlir::MLIRCo
 
 /// A kernel that gives something else than the interpreter.
 struct KernelDifference {
-  /// Where it is launched: the function, and the number of the launch in it.
+  /// The function that launches it, and the number of the launch in it.
   std::string function;
   unsigned launch = 0;
   std::string kernel;
-  /// Which result, the op that makes it, and where in the source that is.
+  /// The index of the result, the op that makes it, and its place in the source.
   unsigned result = 0;
   std::string op, location;
   /// The instruction set, and what worked in place, if anything.

@@ -56,7 +56,7 @@ public:
   mlir::Value materialize(const IndexExpr &index, size_t scope);
   mlir::Value constantIndex(int64_t value);
   mlir::OpBuilder &builderOf(size_t scope) { return scopes[scope]->builder; }
-  /// Where constants go: before all loops.
+  /// Returns the builder for constants, which go before all loops.
   mlir::OpBuilder &front() { return scopes.front()->builder; }
   Scope &top() { return *scopes.back(); }
   size_t innermost() const { return scopes.size() - 1; }
@@ -81,7 +81,7 @@ public:
   std::pair<mlir::Value, mlir::Value> getRange() const { return {begin, end}; }
   mlir::Location getLoc() const { return loc; }
   IndexSpace &getSpace() { return plan.space; }
-  /// Where a value was asked for at an index that no loop can take apart.
+  /// Notes that a value was asked for at an index that no loop can take apart.
   void fail() { failedToBuild = true; }
   bool hasFailed() const { return failedToBuild; }
 

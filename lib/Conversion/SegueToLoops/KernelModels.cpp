@@ -241,7 +241,7 @@ struct PartsModel : KernelModel<PartsModel<OpTy, readsOf>, OpTy> {
     }
     Type type = computeType(elementOf(op->getResult(0)));
     return kernel.chosenElement(*parts, type, scope, [&](OpBuilder &b) -> Value {
-      // Where no operand is: what `pad` says. The parts of `concat` leave nothing.
+      // An element that is of no operand has the value that `pad` gives. The parts of `concat` leave no such element.
       auto value = op->getAttrOfType<TypedAttr>("value");
       if (!value)
         value = cast<TypedAttr>(b.getZeroAttr(type));

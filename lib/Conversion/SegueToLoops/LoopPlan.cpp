@@ -244,7 +244,7 @@ void LoopPlan::makeSpace(ArrayRef<int64_t> rowExtents, ArrayRef<int64_t> columnE
   }
 }
 
-/// Whether the loops reach every element: nobody writes what they leave out.
+/// Returns true if the loops reach every element: nobody writes those that they leave out.
 bool LoopPlan::coversAll() const {
   auto product = [](ArrayRef<Loop> loops) {
     int64_t elements = 1;
@@ -255,7 +255,7 @@ bool LoopPlan::coversAll() const {
   return product(rowLoops) == shape.rows && product(columnLoops) == shape.cols;
 }
 
-/// How many columns a row gets when a Map falls apart in rows of `inner`: some
+/// Returns the number of columns of a row when a Map falls apart in rows of `inner`: some
 /// hundreds, to pay for starting a row.
 static int64_t columnsOfMap(int64_t elements, int64_t inner) {
   int64_t columns = inner;

@@ -23,8 +23,8 @@
 
 namespace segue {
 
-/// Where the op that makes an element reads its operands, whichever interface tells.
-/// False where a loop must be split first.
+/// Finds where the op that makes an element reads its operands, by the interface of the op.
+/// Returns false if a loop must be split first.
 bool readsOf(mlir::Operation *op, IndexSpace &space, const IndexExpr &index, llvm::SmallVectorImpl<KernelRead> &reads);
 
 class LoopPlan {
@@ -32,7 +32,7 @@ public:
   struct Loop {
     unsigned variable;
     int64_t extent;
-    /// Where the loop is cut in segments: 0, ..., extent.
+    /// The indices at which the loop is cut in segments: 0, ..., extent.
     llvm::SmallVector<int64_t> bounds;
   };
   struct Access {

@@ -79,7 +79,7 @@ bool AccessCosts::isWorthCopying(Operation *op, const Window &operand) {
   if (!seen)
     return true;
   uint64_t viewed = read(op->getResult(0), *seen);
-  // Of two equal prices the copy's is paid once the producer cannot write it.
+  // If both prices are equal, the copy's is paid once the producer cannot write it.
   return viewed > 0 && copyOfView(op) <= viewed;
 }
 

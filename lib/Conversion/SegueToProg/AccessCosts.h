@@ -30,7 +30,7 @@ void forEachOrder(llvm::ArrayRef<int64_t> shape, llvm::function_ref<void(llvm::A
 /// Bytes that a copy of all of `window` moves.
 inline uint64_t conversionOf(const Window &window) { return layout_costs::kMovedPerConvertedByte * window.bytes(); }
 
-/// Where `value` would lie in dense rows, in no buffer.
+/// Returns the window of `value` in dense rows, which is in no buffer.
 Window denseWindow(mlir::Value value);
 
 /// Prices of one function, which must not change meanwhile. Answers are kept, so

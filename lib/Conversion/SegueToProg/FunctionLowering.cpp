@@ -317,7 +317,7 @@ void FunctionLowering::prepare(ArrayRef<Window> reading, ArrayRef<Window> writin
   }
   for (const Window &window : reading) {
     auto arg = dyn_cast<BlockArgument>(window.buffer);
-    // What computes a saved value again gets its inputs as they are.
+    // A program that computes a saved value again gets its inputs as they are.
     if (!arg || arg.getArgNumber() >= program.getNumInputs() ||
         program.getInput(arg.getArgNumber()).getRole() != Role::Saved ||
         func.getName().starts_with(SegueDialect::kRecomputePrefix) || !restoredBuffers.insert(arg).second)

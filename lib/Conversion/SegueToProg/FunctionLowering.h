@@ -54,16 +54,16 @@ public:
   // For commands (Commands.cpp, Products.cpp): operands and results as windows, then
   // `prepare` with all of them, then the command on views, then `emitted`.
 
-  /// Where `value` can be read.
+  /// Returns a window in which `value` can be read.
   Window windowOf(mlir::Value value);
-  /// Where `value` can be read as a dense row-major tensor.
+  /// Returns a window in which `value` can be read as a dense row-major tensor.
   Window denseWindowOf(mlir::Value value);
-  /// Where `value` can be read with its last dimension contiguous.
+  /// Returns a window in which `value` can be read with its last dimension contiguous.
   Window rowWindowOf(mlir::Value value);
   /// `value` as a window over the elements, as if they lay dense, of an input that
   /// is a matrix of codes; nothing if it is something else, or has been unpacked.
   std::optional<Window> windowOfCodes(mlir::Value value);
-  /// Where the command that makes `value` writes it.
+  /// Returns the window to which the command that makes `value` writes it.
   Window targetOf(mlir::Value value);
   /// A new buffer of dense rows, and one with a copy of `source`.
   Window temporary(llvm::ArrayRef<int64_t> shape, mlir::Type element);
@@ -86,7 +86,7 @@ private:
   llvm::LogicalResult buildSignature(mlir::Operation *insertAfter);
   llvm::FailureOr<prog::ValueAttr> describe(mlir::Type type, bool isInput, unsigned index);
 
-  // Where values go (Placement.cpp).
+  // These choose the places of values (Placement.cpp).
   void placeValues();
   void placeResults();
   void orderTemporaries();
@@ -131,7 +131,7 @@ private:
   mlir::StringAttr wantedBlock;
   mlir::Location loc = mlir::UnknownLoc::get(func.getContext());
 
-  /// Where each value lies, or is to be written.
+  /// The window in which each value lies, or is to be written.
   llvm::DenseMap<mlir::Value, Window> windows;
   /// Values with a place of their own: shape ops that are written, not viewed.
   llvm::DenseSet<mlir::Value> owned;

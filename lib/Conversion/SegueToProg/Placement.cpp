@@ -98,7 +98,7 @@ void FunctionLowering::placeResults() {
   }
 }
 
-/// Where the commands that a library computes write what nobody else has placed.
+/// Lays out, for the commands that a library computes, results that nobody else has placed.
 /// Kernels write dense rows alone.
 void FunctionLowering::orderTemporaries() {
   AccessCosts byUse;

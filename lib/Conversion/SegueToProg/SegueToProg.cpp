@@ -64,7 +64,7 @@ static void storeConstants(OpBuilder &builder, Location loc, StringRef bytes) {
 }
 
 namespace {
-/// When `backward` reads each of its inputs, as positions of its commands.
+/// The positions of the commands at which `backward` reads each of its inputs.
 struct InputReads {
   explicit InputReads(prog::ProgramOp backward) {
     for (unsigned i = 0; i < backward.getNumInputs(); ++i)
@@ -117,7 +117,7 @@ struct InputReads {
 
   llvm::DenseMap<StringAttr, Value> inputs;
   llvm::DenseMap<Value, unsigned> restored, lastRead, firstUse;
-  /// When an input begins to be written over, in backward that updates parameters.
+  /// The position at which an input begins to be written over, in backward that updates parameters.
   llvm::DenseMap<Value, unsigned> overwritten;
 };
 } // namespace

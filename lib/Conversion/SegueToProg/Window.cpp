@@ -103,7 +103,7 @@ std::optional<Window> Window::reshape(ArrayRef<int64_t> newShape) const {
       rest /= extent;
     }
   }
-  // What is left has extent 1; give it the strides that dense tensors have.
+  // The remaining dimensions have extent 1 and get the strides that dense tensors have.
   for (size_t i = newShape.size(); i-- > 0;)
     if (newShape[i] == 1)
       result.strides[i] = i + 1 < newShape.size() ? result.strides[i + 1] * newShape[i + 1] : 1;

@@ -173,8 +173,8 @@ static Value withEndsOfLog(Writer &w, Value x, Value result) {
 static Value buildLog(Writer &w, Value x) { return withEndsOfLog(w, x, logOfParts(w, splitForLog(w, x))); }
 
 static Value buildLog1p(Writer &w, Value x) {
-  // What 1 + x lost in rounding goes back into the fraction, where it still
-  // counts; with e = 0 the fraction is x again. It is 0 long before 2^-e ends.
+  // The part that 1 + x lost in rounding goes back into the fraction, where it still
+  // counts; with e = 0 the fraction is x again. That part is 0 long before 2^-e ends.
   Value one = w.real(1.0f), sum = w.add(one, x), lost = w.sub(x, w.sub(sum, one));
   Parts parts = splitForLog(w, sum);
   Value scale = w.fromBits(w.shiftLeft(w.subInt(w.word(127), w.minInt(parts.e, w.word(64))), 23));

@@ -44,7 +44,7 @@ private:
     for (auto kernel : module.getOps<prog::KernelOp>())
       kernelNumber.try_emplace(kernel.getSymName(), kernelNumber.size());
 
-    // What is written has the fields of this version, wherever it came from.
+    // A written file has the fields of this version, wherever it came from.
     auto version = module->getAttrOfType<DenseI32ArrayAttr>(prog::ProgDialect::kVersionAttr);
     binary.version_major = version ? version[0] : prog::ProgDialect::kVersionMajor;
     binary.version_minor = std::max(version ? version[1] : 0, prog::ProgDialect::kVersionMinor);
@@ -249,8 +249,8 @@ private:
     return success();
   }
 
-  /// Both hashes, from the table as the runtime will see it. Called when the
-  /// program has its inputs and outputs and nothing else.
+  /// Makes both hashes from the table as the runtime will see it. Called when the program
+  /// has its inputs and outputs and nothing else.
   void hashSignature() {
     flatbuffers::FlatBufferBuilder scratch;
     scratch.Finish(schema::Program::Pack(scratch, program.get()));

@@ -106,8 +106,8 @@ struct Guard {
   int64_t low, high, step;
 };
 
-/// Where one element of an op's result reads an operand, in the region that all
-/// `guards` leave.
+/// A read of an operand for one element of an op's result: the place, in the region that
+/// all `guards` leave.
 struct KernelRead {
   mlir::Value value;
   IndexExpr index;

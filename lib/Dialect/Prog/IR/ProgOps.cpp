@@ -363,7 +363,7 @@ LogicalResult ViewOp::verify() {
 //===----------------------------------------------------------------------===//
 
 void LaunchOp::getEffects(SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>> &effects) {
-  // Which arguments are written is known to the kernel alone.
+  // The kernel alone knows which arguments are written.
   effects.emplace_back(MemoryEffects::Read::get());
   effects.emplace_back(MemoryEffects::Write::get());
 }

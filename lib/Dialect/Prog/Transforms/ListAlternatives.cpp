@@ -154,9 +154,9 @@ struct ListAlternatives : segue::prog::impl::ProgListAlternativesBase<ListAltern
     program.setOutputsAttr(ArrayAttr::get(&getContext(), outputs));
   }
 
-  /// Where an input may be given besides: in DRAM what is declared in L1, in L1 what
-  /// is declared in DRAM and small enough. Saved values and states are placed by the
-  /// runtime, which follows the declaration.
+  /// Returns the other place in which an input may be given: in DRAM if it is declared in
+  /// L1, in L1 if it is declared in DRAM and small enough. The runtime, which follows the
+  /// declaration, places saved values and states.
   LayoutAttr placeOfInput(ValueAttr value, Value buffer) {
     RankedTensorType type = value.getType();
     if (LayoutAttr elsewhere = inDram(type))

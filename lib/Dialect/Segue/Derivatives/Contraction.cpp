@@ -24,7 +24,7 @@ struct Side {
   Value value;
   ArrayRef<int64_t> batch, contract;
   SmallVector<int64_t> free;
-  /// Where the free dimensions lie in the result of the forward op.
+  /// The position of the free dimensions in the result of the forward op.
   int64_t offset;
 };
 } // namespace
@@ -43,7 +43,7 @@ static Value contractWith(GradientBuilder &b, Value gradient, const Side &mine, 
   SmallVector<int64_t> otherContract(other.contract);
   llvm::sort(otherContract);
 
-  // Where each dimension of `mine` lies in the contraction.
+  // The position of each dimension of `mine` in the contraction.
   auto permutationFor = [&](bool gradientFirst) {
     int64_t freeAt = batchRank + (gradientFirst ? 0 : mine.contract.size());
     int64_t contractAt = batchRank + (gradientFirst ? mine.free.size() : 0);

@@ -43,7 +43,7 @@ static Value absGradient(GradientBuilder &b, Value x, Value, Value g) { return b
 
 static Value expGradient(GradientBuilder &b, Value, Value y, Value g) { return b.mul(g, y); }
 
-/// Not y + 1, which loses all digits where y is near -1.
+/// The factor is exp(x) and not y + 1, which loses all digits where y is near -1.
 static Value expm1Gradient(GradientBuilder &b, Value x, Value, Value g) { return b.mul(g, b.exp(x)); }
 
 static Value logGradient(GradientBuilder &b, Value x, Value, Value g) { return b.div(g, x); }

@@ -33,7 +33,7 @@ std::string listed(llvm::ArrayRef<int64_t> values);
 /// permuted".
 mlir::LogicalResult shape(mlir::Operation *op, Named value, llvm::ArrayRef<int64_t> expected, llvm::StringRef why);
 
-/// Both have one element type.
+/// Checks that both have one element type.
 mlir::LogicalResult sameElement(mlir::Operation *op, Named value, Named like);
 
 /// `dim` is a dimension of `value`.

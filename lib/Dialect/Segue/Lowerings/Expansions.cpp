@@ -134,7 +134,7 @@ static SmallVector<Value> expandCrossEntropy(CrossEntropyOp op, Formula &f) {
   Value target = f.gather(f.iota({classes}, 0, indexType), f.select(valid, targets, f.splat(targets, 0)));
   Value chosen = f.compare(Predicate::Eq, f.iota(Formula::typeOf(x).getShape(), 1, i32), f.along(f.to(target, i32), 1, x));
   Value logit = f.reduce(ReduceKind::Sum, f.select(chosen, x, f.splat(x, 0.0)), 1);
-  // Not lse - logit: of large logits, lse keeps few digits behind the point.
+  // The loss is not taken as lse - logit: of large logits, lse keeps few digits behind the point.
   Value loss = f.add(logSum, f.sub(max, logit));
   return {f.select(valid, loss, f.splat(loss, 0.0)), lse};
 }

@@ -77,10 +77,10 @@ static void stripFunction(func::FuncOp function) {
   });
 }
 
-/// Where temporaries lie is not for the source to say: a `to_layout` to a layout
-/// that no argument or result of the function has would be lost. One to a layout
-/// that some have is how values of one type are made, and nothing is lost with it,
-/// but for a storage that rounds: then its result must be returned.
+/// Checks that the source does not place temporaries: a `to_layout` to a layout that no
+/// argument or result of the function has would be lost. One to a layout that some have is
+/// how values of one type are made, and nothing is lost with it, except with a storage that
+/// rounds: then its result must be returned.
 static LogicalResult checkTemporaries(func::FuncOp function) {
   llvm::SmallPtrSet<Type, 8> declared;
   for (Type type : llvm::concat<const Type>(function.getArgumentTypes(), function.getResultTypes()))

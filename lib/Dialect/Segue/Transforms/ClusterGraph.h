@@ -29,8 +29,8 @@ public:
   void addEdge(unsigned from, unsigned to);
   /// The node that `node` is part of by now.
   unsigned leader(unsigned node);
-  /// Whether merging two leaders leaves the graph acyclic. Gives up, with
-  /// false, on very large searches, so that forming kernels stays linear.
+  /// Returns true if merging two leaders leaves the graph acyclic. Gives up, with false, on
+  /// very large searches, so that forming kernels stays linear.
   bool canMerge(unsigned a, unsigned b);
   /// Merges two leaders for which `canMerge` holds; gives the new leader.
   unsigned merge(unsigned a, unsigned b);

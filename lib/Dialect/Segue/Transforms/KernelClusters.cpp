@@ -34,7 +34,7 @@ static int64_t elementsOf(Value value) { return tensorType(value).getNumElements
 
 static bool isPrimitive(Operation *op) { return kernelRoleOf(op) == KernelRole::Member; }
 
-/// Whether a scalar is read, at some remove, by an op on more than scalars.
+/// Returns true if a scalar is read, at some remove, by an op on more than scalars.
 static bool hasTensorReader(Operation *op) {
   SmallVector<Operation *> work = {op};
   for (size_t at = 0; at < work.size() && at < kMostScalarOps; ++at)
@@ -52,7 +52,7 @@ static bool hasTensorReader(Operation *op) {
 bool KernelClusters::isFreeScalar(Operation *op) {
   if (!isa<ScalarOpInterface>(op) || elementsOf(op->getResult(0)) != 1)
     return false;
-  // What a barrier wants must be there as a value, and what only scalars want
+  // A scalar that a barrier reads must be there as a value, and one that only scalars read
   // shares their kernel.
   if (llvm::any_of(op->getUsers(), [](Operation *user) { return !isPrimitive(user) && !isView(user); }) ||
       !hasTensorReader(op))
@@ -77,15 +77,15 @@ bool KernelClusters::isFreeScalar(Operation *op) {
   return true;
 }
 
-/// Whether a reshape of a transposed value joins dimensions that no single
-/// stride walks.
+/// Returns true if a reshape of a transposed value joins dimensions that no single stride
+/// walks.
 static bool needsCopy(TransposeOp transpose, ReshapeOp reshape) {
   ArrayRef<int64_t> from = transpose.getInput().getType().getShape(), shape = transpose.getType().getShape();
   ArrayRef<int64_t> to = reshape.getType().getShape();
   SmallVector<int64_t> strides(from.size(), 1);
   for (int64_t dim = static_cast<int64_t>(from.size()) - 2; dim >= 0; --dim)
     strides[dim] = strides[dim + 1] * from[dim + 1];
-  // Both shapes in runs of equal products.
+  // Both shapes are walked in runs of equal products.
   for (size_t at = 0, other = 0; at < shape.size();) {
     int64_t run = 1, target = other < to.size() ? to[other++] : 1, last = -1;
     do {
@@ -231,7 +231,7 @@ SmallVector<Operation *> KernelClusters::readersOf(Value value) {
   return readers;
 }
 
-/// Whether a read finds its place in a parameter, such as an embedding, by an index.
+/// Returns true if a read finds its place in a parameter, such as an embedding, by an index.
 bool KernelClusters::isOfTable(const Read &read) {
   auto argument = dyn_cast<BlockArgument>(read.source);
   auto function = argument ? dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()) : func::FuncOp();
@@ -286,7 +286,7 @@ std::optional<KernelShape> KernelClusters::joinRows(const KernelShape &a, const 
   return shape;
 }
 
-/// Whether anything but `consumer` needs a value of `producer`.
+/// Returns true if anything but `consumer` needs a value of `producer`.
 bool KernelClusters::escapes(unsigned producer, unsigned consumer) {
   for (Operation *op : nodes[producer].ops)
     for (Value result : op->getResults())
@@ -319,7 +319,7 @@ std::optional<KernelShape> KernelClusters::joinAlong(unsigned producer, unsigned
     isInlined = true;
     return b;
   };
-  // What costs next to nothing may be computed again for every reader.
+  // A producer that costs next to nothing may be computed again for every reader.
   bool cheap = from.ops.size() <= 1 && elementCostOf(from.ops[0]) < kCostWorthKeeping;
 
   bool allSame = true, noDynamic = true;
@@ -449,7 +449,7 @@ bool KernelClusters::tryMergeSiblings(unsigned a, unsigned b) {
     shape = r;
   if (!shape || shape->elements() == 1)
     return false;
-  // Where a value goes from one to the other, the shapes alone do not decide.
+  // If a value goes from one to the other, the shapes alone do not decide.
   if (!edgesBetween(a, b).empty() || !edgesBetween(b, a).empty() || !graph->canMerge(a, b))
     return false;
   merge(a, b, *shape);

@@ -47,7 +47,7 @@ public:
   OpKind kindOf(mlir::Operation *op) const { return kinds.lookup(op); }
 
 private:
-  /// How a reader's index relates to that of what it reads.
+  /// The relation of a reader's index to that of what it reads.
   enum class Relation {
     /// The element itself.
     Same,

@@ -29,7 +29,7 @@ struct TrainedParameter {
   Location loc;
   /// Overrides the weight decay of the pass.
   std::optional<double> weightDecay;
-  /// Which learning rate it has: 0 is that of the optimizer.
+  /// The number of its learning rate; 0 is that of the optimizer.
   int64_t rateGroup = 0;
   /// The block of its first user; null if that has none.
   Attribute block;

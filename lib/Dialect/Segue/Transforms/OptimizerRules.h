@@ -91,7 +91,7 @@ public:
   mlir::Value biasCorrection(double beta);
   /// beta * old + (1 - beta) * now
   mlir::Value mean(mlir::Value old, mlir::Value now, double beta);
-  /// Whether this is the first step: a scalar.
+  /// Returns a scalar that is true in the first step.
   mlir::Value isFirst() { return compare(Predicate::Eq, step, splat(step, 1.0)); }
   /// Weight decay as a part of the gradient; and as a share of the parameter that each step takes.
   void decayGradient();

@@ -69,7 +69,7 @@ static Value reduceMiddle(OpBuilder &b, Location loc, ReduceKind kind, Value inp
   return step(input, {e.outer, e.reduced, e.inner}, 1);
 }
 
-/// How a reduction over the trailing run of reduced dimensions looks.
+/// Returns the extents of a reduction over the trailing run of reduced dimensions.
 static ReduceExtents trailingRun(ArrayRef<int64_t> shape, llvm::SmallBitVector reduced,
                                  SmallVectorImpl<int64_t> &dims) {
   ReduceExtents e;
@@ -215,7 +215,7 @@ static void absorbBase(AddOp add) {
 }
 
 int64_t segue::normalizeReductions(Operation *root) {
-  // What is fused already was put in form before.
+  // An op that is fused already was put in form before.
   auto isFused = [](Operation *op) { return op->getParentOfType<FusedOp>() != nullptr; };
   SmallVector<AddOp> adds;
   root->walk([&](AddOp op) {

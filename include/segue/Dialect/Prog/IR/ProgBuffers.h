@@ -19,7 +19,7 @@
 
 namespace segue::prog {
 
-/// Where temporaries start, and where constants do, bytes.
+/// The alignment of temporaries and of constants, in bytes.
 inline constexpr uint64_t kAlignment = kDefaultAlignment;
 
 using segue::elementBytes;

@@ -21,7 +21,7 @@ class Operation;
 
 namespace segue {
 
-/// When a value is computed again instead of kept.
+/// Says when a value is computed again instead of kept.
 enum class Remake {
   /// The op looks at its operand in another way or makes a value from nothing:
   /// its result is never kept.
@@ -33,7 +33,7 @@ enum class Remake {
   OnDemand,
 };
 
-/// How an op takes part in kernels.
+/// Says how an op takes part in kernels.
 enum class KernelRole {
   /// Exactly one kernel computes the op.
   Member,
@@ -46,7 +46,7 @@ enum class KernelRole {
   Outside,
 };
 
-/// Where an op of a kernel reads an operand.
+/// Says where an op of a kernel reads an operand.
 enum class OperandAccess {
   /// At the index that `getKernelReads` gives or, of an op with loops of its own,
   /// at the element that these loops are at.
@@ -59,7 +59,7 @@ enum class OperandAccess {
   Part,
 };
 
-/// How the loops of a kernel lie.
+/// The shape of a kernel's loops.
 struct KernelShape {
   enum class Kind {
     /// Elementwise over `cols` elements, any of which may be a task.

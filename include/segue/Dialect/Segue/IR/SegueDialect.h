@@ -35,8 +35,7 @@ class KernelBuilder;
 struct IndexExpr;
 struct KernelRead;
 
-/// Where tensors, temporaries and constants start unless they say otherwise,
-/// bytes.
+/// The alignment of tensors, temporaries and constants unless they say otherwise, in bytes.
 inline constexpr uint32_t kDefaultAlignment = 64;
 
 /// Bytes of one stored element; i1 takes one. Nothing for a type that no file

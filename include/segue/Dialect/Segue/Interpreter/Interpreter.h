@@ -66,11 +66,11 @@ struct InterpreterOptions {
   /// False keeps all floats in double: for finite differences, whose steps
   /// drown in the rounding of f32. Casts to a narrower float round nothing then.
   bool roundFloats = true;
-  /// Not 0: every float that is computed, and not only moved, goes up or down by
-  /// what rounding may do to it, as this seed says: half a unit of its type, four
-  /// where a kernel may approximate, and for a sum of n terms max(sqrt(n), n / 16)
-  /// halves of a unit of the sum of magnitudes, in any order of adding. The
-  /// distance between such runs is how far rounding can carry a result.
+  /// If it is not 0, every float that is computed, and not only moved, goes up or down by
+  /// what rounding may do to it, as this seed says: half a unit of its type, four where a
+  /// kernel may approximate, and for a sum of n terms max(sqrt(n), n / 16) halves of a unit
+  /// of the sum of magnitudes, in any order of adding. The distance between such runs is
+  /// how far rounding can carry a result.
   uint64_t disturb = 0;
   /// Called after every op of the body of a function, with its operands and its
   /// results; not for ops inside of a `segue.fused`. A failure ends the run.
