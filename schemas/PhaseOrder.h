@@ -23,9 +23,9 @@ enum class StepPart : int32_t { StepBegin, Forward, Backward, Optimizer, StepEnd
 /// Programs enter these; a session begins and ends steps.
 constexpr bool isProgramPhase(StepPart phase) { return phase >= StepPart::Forward && phase <= StepPart::Optimizer; }
 
-/// Whether `next` may come after another phase, `now`, of the same step. Backward
-/// to forward is the next micro-batch; forward to step_end is an evaluation,
-/// backward to step_end a step that accumulates gradients only.
+/// Returns true if `next` may come after another phase, `now`, of the same step. Backward
+/// to forward is the next micro-batch; forward to step_end is an evaluation, backward to
+/// step_end a step that accumulates gradients only.
 constexpr bool canFollow(StepPart now, StepPart next) {
   switch (next) {
   case StepPart::StepBegin:

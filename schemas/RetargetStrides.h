@@ -48,8 +48,8 @@ std::optional<std::vector<int64_t>> retargetStrides(const Numbers &shape, const 
   std::iota(order.begin(), order.end(), size_t(0));
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return viewStrides[a] < viewStrides[b]; });
   for (size_t dim : order) {
-    // No product below passes the spans that were checked: places are bounded
-    // by the last element of either layout, plus one step.
+    // No product below exceeds the spans that were checked: places are bounded by the last
+    // element of either layout, plus one step.
     int64_t open = viewShape[dim];
     uint64_t place = uint64_t(viewStrides[dim]), newPlace = 0;
     bool first = true;

@@ -42,7 +42,7 @@ except ImportError:  # Python 3.10; pytest brings it there
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_suffix(".toml")
-# What a lit test may call, and what Python imports.
+# The targets that a lit test may call, and those that Python imports.
 USUAL_TARGETS = {"lit": ["segue-opt", "segue-translate", "segue-compile", "segue-run"], "pytest": ["_runtime", "_compiler"]}
 
 

@@ -64,11 +64,11 @@ OTHERS = [
     "SegueStreamingTests",
     "SegueTensorTests",
 ]
-# What the fuzz build, which has the runtime under these sanitizers anyway, runs
-# besides: programs and hostile files. The normal build, which is ten times as fast, changes each byte of
-# them to each other value; here, with SEGUE_SAMPLE, one bit of each is changed, on each device another.
+# The tests that the fuzz build, which has the runtime under these sanitizers anyway, runs besides:
+# programs and hostile files. The normal build, which is ten times as fast, changes each byte of them to
+# each other value; here, with SEGUE_SAMPLE, one bit of each is changed, on each device another.
 ADDRESSED = {"SegueProgramTests": "*"}
-# How many of the random stitchings; the normal build has compiled them before.
+# The number of random stitchings that run here; the normal build has compiled them before.
 RANDOM_STITCHINGS = 16
 
 
@@ -150,7 +150,7 @@ def fuzz(args, report: Report) -> None:
              "-close_fd_mask=1", "-print_final_stats=1", f"-artifact_prefix={found}", *FUZZER_FLAGS.get(target, []), corpus],
             args.seconds + 300, {"OMP_NUM_THREADS": "1", "ASAN_OPTIONS": "allocator_may_return_null=1"})
         runs = int((re.search(r"number_of_executed_units:\s*(\d+)", output) or [0, 0])[1])
-        # What a target says that it reached: "reached: 12 loads, 3 steps".
+        # A target says what it reached in a line such as "reached: 12 loads, 3 steps".
         idle = re.findall(r"\b0 (\w+)", (re.search(r"^reached: (.*)$", output, re.M) or ["", ""])[1])
         failure = ""
         if ended or not seeds or runs < len(seeds) or idle:

@@ -38,7 +38,7 @@ at the first time ($XDG_DATA_HOME/segue or ~/.local/share/segue), so that it
 runs unasked for this user alone; others need segue-run trust or --allow-native.
 )";
 
-/// That compile kernels: more wait for one another.
+/// The most threads that compile kernels: more wait for one another.
 static constexpr unsigned kMostThreads = 1024;
 
 namespace {

@@ -68,7 +68,7 @@ struct StitchCommand : StitchArguments {
   double tolerance = 1e-5;
   /// The table of edges, on stdout.
   bool report = false;
-  /// Where to write stitch_hints.json.
+  /// The path to which stitch_hints.json is written.
   std::string hints;
 };
 
@@ -143,7 +143,7 @@ struct ReportOptions {
   /// Folders with telemetry, or files of it.
   std::vector<std::string> telemetry;
   std::string trace, output;
-  /// Where the run was, for the limit of its link; empty: not known.
+  /// The device of the run, for the limit of its link; empty if it is not known.
   std::string device;
   /// Bytes of device_dram; 0: not known.
   uint64_t cap = 0;

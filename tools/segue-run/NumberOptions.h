@@ -36,7 +36,7 @@ CLI::Option *addReal(CLI::App *command, const std::string &names, Target &target
 template <typename Target>
 CLI::Option *addBytes(CLI::App *command, const std::string &names, Target &target, const std::string &help);
 
-// What the three check and convert; the range is their description.
+// The validators that check and convert such options; the range is their description.
 CLI::Validator wholeNumber(int64_t low, int64_t high);
 CLI::Validator realNumber(double low, double high);
 CLI::Validator byteQuantity();

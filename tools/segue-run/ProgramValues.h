@@ -47,7 +47,7 @@ bool matches(const std::string &name, const Tensor &given, const Tensor &expecte
 struct NamedOutput {
   std::string name;
   Tensor tensor;
-  /// Where to write it; empty: to stdout.
+  /// The file to write it to; empty for stdout.
   std::filesystem::path file;
 };
 

@@ -44,7 +44,7 @@ struct StitchArguments : CommonOptions {
 /// A tensor of the command line, shared by all inputs that take it.
 struct GivenTensor {
   Tensor tensor;
-  /// It is the tool's own, in a layout that a program has declared.
+  /// True if it is the tool's own, in a layout that a program has declared.
   bool prepared = false;
 };
 
@@ -91,8 +91,8 @@ public:
   /// of them has not been submitted.
   void submit(size_t part);
 
-  /// When outputs are there: throws SourceChanged if the file of the weights was
-  /// changed since it was opened.
+  /// Throws SourceChanged if the file of the weights was changed since it was opened.
+  /// Called when outputs are there.
   void checkWeights() const;
 
 private:

@@ -153,7 +153,7 @@ public:
     if (failure_)
       throw *failure_;
   }
-  /// Where something else has failed before.
+  /// Prints the failure, if something else has failed before.
   void print() const {
     if (failure_)
       std::fprintf(stderr, "segue-run: %s\n", failure_->what());
@@ -285,7 +285,7 @@ int train(const TrainOptions &asked) {
   Interruption interruption;
   auto leave = [&](bool isWhole) {
     Remains remains; // the checkpoint first: nothing else is as hard to get again
-    // Who is interrupted may have little time, and goes on from here.
+    // An interrupted run may have little time, and goes on from here.
     if (isWhole)
       remains.write(options.save, [&](const std::string &path) {
         interruption.signal() && midway.areSealed() ? midway.write() : session.save(path);

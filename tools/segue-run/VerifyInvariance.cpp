@@ -52,7 +52,7 @@ struct RunBits {
   int64_t spilled = 0, restored = 0, recomputed = 0, loads = 0;
 };
 
-/// Which services, as the config has them.
+/// The services of a run, as the config has them.
 struct Combination {
   std::string name;
   Json activation;

@@ -173,7 +173,7 @@ class InPyTorch:
         self._forward, self._backward = forward, backward
         nodes = forward.graph.find_nodes(op="output")[0].args[0]
         known = {*nodes[:outputs], *forward.graph.find_nodes(op="placeholder")}
-        # Where a tensor is saved that is neither an input nor an output, backward must know that it was not a program's.
+        # If a tensor is saved that is neither an input nor an output, backward must know that it was not a program's.
         self._marked = next((i for i in range(outputs, len(nodes)) if isinstance(nodes[i], torch.fx.Node)
                              and nodes[i] not in known and isinstance(nodes[i].meta.get("val"), torch.Tensor)), None)
 

@@ -40,7 +40,7 @@ _SAME_SIZE_VIEWS = {
 }
 _PARTIAL_VIEWS = {"aten.select.int", "aten.slice.Tensor", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int"}
 _CASTS = {"aten._to_copy.default", "prims.convert_element_type.default"}
-# What costs more to compute again than to keep, whatever it is made of.
+# Ops that cost more to compute again than to keep, whatever their operands are.
 _NEVER_AGAIN = {"aten.mm.default", "aten.addmm.default", "aten.bmm.default"}
 
 

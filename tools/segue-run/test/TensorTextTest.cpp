@@ -18,7 +18,7 @@ using namespace segue::tool;
 
 static const DeviceRef device = Device::open("cpu");
 
-// What is printed is read again to the same bits, for every element type.
+// A printed tensor is read again to the same bits, for every element type.
 TEST(TensorText, RoundTrips) {
   for (const char *text : {"2x3xf32=1,2,3,4,5,0.1", "f32=-1e-45", "3xf32=inf,-inf,3.4028235e+38", "2xbf16=0.5,-3",
                            "2xf16=65504,5.9604645e-08", "2xi64=-9223372036854775808,9223372036854775807", "2xi32=-7,7",
@@ -59,7 +59,7 @@ TEST(Npy, RoundTrips) {
   }
 }
 
-// As numpy writes it: a version 1 header, and an array in Fortran order.
+// The file is as numpy writes it: a version 1 header, and an array in Fortran order.
 TEST(Npy, ReadsFortranOrder) {
   TemporaryFolder folder;
   std::string header = "{'descr': '<i4', 'fortran_order': True, 'shape': (2, 3), }";

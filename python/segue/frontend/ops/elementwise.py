@@ -70,7 +70,7 @@ def log2(b, x):
 
 @lowers("aten.exp2.default")
 def exp2(b, x):
-    # Not exp(x log 2): the product would lose up to six bits.
+    # A power is taken and not exp(x log 2): the product would lose up to six bits.
     return b.binary("pow", b.constant(2.0, (), b.dtype), b.cast(x, b.dtype))
 
 
@@ -109,7 +109,7 @@ def leaky_relu(b, x, negative_slope=0.01):
 def elu(b, x, alpha=1, scale=1, input_scale=1):
     zero = b.constant(0.0, (), x.dtype)
     positive = b.compare("gt", x, zero)
-    # Of a large x, which is not taken, expm1 would be infinite, and its gradient infinity times 0.
+    # For a large x, whose branch is not taken, expm1 would be infinite, and its gradient infinity times 0.
     inner = b.binary("mul", b.select(positive, zero, x), b.constant(float(input_scale), (), x.dtype))
     negative = b.binary("mul", b.writer.unary("expm1", inner), b.constant(float(alpha), (), x.dtype))
     result = b.select(positive, x, negative)
@@ -129,7 +129,7 @@ def relu6(b, x):
 
 @lowers("aten.hardtanh.default")
 def hardtanh(b, x, min_val=-1, max_val=1):
-    # As clamp, but PyTorch's gradient is 0 at the bounds and 1 for NaN.
+    # This is clamp, except that PyTorch's gradient is 0 at the bounds and 1 for NaN.
     low, high = (b.constant(float(bound), (), x.dtype) for bound in (min_val, max_val))
     return b.select(b.compare("ge", x, high), high, b.select(b.compare("le", x, low), low, x))
 
