@@ -44,7 +44,7 @@ std::atomic<FileMapping::Watch *> FileMapping::Watch::first{nullptr};
 std::mutex FileMapping::Watch::mutex;
 struct sigaction FileMapping::Watch::before;
 
-/// Zeros take the place of the page and of all behind it: the file ends there.
+/// Puts zeros in the place of the page and of all behind it: the file ends there.
 void FileMapping::Watch::handle(int number, siginfo_t *info, void *context) {
   int error = errno;
   uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);

@@ -18,7 +18,7 @@
 
 namespace segue::inline runtime {
 
-/// "line 3, column 14: " of a byte offset.
+/// Returns "line 3, column 14: " for a byte offset.
 static std::string position(std::string_view text, size_t offset) {
   std::string_view before = text.substr(0, std::min(offset, text.size()));
   size_t line = 1 + size_t(std::count(before.begin(), before.end(), '\n'));

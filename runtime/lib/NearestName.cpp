@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// Levenshtein distance with one row of memory.
+/// Returns the Levenshtein distance, with one row of memory.
 static size_t editDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t(0));

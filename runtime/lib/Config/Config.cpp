@@ -56,8 +56,8 @@ static std::string below(const std::string &path, std::string_view key) {
   return (path.empty() ? "" : path + ".") + std::string(key);
 }
 
-/// Keys of an object that is shared with others, which are not ours; refuses what
-/// was meant to be.
+/// Adds the keys of an object, shared with others, that are not ours. Refuses a key that is
+/// nearly one of ours.
 static void findForeign(const Json &object, const std::string &path, std::span<const std::string_view> ours,
                         std::vector<std::string> &foreign) {
   for (const auto &[key, value] : object.items()) {

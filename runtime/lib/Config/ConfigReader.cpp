@@ -13,7 +13,7 @@
 
 namespace segue::inline runtime {
 
-/// Doubles hold every whole number up to here.
+/// The greatest number up to which doubles hold every whole number.
 static constexpr double greatestWhole = 9007199254740992.0; // 2^53
 
 bool Range::contains(double value) const {

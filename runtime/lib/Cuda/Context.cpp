@@ -16,7 +16,7 @@ bool &isInHostFunction() {
   return inside;
 }
 
-/// Results that every later call of the process gives, too (docs/cuda.md).
+/// Returns true for results that every later call of the process gives, too (docs/cuda.md).
 static bool endsEverything(CUresult result) {
   static constexpr CUresult sticky[] = {
       deinitialized,      eccUncorrectable,   nvlinkUncorrectable, illegalAddress,      launchTimeout,

@@ -31,7 +31,7 @@
 
 namespace segue::inline runtime::cuda {
 
-/// Left of the free memory for modules, events and whatever else the driver makes.
+/// The bytes of the free memory that are left for modules, events and whatever else the driver makes.
 static constexpr uint64_t leftToDriver = uint64_t(1) << 30;
 
 /// A queue's buffer for copies of pageable memory has so many bytes.
@@ -116,7 +116,7 @@ private:
   MappedMemory dram_;
   Kernels kernels_;
   CudaEngine engine_;
-  /// Page-locked, one per queue, made with the first copy of pageable memory.
+  /// Page-locked memory, one piece per queue, made with the first copy of pageable memory.
   std::byte *staging_[queueCount]{};
   std::mutex stackMutex_;
   uint64_t stackBytes_ = freeStackBytes;
@@ -196,7 +196,7 @@ static DeviceRef open(const DeviceOptions &given) {
 // Memory
 //===----------------------------------------------------------------------===//
 
-/// Set while the books are asked for memory that the driver takes by itself.
+/// True while the books are asked for memory that the driver takes by itself.
 static thread_local bool takesForDriver = false;
 
 MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime) {
@@ -230,7 +230,7 @@ FreeMemory CudaDevice::freeMemory(Space space) const {
                                       : Device::freeMemory(space);
 }
 
-/// Has the driver make stacks of `bytes` per thread now, in the books, and not with the
+/// Makes the driver take stacks of `bytes` per thread now, in the books, and not with the
 /// first launch, in none.
 void CudaDevice::makeStack(uint64_t bytes, const KernelSource &source) {
   std::lock_guard lock(stackMutex_);
@@ -266,7 +266,8 @@ KernelRef CudaDevice::makeKernel(const KernelSource &source) {
 
 static CUdeviceptr onDevice(const std::byte *address) { return reinterpret_cast<CUdeviceptr>(address); }
 
-/// Asynchronous in a body; page-locked memory on the host's side, or outside of one any.
+/// Gives a copy to the stream. In a body it is asynchronous, and the host's side must be page-locked; outside of one
+/// any memory will do.
 void CudaDevice::giveCopy(std::byte *target, const std::byte *source, uint64_t bytes) {
   const Api &api = context_->api();
   bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
@@ -287,7 +288,7 @@ void CudaDevice::giveCopy(std::byte *target, const std::byte *source, uint64_t b
   });
 }
 
-/// In a body, between pageable memory and the device.
+/// Copies, in a body, between pageable memory and the device.
 void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t bytes) {
   std::byte *&staging = staging_[uint8_t(streams_.openQueue())];
   if (!staging) {

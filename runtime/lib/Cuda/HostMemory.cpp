@@ -12,9 +12,9 @@
 
 namespace segue::inline runtime::cuda {
 
-/// Huge pages begin at such addresses.
+/// The alignment of huge pages, and the size of a usual page, in bytes.
 static constexpr uint64_t hugePage = 2 << 20, page = 4096;
-/// Four threads touch pages twice as fast as the driver does; more gain little.
+/// The number of threads that touch pages: four are twice as fast as the driver, more gain little.
 static constexpr int touchingThreads = 4;
 
 PinnedMemory::PinnedMemory(const Context &context, uint64_t capacityBytes)

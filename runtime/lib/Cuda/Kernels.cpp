@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime::cuda {
 
-/// Threads of a block where the kernel does not say.
+/// The threads of a block if the kernel does not say how many.
 static constexpr unsigned usualThreads = 128;
 
 /// The most blocks of a grid along x.

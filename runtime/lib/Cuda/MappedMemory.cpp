@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime::cuda {
 
-/// CU_MEM_ALLOCATION_TYPE_PINNED on CU_MEM_LOCATION_TYPE_DEVICE, read and written.
+/// Returns the properties of CU_MEM_ALLOCATION_TYPE_PINNED on CU_MEM_LOCATION_TYPE_DEVICE, read and written.
 static MemProperties propertiesOf(int device) {
   MemProperties properties{};
   properties.type = 1;

@@ -11,7 +11,8 @@
 
 namespace segue::inline runtime::cuda {
 
-/// Times are exact to 60 ns within a second of their base: cuEventElapsedTime gives a float.
+/// The seconds for which a base of times serves: cuEventElapsedTime gives a float, which is exact to 60 ns within a
+/// second.
 static constexpr double baseLifeSeconds = 1;
 
 /// The host looks so long before it sleeps: spinning sees the end of work 66 us earlier.

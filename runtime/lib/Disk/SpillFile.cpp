@@ -47,7 +47,7 @@ struct SpillFile::Impl {
 
   mutable std::mutex mapping;
   std::optional<SpillMap> map;
-  /// Empty without a name.
+  /// The name of the file; empty if it has none.
   std::string name;
   bool hasSeal = false;
 };

@@ -125,7 +125,7 @@ void nameFile(int descriptor, const std::filesystem::path &folder, const std::st
 // Its room
 //===----------------------------------------------------------------------===//
 
-/// Bytes that this process may still take.
+/// Returns the bytes that this process may still take.
 static uint64_t freeBytes(int descriptor) {
   struct statfs system;
   return ::fstatfs(descriptor, &system) == 0 ? uint64_t(system.f_bavail) * uint64_t(system.f_bsize) : 0;

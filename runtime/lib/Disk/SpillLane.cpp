@@ -75,15 +75,15 @@ struct SpillLane::State {
   uint32_t pieceBytes;
   std::unique_ptr<SpillEngine> engine;
   bool isForWrites;
-  /// Above 0: small transfers go through the page cache, and what goes through it stays there.
+  /// If above 0, small transfers go through the page cache, and what goes through it stays there.
   uint64_t cachedBelow;
 
-  /// Whoever transfers.
+  /// Held by whoever transfers.
   std::mutex turn;
   std::vector<Slot> slots;
   std::vector<uint32_t> idle;
-  /// Aligned memory for callers' that is not, made when one comes: few small pieces,
-  /// since it lies in memory for good.
+  /// Aligned buffers that stand in for memory of callers that is not aligned, made when
+  /// such memory comes: few small pieces, since they lie in memory for good.
   static constexpr uint32_t bouncePieces = 8, bounceBytes = 256 << 10;
   std::unique_ptr<std::byte, decltype(&std::free)> bounce{nullptr, &std::free};
 

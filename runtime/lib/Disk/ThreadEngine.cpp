@@ -51,7 +51,7 @@ public:
   SpillEnd waitForOne() override;
 
 private:
-  /// More threads gained nothing, and each costs a stack.
+  /// The most threads: more gained nothing, and each costs a stack.
   static constexpr uint32_t mostThreads = 8;
 
   void work();

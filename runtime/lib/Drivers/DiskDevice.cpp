@@ -62,7 +62,7 @@ struct DiskOptions {
 class DiskDevice final : public ArenaDevice, public DiskTier {
 public:
   DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
-  /// Queued work runs to its end: nobody may be left writing to memory that outlives the device.
+  /// Runs queued work to its end: nobody may be left writing to memory that outlives the device.
   ~DiskDevice() override { queues_.finish(); }
 
   std::string name() const override { return name_; }
@@ -155,7 +155,7 @@ DiskOptions::DiskOptions(const DeviceOptions &options, const DeviceOptions &prof
     spill.engine = engine == "ring" ? SpillOptions::Engine::Ring : SpillOptions::Engine::Threads;
 }
 
-/// With the file in it.
+/// Returns `memory` with the file in it.
 static SimProfile withFile(SimProfile memory, const SpillFile &file) {
   memory.diskBytes = file.capacity();
   memory.diskBegin = file.data();

@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// Bytes, numbers or rows that pay for waking another thread.
+/// The bytes, numbers or rows that pay for waking another thread.
 static constexpr int64_t fillGrain = 256 << 10, addGrain = 1 << 14, scaleGrain = 1 << 16, rotateGrain = 32,
                          restoreGrain = 16;
 

@@ -51,7 +51,7 @@ public:
   void *find(const std::string &symbol) const { return dlsym(library_, symbol.c_str()); }
 
 private:
-  /// Stays open: dlopen tells libraries apart by "/proc/self/fd/<number>".
+  /// The descriptor of the file, which stays open: dlopen tells libraries apart by "/proc/self/fd/<number>".
   int file_;
   void *library_ = nullptr;
 };

@@ -41,8 +41,8 @@ class SimDevice final : public ArenaDevice, public VirtualClock {
 public:
   explicit SimDevice(const SimProfile &profile);
 
-  /// Queued work runs to its end: nobody may be left writing to memory of the
-  /// host that outlives the device.
+  /// Runs queued work to its end: nobody may be left writing to memory of the host that
+  /// outlives the device.
   ~SimDevice() override { queues_->finish(); }
 
   std::string name() const override { return profile_.name; }

@@ -13,11 +13,11 @@
 
 namespace segue::inline runtime {
 
-/// Regions begin at such addresses, so that large ones get large pages.
+/// The alignment of regions, so that large ones get large pages.
 static constexpr uint64_t regionAlignment = 2 << 20;
 
-/// Signalling NaNs in f32 and bf16, a NaN in f16, no index into anything: the
-/// first for what was freed, the second for what nobody has written yet.
+/// The patterns of memory that was freed and of memory that nobody has written yet:
+/// signalling NaNs in f32 and bf16, a NaN in f16, and no index into anything.
 static constexpr uint16_t freedPattern = 0x7fa0, newPattern = 0xffa1;
 
 /// The pattern goes by address, so that parts of a block hold the same bytes as the whole.

@@ -26,7 +26,7 @@ static constexpr std::string_view realityKeys[] = {"adversarial", "fail-copy", "
                                                    "fail-dram",   "fail-h2d",  "shrink",     "stall",
                                                    "streams",     "threads",   "virtual"};
 
-/// "7", "7x2" or "7+".
+/// Reads a text such as "7", "7x2" or "7+".
 static SimProfile::FaultRange readPlaces(const DeviceOptions &options, std::string_view key) {
   if (!options.has(key))
     return {};

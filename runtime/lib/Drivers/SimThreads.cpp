@@ -28,7 +28,7 @@ struct Entry {
   Work work;
 };
 
-/// Entries in order; grows by doubling and is then reused.
+/// Entries in order. The ring grows by doubling and is then reused.
 class EntryRing {
 public:
   bool empty() const { return count_ == 0; }
@@ -65,7 +65,7 @@ struct ThreadedQueues::State {
   bool isCounted[queueCount] = {};
   std::condition_variable wake[queueCount];
   std::condition_variable hostWake;
-  /// Threads outside of the queues wait for these.
+  /// The fences that threads outside of the queues wait for.
   std::vector<const Fence *> hostFences;
   std::atomic<uint64_t> posted[queueCount]{}, done[queueCount]{};
 
@@ -76,10 +76,11 @@ struct ThreadedQueues::State {
     return true;
   }
 
-  /// With the lock held.
+  /// Returns true if the queue's thread may go on. Called with the lock held.
   bool mayRun(size_t queue) { return rings[queue].empty() ? stopping : isDone(rings[queue].front().after); }
 
-  /// Wakes only those whose turn it is: switching to a thread takes longer than most entries. Called with the lock held.
+  /// Counts an entry as done. Wakes only those whose turn it is, since switching to a thread takes longer than most
+  /// entries. Called with the lock held.
   void countEntry(size_t queue) {
     done[queue].fetch_add(1, std::memory_order_release);
     for (size_t other = 0; other < queueCount; ++other)

@@ -58,7 +58,7 @@ private:
 
 } // namespace
 
-/// Heads are cut into runs of rows only if there are too few to balance.
+/// Chooses the items of work. Heads are cut into runs of rows only if there are too few to balance.
 void PanelAttention::chooseItems() {
   int64_t heads = std::max<int64_t>(1, spec_.batch * spec_.heads), threads = threads_.count();
   int64_t blocks = std::max<int64_t>(1, (spec_.rows + kernels_.panel - 1) / kernels_.panel);

@@ -65,7 +65,7 @@ private:
   Threads threads_;
   std::shared_ptr<Scratch> scratch_;
   const VectorKernels &kernels_;
-  /// dim, rounded up to whole panels.
+  /// The extent dim, rounded up to whole panels.
   int64_t padded_;
 };
 

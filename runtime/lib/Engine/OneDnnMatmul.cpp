@@ -25,7 +25,7 @@ using namespace segue;
 
 namespace {
 
-/// Smaller products run on one thread.
+/// The flops below which a product runs on one thread.
 constexpr double kSerialFlops = 2e6;
 
 /// The primitive for pieces of one extent, and the memories of each thread.
@@ -69,7 +69,7 @@ private:
   dnnl::engine engine_;
   std::vector<dnnl::stream> streams_;
   std::string implementation_;
-  /// Pointers of memories are set by run, which holds the lock of the scratch.
+  /// The primitives. A run, which holds the lock of the scratch, sets the pointers of their memories.
   mutable std::vector<PiecePrimitive> primitives_;
   std::vector<Piece> pieces_;
 };

@@ -32,8 +32,8 @@ constexpr int64_t kDepth = 384, kRows = 120, kColumns = 768;
 /// Up to so many tiles of rows, packing b costs more than it saves.
 constexpr int64_t kRowsInPlace = 2;
 
-/// Products below this many operations run on one thread: a parallel region
-/// costs as much (a few microseconds).
+/// The flops below which a product runs on one thread: a parallel region costs as much (a
+/// few microseconds).
 constexpr double kSerialFlops = 1e6;
 
 /// One piece of c: rows and columns of one item of the batch.
@@ -93,10 +93,10 @@ private:
   std::shared_ptr<Scratch> scratch_;
   const VectorKernels &kernels_;
   bool serial_ = false;
-  /// b is read where it lies: it has too few rows of a to meet to be worth packing.
+  /// True if b is read where it lies, since it has too few rows of a to meet to be worth packing.
   bool readsInPlace_ = false;
   int64_t gridRows_ = 1, gridColumns_ = 1;
-  /// Extents of a piece: multiples of the tile rows and the panel.
+  /// The extents of a piece, which are multiples of the tile rows and of the panel.
   int64_t pieceRows_ = 1, pieceColumns_ = 1;
 };
 

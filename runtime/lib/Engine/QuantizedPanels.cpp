@@ -26,7 +26,7 @@ namespace {
 
 // These are those of PanelMatmul.cpp; rows are so many that widening the weight is a small part.
 constexpr int64_t kDepth = 384, kColumns = 768, kRowBlock = 120, kRows = 480;
-/// Products below this many operations run on one thread.
+/// The flops below which a product runs on one thread.
 constexpr double kSerialFlops = 1e6;
 
 struct Buffers {
@@ -42,8 +42,8 @@ public:
       values_[code] = codeToFloat(uint8_t(code), spec.storage);
   }
 
-  /// Elements [first, first + count) of `row`. `scaled`: times the scale of the
-  /// row, if the storage has one; those of groups count always.
+  /// Widens elements [first, first + count) of `row`. With `scaled` they are times the
+  /// scale of the row, if the storage has one; scales of groups always count.
   void widen(const QuantizedMatmulArgs &args, int64_t row, int64_t first, int64_t count, bool scaled, float *to) const {
     auto *codes = static_cast<const std::byte *>(args.codes);
     if (group_)
@@ -128,7 +128,7 @@ private:
     return buffers;
   }
 
-  /// Panels of columns [column, column + columns) over [l, l + depth).
+  /// Packs panels of columns [column, column + columns) over [l, l + depth).
   void packWeight(const QuantizedMatmulArgs &operands, int64_t column, int64_t columns, int64_t l, int64_t depth,
                   const Buffers &buffers) const {
     if (spec_.transposed) {

@@ -22,7 +22,7 @@ using namespace segue;
 
 static std::string text(ElementType type) { return std::string(name(type)); }
 
-/// Extents of one tensor; `least` is that of each.
+/// Returns what is wrong with the extents of one tensor, or an empty text; `least` is the least that each may be.
 static std::string findExtentProblem(std::initializer_list<std::pair<const char *, int64_t>> extents, int64_t least) {
   // No machine holds tensors of 2^46 elements, and below that sizes in bytes
   // and sums of offsets do not overflow.
@@ -99,7 +99,7 @@ std::string QuantizedMatmulSpec::findProblem() const {
   return {};
 }
 
-/// Strides of a tensor [batch, heads, length, dim].
+/// Returns what is wrong with the strides of a tensor [batch, heads, length, dim], or an empty text.
 static std::string findStrideProblem(const char *what, const AttentionSpec &spec, const AttentionStrides &strides,
                                      int64_t length, bool isResult) {
   if (spec.dim > 1 && strides[3] != 1)

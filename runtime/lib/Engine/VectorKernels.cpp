@@ -43,8 +43,8 @@ inline __attribute__((always_inline)) Vector splat(float x) { return x - Vector{
 // Products
 //===----------------------------------------------------------------------===//
 
-/// Steps of the depth between asking for a line of b and using it. Measured on
-/// an AVX-512 Xeon: 8 gives 4 to 14 % over none, 4 and 16 a little less.
+/// The steps of the depth between asking for a line of b and using it. Measured on an
+/// AVX-512 Xeon: 8 gives 4 to 14 % over none, 4 and 16 a little less.
 constexpr int64_t kPrefetchAhead = 8;
 
 /// One tile in registers: R rows of a panel. kBlock: a is [rows][panel].
@@ -97,7 +97,7 @@ void tileToMemory(int64_t depth, const float *a, int64_t aStep, const float *b, 
 
 using TileFunction = void (*)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, bool);
 
-/// Tile functions for 1 to kTileRows rows, at index rows - 1.
+/// Fills the table of tile functions for 1 to kTileRows rows, at index rows - 1.
 template <bool kBlock, int R> constexpr void fillTable(TileFunction *table) {
   table[R - 1] = tileToMemory<R, kBlock>;
   if constexpr (R > 1)
@@ -340,9 +340,9 @@ void narrowF16(int64_t count, const float *source, uint16_t *target) {
 
 constexpr float kInfinity = __builtin_inff();
 
-/// e^x for x up to 88, within 2 units in the last place; 0 below -87.3, where
-/// the result would be denormal. NaN stays NaN. The reduction to |r| <= ln 2 / 2
-/// and the polynomial are those of Cephes' expf (Moshier).
+/// Returns e^x for x up to 88, within 2 units in the last place; 0 below -87.3, where the
+/// result would be denormal. NaN stays NaN. The reduction to |r| <= ln 2 / 2 and the
+/// polynomial are those of Cephes' expf (Moshier).
 inline __attribute__((always_inline)) Vector exponential(Vector x) {
   Vector low = splat(-87.3f);
   Vector bounded = x < low ? low : x;
@@ -361,10 +361,10 @@ inline __attribute__((always_inline)) Vector exponential(Vector x) {
   return x < low ? Vector{} : p * (Vector)power;
 }
 
-/// Natural logarithm of positive, normal x, after Cephes' logf.
+/// Returns the natural logarithm of positive, normal x, after Cephes' logf.
 inline float logarithm(float x) { return __builtin_logf(x); }
 
-/// Lanes of vector j of a panel that see `key` when the first row is `firstRow`.
+/// Returns the lanes of vector j of a panel that see `key` when the first row is `firstRow`.
 inline __attribute__((always_inline)) IntVector seen(int64_t key, int64_t firstRow, int j) {
   IntVector lane;
 #pragma GCC unroll 16

@@ -81,26 +81,26 @@ struct VectorKernels {
 
   void (*multiplyPacked)(const PackedProduct &product);
 
-  /// c[i][j] = or += sum of a[i][l] * b[l][j] for one panel of columns, where a is a block [rows][panel] of
-  /// scores and b is [depth][bStep].
+  /// Does c[i][j] = or += sum of a[i][l] * b[l][j] for one panel of columns, where a is a block
+  /// [rows][panel] of scores and b is [depth][bStep].
   void (*multiplyBlockRows)(int64_t rows, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
                             int64_t cStep, bool accumulate);
 
-  /// target[p][l][w] = source[(p * width + w) * step + l * depthStep], zero
-  /// where p * width + w >= count; width is `tileRows` or `panel`. The target
-  /// needs one vector of room behind it.
+  /// Does target[p][l][w] = source[(p * width + w) * step + l * depthStep], zero where p *
+  /// width + w >= count; width is `tileRows` or `panel`. The target needs one vector of
+  /// room behind it.
   void (*pack)(int64_t count, int64_t depth, const float *source, int64_t step, int64_t depthStep, float *target,
                int64_t width);
 
-  /// target[c * targetStep + r] = source[r * sourceStep + c].
+  /// Does target[c * targetStep + r] = source[r * sourceStep + c].
   void (*transpose)(int64_t rows, int64_t columns, const float *source, int64_t sourceStep, float *target,
                     int64_t targetStep);
 
-  /// data[i] *= factor.
+  /// Does data[i] *= factor.
   void (*scale)(int64_t count, float factor, float *data);
-  /// data[i] *= factors[i].
+  /// Does data[i] *= factors[i].
   void (*multiply)(int64_t count, const float *factors, float *data);
-  /// data[r][i] *= factors[i], for data of [rows][panel].
+  /// Does data[r][i] *= factors[i], for data of [rows][panel].
   void (*scaleColumns)(int64_t rows, const float *factors, float *data);
   float (*dot)(int64_t count, const float *a, const float *b);
 
@@ -109,7 +109,7 @@ struct VectorKernels {
 
   /// target[i] = (source[i] - zero) * factor.
   void (*widenI8)(int64_t count, const int8_t *source, float zero, float factor, float *target);
-  /// 16-bit floats to f32 and back, to nearest even.
+  /// These convert 16-bit floats to f32 and back, to nearest even.
   void (*widenBf16)(int64_t count, const uint16_t *source, float *target);
   void (*widenF16)(int64_t count, const uint16_t *source, float *target);
   void (*narrowBf16)(int64_t count, const float *source, uint16_t *target);

@@ -180,7 +180,7 @@ int64_t rowCount(std::span<const int64_t> shape) {
   return shape.size() < 2 ? 1 : shape[0];
 }
 
-/// Bytes of the elements, padding of tiles included.
+/// Returns the bytes of the elements, padding of tiles included.
 static std::optional<uint64_t> checkedElementBytes(std::span<const int64_t> shape, const Layout &layout,
                                                    uint64_t bytesPerElement) {
   std::optional<uint64_t> tileElements = 1, elements = 1;
@@ -202,7 +202,7 @@ static std::optional<uint64_t> checkedElementBytes(std::span<const int64_t> shap
   return sum ? checkedMultiply(*sum, bytesPerElement) : std::nullopt;
 }
 
-/// Scales begin at a multiple of it, bytes.
+/// The bytes of which the offset of scales is a multiple.
 static constexpr uint64_t scaleAlignment = 64;
 
 std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layout) {
@@ -226,7 +226,7 @@ std::string findGroupProblem(std::span<const int64_t> shape, const Layout &layou
   return {};
 }
 
-/// Parts of a group storage whose tile and strides are right; `elements` are not 0.
+/// Returns the parts of a group storage whose tile and strides are right; `elements` are not 0.
 static std::optional<LayoutParts> checkedGroupParts(std::span<const int64_t> shape, const Layout &layout,
                                                     uint64_t elements) {
   LayoutParts parts{.rows = rowCount(shape)};

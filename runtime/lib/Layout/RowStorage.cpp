@@ -15,7 +15,7 @@ static constexpr uint32_t infinityBits = 0x7f800000u;
 
 static uint32_t magnitudeBits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
-/// Magnitudes compare as their bits do, which also keeps NaN in sight.
+/// Returns the largest magnitude as bits: magnitudes compare as their bits do, which also keeps NaN in sight.
 static uint32_t largestMagnitude(std::span<const float> row) {
   uint32_t largest = 0;
   for (float value : row)
@@ -30,8 +30,8 @@ static uint32_t largestFiniteMagnitude(std::span<const float> row) {
   return largest;
 }
 
-/// Squared error of the finite elements of a row. Sixteen sums side by side, in
-/// f64, so that the order of additions is the same on every processor.
+/// Returns the squared error of the finite elements of a row. Sixteen sums are kept side by
+/// side, in f64, so that the order of additions is the same on every processor.
 static double squaredError(std::span<const float> row, StorageType storage, float scale) {
   constexpr size_t lanes = 16;
   double sums[lanes] = {};

@@ -39,8 +39,8 @@ static void *takeFromSystem(uint64_t bytes, uint64_t alignment) {
   return data;
 }
 
-/// Under the address sanitizer every block goes back at once, so that a use
-/// after free is seen. Blocks of unusual alignment are not kept either.
+/// Returns true if blocks are kept. Under the address sanitizer every block goes back at
+/// once, so that a use after free is seen; blocks of unusual alignment are not kept either.
 static bool isCacheable(uint64_t alignment) {
 #ifdef __SANITIZE_ADDRESS__
   return false;

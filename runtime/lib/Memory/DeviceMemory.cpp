@@ -104,7 +104,7 @@ void DeviceMemory::loadCapacities() {
   loaded_ = true;
 }
 
-/// Before `account` changes.
+/// Brings the figures of `account` up to date. Called before it changes.
 void DeviceMemory::touch(Usage &usage, Account &account) {
   if (account.seen != usage.peakNumber) {
     account.seen = usage.peakNumber;

@@ -29,7 +29,7 @@ namespace {
 struct PackedBlock {
   uint64_t bytes, begin, end;
   uint32_t alignment;
-  /// Index into StepAllocations::blocks.
+  /// The index into StepAllocations::blocks.
   uint32_t block;
   /// True if it comes again in every step; if it has several places, the number of this one.
   bool repeats = false;
@@ -42,7 +42,7 @@ class Packing {
 public:
   Packing(const StepAllocations &steps, uint32_t repeated, std::span<const AddressRange> free);
 
-  /// Bytes of the least that was found, or nothing.
+  /// Returns the bytes of the least packing that was found, or nothing.
   std::optional<uint64_t> pack(uint64_t goalBytes);
   AddressPlan plan() const;
 
@@ -52,7 +52,7 @@ private:
   bool overlap(const PackedBlock &a, const PackedBlock &b) const;
   /// Places all in this order; the bytes of the ranges, nothing if one has no place.
   std::optional<uint64_t> place(const Order &order);
-  /// `taken`: ascending.
+  /// Finds a place for an item. `taken` is ascending.
   std::optional<uint64_t> placeOne(const PackedBlock &item, std::span<const AddressRange> taken) const;
   std::vector<AddressRange> ranges(const std::vector<uint64_t> &offsets) const;
 
@@ -72,7 +72,7 @@ private:
 };
 } // namespace
 
-/// Beyond this many comparisons of two blocks no other order is tried.
+/// The number of comparisons of two blocks beyond which no other order is tried.
 static constexpr uint64_t mostComparisons = 200'000'000;
 
 Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<const AddressRange> free)

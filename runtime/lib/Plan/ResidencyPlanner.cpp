@@ -22,9 +22,10 @@ namespace segue::inline runtime {
 /// part in so many of the difference unused.
 static constexpr uint64_t poolSteps = 64;
 
-/// Shares of the room above the least peak that tensors leave free beyond what keeps to a target. What leaves holds its
-/// memory until it has been copied, and what returns early takes some: without room for both, a link that has little time
-/// to spare carries now this way, now that. With more room more leaves, which pays where the link is idle else.
+/// The shares of the room above the least peak that tensors leave free beyond what keeps to a target. A tensor that
+/// leaves holds its memory until it has been copied, and one that returns early takes some: without room for both, a
+/// link that has little time to spare carries now this way, now that. With more room more leaves, which pays where the
+/// link would be idle.
 static constexpr double headroomShares[] = {0, 1. / 16, 1. / 8, 1. / 4, 1. / 2, 7. / 8};
 
 /// A way back is begun so much earlier than the link needs: what comes before
@@ -47,7 +48,7 @@ static void addTo(std::vector<uint64_t> &curve, uint32_t begin, uint32_t end, ui
     curve[event] += bytes;
 }
 
-/// To the events from a gap's beginning until `needed`.
+/// Adds to the events from a gap's beginning until `needed`.
 static void addTo(std::vector<uint64_t> &curve, const ResidencyGap &gap, uint32_t needed, uint64_t bytes) {
   if (gap.passesEnd())
     addTo(curve, 0, needed, bytes);

@@ -130,7 +130,7 @@ void StepRecorder::on(const event::Restore &restore) {
 // Residents
 //===----------------------------------------------------------------------===//
 
-/// `value`: what the program calls it, for one that is seen first.
+/// Returns the resident that a tensor is. `value` is what the program calls it, for one that is seen first.
 uint32_t StepRecorder::residentOf(const Tensor &tensor, const Value *value) {
   const Storage &storage = *tensor.storage();
   auto [entry, isNew] = residents_.try_emplace(storage.id(), uint32_t(tracks_.size()));

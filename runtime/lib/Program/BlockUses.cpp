@@ -13,7 +13,7 @@
 
 namespace segue::inline runtime {
 
-/// `touch(buffer, written)` for each operand; what is written may be read, too.
+/// Calls `touch(buffer, written)` for each operand; one that is written may be read, too.
 template <typename Touch>
 static void forEachBuffer(const schema::Binary &root, const schema::Command &command, Touch &&touch) {
   auto views = [&](bool written, std::initializer_list<const schema::View *> all) {
@@ -48,7 +48,7 @@ static void forEachBuffer(const schema::Binary &root, const schema::Command &com
   }
 }
 
-/// Values that outlive a submit and belong to a block of the model.
+/// Returns true for values that outlive a submit and belong to a block of the model.
 static bool canStream(Role role) {
   return role == Role::Parameter || role == Role::Frozen || role == Role::Gradient || role == Role::State;
 }
@@ -67,7 +67,7 @@ struct Touch {
 };
 } // namespace
 
-/// Nothing where the values are no floats, or are not told.
+/// Returns the result that lies in a buffer; nothing if its values are no floats, or their type is not told.
 static std::optional<BlockResult> resultIn(const ProgramInfo &program, const std::vector<uint32_t> &inputOf,
                                            uint32_t index) {
   const schema::Buffer &buffer = *program.table->buffers()->Get(index);

@@ -29,7 +29,7 @@ Error PreparedProgram::launchError(const Op &op, int64_t code) const {
   return Error(ErrorCode::IndexOutOfRange, message + " holds an index outside of its table");
 }
 
-/// Verification lets no such file pass; this is for what it overlooks.
+/// Throws for an operand that the host cannot use. Verification lets no such file pass; this is for what it overlooks.
 void PreparedProgram::failOnHost(const Op &op, uint32_t operand) const {
   std::string where = image_.location(op.location);
   throw Error(ErrorCode::InvalidArgument,
@@ -151,8 +151,8 @@ Work PreparedProgram::workOf(Run &run, Op &op) {
   return work;
 }
 
-/// Outputs that are not written carry the first cause; what was written by the
-/// program before it failed is not told apart.
+/// Returns the error of an output. Outputs that are not written carry the first cause;
+/// those that the program wrote before it failed are not told apart.
 Error PreparedProgram::failureOf(size_t output, const Error &error) const {
   return error.within("output \"" + info_.outputs[output].name + "\" of program \"" + info_.name + "\"");
 }

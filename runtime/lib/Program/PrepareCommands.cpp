@@ -90,7 +90,7 @@ MatmulSpec PreparedProgram::matmulSpec(const schema::Matmul &matmul) {
   return spec;
 }
 
-/// Extents and strides are those of the product; `c` may lie otherwise.
+/// Returns the spec of a product with codes. Extents and strides are those of the product; `c` may lie otherwise.
 QuantizedMatmulSpec PreparedProgram::fusedSpec(const schema::Matmul &matmul) {
   auto a = numbers(matmul.a()->shape()), b = numbers(matmul.b()->shape());
   QuantizedMatmulSpec spec{.rows = a[1], .out = b[0], .in = b[1]};

@@ -19,8 +19,8 @@
 
 namespace segue::inline runtime {
 
-/// Arenas and outputs of one program up to this sum are kept for its next run:
-/// what is small costs more to allocate than to compute.
+/// The greatest sum of the arenas and outputs of one program that are kept for its next
+/// run: small ones cost more to allocate than to compute.
 static constexpr uint64_t keptBytes = 1 << 20;
 
 PreparedProgram::PreparedProgram(DeviceRef device, const BinaryImage &image, size_t program)
@@ -265,7 +265,7 @@ void PreparedProgram::markSteps() {
   }
 }
 
-/// Results are in the order of commands, as operations are.
+/// Marks the operations after which results are final. Results are in the order of commands, as operations are.
 void PreparedProgram::markResults() {
   for (const BlockResult &result : blocks_.results) {
     auto &desc = resultDescs_.emplace_back();

@@ -341,7 +341,7 @@ private:
   [[noreturn]] void failOnHost(const Op &op, uint32_t operand) const;
   void fail(Run &run, const Error &error, bool asItIs) noexcept;
 
-  /// Stands for the segment that patterns_ is.
+  /// The number of a segment that stands for patterns_.
   static constexpr uint32_t patternSegment = UINT32_MAX;
 
   uint32_t inputSlot(size_t input) const { return uint32_t(input); }

@@ -46,7 +46,7 @@ std::string kindOf(const schema::Command &command) {
   return call ? call->operation()->str() : schema::EnumNameCommandBody(command.body_type());
 }
 
-/// `products` of [rows, keys] per head; half of them where they are causal.
+/// Returns the flops of `products` of [rows, keys] per head; half of them if they are causal.
 template <typename Table> static uint64_t attentionFlops(const Table &attention, uint64_t products) {
   auto q = numbers(attention.q()->shape()), k = numbers(attention.k()->shape());
   uint64_t flops = 2 * products * uint64_t(q[0]) * uint64_t(q[1]) * uint64_t(q[2]) * uint64_t(k[2]) * uint64_t(q[3]);

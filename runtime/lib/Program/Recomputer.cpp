@@ -64,7 +64,7 @@ const Recomputation *Recomputer::find(SavedPlace place) const {
   return again;
 }
 
-/// Input `input` of forward, from which `output` is to be made.
+/// Returns input `input` of forward, from which `output` is to be made.
 Tensor Recomputer::tensorOf(const Submit &submit, uint32_t input, uint32_t output) const {
   std::shared_ptr<Storage> storage = submit.inputs[input].storage.lock();
   if (storage && storage->state() != StorageState::Freed)

@@ -22,7 +22,8 @@
 
 namespace segue::inline runtime {
 
-/// Once may be a schedule that does not come back.
+/// The conversions by readers after which an output changes its layout: one may be of a schedule
+/// that does not come back.
 static constexpr uint64_t repeats = 2;
 
 void PreparedProgram::answerDemand() {
@@ -68,9 +69,10 @@ bool PreparedProgram::isRewritten(size_t output, const TensorDesc &desc) const {
   return canonicalize(moved.shape, moved.layout) != canonicalize(desc.shape, desc.layout);
 }
 
-/// Our own kernels sum in an order that does not depend on where the result
-/// lies. The library that multiplies narrow elements promises no such thing, and
-/// a run that was resumed must not differ from one that was not.
+/// Returns true if another layout does not change the numbers of an output. Our own kernels
+/// sum in an order that does not depend on where the result lies. The library that
+/// multiplies narrow elements promises no such thing, and a run that was resumed must not
+/// differ from one that was not.
 bool PreparedProgram::keepsNumbers(size_t output, const TensorDesc &desc) {
   if (!isRewritten(output, desc))
     return true;

@@ -81,8 +81,8 @@ std::shared_ptr<Storage> PreparedProgram::placeArena(ArenaPlan &arena) {
   }
 }
 
-/// `replaced`: what the caller has there now and will not see again. Not
-/// `keeps`: its bytes are nobody's between two runs.
+/// Returns memory for an output. `replaced` is the tensor that the caller has there now and
+/// will not see again. Without `keeps`, the bytes are nobody's between two runs.
 Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced, bool keeps) {
   OutputPlan &plan = outputs_[index];
   if (keeps && plan.kept &&
@@ -127,7 +127,7 @@ Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced, bool k
 
 static void add(std::atomic<uint64_t> &sum, uint64_t amount) { StitchReport::Counters::add(sum, amount); }
 
-/// Together, as the counters of the device are shared with its queues.
+/// Adds the counts of elided inputs together, as the counters of the device are shared with its queues.
 void PreparedProgram::countElided(Run &run) {
   if (uint64_t elided = std::exchange(run.elided, 0)) {
     add(elided_, elided);
@@ -479,8 +479,8 @@ Tensor PreparedProgram::tensorAt(const Run &run, const Operand &operand, std::sh
   return Tensor::in(input.storage(), desc);
 }
 
-/// Bytes over the link, counted and given leave as those of any transfer. It
-/// begins after the commands before it; those after it wait behind an entry of
+/// Queues a transfer over the link, whose bytes are counted and given leave as those of any
+/// transfer. It begins after the commands before it; those after it wait behind an entry of
 /// their queue that waits for it.
 void PreparedProgram::enqueueTransfer(Run &run, Op &op, std::span<Tensor> inputs) {
   TransferOp &body = std::get<TransferOp>(op.body);

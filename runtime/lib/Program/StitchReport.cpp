@@ -115,7 +115,7 @@ static Json layoutsJson(const StitchEdge &edge) {
   return jsonOf({{"from", layoutJson(edge.from)}, {"to", layoutJson(edge.to)}});
 }
 
-/// `value`: "output" or "input".
+/// Returns one end as JSON; `value` is "output" or "input".
 static Json endJson(const StitchEnd &end, const char *value) {
   return jsonOf({{"signature", hex(end.interfaceHash)}, {"program", end.program}, {value, end.value}});
 }
@@ -172,8 +172,8 @@ std::string StitchReport::table() const {
   return text + std::to_string(quiet) + " other edges copied nothing (" + std::to_string(quietBytes) + " bytes)\n";
 }
 
-/// Parameters and tensors from outside have no producer that a compiler could
-/// change: there, the consumer's declared layout is what can be.
+/// Writes the hints. Parameters and tensors from outside have no producer that a compiler
+/// could change: for them, the consumer's declared layout is what can change.
 void StitchReport::writeHints(const std::filesystem::path &path) const {
   Json all = Json::array();
   for (const StitchEdge &edge : edges()) {

@@ -75,8 +75,8 @@ std::set<const BinaryImage *> SubmitLane::images() {
   return images;
 }
 
-/// On the thread that allocates: what is kept is touched by the holder of the
-/// lane alone, and another thread does not wait for a submit that may be long.
+/// Makes room on the thread that allocates. The holder of the lane alone touches what is
+/// kept, and another thread does not wait for a submit that may be long.
 uint64_t SubmitLane::makeRoom(Space space, uint64_t wanted) {
   if (!tryEnter())
     return 0;

@@ -316,7 +316,7 @@ private:
     check(!written || isInjective(desc.shape, desc.layout), operand + ": is written and has two elements in one place");
   }
 
-  /// `laid`: the view may have tiles and rows.
+  /// Verifies a view. With `laid` it may have tiles and rows.
   void verifyView(const schema::View *view, const std::string &operand, size_t rank, bool written, bool laid = false) {
     const schema::Buffer &buffer = verifyAccess(view->buffer(), written);
     check(uint8_t(view->element()) <= uint8_t(schema::ElementType::i1),
@@ -369,7 +369,7 @@ private:
     bool written = false;
     /// A Save has given it away; until version 0.2 that said less.
     bool saved = false;
-    /// Must lie in an input's storage.
+    /// True if it must lie in an input's storage.
     bool aliased = false;
   };
   bool canWrite(const OutputUse &use, const TensorDesc &declared, const TensorDesc &alternative) const;
@@ -382,7 +382,7 @@ private:
   std::vector<TensorDesc> inputs_, outputs_;
   std::vector<OutputUse> outputUses_;
   const schema::Command *currentCommand_ = nullptr;
-  /// Per input: has a required alias; was freed by an earlier command.
+  /// Flags per input: it has a required alias; it was freed by an earlier command.
   std::vector<bool> inPlace_, freed_;
   uint64_t openBlocks_ = 0;
   /// The phase that the commands entered last.
@@ -702,7 +702,7 @@ void ProgramVerifier::verifyAlternatives(const flatbuffers::Vector<flatbuffers::
   }
 }
 
-/// Last, so that a wrong signature is first explained by what is wrong in it.
+/// Verifies the hashes last, so that a wrong signature is first explained by what is wrong in it.
 void ProgramVerifier::verifyHashes() {
   check(program_.signature_hash() == schema::signatureHash(program_),
         "its signature_hash does not match its signature");

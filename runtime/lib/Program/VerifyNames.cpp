@@ -90,7 +90,7 @@ private:
 
   static std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
 
-  /// `value` is an input or output (`kind`) of `program`.
+  /// Throws unless `holds`. `value` is an input or output (`kind`) of `program`.
   void check(bool holds, const schema::Program &program, const char *kind, const schema::Value &value,
              const std::string &what) const {
     if (!holds)
@@ -99,8 +99,8 @@ private:
                                               std::string(name(Role(value.role()))) + "): " + what);
   }
 
-  /// `value` is what `known` has under `called`, with its role: an input or output
-  /// (`where`) of forward.
+  /// Throws unless `value` is what `known` has under `called`, with its role: an input or
+  /// output (`where`) of forward.
   const schema::Value &require(const schema::Program &program, const char *kind, const schema::Value &value,
                                const ByName &known, std::string_view called, schema::Role role,
                                const char *where) const {
@@ -110,7 +110,7 @@ private:
     return *found;
   }
 
-  /// Statistics of gradients are four numbers of f32.
+  /// Verifies that statistics of gradients are four numbers of f32.
   void verifyStatistics(const schema::Program &program) const {
     for (uint32_t i = 0; i < countOf(program.outputs()); ++i) {
       const schema::Value &value = *program.outputs()->Get(i);
@@ -140,7 +140,7 @@ private:
     }
   }
 
-  /// Parameters and frozen values of a program are forward's.
+  /// Verifies that parameters and frozen values of a program are forward's.
   void verifyWeights(const schema::Program &program) const {
     for (uint32_t i = 0; i < countOf(program.inputs()); ++i) {
       const schema::Value &value = *program.inputs()->Get(i);
@@ -157,7 +157,7 @@ private:
 
   static std::string text(const schema::Value &value) { return readTensorDesc(*value.desc()).str(); }
 
-  /// Evaluation is given what forward is, and gives what forward does.
+  /// Verifies that evaluation is given what forward is, and gives what forward does.
   void verifyInference(const schema::Program &inference) const {
     for (uint32_t i = 0; i < countOf(inference.inputs()); ++i) {
       const schema::Value &value = *inference.inputs()->Get(i);
@@ -259,7 +259,7 @@ private:
     }
   }
 
-  /// `value` replaces the input of the same name, one of `given`.
+  /// Verifies that `value` replaces the input of the same name, one of `given`.
   void verifyUpdated(const schema::Program &program, const schema::Value &value, const ByName &given) const {
     const schema::Value *before = find(given, value.name()->string_view());
     check(before && before->role() == value.role() && of(*before) == of(value) && isSameTensor(*before, value), program,

@@ -13,10 +13,10 @@
 
 namespace segue::inline runtime {
 
-/// Closes the list and the object; written over by the next events.
+/// The end of the file, which closes the list and the object; the next events are written over it.
 static constexpr std::string_view tail = "\n]}\n";
 
-/// Events that wait for a flush, bytes.
+/// The most bytes of events that wait for a flush.
 static constexpr size_t mostWaiting = 1 << 20;
 
 void EventWriter::visitMiB(const char *key, int64_t &bytes) { event_[key] = toMiB(bytes); }

@@ -54,7 +54,7 @@ static std::string figure(double value, const char *unit) {
   return text;
 }
 
-/// Products as large as those of a layer of a small transformer.
+/// Measures products as large as those of a layer of a small transformer.
 static double flopsPerSecond(Threads threads, double seconds) {
   constexpr int64_t size = 1024;
   MatmulSpec spec;
@@ -87,7 +87,7 @@ static double copyBytesPerSecond(double seconds) {
   return double(bytes) / leastSeconds(seconds, [&] { std::memcpy(target.data(), source.data(), bytes); });
 }
 
-/// Threads are called and come back with nothing done.
+/// Measures how long threads take that are called and come back with nothing done.
 static double launchSeconds(Threads threads, double seconds) {
   std::vector<int64_t> done(size_t(threads.count()) * 16);
   // One call at a time: where somebody else has a processor, most calls wait for a thread.

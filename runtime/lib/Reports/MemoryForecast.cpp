@@ -83,7 +83,7 @@ StepForecast MemoryForecast::forBudget(uint64_t bytes) {
 // Answers
 //===----------------------------------------------------------------------===//
 
-/// 12 bytes, 1.50 MiB, 112.00 GiB.
+/// Returns a text such as 12 bytes, 1.50 MiB or 112.00 GiB.
 static std::string quantity(uint64_t bytes) {
   if (bytes < uint64_t(10) << 30)
     return sizeText(bytes);
@@ -247,7 +247,7 @@ Json MemoryForecast::json() const {
 //===----------------------------------------------------------------------===//
 
 static double mib(uint64_t bytes) { return double(bytes) / 1048576; }
-/// To a tenth of a percent; never -0.0.
+/// Rounds to a tenth of a percent; never gives -0.0.
 static double percent(double part) { return std::round(part * 1000) / 10 + 0.0; }
 
 /// Formats the values as printf does, in 512 characters at most.

@@ -16,12 +16,12 @@
 
 namespace segue::inline runtime {
 
-/// Parts of a traced step for which the use of the link is told.
+/// The number of parts of a traced step for which the use of the link is told.
 static constexpr size_t linkBins = 240;
-/// Moments of it for which the memory is told.
+/// The number of moments of a step for which the memory is told.
 static constexpr size_t memoryPoints = 600;
 
-/// Numbers of a line by key; keys of an object within are joined by a point.
+/// Collects the numbers of a line by key; keys of an object within are joined by a point.
 static void flatten(const Json &line, const std::string &prefix, std::map<std::string, double> &numbers) {
   for (const auto &[key, value] : line.items()) {
     if (value.is_number() || value.is_boolean())
@@ -31,7 +31,7 @@ static void flatten(const Json &line, const std::string &prefix, std::map<std::s
   }
 }
 
-/// Half-open ranges of `count` entries, at most `points` of them and about equal.
+/// Returns half-open ranges of `count` entries, at most `points` of them and about equal.
 static std::vector<std::pair<size_t, size_t>> bucketsOf(size_t count, size_t points) {
   std::vector<std::pair<size_t, size_t>> buckets;
   size_t number = std::min(count, points);
@@ -42,8 +42,8 @@ static std::vector<std::pair<size_t, size_t>> bucketsOf(size_t count, size_t poi
 
 static Json orNull(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
-/// Columns by key, null where a line lacks it. Bucketed: mean, least and most of
-/// each bucket, and the step with which it begins.
+/// Returns columns by key, null where a line lacks it. In buckets they are mean, least and
+/// most of each bucket, and the step with which it begins.
 static Json columns(const std::vector<Json> &lines, const char *stepKey, size_t points) {
   std::vector<std::map<std::string, double>> rows(lines.size());
   std::map<std::string, bool> keys;
@@ -124,7 +124,7 @@ struct TracedStep {
     std::vector<const Json *> totals, roles;
   };
   std::map<std::string, Levels> levels;
-  /// Lines of copies, by their direction.
+  /// The lines of copies, by their direction.
   std::map<std::string, std::vector<const Json *>> copies;
 };
 } // namespace
@@ -173,8 +173,8 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
   return steps;
 }
 
-/// Live bytes by holder over the step; of neighbours that one point stands for,
-/// the moment with the most.
+/// Returns the live bytes by holder over the step. Of neighbours that one point stands for,
+/// it is the moment with the most.
 static Json memoryOver(const TracedStep &step, const std::string &space, size_t points) {
   Json json{{"ms", Json::array()}, {"total", Json::array()}, {"by", Json::object()}};
   auto found = step.levels.find(space);
@@ -203,7 +203,7 @@ static Json memoryOver(const TracedStep &step, const std::string &space, size_t 
   return json;
 }
 
-/// Bytes per second over each direction of the link, in equal parts of the step.
+/// Returns the bytes per second over each direction of the link, in equal parts of the step.
 static Json linkOver(const TracedStep &step) {
   double width = std::max(step.end - step.begin, 1e-3) / linkBins;
   Json json{{"bin_ms", width / 1e3}};
@@ -293,7 +293,7 @@ Json reportData(const RunRecords &records, size_t points) {
 // The page
 //===----------------------------------------------------------------------===//
 
-/// report.html; see CMakeLists.txt.
+/// The text of report.html; see CMakeLists.txt.
 extern const char reportTemplate[];
 
 std::string reportPage(const Json &data) {

@@ -10,7 +10,7 @@
 
 namespace segue::inline runtime {
 
-/// DMA engines like this alignment, which is also the default of the configuration.
+/// The alignment of slabs, which DMA engines like and which is also the default of the configuration.
 static constexpr uint32_t slabAlignment = 512;
 
 PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts,

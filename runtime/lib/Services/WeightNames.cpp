@@ -13,7 +13,7 @@ namespace segue::inline runtime {
 static constexpr size_t mostNames = 64;
 static constexpr std::string_view adapterComponent = "orig";
 
-/// `name` with the run at `position` replaced, if whole components stand there.
+/// Returns `name` with the run at `position` replaced, if whole components stand there.
 static std::string replaced(std::string_view name, size_t position, std::string_view from, std::string_view to) {
   size_t end = position + from.size();
   bool whole = (position == 0 || name[position - 1] == '.') && (end == name.size() || name[end] == '.');

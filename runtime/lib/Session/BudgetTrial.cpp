@@ -23,16 +23,17 @@
 
 namespace segue::inline runtime {
 
-/// After these, what services and programs keep for later is there.
+/// The number of steps of a try, after which everything is there that services and programs keep for later.
 static constexpr int triedSteps = 3;
 /// The search for the smallest ends where it has taken so long.
 static constexpr auto mostTime = std::chrono::seconds(10);
-/// Budgets that are named are multiples of it.
+/// The bytes of which budgets that are named are multiples.
 static constexpr uint64_t grainBytes = 256;
 
-/// With services, what alignment leaves between blocks depends on their order, and that
-/// on when copies end: so much of a budget is not counted on, a part in 256 but no less
-/// than a dozen small blocks may lose. Without, every step is the one that was tried.
+/// Returns the bytes of a budget that are not counted on. With services, what alignment
+/// leaves between blocks depends on their order, and that on when copies end: it is a part
+/// in 256 but no less than a dozen small blocks may lose. Without services, every step is
+/// the one that was tried.
 static uint64_t lostBytes(uint64_t ownBytes) {
   return std::clamp<uint64_t>(ownBytes / 256, std::min<uint64_t>(1024, ownBytes / 16), 2048);
 }

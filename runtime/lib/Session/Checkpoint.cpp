@@ -17,7 +17,7 @@ static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "se
                                   precisionKey = "segue.precision";
 /// Raised when a reader of the version before would misunderstand the file.
 static constexpr std::string_view version = "2", sealedVersion = "3";
-/// Before tensors had hashes.
+/// The version of checkpoints whose tensors have no hashes.
 static constexpr std::string_view versionWithoutHashes = "1";
 
 static void write(const std::filesystem::path &path, const Checkpoint &checkpoint, const Metadata *sealed) {

@@ -15,7 +15,7 @@ namespace segue::inline runtime {
 /// The compiler takes no more, either.
 static constexpr size_t kMostRateGroups = 1024;
 
-/// "m.weight" of "weight" becomes "m.<key>".
+/// Returns the key of a state: "m.weight" of "weight" becomes "m.<key>".
 static std::string stateKey(const Value &value, const std::string &key) {
   std::string_view name = value.name;
   if (name.ends_with(value.of))

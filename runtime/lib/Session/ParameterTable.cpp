@@ -21,7 +21,7 @@ ParameterTable::ParameterTable(std::span<const Module> modules, std::span<const 
   nameSlots();
 }
 
-/// Slots in order of appearance; the members of a tied group share the first's.
+/// Gives out slots in order of appearance; the members of a tied group share the first's.
 void ParameterTable::appear(std::span<const Module> modules, std::span<const std::vector<ParameterRef>> tied) {
   std::map<std::string, size_t, std::less<>> groupOf; // full name → group
   for (size_t group = 0; group < tied.size(); ++group)

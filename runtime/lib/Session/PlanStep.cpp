@@ -32,7 +32,7 @@ TwinParts twinParts(const StepToPlan &step) {
   return parts;
 }
 
-/// `slots`: of the ring, where there is one.
+/// Makes a twin of the session. `slots` are those of the ring, if there is one.
 static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots,
                        StepTwin::Homes homes = StepTwin::Homes::Host) {
   auto [modules, options] = twinParts(step);
@@ -45,8 +45,8 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
 
 static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Space::DeviceDram); }
 
-/// Before the first plan: moves what is live in device_dram together, since slots that
-/// were given back leave holes between those that stay.
+/// Moves what is live in device_dram together before the first plan, since slots that were
+/// given back leave holes between those that stay.
 static void gatherFree(Device &device) {
   DramCompactor *compactor = device.dramCompactor();
   if (!compactor || device.memory().addressFigures().placed)

@@ -13,7 +13,7 @@
 
 namespace segue::inline runtime {
 
-/// Sizes that are tried, both ends among them.
+/// The number of sizes that are tried, both ends among them.
 static constexpr size_t mostTries = 5;
 
 /// A ring is made smaller for no less than this part of the time.
@@ -49,16 +49,16 @@ class RingTrials {
 public:
   explicit RingTrials(const StepWithRing &step) : step_(step) {}
 
-  /// Seconds of the step with so many slots; infinity if none keeps to the budget. The
-  /// ring as it is comes first.
+  /// Returns the seconds of the step with so many slots; infinity if no step keeps to the
+  /// budget. The ring as it is comes first.
   double seconds(int64_t slots);
 
-  /// Slots with which nothing has to leave, by the first trial.
+  /// Returns the number of slots with which nothing has to leave, by the first trial.
   int64_t alone() const { return alone_; }
 
 private:
   const StepWithRing &step_;
-  /// Bytes that the device holds and the twin does not.
+  /// The bytes that the device holds and the twin does not.
   std::optional<uint64_t> others_;
   int64_t alone_ = 0;
 };

@@ -43,7 +43,7 @@ static std::filesystem::path wholePath(const std::filesystem::path &path) {
   return unknown ? std::filesystem::absolute(path) : whole;
 }
 
-/// Spill files that the checkpoint at `path` names have names that begin so.
+/// Returns the beginning of the names of spill files that the checkpoint at `path` names.
 static std::string ownPrefix(const std::filesystem::path &path) {
   std::string text = wholePath(path).string();
   return std::string(namePrefix) + hashText(hashOf(text.data(), text.size())) + "-";
@@ -259,7 +259,7 @@ private:
 };
 } // namespace
 
-/// Locks a spill file against runs that would write to it. False where one does.
+/// Locks a spill file against runs that would write to it. Returns false if one does.
 static bool lockForReading(int descriptor) {
   // The kernel closes the ring of a process that was killed, which has the file open, when it finds the time.
   constexpr int mostTries = 300;

@@ -191,7 +191,7 @@ std::vector<Tensor> Session::State::optimizerScalars(const Program &program, con
   return scalars;
 }
 
-/// Joint norm of the sums that wait, or NaN if no module can say it.
+/// Returns the joint norm of the sums that wait, or NaN if no module can compute it.
 double Session::State::gradientNorm() {
   std::vector<Tensor> norms;
   for (const OptimizerPlan &plan : plans)
@@ -257,8 +257,8 @@ static bool refusedAtOnce(const std::exception &error) {
                    known->code() == ErrorCode::InvalidArgument);
 }
 
-/// Before anything is made ready for the optimizer, services settle what backward
-/// has left: a failure in there is found before the first write.
+/// Enters the phase. Services settle what backward has left before anything is made ready
+/// for the optimizer: a failure in there is found before the first write.
 void Session::State::enterOptimizer() {
   for (const OptimizerPlan &plan : plans) {
     if (plan.gradNorm)

@@ -277,9 +277,9 @@ void Session::State::flush() {
   streamed->flush();
 }
 
-/// Memory that two parameters share would be two copies on the device. What a
-/// plan brings home is written while the next step runs already: not where the
-/// caller reads.
+/// Returns true if a parameter can be streamed from the memory of `tensor`. Memory that two
+/// parameters share would be two copies on the device. Values that a plan brings home are
+/// written while the next step runs already, and so not where the caller reads.
 bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const {
   if (streamed->arePlanned() && table.infos()[slot].trained && tensor.storage()->isExternal())
     return false;

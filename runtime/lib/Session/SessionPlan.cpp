@@ -18,7 +18,7 @@
 
 namespace segue::inline runtime {
 
-/// Bytes of those tensors that lie on the device.
+/// Returns the bytes of those tensors of `batches` that lie on the device.
 static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches) {
   uint64_t bytes = 0;
   for (const TensorMap &batch : batches)

@@ -52,7 +52,7 @@ Tensor Session::State::stateHome(TensorDesc desc, const std::string &key) {
   return home;
 }
 
-/// Gradients of parameters that every program of the optimizer reads by block.
+/// Returns the gradients of parameters that every program of the optimizer reads by block.
 std::vector<GradientOutput> Session::State::gradientsByBlock() const {
   std::set<size_t> slots, elsewhere;
   for (const OptimizerPlan &plan : plans)

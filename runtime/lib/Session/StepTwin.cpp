@@ -87,13 +87,13 @@ private:
 };
 } // namespace
 
-/// Parameters come with their block, whatever `target` does with the others.
+/// Brings parameters with their block, whatever `target` does with the others.
 class StepTwin::WithWeights final : public ForwardEvents {
 public:
   WithWeights(const DeviceRef &device, TwinWeights weights)
       : device_(device), streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
 
-  /// Told how long blocks wait; may be null.
+  /// The recorder that is told how long blocks wait; may be null.
   StepRecorder *recorder = nullptr;
 
   WeightStreamer &streamer() { return streamer_; }
@@ -140,7 +140,7 @@ private:
 
   DeviceRef device_;
   WeightStreamer streamer_;
-  /// Inputs by program that it brings.
+  /// The inputs that it brings, by program.
   std::set<std::tuple<const void *, size_t, uint32_t>> mine_;
 };
 
@@ -172,7 +172,7 @@ struct StepTwin::State {
   }
 };
 
-/// `spec` with as much device_dram as any step may want.
+/// Returns `spec` with as much device_dram as any step may want.
 static std::string withRoom(std::string_view spec) { return withDram(spec, "1024TiB"); }
 
 TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires) {
@@ -279,7 +279,7 @@ StepProfile StepTwin::record() {
   return profile;
 }
 
-/// Steps of a session without services, until what it keeps for later is there.
+/// The steps of a session without services until everything is there that it keeps for later.
 static constexpr int stepsWithoutServices = 4;
 
 uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,

@@ -25,7 +25,7 @@ namespace segue::inline runtime {
 using ValueId = GradientTape::ValueId;
 
 struct Stitcher::State {
-  /// Storage, offset, version; for a parameter the version is `anyVersion`.
+  /// The storage, offset and version of a value; for a parameter the version is `anyVersion`.
   using Place = std::tuple<uint64_t, uint64_t, uint64_t>;
   static constexpr uint64_t anyVersion = UINT64_MAX;
 

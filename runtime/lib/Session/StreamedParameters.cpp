@@ -68,7 +68,7 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *resi
                         !streamer_->blockOf(info.members.front().module, info.members.front().name).empty());
 }
 
-/// Residents are those that every program touches within blocks alone, or not at all.
+/// Finds the residents: those that every program touches within blocks alone, or not at all.
 void StreamedParameters::findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
   if (arePlanned())
     for (const ParameterInfo &info : table_.infos())

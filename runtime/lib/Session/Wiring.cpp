@@ -25,7 +25,7 @@ static std::vector<std::string_view> namesOf(std::span<const Value> values) {
   return names;
 }
 
-/// Index of the value called `name`; throws NameUnknown, calling it `what`.
+/// Returns the index of the value called `name`; throws NameUnknown, calling it `what`.
 static size_t indexOf(std::string_view name, std::span<const Value> values, const std::string &what) {
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i].name == name)
@@ -44,7 +44,7 @@ static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> mo
   throw Error(ErrorCode::NameUnknown, "wiring: module " + inQuotes(name) + " does not exist" + nearestHint(name, known));
 }
 
-/// Shape and element type must be the same; who wants and who gives is said.
+/// Throws unless shape and element type are the same; the error says who wants and who gives.
 static void checkFits(const TensorDesc &given, std::string_view from, const Value &input, std::string_view module) {
   if (given.shape != input.desc().shape || given.element != input.desc().element)
     throw Error(ErrorCode::LayoutMismatch, "module " + inQuotes(module) + ", input " + inQuotes(input.name) + ": " +
@@ -56,7 +56,7 @@ static std::string outputText(const ModulePorts &module, const Value &output) {
   return "output " + inQuotes(output.name) + " of module " + inQuotes(module.name);
 }
 
-/// Wires as indices, by module and input; everything but shapes is checked.
+/// Returns wires as indices, by module and input; everything but shapes is checked.
 static Wiring resolveWires(std::span<const ModulePorts> modules, std::span<const Wire> wires) {
   Wiring wiring(modules.size());
   for (size_t m = 0; m < modules.size(); ++m)
@@ -110,8 +110,8 @@ static Error unbound(const ModulePorts &module, const Value &input, const Module
                                             "; put it in the batch or give a wire");
 }
 
-/// Inputs of module `m` that take a tensor of the batch where an output of the
-/// module before, which fits, is taken by nobody.
+/// Notes the inputs of module `m` that take a tensor of the batch although an output of the
+/// module before would fit and nobody takes it.
 static void noteShadowed(std::span<const ModulePorts> modules, const Wiring &wiring, size_t m,
                          std::vector<std::string> &notes) {
   const ModulePorts &module = modules[m], &previous = modules[m - 1];

@@ -16,7 +16,7 @@
 
 namespace segue::inline runtime {
 
-/// Bytes that one thread looks at before it asks for more.
+/// The bytes that one thread looks at before it asks for more.
 static constexpr int64_t unitBytes = 64 << 10;
 
 std::shared_ptr<const NonFiniteCount> countNonFinite(const Tensor &value, Fence &done) {

@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-/// Starting a copy costs as much as moving so many bytes.
+/// The bytes whose move costs as much as starting a copy.
 static constexpr uint64_t bytesPerCopy = 64 << 10;
 
 static uint64_t alignedUp(uint64_t offset, uint64_t alignment) { return (offset + alignment - 1) & -alignment; }
@@ -52,7 +52,7 @@ std::vector<DramCompactor::Piece> DramCompactor::survey() const {
   return all;
 }
 
-/// Nothing if the free range that comes of it is too short.
+/// Returns the cost of a window; nothing if the free range that comes of it is too short.
 std::optional<uint64_t> DramCompactor::costOf(const std::vector<Piece> &pieces, size_t first, size_t last, Side side,
                                               uint64_t bytes, uint64_t alignment) const {
   uint64_t cost = 0, begin = pieces[first].begin, end = pieces[last].end();

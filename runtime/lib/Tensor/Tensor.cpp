@@ -13,7 +13,7 @@
 
 namespace segue::inline runtime {
 
-/// Alignments above a page say nothing that anyone asks for.
+/// The greatest alignment that is noted: alignments above a page say nothing that anyone asks for.
 static constexpr uint32_t greatestAlignment = 4096;
 
 Tensor Tensor::empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc) {

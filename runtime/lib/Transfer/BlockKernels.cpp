@@ -106,7 +106,7 @@ void streamRow(int64_t bytes, const std::byte *source, std::byte *target) {
   std::memcpy(target + at, source + at, size_t(bytes - at));
 }
 
-/// Bytes from which the C library's copy is worth its call.
+/// The bytes from which the C library's copy is worth its call.
 constexpr int64_t kLongRun = 512;
 
 void copyRows(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
@@ -212,7 +212,7 @@ template <int kBytes> struct Square {
                          std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>;
   static constexpr int pack = int(sizeof(Word)) / kBytes;
   static constexpr int lanes = kVectorBytes / int(sizeof(Word));
-  /// Extents of the source's block.
+  /// The extents of the source's block.
   static constexpr int rows = lanes * pack, columns = lanes;
   typedef Word Vector __attribute__((vector_size(kVectorBytes)));
   typedef Element Run __attribute__((vector_size(kBytes * lanes)));
@@ -248,7 +248,7 @@ void transposeElements(int64_t rows, int64_t columns, const std::byte *source, i
       store(target + c * targetStep + r * size, load<Element>(source + r * sourceStep + c * size));
 }
 
-/// Bytes ahead of a row that are asked for: more rows are read at once than the
+/// The bytes ahead of a row that are asked for: more rows are read at once than the
 /// processor follows by itself.
 constexpr int64_t kAhead = 256;
 
@@ -283,7 +283,7 @@ void transposeSquares(int64_t rows, int64_t columns, const std::byte *source, in
   }
 }
 
-/// Bytes of a row of the source that are read together.
+/// The bytes of a row of the source that are read together.
 constexpr int64_t kGatheredBytes = 1024;
 
 /// Narrow elements: a line of the target takes more rows of the source than

@@ -10,18 +10,18 @@
 
 namespace segue::inline runtime {
 
-/// More boxes than this cost more than they gain.
+/// The most boxes of a copy: more cost more than they gain.
 static constexpr size_t maxBoxes = 243;
-/// Bytes of a band of straight runs, and of the pieces that a single long run
-/// is cut into for threads to share.
+/// The bytes of a band of straight runs, and of the pieces that a single long run is cut
+/// into for threads to share.
 static constexpr int64_t bandBytes = 64 << 10;
-/// Columns of a transpose taken together. The more there are, the longer a row
-/// of the source is read on; each is a page of the target to be kept at hand.
-/// A transpose has as many bands as `transposeShares` for threads where it can, but
-/// of bytes a run is no shorter than `leastByteBand`: 64 rows are read beside
-/// each other there, and what the processor has fetched beyond their ends is lost.
+/// The numbers of columns of a transpose that are taken together. The more there are, the
+/// longer a row of the source is read on; each is a page of the target to be kept at hand.
+/// A transpose has as many bands as `transposeShares` for threads where it can, but of
+/// bytes a run is no shorter than `leastByteBand`: 64 rows are read beside each other
+/// there, and what the processor has fetched beyond their ends is lost.
 static constexpr int64_t leastTransposeBand = 64, mostTransposeBand = 1024, leastByteBand = 2048, transposeShares = 8;
-/// Extent of a square of a strided copy that goes against the source.
+/// The extent of a square of a strided copy that goes against the source.
 static constexpr int64_t stridedBlock = 32;
 /// Runs of the source below this share cache lines with their neighbours.
 static constexpr int64_t shortRunBytes = 128;
@@ -77,8 +77,8 @@ static std::optional<std::vector<Piece>> cutDim(const PairedDim &dim) {
 // Order of a box
 //===----------------------------------------------------------------------===//
 
-/// Falls by step of the target, then of the source; dimensions that step alike
-/// on both sides become one.
+/// Sorts dimensions by falling step of the target, then of the source; those that step
+/// alike on both sides become one.
 static std::vector<BoxDim> orderAndMerge(std::vector<BoxDim> dims) {
   std::erase_if(dims, [](const BoxDim &dim) { return dim.extent == 1; });
   std::ranges::stable_sort(dims, [](const BoxDim &a, const BoxDim &b) {

@@ -40,14 +40,14 @@ namespace segue::inline runtime {
 /// The most dimensions of a box: each has an extent of at least 2, and their product is
 /// below 2^63.
 static constexpr size_t maxDims = 64;
-/// Below this, one thread is faster, bytes.
+/// The bytes below which one thread is faster.
 static constexpr uint64_t parallelBytes = 256 << 10;
 /// Copies of so many bytes or more write around the caches.
 static constexpr uint64_t streamBytes = 4 << 20;
-/// f32 of a block of rows that is quantised at a time: the second-level cache
+/// The bytes of f32 of a block of rows that is quantised at a time: the second-level cache
 /// keeps them from the scan to the conversion.
 static constexpr int64_t quantizeBlockBytes = 128 << 10;
-/// Elements gathered or scattered at a time.
+/// The number of elements that are gathered or scattered at a time.
 static constexpr int64_t gatherElements = 512;
 /// A transpose that converts does so in squares.
 static constexpr int64_t squareExtent = 64;
@@ -94,7 +94,7 @@ struct Memory {
 /// The part of a tensor that is quantised at a time.
 struct RowBlock {
   int64_t rows = 0;
-  /// Empty where the scan goes by runs.
+  /// The boxes of the scan; empty if it goes by runs.
   std::vector<CopyBox> scan;
   std::vector<CopyBox> write;
 };
@@ -147,23 +147,23 @@ private:
   LayoutParts sourceParts_, targetParts_;
   const BlockKernels *kernels_;
   RunConverter converter_;
-  /// Codes as they are; what converter_ becomes where all zero points are 0.
+  /// Moves codes as they are; takes the place of converter_ where all zero points are 0.
   RunConverter mover_;
   StorageType sourceStorage_, targetStorage_;
   bool sourceZeroPoints_, targetZeroPoints_, stream_ = false;
   int64_t sourceBytes_, targetBytes_;
   uint64_t elements_ = 0;
-  /// Dimensions that have more than one index or padding.
+  /// The dimensions that have more than one index or padding.
   std::vector<PairedDim> dims_;
 
-  /// Boxes, or where tiles do not divide each other, none and `byRuns_`.
+  /// The boxes; if tiles do not divide each other there are none, and `byRuns_` is true.
   std::vector<CopyBox> boxes_, padding_;
   /// The copy by groups, if a side is in group storage, in place of boxes and runs.
   std::unique_ptr<const GroupCopy> groups_;
   bool byRuns_ = false;
   int64_t runItems_ = 1;
-  /// Quantising: whole_ has all rows; or blocks of body_.rows rows and then one
-  /// of tail_.rows, unless body_.rows is 0.
+  /// The rows that are quantised: whole_ has all of them; or there are blocks of body_.rows
+  /// rows and then one of tail_.rows, unless body_.rows is 0.
   RowBlock whole_, body_, tail_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace segue::inline runtime {
 
-/// bf16 1: the scale of a group of zeros.
+/// The number 1 as bf16: the scale of a group of zeros.
 static constexpr uint16_t unitScale = 0x3f80;
 
 GroupCopy::Side::Side(const TensorDesc &desc)
@@ -69,7 +69,7 @@ template <typename Fn> void GroupCopy::forEachRun(const Side &side, int64_t row,
   }
 }
 
-/// At most largestGroup elements of a row as f32.
+/// Reads at most largestGroup elements of a row as f32.
 void GroupCopy::read(const std::byte *source, int64_t row, int64_t first, int64_t count, float *values) const {
   const LayoutParts &parts = source_.parts;
   if (int64_t group = groupExtent(source_.storage)) {
@@ -163,7 +163,7 @@ int64_t GroupCopy::writeGroup(const std::byte *source, std::byte *target, int64_
   return result.firstNonFinite >= 0 ? row : -1;
 }
 
-/// Codes and scales as they are; padding becomes zeros.
+/// Moves codes and scales as they are; padding becomes zeros.
 void GroupCopy::moveRow(const std::byte *source, std::byte *target, int64_t row) const {
   const LayoutParts &from = source_.parts, &to = target_.parts;
   const std::byte *codes = source + row * from.groups * group_ / 2;

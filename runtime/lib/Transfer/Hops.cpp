@@ -140,7 +140,7 @@ std::optional<uint64_t> TransferEngine::Impl::acquire(const TransferStep &link, 
 // The work of a step
 //===----------------------------------------------------------------------===//
 
-/// `program "f", input 3 ("x"), bf16[8,8]`.
+/// Returns a text such as `program "f", input 3 ("x"), bf16[8,8]`.
 static std::string whatFor(const std::shared_ptr<const TransferConsumer> &consumer, const TransferPlan &plan) {
   std::string tensor = plan.steps.back().target.str();
   return consumer ? consumer->str() + ", " + tensor : "toLayout: " + tensor;
@@ -177,7 +177,7 @@ private:
 struct TransferEngine::Impl::Chain {
   Impl &impl;
   std::shared_ptr<const TransferPlan> plan;
-  /// Outcome of the queued writes of the source; null if there were none.
+  /// The outcome of the queued writes of the source; null if there were none.
   std::shared_ptr<Outcome> source;
   std::shared_ptr<Outcome> target;
   std::shared_ptr<const TransferConsumer> consumer;

@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// Elements converted at a time: their f32 stay in the first-level cache.
+/// The number of elements that are converted at a time: their f32 stay in the first-level cache.
 static constexpr int64_t blockElements = 512;
 
 RunConverter::RunConverter(ElementType source, StorageType sourceStorage, ElementType target, StorageType targetStorage,
@@ -42,7 +42,7 @@ RunConverter::RunConverter(ElementType source, StorageType sourceStorage, Elemen
   }
 }
 
-/// `values` of the rows of a run, side by side: where they lie, or in `buffer`.
+/// Returns `values` of the rows of a run, side by side: where they lie, or in `buffer`.
 static const float *gatherRows(int64_t count, const float *values, RowIndex row, float *buffer) {
   if (!values || row.step == 1)
     return values ? values + row.first : nullptr;

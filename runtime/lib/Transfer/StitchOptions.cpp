@@ -14,7 +14,7 @@ static constexpr std::pair<std::string_view, LossyCasts> lossyCastsNames[] = {
 static constexpr std::pair<std::string_view, L1Bounce> l1BounceNames[] = {{"allow", L1Bounce::Allow},
                                                                           {"forbid", L1Bounce::Forbid}};
 
-/// Keys ending in _mb are MiB; a larger number than this has no bytes in 64 bits.
+/// The greatest MiB of a key that ends in _mb: more has no bytes in 64 bits.
 static constexpr double greatestCacheMiB = double(INT64_MAX >> 20);
 
 StitchOptions StitchOptions::read(ConfigReader &reader) {

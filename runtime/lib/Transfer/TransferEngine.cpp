@@ -49,7 +49,7 @@ std::string TransferConsumer::str() const {
 // Plans
 //===----------------------------------------------------------------------===//
 
-/// Allocates nothing, unlike TensorDesc::hash, and tells offsets and spaces apart.
+/// Mixes a description into a hash. Allocates nothing, unlike TensorDesc::hash, and tells offsets and spaces apart.
 static uint64_t mix(uint64_t hash, const TensorDesc &desc) {
   auto add = [&](uint64_t word) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
@@ -96,7 +96,7 @@ static std::string nameOf(const Tensor &tensor, const TransferOptions &options) 
   return options.consumer ? options.consumer->str() : "toLayout: " + tensor.desc().str();
 }
 
-/// New storage for `desc`, which starts it.
+/// Returns a tensor of `desc` at the start of new storage.
 static Tensor makeTensor(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc, OwnerId owner) {
   if (desc->layout.offset != 0) {
     TensorDesc moved = *desc;
@@ -168,7 +168,7 @@ Alignment TransferEngine::Impl::toLayout(const DeviceRef &device, Tensor &tensor
   return Alignment::Converted;
 }
 
-/// L1 holds both where it can; otherwise the tensor leaves it for a moment.
+/// Moves a tensor within L1, which holds both copies if it can; otherwise the tensor leaves it for a moment.
 void TransferEngine::Impl::moveWithinL1(const DeviceRef &device, Tensor &tensor,
                                         const std::shared_ptr<const TensorDesc> &wanted,
                                         const TransferOptions &options) {

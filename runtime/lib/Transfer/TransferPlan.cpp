@@ -64,7 +64,7 @@ std::string TransferStep::hop() const {
 /// The alignment of buffers in between if nothing says otherwise, in bytes: enough for any reader.
 static constexpr uint32_t wireAlignment = 64;
 
-/// `desc` in `space`, at the start of memory of its own.
+/// Returns `desc` in `space`, at the start of memory of its own.
 static TensorDesc placed(TensorDesc desc, Space space) {
   desc.layout.space = space;
   desc.layout.offset = 0;
@@ -150,7 +150,7 @@ private:
     return *best;
   }
 
-  /// Pinned, and then without staging, where it takes no more than staging
+  /// Returns pinned memory, and then without staging, if it takes no more than staging
   /// would.
   Space hostSpaceFor(const TensorDesc &wire) const {
     return wire.spanBytes() <= options_.stagingChunkBytes * options_.stagingBuffers ? Space::HostPinned : Space::Host;

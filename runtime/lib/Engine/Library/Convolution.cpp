@@ -94,7 +94,7 @@ struct Buffers {
 };
 
 constexpr int64_t kDepth = 256, kColumns = 512, kTiles = 20;
-/// Smaller convolutions run on one thread.
+/// The flops below which a convolution runs on one thread.
 constexpr double kSerialFlops = 2e6;
 /// Bytes of scratch per thread that oneDNN's pieces are cut for, and beyond which one
 /// piece is left to the loops below, which need little.

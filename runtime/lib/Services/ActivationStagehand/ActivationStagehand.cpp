@@ -25,7 +25,7 @@ struct ActivationStagehand::Record {
   std::optional<HostBuffer> buffer;
   /// A copy of it is in spills_ or restores_.
   bool inFlight = false;
-  /// Backward has asked for it.
+  /// True if backward has asked for it.
   bool needed = false;
   int64_t attempts = 0;
 };

@@ -16,7 +16,7 @@ double spillSeconds(int64_t bytes, const LinkRates &link, double idleBefore, dou
          std::max(0.0, double(bytes) / link.h2dBytesPerSecond - idleAfter);
 }
 
-/// Indices, the least value first; of equals the one that comes first.
+/// Returns indices, the least value first; of equals the one that comes first.
 static std::vector<size_t> inOrder(const std::vector<double> &values) {
   std::vector<std::pair<double, size_t>> keys;
   for (double value : values)
@@ -92,7 +92,7 @@ private:
     }
   }
 
-  /// Backward begins with what has stayed of its forward.
+  /// Turns to backward, which begins with what has stayed of its forward.
   void turn(double when) {
     for (size_t i = 0; i < saved_.size(); ++i)
       if (saved_[i].turn == when && isThere_[i])

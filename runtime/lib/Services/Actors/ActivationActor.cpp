@@ -65,7 +65,7 @@ ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandCon
   }
 }
 
-/// Conductor's leave to hold so much page-locked memory from here on.
+/// Asks Conductor for leave to hold so much page-locked memory from here on.
 bool ActivationActor::reservePinned(int64_t bytes) {
   if (!context_.conductor.isEnabled())
     return true;
@@ -211,7 +211,7 @@ void ActivationActor::forgetStep() {
 // Records
 //===----------------------------------------------------------------------===//
 
-/// Modules that are stitched, and micro-batches, save under equal names.
+/// Returns a name that is unique: modules that are stitched, and micro-batches, save under equal names.
 std::string ActivationActor::uniqueId(const std::string &name) {
   int count = ++names_[name];
   return count == 1 ? name : name + "#" + std::to_string(count);
@@ -346,8 +346,9 @@ Tensor ActivationActor::bring(Held &held) {
 // What is computed again
 //===----------------------------------------------------------------------===//
 
-/// Values of one chain are all made before the first of them is used, and stay
-/// until each is: a long one would hold as much as if nothing had been dropped.
+/// The greatest depth of a chain of values to be made again. All of them are made before
+/// the first is used, and stay until each is: a long chain would hold as much as if nothing
+/// had been dropped.
 static constexpr int deepestChain = 4;
 
 int ActivationActor::depthOf(SavedPlace place) const {
@@ -381,7 +382,7 @@ std::optional<MadeAgain> ActivationActor::madeAgain(SavedPlace place) const {
   return made;
 }
 
-/// In use, without what anybody gives up who is asked.
+/// Returns the bytes in use, without what anybody gives up when asked.
 int64_t ActivationActor::occupied() const {
   return used() - idleBytes_ - int64_t(context_.device->lane().droppableBytes(Space::DeviceDram));
 }
@@ -442,7 +443,7 @@ ActivationActor::Held *ActivationActor::findPlace(SavedPlace place) const {
   return nullptr;
 }
 
-/// `held`, after what it is made from.
+/// Adds `held` to the order of needs, after what it is made from.
 void ActivationActor::addNeeds(Held &held) {
   if (std::exchange(held.ordered, true))
     return;
@@ -463,7 +464,7 @@ void ActivationActor::on(const event::Free &free) {
   release(held);
 }
 
-/// Nobody but those who carry the decisions out has a handle of what the program returned.
+/// Returns true if nobody but those who carry the decisions out has a handle of what the program returned.
 bool ActivationActor::isDropped(const Held &held) const {
   if (held.needed || !held.given)
     return false;

@@ -145,8 +145,8 @@ void ActivationActor::dropMade(int64_t goal) {
 // Out
 //===----------------------------------------------------------------------===//
 
-/// Memory of the host as the policy's book has it. Where a slab that the book
-/// has free is not, other memory serves. Null if there is none at all.
+/// Returns memory of the host as the policy's book has it. If a slab that the book has free
+/// is not free, other memory serves. Returns null if there is none at all.
 Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   TensorDesc desc = *held.deviceDesc;
   desc.layout.offset = 0;
@@ -281,7 +281,7 @@ void ActivationActor::giveHost(Held &held) {
   reclaimSlabs();
 }
 
-/// Whoever held a tensor in them may have dropped it since.
+/// Takes slabs back, since whoever held a tensor in them may have dropped it.
 void ActivationActor::reclaimSlabs() {
   for (PinnedSlab &slab : slabs_)
     if (slab.storage.use_count() == 1)
@@ -326,7 +326,7 @@ bool ActivationActor::verifyHost(Held &held) {
   return false;
 }
 
-/// Conductor's leave to hold the returned bytes. What is needed goes on without.
+/// Asks Conductor for leave to hold the returned bytes. A tensor that is needed goes on without it.
 bool ActivationActor::reserve(Held &held, Urgency urgency, Priority priority) {
   if (!context_.conductor.isEnabled())
     return true;
@@ -426,8 +426,8 @@ void ActivationActor::settleRestore(Held &held) {
   }
 }
 
-/// Its readers wait in the compute queue; if it fails, so do they, and nothing of
-/// theirs is used.
+/// Leaves the copy back to its queue: its readers wait in the compute queue; if it fails,
+/// so do they, and nothing of theirs is used.
 void ActivationActor::leaveToQueue(Held &held) {
   const Storage &storage = *residency_.need(*held.item).storage();
   queued_.push_back({held.id, held.block, storage.writes(), storage.outcomeIfAny(), held.retries});

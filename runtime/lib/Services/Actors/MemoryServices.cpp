@@ -42,7 +42,7 @@ struct MemoryServices::Impl {
                       const WeightStagehandConfig *weights) const;
   void startStates();
   void compareWatermarks(const WeightStagehandConfig &weights, const ActivationStagehandConfig &activation);
-  /// Before everything else that an event does.
+  /// Catches up with copies. Called before everything else that an event does.
   void catchUp();
   void beginStep();
   void endStep();
@@ -54,7 +54,7 @@ struct MemoryServices::Impl {
   /// The limit of holdTo() counts from here; and until here.
   void lowerBudget();
   bool raiseBudget();
-  /// Whoever could not make room did not: the step departs from its limit.
+  /// Departs from the step's limit, when nobody could make room.
   uint64_t departFromPeak();
   uint64_t makeRoomOf(EventSink &actor, uint64_t wanted);
   void tellActors(const Event &event) {
@@ -86,11 +86,11 @@ struct MemoryServices::Impl {
   std::optional<uint64_t> peakBytes, budgetBeside;
   DeviceMemory::RoomMakerHandle roomMaker, lastRoomMaker;
   std::vector<std::unique_ptr<EventSink>> actors;
-  /// Among the actors, or null.
+  /// The actor of activations among the actors, or null.
   ActivationActor *activation = nullptr;
-  /// Its section, until the first step was rehearsed; null then.
+  /// The section of Activation Stagehand until the first step was rehearsed; null then.
   Json toRehearse;
-  /// Its high watermark.
+  /// The high watermark of activations in bytes.
   uint64_t spillsFromBytes = 0;
   PlannedActor *planned = nullptr;
   /// Null until states leave; where no section lets them, there is no config.
@@ -120,7 +120,7 @@ struct MemoryServices::Impl {
 // Construction
 //===----------------------------------------------------------------------===//
 
-/// After everybody who gives something up.
+/// The rank of the last room maker, after everybody who gives something up.
 static constexpr int lastRank = 1000;
 
 static uint64_t capacityOf(const Device &device) {
@@ -190,7 +190,7 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
   memory.setBudget(Space::DeviceDram, std::min<uint64_t>(uint64_t(limits.hardCapBytes), *budgetBefore));
 }
 
-/// Off means all bf16, whatever the lists say.
+/// Warns of lists that have no effect: off means all bf16, whatever the lists say.
 static void warnOfLists(const SelectivePrecisionConfig &config, const std::function<void(const std::string &)> &warn) {
   if (config.isOff() && !(config.forceBf16.empty() && config.forceInt8.empty()))
     warn("selective precision is off: force_bf16_blocks and force_int8_blocks say nothing, all units are bf16");
@@ -363,7 +363,7 @@ void MemoryServices::Impl::catchUp() {
   context.conductor.measure(int64_t(context.usedBytes()));
 }
 
-/// States go by watermarks of their own, or else by those of whom they are beside.
+/// Gives State Stagehand its watermarks: its own, or else those of the service that it is beside.
 void MemoryServices::Impl::giveWatermarks(StateStagehandConfig &config, const ActivationStagehandConfig &activation,
                                           const WeightStagehandConfig *weights) const {
   uint64_t budget = std::min<uint64_t>(context.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);
@@ -377,14 +377,14 @@ void MemoryServices::Impl::giveWatermarks(StateStagehandConfig &config, const Ac
   }
 }
 
-/// First among the actors, as what it moves is needed last.
+/// Starts the actor of states, first among the actors, as what it moves is needed last.
 void MemoryServices::Impl::startStates() {
   auto actor = std::make_unique<StateActor>(context, *statesConfig, checksCopies);
   states = actor.get();
   actors.insert(actors.begin(), std::move(actor));
 }
 
-/// Activations are to leave before weights do.
+/// Warns unless activations leave before weights do.
 void MemoryServices::Impl::compareWatermarks(const WeightStagehandConfig &weights,
                                              const ActivationStagehandConfig &activation) {
   uint64_t budget = std::min<uint64_t>(context.device->memory().budget(Space::DeviceDram), uint64_t(1) << 60);

@@ -44,9 +44,9 @@ public:
 
   explicit PhaseClock(Device &device) : device_(device) {}
 
-  /// Notes that `phase` begins; it may be entered again.
+  /// Forgets the step before.
   void beginStep();
-  /// `phase` begins; may be entered again.
+  /// Notes that `phase` begins; it may be entered again.
   void enter(StepPhase phase) { times_.marks_.emplace_back(phase, mark()); }
   void endStep();
   /// Returns the times of the step under way, or of the last one.

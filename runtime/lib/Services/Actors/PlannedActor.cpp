@@ -15,7 +15,7 @@ namespace segue::inline runtime {
 /// A plan is made again where a part of a step differs by more of its time.
 static constexpr double greatestDrift = 0.1;
 
-/// Keys that only watermarks go by. The engine tries a copy twice, whoever asked for it.
+/// The keys that only watermarks go by. The engine tries a copy twice, whoever asked for it.
 static constexpr std::string_view keysOfWatermarks[] = {"vram_high_watermark_mb",
                                                         "vram_low_watermark_mb",
                                                         "pinned_pool_classes_mb",
@@ -62,7 +62,7 @@ PlannedActor::~PlannedActor() {
   context_.conductor.detach(service_);
 }
 
-/// Conductor's leave to hold so much page-locked memory from here on.
+/// Asks Conductor for leave to hold so much page-locked memory from here on.
 bool PlannedActor::reservePinned(uint64_t bytes) {
   if (!context_.conductor.isEnabled() || bytes <= reservedBytes_)
     return true;
@@ -222,7 +222,7 @@ void PlannedActor::on(const event::StepAbort &) {
   write(/*aborted=*/true);
 }
 
-/// Once: a step that departs in one place departs in many.
+/// Warns once: a step that departs in one place departs in many.
 void PlannedActor::tellDisplaced(const AddressFigures &figures) {
   if (figures.displaced && !recordedDisplaced_)
     context_.warn("step " + std::to_string(meter_.step()) + " departed from the addresses of its plan: " +

@@ -84,7 +84,7 @@ Item *StateActor::find(const std::string &id) {
   return found == items_.end() ? nullptr : residency_.find(found->second);
 }
 
-/// Modules that are stitched may call theirs alike.
+/// Names an item; modules that are stitched may call theirs alike.
 const std::string &StateActor::nameItem(const Item &item, const std::string &wanted) {
   std::string id = wanted;
   for (int count = 2; items_.contains(id); ++count)
@@ -118,7 +118,7 @@ void StateActor::forget(Item &item) {
   residency_.forget(item);
 }
 
-/// Gradients of the step are nobody's any more.
+/// Forgets the gradients of the step, which are nobody's any more.
 void StateActor::forgetGradients() {
   for (const auto &[id, home] : gradientHomes_)
     if (Item *item = find(id))
@@ -236,7 +236,7 @@ void StateActor::on(const event::BlockEnd &end) {
 // Gradients
 //===----------------------------------------------------------------------===//
 
-/// Memory of the host, kept from step to step unless somebody holds the tensor still.
+/// Returns memory of the host for a gradient, kept from step to step unless somebody still holds the tensor.
 Tensor StateActor::homeOf(const std::string &id, const Tensor &value) {
   Tensor &home = gradientHomes_[id];
   TensorDesc desc = value.desc();

@@ -29,7 +29,7 @@ void StepFigures::onSubmit(const Program &program, double cost) {
     parts_ = std::ranges::count(program.inputs(), Role::Saved, &Value::role);
 }
 
-/// Now: what divides the current program divides it evenly.
+/// Returns the present time in units of cost: saves or needs divide the current program evenly.
 double StepFigures::within() const {
   return before_ + (parts_ ? current_ * double(std::min(past_, parts_)) / double(parts_) : 0);
 }

@@ -62,8 +62,8 @@ WeightActor::~WeightActor() {
     context_.conductor.detach(service_);
 }
 
-/// Conductor's leave to hold so much from here on. What is on the device counts
-/// as committed at once: it is allocated next.
+/// Asks Conductor for leave to hold so much from here on. Memory of the device counts as
+/// committed at once, since it is allocated next.
 bool WeightActor::reserve(Space space, uint64_t bytes) {
   Conductor &conductor = context_.conductor;
   bool isOnHost = space == Space::HostPinned;

@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime {
 
-/// Far above any cap, far below where a sum could wrap.
+/// The greatest measure in bytes: far above any cap, far below where a sum could wrap.
 static constexpr int64_t greatestMeasure = int64_t(1) << 61;
 
 void BudgetBook::addOwner(ServiceId owner) {

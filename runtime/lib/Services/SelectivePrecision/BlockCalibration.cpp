@@ -107,7 +107,7 @@ std::vector<Tensor> BlockCalibration::gather(const Piece &piece, const Module::L
   return inputs;
 }
 
-/// Nothing if a weight of the unit cannot be read.
+/// Runs a piece in a low form; returns nothing if a weight of the unit cannot be read.
 std::vector<Tensor> BlockCalibration::runLow(const Piece &piece, UnitForm which, std::vector<Tensor> inputs) {
   auto [unit, form] = which;
   try {

@@ -46,7 +46,7 @@ void visitFields(CallFields &fields, PrecisionUnit &unit) {
   unit.fp8Bytes = bytes[2].get<int64_t>();
 }
 
-/// {unit: number} of INT8, or {unit: {form: number}}.
+/// Visits {unit: number} of INT8, or {unit: {form: number}}.
 void precision_calls::visitFields(CallFields &fields, Calibration &calibration) {
   Json object = Json::object();
   for (const UnitError &each : calibration.errors)

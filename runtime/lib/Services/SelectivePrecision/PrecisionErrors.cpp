@@ -116,7 +116,7 @@ void SelectivePrecisionActor::readCaches() {
   }
 }
 
-/// Errors by unit, nothing where a unit lacks the form; `samples` were taken.
+/// Takes errors by unit, nothing where a unit lacks the form; `samples` were taken.
 void SelectivePrecisionActor::calibrated(Precision form, std::span<const std::optional<double>> errors,
                                          int64_t samples) {
   std::erase(uncalibrated_, form);

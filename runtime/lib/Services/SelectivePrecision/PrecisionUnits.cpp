@@ -39,7 +39,7 @@ static std::set<std::string> sharedNames(std::span<const StreamedParameter> para
   return shared;
 }
 
-/// Stored bytes of a unit in a form: weights that have none stay as they are.
+/// Returns the stored bytes of a unit in a form: weights that do not have it stay as they are.
 static int64_t bytesIn(const UnitPlan &plan, std::optional<Precision> form) {
   uint64_t bytes = 0;
   for (const UnitWeight &weight : plan.weights) {

@@ -14,11 +14,11 @@
 
 namespace segue::inline runtime {
 
-/// Least losses before a decision for a watch to know what is usual.
+/// The number of losses before a decision that a watch needs to know what is usual.
 static constexpr size_t leastLosses = 5;
 /// A watch that ends well, and a rollback, multiply the calibrated error by these.
 static constexpr double trustFactor = 0.9, distrustFactor = 2.0, greatestDistrust = 1.0;
-/// Share of a new measurement in the smoothed error.
+/// The share of a new measurement in the smoothed error.
 static constexpr double newErrorShare = 0.2;
 
 SelectivePrecision::SelectivePrecision(SelectivePrecisionConfig config, std::vector<PrecisionUnit> units)

@@ -297,8 +297,8 @@ void SelectivePrecisionActor::endStep() {
   policy_->flush();
 }
 
-/// "[PRECISION step=51] h.3 bf16 -> int8 (down, sensitivity 0.12); ..." of what the
-/// next step stores otherwise than this one.
+/// Logs what the next step stores otherwise than this one: "[PRECISION step=51] h.3 bf16 ->
+/// int8 (down, sensitivity 0.12); ...".
 void SelectivePrecisionActor::logChanges(const PrecisionDecision &decision) {
   std::string text;
   for (size_t i = 0; i < decision.units.size(); ++i) {

@@ -19,8 +19,8 @@ struct Sha256::Context {
   ~Context() { EVP_MD_CTX_free(digest); }
 };
 
-/// libcrypto only fails here where it was built without SHA-256 or is out of
-/// memory: no file can then be trusted.
+/// Throws if libcrypto failed, which happens here only if it was built without SHA-256 or
+/// is out of memory: no file can then be trusted.
 static void demand(int succeeded) {
   if (succeeded != 1)
     throw Error(ErrorCode::Unsupported, "the cryptographic library of this system has no SHA-256");

@@ -34,7 +34,7 @@ static bool isDenseIn(const Tensor &tensor, const DeviceRef &device) {
          isDense(tensor.shape(), effectiveStrides(tensor.shape(), layout));
 }
 
-/// c [m, n] of f32 = a [m, k] b [k, n]; strides of b as given.
+/// Returns the spec of c [m, n] of f32 = a [m, k] b [k, n]; the strides of b are as given.
 static MatmulSpec product(int64_t m, int64_t n, int64_t k, std::array<int64_t, 3> b, bool accumulate) {
   MatmulSpec spec{.m = m, .n = n, .k = k, .accumulate = accumulate};
   spec.a.strides = {0, k, 1};
@@ -57,7 +57,7 @@ struct AdapterJob {
 struct Job {
   std::shared_ptr<const QuantizedMatmulPlan> plan;
   QuantizedMatmulArgs args;
-  /// Rows that are rotated before and after the product; null: none.
+  /// The rows that are rotated before and after the product; null for none.
   float *before = nullptr, *after = nullptr;
   int64_t rows = 0, columns = 0;
   std::vector<AdapterJob> adapters;

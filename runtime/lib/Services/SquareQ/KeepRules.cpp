@@ -31,7 +31,7 @@ static bool matches(std::string_view glob, std::string_view text) {
   return glob.find_first_not_of('*', g) == std::string_view::npos;
 }
 
-/// "rmse>0.02" in parts. The number is NaN if it is none.
+/// Takes "rmse>0.02" apart. The limit is NaN if the text has no number.
 static bool asBound(std::string_view pattern, bool &isRmse, double &limit) {
   size_t sign = pattern.find_first_of("<>");
   if (sign == std::string_view::npos)

@@ -17,7 +17,7 @@
 
 namespace segue::inline runtime {
 
-/// Elements that a thread reads at once.
+/// The number of elements that a thread reads at once.
 static constexpr int64_t elementsPerPiece = int64_t(1) << 18;
 
 namespace {

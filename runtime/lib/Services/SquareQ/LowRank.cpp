@@ -14,7 +14,7 @@
 
 namespace segue::inline runtime {
 
-/// Vectors beyond the rank that make the leading ones converge, and rounds.
+/// The number of vectors beyond the rank that make the leading ones converge, and that of rounds.
 static constexpr int64_t oversampling = 8;
 static constexpr int iterations = 4;
 
@@ -41,8 +41,8 @@ static std::vector<float> multiply(CpuEngine &engine, const Matrix &a, const Mat
   return c;
 }
 
-/// Gram-Schmidt over the columns of [rows, columns], twice; a column that
-/// depends on those before it becomes 0.
+/// Does Gram-Schmidt over the columns of [rows, columns], twice; a column that depends on
+/// those before it becomes 0.
 static void orthonormalize(std::vector<float> &matrix, int64_t rows, int64_t columns) {
   std::vector<double> column(static_cast<size_t>(rows));
   auto at = [&](int64_t i, int64_t j) -> float & { return matrix[size_t(i * columns + j)]; };
@@ -69,7 +69,7 @@ static void orthonormalize(std::vector<float> &matrix, int64_t rows, int64_t col
   }
 }
 
-/// Eigenvectors of a symmetric matrix by Jacobi rotations, the columns of the
+/// Returns the eigenvectors of a symmetric matrix by Jacobi rotations, the columns of the
 /// result in falling order of eigenvalues.
 static std::vector<float> eigenvectors(const std::vector<float> &symmetric, int64_t n) {
   std::vector<double> a(symmetric.begin(), symmetric.end()), v(a.size());

@@ -56,7 +56,7 @@ struct Slab::Opened {
   SlabManifest manifest;
   SlabExpectation expected;
   SlabNames names;
-  /// Parallel to manifest.layers.
+  /// The layers, in the order of manifest.layers.
   std::vector<OpenLayer> layers;
   std::vector<std::string> unused, notes;
 
@@ -283,7 +283,7 @@ bool Slab::isRestored(std::string_view name) const {
   return form.rotated || form.rank;
 }
 
-/// Parts of a layer begin at a multiple of it, bytes.
+/// Rounds up to the bytes of which the offset of a layer's part is a multiple.
 static uint64_t aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 Slab::LowRankPlaces Slab::lowRank(std::string_view name) const {

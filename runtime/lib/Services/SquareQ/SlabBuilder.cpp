@@ -108,7 +108,7 @@ static std::optional<std::string> blockOf(std::string_view layer) {
   return std::nullopt;
 }
 
-/// Rows of a stored weight as f32.
+/// Returns a reader of the rows of a stored weight as f32.
 static RowReader rowsOf(const StoredFile &file, const SafetensorsEntry &entry, int64_t in) {
   return [&file, &entry, in](int64_t first, int64_t count, std::span<float> values) {
     uint64_t width = byteSize(*entry.element), from = uint64_t(first) * uint64_t(in) * width;
@@ -180,7 +180,7 @@ static Error nonFinite(const BuildOptions &options, const std::string &layer, st
                                          "out with --keep-nonfinite-bf16");
 }
 
-/// Layers by name, with what decides from names and shapes alone.
+/// Plans the layers by name, and decides what follows from names and shapes alone.
 void SlabBuilder::Impl::plan() {
   std::vector<NamedShape> shapes;
   for (const SafetensorsEntry &entry : source.header().entries())
@@ -255,7 +255,7 @@ void SlabBuilder::Impl::survey() {
   });
 }
 
-/// Everything that the bytes of the slab depend on.
+/// Returns everything that the bytes of the slab depend on.
 Json SlabBuilder::Impl::identity() const {
   const SquareQConfig &config = options.config;
   struct stat status = source.status();
@@ -398,7 +398,7 @@ void SlabBuilder::Impl::quantize(const PlannedLayer &layer) {
                                             std::to_string(i) + ", is NaN or infinite; repair the checkpoint");
 }
 
-/// Quantises, writes, notes. Its order is what a restart relies on.
+/// Quantises, writes and notes a layer. A restart relies on this order.
 void SlabBuilder::Impl::doLayer(const PlannedLayer &layer) {
   quantize(layer);
   if (quantized.nonFinite)

@@ -224,7 +224,7 @@ private:
     }
   }
 
-  /// Among the layers that stayed in bf16, or empty.
+  /// Returns the name of a weight among the layers that stayed in bf16, or an empty text.
   std::string keptName(const ProgramWeight &weight) const {
     for (const std::string &name : weight.names)
       for (const std::string &candidate : sourceNames(name, expected_.aliases))

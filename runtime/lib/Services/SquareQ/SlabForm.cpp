@@ -11,7 +11,7 @@
 
 namespace segue::inline runtime {
 
-/// Above this, sizes of a layer are refused: sums of them stay below 2^63.
+/// The bytes above which sizes of a layer are refused, so that sums of them stay below 2^63.
 static constexpr uint64_t greatestTensor = uint64_t(1) << 56;
 
 std::optional<SlabScheme> parseSlabScheme(std::string_view text) {

@@ -12,13 +12,13 @@
 
 namespace segue::inline runtime {
 
-/// Transfers want memory that the link reads aligned so.
+/// The alignment in bytes that transfers want of memory which the link reads.
 static constexpr uint32_t bufferAlignment = 512;
 /// The number of buffers if no page-locked memory is granted: one is read while another is copied.
 static constexpr size_t unpinnedBuffers = 2;
 
-/// Page-locked memory, or other memory of the host where there is none, that the
-/// host may write at once: memory comes with the fence of who had it before.
+/// Returns page-locked memory, or other memory of the host if there is none, that the host
+/// may write at once: memory comes with the fence of its former owner.
 static std::shared_ptr<Storage> allocateStaging(const DeviceRef &device, uint64_t bytes, bool isPinned = true) {
   std::shared_ptr<Storage> storage;
   if (isPinned && device->hasSpace(Space::HostPinned))
@@ -156,8 +156,8 @@ SlabServer::Reader::Result SlabServer::Reader::take(const std::string &layer) {
   return result;
 }
 
-/// Memory for a layer that nobody has read: a free buffer, new memory, or where
-/// there is none, the buffer of what was to be asked for last.
+/// Returns memory for a layer that nobody has read: a free buffer, new memory, or, if there
+/// is none, the buffer of the layer that was to be asked for last.
 SlabServer::Reader::Result SlabServer::Reader::stagingFor(const std::string &layer) {
   Result result{.layer = layer, .isBuffer = true};
   Fence lastUse;

@@ -26,7 +26,7 @@
 
 namespace segue::inline runtime {
 
-/// Nanoseconds of the device in dequantising; work on its queue adds to it.
+/// The nanoseconds of the device in dequantising; work on its queue adds to it.
 struct SlabServer::Clock {
   std::atomic<uint64_t> nanoseconds{0};
 };
@@ -120,7 +120,7 @@ void SlabServer::readAhead(std::vector<std::string> order) {
 
 void SlabServer::waitForReadAhead() { reader_->waitUntilIdle(); }
 
-/// Bytes and nothing else.
+/// Returns the description of bytes and nothing else.
 static std::shared_ptr<const TensorDesc> bytesOf(uint64_t bytes, Space space) {
   return std::make_shared<const TensorDesc>(TensorDesc({int64_t(bytes)}, ElementType::i8, {.space = space}));
 }

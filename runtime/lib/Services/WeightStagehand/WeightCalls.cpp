@@ -84,7 +84,7 @@ void weight_calls::visitFields(CallFields &fields, RingChange &change) {
   visitField(fields, "kept", change.isKept);
 }
 
-/// [id, MiB, optional backing, optional staged]; `allowed` says what is wrong with `row`.
+/// Reads [id, MiB, optional backing, optional staged]; `allowed` says what is wrong with `row`.
 static WeightBlock readBlock(CallFields &fields, const Json &row) {
   if (!row.is_array() || row.size() < 2 || !row[0].is_string() || !row[1].is_number() ||
       (row.size() > 2 && !row[2].is_string()) || (row.size() > 3 && !row[3].is_boolean()))

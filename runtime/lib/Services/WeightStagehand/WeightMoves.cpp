@@ -22,7 +22,7 @@ namespace segue::inline runtime {
 // Leaving
 //===----------------------------------------------------------------------===//
 
-/// Nobody holds it, whatever is planned.
+/// Returns true if nobody holds the block, whatever is planned.
 bool WeightStagehand::mayLeave(const Block &block) const {
   if (block.uses > 0 || block.kept > 0 || block.saveBackFailed)
     return false;
@@ -70,7 +70,7 @@ void WeightStagehand::giveSlot(WeightActions &actions) {
   actions.push_back({.kind = WeightAction::Kind::GiveSlot, .block = {}});
 }
 
-/// `givesSlot`: its slot leaves the ring with it, in the books at once.
+/// Begins to evict a block. With `givesSlot` its slot leaves the ring with it, in the books at once.
 void WeightStagehand::startEviction(Block &block, WeightActions &actions, bool givesSlot) {
   bool saveBack = block.changedBytes > 0;
   move(block, saveBack ? BlockState::Evicting : BlockState::GpuFreeing);
@@ -106,9 +106,9 @@ int64_t WeightStagehand::spareSlots() const {
          });
 }
 
-/// Inclusive above, strict below. In a ring that owns its memory nothing leaves
-/// that does not give its slot back, and a slot stays for what comes next: what
-/// is loaded there takes no memory.
+/// Makes blocks leave while memory is at the high watermark or above, until it is below the
+/// low one. In a ring that owns its memory only a block that gives its slot back leaves,
+/// and a slot stays for what comes next: a block that is loaded there takes no memory.
 void WeightStagehand::relievePressure(WeightActions &actions) {
   if (vramBytes_ < highBytes() || ring_.isKept)
     return;
@@ -265,8 +265,8 @@ std::string WeightStagehand::describe() const {
   return holders.empty() ? "nobody" : holders;
 }
 
-/// Nothing else can leave: copies back that have failed are tried once more for a
-/// block that needs the room. False: there are none, or they have been.
+/// Tries copies back that have failed once more, for a block that needs the room when
+/// nothing else can leave. Returns false if there are none, or they have been tried.
 bool WeightStagehand::retrySaveBacks() {
   if (std::exchange(retriedSaveBacks_, true))
     return false;
@@ -410,9 +410,8 @@ void WeightStagehand::dropLoad(Block &block, WeightActions &actions) {
 // Planned
 //===----------------------------------------------------------------------===//
 
-/// Between steps: a new plan where times have changed by more than a tenth, or
-/// where there are more slots or fewer. What is planned is slots that were there
-/// all through the step.
+/// Makes a new plan between steps if times have changed by more than a tenth, or there are
+/// more slots or fewer. It plans with the slots that were there all through the step.
 void WeightStagehand::replan() {
   if (config_.policy != WeightStagehandConfig::Policy::Planned || cycle_.empty() || !isTraining_)
     return;

@@ -104,8 +104,8 @@ private:
   int64_t window_, room_, held_ = 0;
   std::vector<bool> isThere_;
   std::vector<double> readyAt_;
-  /// Uses between each use of the step and the next one of its block; the use of each
-  /// block that comes next, counted over both steps.
+  /// The number of uses between each use of the step and the next one of its block; and the
+  /// use of each block that comes next, counted over both steps.
   std::vector<uint64_t> gap_, nextUse_;
   double linkFree_ = 0, loadScale_ = 1;
 };

@@ -16,7 +16,7 @@
 namespace segue::inline runtime {
 
 static constexpr size_t rollingSteps = 100;
-/// Memory that changes by less between the halves of the window is stable.
+/// The MiB by which memory may change between the halves of the window and still be stable.
 static constexpr double trendMiB = 50;
 
 void WeightStagehand::addStall(double milliseconds) { counts_->stallMs += milliseconds; }
@@ -80,7 +80,7 @@ void WeightStagehand::closeStep(bool aborted) {
   dropPending();
 }
 
-/// Nobody needs these any more.
+/// Drops the loads that nobody needs any more.
 void WeightStagehand::dropPending() {
   for (Block *block : pending_) {
     block->isPending = false;

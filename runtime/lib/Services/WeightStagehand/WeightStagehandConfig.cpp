@@ -16,8 +16,8 @@ namespace segue::inline runtime {
 static constexpr int64_t defaultPoolMiB = 8192, defaultSlabMiB = 256;
 static constexpr double defaultHighMiB = 22000, defaultLowMiB = 18000;
 static constexpr double highShare = 0.80, lowShare = 0.60;
-/// Slabs beyond the window: the block that runs, one that is saved back, and two
-/// whose copies are under way.
+/// The number of slabs beyond the window: for the block that runs, one that is saved back,
+/// and two whose copies are under way.
 static constexpr int64_t slabsBeyondWindow = 4;
 
 WeightStagehandConfig WeightStagehandConfig::read(ConfigReader &reader) {

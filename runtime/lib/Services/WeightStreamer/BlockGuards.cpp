@@ -20,11 +20,11 @@ namespace segue::inline runtime {
 // Types
 //===----------------------------------------------------------------------===//
 
-/// Losses and other scalars are no activations.
+/// Returns true for losses and other scalars, which are no activations.
 static bool isScalar(const BlockResult &result) { return result.bytes <= byteSize(result.element); }
 static bool isScalar(const TensorDesc &desc) { return desc.elementCount() <= 1; }
 
-/// bf16 and f16 hold as much.
+/// Returns true if `a` holds more than `b`; bf16 and f16 hold as much.
 static bool isAbove(ElementType a, ElementType b) { return byteSize(a) > byteSize(b); }
 
 static void raise(std::optional<ElementType> &highest, ElementType element) {

@@ -62,7 +62,7 @@ void WeightStreamer::Impl::load(Block &block, Priority priority) {
   fetch(block, priority, /*retries=*/1);
 }
 
-/// `retries`: of each weight, in the queue, so that readers may be queued behind them.
+/// Fetches a block. `retries` is the number for each weight, in the queue, so that readers may be queued behind them.
 void WeightStreamer::Impl::fetch(Block &block, Priority priority, uint32_t retries) {
   TransferOptions how;
   how.priority = priority == Priority::Speculative ? TransferPriority::Speculative : TransferPriority::Required;
@@ -152,8 +152,9 @@ static bool isStoredAsWanted(const SafetensorsEntry &entry, const TensorDesc &wa
          (layout.strides.empty() || layout.strides == denseStrides(wanted.shape));
 }
 
-/// Bytes of the file that are copied together: what is not converted is cut
-/// anywhere, what is converted between rows, and what lies in another order not at all.
+/// Returns the bytes of the file that are copied together: a weight that is not converted
+/// is cut anywhere, one that is converted between rows, and one that lies in another order
+/// not at all.
 static uint64_t unitOf(const SafetensorsEntry &entry, const TensorDesc &wanted) {
   if (isStoredAsWanted(entry, wanted))
     return 1;
@@ -162,7 +163,7 @@ static uint64_t unitOf(const SafetensorsEntry &entry, const TensorDesc &wanted) 
   return hasRows ? std::max<uint64_t>(entry.bytes / uint64_t(entry.shape.front()), 1) : entry.bytes;
 }
 
-/// Bytes [from, from + bytes) of a weight, as they are in the file and as they are
+/// Returns bytes [from, from + bytes) of a weight, as they are in the file and as they are
 /// in the slot.
 static std::pair<TensorDesc, TensorDesc> partOf(const SafetensorsEntry &entry, const TensorDesc &wanted, uint64_t from,
                                                 uint64_t bytes) {
@@ -497,8 +498,9 @@ void WeightStreamer::Impl::drop(Block &block) {
   carryOut(actions);
 }
 
-/// Beside the owner's handle and ours: a third may be used to read, or to write,
-/// and memory of the caller by the caller. Files are checked apart.
+/// Returns true if somebody else may see the weight. A third handle beside the owner's and
+/// ours may be used to read or to write, and so may memory of the caller. Files are checked
+/// apart.
 bool WeightStreamer::Impl::isSeenOutside(const Weight &weight) const {
   const Tensor &host = weight.source.host;
   return host && !weight.file && !weight.source.inSlab &&
@@ -607,7 +609,7 @@ void WeightStreamer::Impl::bring(Block &block, Opens how) {
   waits.push_back({&block, isLate, watch, done});
 }
 
-/// Until the block is there, or its load is queued if `isQueued`, one copy after
+/// Waits until the block is there, or its load is queued if `isQueued`, one copy after
 /// another.
 void WeightStreamer::Impl::awaitLoad(Block &block, bool isQueued) {
   auto isThere = [&] {

@@ -98,17 +98,17 @@ void WeightStreamer::Impl::giveUpForm(const Weight &failed, const Error &error) 
     formFailed(unit, error);
 }
 
-/// Aborted steps alone: a load that failed and was made good by a later one is
-/// forgotten with the next.
+/// Gives up the forms of weights that aborted steps have lost alone: a load that failed and was
+/// made good by a later one is forgotten with the next.
 void WeightStreamer::Impl::giveUpLost() {
   for (const auto &block : blocks)
     if (auto lost = std::exchange(block->lost, {}))
       giveUpForm(*lost->first, lost->second);
 }
 
-/// On its way a weight lies on the device as stored, beside its slot. Where there is
-/// no room for that, also after others have made some, and the slab's is the only
-/// form that will do, the host makes the same floats of it.
+/// Serves a weight from a slab. On its way it lies on the device as stored, beside its
+/// slot. If there is no room for that, also after others have made some, and the slab's is
+/// the only form that will do, the host makes the same floats of it.
 void WeightStreamer::Impl::serve(SlabSource &slab, std::string_view name, const Tensor &target,
                                  const TransferOptions &how, bool isNeeded) const {
   try {

@@ -33,7 +33,7 @@ WeightStreamer::Impl::blocksToOpen(std::span<const Tensor> homes) const {
   return blocks;
 }
 
-/// At its need, each of them may have to be opened, whichever are open now.
+/// Returns the number of blocks of `homes`, each of which may have to be opened at its need, whichever are open now.
 static int64_t countBlocks(std::span<const Tensor> homes, auto &&blockAt) {
   std::set<const void *> blocks;
   for (const Tensor &home : homes)

@@ -22,7 +22,7 @@
 
 namespace segue::inline runtime {
 
-/// Priorities of copies, which CUDA counts downwards.
+/// The range of priorities of copies, which CUDA counts downwards.
 static constexpr int64_t mostUrgentCopy = -5, leastUrgentCopy = 0;
 
 static uint64_t alignUp(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
@@ -422,7 +422,7 @@ void WeightStreamer::Impl::takePool(const WeightLimits &limits) {
   }
 }
 
-/// In MiB with three digits, rounded up.
+/// Returns MiB with three digits, rounded up.
 static std::string mibAtLeast(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f", std::ceil(double(bytes) / 1048576 * 1000) / 1000);

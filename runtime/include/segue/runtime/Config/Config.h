@@ -28,7 +28,7 @@ namespace segue::inline runtime {
 
 /// One section: where it is, and a function that reads all of it.
 struct ConfigSection {
-  /// "memory.stitch"
+  /// The path of the section, such as "memory.stitch".
   std::string_view path;
   /// Reads every key and calls `finish`; throws ConfigError.
   void (*check)(ConfigReader &reader);
@@ -52,8 +52,8 @@ public:
   /// Reads a text as `load` reads a file; `name` stands for the file in messages.
   static Config parse(std::string_view text, const std::string &name);
 
-  /// Paths of the keys that are none of ours ("model", "memory.strategy"), for
-  /// whoever tells the user that they say nothing here.
+  /// Returns the paths of the keys that are none of ours ("model", "memory.strategy"), so
+  /// that the user can be told that they have no effect here.
   const std::vector<std::string> &foreign() const { return foreign_; }
 
   /// Returns true if the file has this section.

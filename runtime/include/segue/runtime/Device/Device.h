@@ -150,7 +150,7 @@ public:
   /// How fast the link is. Nothing where there is none.
   virtual std::optional<LinkSpeed> link() const { return std::nullopt; }
 
-  /// Threads that a launch is split over.
+  /// Returns the number of threads that a launch is split over.
   virtual int threads() const = 0;
 
   /// The books over all spaces. Everybody allocates here.
@@ -161,7 +161,7 @@ public:
   /// Moves and converts everything; made on first use. Any thread.
   TransferEngine &transfer();
 
-  /// Spaces that the system manages are one range of what is not taken.
+  /// Returns what is free of a space. A space that the system manages is one range of what is not taken.
   FreeMemory freeMemory(Space space) const override;
 
   /// Who moves tensors together in device_dram and in device_l1, or null: where the
@@ -217,8 +217,8 @@ public:
   /// device's. NonFinite if what it quantises is not finite.
   virtual void relayout(const CopyPlan &plan, const void *source, void *target) = 0;
 
-  /// Library calls, whose plans are made when a program is prepared, and other work on
-  /// the device's memory.
+  /// Returns the engine: library calls, whose plans are made when a program is prepared,
+  /// and other work on the device's memory.
   virtual Engine &engine() = 0;
 
   /// Runs `kernel` over [0, range) in pieces that are multiples of `grain`, on up to

@@ -19,7 +19,7 @@ namespace segue::inline runtime {
 class Timestamp {
 public:
   bool isKnown() const { return !std::isnan(seconds()); }
-  /// NaN until the queue has come there, and on a device without bytes.
+  /// Returns NaN until the queue has come there, and on a device without bytes.
   double seconds() const { return seconds_.load(std::memory_order_acquire); }
   /// Called by the device.
   void set(double seconds) { seconds_.store(seconds, std::memory_order_release); }

@@ -137,7 +137,7 @@ public:
   std::byte *data() const;
   /// True if reads and writes go past the page cache.
   bool isDirect() const;
-  /// "io_uring" or "threads".
+  /// Returns "io_uring" or "threads".
   std::string_view engine() const;
 
   /// Fills `target` with the `bytes` from `offset` on; blocks until they are there.

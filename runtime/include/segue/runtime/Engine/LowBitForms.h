@@ -28,7 +28,7 @@
 
 namespace segue::inline runtime {
 
-/// Columns that are rotated together.
+/// The number of columns that are rotated together.
 inline constexpr int64_t rotationBlock = 256;
 
 /// True if a weight with so many columns can be rotated.

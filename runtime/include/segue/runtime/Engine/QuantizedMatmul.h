@@ -37,8 +37,8 @@ struct QuantizedMatmulSpec {
   /// False: [rows, in] times Wᵀ gives [rows, out]. True: [rows, out] times W
   /// gives [rows, in].
   bool transposed = false;
-  /// f32, bf16 or f16; the result is of the same type, or f32. Elements of a row
-  /// are adjacent, rows so many elements apart.
+  /// The element type of x, f32, bf16 or f16; and of the result, the same type or f32.
+  /// Elements of a row are adjacent, rows xStride or yStride elements apart.
   ElementType x = ElementType::f32, y = ElementType::f32;
   /// A dense row that is added to each row of the result.
   bool hasBias = false;

@@ -109,7 +109,7 @@ struct Layout {
   uint64_t offset = 0;
   /// The alignment of the first byte, in bytes; a power of two.
   uint32_t alignment = defaultAlignment;
-  /// Row storages only: an f32 zero point per row follows the scales.
+  /// With true, an f32 zero point per row follows the scales; for row storages only.
   bool zeroPoints = false;
 
   bool operator==(const Layout &) const = default;
@@ -127,7 +127,7 @@ std::optional<uint64_t> checkedAdd(uint64_t a, uint64_t b);
 /// if an extent is negative or the product passes 2^63 - 1.
 std::optional<uint64_t> checkedElementCount(std::span<const int64_t> shape);
 
-/// Bytes from the first to behind the last element of a strided view; 0 if it
+/// Returns the bytes from the first to behind the last element of a strided view; 0 if it
 /// has no element; nothing if a number is negative or the sum overflows.
 std::optional<uint64_t> checkedSpanBytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
                                          uint64_t bytesPerElement);

@@ -165,9 +165,9 @@ public:
   /// Begin and end a step of the plan. Called on the thread whose allocations are planned.
   void beginPlannedStep();
   void endPlannedStep();
-  /// While one lives, what the thread of the steps allocates is no block of the plan, whatever
-  /// its owner and size: it lies in the room that was left beside the plan, or is lent some of
-  /// the plan's. Not nested.
+  /// While an object of this class lives, what the thread of the steps allocates is no block
+  /// of the plan, whatever its owner and size: it lies in the room that was left beside the
+  /// plan, or is lent some of the plan's. Not nested.
   class BesidePlan {
   public:
     explicit BesidePlan(DeviceMemory &memory) : memory_(memory) { memory_.setBesidePlan(true); }

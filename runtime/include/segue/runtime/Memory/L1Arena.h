@@ -51,8 +51,8 @@ public:
 
   struct Move {
     uint64_t from = 0, to = 0, bytes = 0;
-    /// Source and target overlap, or the target is vacated by another move of
-    /// the plan: the bytes go through another space.
+    /// True if source and target overlap, or the target is vacated by another move of the
+    /// plan: the bytes go through another space.
     bool bounces = false;
   };
 

@@ -124,7 +124,7 @@ struct StepProfile {
   std::vector<StepEvent> events;
   std::vector<ResidencyGap> gaps;
   std::vector<Resident> residents;
-  /// Ascending events.
+  /// The uses by ascending events.
   std::vector<ResidentUse> uses;
   std::vector<SharedSave> sharedSaves;
   std::vector<StepRemake> remakes;

@@ -50,7 +50,7 @@ struct LoadOptions {
 /// A NativeCodeLeave says whether the kernels of a file may run, and why.
 struct NativeCodeLeave {
   bool isGiven = false;
-  /// Part of a sentence: "it is signed with the key of this user".
+  /// The reason, as a part of a sentence: "it is signed with the key of this user".
   std::string reason;
 };
 
@@ -58,13 +58,13 @@ struct NativeCodeLeave {
 struct KernelInfo {
   std::string name;
   uint32_t arguments = 0, outputs = 0;
-  /// "x86-64-v3", "x86-64-v4", "ptx".
+  /// The instruction sets of its variants: "x86-64-v3", "x86-64-v4", "ptx".
   std::vector<std::string> isas;
   uint64_t hash = 0;
 };
 
 struct SegmentInfo {
-  /// "elf", "constants", "ptx".
+  /// The kind of the segment: "elf", "constants", "ptx".
   std::string kind;
   uint64_t offset = 0, bytes = 0, hash = 0;
 };

@@ -131,7 +131,7 @@ public:
   /// Adds milliseconds in which compute stood still, as the caller measured them.
   void addStall(double milliseconds) { stallMs_ += milliseconds; }
 
-  /// Releases what is left.
+  /// Ends an aborted step: releases what is left.
   void abortStep();
   /// Ends the step, and returns the slabs to add to the pool before the next one.
   std::vector<HostBufferBook::Growth> stepEnd();

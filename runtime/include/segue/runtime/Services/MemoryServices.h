@@ -142,10 +142,10 @@ public:
   /// Tells Conductor, where there is no plan, what to expect of each block in a step of
   /// this profile; `others` bytes of the device are not in it.
   void expect(const StepProfile &profile, int64_t others);
-  /// Limits the next steps to `bytes` of device_dram, which are known to be enough; nothing
-  /// removes the limit. Called between two steps. An allocation beyond it waits for what
-  /// leaves; where nothing does, the step goes on with all of the budget, and a warning
-  /// says so.
+  /// Limits the next steps to `bytes` of device_dram, which are known to be enough; without
+  /// a number the limit ends. Called between two steps. An allocation beyond it waits for
+  /// what leaves; where nothing does, the step goes on with all of the budget, and a
+  /// warning says so.
   void holdTo(std::optional<uint64_t> bytes);
   /// Sets watermarks, in bytes of device_dram, in the place of those of the config from the
   /// next event on, also in the midst of a step. Does nothing where no watermarks decide.

@@ -54,7 +54,8 @@ struct QuantizedLayer {
 
 /// Quantises into `layer`, whose memory is used again. `size` is that of slabSize for the
 /// same form. Throws what `rows` throws.
-/// || With a rank, the nearest matrix of that rank is taken out of the weight before
+///
+/// With a rank, the nearest matrix of that rank is taken out of the weight before
 /// quantising, and is found again for what the codes have left; this is done twice. It
 /// takes two copies of the weight in f32.
 void quantizeLayer(const SlabForm &form, const SlabSize &size, ScaleSearch search, const RowReader &rows,

@@ -49,8 +49,8 @@ struct SquareQConfig {
   /// "cosine<0.999". In a file, "default" stands for defaultKeepBf16().
   std::vector<std::string> keepBf16 = defaultKeepBf16();
   ScaleSearch scaleSearch = ScaleSearch::AbsMax;
-  /// Layers whose stored bytes are more of their bf16 bytes than this stay
-  /// bf16.
+  /// The greatest ratio of the stored bytes of a layer to its bf16 bytes; layers above it
+  /// stay bf16.
   double maxRatio = 0.9;
   SlabServe serve = SlabServe::Dequant;
   SlabVerify verify = SlabVerify::Open;
