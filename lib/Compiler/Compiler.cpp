@@ -86,8 +86,8 @@ static LogicalResult attachKernels(ModuleOp module, const CPUTargetOptions &targ
 }
 
 namespace {
-/// "name=value,..." of the parameters that have a weight decay or learning rate of their own: with
-/// the optimizer's spec, all that decides what a step of the file does.
+/// The settings, "name=value,...", of the parameters that have a weight decay or learning rate of
+/// their own: with the optimizer's spec, all that decides what a step of the file does.
 struct OwnSettings {
   std::string weightDecay, rateGroup;
 };
@@ -116,7 +116,7 @@ static OwnSettings ownSettings(func::FuncOp forward) {
   return own;
 }
 
-/// Version, producer and options, as the file keeps them.
+/// Notes version, producer and options, as the file keeps them.
 static void sign(ModuleOp module, const CompileOptions &options, const OwnSettings &own) {
   Builder builder(module.getContext());
   NamedAttrList kept;

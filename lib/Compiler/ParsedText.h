@@ -21,7 +21,7 @@ namespace segue {
 /// diagnostics go to a string of the caller's, with source lines.
 class ParsedText {
 public:
-  /// `source` is how diagnostics call the text, which is copied.
+  /// Parses a text, which is copied. `source` is how diagnostics call it.
   ParsedText(llvm::StringRef text, llvm::StringRef source, std::string &diagnostics)
       : context(registry()), os(diagnostics), handler(add(text, source), &context, os),
         module(mlir::parseSourceFile<mlir::ModuleOp>(sources, &context)) {}

@@ -37,7 +37,7 @@ static bool takeInBackward(SmallVectorImpl<StringRef> &keys, std::string &error)
   return isSet;
 }
 
-/// `kind:key=value,...` to the pass that it configures. `inBackward`: whether the pass
+/// Makes the pass that `kind:key=value,...` configures. `inBackward` tells whether the pass
 /// that moves it into backward is to follow.
 static std::unique_ptr<Pass> createOptimizer(StringRef spec, bool &inBackward, std::string &error) {
   auto [kind, settings] = spec.split(':');

@@ -25,7 +25,7 @@ using namespace segue;
 static constexpr unsigned kDisturbedRuns = 6;
 /// A result may be out by so many of the greatest distances of these runs.
 static constexpr double kDistances = 8;
-/// Bytes behind each buffer that a kernel must leave alone.
+/// The bytes behind each buffer that a kernel must leave alone.
 static constexpr size_t kZone = 256;
 static constexpr char kGarbage = static_cast<char>(0xAB);
 
@@ -100,7 +100,7 @@ public:
   Verifier(const VerifyOptions &verify, const LoadedKernels &kernels, ArrayRef<KernelIsa> isas)
       : seed(verify.seed), kernels(kernels), isas(isas), values(verify.values) {}
 
-  /// `reference` has its kernels as `segue.fused`, `lowered` as launches.
+  /// Compares two functions: `reference` has its kernels as `segue.fused`, `lowered` as launches.
   LogicalResult run(func::FuncOp reference, func::FuncOp lowered) {
     SmallVector<LaunchOp> launches;
     lowered.walk([&](LaunchOp launch) { launches.push_back(launch); });
@@ -136,7 +136,7 @@ public:
   VerifiedValues report;
 
 private:
-  /// Given by name, or drawn: what a sum of squares may be is not negative.
+  /// Returns an argument that is given by name, or drawn: what a sum of squares may be is not negative.
   FailureOr<HostTensor> argument(func::FuncOp reference, unsigned index) {
     auto type = dyn_cast<RankedTensorType>(reference.getArgumentTypes()[index]);
     auto name = reference.getArgAttrOfType<StringAttr>(index, SegueDialect::kNameAttr);

@@ -141,7 +141,7 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   return success();
 }
 
-/// Before the work: a long compilation must not end where nothing can be written.
+/// Checks the output before the work: a long compilation must not end where nothing can be written.
 static LogicalResult checkOutput(const std::string &output) {
   try {
     if (output != "-")

@@ -18,7 +18,7 @@
 
 namespace segue::tool {
 
-/// Lines of a profile that are shown.
+/// The number of lines of a profile that are shown.
 static constexpr size_t profileLines = 30;
 
 std::string readAll(const std::string &path) {

@@ -16,7 +16,7 @@ namespace segue::tool {
 /// Options that every command knows.
 struct CommonOptions {
   std::string device = "cpu";
-  /// Run machine code of files that this user has not signed; run none at all.
+  /// Whether machine code of files that this user has not signed is run, and whether none is run at all.
   bool allowNative = false, noNative = false;
   bool json = false;
 };
@@ -30,21 +30,21 @@ Binary loadBinary(const std::string &path, const CommonOptions &options);
 /// Returns the name that the programs of a file go by: "front" for "out/front.segue".
 std::string moduleName(const std::string &path);
 
-/// Binaries as modules of a session, named after their files, or by
-/// position where that would name two alike.
+/// Returns binaries as modules of a session, named after their files, or by position if
+/// that would name two alike.
 std::vector<SessionModule> loadModules(const std::vector<std::string> &paths, const CommonOptions &options);
 
-/// `left=right`, as it stands in --tie and --wire. Throws InvalidArgument.
+/// Splits `left=right`, as it stands in --tie and --wire. Throws InvalidArgument.
 std::pair<std::string, std::string> splitPair(const std::string &text, const char *flag);
 
-/// `module.name`: the module is the one whose name and a point it begins with;
+/// Splits `module.name`: the module is the one whose name and a point it begins with;
 /// nothing if there is none.
 std::optional<ParameterRef> splitModule(const std::string &text, const std::vector<std::string> &modules);
 /// Finds what the one above finds, or throws NameUnknown.
 ParameterRef requireModule(const std::string &text, const std::vector<std::string> &modules);
 
-/// `--tie` and `--wire` of a command, for these modules. Throws
-/// InvalidArgument and NameUnknown.
+/// Adds `--tie` and `--wire` of a command, for these modules. Throws InvalidArgument and
+/// NameUnknown.
 void addTiesAndWires(SessionOptions &options, const std::vector<SessionModule> &modules,
                      const std::vector<std::string> &tied, const std::vector<std::string> &wires);
 

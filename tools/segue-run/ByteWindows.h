@@ -29,7 +29,7 @@ public:
   /// Sets both inputs of `batch` for micro-batch `part` of step `step`.
   void fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const;
 
-  /// Bytes that one batch learns from.
+  /// Returns the bytes that one batch learns from.
   int64_t tokensPerBatch() const { return batch_ * length_; }
 
 private:

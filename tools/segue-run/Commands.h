@@ -76,12 +76,12 @@ struct TrainOptions : CommonOptions {
   std::vector<std::string> files;
   /// safetensors files that have all parameters between them.
   std::vector<std::string> weights;
-  /// SquareQ slab that frozen weights come from, and `name=name` of what has another there.
+  /// The SquareQ slab that frozen weights come from, and `name=name` of what has another there.
   std::string slab;
   std::vector<std::string> aliases;
   /// `key=tensor`, over the weights.
   std::vector<std::string> parameters;
-  /// Bytes to learn, and the inputs that windows of them go to.
+  /// The bytes to learn, and the inputs that windows of them go to.
   std::string data;
   std::string tokens = "tokens", targets = "targets";
   /// `name=tensor`, the same in every step.
@@ -89,9 +89,9 @@ struct TrainOptions : CommonOptions {
   /// `module.name=module.name`, and `module.input=module.output`.
   std::vector<std::string> tied, wires;
   int64_t steps = 10;
-  /// Last step of the whole training, in place of `steps`; 0: none.
+  /// The last step of the whole training, in place of `steps`; 0 for none.
   int64_t until = 0;
-  /// Checkpoint after so many steps; 0: at the end alone.
+  /// A checkpoint is saved after so many steps; 0 for one at the end alone.
   int64_t saveEvery = 0;
   std::string trace;
   /// A page of the run.
@@ -105,12 +105,12 @@ struct TrainOptions : CommonOptions {
   bool profile = false;
   /// File with the memory services' config; folder for the logs of their decisions.
   std::string config, recordEvents;
-  /// Bytes of device memory, 0: as the device says; and where what leaves goes.
+  /// The bytes of device memory, 0 for what the device has; and the folder that what leaves goes to.
   uint64_t budget = 0;
   std::string spillDir;
-  /// Bytes that it may take there; 0: half of what is free.
+  /// The bytes that it may take there; 0 for half of what is free.
   uint64_t spillCapacity = 0;
-  /// Run with and without services instead, and compare, under caps of so many
+  /// With true, runs with and without services instead, and compares, under caps of so many
   /// percent of the peak.
   bool verifyInvariance = false;
   std::vector<int> caps = {100, 80, 60, 40};
@@ -124,10 +124,10 @@ struct FitOptions : CommonOptions {
   std::vector<std::string> files;
   /// `module.name=module.name`, and `module.input=module.output`.
   std::vector<std::string> tied, wires;
-  /// Bytes of device_dram; none: what the device has.
+  /// The bytes of device_dram; none for what the device has.
   std::vector<uint64_t> budgets;
   int64_t accumulate = 1;
-  /// Config of a run whose services are described; empty: none.
+  /// The config of a run whose services are described; empty for none.
   std::string config;
 };
 
@@ -145,7 +145,7 @@ struct ReportOptions {
   std::string trace, output;
   /// The device of the run, for the limit of its link; empty if it is not known.
   std::string device;
-  /// Bytes of device_dram; 0: not known.
+  /// The bytes of device_dram; 0 if they are not known.
   uint64_t cap = 0;
 };
 
@@ -156,7 +156,7 @@ struct TrustOptions {
 struct ReplayOptions {
   /// A log of events; - is stdin.
   std::string file;
-  /// Compare the answers with the `expect` of the events.
+  /// With true, compares the answers with the `expect` of the events.
   bool check = false;
 };
 
@@ -171,7 +171,7 @@ struct QuantizeOptions {
   std::optional<double> maxRatio;
   std::string architectureId = "unknown";
   bool keepNonfiniteBf16 = false;
-  /// `source` is a slab: compare its bytes with its hashes, and make nothing.
+  /// With true, `source` is a slab: its bytes are compared with its hashes, and nothing is made.
   bool check = false;
   int64_t threads = 0;
   bool json = false;

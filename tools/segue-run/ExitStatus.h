@@ -10,7 +10,7 @@
 
 namespace segue::tool {
 
-/// For scripts; listed in `segue-run --help`.
+/// The exit status, for scripts; listed in `segue-run --help`.
 enum ExitStatus {
   Done = 0,
   /// A file, an input or the program failed: the message is on stderr.

@@ -157,7 +157,7 @@ static Json binaryJson(const Binary &binary) {
   return json;
 }
 
-/// Values of the caller one by one; the others as a count with their bytes.
+/// Prints values of the caller one by one; the others as a count with their bytes.
 static void printValues(const char *title, const std::vector<Value> &values, bool all) {
   std::map<std::string_view, std::pair<size_t, uint64_t>> counted;
   for (const Value &value : values) {
@@ -177,7 +177,7 @@ static void printValues(const char *title, const std::vector<Value> &values, boo
                 byteText(sum.second).c_str());
 }
 
-/// Phases and blocks, the names of many blocks from both ends.
+/// Returns phases and blocks, the names of many blocks from both ends.
 static std::string courseText(const Program &program, bool all) {
   BlockUses uses = blockUses(program);
   std::string text;

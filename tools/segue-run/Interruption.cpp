@@ -14,7 +14,7 @@ namespace segue::tool {
 
 static constexpr int signals[] = {SIGINT, SIGTERM};
 
-/// Handlers have no arguments of ours: what they know is here.
+/// The signal that came. Handlers have no arguments of ours, so that what they know is here.
 static std::atomic<int> received{0};
 static std::atomic<const char *> partialFile{nullptr};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<const char *>::is_always_lock_free);

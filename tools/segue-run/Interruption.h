@@ -41,7 +41,7 @@ public:
 
   /// The signal that came, or 0.
   int signal() const;
-  /// 128 and the signal, as a shell has it; `otherwise` if none came.
+  /// Returns 128 and the signal, as a shell has it; `otherwise` if none came.
   int status(int otherwise) const;
 
   /// While one of these exists, `path` is being written through an OutputFile: a

@@ -23,7 +23,7 @@
 namespace segue::tool {
 
 static constexpr std::string_view magic = "\x93NUMPY";
-/// Headers are short; a longer one is damage.
+/// The greatest length of a header: headers are short; a longer one is damage.
 static constexpr uint64_t greatestHeader = 1 << 20;
 
 struct Descr {

@@ -49,8 +49,8 @@ std::vector<std::string> assignTexts(std::span<const std::string> arguments, std
   return texts;
 }
 
-/// Numbers between -0.5 and 0.5, the same in every run; integers are 0, which
-/// every table has as an index.
+/// Returns numbers between -0.5 and 0.5, the same in every run; integers are 0, which every
+/// table has as an index.
 static Tensor makeInput(const DeviceRef &device, const TensorDesc &desc) {
   Tensor host = Tensor::onHost(device, desc.shape, ElementType::f32);
   for (uint64_t i = 0; i < host.elementCount(); ++i)

@@ -31,8 +31,8 @@ std::vector<std::string> assignTexts(std::span<const std::string> arguments, std
 /// give; those that they do not give hold small numbers, the same in every run.
 std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, std::span<const std::string> arguments);
 
-/// Seconds of each of `repeat` submits until its outputs are there, sorted; two
-/// more before them plan and warm up. The outputs are those of the last.
+/// Returns the seconds of each of `repeat` submits until its outputs are there, sorted; two
+/// more before them plan and warm up. The outputs are those of the last submit.
 std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
                                 int64_t repeat);
 

@@ -94,7 +94,7 @@ static const ReplayService &findService(const std::string &name) {
   throw MalformedEvent("no service is called \"" + name + "\"" + nearestHint(name, names));
 }
 
-/// `error`, and for a config `key` and `hint`.
+/// Returns `error`, and for a config `key` and `hint`.
 static Json errorAnswer(const Error &error) {
   Json answer{{"error", errorCodeName(error.code())}};
   if (auto *config = dynamic_cast<const ConfigError *>(&error)) {

@@ -32,7 +32,7 @@ struct OutputText {
 };
 } // namespace
 
-/// "a,b,a" as indices; all parts once where it is empty.
+/// Returns "a,b,a" as indices; all parts once if it is empty.
 static std::vector<size_t> parseSchedule(std::string_view text, const StitchParts &parts) {
   std::vector<size_t> schedule;
   if (text.empty())
@@ -46,7 +46,7 @@ static std::vector<size_t> parseSchedule(std::string_view text, const StitchPart
   return schedule;
 }
 
-/// `[part.][output=]text`; without a part, outputs of the last one.
+/// Parses `[part.][output=]text`; without a part, an output of the last one is meant.
 static std::vector<OutputText> findOutputs(const std::vector<std::string> &arguments, const StitchParts &parts,
                                            size_t last) {
   std::vector<OutputText> found;

@@ -18,14 +18,14 @@ namespace segue::tool {
 
 static std::string inQuotes(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
-/// Found by name alone: what the part before gives is never meant.
+/// Returns true for values that are found by name alone: what the part before gives is never meant.
 static bool isKept(Role role) { return role == Role::Parameter || role == Role::Frozen || role == Role::State; }
 
 //===----------------------------------------------------------------------===//
 // Files
 //===----------------------------------------------------------------------===//
 
-/// `file:program`; a file may have colons in its name.
+/// Splits `file:program`; a file may have colons in its name.
 static std::pair<std::string, std::string> splitProgram(const std::string &text) {
   size_t colon = text.rfind(':');
   if (colon == text.npos || text.find('/', colon) != text.npos || std::filesystem::exists(text))
@@ -190,7 +190,7 @@ struct OpenPorts {
 };
 } // namespace
 
-/// Wires, and outputs by position for what is still open.
+/// Binds wires, and outputs by position for what is still open.
 void StitchParts::bindOutputs(const std::vector<std::string> &texts) {
   std::vector<Wire> wires;
   std::set<std::pair<std::string, std::string>> wiredOutputs, wiredInputs;

@@ -37,7 +37,7 @@ struct StitchArguments : CommonOptions {
   std::string weights;
   /// `part.input=part.output`.
   std::vector<std::string> wires;
-  /// Inputs are brought to the declared layouts before the first submit.
+  /// With true, inputs are brought to the declared layouts before the first submit.
   bool prepare = false;
 };
 
@@ -63,12 +63,12 @@ struct PartInput {
 };
 
 struct Part {
-  /// "front", or "front:backward" for another than the forward program where a
-  /// file gives several; its position where that would name two alike.
+  /// The name: "front", or "front:backward" for another than the forward program if a file
+  /// gives several; the position if that would name two alike.
   std::string name;
   Executor executor;
   std::vector<PartInput> sources;
-  /// Tensors of its last submit, which was the `turn`-th of all; 0: none yet.
+  /// The tensors of its last submit, which was the `turn`-th of all; 0 if there was none yet.
   std::vector<Tensor> inputs, outputs;
   uint64_t turn = 0;
 

@@ -14,7 +14,7 @@
 
 namespace segue::tool {
 
-/// `2x3xf32` as a description; nothing if the text is something else.
+/// Returns `2x3xf32` as a description; nothing if the text is something else.
 static std::optional<TensorDesc> parseType(std::string_view text) {
   TensorDesc desc;
   while (!text.empty() && text.front() >= '0' && text.front() <= '9') {

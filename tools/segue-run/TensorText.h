@@ -22,7 +22,7 @@ namespace segue::tool {
 
 /// An argument taken apart: `tokens=@tokens.npy`.
 struct NamedText {
-  /// Empty if none was given.
+  /// The name; empty if none was given.
   std::string name;
   /// `@file` or a literal.
   std::string text;
@@ -38,7 +38,7 @@ Tensor parseTensor(const DeviceRef &device, std::string_view text);
 /// elements, then `...`.
 std::string formatTensor(const Tensor &tensor, uint64_t limit = UINT64_MAX);
 
-/// Element `index` (row-major) of a dense tensor, as a number.
+/// Returns element `index` (row-major) of a dense tensor, as a number.
 double elementAt(const Tensor &dense, uint64_t index);
 
 } // namespace segue::tool

@@ -107,7 +107,7 @@ static void refuseValues(const TrainOptions &options) {
                     "--parameter, --weights, --resume, --save and --verify-invariance");
 }
 
-/// Before the first step: what cannot be written, or would be written over.
+/// Refuses, before the first step, outputs that cannot be written, or would be written over.
 static void checkOutputs(const TrainOptions &options) {
   const std::pair<const char *, const std::string *> outputs[] = {
       {"--save", &options.save}, {"--trace", &options.trace}, {"--report", &options.report}};

@@ -22,7 +22,7 @@ namespace segue::tool {
 
 class TrainingSetup {
 public:
-  /// `text`: what --data holds, read once for all runs; null without it.
+  /// Makes the setup. `text` is what --data holds, read once for all runs; null without it.
   /// `given` brings sink and config; the command line says the rest.
   TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text, SessionOptions given);
 
@@ -30,7 +30,7 @@ public:
   std::vector<TensorMap> batches() const;
   /// The first `count` micro-batches of this step and those after it.
   std::vector<TensorMap> upcoming(int64_t count) const;
-  /// Bytes that a step learns from; 0 without --data.
+  /// Returns the bytes that a step learns from; 0 without --data.
   int64_t tokensPerStep() const { return windows_ ? windows_->tokensPerBatch() * accumulate_ : 0; }
 
   Session session;

@@ -45,9 +45,9 @@ struct StepBits {
 
 struct RunBits {
   std::vector<StepBits> steps;
-  /// Above 0 for a run that was refused its cap and had this one.
+  /// The budget of a run that was refused its cap and had this one; 0 for other runs.
   uint64_t namedBytes = 0;
-  /// In use before the first step, and at most.
+  /// The bytes in use before the first step, and the most.
   uint64_t restBytes = 0, peakBytes = 0;
   int64_t spilled = 0, restored = 0, recomputed = 0, loads = 0;
 };
@@ -66,8 +66,8 @@ static uint64_t hashOf(const Tensor &tensor) {
   return std::hash<std::string_view>()({reinterpret_cast<const char *>(host.bytes()), host.desc().spanBytes()});
 }
 
-/// `capBytes`: all memory of the device, as whoever has a cap has a card of that size;
-/// 0: as it is given.
+/// Runs once. `capBytes` is all memory of the device, as whoever has a cap has a card of
+/// that size; 0 for the device as it is given.
 static RunBits runOnce(const TrainOptions &options, const std::string *text, const Config &config,
                        uint64_t capBytes = 0) {
   DeviceRef device = Device::open(capBytes ? withDram(options.device, std::to_string(capBytes)) : options.device);
@@ -171,8 +171,8 @@ static std::vector<Combination> combinations(uint64_t pinnedBytes) {
           {"planned, streamed", planned, conductor, /*streamsWeights=*/true}};
 }
 
-/// `capBytes` for all; watermarks of weights stay at their parts of `markBytes`.
-/// `highMiB`: spilling begins there, and does not end.
+/// Makes a config with `capBytes` for all; watermarks of weights stay at their parts of
+/// `markBytes`. Spilling begins at `highMiB`, and does not end.
 static Config makeConfig(const Combination &combination, uint64_t capBytes, uint64_t markBytes, double highMiB) {
   double cap = double(capBytes) / bytesPerMiB, mark = double(markBytes) / bytesPerMiB;
   Json activation = combination.activation, conductor = combination.conductor;
@@ -192,7 +192,7 @@ static Config makeConfig(const Combination &combination, uint64_t capBytes, uint
   return Config::parse(root.dump(), "--verify-invariance");
 }
 
-/// Under the cap, or, where that is refused, under the smallest budget that is named
+/// Runs under the cap or, if that is refused, under the smallest budget that is named
 /// instead, both on a device of just as much.
 static RunBits runOrRefused(const TrainOptions &options, const std::string *text, const Combination &combination,
                             uint64_t capBytes, double highMiB) {

@@ -53,13 +53,13 @@ struct CompileOptions {
   std::string name;
   /// With false, `@forward` alone is compiled.
   bool training = true;
-  /// `kind[:key=value,...]` with the options of the pass segue-optimizer, for
-  /// example "sgd:momentum=0.9"; "none" makes no optimizer.
+  /// The optimizer as `kind[:key=value,...]` with the options of the pass segue-optimizer,
+  /// for example "sgd:momentum=0.9"; "none" makes no optimizer.
   std::string optimizer = "adamw";
-  /// `@backward` returns statistics of the gradients of each of these.
+  /// The kind of units for each of which `@backward` returns statistics of its gradients.
   StatisticsPer gradientStatistics = StatisticsPer::Nothing;
-  /// `@forward` in pieces too, a program for each block: what Selective
-  /// Precision calibrates with. For inference as for training.
+  /// With true, `@forward` is compiled in pieces too, a program for each block: what
+  /// Selective Precision calibrates with. This holds for inference as for training.
   bool blockPrograms = false;
   /// A file that the runtime's `StitchReport::writeHints` wrote: layouts of
   /// inputs and outputs change so that the copies between programs vanish.
@@ -67,25 +67,25 @@ struct CompileOptions {
   /// The storage of frozen matrices that only products read, so that these read the codes:
   /// "int8_row", "int4_group64", ...; empty to store them as elements.
   std::string frozenStorage;
-  /// Bytes of device_l1 that a program may take for temporaries; 0: none. It runs
-  /// on devices without L1, too.
+  /// The bytes of device_l1 that a program may take for temporaries; 0 for none. The
+  /// program runs on devices without L1, too.
   uint64_t l1Bytes = 0;
-  /// Layouts that the source leaves open are chosen by cost, between programs and
-  /// inside of them; else they are dense rows. Values are the same.
+  /// With true, layouts that the source leaves open are chosen by cost, between programs
+  /// and inside of them; with false they are dense rows. Values are the same.
   bool chooseLayouts = true;
   /// Each choice is a remark, with what it costs.
   bool explainLayouts = false;
-  /// Instruction sets that kernels are compiled for.
+  /// The instruction sets that kernels are compiled for.
   bool v3 = true;
   bool v4 = true;
-  /// Threads that compile kernels.
+  /// The number of threads that compile kernels.
   unsigned threads = 2;
   Emit emit = Emit::Binary;
 };
 
-/// Compiles `module`, which is changed on the way. Errors are emitted as
-/// diagnostics. `configure`, where given, sees every pass manager before it
-/// runs; `timing` gets a scope for each part.
+/// Compiles `module`, which is changed on the way. Errors are emitted as diagnostics.
+/// `configure`, if given, sees every pass manager before it runs; `timing` gets a scope for
+/// each part.
 llvm::FailureOr<std::string> compile(mlir::ModuleOp module, const CompileOptions &options,
                                      llvm::function_ref<llvm::LogicalResult(mlir::PassManager &)> configure = {},
                                      mlir::TimingScope *timing = nullptr);

@@ -17,10 +17,10 @@
 
 namespace segue {
 
-/// Our dialects, those of MLIR that they become, and all external models.
+/// Registers our dialects, those of MLIR that they become, and all external models.
 void registerAllSegue(mlir::DialectRegistry &registry);
 
-/// Our passes and pipelines, by name. Call once per process.
+/// Registers our passes and pipelines, by name. Called once per process.
 void registerAllSeguePasses();
 
 } // namespace segue

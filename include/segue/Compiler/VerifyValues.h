@@ -60,11 +60,11 @@ struct VerifiedValues {
 };
 
 struct VerifyOptions {
-  /// Arguments of `@forward` and of the other functions. What is missing is
-  /// drawn from `seed`; what functions give each other by name is passed on.
+  /// The arguments of `@forward` and of the other functions. Those that are missing are
+  /// drawn from `seed`; values that functions give each other by name are passed on.
   NamedTensors values;
   uint64_t seed = 1;
-  /// Sees the kernels as loops before they are compiled. Tests put faults in.
+  /// A function that sees the kernels as loops before they are compiled. Tests put faults in.
   std::function<void(mlir::ModuleOp kernels)> edit;
 };
 

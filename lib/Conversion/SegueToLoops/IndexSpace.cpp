@@ -134,7 +134,7 @@ namespace {
 /// operand index = sum over runs of (start + index * step) * stride.
 struct Run {
   int64_t extent;
-  /// Stride in the operand; 0 where the run repeats it.
+  /// The stride in the operand; 0 if the run repeats it.
   int64_t stride;
   int64_t start = 0, step = 1;
 };

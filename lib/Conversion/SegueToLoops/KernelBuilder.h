@@ -35,7 +35,7 @@ public:
     std::map<std::pair<const void *, IndexExpr>, mlir::Value> elements;
     std::map<unsigned, mlir::Value> fallbacks;
     std::map<int64_t, mlir::Value> constants;
-    /// Inside of a condition: nothing may move out.
+    /// True inside of a condition, out of which nothing may move.
     bool guarded = false;
   };
 
@@ -120,7 +120,7 @@ private:
   llvm::DenseMap<unsigned, size_t> variableScope;
   llvm::DenseMap<unsigned, mlir::Value> variableValue;
   llvm::DenseMap<mlir::Value, mlir::Value> buffers;
-  /// Column reductions: their sums in a block of columns from `blockStart`.
+  /// The sums of column reductions in a block of columns from `blockStart`.
   llvm::DenseMap<mlir::Value, mlir::Value> columnSums;
   mlir::Value blockStart;
   bool columnEpilogue = false;

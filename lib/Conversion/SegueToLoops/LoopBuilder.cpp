@@ -23,9 +23,9 @@
 using namespace mlir;
 using namespace segue;
 
-/// Elements that one task of a kernel should have at least.
+/// The number of elements that one task of a kernel should have at least.
 constexpr int64_t kTaskElements = 4096;
-/// Columns that a block of a column kernel holds, and the least of a task.
+/// The number of columns that a block of a column kernel holds, and the least of a task.
 constexpr int64_t kBlockColumns = 256, kTaskColumns = 64;
 
 static RankedTensorType tensorType(Value value) { return cast<RankedTensorType>(value.getType()); }
@@ -373,8 +373,8 @@ static int64_t bytesOf(RankedTensorType type) {
   return type.getNumElements() * ((type.getElementTypeBitWidth() + 7) / 8);
 }
 
-/// Range, grain, how many bytes of each buffer a range touches, and which
-/// buffers may be one.
+/// Describes range, grain, how many bytes of each buffer a range touches, and which buffers
+/// may be one.
 void KernelBuilder::describe(LoopKernel &kernel) {
   const KernelShape &shape = plan.shape;
   int64_t rowsOfUnit = 1;
@@ -450,11 +450,11 @@ void KernelBuilder::describe(LoopKernel &kernel) {
     function->setAttr(kInPlaceAttr, b.getDenseI64ArrayAttr(kernel.inPlace));
 }
 
-/// Products and sums may become one instruction, and the sign of a zero is
-/// free. Nothing else is: formulas keep the order that makes them exact, as
-/// (x - max) - log(sum) does for a large max, a quotient is no product with an
-/// inverse that may overflow, and NaN and infinity keep their meaning.
-/// Reductions brought `reassoc` along.
+/// Sets the flags of float arithmetic. Products and sums may become one instruction, and
+/// the sign of a zero is free. Nothing else is: formulas keep the order that makes them
+/// exact, as (x - max) - log(sum) does for a large max, a quotient is no product with an
+/// inverse that may overflow, and NaN and infinity keep their meaning. Reductions have
+/// `reassoc` already.
 static void setFastMath(func::FuncOp function) {
   function.walk([&](Operation *op) {
     auto math = dyn_cast<arith::ArithFastMathInterface>(op);

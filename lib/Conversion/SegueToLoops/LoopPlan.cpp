@@ -87,8 +87,8 @@ LogicalResult LoopPlan::classify(FusedOp fused) {
   return success();
 }
 
-/// About the instructions for one element of a value, loads included. What is
-/// computed once per row costs nothing here.
+/// Returns about the number of instructions for one element of a value, loads included.
+/// Work that is done once per row costs nothing here.
 int64_t LoopPlan::cost(Value value) {
   if (auto known = costs.find(value); known != costs.end())
     return known->second;

@@ -48,14 +48,14 @@ public:
   bool flat = false;
   IndexSpace space;
   llvm::SmallVector<Loop> rowLoops, columnLoops;
-  /// Index of the row; of the element at (row, column); of the column alone.
+  /// The index of the row; of the element at (row, column); of the column alone.
   IndexExpr row, element, column;
 
   int64_t levels = 1;
   llvm::DenseMap<mlir::Value, int64_t> level;
-  /// Kept in a row buffer, written by the level given and read by later ones.
+  /// The values that are kept in a row buffer, written by the level given and read by later ones.
   llvm::MapVector<mlir::Value, int64_t> buffered;
-  /// Results that later levels read back.
+  /// The results that later levels read back.
   llvm::DenseMap<mlir::Value, unsigned> stored;
   llvm::DenseMap<mlir::Value, Access> accesses;
   llvm::SmallVector<ResultKind> results;
@@ -78,7 +78,7 @@ private:
   std::map<unsigned, std::set<int64_t>> wantedBounds;
   std::map<unsigned, std::set<int64_t>> columnBounds;
   std::set<std::pair<const void *, IndexExpr>> seen;
-  /// Values at `element` and the level that computes them first.
+  /// The values at `element` and the level that computes them first.
   llvm::DenseMap<mlir::Value, int64_t> firstLevel;
   int64_t currentLevel = 0;
   llvm::DenseMap<mlir::Value, int64_t> costs;

@@ -18,7 +18,7 @@ using namespace mlir;
 using namespace segue;
 
 namespace {
-/// Loops of an op's own are a launch of their own.
+/// The costs of an op whose own loops are a launch of their own.
 template <typename OpTy> struct OwnLoopsCost : CostOpInterface::ExternalModel<OwnLoopsCost<OpTy>, OpTy> {
   int64_t getElementCost(Operation *) const { return 1; }
   int64_t getFlops(Operation *op) const {

@@ -20,14 +20,14 @@
 
 namespace segue {
 
-/// Tensors of more dimensions have too many orders to try: 24 at most are.
+/// The most dimensions whose orders are tried: there are 24 at most.
 inline constexpr int64_t kMostOrderedDimensions = 4;
 
 /// Calls `visit` with the strides of each order of the dimensions, dense rows
 /// first. There is no other where the tensor has more dimensions than can be tried.
 void forEachOrder(llvm::ArrayRef<int64_t> shape, llvm::function_ref<void(llvm::ArrayRef<int64_t>)> visit);
 
-/// Bytes that a copy of all of `window` moves.
+/// Returns the bytes that a copy of all of `window` moves.
 inline uint64_t conversionOf(const Window &window) { return layout_costs::kMovedPerConvertedByte * window.bytes(); }
 
 /// Returns the window of `value` in dense rows, which is in no buffer.
@@ -37,7 +37,7 @@ Window denseWindow(mlir::Value value);
 /// that each view is followed once per layout of what it shows.
 class AccessCosts {
 public:
-  /// `written`: values that have a place of their own, whatever they are made of.
+  /// Counts `written` values as such that have a place of their own, whatever they are made of.
   explicit AccessCosts(const llvm::DenseSet<mlir::Value> *written = nullptr) : written(written) {}
 
   /// All that read `value`, if it lies in `window`.

@@ -58,7 +58,7 @@ struct Seam {
   SmallVector<Place> writers, readers;
   /// False where a place must lie in another value, or types differ.
   bool isFree = true;
-  /// Code that is not compiled here reads it too, in dense rows.
+  /// True if code that is not compiled here reads it too, in dense rows.
   bool isReadElsewhere = false;
 
   bool hasOpenEnd() const {
@@ -97,7 +97,7 @@ private:
     return seams;
   }
 
-  /// `taken`: inputs of the function by name.
+  /// Adds a place to its seam. `taken` are the inputs of the function by name.
   void add(llvm::MapVector<StringAttr, Seam> &seams, Place place, Type type, llvm::StringSet<> &taken) {
     auto role = dyn_cast_if_present<RoleAttr>(place.get(SegueDialect::kRoleAttr));
     auto name = dyn_cast_if_present<StringAttr>(place.get(SegueDialect::kNameAttr));
@@ -156,7 +156,7 @@ private:
     return cost + (seam.isReadElsewhere && !isRows ? conversion : 0);
   }
 
-  /// Layouts that commands, or a copy, can write without loss.
+  /// Returns true if commands, or a copy, can write the layout without loss.
   bool isCandidate(const Seam &seam, LayoutAttr layout) {
     return layout.getSpace() == Space::DeviceDram && !layout.isQuantized() &&
            layout.isInjective(seam.type.getShape()) && layout.getAlignment() == kDefaultAlignment;

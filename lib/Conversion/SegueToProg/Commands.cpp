@@ -70,7 +70,7 @@ struct LaunchCommand : CommandOpInterface::ExternalModel<LaunchCommand, segue::L
   }
 };
 
-/// Views of the windows, in their order.
+/// Returns views of the windows, in their order.
 static SmallVector<Value> viewsOf(ArrayRef<Window> windows, FunctionLowering &f) {
   SmallVector<Value> views;
   for (const Window &window : windows)

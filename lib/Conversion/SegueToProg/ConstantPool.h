@@ -14,18 +14,18 @@
 
 namespace segue {
 
-/// Bytes of one element: little-endian, one byte for i1.
+/// Returns the bytes of one element: little-endian, one byte for i1.
 std::string elementToBytes(mlir::Attribute element);
 
-/// Bytes of all elements in row-major order, or of one if they are equal and
-/// `splat` is set. Nothing for a resource that was not parsed.
+/// Returns the bytes of all elements in row-major order, or of one if they are equal and
+/// `splat` is set; nothing for a resource that was not parsed.
 std::optional<std::string> elementsToBytes(mlir::ElementsAttr elements, bool splat);
 
 /// Collects the constants of all programs in one segment; equal bytes are
 /// stored once.
 class ConstantPool {
 public:
-  /// Offset of `bytes` in the segment, a multiple of prog::kAlignment.
+  /// Returns the offset of `bytes` in the segment, a multiple of prog::kAlignment.
   uint64_t add(llvm::StringRef bytes);
   const std::string &bytes() const { return data; }
 

@@ -51,7 +51,7 @@ static prog::Phase phaseOf(StringRef name) {
   return prog::Phase::Forward;
 }
 
-/// `type` in `layout`; nothing is written where that is how tensors lie anyway.
+/// Returns `type` in `layout`; nothing is written if tensors lie so anyway.
 static RankedTensorType withLayout(RankedTensorType type, LayoutAttr layout) {
   auto usual = LayoutAttr::get(type.getContext(), Space::DeviceDram, {}, {}, Storage::Element, /*zeroPoints=*/false,
                                kDefaultAlignment);
@@ -364,7 +364,7 @@ void FunctionLowering::fill(Value buffer, Attribute element) {
   emitted(prog::FillOp::create(builder, loc, buffer, pattern));
 }
 
-/// Results that no command wrote where they belong.
+/// Writes the results that no command wrote where they belong.
 void FunctionLowering::writeResults() {
   Operation *terminator = func.getBody().front().getTerminator();
   for (unsigned i : lateResults) {

@@ -28,18 +28,18 @@ struct LoweringCounts {
   uint64_t copies = 0;
   uint64_t copiedBytes = 0;
   uint64_t placed = 0;
-  /// Temporaries that do not lie in dense rows, and the bytes that this saves.
+  /// The number of temporaries that do not lie in dense rows, and the bytes that this saves.
   uint64_t ordered = 0;
   uint64_t orderedBytes = 0;
-  /// Products that read a weight of codes.
+  /// The number of products that read a weight of codes.
   uint64_t fused = 0;
 };
 
 /// Lowers one function. The order of calls is `run`, then the queries.
 class FunctionLowering {
 public:
-  /// `choosesOrders`: temporaries lie in the cheapest order of their dimensions, not
-  /// in dense rows. `explains`: each choice is a remark.
+  /// Lowers `func`. With `choosesOrders` temporaries lie in the cheapest order of their
+  /// dimensions, not in dense rows. With `explains` each choice is a remark.
   FunctionLowering(mlir::func::FuncOp func, ConstantPool &constants, LoweringCounts &counts, bool choosesOrders,
                    bool explains)
       : func(func), constants(constants), counts(counts), choosesOrders(choosesOrders), explains(explains),
@@ -48,7 +48,7 @@ public:
   /// Builds the program behind `insertAfter`.
   llvm::FailureOr<prog::ProgramOp> run(mlir::Operation *insertAfter);
 
-  /// Inputs with role saved, in the order of first use.
+  /// Returns the inputs with role saved, in the order of first use.
   llvm::ArrayRef<unsigned> restoreOrder() const { return restored; }
 
   // For commands (Commands.cpp, Products.cpp): operands and results as windows, then
@@ -60,7 +60,7 @@ public:
   Window denseWindowOf(mlir::Value value);
   /// Returns a window in which `value` can be read with its last dimension contiguous.
   Window rowWindowOf(mlir::Value value);
-  /// `value` as a window over the elements, as if they lay dense, of an input that
+  /// Returns `value` as a window over the elements, as if they lay dense, of an input that
   /// is a matrix of codes; nothing if it is something else, or has been unpacked.
   std::optional<Window> windowOfCodes(mlir::Value value);
   /// Returns the window to which the command that makes `value` writes it.
@@ -68,7 +68,7 @@ public:
   /// A new buffer of dense rows, and one with a copy of `source`.
   Window temporary(llvm::ArrayRef<int64_t> shape, mlir::Type element);
   Window copyToTemporary(const Window &source);
-  /// Must come before the views of a command, with all windows that it reads and writes.
+  /// Prepares a command: must come before its views, with all windows that it reads and writes.
   void prepare(llvm::ArrayRef<Window> reads, llvm::ArrayRef<Window> writes);
   mlir::Value view(const Window &window);
   /// Notes `command` as the last that uses the buffers given to `prepare`.
@@ -133,25 +133,25 @@ private:
 
   /// The window in which each value lies, or is to be written.
   llvm::DenseMap<mlir::Value, Window> windows;
-  /// Values with a place of their own: shape ops that are written, not viewed.
+  /// The values with a place of their own: shape ops that are written, not viewed.
   llvm::DenseSet<mlir::Value> owned;
   /// The costs that the walk backwards asks for, which decides all readers of a value
   /// before the value.
   AccessCosts costs{&owned};
-  /// Dense copies and constants made on demand.
+  /// The dense copies and constants that were made on demand.
   llvm::DenseMap<mlir::Value, Window> denseCopies;
   llvm::DenseMap<uint64_t, mlir::Value> constantBuffers;
-  /// Position in the function, and the last op that reads an argument.
+  /// The position of each op in the function, and the last op that reads an argument.
   llvm::DenseMap<mlir::Operation *, unsigned> position;
   llvm::DenseMap<mlir::Value, unsigned> lastUse;
-  /// Input that output i must lie in, or -1.
+  /// The input that output i must lie in, or -1.
   llvm::SmallVector<int64_t> aliasOf;
-  /// Results that are written by a copy at the end.
+  /// The results that are written by a copy at the end.
   llvm::SmallVector<unsigned> lateResults;
-  /// Buffers to fill before anything is written to them.
+  /// The buffers to fill before anything is written to them.
   llvm::DenseMap<mlir::Value, mlir::Attribute> pendingFills;
 
-  /// Buffers read and written by the command that is being built.
+  /// The buffers read and written by the command that is being built.
   llvm::SmallVector<mlir::Value> reads, writes;
   llvm::SmallVector<unsigned> restored;
   llvm::DenseSet<mlir::Value> restoredBuffers;

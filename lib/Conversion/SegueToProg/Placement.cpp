@@ -124,8 +124,8 @@ void FunctionLowering::orderTemporaries() {
   }
 }
 
-/// `value` should be written to `place`. Taken if it has no place yet, nobody
-/// else needs it dense, and its producer can write there.
+/// Proposes that `value` is written to `place`. That is taken if it has no place yet,
+/// nobody else needs it dense, and its producer can write there.
 void FunctionLowering::propose(Value value, const Window &place) {
   Operation *producer = value.getDefiningOp();
   if (!producer || windows.contains(value) || isa<ConstantOp, SliceOp, BroadcastOp>(producer))

@@ -12,7 +12,7 @@
 using namespace mlir;
 using namespace segue;
 
-/// `window` as [batch, rows, columns]; nothing where strides cannot show it.
+/// Returns `window` as [batch, rows, columns]; nothing if strides cannot show it.
 static std::optional<Window> asMatrix(const Window &window, ArrayRef<int64_t> batch, ArrayRef<int64_t> rows,
                                       ArrayRef<int64_t> columns) {
   std::optional<Collapsed> b = window.collapse(batch), m = window.collapse(rows), n = window.collapse(columns);
@@ -32,7 +32,7 @@ static std::optional<Window> asMatrix(const Window &window, ArrayRef<int64_t> ba
                 {b->stride, m->stride, n->stride}};
 }
 
-/// `value` as [batch, rows, columns], copied where strides cannot show it.
+/// Returns `value` as [batch, rows, columns], copied if strides cannot show it.
 static Window matrixOf(FunctionLowering &f, Value value, ArrayRef<int64_t> batch, ArrayRef<int64_t> rows,
                        ArrayRef<int64_t> columns) {
   Window window = f.windowOf(value);

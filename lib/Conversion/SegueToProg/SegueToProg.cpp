@@ -25,7 +25,7 @@ namespace segue {
 using namespace mlir;
 using namespace segue;
 
-/// Hash of what a kernel does, whatever it is called.
+/// Returns a hash of what a kernel does, whatever it is called.
 static uint64_t hashKernel(func::FuncOp func) {
   std::string text;
   llvm::raw_string_ostream os(text);

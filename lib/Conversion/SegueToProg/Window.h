@@ -31,7 +31,7 @@ struct Collapsed {
 struct Window {
   /// Null while the buffer is not known: the shape of a place.
   mlir::Value buffer;
-  /// First element, in elements from the start of the buffer.
+  /// The first element, in elements from the start of the buffer.
   int64_t offset = 0;
   mlir::Type element;
   llvm::SmallVector<int64_t> shape, strides;

@@ -35,7 +35,7 @@
 using namespace mlir;
 using namespace segue;
 
-/// More groups than threads, so that a slow one does not hold up the others.
+/// The number of groups, which is more than threads, so that a slow one does not hold up the others.
 constexpr size_t kGroups = 8;
 
 namespace {

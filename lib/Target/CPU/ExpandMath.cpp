@@ -64,7 +64,7 @@ public:
   Value minInt(Value l, Value r) { return arith::MinSIOp::create(b, loc, l, r); }
   Value shiftLeft(Value l, int32_t by) { return arith::ShLIOp::create(b, loc, l, word(by)); }
   Value shiftRight(Value l, int32_t by) { return arith::ShRUIOp::create(b, loc, l, word(by)); }
-  /// Highest power first.
+  /// Returns a polynomial whose coefficients begin with that of the highest power.
   Value polynomial(Value x, std::initializer_list<float> coefficients) {
     Value sum;
     for (float coefficient : coefficients)
@@ -86,7 +86,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// The natural logarithms of the least normal and of the largest f32.
 constexpr float kLowest = -87.3365448f, kHighest = 88.7228394f;
 
-/// x = n * ln 2 + rest with |rest| <= ln 2 / 2.
+/// The parts of x = n * ln 2 + rest with |rest| <= ln 2 / 2.
 struct Reduced {
   Value n, rest;
 };
@@ -162,7 +162,7 @@ static Value logOfParts(Writer &w, Parts parts) {
   return w.fma(e, w.real(0.693359375f), w.add(z, y));
 }
 
-/// `result`, the logarithm of x > 0, with what x of 0, of infinity, below 0 and NaN give.
+/// Returns `result`, the logarithm of x > 0, with the values for x of 0, of infinity, below 0 and NaN.
 static Value withEndsOfLog(Writer &w, Value x, Value result) {
   result = w.select(w.is(arith::CmpFPredicate::OEQ, x, w.real(kInfinity)), x, result);
   result = w.select(w.is(arith::CmpFPredicate::OEQ, x, w.real(0.0f)), w.real(-kInfinity), result);

@@ -278,7 +278,7 @@ private:
     return *static_cast<T *>(program->commands.back()->body.value);
   }
 
-  /// `as`: the tensor with tiles or rows that lies in bytes.
+  /// Exports a view. `as` is the tensor with tiles or rows that lies in bytes.
   std::unique_ptr<schema::ViewT> exportView(Value value, std::optional<Type> as = {}) {
     if (!value)
       return nullptr;

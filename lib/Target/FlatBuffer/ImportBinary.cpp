@@ -65,7 +65,7 @@ private:
     return string ? builder.getStringAttr(text(string)) : StringAttr();
   }
 
-  /// `index` is one of `size`.
+  /// Checks that `index` is one of `size`.
   LogicalResult checkIndex(StringRef what, uint64_t index, uint64_t size) {
     if (index >= size)
       return error() << what << " " << index << " is outside of " << size;
@@ -247,7 +247,7 @@ private:
     return error() << "element type has unknown value " << static_cast<int>(type);
   }
 
-  /// Extents whose product is a number of elements that memory could hold.
+  /// Checks that the product of the extents is a number of elements that memory could hold.
   LogicalResult checkShape(ArrayRef<int64_t> shape) {
     uint64_t elements = 1;
     for (int64_t extent : shape) {
@@ -403,8 +403,8 @@ private:
     return success();
   }
 
-  /// Until version 0.2 a save said that the value was final, not that it was
-  /// used no more.
+  /// Moves saves behind uses: until version 0.2 a save said that the value was final, not
+  /// that it was used no more.
   void moveSavesBehindUses() {
     DenseMap<Value, Operation *> lastUse;
     SmallVector<prog::SaveOp> saves;
@@ -681,7 +681,7 @@ private:
   StringRef bytes;
   OpBuilder builder;
   Location fileLoc;
-  /// Start of every message: what is being read.
+  /// The start of every message: what is being read.
   std::string where;
   std::vector<uint64_t> storage;
   const schema::Binary *root = nullptr;

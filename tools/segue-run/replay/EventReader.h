@@ -48,7 +48,7 @@ public:
   int64_t integer(std::string_view field);
   int64_t integer(std::string_view field, int64_t fallback);
   std::vector<std::string> texts(std::string_view field);
-  /// MiB, rounded to bytes; may be negative.
+  /// Reads MiB, rounded to bytes; may be negative.
   int64_t bytesOfMiB(std::string_view field);
   /// The field `bytes`, or the field `mb` in MiB.
   int64_t bytesOrMiB();
@@ -77,7 +77,7 @@ public:
   void visit(const char *key, Json &value) override { value = json(key); }
   void visitMiB(const char *key, int64_t &bytes) override { bytes = bytesOfMiB(key); }
 
-  /// Fields that nobody has read so far.
+  /// Returns the fields that nobody has read so far.
   std::vector<std::string> unread() const;
 
 private:

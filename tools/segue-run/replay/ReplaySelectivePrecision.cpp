@@ -21,7 +21,7 @@ struct ShapedUnits {
   std::vector<PrecisionUnit> units;
 };
 
-/// Read only.
+/// Visits a unit with its shapes, for reading only.
 void visitFields(CallFields &fields, ShapedUnits &shaped) {
   Json list;
   visitField(fields, "units", list);

@@ -176,7 +176,7 @@ static void editAt(Json &json, std::string_view path, const Json &value) {
     json[std::string(path)] = value;
 }
 
-/// {key: [type, shape]}; a third item is the values, for check 6.
+/// Reads {key: [type, shape]}; a third item is the values, for check 6.
 static TensorTable tableOf(const Json &json, std::map<std::string, std::vector<float>> &values) {
   TensorTable table;
   if (!json.is_object())
@@ -282,7 +282,7 @@ public:
   }
 
 private:
-  /// Replayed rows are INT8.
+  /// Returns the form of replayed rows, which are INT8.
   SlabForm formOf(EventReader &event) const { return {.padK = event.integer("pad_k", config_.padK)}; }
 
   Json applyQuantize(EventReader &event) const {
@@ -432,9 +432,9 @@ private:
     return {{"h2d_bytes", sent}, {"bf16_bytes", bf16}, {"saved_bytes", int64_t(bf16) - int64_t(sent)}};
   }
 
-  /// y = x W'ᵀ: sums in f32, the scale once behind them, and the zero point times
-  /// the sum of x taken off before; columns of W beyond `in` count as 0, so x need
-  /// not have them.
+  /// Computes y = x W'ᵀ: sums in f32, the scale once behind them, and the zero point times
+  /// the sum of x taken off before; columns of W beyond `in` count as 0, so x need not have
+  /// them.
   static Json applyMatmul(EventReader &event) {
     Matrix x = matrixOf(event, "x"), q = matrixOf(event, "qweight");
     std::vector<float> scales = scalesOf(event, q.rows), zeros = zerosOf(event, q.rows);

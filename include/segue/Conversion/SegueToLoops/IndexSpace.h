@@ -28,8 +28,8 @@
 
 namespace segue {
 
-/// offset + sum of coefficient * variable, the variables in ascending order
-/// and no coefficient zero.
+/// The index offset + sum of coefficient * variable, the variables in ascending order and
+/// no coefficient zero.
 struct IndexExpr {
   struct Term {
     unsigned variable;
@@ -53,10 +53,10 @@ struct IndexExpr {
 class IndexSpace {
 public:
   struct Variable {
-    /// Values are in [low, high): a segment of the loop's [0, extent) while that is made.
+    /// The range of values, [low, high): a segment of the loop's [0, extent) while that is made.
     int64_t low, high;
     int64_t extent;
-    /// May be replaced by two loops.
+    /// True if it may be replaced by two loops.
     bool splittable;
     /// A fallback's variable is `source` divided by `divisor`, or the remainder of
     /// that. Divisor 0 means an ordinary variable.
@@ -75,7 +75,7 @@ public:
   const Variable &operator[](unsigned variable) const { return variables[variable]; }
   unsigned size() const { return variables.size(); }
 
-  /// Least and greatest value.
+  /// Returns the least and the greatest value.
   std::pair<int64_t, int64_t> range(const IndexExpr &index) const;
 
   /// Takes a flat index of a value of `shape` apart into one index per
@@ -86,7 +86,7 @@ public:
   /// slice, from that of its result.
   std::optional<IndexExpr> throughView(mlir::Operation *view, const IndexExpr &index);
 
-  /// `index` divided by `divisor`, as a variable of its own.
+  /// Returns `index` divided by `divisor`, as a variable of its own.
   IndexExpr quotient(const IndexExpr &index, int64_t divisor) { return divided(index, divisor, false); }
 
   std::optional<Split> wantedSplit;

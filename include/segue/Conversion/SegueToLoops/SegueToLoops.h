@@ -29,19 +29,19 @@ struct ReduceExtents {
   static mlir::FailureOr<ReduceExtents> of(ReduceOp op);
 };
 
-/// On a kernel function: the pairs of its operands and results that a launch may
-/// give one buffer, as `inPlace` of the launch lists them. What the attribute
-/// leaves out never overlaps, and nothing that is listed overlaps in part.
+/// The attribute of a kernel function with the pairs of its operands and results that a
+/// launch may give one buffer, as `inPlace` of the launch lists them. Pairs that it leaves
+/// out never overlap, and nothing that is listed overlaps in part.
 inline constexpr llvm::StringLiteral kInPlaceAttr = "segue.in_place";
-/// On an innermost loop: no iteration touches what another one writes, whichever
-/// of the listed pairs share a buffer.
+/// The attribute of an innermost loop of which no iteration touches what another one
+/// writes, whichever of the listed pairs share a buffer.
 inline constexpr llvm::StringLiteral kParallelAttr = "segue.parallel";
 
 /// A kernel function with what its launch must say.
 struct LoopKernel {
   mlir::func::FuncOp function;
   int64_t range = 0, grain = 1;
-  /// Pairs (operand, result) that may share a buffer.
+  /// The pairs (operand, result) that may share a buffer.
   llvm::SmallVector<int64_t> inPlace;
 };
 

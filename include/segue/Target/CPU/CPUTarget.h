@@ -27,7 +27,7 @@
 namespace segue {
 
 struct CPUTargetOptions {
-  /// Instruction sets to emit.
+  /// The instruction sets to emit.
   bool v3 = true;
   bool v4 = true;
   /// Threads that run LLVM, 1 or more; the bytes do not depend on it.
@@ -45,7 +45,7 @@ struct KernelSymbol {
 struct CompiledKernels {
   /// The bytes of an ELF shared object; empty if there are no kernels.
   std::string elf;
-  /// Sorted by name.
+  /// The kernels, sorted by name.
   llvm::SmallVector<KernelSymbol> kernels;
 };
 
@@ -56,7 +56,7 @@ llvm::FailureOr<CompiledKernels> compileKernels(mlir::ModuleOp module, const CPU
 /// The optimised LLVM IR of all kernels, as text.
 llvm::FailureOr<std::string> kernelsToLLVM(mlir::ModuleOp module, const CPUTargetOptions &options = {});
 
-/// Their assembly, as text.
+/// Returns the assembly of the kernels, as text.
 llvm::FailureOr<std::string> kernelsToAssembly(mlir::ModuleOp module, const CPUTargetOptions &options = {});
 
 } // namespace segue

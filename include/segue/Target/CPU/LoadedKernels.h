@@ -19,7 +19,7 @@ namespace segue {
 
 enum class KernelIsa { V3, V4 };
 
-/// "x86-64-v3", as the option `--target` calls it.
+/// Returns "x86-64-v3" and so on, as the option `--target` calls it.
 llvm::StringRef nameOf(KernelIsa isa);
 
 /// Returns the sets that this machine can run, the least first.
@@ -29,8 +29,8 @@ llvm::SmallVector<KernelIsa> runnableIsas();
 /// any thread.
 class LoadedKernels {
 public:
-  /// Buffers of operands, then of results; then the range. 0, or 1 + the
-  /// operand that holds a bad index.
+  /// A kernel: its arguments are the buffers of operands, then of results; then the range.
+  /// It returns 0, or 1 + the operand that holds a bad index.
   using Function = int64_t (*)(void *const *, int64_t, int64_t);
 
   LoadedKernels() = default;
@@ -38,8 +38,8 @@ public:
   LoadedKernels &operator=(const LoadedKernels &) = delete;
   ~LoadedKernels();
 
-  /// Once. An object without kernels needs no mapping. Fails with the reason of
-  /// the system's loader.
+  /// Loads the kernels, once. An object without kernels needs no mapping. Fails with the
+  /// reason of the system's loader.
   llvm::Error load(CompiledKernels compiled);
 
   /// Null if there is no such kernel, or none for `isa`.

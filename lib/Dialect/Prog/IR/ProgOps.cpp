@@ -150,7 +150,7 @@ LogicalResult ProgramOp::verify() {
   return success();
 }
 
-/// prog.save C2: nothing uses a saved value after it was given away.
+/// Verifies C2 of prog.save: nothing uses a saved value after it was given away.
 static LogicalResult verifySaves(ProgramOp program) {
   llvm::SmallDenseMap<Value, SaveOp> saved;
   WalkResult result = program.walk<WalkOrder::PreOrder>([&](Operation *op) {
@@ -420,7 +420,7 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return success();
 }
 
-/// `what` has `shape`, and its last dimension is contiguous if wanted.
+/// Verifies that `what` has `shape`, and its last dimension is contiguous if wanted.
 static LogicalResult verifyShape(Operation *op, StringRef what, Value value, ArrayRef<int64_t> shape,
                                  bool contiguous = false) {
   auto type = cast<MemRefType>(value.getType());
@@ -438,7 +438,7 @@ static LogicalResult verifyShape(Operation *op, StringRef what, Value value, Arr
   return success();
 }
 
-/// `value` has rank `rank`.
+/// Verifies that `value` has rank `rank`.
 static LogicalResult verifyRank(Operation *op, StringRef what, Value value, int64_t rank) {
   auto type = cast<MemRefType>(value.getType());
   if (type.getRank() != rank)
@@ -452,7 +452,7 @@ static Type elementOf(Value value) { return cast<MemRefType>(value.getType()).ge
 
 static LogicalResult verifyLaid(Operation *op, StringRef what, Value buffer, RankedTensorType type);
 
-/// C4, and C1 to C3 of a product with a weight of codes.
+/// Verifies C4, and C1 to C3 of a product with a weight of codes.
 static LogicalResult verifyCodes(MatmulOp op) {
   auto type = cast<RankedTensorType>(*op.getBType());
   auto layout = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
@@ -482,7 +482,7 @@ static LogicalResult verifyCodes(MatmulOp op) {
   return success();
 }
 
-/// Extents of 1 have any stride.
+/// Returns true for a unit stride; extents of 1 have any stride.
 static bool isUnitStride(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides, size_t dim) {
   return shape[dim] == 1 || strides[dim] == 1;
 }
@@ -493,7 +493,7 @@ bool MatmulOp::canWriteIn(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides) {
 }
 bool MatmulOp::writesAllOf(Value operand) { return getC() == operand && !getAccumulate(); }
 
-/// Attention writes rows: its innermost dimension is dense.
+/// Returns true if attention can write rows: the innermost dimension is dense.
 static bool canWriteRows(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides) {
   return shape.size() == 4 && isUnitStride(shape, strides, 3);
 }

@@ -29,7 +29,7 @@ using segue::LayoutAttr;
 using segue::Role;
 using segue::Space;
 
-/// Outputs of more dimensions have too many orders to list.
+/// The most dimensions of an output whose orders are listed.
 static constexpr int64_t kMostDimensions = 4;
 
 namespace {
@@ -79,7 +79,7 @@ static bool canWrite(const Writer &writer, Type element, ArrayRef<int64_t> shape
   return strides && WritesStridedOpInterface(writer.command).canWriteIn(view.getShape(), *strides);
 }
 
-/// Strides of a tensor whose dimensions lie in `order`, outermost first, its
+/// Returns the strides of a tensor whose dimensions lie in `order`, outermost first, its
 /// innermost rows padded to `rowElements`.
 static SmallVector<int64_t> stridesInOrder(ArrayRef<int64_t> shape, ArrayRef<unsigned> order, int64_t rowElements) {
   SmallVector<int64_t> strides(shape.size());
@@ -91,7 +91,7 @@ static SmallVector<int64_t> stridesInOrder(ArrayRef<int64_t> shape, ArrayRef<uns
   return strides;
 }
 
-/// Strides for a tensor of `shape`, the likeliest first: dense rows, padded rows,
+/// Returns strides for a tensor of `shape`, the likeliest first: dense rows, padded rows,
 /// then all other orders of the dimensions that are more than 1.
 static std::vector<SmallVector<int64_t>> candidates(ArrayRef<int64_t> shape, uint64_t elementBytes) {
   std::vector<SmallVector<int64_t>> result;

@@ -27,14 +27,14 @@ static AllocOp allocOf(Value value) {
 }
 
 namespace {
-/// Temporaries that share a place, and when they are needed.
+/// The temporaries that share a place, and the time in which they are needed.
 struct Place {
   Lifetime life;
   Space space;
   bool used = false;
 };
 
-/// Lifetimes of all temporaries of a program, in their order.
+/// The lifetimes of all temporaries of a program, in their order.
 class Lifetimes {
 public:
   explicit Lifetimes(ProgramOp program) {

@@ -87,7 +87,7 @@ static Gradients dotGeneralGradients(DotGeneralOp op, GradientBuilder &b, ValueR
 // Attention
 //===----------------------------------------------------------------------===//
 
-/// [batch, heads, i, d] x [batch, heads, j, d] -> [batch, heads, i, j].
+/// Contracts [batch, heads, i, d] x [batch, heads, j, d] -> [batch, heads, i, j].
 static Value timesTransposed(GradientBuilder &b, Value lhs, Value rhs) {
   return b.create<DotGeneralOp>(lhs, rhs, ArrayRef<int64_t>{0, 1}, ArrayRef<int64_t>{0, 1}, ArrayRef<int64_t>{3},
                                 ArrayRef<int64_t>{3});
@@ -131,9 +131,9 @@ static Value maskGradient(GradientBuilder &b, Value scores, Value mask) {
   return b.down(b.reshape(b.sum(scores, repeated), shapeOf(mask)), mask);
 }
 
-/// `attention_grad` for q, k and v. With the weights p, the gradient of the
-/// scores is p (g v^T - sum(g out) + glse), where g and glse are the gradients
-/// of the result and of lse: the mask takes all of it, q and k the last term.
+/// Returns the gradients of `attention_grad` for q, k and v. With the weights p, the
+/// gradient of the scores is p (g v^T - sum(g out) + glse), where g and glse are the
+/// gradients of the result and of lse: the mask takes all of it, q and k the last term.
 static Gradients attentionGradients(AttentionOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
   Value g = gradients[0], glse = gradients[1], mask = op.getMask();
   bool maskWanted = mask && wanted[3];

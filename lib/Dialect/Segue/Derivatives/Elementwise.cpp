@@ -22,7 +22,7 @@ using namespace segue;
 // Unary
 //===----------------------------------------------------------------------===//
 
-/// Derivatives of one operand: x, y, g in f32, to the gradient of x in f32.
+/// A function from x, y and g in f32 to the gradient of x in f32.
 using UnaryFormula = Value (*)(GradientBuilder &b, Value x, Value y, Value g);
 
 /// Calls `formula` with casts around it. Operands that the formula does not use
@@ -75,7 +75,7 @@ static Value siluGradient(GradientBuilder &b, Value x, Value, Value g) {
   return b.mul(g, b.mul(s, b.add(b.mul(x, b.sub(1.0, s)), 1.0)));
 }
 
-/// Zero where the result is zero, so that a NaN passes its gradient on.
+/// The gradient is zero where the result is zero, so that a NaN passes its gradient on.
 static Value reluGradient(GradientBuilder &b, Value, Value y, Value g) {
   return b.select(b.compare(Predicate::Le, y, 0.0), b.splat(g, 0.0), g);
 }

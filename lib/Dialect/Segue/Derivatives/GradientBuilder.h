@@ -50,10 +50,10 @@ public:
   /// The sum of two contributions, either of which may be null.
   mlir::Value accumulate(mlir::Value a, mlir::Value b) { return !a ? b : !b ? a : add(a, b); }
 
-  /// `value` everywhere, of the type of `like`.
+  /// Returns `value` everywhere, of the type of `like`.
   mlir::Value splat(mlir::Value like, double value);
 
-  /// `x` with elements of `element`; `x` itself where it has them.
+  /// Returns `x` with elements of `element`; `x` itself if it has them.
   mlir::Value cast(mlir::Value x, mlir::Type element);
   mlir::Value up(mlir::Value x) { return cast(x, builder.getF32Type()); }
   mlir::Value down(mlir::Value x, mlir::Value like) {
@@ -61,7 +61,7 @@ public:
   }
 
   mlir::Value reshape(mlir::Value x, llvm::ArrayRef<int64_t> shape);
-  /// `x` itself where `permutation` is the identity.
+  /// Returns `x` transposed; `x` itself if `permutation` is the identity.
   mlir::Value transpose(mlir::Value x, llvm::ArrayRef<int64_t> permutation);
   mlir::Value broadcast(mlir::Value x, llvm::ArrayRef<int64_t> dims, llvm::ArrayRef<int64_t> shape);
   mlir::Value reduce(ReduceKind kind, mlir::Value x, llvm::ArrayRef<int64_t> dims);

@@ -26,17 +26,17 @@ struct Named {
   mlir::Type element() const { return type().getElementType(); }
 };
 
-/// `[2, 3]`
+/// Returns a text such as `[2, 3]`.
 std::string listed(llvm::ArrayRef<int64_t> values);
 
-/// `value` has the shape `expected`, which is `why`: for example "`input`
+/// Checks that `value` has the shape `expected`, which is `why`: for example "`input`
 /// permuted".
 mlir::LogicalResult shape(mlir::Operation *op, Named value, llvm::ArrayRef<int64_t> expected, llvm::StringRef why);
 
 /// Checks that both have one element type.
 mlir::LogicalResult sameElement(mlir::Operation *op, Named value, Named like);
 
-/// `dim` is a dimension of `value`.
+/// Checks that `dim` is a dimension of `value`.
 mlir::LogicalResult dimension(mlir::Operation *op, int64_t dim, Named value);
 
 /// Every entry of `dims`, the attribute called `attribute`, is a dimension of
@@ -44,10 +44,10 @@ mlir::LogicalResult dimension(mlir::Operation *op, int64_t dim, Named value);
 mlir::LogicalResult dimensions(mlir::Operation *op, llvm::StringRef attribute, llvm::ArrayRef<int64_t> dims,
                                Named value);
 
-/// `dims` is strictly increasing.
+/// Checks that `dims` is strictly increasing.
 mlir::LogicalResult increasing(mlir::Operation *op, llvm::StringRef attribute, llvm::ArrayRef<int64_t> dims);
 
-/// `values` has one entry per dimension of `value`.
+/// Checks that `values` has one entry per dimension of `value`.
 mlir::LogicalResult onePerDimension(mlir::Operation *op, llvm::StringRef attribute, llvm::ArrayRef<int64_t> values,
                                     Named value);
 

@@ -27,20 +27,20 @@ bool isSplatOf(mlir::Attribute constant, double value);
 /// The element that a splat repeats, or null.
 mlir::Attribute splatElement(mlir::Attribute constant);
 
-/// `constant`, a splat, in the shape of `type`.
+/// Returns `constant`, a splat, in the shape of `type`.
 mlir::Attribute resizeSplat(mlir::Attribute constant, mlir::Type type);
 
-/// Element by element; `apply` gets one element per operand.
+/// Folds element by element; `apply` gets one element per operand.
 mlir::Attribute elementwise(llvm::ArrayRef<mlir::Attribute> operands, mlir::Type type,
                             llvm::function_ref<mlir::Attribute(llvm::ArrayRef<mlir::Attribute>)> apply);
 
-/// Arithmetic on numbers: floats in double, rounded once (that is exact for
-/// one operation on f32 and narrower); integers modulo their width.
+/// Folds arithmetic on numbers: floats in double, rounded once (that is exact for one
+/// operation on f32 and narrower); integers modulo their width.
 mlir::Attribute arithmetic(llvm::ArrayRef<mlir::Attribute> operands, mlir::Type type,
                            llvm::function_ref<double(double, double)> onFloats,
                            llvm::function_ref<llvm::APInt(const llvm::APInt &, const llvm::APInt &)> onInts);
 
-/// `result[i...] = constant[from(i...)]`.
+/// Returns `result[i...] = constant[from(i...)]`.
 mlir::Attribute moved(mlir::Attribute constant, mlir::Type type,
                       llvm::function_ref<llvm::SmallVector<int64_t>(llvm::ArrayRef<int64_t>)> from);
 

@@ -84,7 +84,7 @@ OpFoldResult PowOp::fold(FoldAdaptor adaptor) {
       {adaptor.getLhs(), adaptor.getRhs()}, getType(), [](double a, double b) { return std::pow(a, b); }, nullptr);
 }
 
-/// NaN if either is.
+/// Returns the greater one, NaN if either is.
 static double maximum(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmax(a, b); }
 static double minimum(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmin(a, b); }
 

@@ -91,7 +91,7 @@ void ReduceOp::build(OpBuilder &b, OperationState &state, ReduceKind kind, Value
   build(b, state, like(input, shape), kind, input, dims);
 }
 
-/// Dimensions of a tensor of `rank` that are in neither list, in order.
+/// Returns the dimensions of a tensor of `rank` that are in neither list, in order.
 static SmallVector<int64_t> freeDims(int64_t rank, ArrayRef<int64_t> batch, ArrayRef<int64_t> contract) {
   SmallVector<int64_t> dims;
   for (int64_t dim = 0; dim < rank; ++dim)

@@ -26,7 +26,7 @@ static bool isIdentity(ArrayRef<int64_t> permutation) {
                       [](auto entry) { return static_cast<int64_t>(entry.index()) == entry.value(); });
 }
 
-/// `lists[k]` at each k of `at`.
+/// Returns `list[k]` for each k of `at`.
 static SmallVector<int64_t> pick(ArrayRef<int64_t> list, ArrayRef<int64_t> at) {
   return llvm::map_to_vector(at, [&](int64_t k) { return list[k]; });
 }
@@ -218,11 +218,11 @@ struct FlattenConcat : OpRewritePattern<ConcatOp> {
   }
 };
 
-/// Neighbouring slices of one value, put together again, are one slice.
+/// Makes one slice of neighbouring slices of one value that are put together again.
 struct JoinSlices : OpRewritePattern<ConcatOp> {
   using OpRewritePattern::OpRewritePattern;
 
-  /// `second` begins where `first` ends along `dim` and is like it elsewhere.
+  /// Returns true if `second` begins where `first` ends along `dim` and is like it elsewhere.
   static bool adjoin(SliceOp first, SliceOp second, int64_t dim) {
     if (!first || !second || first.getInput() != second.getInput() || first.getSteps() != second.getSteps() ||
         first.getSteps()[dim] != 1 || first.getLimits()[dim] != second.getStarts()[dim])

@@ -44,7 +44,7 @@ struct CheckEquivalent : segue::impl::CheckEquivalentBase<CheckEquivalent> {
     return success();
   }
 
-  /// Values that would pass whatever the functions give, or nothing, or never end.
+  /// Refuses values that would pass whatever the functions give, or nothing, or never end.
   LogicalResult checkOptions() {
     constexpr unsigned mostTrials = 1'000'000;
     if (trials < 1 || trials > mostTrials)

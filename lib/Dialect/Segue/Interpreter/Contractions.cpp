@@ -14,7 +14,7 @@ using namespace segue::interpreter;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// `index` without the dimensions in `dims`.
+/// Returns `index` without the dimensions in `dims`.
 static SmallVector<int64_t> without(ArrayRef<int64_t> index, ArrayRef<int64_t> dims) {
   SmallVector<int64_t> rest;
   for (auto [k, i] : llvm::enumerate(index))
@@ -208,7 +208,7 @@ static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results 
   return success();
 }
 
-/// Dao et al., arXiv:2205.14135, algorithm 4, without its tiles.
+/// Evaluates by Dao et al., arXiv:2205.14135, algorithm 4, without its tiles.
 static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, Results out) {
   Scores scores = scoresOf(op, in);
   const HostTensor &v = in[op.getV()], &result = in[op.getOut()], &lse = in[op.getLse()], &grad = in[op.getGrad()];

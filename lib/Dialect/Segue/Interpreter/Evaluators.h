@@ -31,8 +31,8 @@ private:
   llvm::DenseMap<mlir::Value, HostTensor> values;
 };
 
-/// Results come in with their types and zeros, and go out exact: the caller
-/// rounds them to their element types.
+/// The results of an op. They come in with their types and zeros, and go out exact: the
+/// caller rounds them to their element types.
 using Results = llvm::MutableArrayRef<HostTensor>;
 using Evaluator = std::function<llvm::LogicalResult(mlir::Operation *, const Frame &, Results)>;
 

@@ -18,7 +18,7 @@ using namespace mlir;
 using namespace segue;
 using namespace segue::interpreter;
 
-/// `value` modulo 2^width, read as two's complement; i1 is 0 or 1.
+/// Returns `value` modulo 2^width, read as two's complement; i1 is 0 or 1.
 static int64_t wrap(Type type, int64_t value) {
   unsigned width = type.getIntOrFloatBitWidth();
   if (width == 1)

@@ -28,7 +28,7 @@ FailureOr<SmallVector<HostTensor>> segue::interpreter::randomArguments(func::Fun
   return arguments;
 }
 
-/// More elements of a result are not printed.
+/// The most elements of a result that are printed.
 static constexpr int64_t kPrintedElements = 4096;
 
 namespace {

@@ -41,7 +41,7 @@ struct ExpandModel : ExpandableOpInterface::ExternalModel<ExpandModel<OpTy, expa
 // Activations
 //===----------------------------------------------------------------------===//
 
-/// x / (1 + exp(-t)): never cancels, and right at both infinities of t.
+/// Returns x / (1 + exp(-t)), which never cancels, and is right at both infinities of t.
 static Value timesSigmoid(Formula &f, Value x, Value t) { return f.div(x, f.add(f.exp(f.neg(t)), 1.0)); }
 
 static SmallVector<Value> expandSigmoid(SigmoidOp op, Formula &f) {

@@ -34,7 +34,7 @@ using namespace segue;
 // Types without layouts
 //===----------------------------------------------------------------------===//
 
-/// `type` without its layout.
+/// Returns `type` without its layout.
 static Type strip(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !isa_and_present<LayoutAttr>(tensor.getEncoding()))
@@ -123,7 +123,7 @@ struct Place {
   Role role = Role::Input;
   /// The source gives this, by attribute or type.
   LayoutAttr given;
-  /// `given` follows from another value's type.
+  /// True if `given` follows from another value's type.
   bool isDerived = false;
 
   Attribute get(StringRef attr) const {
@@ -260,7 +260,7 @@ static std::optional<uint64_t> interfaceHash(func::FuncOp function, ArrayRef<Pla
 }
 
 namespace {
-/// Hints by place, the best of each.
+/// The hints by place, the best of each.
 class HintedPlaces {
 public:
   HintedPlaces(ModuleOp module, ArrayRef<Place> places) : module(module), places(places) {}

@@ -31,7 +31,7 @@ using namespace segue;
 // What gets a gradient
 //===----------------------------------------------------------------------===//
 
-/// Parameters, then inputs, each in the order of the arguments.
+/// Returns parameters, then inputs, each in the order of the arguments.
 static SmallVector<BlockArgument> findWantedArguments(func::FuncOp forward) {
   SmallVector<BlockArgument> parameters, inputs;
   for (BlockArgument argument : forward.getArguments()) {
@@ -50,7 +50,7 @@ static SmallVector<BlockArgument> findWantedArguments(func::FuncOp forward) {
 }
 
 namespace {
-/// Float values on a path from a wanted argument to a float output.
+/// The float values on a path from a wanted argument to a float output.
 class Activity {
 public:
   Activity(func::FuncOp forward, ArrayRef<BlockArgument> wanted) {
@@ -211,7 +211,7 @@ LogicalResult GradientWriter::visit(Operation *op) {
 // The pass
 //===----------------------------------------------------------------------===//
 
-/// @backward without arguments and results.
+/// Makes @backward without arguments and results.
 static func::FuncOp createBackward(func::FuncOp forward) {
   OpBuilder builder(forward.getContext());
   builder.setInsertionPointAfter(forward);
@@ -257,7 +257,7 @@ static void addResults(func::FuncOp forward, func::FuncOp backward, ArrayRef<Blo
   (void)backward.insertResults(SmallVector<unsigned>(types.size(), 0), types, attrs);
 }
 
-/// Derivatives may build ops that nobody asked for.
+/// Erases ops that nobody reads: derivatives may build some that nobody asked for.
 static void eraseDeadOps(func::FuncOp function) {
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(function.getBody().front())))
     if (isOpTriviallyDead(&op))

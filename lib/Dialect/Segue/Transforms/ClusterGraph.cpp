@@ -11,7 +11,7 @@
 
 using namespace segue;
 
-/// Nodes that one search may see.
+/// The number of nodes that one search may see.
 constexpr size_t kSearchLimit = 4096;
 /// A position that holds no node any more.
 constexpr unsigned kNobody = ~0u;

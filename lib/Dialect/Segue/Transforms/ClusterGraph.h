@@ -22,7 +22,7 @@ namespace segue {
 
 class ClusterGraph {
 public:
-  /// Nodes 0 to `size` - 1, in topological order.
+  /// Makes a graph of nodes 0 to `size` - 1, in topological order.
   explicit ClusterGraph(unsigned size);
 
   /// An edge from an earlier to a later node; again is harmless.
@@ -34,14 +34,14 @@ public:
   bool canMerge(unsigned a, unsigned b);
   /// Merges two leaders for which `canMerge` holds; gives the new leader.
   unsigned merge(unsigned a, unsigned b);
-  /// Position of a leader in the topological order.
+  /// Returns the position of a leader in the topological order.
   unsigned position(unsigned node) const { return positions[node]; }
   /// All leaders in topological order.
   llvm::SmallVector<unsigned> order() const;
 
 private:
-  /// Nodes after `from` and before `limit` that `from` leads to, by position.
-  /// False if there are too many.
+  /// Finds the nodes after `from` and before `limit` that `from` leads to, by position.
+  /// Returns false if there are too many.
   bool reach(unsigned from, unsigned limit, llvm::SmallVectorImpl<unsigned> &reached, bool &hitsLimit, unsigned skip);
 
   std::vector<unsigned> parents, positions, nodeAt;

@@ -26,7 +26,7 @@ namespace segue {
 #include "segue/Dialect/Segue/Transforms/Passes.h.inc"
 } // namespace segue
 
-/// dot_general + broadcast(bias) -> dot_general with that bias.
+/// Rewrites dot_general + broadcast(bias) -> dot_general with that bias.
 static int64_t foldBiases(func::FuncOp function) {
   SmallVector<AddOp> adds;
   function.walk([&](AddOp add) { adds.push_back(add); });

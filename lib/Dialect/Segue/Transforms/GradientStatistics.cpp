@@ -39,7 +39,7 @@ struct BlockParameters {
 };
 } // namespace
 
-/// "h.0.fc" of "h.0.fc.weight".
+/// Returns "h.0.fc" of "h.0.fc.weight".
 static StringRef parentOf(StringRef name) { return name.contains('.') ? name.rsplit('.').first : StringRef(); }
 
 static bool isAtOrBelow(StringRef name, StringRef path) {
@@ -126,7 +126,7 @@ static Units gradientsByUnit(func::FuncOp forward, func::FuncOp backward, bool p
   return units;
 }
 
-/// f32 [4]: sum of squares, greatest magnitude, sum, count.
+/// Writes an f32 [4]: sum of squares, greatest magnitude, sum, count.
 static Value writeStatistics(OpBuilder &b, ArrayRef<Value> gradients) {
   Location loc = b.getFusedLoc(llvm::map_to_vector(gradients, [](Value g) { return g.getLoc(); }));
   Value squares, greatest, sum;

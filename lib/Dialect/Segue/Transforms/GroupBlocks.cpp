@@ -151,7 +151,7 @@ public:
 private:
   struct Node {
     Operation *op;
-    /// Numbers of other work, each once.
+    /// The numbers of other work, each once.
     SmallVector<unsigned> sources, readers;
     unsigned slot = 0, latest = 0;
     StringAttr block;
@@ -249,8 +249,8 @@ private:
     return candidates(node).empty() ? node.latest : candidates(node).front();
   }
 
-  /// Rows of an embedding that backward looks up again hold up no block that comes before the embedding's: the lookup
-  /// runs before that, outside of blocks.
+  /// Returns true if a node is needed before its block. Rows of an embedding that backward looks up again hold up no
+  /// block that comes before the embedding's: the lookup runs before that, outside of blocks.
   bool isNeededBeforeItsBlock(const Node &node) const {
     SmallVector<unsigned> slots = candidates(node);
     if (!node.sources.empty() || slots.empty() || slots.front() <= node.latest)

@@ -16,13 +16,13 @@
 using namespace mlir;
 using namespace segue;
 
-/// Ops of one kernel, at most: compile time grows with the square.
+/// The most ops of one kernel: compile time grows with the square.
 constexpr size_t kMostOps = 192;
 /// A scalar that takes more ops is computed once, by a kernel.
 constexpr size_t kMostScalarOps = 24;
 /// A whole row of a sum in one task holds up what is merged into it.
 constexpr int64_t kMostElementsOfOneRow = 8192;
-/// Kernels that only share an input are merged if they are that near.
+/// The greatest distance of kernels that are merged although they only share an input.
 constexpr unsigned kSiblingDistance = 48;
 
 static RankedTensorType tensorType(Value value) { return cast<RankedTensorType>(value.getType()); }

@@ -55,21 +55,21 @@ private:
     Row,
     /// Any other, known when compiling.
     Other,
-    /// Found in memory.
+    /// The place is found in memory.
     Dynamic,
   };
   struct Read {
     mlir::Value source;
     Relation relation = Relation::Same;
     int64_t cols = 1;
-    /// Elements of the reader's index.
+    /// The number of elements of the reader's index.
     int64_t elements = 1;
   };
   struct Node {
     llvm::SmallVector<mlir::Operation *> ops;
     KernelShape shape;
     bool isBarrier = false;
-    /// Has nothing but elementwise ops.
+    /// True if it has nothing but elementwise ops.
     bool isElementwise = true;
     /// The parameter that its ops update; null for others. The two share no kernel: an update
     /// writes over what others read, in the block of its parameter.

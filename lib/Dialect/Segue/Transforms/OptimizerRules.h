@@ -81,19 +81,19 @@ public:
   /// The parameter, and its gradient, which is clipped.
   mlir::Value parameter, gradient;
   llvm::SmallVector<mlir::Value> states;
-  /// Scalars: the learning rate, and the number of the step, which is 1 at the first.
+  /// The learning rate and the number of the step, which is 1 at the first: scalars.
   mlir::Value rate, step;
   /// The weight decay of this parameter, and the distance from 1 to the next number of its element type.
   double decay = 0, epsilon = 0;
 
-  /// 1 - beta^step, which a mean that began at zero is divided by. It is -expm1(step * log(beta)):
-  /// exact for a beta near 1.
+  /// Returns 1 - beta^step, by which a mean that began at zero is divided. It is -expm1(step *
+  /// log(beta)): exact for a beta near 1.
   mlir::Value biasCorrection(double beta);
-  /// beta * old + (1 - beta) * now
+  /// Returns beta * old + (1 - beta) * now.
   mlir::Value mean(mlir::Value old, mlir::Value now, double beta);
   /// Returns a scalar that is true in the first step.
   mlir::Value isFirst() { return compare(Predicate::Eq, step, splat(step, 1.0)); }
-  /// Weight decay as a part of the gradient; and as a share of the parameter that each step takes.
+  /// Adds weight decay as a part of the gradient; and as a share of the parameter that each step takes.
   void decayGradient();
   void decayParameter();
 };

@@ -39,7 +39,7 @@ static std::string textOf(Operation *op) {
   return text;
 }
 
-/// Functions of one operand that cost something, and what is more than elementwise.
+/// Returns true for functions of one operand that cost something, and for ops that are more than elementwise.
 static bool isTelling(Operation *op) {
   if (isa<ScalarOpInterface>(op))
     return op->getNumOperands() == 1 && elementCostOf(op) >= kCostWorthKeeping;
@@ -156,7 +156,7 @@ struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsP
   }
 
 private:
-  /// Operands by type alone: which values they are is not part of the kernel.
+  /// Returns a region as text, with operands by type alone: which values they are is not part of the kernel.
   static std::string regionText(FusedOp fused) {
     std::string text;
     llvm::raw_string_ostream stream(text);

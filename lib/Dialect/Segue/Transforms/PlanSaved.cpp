@@ -85,7 +85,7 @@ static int64_t totalFlops(ArrayRef<Operation *> ops) {
   return flops;
 }
 
-/// Bytes that these ops read and write, one command each; views move nothing.
+/// Returns the bytes that these ops read and write, one command each; views move nothing.
 static int64_t totalTraffic(ArrayRef<Operation *> ops) {
   int64_t bytes = 0;
   for (Operation *op : ops) {

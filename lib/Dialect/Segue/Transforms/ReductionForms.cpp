@@ -14,8 +14,8 @@ using namespace segue;
 
 /// A whole sum of at most that many elements stays in one task.
 constexpr int64_t kWholeElements = 8192;
-/// Chunks that the rows of a column sum are split in, at most, and the least
-/// rows of a chunk.
+/// The most chunks that the rows of a column sum are split in, and the least rows of a
+/// chunk.
 constexpr int64_t kMostChunks = 64, kChunkRows = 8;
 /// Indices are compared with each other where that is at most so many comparisons per element of the table, which
 /// walking it takes as long as.

@@ -22,7 +22,7 @@
 
 using namespace segue;
 
-/// a * b, or the largest finite capacity.
+/// Returns a * b, or the largest finite capacity.
 static int64_t finiteProduct(int64_t a, int64_t b) {
   constexpr int64_t limit = MinCut::kInfinite / (1 << 20);
   return b != 0 && a > limit / b ? limit : a * b;

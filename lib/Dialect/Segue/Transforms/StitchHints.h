@@ -35,7 +35,7 @@ struct StitchHint {
   bool isInput = false;
   LayoutAttr layout;
   uint64_t bytesPerStep = 0;
-  /// "edges[3]", for messages.
+  /// The place in the file, "edges[3]", for messages.
   std::string where;
 };
 

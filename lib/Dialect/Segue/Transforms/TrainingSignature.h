@@ -32,7 +32,7 @@ inline constexpr llvm::StringLiteral kAliasAttr = "segue.alias";
 
 Role argumentRole(mlir::func::FuncOp function, unsigned index);
 Role resultRole(mlir::func::FuncOp function, unsigned index);
-/// Empty where there is none.
+/// Returns the name of an argument, which is empty if it has none.
 llvm::StringRef argumentName(mlir::func::FuncOp function, unsigned index);
 llvm::StringRef resultName(mlir::func::FuncOp function, unsigned index);
 
@@ -50,7 +50,7 @@ mlir::Attribute blockOfFirstUser(mlir::BlockArgument argument);
 /// Fails if an argument or result has no name, or the name of another.
 mlir::LogicalResult requireNames(mlir::func::FuncOp function);
 
-/// Bytes of a dense tensor; an i1 takes one.
+/// Returns the bytes of a dense tensor; an i1 takes one.
 int64_t tensorBytes(mlir::Type type);
 bool isFloatTensor(mlir::Type type);
 

@@ -170,7 +170,7 @@ private:
 
   func::FuncOp backward;
   Operation *terminator;
-  /// Results of @backward by what they are the gradient of.
+  /// The results of @backward by what they are the gradient of.
   llvm::StringMap<unsigned> gradients;
 };
 

@@ -12,7 +12,7 @@
 
 namespace segue {
 
-/// `x` in f32, where reductions over many elements are exact enough.
+/// Returns `x` in f32, where reductions over many elements are exact enough.
 mlir::Value toF32(mlir::OpBuilder &b, mlir::Location loc, mlir::Value x);
 
 /// All elements of `x` as a scalar. Rows first: they are reduced in parallel,

@@ -24,7 +24,7 @@ inline constexpr uint64_t kAlignment = kDefaultAlignment;
 
 using segue::elementBytes;
 
-/// Space of a buffer: device_dram unless its type says another.
+/// Returns the space of a buffer: device_dram unless its type names another.
 segue::Space spaceOf(mlir::MemRefType type);
 
 /// True for device_dram and device_l1: where commands compute.
@@ -36,19 +36,19 @@ inline bool isOnDevice(mlir::MemRefType type) { return isOnDevice(spaceOf(type))
 /// The memory space attribute of `space`: null for device_dram.
 mlir::Attribute spaceAttr(mlir::MLIRContext *context, segue::Space space);
 
-/// Strides of a buffer or view. Nothing when they are dynamic or there is an
+/// Returns the strides of a buffer or view; nothing when they are dynamic or there is an
 /// offset.
 std::optional<llvm::SmallVector<int64_t>> stridesOf(mlir::MemRefType type);
 
-/// Strides of a dense row-major tensor.
+/// Returns the strides of a dense row-major tensor.
 llvm::SmallVector<int64_t> denseStrides(llvm::ArrayRef<int64_t> shape);
 
 /// The buffer of `shape` with `strides`; dense ones are left out of the type.
 mlir::MemRefType viewType(llvm::ArrayRef<int64_t> shape, mlir::Type element, llvm::ArrayRef<int64_t> strides,
                           mlir::Attribute space);
 
-/// Bytes from the first to the end of the last element. Nothing where this is
-/// not a number of 63 bits.
+/// Returns the bytes from the first to the end of the last element; nothing if this is not
+/// a number of 63 bits.
 std::optional<uint64_t> viewBytes(mlir::MemRefType type);
 
 /// The type of the buffer that holds a tensor of this type, following its
@@ -56,7 +56,7 @@ std::optional<uint64_t> viewBytes(mlir::MemRefType type);
 /// be stored.
 mlir::MemRefType bufferType(mlir::RankedTensorType type);
 
-/// `n` bytes in `space`.
+/// Returns the type of `n` bytes in `space`.
 mlir::MemRefType bytesType(mlir::MLIRContext *context, uint64_t n, mlir::Attribute space = {});
 
 } // namespace segue::prog

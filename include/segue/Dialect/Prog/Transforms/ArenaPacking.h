@@ -18,7 +18,7 @@
 
 namespace segue::prog {
 
-/// Bytes that are needed from command `first` to command `last`, both
+/// A number of bytes that are needed from command `first` to command `last`, both
 /// inclusive.
 struct Lifetime {
   uint64_t bytes = 0;

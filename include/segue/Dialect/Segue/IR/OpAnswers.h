@@ -48,14 +48,14 @@ enum class KernelRole {
 
 /// Says where an op of a kernel reads an operand.
 enum class OperandAccess {
-  /// At the index that `getKernelReads` gives or, of an op with loops of its own,
+  /// The op reads at the index that `getKernelReads` gives or, if it has loops of its own,
   /// at the element that these loops are at.
   Element,
-  /// At the row that the loops of the op are at.
+  /// The op reads at the row that its loops are at.
   Row,
-  /// At an index that is found in memory.
+  /// The op reads at an index that is found in memory.
   Found,
-  /// In a part of the result: each element is read once at most.
+  /// The op reads in a part of the result: each element is read once at most.
   Part,
 };
 
@@ -76,7 +76,7 @@ struct KernelShape {
   };
   Kind kind = Kind::Map;
   int64_t rows = 1, cols = 1;
-  /// 0, or a divisor of `rows`.
+  /// The number of chunks: 0, or a divisor of `rows`.
   int64_t chunks = 0;
   /// The distance of two elements of a row, a divisor of `rows`: what the loops
   /// read is [rows / inner, cols, inner].
@@ -94,11 +94,11 @@ inline constexpr int64_t kCostWorthKeeping = 4;
 // the careful ones: no part of a kernel, never computed again.
 KernelRole kernelRoleOf(mlir::Operation *op);
 Remake remakeOf(mlir::Operation *op);
-/// About the instructions for one element, operands not included.
+/// Returns about the number of instructions for one element, operands not included.
 int64_t elementCostOf(mlir::Operation *op);
-/// Flops of the whole op.
+/// Returns the flops of the whole op.
 int64_t flopsOf(mlir::Operation *op);
-/// Reductions, and ops that write loops themselves: the roots of a kernel.
+/// Returns true for reductions, and for ops that write loops themselves: the roots of a kernel.
 bool hasLoops(mlir::Operation *op);
 
 inline bool isView(mlir::Operation *op) { return op && kernelRoleOf(op) == KernelRole::View; }

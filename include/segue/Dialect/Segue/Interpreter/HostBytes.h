@@ -12,7 +12,7 @@
 
 namespace segue {
 
-/// Bytes of one element in memory; an i1 takes one, which is 0 or 1.
+/// Returns the bytes of one element in memory; an i1 takes one, which is 0 or 1.
 size_t bytesOfElement(mlir::Type element);
 
 /// The elements of `tensor`, dense and row-major, each as its type lies in memory.

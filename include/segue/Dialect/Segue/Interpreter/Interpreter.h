@@ -43,23 +43,23 @@ struct HostTensor {
   static HostTensor filled(mlir::RankedTensorType type, double value = 0);
   /// The elements of a constant.
   static HostTensor fromAttr(mlir::ElementsAttr attr);
-  /// Pseudo-random elements that depend on `seed` alone: floats uniform in
-  /// [-1, 1), integers in [0, 4), truth values 0 or 1.
+  /// Returns pseudo-random elements that depend on `seed` alone: floats uniform in [-1, 1),
+  /// integers in [0, 4), truth values 0 or 1.
   static HostTensor random(mlir::RankedTensorType type, uint64_t seed);
 
   bool isFloat() const { return llvm::isa<mlir::FloatType>(type.getElementType()); }
   int64_t size() const { return type.getNumElements(); }
-  /// Element `i` in row-major order as a double.
+  /// Returns element `i` in row-major order as a double.
   double at(int64_t i) const { return isFloat() ? floats[i] : static_cast<double>(ints[i]); }
   /// Stores `value` at `i`, rounded to the element type.
   void set(int64_t i, double value);
 
   mlir::DenseElementsAttr toAttr() const;
-  /// For example `f32[2,2] 1 2 3 4`, at most `limit` elements.
+  /// Returns a text such as `f32[2,2] 1 2 3 4`, with at most `limit` elements.
   std::string str(int64_t limit = 64) const;
 };
 
-/// `value` rounded to what an element of `type` can hold; integers wrap.
+/// Returns `value` rounded to what an element of `type` can hold; integers wrap.
 double roundTo(mlir::Type type, double value);
 
 struct InterpreterOptions {

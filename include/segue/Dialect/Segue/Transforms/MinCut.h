@@ -31,14 +31,14 @@ public:
   static constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max() / 4;
 
   unsigned addNode();
-  /// Capacities are not negative; `kInfinite` or less.
+  /// Adds an edge. Capacities are not negative, and at most `kInfinite`.
   void addEdge(unsigned from, unsigned to, int64_t capacity);
 
   /// Finds a cheapest set of edges whose removal parts `source` from `sink`, and
   /// returns its cost; `kInfinite` or more if every cut has an infinite edge.
   int64_t solve(unsigned source, unsigned sink);
 
-  /// After `solve`: true if `source` still reaches `node`. Of several cheapest
+  /// Returns true, after `solve`, if `source` still reaches `node`. Of several cheapest
   /// cuts this is the one nearest to the source.
   bool isOnSourceSide(unsigned node) const { return level[node] >= 0; }
 
@@ -51,11 +51,11 @@ private:
   bool findLevels(unsigned source, unsigned sink);
   int64_t pushPath(unsigned source, unsigned sink);
 
-  /// Edge 2k and its reverse 2k + 1.
+  /// The edges: edge 2k and its reverse 2k + 1.
   std::vector<Edge> edges;
   std::vector<std::vector<unsigned>> outgoing;
   std::vector<int> level;
-  /// Per node, the first outgoing edge that may still lead on.
+  /// The first outgoing edge of each node that may still lead on.
   std::vector<unsigned> next;
 };
 

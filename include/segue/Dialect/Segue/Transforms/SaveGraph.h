@@ -21,17 +21,17 @@ namespace segue {
 
 struct SaveGraph {
   struct Value {
-    /// Bytes that keeping it costs; 0 for what is there anyway.
+    /// The bytes that keeping it costs; 0 for what is there anyway.
     int64_t bytes = 0;
     /// The op that makes it; -1 for an argument, which cannot be recomputed.
     int producer = -1;
-    /// Backward uses it.
+    /// True if backward uses it.
     bool needed = false;
   };
   struct Op {
     int64_t flops = 0;
     bool mayRecompute = true;
-    /// Indices of values.
+    /// The indices of the values that are its operands.
     std::vector<unsigned> operands;
   };
   std::vector<Value> values;
