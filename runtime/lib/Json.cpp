@@ -111,7 +111,7 @@ std::optional<JsonProblem> readJson(std::string_view text, Json &value) {
     return JsonProblem{"objects and lists lie " + std::to_string(depth) + " deep in one another; " +
                            std::to_string(schema::greatestJsonDepth) + " levels are read at most",
                        ""};
-  // To the parser it is the end of the text, whatever follows.
+  // A zero is the end of the text to the parser, whatever follows.
   if (size_t zero = text.find('\0'); zero != text.npos)
     return JsonProblem{position(text, zero) + "a byte of value 0", ""};
   Json read;

@@ -203,7 +203,7 @@ bool LoopPlan::walkSegments(Block &body, size_t loop) {
     seen.clear();
     return walkRoots(body);
   }
-  // By copy: the walk may not change the loops, but stays readable so.
+  // The segments are a copy: the walk may not change the loops, but stays readable so.
   Loop segments = columnLoops[loop];
   bool ok = true;
   for (size_t at = 0; ok && at + 1 < segments.bounds.size(); ++at) {

@@ -299,8 +299,9 @@ static Value buildWiden(Writer &w, Value x) {
 }
 
 static Value buildNarrow(Writer &w, Value x) {
-  // To nearest even: add half of the last place that stays, less one if it is
-  // even. A NaN could overflow to infinity that way, so it is made quiet first.
+  // The value is rounded to nearest even: half of the last place that stays is added, less
+  // one if it is even. A NaN could overflow to infinity that way, so it is made quiet
+  // first.
   Value raw = w.bits(x);
   Value last = w.andInt(w.shiftRight(raw, 16), w.word(1));
   Value rounded = w.addInt(w.addInt(raw, w.word(0x7fff)), last);

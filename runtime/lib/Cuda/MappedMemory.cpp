@@ -83,7 +83,7 @@ CUmemHandle MappedMemory::makeChunk() {
 }
 
 std::optional<CUmemHandle> MappedMemory::takeIdle(Fence &after) {
-  // From the end, so that what lies low stays.
+  // Chunks are taken from the end, so that what lies low stays.
   for (uint64_t word = idleCount_ ? idle_.size() : 0; word-- > 0;)
     for (uint64_t bits = idle_[word]; bits;) {
       uint64_t bit = 63 - uint64_t(std::countl_zero(bits)), index = word * 64 + bit;

@@ -343,7 +343,7 @@ void SpillFile::keep(const std::string &name) {
   if (block % uint64_t(::sysconf(_SC_PAGESIZE)) != 0)
     throw Error(ErrorCode::Unsupported, "nothing can be sealed on a system whose pages are larger than the blocks of a "
                                         "spill file (4096 bytes)");
-  // Before it has a name, so that nobody finds it without its lock.
+  // The file is locked before it has a name, so that nobody finds it without its lock.
   if (::flock(impl_->descriptors.cached, LOCK_EX | LOCK_NB) != 0)
     throw Error(ErrorCode::IoFailed, impl_->folder.string() + ": a spill file cannot be locked: " +
                                          std::strerror(errno));

@@ -153,7 +153,7 @@ bool reserveRoom(int descriptor, const std::filesystem::path &folder, uint64_t b
   if (struct statfs system; ::fstatfs(descriptor, &system) == 0 && system.f_blocks != 0 &&
                             bytes > uint64_t(system.f_bfree) * uint64_t(system.f_bsize))
     throwNoRoom(descriptor, folder, bytes, ENOSPC);
-  // In pieces, which a signal may interrupt and a slow disk finish one by one.
+  // The file is written in pieces, which a signal may interrupt and a slow disk finish one by one.
   constexpr uint64_t piece = 256 << 20;
   for (uint64_t begin = 0; begin < bytes && seam.hasReservation;) {
     uint64_t size = std::min(piece, bytes - begin);

@@ -252,8 +252,8 @@ void SimMemory::settle(const Fence &done) {
 void SimMemory::settleLocked() {
   if (leaving_.empty())
     return;
-  // In the order of calls, so that of several patterns for the same bytes the
-  // last one stays: its fence is not earlier than those before.
+  // Memory is overwritten in the order of calls, so that of several patterns for the same
+  // bytes the last one stays: its fence is not earlier than those before.
   std::erase_if(leaving_, [&](const Leaving &leaving) {
     if (!isDone(leaving.after))
       return false;

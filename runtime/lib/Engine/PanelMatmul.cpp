@@ -173,7 +173,7 @@ void PanelMatmul::runPiece(const Piece &piece, const Pointers &pointers, int64_t
     int64_t sumStep = narrows() ? columns : spec_.c.strides[1];
     if (narrows() && spec_.accumulate)
       widenRows(kernels_, cType, piece.rows, columns, target, spec_.c.strides[1], sums, sumStep);
-    // Once at least: without depth the result is the bias, or zero.
+    // The loop runs once at least: without depth the result is the bias, or zero.
     int64_t l = 0;
     do {
       int64_t depth = std::min(kDepth, spec_.k - l);

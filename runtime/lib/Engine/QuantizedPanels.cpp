@@ -24,7 +24,7 @@ using namespace segue;
 
 namespace {
 
-// These are those of PanelMatmul.cpp; rows are so many that widening the weight is a small part.
+// The blocks are those of PanelMatmul.cpp; rows are so many that widening the weight is a small part.
 constexpr int64_t kDepth = 384, kColumns = 768, kRowBlock = 120, kRows = 480;
 /// The flops below which a product runs on one thread.
 constexpr double kSerialFlops = 1e6;

@@ -318,7 +318,7 @@ void widenBf16(int64_t count, const uint16_t *source, float *target) {
 void narrowBf16(int64_t count, const float *source, uint16_t *target) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t bits = __builtin_bit_cast(uint32_t, source[i]);
-    // To nearest, ties to even; a NaN must not round up to infinity.
+    // The bits are rounded to nearest, ties to even; a NaN must not round up to infinity.
     uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     target[i] = (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? (bits >> 16) | 0x40 : rounded);
   }

@@ -228,7 +228,7 @@ MemoryBlock DeviceMemory::allocate(Space space, uint64_t bytes, uint32_t alignme
   std::vector<std::pair<std::string, uint64_t>> tried;
   for (const auto &maker : makers) {
     tried.push_back({maker->name, 0});
-    // Again while it gives: bytes that are enough may lie where no move brings them together.
+    // The maker is asked again while it gives: bytes that are enough may lie where no move brings them together.
     for (uint64_t live = liveBytes(space);;) {
       uint64_t freed = maker->make(space, bytes);
       tried.back().second += freed;

@@ -171,8 +171,8 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
     return std::tuple(spare > link, savedFirst && gap.resident == noIndex,
                       link > 0 ? double(gap.bytes) * spare / link : double(gap.bytes));
   };
-  // By the third nothing but what is computed again is planned: who moves alone has
-  // the plans of the first two.
+  // By the third preference only plans that compute something again are made: the first two
+  // give those that move tensors alone.
   std::vector<std::vector<uint32_t>> preferences;
   size_t movesOnly = 0;
   auto prefer = [&] {
@@ -231,7 +231,7 @@ std::vector<uint32_t> ResidencyPlanner::choose(uint64_t target, const std::vecto
   for (const StepEvent &event : profile_.events)
     curve.push_back(event.peakBytes);
 
-  // At each event that is over the target, the most worth first.
+  // At each event that is over the target, the gaps that are worth most are chosen first.
   std::vector<uint32_t> chosen;
   std::vector<bool> isAway(gaps.size());
   // Gaps that are away and could not be without this one.

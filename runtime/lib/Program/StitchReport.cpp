@@ -183,7 +183,7 @@ void StitchReport::writeHints(const std::filesystem::path &path) const {
     bool outside = edge.producer.program.empty();
     if (!outside)
       entry["producer"] = endJson(edge.producer, "output");
-    // Without steps, a submit of the consumer stands for one.
+    // If no steps were counted, a submit of the consumer stands for one.
     uint64_t count = steps() ? steps() : edge.submits();
     entry.update(jsonOf({{"consumer", endJson(edge.consumer, "input")},
                          {"change", outside ? "consumer" : "producer"},

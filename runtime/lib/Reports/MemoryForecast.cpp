@@ -119,7 +119,7 @@ std::string MemoryForecast::lacks(const StepForecast &step) const {
 FitAnswer MemoryForecast::ask(std::optional<uint64_t> budget) {
   FitAnswer answer{.budgetBytes = budget.value_or(capacityBytes())};
   try {
-    // Without services nothing is taken beside it.
+    // If there are no services, nothing is taken beside the step.
     if (steps_[0].bytes <= answer.budgetBytes)
       answer.step = 0;
     else {
@@ -131,7 +131,7 @@ FitAnswer MemoryForecast::ask(std::optional<uint64_t> budget) {
   } catch (const Error &error) {
     if (error.code() != ErrorCode::BudgetInfeasible)
       throw;
-    // Without the code in front: it is no error here.
+    // The sentence goes without the code in front of it, since it is no error here.
     answer.why = std::string(error.what()).substr(errorCodeName(error.code()).size() + 2);
   }
   answers_.push_back(answer);
@@ -173,7 +173,7 @@ Json MemoryForecast::json(const StepForecast &step) const {
     share.outBytes += gap.outBytes;
     share.inBytes += gap.inBytes;
   }
-  // These come and go with their block.
+  // Residents come and go with their block.
   Json weights = Json::object();
   for (Role role : {Role::Parameter, Role::Frozen, Role::Gradient, Role::State}) {
     const Share &share = residents[role];

@@ -62,7 +62,7 @@ std::optional<Config> BudgetTrial::configFor(uint64_t budgetBytes, States states
         continue;
       Json &section = stagehand[service];
       lower(section, "vram_high_watermark_mb");
-      // Below the budget, too, but not as high: that would be no pair of watermarks.
+      // The low watermark is below the budget, too, but not as high: that would be no pair of watermarks.
       if (Json &low = section["vram_low_watermark_mb"]; low.is_number() && double(low) >= budget)
         low = 0.9 * budget;
       else if (low.is_null())

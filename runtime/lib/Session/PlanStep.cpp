@@ -231,7 +231,7 @@ uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step) {
   BudgetTrial trial(step, others, states);
   if (!trial.trains(budget, now))
     refuse(services, trial, step, profile, budget, others);
-  // With no more than it took it may go another way: that is played, too.
+  // A trial with no more than it took may go another way: that is played, too.
   uint64_t peak = trial.peakBytes();
   return peak < budget && trial.trains(peak, now) ? peak : budget;
 }

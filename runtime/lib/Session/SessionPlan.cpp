@@ -44,7 +44,7 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
   StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
   if (!isPlanWanted) {
-    // Before the first step: later ones keep memory for reuse.
+    // The check is made before the first step, since later ones keep memory for reuse.
     if (isChecked && checkStep(services.get(), next) == StepFits::WithStatesAway) {
       letStatesLeave();
       streamed->release(); // a ring beside them was smaller

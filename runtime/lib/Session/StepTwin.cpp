@@ -423,7 +423,7 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   }
   if (certified.addresses)
     return certified;
-  // Without addresses, it is what the budget must be at least.
+  // If there are no addresses, this is what the budget must be at least.
   if (room && steps.repeats()) {
     pack(empty, empty.ranges);
     certified.addresses.reset();

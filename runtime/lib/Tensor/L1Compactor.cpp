@@ -16,7 +16,7 @@ static constexpr uint64_t greatestAlignment = 512;
 
 L1Compactor::L1Compactor(Device &device, L1Arena &arena, std::byte *base)
     : device_(device), arena_(arena), base_(base) {
-  // After everybody who can simply let go of something.
+  // Compaction is asked after everybody who can simply let go of something.
   roomMaker_ = device.memory().addRoomMaker("L1 compaction", 100, [this](Space space, uint64_t wanted) {
     return space == Space::DeviceL1 && makeRoom(wanted, greatestAlignment) ? wanted : uint64_t(0);
   });

@@ -260,7 +260,7 @@ std::vector<CopyBox> cutPadding(std::span<const PairedDim> dims, int64_t targetB
       pair.source = {.extent = pair.target.extent};
       pieces.push_back(*cutDim(pair));
     }
-    // At most two pieces per dimension; what is too much for one list is cut by
+    // There are at most two pieces per dimension; a list that would be too long is cut by
     // taking the pieces of the first dimension one by one.
     auto add = [&](auto &&self, size_t first) -> void {
       if (auto some = combine(pieces, targetBytes, targetBytes)) {

@@ -105,7 +105,7 @@ public:
   }
 
   void hostToDevice() {
-    // At equal size the device converts: what is as given comes first.
+    // At equal size the device converts: the forms of the given tensor come first.
     TensorDesc wire = smallest({given_, dense(given_), wanted_, dense(wanted_)});
     bool staged = given_.layout.space == Space::Host;
     if (!sameBytes(wire, given_)) {

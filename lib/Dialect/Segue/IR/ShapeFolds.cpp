@@ -72,7 +72,7 @@ OpFoldResult BroadcastOp::fold(FoldAdaptor adaptor) {
     setDims(composed);
     return getResult();
   }
-  // Only a splat: another constant would grow.
+  // Only a splat is folded: another constant would grow.
   return resizeSplat(adaptor.getInput(), getType());
 }
 

@@ -74,8 +74,8 @@ unsigned ClusterGraph::merge(unsigned a, unsigned b) {
   bool cycle = false;
   reach(a, positions[b], reached, cycle, b);
 
-  // Between the two: first what does not depend on `a`, then the merged node,
-  // then what does.
+  // The nodes between the two are ordered: first those that do not depend on `a`, then the
+  // merged node, then those that do.
   unsigned low = positions[a], high = positions[b];
   llvm::SmallVector<unsigned> before, after, slots;
   for (unsigned at = low; at <= high; ++at) {

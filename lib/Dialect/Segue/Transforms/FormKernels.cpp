@@ -153,7 +153,7 @@ private:
     for (Value output : outputs)
       types.push_back(output.getType());
 
-    // First what comes from outside, in order of reading.
+    // Values from outside come first, in order of reading.
     llvm::SetVector<Operation *> inside;
     llvm::SetVector<Value> inputs;
     auto collect = [&](auto &self, Operation *op) -> void {

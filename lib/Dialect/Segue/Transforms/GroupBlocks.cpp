@@ -245,7 +245,7 @@ private:
     for (unsigned slot : llvm::reverse(candidates(node)))
       if (slot <= node.latest)
         return slot;
-    // Without a block, or in one that has to begin again.
+    // The work goes without a block, or in one that has to begin again.
     return candidates(node).empty() ? node.latest : candidates(node).front();
   }
 

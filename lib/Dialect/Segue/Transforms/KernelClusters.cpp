@@ -304,8 +304,8 @@ std::optional<KernelShape> KernelClusters::joinAlong(unsigned producer, unsigned
   const Node &from = nodes[producer], &to = nodes[consumer];
   const KernelShape &a = from.shape, &b = to.shape;
 
-  // Whatever the index, an elementwise producer can be computed where it is
-  // read, if nobody else needs it and no element is computed twice.
+  // An elementwise producer can be computed where it is read, whatever the index, if nobody
+  // else needs it and no element is computed twice.
   auto inlined = [&](bool repeats) -> std::optional<KernelShape> {
     if (!from.isElementwise || escapes(producer, consumer))
       return std::nullopt;

@@ -108,7 +108,7 @@ Separation segue::separate(func::FuncOp forward, func::FuncOp backward, const Va
   addBackwardArguments(forward, backward, separation.saved, arguments, mapping);
   addSavedResults(forward, separation.saved);
 
-  // In the order of backward, so that the first user dominates the others.
+  // Users are visited in the order of backward, so that the first one dominates the others.
   for (Operation &user : llvm::make_early_inc_range(backward.getBody().front())) {
     ValueSet missing;
     for (Value operand : user.getOperands())

@@ -245,7 +245,7 @@ TransferDecision ActivationStagehand::transferFailed(std::string_view id, std::o
   Record &record = find(id);
   bool spilling = std::find(spills_.begin(), spills_.end(), &record) != spills_.end();
   bool restoring = record.state == State::Restoring || record.state == State::Restored;
-  // Its readers were queued behind the copy, and it has been freed for good since.
+  // The record's readers were queued behind the copy, and it has been freed for good since.
   bool released = record.state == State::Released && record.needed;
   if (!spilling && !restoring && !released && record.state != State::Spilled)
     throw Error(ErrorCode::StateTransition,

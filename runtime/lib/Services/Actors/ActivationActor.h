@@ -5,24 +5,22 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Carries out what Activation Stagehand decides, with the verbs of Residency. A
-// tensor that leaves is copied into a slab of the pinned pool on the D2H queue; a
-// need that comes first, or a copy that failed, finds the device's bytes whole. One that returns is copied to new memory on the
-// H2D queue, ahead of its need where the policy says so; a copy ahead that finds
-// no token or no memory is put off and tried again at the next event. Who needs it
-// waits in the compute queue, and the copy is tried again in its own queue; what
-// became of it is heard later, at the latest before the optimizer runs. The host
-// waits for one that can be computed again, since its failure must be known before
-// its reader is queued; and for copies out, as what leaves is free only then.
+// Carries out what Activation Stagehand decides, with the verbs of Residency. A tensor that leaves is copied into a
+// slab of the pinned pool on the D2H queue; a need that comes first, or a copy that failed, finds the device's bytes
+// whole. One that returns is copied to new memory on the H2D queue, ahead of its need where the policy says so; a copy
+// ahead that finds no token or no memory is put off and tried again at the next event. A reader waits in the compute
+// queue, and the copy is tried again in its own queue; how it ended is heard later, at the latest before the optimizer
+// runs. The host waits for a copy of a tensor that can be computed again, since its failure must be known before its
+// reader is queued; and for copies out, since their memory is free only then.
 //
-// One that is to be computed again is dropped at once, and a placeholder stands
-// for it in the program's hands; at its need, what it is made from is brought as
-// for a need of its own, and one more program runs. That serves as well for one
-// whose bytes were lost on the way.
+// A tensor that is to be computed again is dropped at once, and a placeholder
+// stands for it in the program's hands; at its need, what it is made from is
+// brought as for a need of its own, and one more program runs. That also serves
+// for a tensor whose bytes were lost on the way.
 //
 // The order of needs comes from the compiled programs: the forward submits of
 // the step backwards, each by the order in which its backward program restores;
-// what a dropped one is made from comes before it.
+// what a dropped tensor is made from comes before it.
 //
 // Events are in ActivationActor.cpp, copies in ActivationCopies.cpp.
 //

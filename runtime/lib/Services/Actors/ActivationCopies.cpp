@@ -365,7 +365,7 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
   if (!reserve(held, urgency, ahead && !next ? Priority::Speculative : Priority::Required))
     return false;
   ConductorGate::As as(context_.gate, service_);
-  // To make room for what is only ahead would take it from what is nearer.
+  // Room for a tensor that is only ahead would be taken from one that is nearer.
   bool before = std::exchange(makingRoom_, makingRoom_ || ahead), started = false;
   try {
     started = residency_.tryFetch(*held.item, options);

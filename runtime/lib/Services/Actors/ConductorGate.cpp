@@ -110,8 +110,8 @@ void ConductorGate::passed(Queue direction, uint64_t bytes, double seconds, bool
   // link's speed.
   if (!succeeded || conductor_.inflight(directionOf(direction)) > 0)
     return;
-  // By itself: it is not part of a batch, and somebody may wait for the other
-  // direction meanwhile.
+  // The token is one by itself: the hop is not part of a batch, and somebody may wait for
+  // the other direction meanwhile.
   uint64_t token = newId();
   TokenAnswer answer = conductor_.tryAcquire({.id = token,
                                               .owner = owner_,

@@ -258,7 +258,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
   impl->context.program = impl->options.program;
   impl->context.aliases = impl->options.aliases;
   impl->context.twin = impl->options.twin;
-  // First, since a slab that cannot be opened is refused before anything is made.
+  // The slab is opened first, since one that cannot be opened is refused before anything is made.
   std::unique_ptr<PrecisionActor> precisionActor;
   if (!precision.isOff())
     precisionActor = impl->options.makePrecision(impl->context, config);
@@ -288,7 +288,7 @@ std::unique_ptr<MemoryServices> MemoryServices::create(DeviceRef device, const C
     impl->toRehearse = std::move(section);
     impl->addActor(std::move(actor));
   }
-  // After activations, which make room first.
+  // The actor of weights comes after that of activations, which make room first.
   if (streamsWeights) {
     WeightStreamerOptions streaming;
     streaming.warn = impl->options.warn;

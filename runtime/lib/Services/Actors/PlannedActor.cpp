@@ -199,7 +199,7 @@ void PlannedActor::on(const event::Save &save) {
 void PlannedActor::on(const event::Restore &restore) {
   Tensor before = restore.saved;
   if (planned_.remakes().isDropped(before)) {
-    // Its block would not take the time of the run if it had stayed.
+    // The block of a tensor that is made again would not take the time of the run if the tensor had stayed.
     std::shared_ptr<CopyWait> run = beginRun(*context_.device);
     forward(restore);
     meter_.see();

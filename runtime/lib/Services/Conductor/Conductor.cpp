@@ -165,7 +165,7 @@ void Conductor::endStep(double secondsInOld) {
            },
            [&](bool) {
              Json record = m.record();
-             // These are of services, which a replay has not.
+             // The snapshots are of services, which a replay does not have.
              record.erase("runtime_snapshots");
              record.erase("adapter_errors");
              return record;

@@ -62,7 +62,7 @@ struct Conductor::Manager {
   /// Calls every adapter in order. One that throws is counted, and the others are called
   /// all the same.
   template <typename Call> void forEachAdapter(Call call) {
-    // By index: a callback may attach or detach.
+    // The loop goes by index, since a callback may attach or detach.
     for (size_t i = 0; i < attached.size(); ++i)
       if (attached[i].adapter)
         callAdapter(i, call);

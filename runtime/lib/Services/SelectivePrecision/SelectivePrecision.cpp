@@ -268,7 +268,7 @@ void SelectivePrecision::refuse(std::string_view name, int64_t step) {
     unit.precision = Precision::Bf16;
     unit.lastSwitch = step;
     unit.quarantinedUntil = step + config_.quarantineSteps;
-    // Nothing of it is left to be watched.
+    // Nothing of the unit is left to be watched.
     for (Watch &watch : state->watches)
       std::erase(watch.units, index);
   }

@@ -230,7 +230,7 @@ void SlabBuilder::Impl::plan() {
       throw ConfigError(std::string(SquareQConfig::section), "include_prefixes",
                         "no layer of " + options.source.string() + " begins with \"" + (*prefixes)[i] + "\"",
                         (*prefixes)[i]);
-  // By the name of the layer, which need not be the order of the tensors.
+  // Layers are sorted by name, which need not be the order of the tensors.
   std::sort(layers.begin(), layers.end(), [](const PlannedLayer &a, const PlannedLayer &b) { return a.name < b.name; });
 }
 

@@ -175,7 +175,7 @@ Tensor SlabServer::original(std::string_view name) const {
 SlabServer::Brought SlabServer::bring(std::string_view name, ElementType element, const TransferOptions &options,
                                       const Tensor &slot) {
   const SlabLayer &layer = slab_->layer(name);
-  // Whatever its bytes are now: forward and backward of a step read the same.
+  // A damaged layer stays so, whatever its bytes are now: forward and backward of a step read the same.
   if (damaged_.contains(layer.canonicalName))
     return {.tensor = original(name)};
   Reader::Result result = reader_->take(layer.canonicalName);

@@ -26,11 +26,11 @@
 // Pages that are touched there stay in memory until dropCached() or a direct
 // write of their range.
 //
-// Ranges can be sealed: their bytes stay as they are whatever is written there
-// later, and outlives the process, until the next seal takes its place. For that, whoever
-// writes to a sealed range gets fresh blocks of the file behind the same offsets and
-// addresses. So nothing is copied to seal, and none of it is read. Who wants to read it later
-// writes down where it lies:
+// Ranges can be sealed: their bytes stay as they are whatever is written there later, and
+// outlive the process, until the next seal takes its place. For that, a write to a sealed
+// range gets fresh blocks of the file behind the same offsets and addresses. So nothing is
+// copied to seal, and none of it is read. A later reader needs to know where the bytes lie,
+// which is to be written down:
 //
 //   file->addSpare(16ull << 30, 8ull << 30);        // as much as is written between two seals
 //   file->keep("segue-1.sealed");                   // on the disk now, under a name

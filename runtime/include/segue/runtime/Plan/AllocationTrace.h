@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Every block of device_dram that some steps take: who takes it, and from when to
-// when it lives. Time is the number of allocations and frees before, so that a trace
-// is the same in every run. From it, packAddresses makes an AddressPlan.
+// An allocation trace has every block of device_dram that some steps take, with its
+// owner and the times from which and until which it lives. Time is the number of
+// allocations and frees before, so that a trace is the same in every run. From it,
+// packAddresses makes an AddressPlan.
 //
 //   AllocationTrace trace(device->memory());
 //   trace.begin();

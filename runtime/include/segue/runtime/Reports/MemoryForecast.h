@@ -15,7 +15,7 @@
 //   forecast.ask(512 << 20).fits
 //   std::puts(forecast.text().c_str());
 //
-// Part of the library SegueReports: who only trains does not link it.
+// Part of the library SegueReports, which programs that only train do not link.
 //
 //===----------------------------------------------------------------------===//
 

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // A SlabSource is what a WeightStreamer and a session need of a slab. Reading slabs is in a
-// library of its own, SegueSquareQ, whose SlabServer is one of these; who trains
-// on floats alone does not link it:
+// library of its own, SegueSquareQ, whose SlabServer is one of these; programs that train
+// on floats alone do not link it:
 //
 //   SessionOptions options;
 //   options.openSlab = openSlab;             // of SquareQ/SlabServer.h
