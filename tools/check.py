@@ -56,7 +56,7 @@ class Suite:
 
 
 def suites(build: Path) -> list:
-    """What cannot be shared comes first, what takes longest of it before the rest."""
+    """Returns the suites: those that cannot be shared come first, and of these those that take longest."""
     out = build / "check"
     processors = os.cpu_count()
     jobs = str(max(1, processors // 2))  # of a suite that runs beside others

@@ -127,7 +127,7 @@ class Copy:
         return done.returncode, done.stdout
 
     def compile(self, test: Test) -> str:
-        """What went wrong, or ""."""
+        """Returns what went wrong, or ""."""
         if not test.targets:
             return ""
         status, output = self.run(["cmake", "--build", self.build, "-j", self.jobs, "--target", *test.targets], 3600)

@@ -61,7 +61,7 @@ class _Child:
         return data
 
     def epitaph(self) -> tuple[str, str]:
-        """How the process ended, and the end of what it printed."""
+        """Returns how the process ended, and the end of what it printed."""
         status = self.process.wait()
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"left with status {status}"
         self.messages.seek(0)

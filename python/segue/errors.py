@@ -63,7 +63,7 @@ class CompileError(Error):
 
 
 class ValuesDifferError(Error, ArithmeticError):
-    """With ``SEGUE_VERIFY=values``: a kernel gives something else than the reference interpreter.
+    """A kernel gives something else than the reference interpreter, with ``SEGUE_VERIFY=values``.
 
     The message and ``report["difference"]`` name the kernel, the op, its place in the source and the worst element.
     """

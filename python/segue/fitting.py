@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Whether training a model fits into the memory of a device, before there are any weights.
+"""Tells whether training a model fits into the memory of a device, before there are any weights.
 
 >>> with torch.device("meta"):
 ...     model = Llama(layers=32, width=4096)
@@ -104,7 +104,7 @@ class FitRow:
 
 @dataclass(frozen=True)
 class FitTable:
-    """What `fit_table` says, a row for each case. Printing it gives a table."""
+    """The answer of `fit_table`, a row for each case. Printing it gives a table."""
 
     rows: list[FitRow]
 

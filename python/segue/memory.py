@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""What a training step will hold, do and take under a budget, before anything runs.
+"""Tells what a training step will hold, do and take under a budget, before anything runs.
 
 The figures are those of `segue-run fit`: a step played in virtual time by the code that will train. Bytes are
 certified: a run in `mode: planned` keeps to them on a device that has not one byte more. Times are estimates by the speeds of the device's spec.
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Memory:
-    """What `segue.fit`, `model.memory` and `trainer.memory` say. Printing it gives the text of `segue-run fit`.
+    """The answer of `segue.fit`, `model.memory` and `trainer.memory`. Printing it gives the text of `segue-run fit`.
 
     Attributes
     ----------

@@ -60,7 +60,7 @@ class Program:
         self._forget()
 
     def _forget(self):
-        """What is made from the rest, and no copy has."""
+        """Forgets what is made from the rest, and no copy has."""
         self._binaries: dict[tuple[str, str], _runtime.Binary] = {}
         self._module: _runtime.Module | None = None
         self._weight_names: tuple[str, ...] | None = None
@@ -206,7 +206,7 @@ class Module(nn.Module):
         self._set_up()
 
     def _set_up(self):
-        """What hangs on the rest, and a copy gets anew."""
+        """Sets up what hangs on the rest, and a copy gets anew."""
         self._device, self._budget = device_and_budget(self._spec, self._wanted_budget)
         self._selecting = threading.RLock()
         self._members = list(self._source.modules())
@@ -368,14 +368,14 @@ class Module(nn.Module):
             save_tensors(beside, tensors)
 
     def inspect(self) -> str:
-        """What the binary contains, as text."""
+        """Returns what the binary contains, as text."""
         from .inspection import describe_binary
 
         return describe_binary(self.binary)
 
     def memory(self, budget: int | str | None = None, *inputs: Any, optimizer: Optimizer | None = None,
                micro_batches: int = 1, device: str | None = None) -> Memory:
-        """What a training step of this module alone will hold and take, before anything runs.
+        """Tells what a training step of this module alone will hold and take, before anything runs.
 
         Parameters
         ----------
@@ -531,7 +531,7 @@ class _Weights:
         return {n: self.tensor(n) for n in names}
 
     def state(self) -> tuple:
-        """What of the weights decides the variant: which are trained, and their types."""
+        """Returns what of the weights decides the variant: which are trained, and their types."""
         tensors = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
         return tuple((t.requires_grad, t.dtype) for t in tensors if t is not None)
 
@@ -566,7 +566,7 @@ class _Values:
 
 
 class _Call:
-    """What one call of `_Stitched` needs besides its tensors."""
+    """The things that one call of `_Stitched` needs besides its tensors."""
 
     def __init__(self, module, on, names, others, frozen, budget, again):
         self.module, self.device, self.names, self.others = module, on, names, others

@@ -53,7 +53,7 @@ class Group:
             object.__setattr__(self, name, value)
 
     def has(self, name: str) -> bool:
-        """Whether a pattern is for this name."""
+        """Returns whether a pattern is for this name."""
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
 

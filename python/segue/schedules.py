@@ -17,7 +17,7 @@ Schedule = Callable[[int], float]
 
 
 def _cosine(begin: float, end: float, progress: float) -> float:
-    """From `begin` at a progress of 0 to `end` at 1."""
+    """Returns a value on a cosine from `begin` at a progress of 0 to `end` at 1."""
     return end + (begin - end) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 

@@ -31,7 +31,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What `load` did.
+    """The report of what `load` did.
 
     Attributes
     ----------

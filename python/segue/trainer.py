@@ -512,11 +512,11 @@ class Trainer:
         return self._device.fused_calls
 
     def stitch_report(self) -> "StitchReport":
-        """What the seams between programs have cost on this device so far."""
+        """Returns what the seams between programs have cost on this device so far."""
         return StitchReport(self._device.stitch_report)
 
     def memory(self, budget: int | str | None = None, *, device: str | None = None) -> Memory:
-        """What a step of this trainer will hold, do and take under a budget, before anything runs.
+        """Tells what a step of this trainer will hold, do and take under a budget, before anything runs.
 
         Parameters
         ----------

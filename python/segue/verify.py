@@ -27,7 +27,7 @@ VARIABLE = "SEGUE_VERIFY"
 
 
 def enabled() -> bool:
-    """Whether the environment asks for it. Raises InvalidArgumentError for a value that is not known."""
+    """Returns whether the environment asks for it. Raises InvalidArgumentError for a value that is not known."""
     asked = os.environ.get(VARIABLE, "")
     if asked not in ("", "values"):
         raise InvalidArgumentError(f"{VARIABLE} is {asked!r}; known is 'values', or nothing")

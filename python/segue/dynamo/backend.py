@@ -122,7 +122,7 @@ def _outside(graph_module, example_inputs: list, segment: Segment, consequence: 
 
 
 def _example(node, grad: bool):
-    """What a value between pieces looks like."""
+    """Returns an example of a value between pieces."""
     value = node.meta["example_value"]
     if not isinstance(value, torch.Tensor):
         return value
@@ -193,7 +193,7 @@ def _argument_name(source: str) -> str:
 
 
 def _name(graph_module) -> str:
-    """Where the piece begins: function, file and line in the code that was given to torch.compile."""
+    """Returns where the piece begins: function, file and line in the code that was given to torch.compile."""
     for node in graph_module.graph.nodes:
         frame = re.search(r'File "([^"]*)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
         if frame:

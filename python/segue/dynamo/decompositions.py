@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Which operators AOTAutograd writes in terms of others while it traces.
+"""The operators that AOTAutograd writes in terms of others while it traces.
 
 Those that the frontend has a lowering for stay whole; all others are taken
 apart where PyTorch knows how.
@@ -43,7 +43,7 @@ def _native_layer_norm(x, normalized_shape, weight, bias, eps: float):
 
 
 def _batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum: float, eps: float):
-    """By the running statistics; nothing is kept of the batch."""
+    """Normalises by the running statistics; nothing is kept of the batch."""
     channels = (x.shape[1],) + (1,) * (x.dim() - 2)
     y = (x - running_mean.view(channels)) * torch.rsqrt(running_var + eps).view(channels)
     y = y if weight is None else y * weight.view(channels)

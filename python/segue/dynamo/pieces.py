@@ -46,14 +46,14 @@ _ENOUGH = 4
 
 
 class Mode(NamedTuple):
-    """How a node is run: whether gradients are enabled, and the element type of autocast or None."""
+    """The way a node is run: whether gradients are enabled, and the element type of autocast or None."""
 
     grad: bool
     autocast: torch.dtype | None
 
     @contextlib.contextmanager
     def entered(self):
-        """For tracing or running what belongs to it."""
+        """A context for tracing or running what belongs to the mode."""
         with torch.set_grad_enabled(self.grad), torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
             yield
 
@@ -176,7 +176,7 @@ def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
 
 
 def _modes(nodes) -> tuple[dict[Node, Mode], set[Node]]:
-    """How each node is run, and the nodes that only say so."""
+    """Returns how each node is run, and the nodes that only say so."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     mode, modes, switches, entered = Mode(torch.is_grad_enabled(), autocast), {}, set(), {}
     for node in nodes:
@@ -305,7 +305,7 @@ def _storage(value: torch.Tensor) -> int:
 
 
 def _check_changes(nodes, levels, changed: set[int]) -> None:
-    """What is made in the graph and changed in place must be made, viewed and changed in one piece."""
+    """Checks that what is made in the graph and changed in place is made, viewed and changed in one piece."""
     homes: dict[int, int] = {}
     for node in nodes:
         value = node.meta.get("example_value")

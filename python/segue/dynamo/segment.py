@@ -290,7 +290,7 @@ class Segment:
 
 
 class FallBack(Exception):
-    """What stands in the way of running a segment in Segue."""
+    """The error that says what stands in the way of running a segment in Segue."""
 
     def __init__(self, errors: list):
         self.errors = errors

@@ -155,7 +155,7 @@ class Variant:
         return known[2]
 
     def counters(self) -> dict[str, int]:
-        """What aligning the inputs of its programs has cost."""
+        """Returns what aligning the inputs of its programs has cost."""
         total = dict.fromkeys(COUNTERS, 0)
         for name in ("forward", "backward"):
             program = self.module.program(name)
@@ -199,7 +199,7 @@ def _placeholder(token, variant: Variant | InPyTorch) -> torch.Tensor:
 
 
 def kept_behind(args: list) -> Kept | None:
-    """What the placeholders among these tensors stand for."""
+    """Returns what the placeholders among these tensors stand for."""
     for tensor in args:
         if isinstance(tensor, torch.Tensor) and (kept := _alive.get(tensor.data_ptr())) is not None:
             return kept

@@ -77,14 +77,14 @@ class Saved(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What backward gives for the input called so."""
+    """The gradient that backward gives for the input of that name."""
 
     name: str
 
 
 @dataclass
 class BackwardPlan:
-    """How a call of the backward graph becomes one of the program.
+    """The plan by which a call of the backward graph becomes one of the program.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True)
 class Primal:
-    """What is known of an argument: a name for people, its role, and whether the call changes it in place."""
+    """An argument as far as it is known: a name for people, its role, and whether the call changes it in place."""
 
     name: str
     role: str  # input, parameter, frozen
@@ -254,7 +254,7 @@ class _Capture:
         return ports
 
     def _return(self, writer, translator, env, node, index):
-        """What the caller gets at this place."""
+        """Returns what the caller gets at this place."""
         if not isinstance(node, torch.fx.Node):
             return Constant(node)
         if node in self.positions:
@@ -273,7 +273,7 @@ class _Capture:
         return Output(len(self.results) - 1, order)
 
     def _bases(self, translator) -> dict[torch.fx.Node, torch.fx.Node | None]:
-        """For each saved node what must be kept for it: the node of a base, or None where nothing must."""
+        """Returns for each saved node what must be kept for it: the node of a base, or None where nothing must."""
         kept = [n for n in self.kept if isinstance(n, torch.fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)
                 and 0 not in translator.shape(n.meta["val"])]
         whole = {n: self._weight_behind(n) or _behind(n, _SAME_SIZE_VIEWS | _PARTIAL_VIEWS) for n in kept}
@@ -301,7 +301,7 @@ class _Capture:
         return node in self.primals and not self.primals[node].changes
 
     def _keep(self, translator, env, node, bases):
-        """What stands for a saved tensor among the results of the call."""
+        """Returns what stands for a saved tensor among the results of the call."""
         if not isinstance(node, torch.fx.Node):
             return Constant(node)
         value = node.meta["val"]

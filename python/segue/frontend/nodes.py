@@ -105,7 +105,7 @@ class NodeTranslator:
         return pytree.tree_map(self._stand_in, node.meta.get("val"))
 
     def _stand_in(self, x):
-        """In the place of what was refused, so that what reads it is tried as well."""
+        """Returns a value in the place of what was refused, so that what reads it is tried as well."""
         if isinstance(x, torch.Tensor) and x.dtype in ELEMENT_TYPES:
             return Value("%refused", self.shape(x), x.dtype)
         return Refused
@@ -198,7 +198,7 @@ def _counts_dims_of_a_scalar(target, args) -> bool:
 
 
 class Refused:
-    """In the place of the value of a node that was not translated."""
+    """Stands for the value of a node that was not translated."""
 
 
 def unsupported(node, reason: str) -> UnsupportedOpError:

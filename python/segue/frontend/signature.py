@@ -92,7 +92,7 @@ class Captured:
 
 @dataclass
 class Structure:
-    """How nested arguments and results map to flat, named tensors.
+    """The map from nested arguments and results to flat, named tensors.
 
     `leaves` has one entry per leaf of the call's arguments: the name of an input,
     or `Constant` for a leaf that is not a tensor and was built into the graph.

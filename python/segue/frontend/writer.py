@@ -279,7 +279,7 @@ class GraphWriter:
         return [self.broadcast_to(v, shape) for v in values]
 
     def broadcast_to(self, x: Value, shape) -> Value:
-        """As numpy: dimensions align at the right."""
+        """Broadcasts as numpy does: dimensions align at the right."""
         shape = tuple(shape)
         return self.broadcast(x, range(len(shape) - x.rank, len(shape)), shape)
 

@@ -275,12 +275,12 @@ def _indexed(b, x, dims, indices):
 
 
 def adjoin(dims) -> bool:
-    """Whether no dimension lies between `dims`."""
+    """Returns whether no dimension lies between `dims`."""
     return list(dims) == list(range(dims[0], dims[-1] + 1))
 
 
 def place_of(b, indices, extents):
-    """Where index tensors point when their dimensions are one; negative indices count from the end."""
+    """Returns where index tensors point when their dimensions are one; negative indices count from the end."""
     place = None
     for extent, index in zip(extents, indices):
         index = _wrapped(b, b.cast(index, torch.int64), extent)

@@ -34,11 +34,11 @@ class _Pool:
 
     @property
     def padded(self) -> int:
-        """How long the dimension must be for all windows."""
+        """Returns how long the dimension must be for all windows."""
         return max((self.places - 1) * self.stride + (self.size - 1) * self.dilation + 1, self.extent + self.padding)
 
     def counts(self, include_pad: bool) -> list[int]:
-        """What the sum of each window is divided by: with `ceil_mode` the last may reach beyond the padding."""
+        """Returns what the sum of each window is divided by: with `ceil_mode` the last may reach beyond the padding."""
         first = [i * self.stride - self.padding for i in range(self.places)]
         if include_pad:
             return [min(f + self.size, self.extent + self.padding) - f for f in first]
@@ -125,7 +125,7 @@ def max_pool_backward(b, grad, x, kernel_size, stride, padding, dilation, ceil_m
 
 
 def _shares(b, pools, count_include_pad, divisor_override, rank):
-    """What each element of a window counts in its mean: one number, or one for each window."""
+    """Returns what each element of a window counts in its mean: one number, or one for each window."""
     if divisor_override is not None:
         return b.constant(1 / divisor_override)
     counts = torch.ones((1,) * rank, dtype=torch.float64)

@@ -98,7 +98,7 @@ def normalised(dim: int, rank: int) -> int:
 
 
 def all_dims(dims, rank: int) -> list[int]:
-    """None and the empty list mean all dimensions."""
+    """Returns dimensions, of which None and the empty list mean all."""
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))
     dims = [dims] if isinstance(dims, int) else dims

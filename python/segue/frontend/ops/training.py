@@ -48,7 +48,7 @@ def nll_loss_forward(b, x, target, weight, reduction, ignore_index):
 
 
 def _of_target(b, rows, targets):
-    """Of each row the element that its target names."""
+    """Returns of each row the element that its target names."""
     # A lookup in a table of the classes refuses a target that is none; one in the flattened rows would not.
     count, classes = rows.shape
     targets = b.gather(b.iota(0, (classes,)), targets)

@@ -231,12 +231,12 @@ public:
   /// isDone. What it throws is an error of the entry.
   virtual void call(std::function<void()> function) = 0;
 
-  /// Makes a handle for `source`. Throws Unsupported if the device runs no variant of it, OutOfMemory if the device
-  /// lacks memory for the code, FileCorrupt for an object that cannot be loaded. Any thread may call.
+  /// Stamps the time when all that the body gave before it is done.
   virtual void stamp(const TimestampRef &stamp) = 0;
 
-  /// Makes a handle for `source`. Throws Unsupported if the device runs no variant of it, OutOfMemory if the device lacks memory for the
-  /// code, FileCorrupt for an object that cannot be loaded. Any thread may call.
+  /// Makes a handle for `source`. Throws Unsupported if the device runs no variant of it,
+  /// OutOfMemory if the device lacks memory for the code, FileCorrupt for an object that
+  /// cannot be loaded. Any thread may call.
   virtual KernelRef makeKernel(const KernelSource &source) = 0;
 
   /// Returns the seconds of a monotonic clock; the device's own where time is simulated.
