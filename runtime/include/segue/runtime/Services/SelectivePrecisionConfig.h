@@ -44,7 +44,7 @@ struct SelectivePrecisionConfig {
   Granularity granularity = Granularity::Block;
   /// Forms in the order of preference.
   std::vector<Precision> lowPrecisions{Precision::Int8};
-  /// A second slab, for fp8_e4m3, with its manifest beside it. SquareQ has no such key.
+  /// A second slab, for fp8_e4m3, with its manifest beside it. The key is Segue's own.
   std::optional<std::filesystem::path> fp8SlabPath;
   bool lossFeedback = true;
   int64_t lossWindow = 20;

@@ -190,15 +190,14 @@ public:
   /// nobody may change then. Throws as setParameter does.
   bool bindParameter(std::string_view key, const Tensor &tensor);
 
-  /// Returns the bytes of device_dram that are enough for steps of so many batches,
-  /// whatever time copies take: those of a plan's addresses, or, where no plan is made, the
-  /// most that steps on a twin held, which then trained with no more than that. Bytes that
-  /// others hold now are among them. From here on such steps keep to that number: an
-  /// allocation beyond it waits for what leaves. On a device of as many bytes the session
-  /// trains to the same bits. With Selective Precision, which no twin can play, it is the
-  /// budget. Must be called when, before the first step, ring and pool are taken and
-  /// parameters have values. Throws BudgetInfeasible as step does, StateTransition within a
-  /// step, Unsupported for a device that has no twin.
+  /// Returns the bytes of device_dram that are enough for steps of so many batches, whatever time
+  /// copies take: those of a plan's addresses, or, where no plan is made, the most that steps on a
+  /// twin held, which then trained with no more than that. Bytes that others hold now are among
+  /// them. From here on such steps keep to that number: an allocation beyond it waits for what
+  /// leaves. On a device of as many bytes the session trains to the same bits. With Selective
+  /// Precision, which no twin can play, it is the budget. A call before the first step takes the
+  /// ring and the pool, and needs parameters that have values. Throws BudgetInfeasible as step
+  /// does, StateTransition within a step, Unsupported for a device that has no twin.
   uint64_t certify(size_t microBatches = 1);
 
   /// Gives every parameter that has no value memory, with unspecified contents, for

@@ -70,7 +70,7 @@ public:
   /// Returns sentences that a user should know: "the manifest has no hashes, ...".
   const std::vector<std::string> &notes() const;
 
-  /// Returns true if the slab holds a weight or bias of that name; throws NameUnknown for no name.
+  /// Returns true if the slab holds a weight or bias of that name; never throws NameUnknown.
   bool holds(std::string_view name) const;
   const SlabLayer &layer(std::string_view name) const;
   SlabSize size(std::string_view name) const;
