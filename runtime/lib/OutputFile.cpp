@@ -42,7 +42,7 @@ static std::filesystem::path folderOf(const std::filesystem::path &path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// True for links that are no text: those of /proc/self/fd.
+/// Returns true for links that are no text: those of /proc/self/fd.
 static bool isInProc(const std::filesystem::path &path) {
   struct statfs info;
   return ::statfs(folderOf(path).c_str(), &info) == 0 && info.f_type == PROC_SUPER_MAGIC;
@@ -94,8 +94,8 @@ static std::filesystem::path besides(const std::filesystem::path &path) {
   return partial;
 }
 
-/// True if `path` still names the file behind `descriptor`: the process that
-/// held the lock before may have renamed or removed it.
+/// Returns true if `path` still names the file behind `descriptor`: the process that held
+/// the lock before may have renamed or removed it.
 static bool stillThere(int descriptor, const std::filesystem::path &path) {
   struct stat opened, named;
   return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&

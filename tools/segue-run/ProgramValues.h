@@ -40,8 +40,8 @@ std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &i
 /// before anything runs for a file that could not be written.
 std::filesystem::path npyPath(const std::string &text);
 
-/// True if the tensors are equal as numpy.allclose has it, NaN equal to NaN.
-/// Says on stderr where they differ.
+/// Returns true if the tensors are equal as numpy.allclose has it, NaN equal to NaN. Says
+/// on stderr where they differ.
 bool matches(const std::string &name, const Tensor &given, const Tensor &expected, double tolerance);
 
 struct NamedOutput {

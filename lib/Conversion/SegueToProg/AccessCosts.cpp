@@ -120,7 +120,7 @@ uint64_t AccessCosts::writeTiles(Value value) {
 // Temporaries
 //===----------------------------------------------------------------------===//
 
-/// True if `value`, or a view of it, is joined, padded or returned: its command may
+/// Returns true if `value`, or a view of it, is joined, padded or returned: its command may
 /// write it there at once.
 static bool isWrittenElsewhere(Value value) {
   return llvm::any_of(value.getUsers(), [](Operation *user) {

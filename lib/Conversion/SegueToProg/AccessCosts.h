@@ -50,7 +50,7 @@ public:
   /// Returns what writing `value` to a place in tiles costs, which a copy of dense rows fills.
   uint64_t writeTiles(mlir::Value value);
 
-  /// True if what reads the view `op` is served better by a dense copy than by the
+  /// Returns true if what reads the view `op` is served better by a dense copy than by the
   /// view of an operand in `window`.
   bool isWorthCopying(mlir::Operation *op, const Window &operand);
 

@@ -17,7 +17,7 @@
 
 namespace segue {
 
-/// True if commands can read and write a tensor of `type` where it lies: strided,
+/// Returns true if commands can read and write a tensor of `type` where it lies: strided,
 /// in the memory of the device.
 inline bool isComputedOn(mlir::RankedTensorType type) {
   auto layout = mlir::dyn_cast_if_present<LayoutAttr>(type.getEncoding());

@@ -49,8 +49,8 @@ void FunctionLowering::placeValues() {
     placeOperandsOf(&op);
 }
 
-/// True if `value` may be written over input `input`: nothing reads that later
-/// on, and the op that makes `value` can work in place.
+/// Returns true if `value` may be written over input `input`: nothing reads that later on,
+/// and the op that makes `value` can work in place.
 bool FunctionLowering::mayOverwrite(OpResult value, unsigned input) {
   BlockArgument arg = func.getArgument(input);
   Operation *producer = value.getOwner();

@@ -87,7 +87,7 @@ struct InputReads {
           firstUse.lookup(backward.getOutputBuffer(alias.getOutput()));
   }
 
-  /// True if all inputs of `recompute` are still there when the first of its
+  /// Returns true if all inputs of `recompute` are still there when the first of its
   /// outputs is restored, and none is written over before the last is.
   bool serve(func::FuncOp recompute) const {
     auto attribute = [](DictionaryAttr attrs, StringRef name) { return attrs ? attrs.get(name) : Attribute(); };

@@ -43,11 +43,11 @@ struct Window {
   uint64_t bytes() const;
   uint64_t byteOffset() const;
 
-  /// True if the elements lie one after another in row-major order.
+  /// Returns true if the elements lie one after another in row-major order.
   bool isDense() const;
-  /// True if both are the same elements in the same order.
+  /// Returns true if both are the same elements in the same order.
   bool sameAs(const Window &other) const;
-  /// True if the last dimension is contiguous.
+  /// Returns true if the last dimension is contiguous.
   bool hasUnitLastStride() const;
 
   /// The windows that shape ops of segue make of this one.
@@ -69,7 +69,7 @@ std::optional<Window> applyShapeOp(mlir::Operation *op, const Window &operand);
 /// result lies in `result`.
 std::optional<Window> invertShapeOp(mlir::Operation *op, const Window &result);
 
-/// True for `pad` and `concat`: each operand is a part of the result.
+/// Returns true for `pad` and `concat`: each operand is a part of the result.
 bool isInParts(mlir::Operation *op);
 
 } // namespace segue

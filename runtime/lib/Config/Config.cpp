@@ -32,7 +32,7 @@ Json parseJson(std::string_view text, const std::string &name) {
   throw ConfigError("", problem->key, "the key stands twice in one object", "a key stands once").within(name);
 }
 
-/// True if `path` is `prefix` or lies below it.
+/// Returns true if `path` is `prefix` or lies below it.
 static bool isBelow(std::string_view path, std::string_view prefix) {
   return prefix.empty() || path == prefix ||
          (path.size() > prefix.size() && path.starts_with(prefix) && path[prefix.size()] == '.');

@@ -74,7 +74,7 @@ public:
   MemoryBlock takeAt(Space space, uint64_t bytes, std::byte *address);
   void give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept;
 
-  /// True for addresses in device_dram and device_l1.
+  /// Returns true for addresses in device_dram and device_l1.
   bool isOnDevice(const void *address) const;
 
   /// Called by the adversary when all before `done` has run: overwrites what that leaves

@@ -635,7 +635,7 @@ void ProgramVerifier::verifyRecompute(const schema::SavePoint &point, const std:
   }
 }
 
-/// True if the one command that makes an output can write it so.
+/// Returns true if the one command that makes an output can write it so.
 bool ProgramVerifier::canWrite(const OutputUse &use, const TensorDesc &declared, const TensorDesc &alternative) const {
   if (use.commands != 1 || use.read || !use.view || use.view->offset() != 0 ||
       ElementType(use.view->element()) != declared.element)

@@ -236,7 +236,7 @@ void Session::addSizes(std::vector<SessionModule> given) {
   s.otherSizes.push_back(std::move(sizes));
 }
 
-/// True if a batch has the extents of the inputs that it names.
+/// Returns true if a batch has the extents of the inputs that it names.
 static bool haveExtentsOf(std::span<const ModulePorts> modules, const BatchDescs &batch) {
   for (const ModulePorts &module : modules)
     for (const Value &input : module.inputs)

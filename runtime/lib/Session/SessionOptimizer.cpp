@@ -163,7 +163,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
   return tensors;
 }
 
-/// True if `tensor` was copied from the host for this input.
+/// Returns true if `tensor` was copied from the host for this input.
 bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
   const Tensor *source = input.feed == Feed::Parameter  ? &values[input.slot]
                          : input.feed == Feed::Gradient ? &tape.gradient(GradientTape::ValueId(input.slot))
@@ -250,7 +250,7 @@ void Session::State::storeUpdated(const OptimizerPlan &plan, std::vector<Tensor>
   }
 }
 
-/// True for errors that a program throws before it has written anything.
+/// Returns true for errors that a program throws before it has written anything.
 static bool refusedAtOnce(const std::exception &error) {
   auto *known = dynamic_cast<const Error *>(&error);
   return known && (known->code() == ErrorCode::LayoutMismatch || known->code() == ErrorCode::MissingInput ||

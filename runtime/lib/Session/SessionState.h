@@ -94,7 +94,7 @@ struct Session::State {
   void runBackward();
   /// Returns the states and scalars, by name, that backward of module `m` reads to update its parameters.
   TensorMap updateInputs(size_t m);
-  /// True if backward of some module updates parameters.
+  /// Returns true if backward of some module updates parameters.
   bool updatesInBackward() const;
   /// Throws where the step under way cannot be one whose backward updates parameters.
   void checkInBackward() const;

@@ -15,9 +15,9 @@
 
 namespace segue::inline runtime {
 
-/// True if the optimizer updates most bytes of streamed parameters in their
-/// block; what it updates elsewhere stays on the device then. Otherwise it is
-/// given them all at once.
+/// Returns true if the optimizer updates most bytes of streamed parameters in their block;
+/// what it updates elsewhere stays on the device then. Otherwise it is given them all at
+/// once.
 static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, const Program &optimizer) {
   BlockUses uses = blockUses(optimizer);
   std::vector<std::string> blocks(optimizer.inputs().size());

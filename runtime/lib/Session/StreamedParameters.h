@@ -39,7 +39,7 @@ public:
   StreamedParameters(const StreamedParameters &) = delete;
   StreamedParameters &operator=(const StreamedParameters &) = delete;
 
-  /// True if parameters come by a plan.
+  /// Returns true if parameters come by a plan.
   bool arePlanned() const { return arePlanned_; }
   /// Makes states and gradients come by block from now on. Called between two steps.
   void bringStates(Residency &residency, const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
@@ -47,7 +47,7 @@ public:
     findResidents(modules, plans);
   }
   bool has(size_t slot) const { return !streamed_.empty() && streamed_[slot]; }
-  /// True if the program gets a streamed parameter by block.
+  /// Returns true if the program gets a streamed parameter by block.
   bool comesByBlock(const Program &program) const;
   /// Returns true if states and gradients of the program come by block, too: input `input`
   /// is one.
@@ -87,7 +87,7 @@ public:
   void prepare();
   /// Brings the values of the last step to the host. Throws TransferFailed.
   void flush();
-  /// True if the value of a tensor of the host, a parameter or a state, is on the
+  /// Returns true if the value of a tensor of the host, a parameter or a state, is on the
   /// device, whatever became of its copies home.
   bool isOnDevice(const Tensor &home) const;
   /// Throws SourceChanged if what lives in a file is not there any more.

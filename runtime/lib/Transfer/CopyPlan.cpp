@@ -230,8 +230,8 @@ CopyPlan::Impl::Impl(const TensorDesc &source, const TensorDesc &target, Instruc
                isStraightCopy();
 }
 
-/// True if every box is a run of bytes; with all of them spanning no more than
-/// the elements, they make one run.
+/// Returns true if every box is a run of bytes; with all of them spanning no more than the
+/// elements, they make one run.
 bool CopyPlan::Impl::isStraightCopy() const {
   return converter_.kind() == RunConverter::Kind::Move && !isRowStorage(targetStorage_) && !byRuns_ &&
          padding_.empty() && std::ranges::all_of(boxes_, [&](const CopyBox &box) {

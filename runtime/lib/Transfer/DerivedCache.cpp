@@ -14,7 +14,7 @@
 
 namespace segue::inline runtime {
 
-/// True if the two mean the same bytes at the same place.
+/// Returns true if the two mean the same bytes at the same place.
 static bool same(const TensorDesc &a, const TensorDesc &b) {
   if (a == b) // as they are spelled: allocates nothing
     return true;

@@ -43,7 +43,7 @@ public:
                bool dropsZeroPoints, const ElementKernels &kernels);
 
   Kind kind() const { return kind_; }
-  /// True if the rows must be scanned for their scales first.
+  /// Returns true if the rows must be scanned for their scales first.
   bool quantizes() const { return kind_ == Kind::Quantize || kind_ == Kind::Requantize; }
   bool usesRows() const { return kind_ == Kind::Dequantize || quantizes(); }
   /// Requantises only rows whose zero point is not 0; the others keep codes and

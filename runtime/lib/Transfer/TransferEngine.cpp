@@ -233,7 +233,7 @@ Tensor TransferEngine::copyTo(const DeviceRef &device, const Tensor &tensor, std
   return impl_->copy(device, tensor.device() == device ? tensor : onHostOf(device, tensor), wanted, options);
 }
 
-/// True if writing one would change what the other reads.
+/// Returns true if writing one would change what the other reads.
 static bool overlap(const Tensor &a, const Tensor &b) {
   const std::byte *aBegin = a.bytes(), *bBegin = b.bytes();
   return aBegin < bBegin + b.desc().spanBytes() && bBegin < aBegin + a.desc().spanBytes();

@@ -27,7 +27,7 @@ namespace segue::inline runtime {
 // Losslessness
 //===----------------------------------------------------------------------===//
 
-/// True if every value of `from` is a value of `to`.
+/// Returns true if every value of `from` is a value of `to`.
 static bool widens(ElementType from, ElementType to) {
   if (from == to || from == ElementType::i1)
     return true;
@@ -80,7 +80,7 @@ static TensorDesc dense(const TensorDesc &desc) {
 /// The memory of `desc` as bytes in a row.
 static TensorDesc rawBytes(const TensorDesc &desc) { return TensorDesc({int64_t(desc.spanBytes())}, ElementType::i8); }
 
-/// True if the same values have the same bytes in both.
+/// Returns true if the same values have the same bytes in both.
 static bool sameBytes(const TensorDesc &a, const TensorDesc &b) {
   if (a.element != b.element)
     return false;

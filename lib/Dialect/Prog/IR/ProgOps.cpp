@@ -28,7 +28,7 @@ using segue::Role;
 #define GET_OP_CLASSES
 #include "segue/Dialect/Prog/IR/ProgOps.cpp.inc"
 
-/// True where a command may stand.
+/// Returns true where a command may stand.
 static bool isBufferOp(Operation *op) { return isa<AllocOp, ConstantOp>(op); }
 
 //===----------------------------------------------------------------------===//
@@ -49,8 +49,8 @@ static LogicalResult verifyNames(ProgramOp op, ArrayAttr values, StringRef what)
   return success();
 }
 
-/// True if a tensor of `type` in `layout` lies as it does now, in another space
-/// or more aligned.
+/// Returns true if a tensor of `type` in `layout` lies as it does now, in another space or
+/// more aligned.
 static bool differsInPlaceAlone(RankedTensorType type, LayoutAttr layout) {
   auto declared = dyn_cast_if_present<LayoutAttr>(type.getEncoding());
   auto placed = [&](LayoutAttr of) {

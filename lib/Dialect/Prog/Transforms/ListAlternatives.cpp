@@ -66,8 +66,8 @@ static std::optional<Writer> findWriter(Value buffer) {
   return view && view.getOffset() != 0 ? std::nullopt : std::optional<Writer>(writer);
 }
 
-/// True if `writer` can write a tensor of `shape` laid by `to` where it now
-/// writes one laid by `from`: what the runtime verifies.
+/// Returns true if `writer` can write a tensor of `shape` laid by `to` where it now writes
+/// one laid by `from`: what the runtime verifies.
 static bool canWrite(const Writer &writer, Type element, ArrayRef<int64_t> shape, ArrayRef<int64_t> from,
                      ArrayRef<int64_t> to) {
   auto view = cast<MemRefType>(writer.view.getType());
@@ -107,8 +107,8 @@ static std::vector<SmallVector<int64_t>> candidates(ArrayRef<int64_t> shape, uin
   return result;
 }
 
-/// True if both strides put every element in one place: a dimension of extent 1
-/// has any.
+/// Returns true if both strides put every element in one place: a dimension of extent 1 has
+/// any.
 static bool isSamePlacement(ArrayRef<int64_t> shape, ArrayRef<int64_t> a, ArrayRef<int64_t> b) {
   for (auto [extent, left, right] : llvm::zip_equal(shape, a, b))
     if (extent > 1 && left != right)

@@ -21,7 +21,7 @@ namespace segue::folding {
 
 inline constexpr int64_t kMaxFoldedElements = 1024;
 
-/// True if every element of `constant` is the number `value`; -0 is 0.
+/// Returns true if every element of `constant` is the number `value`; -0 is 0.
 bool isSplatOf(mlir::Attribute constant, double value);
 
 /// The element that a splat repeats, or null.

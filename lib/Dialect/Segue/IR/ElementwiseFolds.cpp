@@ -179,7 +179,7 @@ OpFoldResult SelectOp::fold(FoldAdaptor adaptor) {
 // Casts
 //===----------------------------------------------------------------------===//
 
-/// True if every value of `from` is one of `to`.
+/// Returns true if every value of `from` is one of `to`.
 static bool isLossless(Type from, Type to) {
   auto fromFloat = dyn_cast<FloatType>(from), toFloat = dyn_cast<FloatType>(to);
   if (fromFloat && toFloat)

@@ -16,7 +16,7 @@ LogicalResult ToLayoutOp::verify() {
   return checks::sameElement(*this, {"result", getResult()}, {"input", getInput()}); // C1
 }
 
-/// True if storing in the layout of `type` loses nothing.
+/// Returns true if storing in the layout of `type` loses nothing.
 static bool isExact(RankedTensorType type) {
   auto layout = dyn_cast_or_null<LayoutAttr>(type.getEncoding());
   return !type.getEncoding() || (layout && layout.getStorage() == Storage::Element);

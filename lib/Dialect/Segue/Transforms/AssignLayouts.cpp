@@ -331,7 +331,7 @@ private:
   llvm::DenseMap<unsigned, StitchHint> byPlace;
 };
 
-/// True if `value`, or a transpose of it, is only ever the right operand of
+/// Returns true if `value`, or a transpose of it, is only ever the right operand of
 /// products without batch, and is one.
 static bool isReadByProducts(Value value) {
   return !value.use_empty() && llvm::all_of(value.getUses(), [&](OpOperand &use) {

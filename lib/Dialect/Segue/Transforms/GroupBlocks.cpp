@@ -34,7 +34,7 @@ using namespace segue;
 
 static StringAttr blockOf(Operation *op) { return op->getAttrOfType<StringAttr>(SegueDialect::kBlockAttr); }
 
-/// True for ops that become no command where they stand.
+/// Returns true for ops that become no command where they stand.
 static bool isFollower(Operation *op) {
   return isView(op) || op->hasTrait<OpTrait::ConstantLike>() || isa<ToLayoutOp>(op);
 }

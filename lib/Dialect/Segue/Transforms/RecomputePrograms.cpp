@@ -29,7 +29,7 @@ namespace segue {
 using namespace mlir;
 using namespace segue;
 
-/// True for ops that become no command, or a copy at most.
+/// Returns true for ops that become no command, or a copy at most.
 static bool isShapeOp(Operation *op) { return remakeOf(op) == Remake::Always || isView(op); }
 
 namespace {

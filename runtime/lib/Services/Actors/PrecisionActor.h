@@ -29,8 +29,8 @@ public:
   virtual const std::vector<Module> &modules() const = 0;
   virtual WeightStreamer &weights() = 0;
 
-  /// Returns the values of a module; it may ask for what other modules gave before it, by
-  /// module and output.
+  /// A function that returns the values of a module; it may ask for what other modules gave before
+  /// it, by module and output.
   using Values = std::function<Module::Lookup(size_t module, const std::vector<std::vector<Tensor>> &outputs)>;
   /// Calls `play` with the values of a forward of `batch`.
   virtual void withBatch(const TensorMap &batch, const std::function<void(const Values &)> &play) = 0;

@@ -44,7 +44,7 @@ public:
   int inflight(LinkDirection direction) const { return inflight_[size_t(direction)]; }
   bool isFull(LinkDirection direction) const { return inflight(direction) >= limit(direction); }
 
-  /// True if a token of that id is held or waited for.
+  /// Returns true if a token of that id is held or waited for.
   bool isKnown(uint64_t id) const { return tokens_.find(id) || findWaiter(id); }
   void hold(const TokenRequest &request);
   void wait(const TokenRequest &request);

@@ -12,7 +12,7 @@
 
 namespace segue::inline runtime {
 
-/// True if `text` matches `glob` whole. Linear but for the last `*` seen.
+/// Returns true if `text` matches `glob` whole. Linear but for the last `*` seen.
 static bool matches(std::string_view glob, std::string_view text) {
   size_t g = 0, t = 0, star = std::string_view::npos, resume = 0;
   while (t < text.size()) {

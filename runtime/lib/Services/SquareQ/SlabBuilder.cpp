@@ -277,7 +277,7 @@ Json SlabBuilder::Impl::identity() const {
           {"architecture_id", options.architectureId}};
 }
 
-/// True if a line of the journal says all that a finished layer has.
+/// Returns true if a line of the journal says all that a finished layer has.
 static bool isLayerLine(const Json &line, const std::string &layer) {
   auto has = [&](const char *key, auto &&isRight) { return line.contains(key) && isRight(line[key]); };
   auto isNumber = [](const Json &value) { return value.is_number(); };

@@ -125,7 +125,7 @@ static std::shared_ptr<const TensorDesc> bytesOf(uint64_t bytes, Space space) {
   return std::make_shared<const TensorDesc>(TensorDesc({int64_t(bytes)}, ElementType::i8, {.space = space}));
 }
 
-/// True if a tensor of `desc` has the bytes of the layer as they are stored.
+/// Returns true if a tensor of `desc` has the bytes of the layer as they are stored.
 bool SlabServer::holdsStored(std::string_view name, const TensorDesc &desc) const {
   const Layout &wanted = desc.layout;
   if (!isQuantized(wanted.storage) || slab_->isRestored(name) || device_->hasUnifiedMemory())

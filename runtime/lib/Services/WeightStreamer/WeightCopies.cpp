@@ -145,7 +145,7 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
   }
 }
 
-/// True if the bytes of the file are those of the device.
+/// Returns true if the bytes of the file are those of the device.
 static bool isStoredAsWanted(const SafetensorsEntry &entry, const TensorDesc &wanted) {
   const Layout &layout = wanted.layout;
   return *entry.element == wanted.element && !isQuantized(layout.storage) && layout.tile.empty() &&

@@ -27,7 +27,7 @@ using segue::elementBytes;
 /// Returns the space of a buffer: device_dram unless its type names another.
 segue::Space spaceOf(mlir::MemRefType type);
 
-/// True for device_dram and device_l1: where commands compute.
+/// Returns true for device_dram and device_l1: where commands compute.
 inline bool isOnDevice(segue::Space space) {
   return space == segue::Space::DeviceDram || space == segue::Space::DeviceL1;
 }

@@ -125,12 +125,12 @@ public:
   /// host_pinned.
   Space homeSpace() const { return hasSpace(Space::Disk) ? Space::Disk : Space::HostPinned; }
 
-  /// True if host, host_pinned and device_dram are the same memory here, so
-  /// that a tensor in one of them is in all.
+  /// Returns true if host, host_pinned and device_dram are the same memory here, so that a
+  /// tensor in one of them is in all.
   virtual bool hasUnifiedMemory() const = 0;
 
-  /// True if work is done when `enqueue` returns, so that nothing is ever
-  /// pending and the submitting thread may call the device directly.
+  /// Returns true if work is done when `enqueue` returns, so that nothing is ever pending
+  /// and the submitting thread may call the device directly.
   virtual bool runsInline() const = 0;
 
   /// False if there are no bytes behind its memory and nothing is computed:

@@ -135,7 +135,7 @@ public:
   /// memory only where it was touched. A page that the disk cannot read raises SIGBUS
   /// there: use read() to get an error instead.
   std::byte *data() const;
-  /// True if reads and writes go past the page cache.
+  /// Returns true if reads and writes go past the page cache.
   bool isDirect() const;
   /// Returns "io_uring" or "threads".
   std::string_view engine() const;
@@ -181,7 +181,7 @@ public:
   /// Seals these ranges, which are disjoint and of whole blocks, in the place of what was sealed before. Throws nothing
   /// but bad_alloc.
   void seal(const std::vector<SpillExtent> &ranges);
-  /// True if all of a range is sealed, and nobody has written there since.
+  /// Returns true if all of a range is sealed, and nobody has written there since.
   bool isSealed(uint64_t offset, uint64_t bytes) const;
   /// Ends the seal, so that the file goes with its process or object.
   void unseal();

@@ -31,7 +31,7 @@ namespace segue::inline runtime {
 /// The number of columns that are rotated together.
 inline constexpr int64_t rotationBlock = 256;
 
-/// True if a weight with so many columns can be rotated.
+/// Returns true if a weight with so many columns can be rotated.
 constexpr bool canRotate(int64_t columns) { return columns > 0 && columns % rotationBlock == 0; }
 
 /// Rotates rows in place; their length is a multiple of rotationBlock.

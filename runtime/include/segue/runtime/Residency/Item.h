@@ -65,7 +65,7 @@ struct ItemCopy {
   /// The value that `tensor` holds, or will hold once it has come.
   uint64_t version = 0;
 
-  /// True if the bytes are there for work that waits for the tensor's fence.
+  /// Returns true if the bytes are there for work that waits for the tensor's fence.
   bool isWhole() const { return state == CopyState::Present || state == CopyState::Leaving; }
   bool exists() const { return state != CopyState::Absent; }
 };

@@ -47,8 +47,8 @@ struct NamedShape {
 std::string_view layerOfWeight(std::string_view tensor);
 std::string_view layerOfBias(std::string_view tensor);
 
-/// True if the layer's own name (its last component) is one that embedding
-/// tables have: "wte", "embed_tokens", "token_embedding", ...
+/// Returns true if the layer's own name (its last component) is one that embedding tables
+/// have: "wte", "embed_tokens", "token_embedding", ...
 bool isTableName(std::string_view layer);
 
 /// Returns the linear layers among `tensors`, by name.
