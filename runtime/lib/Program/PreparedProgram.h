@@ -46,9 +46,9 @@ public:
 
   /// The owner of a submit's tensors afterwards.
   enum class Given : bool {
-    /// They are the caller's, except those marked by donate().
+    /// Tensors stay the caller's, except those marked by donate().
     Lent,
-    /// They are nobody's: each may be overwritten or freed as soon as it is not needed.
+    /// Tensors are nobody's: each may be overwritten or freed as soon as it is not needed.
     Away
   };
 

@@ -317,7 +317,7 @@ struct WeightStreamer::Impl {
   ProgramPlan *current = nullptr;
   size_t nextBlock = 0;
   std::vector<size_t> open;
-  /// Of the block that ran or runs last, the fence at which it had all its weights, and that of its end.
+  /// The fence at which the block that ran or runs last had all its weights, and that of its end.
   Fence started, computed;
   /// These follow the order of the compute queue.
   std::deque<Look> looks;

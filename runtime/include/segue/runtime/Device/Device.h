@@ -164,8 +164,8 @@ public:
   /// Returns what is free of a space. A space that the system manages is one range of what is not taken.
   FreeMemory freeMemory(Space space) const override;
 
-  /// Who moves tensors together in device_dram and in device_l1, or null: where the
-  /// system manages the memory, or maps it by pages, ranges are never too short.
+  /// Return what moves tensors together in device_dram and in device_l1; or null where the
+  /// system manages the memory, or maps it by pages, so that ranges are never too short.
   virtual DramCompactor *dramCompactor() { return nullptr; }
   virtual L1Compactor *l1Compactor() { return nullptr; }
 

@@ -49,9 +49,9 @@ struct ServiceContext;
 /// Makes the actor of Selective Precision: see PrecisionService.h.
 using MakePrecision = std::unique_ptr<PrecisionActor> (*)(ServiceContext &context, const Config &config);
 
-/// What a rehearsal of a step by watermarks, on a twin of the device, shows of the steps to
-/// come: the slabs that the pool lacks, and, by number of the save, whether a tensor costs
-/// less to compute again than to move.
+/// The facts that a rehearsal of a step by watermarks, on a twin of the device, shows of
+/// the steps to come: the slabs that the pool lacks, and, by number of the save, whether a
+/// tensor costs less to compute again than to move.
 struct RehearsedStep {
   std::vector<HostBufferBook::Growth> growth;
   std::vector<bool> toRecompute;
@@ -69,7 +69,7 @@ struct TwinFigures {
 /// Says when gradients and optimizer states may be away without a plan.
 enum class StatesLeave : uint8_t {
   Never,
-  /// They stay as long as a step fits with them on the device: see MemoryServices::letStatesLeave.
+  /// Gradients and states stay as long as a step fits with them on the device: see MemoryServices::letStatesLeave.
   IfNeeded,
   Always
 };
