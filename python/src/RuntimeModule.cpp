@@ -362,6 +362,8 @@ static void bindSession(nb::module_ &m) {
       .def_ro("grad_norm", &StepResult::gradNorm)
       .def_ro("clip", &StepResult::clip)
       .def_ro("step", &StepResult::step)
+      .def_ro("loss_scale", &StepResult::lossScale)
+      .def_ro("is_skipped", &StepResult::isSkipped)
       .def_prop_ro("outputs", [](const StepResult &r) { return toDict(r.outputs); });
 
   nb::class_<ParameterInfo>(m, "ParameterInfo")
@@ -382,8 +384,13 @@ static void bindSession(nb::module_ &m) {
           [](Session *self, const DeviceRef &device, const python::NamedBinaries &modules, double maxGradNorm,
              int64_t seed, const python::Ties &tied, const python::Wires &wires,
              const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
-             const std::optional<std::filesystem::path> &recordEvents, EventSink *events, const NameAliases &aliases) {
+             const std::optional<std::filesystem::path> &recordEvents, EventSink *events, const NameAliases &aliases,
+             const std::optional<std::tuple<double, double, double, int64_t>> &lossScaling) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
+            if (lossScaling) {
+              auto [scale, growth, backoff, interval] = *lossScaling;
+              options.lossScaling = LossScaling{.scale = scale, .growth = growth, .backoff = backoff, .interval = interval};
+            }
             options.seed = seed;
             options.events = events;
             options.log = [](const std::string &text) {
@@ -403,11 +410,29 @@ static void bindSession(nb::module_ &m) {
           },
           "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
-          "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(), nb::keep_alive<1, 11>())
+          "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(),
+          "loss_scaling"_a = nb::none(), nb::keep_alive<1, 11>())
       .def(
           "add_sizes",
-          [](Session &session, const python::NamedBinaries &modules) { session.addSizes(python::sessionModules(modules)); },
-          "modules"_a)
+          [](Session &session, const python::NamedBinaries &modules, bool areForEvaluation) {
+            session.addSizes(python::sessionModules(modules), areForEvaluation);
+          },
+          "modules"_a, "for_evaluation"_a = false)
+      .def(
+          "set_trained",
+          [](Session &session, const python::NamedBinaries &modules, std::vector<int64_t> stepLags) {
+            session.setTrained(python::sessionModules(modules), std::move(stepLags));
+          },
+          "modules"_a, "step_lags"_a)
+      .def_prop_ro("loss_scale",
+                   [](const Session &session) {
+                     const auto &scaling = session.lossScaling();
+                     return scaling ? std::optional(scaling->scale) : std::nullopt;
+                   })
+      .def_prop_ro("loss_scale_state",
+                   [](const Session &session) {
+                     return session.lossScaling() ? session.lossScaling()->state() : std::string();
+                   })
       .def_prop_ro("parameters", &Session::parameters)
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
@@ -418,14 +443,21 @@ static void bindSession(nb::module_ &m) {
           "path"_a, ReleaseGil())
       .def(
           "step",
-          [](Session &session, const std::vector<nb::dict> &batches, std::vector<double> rates) {
+          [](Session &session, const std::vector<nb::dict> &batches, std::vector<double> rates,
+             const std::vector<std::pair<std::string, nb::callable>> &hooks) {
             std::vector<TensorMap> maps;
             for (const nb::dict &batch : batches)
               maps.push_back(tensorMap(batch));
+            std::vector<GradientHook> calls;
+            for (const auto &[key, hook] : hooks)
+              calls.push_back({key, [function = nb::handle(hook)](Tensor &gradient) { // `hooks` keeps it alive
+                                 nb::gil_scoped_acquire gil;
+                                 function(gradient);
+                               }});
             nb::gil_scoped_release release;
-            return session.step(std::span<const TensorMap>(maps), LearningRates(std::move(rates)));
+            return session.step(std::span<const TensorMap>(maps), LearningRates(std::move(rates)), calls);
           },
-          "micro_batches"_a, "rates"_a)
+          "micro_batches"_a, "rates"_a, "hooks"_a = std::vector<std::pair<std::string, nb::callable>>())
       .def(
           "forward_backward",
           [](Session &session, const nb::dict &batch) {
@@ -454,10 +486,12 @@ static void bindSession(nb::module_ &m) {
       .def(
           "restore",
           [](Session &session, const nb::dict &parameters, const nb::dict &state, int64_t step, int64_t seed,
-             std::string precision) {
-            session.restore({tensorMap(parameters), tensorMap(state), step, seed, std::move(precision)});
+             std::string precision, std::string lossScale) {
+            Checkpoint checkpoint{tensorMap(parameters), tensorMap(state), step, seed, std::move(precision)};
+            checkpoint.lossScale = std::move(lossScale);
+            session.restore(checkpoint);
           },
-          "parameters"_a, "state"_a, "step"_a, "seed"_a, "precision"_a = "")
+          "parameters"_a, "state"_a, "step"_a, "seed"_a, "precision"_a = "", "loss_scale"_a = "")
       .def_prop_ro("calibration_samples", &Session::calibrationSamples)
       .def(
           "calibrate",
@@ -510,16 +544,16 @@ static void bindSession(nb::module_ &m) {
       .def(
           "as_guest", [](Session &session, std::string model) { return streamerOf(session).asGuest(std::move(model)); },
           "model"_a)
-      .def("save", &Session::save, "path"_a, ReleaseGil())
+      .def("save", &Session::save, "path"_a, "notes"_a = "", ReleaseGil())
       .def("load", &Session::load, "path"_a, ReleaseGil())
       .def("seal_at", &Session::sealAt, "path"_a, ReleaseGil())
       .def(
           "seal",
-          [](Session &session) {
+          [](Session &session, std::string notes) {
             Session::SealFigures figures;
             {
               nb::gil_scoped_release release;
-              figures = session.seal();
+              figures = session.seal(std::move(notes));
             }
             nb::dict result;
             result["sealed_bytes"] = figures.sealedBytes;
@@ -527,7 +561,8 @@ static void bindSession(nb::module_ &m) {
             result["file_bytes"] = figures.fileBytes;
             result["seconds"] = figures.seconds;
             return result;
-          });
+          },
+          "notes"_a = "");
 }
 
 /// How Python's part of the package writes files, too.

@@ -14,7 +14,8 @@
 namespace segue::inline runtime {
 
 static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed",
-                                  precisionKey = "segue.precision";
+                                  precisionKey = "segue.precision", notesKey = "segue.notes",
+                                  lossScaleKey = "segue.loss_scale";
 /// Raised when a reader of the version before would misunderstand the file.
 static constexpr std::string_view version = "2", sealedVersion = "3";
 /// The version of checkpoints whose tensors have no hashes.
@@ -31,8 +32,10 @@ static void write(const std::filesystem::path &path, const Checkpoint &checkpoin
   Metadata metadata = {{std::string(versionKey), std::string(sealed ? sealedVersion : version)},
                        {std::string(stepKey), std::to_string(checkpoint.step)},
                        {std::string(seedKey), std::to_string(checkpoint.seed)}};
-  if (!checkpoint.precision.empty())
-    metadata[std::string(precisionKey)] = checkpoint.precision;
+  for (auto [key, text] : {std::pair(precisionKey, &checkpoint.precision), std::pair(lossScaleKey, &checkpoint.lossScale),
+                           std::pair(notesKey, &checkpoint.notes)})
+    if (!text->empty())
+      metadata[std::string(key)] = *text;
   if (sealed)
     metadata.insert(sealed->begin(), sealed->end());
   addHashes(metadata, tensors);
@@ -91,8 +94,10 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
   Checkpoint checkpoint;
   checkpoint.step = readNumber(file, stepKey);
   checkpoint.seed = readNumber(file, seedKey);
-  if (auto precision = file.metadata().find(precisionKey); precision != file.metadata().end())
-    checkpoint.precision = precision->second;
+  for (auto [key, text] : {std::pair(precisionKey, &checkpoint.precision), std::pair(lossScaleKey, &checkpoint.lossScale),
+                           std::pair(notesKey, &checkpoint.notes)})
+    if (auto found = file.metadata().find(key); found != file.metadata().end())
+      *text = found->second;
   if (checkpoint.step < 0)
     throw Error(ErrorCode::FileCorrupt,
                 path.string() + ": step " + std::to_string(checkpoint.step) + " is negative; use another checkpoint");

@@ -23,20 +23,20 @@ static std::string stateKey(const Value &value, const std::string &key) {
   return value.name + "." + key;
 }
 
-/// "lr" is the learning rate of group 0, and "lr.2" that of group 2.
+/// "lr" is the learning rate of group 0, and "lr.2" that of group 2; "step" and "step.2" are their steps.
 static OptimizerValue hyperValue(const Module &module, const Value &value) {
-  if (value.name == "step")
-    return {Feed::Step, 0, {}};
   if (value.name == "clip")
     return {Feed::Clip, 0, {}};
   std::string_view name = value.name;
-  size_t group = 0;
-  if (name == "lr")
-    return {Feed::LearningRate, 0, {}};
-  if (name.starts_with("lr."))
-    if (auto [end, code] = std::from_chars(name.data() + 3, name.data() + name.size(), group);
-        code == std::errc() && end == name.data() + name.size() && group < kMostRateGroups)
-      return {Feed::LearningRate, group, {}};
+  for (auto [prefix, feed] : {std::pair(std::string_view("lr"), Feed::LearningRate), std::pair(std::string_view("step"), Feed::Step)}) {
+    if (name == prefix)
+      return {feed, 0, {}};
+    size_t group = 0;
+    if (name.starts_with(prefix) && name[prefix.size()] == '.')
+      if (auto [end, code] = std::from_chars(name.data() + prefix.size() + 1, name.data() + name.size(), group);
+          code == std::errc() && end == name.data() + name.size() && group < kMostRateGroups)
+        return {feed, group, {}};
+  }
   throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\": the optimizer wants \"" + value.name +
                                           "\", but a session gives lr, step and clip only");
 }

@@ -162,6 +162,8 @@ uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const HashOf &hash
   inMemory.step = checkpoint.step;
   inMemory.seed = checkpoint.seed;
   inMemory.precision = checkpoint.precision;
+  inMemory.lossScale = checkpoint.lossScale;
+  inMemory.notes = checkpoint.notes;
   std::map<std::string, Sealed> sealed;
   std::map<std::string, const Tensor *> onDisk;
   auto sort = [&](const TensorMap &from, TensorMap &rest, std::string_view prefix) {

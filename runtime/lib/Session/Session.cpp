@@ -28,7 +28,7 @@
 
 namespace segue::inline runtime {
 
-static std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModule> given) {
+std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModule> given) {
   if (given.empty())
     throw Error(ErrorCode::InvalidArgument, "a session needs at least one module");
   std::vector<Module> modules;
@@ -72,6 +72,13 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
     throw Error(ErrorCode::InvalidArgument,
                 "gradients are to be clipped by their norm, which needs all of them before the first update, and a module "
                 "was compiled with its optimizer in backward; compile it without in-backward, or do not clip");
+  if (options.lossScaling) {
+    options.lossScaling->check();
+    if (updatesInBackward())
+      throw Error(ErrorCode::InvalidArgument,
+                  "the loss is to be scaled, so that steps whose gradients are not finite are skipped, and a module was "
+                  "compiled with its optimizer in backward, which updates before that is known; compile it without in-backward");
+  }
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
@@ -184,13 +191,14 @@ const MemoryServices *Session::services() const { return state_->services.get();
 MemoryServices *Session::services() { return state_->services.get(); }
 int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
+const std::optional<LossScaling> &Session::lossScaling() const { return state_->options.lossScaling; }
 const TensorMap &Session::state() const { return state_->optimizerState; }
 
 //===----------------------------------------------------------------------===//
 // Batches of other extents
 //===----------------------------------------------------------------------===//
 
-void Session::addSizes(std::vector<SessionModule> given) {
+void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) {
   State &s = *state_;
   if (s.services || s.options.residency || s.options.weights)
     throw Error(ErrorCode::Unsupported, "memory services know the programs of one set of extents; with them, all "
@@ -226,14 +234,14 @@ void Session::addSizes(std::vector<SessionModule> given) {
     auto areSame = [](std::span<const Value> a, std::span<const Value> b) {
       return std::ranges::equal(a, b, {}, &Value::name, &Value::name);
     };
-    if (s.plans[m].isInBackward && !(module.updatesInBackward() &&
+    if (s.plans[m].isInBackward && !areForEvaluation && !(module.updatesInBackward() &&
                                      areSame(module.find("backward")->inputs(), s.plans[m].optimizer->inputs()) &&
                                      areSame(module.find("backward")->outputs(), s.plans[m].optimizer->outputs())))
       throw differs(module, "updates other parameters in backward, or in another order");
     sizes->ports.push_back({module.name(), module.inputs(), module.outputs()});
   }
   s.checkPhases(sizes->modules);
-  s.otherSizes.push_back(std::move(sizes));
+  (areForEvaluation ? s.evaluationSizes : s.otherSizes).push_back(std::move(sizes));
 }
 
 /// Returns true if a batch has the extents of the inputs that it names.
@@ -249,7 +257,7 @@ static bool haveExtentsOf(std::span<const ModulePorts> modules, const BatchDescs
 // FORWARD and BACKWARD
 //===----------------------------------------------------------------------===//
 
-Wiring Session::State::wiringFor(const TensorMap &batch) {
+Wiring Session::State::wiringFor(const TensorMap &batch, bool isEvaluation) {
   BatchDescs descs;
   for (const auto &[name, tensor] : batch) {
     if (!tensor)
@@ -257,10 +265,15 @@ Wiring Session::State::wiringFor(const TensorMap &batch) {
     descs[name] = &tensor.desc();
   }
   sizes = nullptr;
-  if (!haveExtentsOf(ports, descs))
-    for (const auto &others : otherSizes)
-      if (haveExtentsOf(others->ports, descs))
-        sizes = others.get();
+  auto take = [&](const std::vector<std::unique_ptr<const Sizes>> &others) {
+    auto found = std::ranges::find_if(others, [&](const auto &each) { return haveExtentsOf(each->ports, descs); });
+    if (found != others.end())
+      sizes = found->get();
+  };
+  if (isEvaluation)
+    take(evaluationSizes);
+  if (!sizes && !haveExtentsOf(ports, descs))
+    take(otherSizes);
   std::vector<std::string> notes;
   Wiring wiring = wireModules(portsNow(), options.wires, descs, &notes);
   for (const std::string &note : notes)
@@ -376,7 +389,7 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
 
 void Session::State::runBackward() {
   for (const auto &[value, output] : losses)
-    tape.add(value, hyperTensor(device, *output, 1));
+    tape.add(value, hyperTensor(device, *output, lossScale()));
   isUpdating = updatesInBackward();
   tape.play(GradientTape::Play::All, options.events);
   squares.assign(modules.size(), Tensor());
@@ -402,6 +415,7 @@ void Session::State::drop() {
   inputGradients.clear();
   waiting = 0;
   lossSum = 0;
+  isOverflowed = false;
 }
 
 void Session::State::abort() {
@@ -438,8 +452,12 @@ double Session::forwardBackward(const TensorMap &batch) {
     auto readLoss = [&] {
       for (const Tensor &each : losses)
         loss += each.item();
-      if (!std::isfinite(loss))
-        badLoss = loss;
+      if (!std::isfinite(loss)) {
+        if (s.options.lossScaling && s.options.lossScaling->canFall())
+          s.isOverflowed = true; // a step to be skipped
+        else
+          badLoss = loss;
+      }
       if (badLoss)
         throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
                                             "; parameters and optimizer state are those of step " +
@@ -500,7 +518,7 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   State &s = *state_;
   s.requireWhole();
   s.requireValues();
-  Wiring wiring = s.wiringFor(batch);
+  Wiring wiring = s.wiringFor(batch, /*isEvaluation=*/true);
   TensorMap placed = s.placeBatch(wiring, batch);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   const std::vector<Module> &modules = s.modulesNow();
@@ -528,7 +546,8 @@ StepResult Session::step(const TensorMap &batch, const LearningRates &rates) {
   return step(std::span(&batch, 1), rates);
 }
 
-StepResult Session::step(std::span<const TensorMap> microBatches, const LearningRates &rates) {
+StepResult Session::step(std::span<const TensorMap> microBatches, const LearningRates &rates,
+                         std::span<const GradientHook> hooks) {
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
   clearGradients();
@@ -550,7 +569,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   state_->rates = rates;
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);
-  return optimize(rates);
+  return optimize(rates, hooks);
 }
 
 } // namespace segue::inline runtime

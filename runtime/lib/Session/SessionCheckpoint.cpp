@@ -28,6 +28,8 @@ Checkpoint Session::checkpoint() const {
   checkpoint.seed = s.options.seed;
   if (s.precision)
     checkpoint.precision = s.precision->saveState();
+  if (s.options.lossScaling)
+    checkpoint.lossScale = s.options.lossScaling->state();
   return checkpoint;
 }
 
@@ -78,27 +80,34 @@ void Session::restore(const Checkpoint &checkpoint) {
   std::function<void()> restorePrecision = [] {};
   if (s.precision)
     restorePrecision = s.precision->prepareState(checkpoint.precision);
+  std::optional<LossScaling> lossScaling = s.options.lossScaling;
+  if (lossScaling && !checkpoint.lossScale.empty())
+    lossScaling->restore(checkpoint.lossScale);
   s.assignAll(std::move(sources), {}, checkpoint.state, checkpoint.checkSource ? checkpoint.checkSource : [] {});
   restorePrecision();
   s.step = checkpoint.step;
   s.options.seed = checkpoint.seed;
+  s.options.lossScaling = lossScaling;
   s.torn.clear();
   s.drop();
 }
 
-void Session::save(const std::filesystem::path &path) const {
+void Session::save(const std::filesystem::path &path, std::string notes) const {
   std::filesystem::path replaced = sealedFileOf(path);
-  saveCheckpoint(path, checkpoint());
+  Checkpoint checkpoint = this->checkpoint();
+  checkpoint.notes = std::move(notes);
+  saveCheckpoint(path, checkpoint);
   if (state_->sealer && state_->sealer->isAt(path))
     state_->sealer->unseal();
   removeSealedFile(replaced, path);
 }
 
-void Session::load(const std::filesystem::path &path) {
+std::string Session::load(const std::filesystem::path &path) {
   Checkpoint read = loadCheckpoint(state_->device, path, state_->options.warn);
   if (state_->sealer) // all that is sealed may be written over
     state_->sealer->requireSpareForAll();
   restore(read);
+  return std::move(read.notes);
 }
 
 bool Session::canSeal() const { return diskTier(*state_->device) != nullptr; }
@@ -116,7 +125,7 @@ void Session::sealAt(const std::filesystem::path &path) {
   s.sealer = std::move(sealer);
 }
 
-Session::SealFigures Session::seal() {
+Session::SealFigures Session::seal(std::string notes) {
   State &s = *state_;
   if (!s.sealer)
     throw Error(ErrorCode::InvalidArgument, "nobody has said where to seal checkpoints; call sealAt first");
@@ -124,6 +133,7 @@ Session::SealFigures Session::seal() {
   SealFigures figures;
   uint64_t before = s.sealer->writtenBytes();
   Checkpoint checkpoint = this->checkpoint();
+  checkpoint.notes = std::move(notes);
   figures.sealedBytes = s.sealer->seal(checkpoint, [&](const Tensor &home) {
     return s.residency ? s.residency->hashAtHome(home) : std::nullopt;
   });

@@ -117,7 +117,7 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
   case Feed::LearningRate:
     return hyperTensor(device, value, rates[input.slot]);
   case Feed::Step:
-    return hyperTensor(device, value, double(step + 1));
+    return hyperTensor(device, value, double(step + 1 - (input.slot < stepLags.size() ? stepLags[input.slot] : 0)));
   case Feed::Clip:
     break;
   case Feed::Other: // backward's own
@@ -270,7 +270,7 @@ void Session::State::enterOptimizer() {
     enter(Phase::Optimizer);
 }
 
-StepResult Session::optimize(const LearningRates &rates) {
+StepResult Session::optimize(const LearningRates &rates, std::span<const GradientHook> hooks) {
   State &s = *state_;
   s.requireWhole();
   if (!s.waiting)
@@ -280,15 +280,17 @@ StepResult Session::optimize(const LearningRates &rates) {
     if (s.plans[m].ownsParameters && !s.plans[m].optimizer)
       throw Error(ErrorCode::InvalidArgument,
                   "module \"" + s.modules[m].name() + "\" was compiled without optimizer; compile it with one");
-    if (s.options.maxGradNorm > 0 && s.plans[m].ownsParameters && !s.plans[m].gradNorm)
-      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() +
-                                                  "\" has no program \"grad_norm\", which clipping needs; compile it " +
-                                                  "with an optimizer");
+    bool wantsNorm = s.options.maxGradNorm > 0 || s.options.lossScaling;
+    if (wantsNorm && s.plans[m].ownsParameters && !s.plans[m].gradNorm)
+      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() + "\" has no program \"grad_norm\", which " +
+                                                  (s.options.lossScaling ? "loss scaling" : "clipping") +
+                                                  " needs; compile it with an optimizer");
   }
   StepResult result;
-  double count = double(s.waiting);
+  double count = double(s.waiting), divisor = count * s.lossScale();
   result.step = s.step + 1;
   result.loss = s.lossSum / count;
+  result.lossScale = s.lossScale();
   // A failure from here on has updated nothing yet, unless backward has.
   auto giveUp = [&s, isUpdating = s.isUpdating](const std::exception &error) {
     s.abort();
@@ -312,23 +314,34 @@ StepResult Session::optimize(const LearningRates &rates) {
   try {
     if (s.residency)
       s.residency->settle();
-    result.gradNorm = s.gradientNorm() / count;
-    if (known && !std::isfinite(result.gradNorm))
+    if (!s.isOverflowed)
+      s.callHooks(hooks, divisor);
+    result.gradNorm = s.gradientNorm() / divisor;
+    result.isSkipped = s.options.lossScaling && s.options.lossScaling->canFall() &&
+                       (s.isOverflowed || !std::isfinite(result.gradNorm));
+    if (known && !result.isSkipped && !std::isfinite(result.gradNorm))
       throw Error(ErrorCode::NanLoss, "step " + std::to_string(result.step) + ": the norm of the gradients is " +
                                           std::to_string(result.gradNorm) + " (loss " + std::to_string(result.loss) +
                                           ")" +
                                           (s.isUpdating ? ""
                                                         : "; parameters and optimizer state are those of step " +
                                                               std::to_string(s.step)));
+    if (result.isSkipped) {
+      result.outputs = std::move(s.lastOutputs);
+      result.step = s.step;
+      s.abort();
+      s.options.lossScaling->stepEnded(/*isFinite=*/false);
+      return result;
+    }
     for (size_t slot = 0; slot < s.table.size(); ++slot)
       if (const Tensor &gradient = s.tape.gradient(GradientTape::ValueId(slot)))
         s.residency ? s.residency->await(gradient) : wait(gradient);
     if (s.options.maxGradNorm > 0)
       result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
-    // The mean over batches rides on the factor that clipping multiplies by.
+    // The mean over batches and the scale of the loss ride on the factor that clipping multiplies by.
     for (size_t m = 0; m < s.plans.size(); ++m)
       if (s.plans[m].ownsParameters && !s.plans[m].isInBackward)
-        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / count);
+        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
   } catch (const std::exception &error) {
     giveUp(error);
     throw;
@@ -340,7 +353,7 @@ StepResult Session::optimize(const LearningRates &rates) {
       continue;
     bool hasBegun = writing;
     try {
-      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, rates, result.clip / count,
+      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, rates, result.clip / divisor,
                                                        /*giveGradients=*/true, scalars[m]);
       hasBegun = true;
       s.runOptimizer(plan, std::move(tensors));
@@ -354,6 +367,8 @@ StepResult Session::optimize(const LearningRates &rates) {
     }
   }
   s.step = result.step;
+  if (s.options.lossScaling)
+    s.options.lossScaling->stepEnded(/*isFinite=*/true);
   TensorMap inputGradients = std::move(s.inputGradients);
   s.drop();
   s.inputGradients = std::move(inputGradients);

@@ -84,7 +84,7 @@ struct Session::State {
   void checkPhases(std::span<const Module> modules) const;
   void checkHypers(const Module &module) const;
   void endStep();
-  Wiring wiringFor(const TensorMap &batch);
+  Wiring wiringFor(const TensorMap &batch, bool isEvaluation = false);
   TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
   Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
                         const std::vector<std::vector<Tensor>> &outputs) const;
@@ -102,6 +102,9 @@ struct Session::State {
   /// Gives up a step that cannot be finished.
   void abort();
   double gradientNorm();
+  /// Hands gradients, which are sums of `divisor` times what they mean, to hooks.
+  void callHooks(std::span<const GradientHook> hooks, double divisor);
+  double lossScale() const { return options.lossScaling ? options.lossScaling->scale : 1; }
   /// Throws InvalidArgument where a module wants more rates, or one is not finite.
   void checkRates(const LearningRates &rates) const;
   Tensor optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, const LearningRates &rates,
@@ -129,8 +132,8 @@ struct Session::State {
     std::vector<Module> modules;
     std::vector<ModulePorts> ports;
   };
-  std::vector<std::unique_ptr<const Sizes>> otherSizes;
-  /// The modules that run the batch at hand: an element of `otherSizes`, or null for `modules`. Set by wiringFor.
+  std::vector<std::unique_ptr<const Sizes>> otherSizes, evaluationSizes;
+  /// The modules that run the batch at hand: an element of one of these, or null for `modules`. Set by wiringFor.
   const Sizes *sizes = nullptr;
   const std::vector<Module> &modulesNow() const { return sizes ? sizes->modules : modules; }
   const std::vector<ModulePorts> &portsNow() const { return sizes ? sizes->ports : ports; }
@@ -146,6 +149,8 @@ struct Session::State {
   const std::vector<Tensor> *loading = nullptr;
   TensorMap optimizerState;
   int64_t step = 0;
+  /// By rate group, the steps that its parameters did not take part in; what is missing is 0.
+  std::vector<int64_t> stepLags;
   /// Why parameters are between two steps; empty: they are not.
   std::string torn;
 
@@ -158,6 +163,8 @@ struct Session::State {
   TensorMap lastOutputs;
   int64_t waiting = 0;
   double lossSum = 0;
+  /// A loss of the step under way is not finite, which its scale may be the cause of.
+  bool isOverflowed = false;
   /// The learning rates of the step under way, where they are known before backward.
   std::optional<LearningRates> rates;
   /// True if backward has begun to update parameters; and squares of their gradients, by module.
@@ -204,6 +211,9 @@ struct Session::State {
 
 /// The reason why parameters are not whole while they are loaded.
 inline constexpr const char *loadTorn = "a load of parameters failed midway";
+
+/// The modules of a session under their names. Throws InvalidArgument for none, and for two of one name.
+std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModule> given);
 
 /// A scalar for a hyper value, in the element type that the program declares.
 Tensor hyperTensor(const DeviceRef &device, const Value &value, double number);

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // A checkpoint is one safetensors file: parameters under their session keys,
-// optimizer state under "segue.state.<name>", step, seed and what services
+// optimizer state under "segue.state.<name>", step, seed, notes of the caller's and what services
 // remember in the metadata, with a hash of each tensor and of each of these.
 // Other tools read it as a file of weights.
 //
@@ -36,6 +36,10 @@ struct Checkpoint {
   int64_t seed = 0;
   /// Holds the state of Selective Precision as JSON; empty without it.
   std::string precision;
+  /// Holds LossScaling::state; empty without it.
+  std::string lossScale = {};
+  /// What whoever trains keeps with it, as where it is in its data; text, not read by the runtime.
+  std::string notes = {};
   /// Throws SourceChanged if a file that the tensors lie in was changed since it
   /// was opened; empty: they lie in memory. Session::restore asks it when it has
   /// copied them.

@@ -45,6 +45,7 @@
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/Checkpoint.h"
+#include "segue/runtime/Session/LossScaling.h"
 #include "segue/runtime/Program/Module.h"
 #include "segue/runtime/Session/Wiring.h"
 
@@ -81,6 +82,9 @@ struct SessionOptions {
   /// Gradients are scaled so that their joint norm is at most this; 0 or less
   /// leaves them as they are.
   double maxGradNorm = 0;
+  /// Scales the loss. A step whose loss or gradients are not finite is then skipped with nothing changed but the
+  /// scale, until that has fallen below 1; then it throws NanLoss as without. Not with an optimizer in backward.
+  std::optional<LossScaling> lossScaling;
   /// Value of the hyper "seed" in the first module and batch of a step; others
   /// get numbers made from it, so that no two share their random masks.
   int64_t seed = 0;
@@ -132,8 +136,12 @@ struct StepResult {
   double gradNorm = 0;
   /// The factor that gradients were scaled down by to keep to maxGradNorm.
   double clip = 1;
-  /// Number of the step, 1 for the first.
+  /// Number of the step, 1 for the first; of one that is skipped, that of the step before it.
   int64_t step = 0;
+  /// The factor that the loss was scaled by; and whether it has made the gradients infinite, so that nothing
+  /// was updated.
+  double lossScale = 1;
+  bool isSkipped = false;
   /// Outputs of the last module for the last batch, by name.
   TensorMap outputs;
 };
@@ -146,6 +154,15 @@ struct ParameterInfo {
   bool trained = true;
   /// Every module and name it goes by; more than one if it is tied.
   std::vector<ParameterRef> members;
+};
+
+/// Sees the gradient of one parameter in every step, before the norm is taken and before clipping.
+struct GradientHook {
+  /// Session key of the parameter, which is trained.
+  std::string key;
+  /// Gets a copy in the host's memory: the mean over batches, not scaled. What it writes there the step goes
+  /// on with. What it throws ends the step before anything was updated.
+  std::function<void(Tensor &gradient)> call;
 };
 
 /// Returns each parameter with each of its names, against which a slab is checked.
@@ -167,9 +184,20 @@ public:
   const MemoryServices *services() const;
   /// Adds the same modules, compiled for batches of other extents: such a batch runs
   /// them, on the parameters and states of the session; optimizers stay the first
-  /// ones. Throws InvalidArgument if a name, parameter or frozen value differs,
-  /// Unsupported where services of memory, who know one set of programs, are there.
-  void addSizes(std::vector<SessionModule> modules);
+  /// ones. `areForEvaluation`: evaluate alone runs them, also for the extents of the first ones, as
+  /// where dropout is not compiled in; they need no backward. Throws InvalidArgument if a name, parameter or frozen value
+  /// differs, Unsupported where services of memory, who know one set of programs, are there.
+  void addSizes(std::vector<SessionModule> modules, bool areForEvaluation = false);
+
+  /// Goes on with the same modules, compiled for other parameters to train: values and states stay where they are and as they
+  /// are, those of parameters that are frozen now too; a state that is new is 0. `stepLags`: for parameters of rate
+  /// group n, whose optimizer was compiled with `own-steps`, how many steps of the session they did not take part in.
+  /// Programs for other extents (addSizes) are dropped, and waiting gradients. Throws, with nothing changed, what the
+  /// constructor throws, InvalidArgument if a name or parameter differs, and Unsupported where services of
+  /// memory are there, whose plans are made for one set of programs.
+  void setTrained(std::vector<SessionModule> modules, std::vector<int64_t> stepLags);
+  /// The scale of the next step's loss; nothing without loss scaling.
+  const std::optional<LossScaling> &lossScaling() const;
 
   /// Returns the services, for claims on what stays on the device: `services()->weights()->keepResident`.
   MemoryServices *services();
@@ -237,7 +265,8 @@ public:
   /// what forwardBackward and optimize throw.
   StepResult step(const TensorMap &batch, const LearningRates &rates);
   /// A step over micro-batches: the gradient is the mean of theirs.
-  StepResult step(std::span<const TensorMap> microBatches, const LearningRates &rates);
+  StepResult step(std::span<const TensorMap> microBatches, const LearningRates &rates,
+                  std::span<const GradientHook> hooks = {});
 
   /// Runs FORWARD and BACKWARD of one batch, and adds its gradients to those that wait.
   /// Returns the loss. Throws MissingWeight naming what has no value, what wireModules
@@ -247,13 +276,15 @@ public:
 
   /// OPTIMIZER with the mean of the waiting gradients, and STEP_END. Throws
   /// InvalidArgument if none wait, a module was compiled without optimizer, or rates are missing or not finite,
-  /// NanLoss if their norm is not finite, StateTorn.
-  StepResult optimize(const LearningRates &rates);
+  /// NanLoss if their norm is not finite, StateTorn; NameUnknown for a hook on no parameter, InvalidArgument for one
+  /// on a parameter that has no gradient here: frozen, or updated in backward. Hooks are called in their order; each
+  /// costs a copy of its gradient to the host and back, and the wait for both.
+  StepResult optimize(const LearningRates &rates, std::span<const GradientHook> hooks = {});
   /// The rates that a step wants: 1, or one more than the highest group of a parameter.
   size_t rateCount() const;
 
   /// The sum of the gradients waiting for a parameter, between forwardBackward
-  /// and optimize. Throws NameUnknown, InvalidArgument if it has none.
+  /// and optimize, times the scale of the loss. Throws NameUnknown, InvalidArgument if it has none.
   const Tensor &gradient(std::string_view key) const;
   /// Returns the gradients of batch tensors in the last forwardBackward, by name.
   const TensorMap &inputGradients() const;
@@ -300,13 +331,13 @@ public:
   /// there. The one before is valid until this one is, whatever ends the process, and if this throws. Then spill
   /// files of earlier runs that only the one before named are removed. Throws InvalidArgument without sealAt,
   /// IoFailed, DeviceOom, TransferFailed, StateTorn, MissingWeight; Unsupported on a file system where no file
-  /// without a name can get one.
-  SealFigures seal();
+  /// without a name can get one. `notes` are kept with it.
+  SealFigures seal(std::string notes = {});
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
-  /// sealAt takes the place of what is sealed.
-  void save(const std::filesystem::path &path) const;
-  void load(const std::filesystem::path &path);
+  /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them.
+  void save(const std::filesystem::path &path, std::string notes = {}) const;
+  std::string load(const std::filesystem::path &path);
 
 private:
   struct State;
