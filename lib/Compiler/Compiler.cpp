@@ -89,7 +89,7 @@ namespace {
 /// The settings, "name=value,...", of the parameters that have a weight decay or learning rate of
 /// their own: with the optimizer's spec, all that decides what a step of the file does.
 struct OwnSettings {
-  std::string weightDecay, rateGroup;
+  std::string weightDecay, rateGroup, optimizers;
 };
 } // namespace
 
@@ -112,6 +112,8 @@ static OwnSettings ownSettings(func::FuncOp forward) {
       add(own.weightDecay, name.getValue(), printed(decay.getValueAsDouble()));
     if (auto group = forward.getArgAttrOfType<IntegerAttr>(i, "segue.rate_group"); group && group.getInt())
       add(own.rateGroup, name.getValue(), Twine(group.getInt()));
+    if (auto optimizer = forward.getArgAttrOfType<StringAttr>(i, "segue.optimizer"))
+      own.optimizers += ((own.optimizers.empty() ? "" : ";") + name.getValue() + "=" + optimizer.getValue()).str();
   }
   return own;
 }
@@ -129,6 +131,8 @@ static void sign(ModuleOp module, const CompileOptions &options, const OwnSettin
     keep("weight_decay", own.weightDecay);
   if (!own.rateGroup.empty())
     keep("rate_group", own.rateGroup);
+  if (!own.optimizers.empty())
+    keep("optimizers", own.optimizers);
   module->setAttr(prog::ProgDialect::kVersionAttr,
                   builder.getDenseI32ArrayAttr({prog::ProgDialect::kVersionMajor, prog::ProgDialect::kVersionMinor}));
   module->setAttr(prog::ProgDialect::kProducerAttr, builder.getStringAttr("segue " SEGUE_VERSION));

@@ -163,7 +163,7 @@ func.func @an_embedding_of_a_block_joins_it(%table: tensor<512x64xf32> {segue.ro
 // CHECK: %[[FIRST:.*]] = segue.fused
 // CHECK: segue.compare eq
 // CHECK: segue.reduce min
-// CHECK: %[[SUMS:.*]] = segue.fused(%{{.*}} = %{{.*}} : tensor<4x8xf32>, %{{.*}} = %[[FIRST]] : tensor<4xi64>) -> tensor<4x8xf32>
+// CHECK: %[[SUMS:.*]] = segue.fused(%{{.*}} = %{{.*}} : tensor<2x2x8xf32>, %{{.*}} = %[[FIRST]] : tensor<4xi64>) -> tensor<4x8xf32>
 // CHECK: segue.scatter_add
 // CHECK: %[[Y:.*]] = segue.fused({{.*}}%[[SUMS]]{{.*}}%[[P]]{{.*}}) -> tensor<100x8xf32>
 // CHECK: segue.scatter_add %{{.*}}[%{{.*}}] into %{{.*}}

@@ -4,14 +4,18 @@
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=sgd:nesterov 2>&1 | FileCheck %s --check-prefix=NESTEROV
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=radam:decoupled-weight-decay=2 2>&1 | FileCheck %s --check-prefix=FLAG
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=lion:eps=1 2>&1 | FileCheck %s --check-prefix=CONSTANT
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=muon:ns-steps=2.5 2>&1 | FileCheck %s --check-prefix=STEPS
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=muon 2>&1 | FileCheck %s --check-prefix=MATRIX
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamax 2>&1 | FileCheck %s --check-prefix=KIND
 
 // BETA: `segue-optimizer` was given beta1 = 1.0; it must be in [0, 1)
 // DECAY: `segue-optimizer` was given decay = -1.0; it must be 0 or more
 // NESTEROV: `segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0
 // FLAG: `segue-optimizer` was given decoupled-weight-decay = 2; it must be true or false
-// CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value, ema
-// KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, adafactor, sgd and none
+// CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value, ema, own-steps
+// KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, adafactor, sgd, muon and none
+// STEPS: `segue-optimizer` was given `ns-steps`, which must be a whole number below 100
+// MATRIX: parameter "b", {{.*}}tensor<5xf32>{{.*}}: muon is for matrices, of two dimensions; `segue.optimizer` gives it another (in Python a group: Group("b", optimizer=AdamW()))
 func.func @forward() { return }
 func.func @backward() { return }
 // expected-error @+1 {{`segue-optimizer` makes `@grad_norm`, but the module has one}}
@@ -28,6 +32,27 @@ module {
 
 func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>}) { return }
 // expected-error @+1 {{result 0 of `@backward` is the gradient of "w" and has type 'tensor<5xf32>', but the parameter has 'tensor<4xf32>'}}
+func.func @backward() -> (tensor<5xf32> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>}) {
+  %0 = segue.constant dense<0.0> : tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+// A matrix and a vector; the vector alone is in the way of muon.
+func.func @forward(%w: tensor<4x5xf32> {segue.name = "w", segue.role = #segue.role<parameter>},
+                   %b: tensor<5xf32> {segue.name = "b", segue.role = #segue.role<parameter>}) { return }
+func.func @backward() -> (tensor<4x5xf32> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
+                          tensor<5xf32> {segue.name = "grad.b", segue.of = "b", segue.role = #segue.role<gradient>}) {
+  %0 = segue.constant dense<0.0> : tensor<4x5xf32>
+  %1 = segue.constant dense<0.0> : tensor<5xf32>
+  return %0, %1 : tensor<4x5xf32>, tensor<5xf32>
+}
+
+// -----
+
+func.func @forward(%w: tensor<5xf32> {segue.name = "w", segue.role = #segue.role<parameter>, segue.optimizer = "sgd:lr=1"}) { return }
+// expected-error @-1 {{sgd has no "lr"; it has momentum, dampening, nesterov, decay, clip-value, ema, own-steps; `segue.optimizer` gives it another}}
 func.func @backward() -> (tensor<5xf32> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>}) {
   %0 = segue.constant dense<0.0> : tensor<5xf32>
   return %0 : tensor<5xf32>

@@ -1,6 +1,23 @@
 // RUN: segue-opt %s --segue-autodiff --segue-optimizer=optimizer=adamw:decay=0.25,beta2=0.75 | FileCheck %s --check-prefixes=CHECK,ADAMW
 // RUN: segue-opt %s --segue-autodiff --segue-optimizer=optimizer=sgd:momentum=0.5,nesterov | FileCheck %s --check-prefixes=CHECK,SGD
 // RUN: segue-opt %s --segue-autodiff --segue-optimizer=optimizer=sgd:dampening=0.5 | FileCheck %s --check-prefixes=CHECK,PLAIN
+// RUN: sed 's/segue.name = "b",/segue.name = "b", segue.optimizer = "lion:beta1=0.5",/' %s | segue-opt --segue-autodiff --segue-optimizer=optimizer=muon:ns-steps=1,own-steps | FileCheck %s --check-prefix=MUON
+
+// A vector has an optimizer of its own beside muon, and a group that counts its own steps. The products are taken over
+// the longer dimension, of bf16 into f32.
+// MUON-LABEL: func.func @optimizer
+// MUON-SAME: segue.name = "u.w"
+// MUON-SAME: segue.name = "m.b", segue.of = "b"
+// MUON-SAME: segue.name = "lr",
+// MUON-SAME: segue.name = "lr.2",
+// MUON-SAME: tensor<i64> {segue.name = "step",
+// MUON-SAME: tensor<i64> {segue.name = "step.2",
+// MUON-SAME: segue.name = "clip",
+// MUON: %[[GRAM:.*]] = segue.dot_general %[[X:.*]], %[[X]] batch [] x [] contract [1] x [1] {segue.block = "head"} : tensor<2x3xbf16>, tensor<2x3xbf16> -> tensor<2x2xf32>
+// MUON: segue.dot_general {{.*}} contract [1] x [0] {{.*}} : tensor<2x2xbf16>, tensor<2x2xbf16> -> tensor<2x2xf32>
+// MUON: segue.dot_general %{{.*}}, %[[X]] batch [] x [] contract [1] x [0] {{.*}} : tensor<2x2xbf16>, tensor<2x3xbf16> -> tensor<2x3xf32>
+// MUON-NOT: segue.dot_general
+// MUON-LABEL: func.func @grad_norm
 
 // Every trained parameter brings its value, its gradient and its states; the
 // results replace these arguments. State is f32, also for a bf16 parameter.

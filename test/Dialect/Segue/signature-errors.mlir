@@ -135,3 +135,10 @@ func.func @name_on_op(%a: tensor<4xf32>) {
   %0 = segue.exp %a {segue.name = "x"} : tensor<4xf32>
   return
 }
+
+// -----
+
+// expected-error @below {{'func.func' op argument 0 has `segue.optimizer` = 3 : i64, which must be a string}}
+func.func @optimizer(%a: tensor<4xf32> {segue.name = "x", segue.optimizer = 3 : i64}) {
+  return
+}

@@ -113,6 +113,8 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
     return mustBe(isa<BoolAttr>(value), "`true` or `false`");
   if (!place.isResult && name == "segue.weight_decay")
     return mustBe(isa<FloatAttr>(value), "a float");
+  if (!place.isResult && name == "segue.optimizer")
+    return mustBe(isa<StringAttr>(value), "a string");
   if (!place.isResult && name == "segue.rate_group") {
     auto group = dyn_cast<IntegerAttr>(value);
     return mustBe(group && group.getInt() >= 0 && group.getInt() < 1024, "an integer from 0 to 1023");
@@ -126,7 +128,7 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
   return place.error() << "has `" << name << "`, which the dialect does not know here; known are `segue.name`, "
                        << "`segue.role`, `segue.of`, `segue.layout`, `segue.block` and "
                        << (place.isResult ? "`segue.alias`, `segue.recompute_flops`, `segue.recompute_bytes`"
-                                          : "`segue.requires_grad`, `segue.weight_decay`, `segue.rate_group`");
+                                          : "`segue.requires_grad`, `segue.weight_decay`, `segue.rate_group`, `segue.optimizer`");
 }
 
 LogicalResult SegueDialect::verifyRegionArgAttribute(Operation *op, unsigned region, unsigned arg,

@@ -12,6 +12,7 @@
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include <cmath>
 #include <map>
+#include <set>
 
 namespace segue {
 #define GEN_PASS_DEF_SEGUEOPTIMIZER
@@ -31,6 +32,8 @@ struct TrainedParameter {
   std::optional<double> weightDecay;
   /// The number of its learning rate; 0 is that of the optimizer.
   int64_t rateGroup = 0;
+  /// Overrides the optimizer of the pass; null: it does not.
+  StringAttr optimizer;
   /// The block of its first user; null if that has none.
   Attribute block;
 };
@@ -98,6 +101,7 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
     auto group = forward.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), kRateGroupAttr);
     trained.push_back({of.getValue(), cast<RankedTensorType>(argument.getType()), argument.getLoc(),
                        decay ? std::optional(decay.getValueAsDouble()) : std::nullopt, group ? group.getInt() : 0,
+                       forward.getArgAttrOfType<StringAttr>(argument.getArgNumber(), kOptimizerAttr),
                        blockOfFirstUser(argument)});
   }
   return trained;
@@ -149,26 +153,40 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     FailureOr<SmallVector<TrainedParameter>> parameters = findTrainedParameters(*forward, *backward);
     if (failed(parameters))
       return failure();
-    writeOptimizer(module, *spec, *parameters);
+    SmallVector<OptimizerSpec> specs;
+    for (const TrainedParameter &parameter : *parameters) {
+      std::optional<OptimizerSpec> own =
+          parameter.optimizer ? OptimizerSpec::parse(parameter.optimizer.getValue(), wrong) : spec;
+      if (own && own->rule->misfit)
+        wrong = own->rule->misfit(parameter.type.getShape());
+      if (!own || !wrong.empty())
+        return mlir::emitError(parameter.loc) << "parameter \"" << parameter.name << "\", " << parameter.type << ": " << wrong
+                                              << "; `segue.optimizer` gives it another (in Python a group: "
+                                              << "Group(\"" << parameter.name << "\", optimizer=AdamW()))";
+      specs.push_back(std::move(*own));
+    }
+    writeOptimizer(module, *spec, specs, *parameters);
     writeGradNorm(module, *parameters);
     return success();
   }
 
-  void writeOptimizer(ModuleOp module, const OptimizerSpec &spec, ArrayRef<TrainedParameter> trained) {
+  /// `specs`: by parameter; `spec`: that of the pass, which decides of what all have in common.
+  void writeOptimizer(ModuleOp module, const OptimizerSpec &spec, ArrayRef<OptimizerSpec> specs,
+                      ArrayRef<TrainedParameter> trained) {
     FunctionWriter writer(module, SegueDialect::kOptimizer);
     Type f32 = writer.builder.getF32Type();
 
     // Per parameter: its value, its gradient, its states.
     SmallVector<SmallVector<Value>> arguments;
     SmallVector<SmallVector<OptimizerState>> states;
-    for (const TrainedParameter &parameter : trained) {
+    for (auto [parameter, own] : llvm::zip_equal(trained, specs)) {
       auto add = [&](Type type, const Twine &name, Role role, StringRef of) {
         return writer.addArgument(type, parameter.loc, name.str(), role, of);
       };
       SmallVector<Value> &values = arguments.emplace_back();
       values.push_back(add(parameter.type, parameter.name, Role::Parameter, ""));
       values.push_back(add(parameter.type, kGradientPrefix + parameter.name, Role::Gradient, parameter.name));
-      for (const OptimizerState &state : states.emplace_back(spec.states(parameter.type.getShape()))) {
+      for (const OptimizerState &state : states.emplace_back(own.states(parameter.type.getShape()))) {
         auto type = RankedTensorType::get(state.shape, f32);
         values.push_back(add(type, state.name + "." + parameter.name, Role::State, parameter.name));
         stateBytes += tensorBytes(type);
@@ -178,19 +196,24 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     auto scalar = [&](StringRef name, Type type) {
       return writer.addArgument(RankedTensorType::get({}, type), module.getLoc(), name, Role::Hyper);
     };
-    std::map<int64_t, Value> rates = {{0, scalar("lr", f32)}};
+    std::set<int64_t> groups = {0};
     for (const TrainedParameter &parameter : trained)
-      rates.try_emplace(parameter.rateGroup);
-    for (auto &[group, rate] : rates)
-      if (!rate)
-        rate = scalar("lr." + std::to_string(group), f32);
-    Value step = scalar("step", writer.builder.getI64Type()), clip = scalar("clip", f32);
+      groups.insert(parameter.rateGroup);
+    std::map<int64_t, Value> rates, steps;
+    for (int64_t group : groups)
+      rates[group] = scalar(group ? "lr." + std::to_string(group) : "lr", f32);
+    for (int64_t group : groups)
+      steps[group] = group == 0 || spec.is("own-steps")
+                         ? scalar(group ? "step." + std::to_string(group) : "step", writer.builder.getI64Type())
+                         : steps[0];
+    Value clip = scalar("clip", f32);
 
     BlockTagger tagger;
     writer.builder.setListener(&tagger);
-    for (auto [parameter, values, kept] : llvm::zip_equal(trained, arguments, states)) {
+    for (auto [parameter, own, values, kept] : llvm::zip_equal(trained, specs, arguments, states)) {
       tagger.block = parameter.block;
-      SmallVector<Value> results = writeStep(writer.builder, spec, parameter, values, rates[parameter.rateGroup], step, clip);
+      SmallVector<Value> results = writeStep(writer.builder, own, parameter, values, rates[parameter.rateGroup],
+                                             steps[parameter.rateGroup], clip);
       writer.addResult(results[0], parameter.name, Role::Parameter, "", values[0]);
       for (auto [result, state, old] :
            llvm::zip_equal(ArrayRef(results).drop_front(), kept, ArrayRef(values).drop_front(2)))

@@ -18,6 +18,7 @@
 #include "WholeReduction.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
+#include <algorithm>
 #include <cmath>
 
 using namespace mlir;
@@ -290,6 +291,63 @@ static Values writeAdafactor(OptimizerStep &s) {
 }
 
 //===----------------------------------------------------------------------===//
+// Muon (Jordan et al.): momentum whose singular values are brought near 1
+//===----------------------------------------------------------------------===//
+
+static States statesOfMuon(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, "u"); }
+
+static std::string checkMuon(const OptimizerSpec &spec) {
+  double steps = spec["ns-steps"];
+  return steps != std::floor(steps) || steps >= 100 ? "`ns-steps`, which must be a whole number below 100" : "";
+}
+
+static std::string misfitOfMuon(Shape shape) {
+  return shape.size() == 2 ? "" : "muon is for matrices, of two dimensions";
+}
+
+/// The product of matrices over dimension `dim` of `l` and `otherDim` of `r`, in f32.
+static Value product(OptimizerStep &s, Value l, int64_t dim, Value r, int64_t otherDim) {
+  SmallVector<int64_t> shape = {Formula::typeOf(l).getDimSize(1 - dim), Formula::typeOf(r).getDimSize(1 - otherDim)};
+  auto type = RankedTensorType::get(shape, s.b.getF32Type());
+  return DotGeneralOp::create(s.b, s.loc, type, l, r, Value(), ArrayRef<int64_t>(), ArrayRef<int64_t>(),
+                              ArrayRef<int64_t>(dim), ArrayRef<int64_t>(otherDim));
+}
+
+/// Newton and Schulz's iteration by an odd polynomial of degree five, with what is kept between products in bf16. The
+/// products are taken over the longer dimension first, so that the matrix in between is the smaller one.
+static Value orthogonalize(OptimizerStep &s, Value matrix) {
+  Type bf16 = s.b.getBF16Type();
+  auto round = [&](Value x) { return s.f32(s.to(x, bf16)); };
+  double a = s.spec["ns-a"], b = s.spec["ns-b"], c = s.spec["ns-c"];
+  auto shape = Formula::typeOf(matrix).getShape();
+  int64_t longer = shape[0] > shape[1] ? 0 : 1;
+  Value x = round(matrix);
+  Value norm = s.max(round(s.sqrt(sumOfSquares(s.b, s.loc, x))), s.spec["eps"]);
+  x = s.to(s.div(x, norm), bf16);
+  for (int step = 0; step < static_cast<int>(s.spec["ns-steps"]); ++step) {
+    Value gram = s.to(product(s, x, longer, x, longer), bf16);
+    Value update = s.add(s.mul(s.f32(gram), b), s.mul(product(s, gram, 1, gram, 0), c));
+    update = s.to(update, bf16);
+    Value moved = longer == 1 ? product(s, update, 1, x, 0) : product(s, x, 1, update, 1);
+    x = s.to(s.add(s.mul(s.f32(x), a), moved), bf16);
+  }
+  return s.f32(x);
+}
+
+static Values writeMuon(OptimizerStep &s) {
+  double momentum = s.spec["momentum"];
+  Value velocity = s.mean(s.states[0], s.gradient, momentum);
+  Value direction = s.spec.is("nesterov") ? s.mean(velocity, s.gradient, momentum) : velocity;
+  auto shape = Formula::typeOf(s.parameter).getShape();
+  double rows = static_cast<double>(shape[0]), columns = static_cast<double>(shape[1]);
+  double share = s.spec.is("match-rms-adamw") ? 0.2 * std::sqrt(std::max(rows, columns))
+                                              : std::sqrt(std::max(1.0, rows / columns));
+  Value update = orthogonalize(s, direction);
+  s.decayParameter();
+  return {s.sub(s.parameter, s.mul(s.mul(s.rate, share), update)), velocity};
+}
+
+//===----------------------------------------------------------------------===//
 // All of them
 //===----------------------------------------------------------------------===//
 
@@ -324,6 +382,19 @@ static ArrayRef<OptimizerRule> allRules() {
        statesOfSgd,
        writeSgd,
        checkSgd},
+      {"muon",
+       {{"momentum", 0.95},
+        {"nesterov", 1, Range::Flag},
+        {"ns-a", 3.4445, Range::Finite},
+        {"ns-b", -4.775, Range::Finite},
+        {"ns-c", 2.0315, Range::Finite},
+        {"eps", 1e-7},
+        {"ns-steps", 5},
+        {"match-rms-adamw", 0, Range::Flag}},
+       statesOfMuon,
+       writeMuon,
+       checkMuon,
+       misfitOfMuon},
   };
   return rules;
 }
@@ -333,8 +404,9 @@ static ArrayRef<OptimizerRule> allRules() {
 //===----------------------------------------------------------------------===//
 
 /// The constants that every optimizer has: the weight decay, the bound of the elements of gradients, and the decay of a moving average
-/// of the parameter, of which 0 are none.
-static constexpr OptimizerConstant kCommon[] = {{"decay", 0}, {"clip-value", 0}, {"ema", 0, Range::BelowOne}};
+/// of the parameter, of which 0 are none; and whether rate groups count their own steps.
+static constexpr OptimizerConstant kCommon[] = {
+    {"decay", 0}, {"clip-value", 0}, {"ema", 0, Range::BelowOne}, {"own-steps", 0, Range::Flag}};
 
 static const OptimizerConstant *findConstant(const OptimizerRule &rule, StringRef name) {
   for (ArrayRef<OptimizerConstant> constants : {ArrayRef(rule.constants), ArrayRef(kCommon)})

@@ -51,6 +51,8 @@ struct OptimizerRule {
   llvm::SmallVector<mlir::Value> (*write)(OptimizerStep &step);
   /// Returns the fault of constants that are each in their range; empty where there is none. May be null.
   std::string (*check)(const OptimizerSpec &spec) = nullptr;
+  /// Returns why the optimizer is not for a parameter of this shape; empty where it is. May be null.
+  std::string (*misfit)(llvm::ArrayRef<int64_t> shape) = nullptr;
 };
 
 /// An optimizer and its constants: "adamw:beta2=0.95,decay=0.1".

@@ -28,6 +28,7 @@ inline constexpr llvm::StringLiteral kRecomputeFlopsAttr = "segue.recompute_flop
 inline constexpr llvm::StringLiteral kRecomputeBytesAttr = "segue.recompute_bytes";
 inline constexpr llvm::StringLiteral kWeightDecayAttr = "segue.weight_decay";
 inline constexpr llvm::StringLiteral kRateGroupAttr = "segue.rate_group";
+inline constexpr llvm::StringLiteral kOptimizerAttr = "segue.optimizer";
 inline constexpr llvm::StringLiteral kAliasAttr = "segue.alias";
 
 Role argumentRole(mlir::func::FuncOp function, unsigned index);

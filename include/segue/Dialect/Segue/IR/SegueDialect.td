@@ -33,6 +33,7 @@ def Segue_Dialect : Dialect {
     | `segue.requires_grad` | argument | `false`: nobody wants the gradient of this float `input` |
     | `segue.weight_decay` | argument | overrides the optimizer's decay for this `parameter` |
     | `segue.rate_group` | argument | the learning rate of this `parameter` is `lr.<group>`; without, or for 0, `lr` |
+    | `segue.optimizer` | argument | the optimizer of this `parameter`, instead of that of the others: `sgd:momentum=0.9` |
     | `segue.alias` | result | the argument whose memory the result takes |
     | `segue.recompute_flops` | result | what computing a `saved` value again would cost |
     | `segue.recompute_bytes` | result | what that would read and write, op by op |

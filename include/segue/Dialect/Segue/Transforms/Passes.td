@@ -151,7 +151,9 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
 
     `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
     `segue.rate_group` gives it another learning rate: that of group 2 is the
-    scalar `lr.2`, which comes after `lr`.
+    scalar `lr.2`, which comes after `lr`. With `own-steps`, a group counts its
+    steps by itself: that of group 2 is `step.2`, which comes after `step`.
+    `segue.optimizer` gives it another optimizer, for muon is for matrices alone.
 
     After, with one parameter and `optimizer=sgd`, without the attributes:
     ```mlir
