@@ -275,6 +275,9 @@ def within_budget(bytes: int, spill_dir: str, spill_capacity: int, device: str, 
                   config_text: str | None = None) -> tuple[str, str]:
     """The spec of a device with so much memory, and the text of a config in which a plan keeps to it."""
 
+def within_tiers(device: str, config: str | None = None, config_text: str | None = None) -> tuple[str, str, bool] | None:
+    """The same of a config with memory.tiers, and whether these have a disk; None where it has no such section."""
+
 def write_file(path: str, bytes: bytes) -> None:
     """Writes a file whole or not at all, through links; a device or a pipe gets the bytes. Raises FileError."""
 

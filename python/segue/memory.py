@@ -44,6 +44,8 @@ class Step:
     link : dict
         What goes over the link, which on a cpu is the disk: ``out_bytes``, ``in_bytes``, and the ``out_seconds`` and
         ``in_seconds`` that it takes for them, beside computing.
+    disk : dict or None
+        The same of a disk below the host's memory, where there is one: what goes on to it, and comes from there.
     services : dict
         What each service does in the step: counts and bytes by name of the service.
     """
@@ -56,6 +58,7 @@ class Step:
     seconds: float
     added: float
     link: dict[str, float]
+    disk: dict[str, float] | None
     services: dict[str, dict[str, Any]]
 
 

@@ -218,14 +218,20 @@ class Trainer:
             files["config_text"] = _text_of(config)
         elif config is not None:
             files["config"] = os.fspath(config)
+        spec = next(iter(named.values()))._device.name if device is None else device
+        tiers, has_disk = _runtime.within_tiers(spec, **files), spill_dir is not None
+        if tiers is not None:
+            if budget is not None:
+                raise InvalidArgumentError("the config says in memory.tiers what budget= says; leave one out")
+            device, text, has_disk = tiers
+            files = {"config": None, "config_text": text}
         if budget is not None:
-            spec = next(iter(named.values()))._device.name if device is None else device
             capacity = 0 if spill_capacity is None else parse_bytes(spill_capacity)
             device, text = _runtime.within_budget(parse_bytes(budget), os.fspath(spill_dir or ""), capacity, spec, **files)
             files = {"config": None, "config_text": text}
         elif spill_dir is not None or spill_capacity is not None:
             raise InvalidArgumentError("spill_dir says where a budget's surplus goes, and spill_capacity how much may; give the budget, too")
-        if spill_dir is not None:  # it goes with the trainer and the modules, and its memory and its file with it
+        if has_disk:  # it goes with the trainer and the modules, and its memory and its file with it
             self._device = _runtime.Device.open(device)
         else:
             self._device = next(iter(named.values()))._device if device is None else open_device(device)
@@ -243,8 +249,8 @@ class Trainer:
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
         self._bound: list[_Bound] = []
-        self._bind(spills=spill_dir is not None)
-        if spill_dir is not None:
+        self._bind(spills=has_disk)
+        if has_disk:
             self._move_to_disk()
         if seal is not None:
             self._session.seal_at(os.fspath(seal))

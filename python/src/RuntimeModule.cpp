@@ -595,6 +595,18 @@ static void bindFiles(nb::module_ &m) {
       "bytes"_a, "spill_dir"_a, "spill_capacity"_a, "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(),
       "The spec of a device with so much memory, and the text of a config in which a plan keeps to it.");
   m.def(
+      "within_tiers",
+      [](const std::string &device, const std::optional<std::filesystem::path> &config,
+         const std::optional<std::string> &configText) -> std::optional<std::tuple<std::string, std::string, bool>> {
+        std::optional<Config> given = configOf(config, configText);
+        std::optional<RunBudget> budget = given ? RunBudget::of(*given) : std::nullopt;
+        if (!budget)
+          return std::nullopt;
+        return std::tuple(budget->device(device), budget->config(given).json("").dump(), !budget->spillFolder.empty());
+      },
+      "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(),
+      "The same of a config with memory.tiers, and whether these have a disk; None where it has no such section.");
+  m.def(
       "write_file",
       [](const std::filesystem::path &path, const nb::bytes &bytes) {
         std::span<const std::byte> text = bytesOf(bytes);

@@ -160,7 +160,7 @@ nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::
 std::pair<nb::ndarray<nb::array_api>, bool> segue::python::viewOnDisk(const Tensor &given) {
   Tensor tensor = given;
   const Layout &layout = given.desc().layout;
-  bool isThere = layout.space == Space::Disk && layout.tile.empty() && !isQuantized(layout.storage);
+  bool isThere = given.device()->isHomeSpace(layout.space) && layout.tile.empty() && !isQuantized(layout.storage);
   if (!isThere) {
     nb::gil_scoped_release release;
     auto desc = std::make_shared<TensorDesc>(given.shape(), given.element());

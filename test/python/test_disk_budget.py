@@ -132,11 +132,16 @@ def test_every_budget_of_every_model_is_kept(model, seed):
 
 
 def test_the_guide_is_true(model):
-    command_line = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "guides" / "disk.md").read_text(), re.M | re.S)[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "guides" / "disk.md").read_text(), re.M | re.S)
     (model / "text.txt").write_bytes((ROOT / "README.md").read_bytes())
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command_line], cwd=model, capture_output=True, text=True, timeout=200,
-                          env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}"})
-    assert done.returncode == 0 and re.search(r"^memory: [0-9.]+ of 48.0 MiB; on the disk [0-9.]+ MiB", done.stderr, re.M), done.stderr
+    losses = []
+    for command_line, said in zip([block for block in blocks if block.startswith("segue-run train g.segue")],
+                                  (r"of 48.0 MiB; on the disk [0-9.]+ MiB", r"of 48.0 MiB; of the host 1\d.\d of 16.0 MiB; on the disk [1-9][0-9.]+ MiB"), strict=True):
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", command_line], cwd=model, capture_output=True, text=True, timeout=200,
+                              env={**os.environ, "SEGUE_ALLOW_NATIVE": "1", "PATH": f"{BUILD / 'bin'}{os.pathsep}{os.environ['PATH']}"})
+        assert done.returncode == 0 and re.search(rf"^memory: [0-9.]+ {said}", done.stderr, re.M), done.stderr
+        losses.append(re.findall(r"loss (\S+)", done.stdout))
+    assert losses[0] == losses[1] and len(losses[0]) == 4
 
 
 def trained(model, **options):
@@ -178,6 +183,30 @@ def test_a_trainer_keeps_to_a_budget(model):
         trained(model, spill_dir=model / "spill")
     with pytest.raises(segue.InvalidArgumentError, match="give the spill folder"):
         trained(model, budget="1GiB")
+
+
+def test_tiers_of_a_config(model):
+    """A device with a link, a megabyte of the host's memory and the disk below that, by the config of a run."""
+    losses, weights, checkpoint, _ = trained(model)
+    sim = "sim:threads=3,link=16GB/s,latency=0s"
+    with pytest.raises(segue.BudgetInfeasibleError) as refused:
+        trained(model, device=sim, budget="64KiB", spill_dir=model / "spill")
+    least = int(re.search(r"the smallest budget is (\d+) bytes", str(refused.value))[1])
+    tiers = {"device_dram_mb": 1.1 * least / MIB, "host_mb": 1, "disk": str(model / "spill"), "disk_mb": 64}
+    config = {"memory": {"tiers": tiers}}
+    found, values, saved, trainer = trained(model, device=sim, config=config)
+    assert found == losses
+    assert all(torch.equal(a, b) for a, b in zip(values, weights))
+    assert saved.keys() == checkpoint.keys() and all(np.array_equal(saved[name], checkpoint[name]) for name in saved)
+    memory = trainer.memory()
+    assert memory.fits, memory
+    held = {name: tier["bytes"] for name, tier in memory.plan.tiers.items()}
+    assert 0 < held["host_pinned"] <= MIB and held["disk"] > 0 and held["device_dram"] <= 1.1 * least
+    assert memory.plan.link["in_bytes"] > memory.plan.disk["in_bytes"] > 0 and "go on to the disk" in str(memory)
+    with pytest.raises(segue.ConfigError, match="device_dram_mb"):
+        trained(model, device=sim, config={"memory": {"tiers": {"host_mb": 1}}})
+    with pytest.raises(segue.InvalidArgumentError, match="leave one out"):
+        trained(model, device=sim, config=config, budget="8MiB")
 
 
 def mapping_of(tensor):
@@ -288,7 +317,8 @@ def test_a_budget_that_is_too_small_is_named(model):
 @pytest.mark.parametrize("words, message", [
     (["--budget", "1GiB"], "give the spill folder"),
     (["--budget", "1GiB", "--spill-dir", "/dev/shm"], "lies in memory"),
-    (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "sim"], 'goes with the device "cpu"'),
+    (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "sim:host=64KiB"], "host=65536 is too little memory of the host above a disk"),
+    (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "cuda"], 'goes with the devices "cpu" and "sim"'),
     (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "cpu:dram=1GiB"], "its spec says dram= itself"),
     (["--spill-dir", "SPILL"], "--spill-dir requires --budget"),
     (["--budget", "1GiB", "--spill-capacity", "1GiB"], "--spill-capacity requires --spill-dir"),

@@ -36,10 +36,10 @@ def gpt(tmp_path_factory):
     return folder
 
 
-def verify(gpt, steps: int, caps: list[int], adversary: str = "") -> str:
+def verify(gpt, steps: int, caps: list[int], adversary: str = "", host: str = "pinned=64MiB") -> str:
     done = subprocess.run(
         [BUILD / "bin" / "segue-run", "train", "gpt.segue", "--weights", "gpt.safetensors", "--data", ROOT / "README.md", "--steps", str(steps),
-         "--clip", "1", "--device", f"sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1{adversary}", "--verify-invariance",
+         "--clip", "1", "--device", f"sim:dram=64MiB,{host},link=16GB/s,threads=1{adversary}", "--verify-invariance",
          "--caps", ",".join(map(str, caps))],
         cwd=gpt, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -73,3 +73,15 @@ def test_many_steps(gpt, adversary, steps):
     assert runs["spill", 80][0] and runs["recompute", 80][1] and runs["stream", 80][2] and runs["planned", 80][0], stdout
     assert runs["all", 80][0] + runs["all", 80][1] and runs["all", 80][2], stdout
     assert ("planned", 60) in runs and ("all", 60) in runs, stdout
+
+
+@pytest.mark.parametrize("adversary", ["", ",streams,adversarial=7"])
+def test_a_disk_below_the_host(gpt, adversary):
+    """Where the host has little memory, every mode goes on to a disk: the same bits, and none holds more of the host than it may."""
+    spill = BUILD / "check" / "invariance-spill"
+    spill.mkdir(parents=True, exist_ok=True)
+    stdout = verify(gpt, 2, [75, 45], adversary, host=f"host=256KiB,disk={spill}?capacity=64MiB&read=2GB/s&write=1GB/s")
+    held = re.findall(r"^([\w, ]+), cap (\d+) % .*; the host ([\d.]+) MiB, the disk ([\d.]+) MiB$", stdout, re.M)
+    assert len(held) == 7 * 2 and all(float(host) <= 0.25 for _, _, host, _ in held), stdout
+    assert all(0.2 < float(host) for name, _, host, _ in held if name in ("stream", "planned", "planned, streamed")), stdout
+    assert all(float(disk) > 0 for name, _, _, disk in held if name != "none"), stdout

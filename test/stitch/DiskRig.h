@@ -1,4 +1,4 @@
-//===- DiskRig.h - sessions on a cpu with a disk ----------------*- C++ -*-===//
+//===- DiskRig.h - sessions on devices with a disk --------------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -15,6 +15,7 @@
 
 #include "../../runtime/lib/Disk/SpillEngine.h"
 #include "../../runtime/lib/Drivers/DiskDevice.h"
+#include "../../runtime/lib/Drivers/SimDevice.h"
 #include "DeepModel.h"
 #include "RandomTensors.h"
 #include "segue/runtime/Disk/SpillFile.h"
@@ -95,10 +96,14 @@ inline const Binary &model() {
   return binary;
 }
 
-inline DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const SpillSeam *seam = nullptr) {
-  return openDiskDevice(DeviceOptions("cpu", "threads=1,dram=" + std::to_string(dramBytes) + ",disk=.?capacity=" +
-                                                 capacity + "&read=1GB/s&write=1GB/s"),
-                        seam);
+/// A cpu with a disk; with `sim`, options of that device, one that has memory of the host between its own and the disk.
+inline DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const SpillSeam *seam = nullptr,
+                          const std::string &sim = "") {
+  std::string options =
+      "threads=1,dram=" + std::to_string(dramBytes) + ",disk=.?capacity=" + capacity + "&read=1GB/s&write=1GB/s";
+  if (sim.empty())
+    return openDiskDevice(DeviceOptions("cpu", options), seam);
+  return openSimDevice(DeviceOptions("sim", sim + "," + options), seam);
 }
 
 /// Warnings are added to `warned`, where somebody wants them.
@@ -142,9 +147,9 @@ inline bool sameBits(const std::vector<float> &a, const std::vector<float> &b) {
 }
 
 /// The smallest budget, as the refusal of a smaller one names it.
-inline uint64_t smallestBudget() {
+inline uint64_t smallestBudget(const std::string &sim = "") {
   try {
-    DeviceRef device = deviceOf(100000, "16MiB");
+    DeviceRef device = deviceOf(100000, "16MiB", nullptr, sim);
     Session session = makeSession(device);
     lossOfStep(session, 0);
   } catch (const Error &error) {

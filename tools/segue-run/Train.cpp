@@ -238,6 +238,9 @@ static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
   auto mib = [](uint64_t bytes) { return double(bytes) / (1 << 20); };
   const DeviceMemory &memory = device.memory();
   std::fprintf(stderr, "memory: %.1f of %.1f MiB", mib(memory.peakBytes(Space::DeviceDram)), mib(budget));
+  if (device.diskLink())
+    std::fprintf(stderr, "; of the host %.1f of %.1f MiB", mib(memory.peakBytes(Space::HostPinned)),
+                 mib(memory.budget(Space::HostPinned)));
   if (device.hasSpace(Space::Disk))
     std::fprintf(stderr, "; on the disk %.1f MiB", mib(memory.peakBytes(Space::Disk)));
   if (uint64_t most = processBytes("VmHWM"))
@@ -248,9 +251,16 @@ static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
 int train(const TrainOptions &asked) {
   TrainOptions options = asked;
   uint64_t bytesBefore = processBytes("VmRSS");
-  RunBudget budget{options.budget, options.spillDir, options.spillCapacity};
+  std::optional<Config> config;
+  if (!options.config.empty())
+    config = Config::load(options.config);
+  std::optional<RunBudget> budget = config ? RunBudget::of(*config) : std::nullopt;
+  if (budget && options.budget)
+    throw Error(ErrorCode::InvalidArgument, options.config + " says in memory.tiers what --budget says; leave one out");
   if (options.budget)
-    options.device = budget.device(options.device);
+    budget = RunBudget{options.budget, options.spillDir, options.spillCapacity};
+  if (budget)
+    options.device = budget->device(options.device);
   DeviceRef device = Device::open(options.device);
   if (!device->hasBytes())
     refuseValues(options);
@@ -266,10 +276,7 @@ int train(const TrainOptions &asked) {
   given.events = trace ? &*trace : nullptr;
   given.recordEvents = options.recordEvents;
   given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
-  if (!options.config.empty())
-    given.config = Config::load(options.config);
-  if (options.budget)
-    given.config = budget.config(given.config);
+  given.config = budget ? budget->config(config) : config;
   std::optional<RunReport> report;
   if (!options.report.empty())
     given.events = &report.emplace(device, given.config ? &*given.config : nullptr, trace ? &*trace : nullptr);
@@ -343,8 +350,8 @@ int train(const TrainOptions &asked) {
     printProfiles(session);
   leave(/*isWhole=*/true).rethrow();
   midway.print();
-  if (options.budget)
-    printMemory(*device, options.budget, bytesBefore);
+  if (budget)
+    printMemory(*device, budget->bytes, bytesBefore);
   return interruption.status(Done);
 }
 

@@ -49,6 +49,8 @@ struct RunBits {
   uint64_t namedBytes = 0;
   /// The bytes in use before the first step, and the most.
   uint64_t restBytes = 0, peakBytes = 0;
+  /// At most below the device, where that is more than one tier.
+  uint64_t hostPeakBytes = 0, diskPeakBytes = 0;
   int64_t spilled = 0, restored = 0, recomputed = 0, loads = 0;
 };
 
@@ -104,6 +106,10 @@ static RunBits runOnce(const TrainOptions &options, const std::string *text, con
       bits.loads += int64_t(services->weightRecord()["loads"]);
   }
   bits.peakBytes = device->memory().peakBytes(Space::DeviceDram);
+  if (device->diskLink()) {
+    bits.hostPeakBytes = device->memory().peakBytes(Space::HostPinned);
+    bits.diskPeakBytes = device->memory().peakBytes(Space::Disk);
+  }
   return bits;
 }
 
@@ -246,10 +252,14 @@ int verifyInvariance(const TrainOptions &options) {
       differences += !what.empty();
       if (bits.namedBytes)
         std::printf("refused; within the %.3f MiB that are named ", double(bits.namedBytes) / bytesPerMiB);
-      std::printf("%s%s; %lld spilled, %lld restored, %lld recomputed, %lld blocks of weights loaded, peak %.3f MiB\n",
+      std::printf("%s%s; %lld spilled, %lld restored, %lld recomputed, %lld blocks of weights loaded, peak %.3f MiB",
                   what.empty() ? "equal to the bit" : "DIFFERS: ", what.c_str(), (long long)bits.spilled,
                   (long long)bits.restored, (long long)bits.recomputed, (long long)bits.loads,
                   double(bits.peakBytes) / bytesPerMiB);
+      if (bits.hostPeakBytes)
+        std::printf("; the host %.3f MiB, the disk %.3f MiB", double(bits.hostPeakBytes) / bytesPerMiB,
+                    double(bits.diskPeakBytes) / bytesPerMiB);
+      std::printf("\n");
     } catch (const Error &error) {
       std::string what = error.what();
       std::printf("ENDS: %s\n", what.substr(0, what.find('\n')).c_str());

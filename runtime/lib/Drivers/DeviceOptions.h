@@ -58,6 +58,8 @@ public:
   /// Adds the options of `other`, in their order, except those named by `without`.
   void add(const DeviceOptions &other, std::span<const std::string_view> without);
 
+  const std::string &driver() const { return driver_; }
+
   /// `driver:key=value,...`, or only the driver.
   std::string spec() const;
 

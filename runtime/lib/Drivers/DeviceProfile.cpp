@@ -14,8 +14,9 @@
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view figureKeys[] = {"d2h",  "disk",    "dram",   "flops", "h2d",   "host",   "hostmem",
-                                                  "l1",   "latency", "launch", "link",  "membw", "pinned", "threads"};
+static constexpr std::string_view figureKeys[] = {"d2h",   "disk", "diskread", "diskwrite", "dram",   "flops",
+                                                  "h2d",   "host", "hostmem",  "l1",        "latency", "launch",
+                                                  "link",  "membw", "pinned",  "threads"};
 static constexpr int64_t newestVersion = 1;
 /// The greatest size of a profile in bytes; a longer file may be a device that never ends.
 static constexpr size_t mostBytes = 1 << 20;

@@ -6,15 +6,16 @@
 //===----------------------------------------------------------------------===//
 //
 // Memory is as on `sim` (SimMemory): an arena of addresses that plans can place in. The
-// disk is an arena, too: an address in the mapping of its SpillFile stands for an offset.
-// Copies between memory and such an address are reads and writes of the file, on the
-// threads of the two copy queues, beside compute.
+// disk is an arena, too (DiskSpace). Copies between memory and the disk run on the
+// threads of the two copy queues, beside compute: the disk is what the link leads to.
 //
 //===----------------------------------------------------------------------===//
 
 #include "DiskDevice.h"
 #include "ArenaDevice.h"
 #include "DeviceProfile.h"
+#include "DiskOptions.h"
+#include "DiskSpace.h"
 #include "DiskTier.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
@@ -23,15 +24,11 @@
 #include "RunWork.h"
 #include "SimMemory.h"
 #include "SimThreads.h"
-#include "segue/runtime/Disk/SpillFile.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/DramCompactor.h"
-#include "segue/runtime/Transfer/CopyPlan.h"
-#include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <unistd.h>
 
@@ -40,25 +37,13 @@ namespace segue::inline runtime {
 /// A plan expects these speeds where no profile says others: arithmetic of one thread, and
 /// the bandwidth of memory.
 static constexpr double threadFlopsPerSecond = 50e9, memoryBytesPerSecond = 10e9;
-/// A call to the disk is expected to take so long besides its bytes, and a kernel besides
-/// its work.
-static constexpr double diskLatencySeconds = 100e-6, launchSeconds = 2e-6;
+/// A kernel is expected to take so long besides its work.
+static constexpr double launchSeconds = 2e-6;
 static constexpr uint64_t pinnedBytes = 64 << 20;
 /// A disk that nobody has named has room for everything.
 static constexpr uint64_t diskWithRoom = uint64_t(1) << 50;
 
 namespace {
-/// The disk of a spec: the folder, and what stands behind its question mark.
-struct DiskOptions {
-  /// `profile`: that of the spec, or one without figures.
-  DiskOptions(const DeviceOptions &options, const DeviceOptions &profile);
-
-  std::string folder;
-  uint64_t capacityBytes = 0;
-  double readBytesPerSecond = 0, writeBytesPerSecond = 0;
-  SpillOptions spill;
-};
-
 class DiskDevice final : public ArenaDevice, public DiskTier {
 public:
   DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
@@ -81,9 +66,11 @@ public:
   bool waitFor(const Fence &fence, double seconds) override { return queues_.waitFor(fence, seconds); }
 
   void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
-    copyWithTries(tries, [&] { copyNow(target, source, bytes); });
+    copyWithTries(tries, [&] { disk_.copy(target, source, bytes); });
   }
-  void relayout(const CopyPlan &plan, const void *source, void *target) override;
+  void relayout(const CopyPlan &plan, const void *source, void *target) override {
+    disk_.relayout(plan, source, target, threads());
+  }
   Engine &engine() override { return engine_; }
   void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override {
     launchKernel(engine_.threads(), kernel, args, range, grain, threads);
@@ -96,19 +83,12 @@ public:
   }
 
 private:
-  bool isOnDisk(const void *address) const {
-    return address >= file_->data() && address < file_->data() + file_->capacity();
-  }
-  uint64_t offsetOf(const void *address) const {
-    return uint64_t(static_cast<const std::byte *>(address) - file_->data());
-  }
-  void copyNow(void *target, const void *source, uint64_t bytes);
   void requireSpare(uint64_t bytes) override;
-  SpillFile &file() override { return *file_; }
+  SpillFile &file() override { return disk_.file(); }
 
   std::string name_;
   HostEngine engine_;
-  std::unique_ptr<SpillFile> file_;
+  DiskSpace disk_;
   SimMemory ram_;
   ThreadedQueues queues_;
   std::optional<DramCompactor> dramCompactor_;
@@ -128,31 +108,12 @@ static DeviceOptions profileOf(const DeviceOptions &options) {
   return options.has("profile") ? readDeviceProfile("cpu", options.text("profile", "")) : DeviceOptions("cpu", "");
 }
 
-DiskOptions::DiskOptions(const DeviceOptions &options, const DeviceOptions &profile) {
-  std::string text = options.text("disk", ""), details;
-  if (size_t mark = text.rfind('?'); mark != std::string::npos) {
-    details = text.substr(mark + 1);
-    text.resize(mark);
-  }
-  folder = std::move(text);
-  if (folder.empty())
-    options.fail("disk= needs a folder");
-  std::ranges::replace(details, '&', ',');
-  DeviceOptions disk("cpu:disk", details);
-  static constexpr std::string_view keys[] = {"capacity", "read", "write", "direct", "engine"};
-  disk.requireKnown(keys);
-  std::error_code unknown;
-  std::filesystem::space_info room = std::filesystem::space(folder, unknown);
-  capacityBytes = disk.bytes("capacity", unknown ? uint64_t(1) : std::max<uint64_t>(room.available / 2, 1));
+/// Of the disk, where the spec says nothing of it.
+static LinkSpeed diskSpeedOf(const DeviceOptions &profile) {
   double link = profile.bytesPerSecond("link", 0);
-  readBytesPerSecond = disk.bytesPerSecond("read", profile.bytesPerSecond("h2d", link ? link : 2e9));
-  writeBytesPerSecond = disk.bytesPerSecond("write", profile.bytesPerSecond("d2h", link ? link : 1e9));
-  spill.mayBeDirect = disk.integer("direct", 1, 0, 1);
-  std::string engine = disk.text("engine", "");
-  if (!engine.empty() && engine != "ring" && engine != "threads")
-    disk.fail("option \"engine\" is ring or threads, not \"" + engine + "\"");
-  if (!engine.empty())
-    spill.engine = engine == "ring" ? SpillOptions::Engine::Ring : SpillOptions::Engine::Threads;
+  return {profile.bytesPerSecond("h2d", link ? link : usualDisk.h2dBytesPerSecond),
+          profile.bytesPerSecond("d2h", link ? link : usualDisk.d2hBytesPerSecond),
+          profile.seconds("latency", usualDisk.latencySeconds)};
 }
 
 /// Returns `memory` with the file in it.
@@ -172,9 +133,8 @@ static std::string twinSpec(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t d
   };
   std::string spec =
       "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
-      ",disk=" + std::to_string(diskBytes) + ",l1=0,h2d=" + figure(disk.readBytesPerSecond) +
-      "B/s,d2h=" + figure(disk.writeBytesPerSecond) +
-      "B/s,latency=" + figure(profile.seconds("latency", diskLatencySeconds) * 1e6) +
+      ",disk=" + std::to_string(diskBytes) + ",l1=0,h2d=" + figure(disk.speed.h2dBytesPerSecond) +
+      "B/s,d2h=" + figure(disk.speed.d2hBytesPerSecond) + "B/s,latency=" + figure(disk.speed.latencySeconds * 1e6) +
       "us,flops=" + figure(profile.flopsPerSecond("flops", threads * threadFlopsPerSecond) / 1e9) +
       "GFLOP/s,membw=" + figure(profile.bytesPerSecond("membw", memoryBytesPerSecond)) +
       "B/s,launch=" + figure(profile.seconds("launch", launchSeconds) * 1e6) + "us";
@@ -184,9 +144,9 @@ static std::string twinSpec(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t d
 DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory,
                        const DiskOptions &disk)
     : ArenaDevice(ram_), name_(options.spec()), engine_(Threads(memory.threads)),
-      file_(SpillFile::open(disk.folder, disk.capacityBytes, disk.spill)),
-      ram_(withFile(std::move(memory), *file_), [this](const Fence &fence) { return queues_.isDone(fence); }),
-      link_{disk.readBytesPerSecond, disk.writeBytesPerSecond, profile.seconds("latency", diskLatencySeconds)} {
+      disk_(disk),
+      ram_(withFile(std::move(memory), disk_.file()), [this](const Fence &fence) { return queues_.isDone(fence); }),
+      link_(disk.speed) {
   dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
   auto capacity = [&](Space space) { return Device::memory().budget(space); };
   twinWith_ = [=, dram = capacity(Space::DeviceDram), pinned = capacity(Space::HostPinned),
@@ -213,10 +173,8 @@ DeviceRef openDiskDevice(const DeviceOptions &options, const SpillSeam *seam) {
     options.fail("disk= needs dram=, the memory that programs may take: what has no room there goes to the disk");
   requireWithin(memoryLimit(), options, memory.dramBytes, memory.pinnedBytes);
   DeviceOptions profile = profileOf(options);
-  DiskOptions disk(options, profile);
+  DiskOptions disk(options, diskSpeedOf(profile));
   disk.spill.seam = seam;
-  // A model has many small tensors, each of which would wait for the disk by itself.
-  disk.spill.cachedBelow = 64 << 10;
   return std::make_shared<DiskDevice>(options, profile, memory, disk);
 }
 
@@ -225,48 +183,15 @@ std::string diskTwin(const DeviceOptions &options) {
   DeviceOptions profile = profileOf(options), withDisk = options;
   if (!options.has("disk"))
     withDisk.set("disk", ".");
-  DiskOptions disk(withDisk, profile);
+  DiskOptions disk(withDisk, diskSpeedOf(profile));
   if (!options.has("disk"))
     disk.capacityBytes = profile.bytes("disk", diskWithRoom);
   else if (!std::filesystem::is_directory(disk.folder))
     options.fail("disk=" + disk.folder + " is not a folder");
-  // A file of the disk takes whole blocks.
-  disk.capacityBytes = (disk.capacityBytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
   uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   int threads = Threads(int(options.integer("threads", profile.integer("threads", 0, 1, 1024), 1, 1024))).count();
   return twinSpec(options.bytes("dram", profile.bytes("dram", physical)), options.bytes("pinned", pinnedBytes),
-                  disk.capacityBytes, threads, disk, profile);
-}
-
-//===----------------------------------------------------------------------===//
-// Copies
-//===----------------------------------------------------------------------===//
-
-void DiskDevice::copyNow(void *target, const void *source, uint64_t bytes) {
-  bool fromDisk = isOnDisk(source), toDisk = isOnDisk(target);
-  if (!bytes)
-    return;
-  if (!fromDisk && !toDisk) {
-    std::memcpy(target, source, bytes);
-    return;
-  }
-  try {
-    if (!fromDisk)
-      return file_->write(offsetOf(target), source, bytes);
-    if (!toDisk)
-      return file_->read(target, offsetOf(source), bytes);
-    std::vector<std::byte> piece(std::min<uint64_t>(bytes, 4 << 20));
-    for (uint64_t done = 0; done < bytes; done += piece.size()) {
-      uint64_t count = std::min<uint64_t>(piece.size(), bytes - done);
-      file_->read(piece.data(), offsetOf(source) + done, count);
-      file_->write(offsetOf(target) + done, piece.data(), count);
-    }
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::IoFailed)
-      throw;
-    // The disk is the link here: one that stumbles is tried again, and loses nothing.
-    throw Error(ErrorCode::TransferFailed, error.what());
-  }
+                  disk.wholeBytes(), threads, disk, profile);
 }
 
 //===----------------------------------------------------------------------===//
@@ -291,9 +216,9 @@ void DiskDevice::requireSpare(uint64_t bytes) {
     throw Error(ErrorCode::DeviceOom,
                 "checkpoints that seal what lies on the disk need " + mebibytes(bytes) +
                     " of it beside what is there (a second place for all that a step changes), and " +
-                    mebibytes(free) + " of " + mebibytes(file_->capacity()) + " are free in " +
-                    file_->folder().string() + "; give it a capacity of " +
-                    mebibytes(file_->capacity() + wanted - free) +
+                    mebibytes(free) + " of " + mebibytes(file().capacity()) + " are free in " +
+                    file().folder().string() + "; give it a capacity of " +
+                    mebibytes(file().capacity() + wanted - free) +
                     " (--spill-capacity, spill_capacity=) and what a step wants there, or seal nothing");
   memory().setBudget(Space::Disk, budget - wanted);
   while (wanted) {
@@ -302,28 +227,11 @@ void DiskDevice::requireSpare(uint64_t bytes) {
     if (!size || !block.data)
       throw Error(ErrorCode::DeviceOom, "the disk has no whole blocks left for checkpoints that seal what lies there");
     queues_.wait(block.after);
-    file_->addSpare(offsetOf(block.data), size);
+    file().addSpare(disk_.offsetOf(block.data), size);
     spareBytes_ += size;
     wanted -= size;
   }
   twin_ = twinWith_(memory().budget(Space::Disk));
-}
-
-//===----------------------------------------------------------------------===//
-// Relayouts
-//===----------------------------------------------------------------------===//
-
-void DiskDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
-  bool fromDisk = isOnDisk(source), toDisk = isOnDisk(target);
-  if (plan.isContiguous() && (fromDisk || toDisk))
-    return copyNow(target, source, plan.bytesWritten());
-  if (toDisk)
-    file_->expectStores(offsetOf(target), plan.bytesWritten());
-  relayoutHere(plan, source, target, threads());
-  if (fromDisk)
-    file_->dropCached(offsetOf(source), plan.bytesRead());
-  if (toDisk)
-    file_->dropCached(offsetOf(target), plan.bytesWritten());
 }
 
 } // namespace segue::inline runtime

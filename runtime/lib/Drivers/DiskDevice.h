@@ -19,14 +19,7 @@
 //   threads=        of kernels (default: all)
 //   pinned=64MiB    buffers that copies between host and device pass through
 //   profile=FILE    what plans expect of kernels and of the disk (DeviceProfile.h)
-//   disk=FOLDER     with, behind a question mark and parted by &:
-//     capacity=       reserved when the device is opened (default: half of what is free)
-//     read=2GB/s, write=1GB/s   what plans expect of the disk at first, before what the
-//                     profile says; they go on with measured times. Nothing is measured
-//                     before, so that the same run has the same plan, and a refusal
-//                     names the same budget
-//     direct=0        through the page cache
-//     engine=         ring or threads (default: the best there is)
+//   disk=FOLDER?... DiskOptions.h
 //
 //===----------------------------------------------------------------------===//
 

@@ -65,7 +65,9 @@ void AdversarialQueues::drawMood() {
   if (moodLeft_-- > 0)
     return;
   mood_ = Mood(random_() % 5);
-  moodQueue_ = random_() % queueCount;
+  // Those of a disk only where they are used: moods about others would change nothing.
+  bool usesDisk = posted_[uint8_t(Queue::DiskRead)].load() || posted_[uint8_t(Queue::DiskWrite)].load();
+  moodQueue_ = random_() % (usesDisk ? queueCount : size_t(Queue::DiskRead));
   moodLeft_ = int(random_() % 40);
 }
 

@@ -7,7 +7,8 @@
 //
 // Puts the parts together: memory in separate spaces (SimMemory), queues with
 // threads (SimThreads), in the hands of an adversary (SimAdversary, SimFaults)
-// or in virtual time (SimVirtualTime), a link per direction (SimLink). Kernels
+// or in virtual time (SimVirtualTime), a link per direction (SimLink), and a disk that is
+// one (DiskSpace). Kernels
 // and library calls are those of the cpu; what is simulated is where bytes lie,
 // what may run beside what, and how long the link takes.
 //
@@ -15,6 +16,7 @@
 
 #include "SimDevice.h"
 #include "ArenaDevice.h"
+#include "DiskSpace.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
@@ -33,13 +35,15 @@
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 namespace segue::inline runtime {
 
 namespace {
 class SimDevice final : public ArenaDevice, public VirtualClock {
 public:
-  explicit SimDevice(const SimProfile &profile);
+  /// `disk`: the file of the profile's disk, whose mapping and capacity the profile has; null without one.
+  SimDevice(const SimProfile &profile, std::unique_ptr<const DiskSpace> disk);
 
   /// Runs queued work to its end: nobody may be left writing to memory of the host that
   /// outlives the device.
@@ -51,6 +55,7 @@ public:
   std::optional<LinkSpeed> link() const override {
     return LinkSpeed{profile_.h2dBytesPerSecond, profile_.d2hBytesPerSecond, profile_.latencySeconds};
   }
+  std::optional<LinkSpeed> diskLink() const override { return profile_.diskLink; }
   int threads() const override { return engine_.threads().count(); }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
@@ -94,8 +99,10 @@ public:
 
 private:
   void copyNow(void *target, const void *source, uint64_t bytes);
+  bool isOnDisk(const void *address) const { return disk_ && disk_->holds(address); }
 
   SimProfile profile_;
+  std::unique_ptr<const DiskSpace> disk_;
   HostEngine engine_;
   StreamEngine streamEngine_{engine_};
   SimLink toDevice_, toHost_;
@@ -109,8 +116,8 @@ private:
 };
 } // namespace
 
-SimDevice::SimDevice(const SimProfile &profile)
-    : ArenaDevice(ram_), profile_(profile), engine_(Threads(profile.threads)),
+SimDevice::SimDevice(const SimProfile &profile, std::unique_ptr<const DiskSpace> disk)
+    : ArenaDevice(ram_), profile_(profile), disk_(std::move(disk)), engine_(Threads(profile.threads)),
       toDevice_(profile.h2dBytesPerSecond, profile.latencySeconds),
       toHost_(profile.d2hBytesPerSecond, profile.latencySeconds),
       ram_(profile, [this](const Fence &fence) { return queues_->isDone(fence); }) {
@@ -138,6 +145,12 @@ void SimDevice::copyNow(void *target, const void *source, uint64_t bytes) {
       clock_->waitFor(Queue::Compute, {.memoryBytes = 2 * bytes});
     return;
   }
+  if (isOnDisk(source) || isOnDisk(target)) {
+    if (faults_ && faults_->diskFails())
+      throw Error(ErrorCode::TransferFailed, "device \"" + profile_.name + "\": the disk failed in a copy of " +
+                                                 std::to_string(bytes) + " bytes");
+    return disk_->copy(target, source, bytes);
+  }
   if (fromDevice == onDevice) {
     if (bytes)
       std::memcpy(target, source, bytes);
@@ -161,7 +174,12 @@ void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target)
                                                 "\": a relayout stays within one memory; copy between the host and "
                                                 "the device first");
   if (!clock_)
-    giveToStream([=, this, &plan] { relayoutHere(plan, source, target, threads()); });
+    giveToStream([=, this, &plan] {
+      if (isOnDisk(source) || isOnDisk(target))
+        disk_->relayout(plan, source, target, threads());
+      else
+        relayoutHere(plan, source, target, threads());
+    });
 }
 
 void SimDevice::launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) {
@@ -180,10 +198,26 @@ double SimDevice::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-DeviceRef openSimDevice(const DeviceOptions &options) {
-  return std::make_shared<SimDevice>(SimProfile::parse(options));
+DeviceRef openSimDevice(const DeviceOptions &options, const SpillSeam *seam) {
+  SimProfile profile = SimProfile::parse(options);
+  std::unique_ptr<const DiskSpace> disk;
+  if (profile.disk) {
+    DiskOptions file = *profile.disk;
+    file.spill.seam = seam;
+    disk = std::make_unique<const DiskSpace>(file);
+    profile.diskBegin = disk->file().data();
+    profile.diskBytes = disk->file().capacity();
+  }
+  return std::make_shared<SimDevice>(profile, std::move(disk));
 }
 
-std::string simTwin(const DeviceOptions &options) { return SimProfile::parse(options).twin; }
+DeviceRef openSimDevice(const DeviceOptions &options) { return openSimDevice(options, nullptr); }
+
+std::string simTwin(const DeviceOptions &options) {
+  SimProfile profile = SimProfile::parse(options);
+  if (profile.disk && !std::filesystem::is_directory(profile.disk->folder))
+    options.fail("disk=" + profile.disk->folder + " is not a folder");
+  return profile.twin;
+}
 
 } // namespace segue::inline runtime

@@ -13,8 +13,12 @@
 
 namespace segue::inline runtime {
 
-/// Makes a simulated device; the options are those of SimProfile.h.
+struct SpillSeam;
+
+/// Makes a simulated device; the options are those of SimProfile.h. Throws also what SpillFile::open throws.
 DeviceRef openSimDevice(const DeviceOptions &options);
+/// `seam`: of tests, which let the disk fail; outlives the device.
+DeviceRef openSimDevice(const DeviceOptions &options, const SpillSeam *seam);
 /// The twin of that device, which is not made.
 std::string simTwin(const DeviceOptions &options);
 

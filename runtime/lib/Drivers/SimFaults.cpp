@@ -13,7 +13,7 @@ SimFaults::SimFaults(const SimProfile &profile)
     : failCopy_(profile.failCopy), failAlloc_(profile.failAlloc), shrink_(profile.shrink), stall_(profile.stall),
       toDevice_{profile.failToDevice}, toHost_{profile.failToHost}, dram_{profile.failDram}, copies_(profile.adversary.value_or(0) + 1),
       allocations_(profile.adversary.value_or(0) + 2), budgets_(profile.adversary.value_or(0) + 3),
-      stalls_(profile.adversary.value_or(0) + 4) {}
+      stalls_(profile.adversary.value_or(0) + 4), disk_(profile.adversary.value_or(0) + 5) {}
 
 bool SimFaults::copyFails(bool toDevice) {
   bool isPlace = (toDevice ? toDevice_ : toHost_).isNext();

@@ -31,6 +31,8 @@ public:
 
   /// Returns true if a copy over the link is to fail. Called once per copy.
   bool copyFails(bool toDevice);
+  /// Called once per copy from or to a disk below the host's memory.
+  bool diskFails() { return happens(disk_, failCopy_); }
   /// Called once per try to take memory of the device or page-locked memory.
   bool allocationFails(Space space) {
     bool isPlace = space == Space::DeviceDram && dram_.isNext();
@@ -59,7 +61,7 @@ private:
   double failCopy_, failAlloc_, shrink_, stall_;
   Place toDevice_, toHost_, dram_;
   std::mutex mutex_;
-  std::mt19937_64 copies_, allocations_, budgets_, stalls_;
+  std::mt19937_64 copies_, allocations_, budgets_, stalls_, disk_;
   bool isShrunk_ = false;
   uint64_t fullBytes_ = 0, shrunkBytes_ = 0;
 };

@@ -60,6 +60,8 @@ SimMemory::Mapping::~Mapping() {
 
 SimMemory::SimMemory(const SimProfile &profile, IsDone isDone)
     : device_(profile.name), isDone_(std::move(isDone)), poisons_(profile.adversary.has_value()) {
+  if (profile.diskBytes)
+    aboveDisk_ = profile.diskLink ? Space::HostPinned : Space::DeviceDram;
   const SpaceInfo all[] = {{Space::Host, profile.hostBytes},
                            {Space::HostPinned, profile.pinnedBytes},
                            {Space::DeviceDram, profile.dramBytes},
@@ -116,7 +118,7 @@ uint64_t SimMemory::takenBytes(Space space, uint64_t bytes) const {
 
 uint32_t SimMemory::leastAlignment(Space space, uint64_t bytes) const {
   static constexpr uint32_t sector = 512;
-  return space == Space::DeviceDram && bytes >= SpillFile::block && regions_[uint8_t(Space::Disk)].bytes ? sector : 1;
+  return space == aboveDisk_ && bytes >= SpillFile::block ? sector : 1;
 }
 
 bool SimMemory::isOnDevice(const void *address) const {

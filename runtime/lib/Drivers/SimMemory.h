@@ -128,6 +128,8 @@ private:
   std::string device_;
   IsDone isDone_;
   bool poisons_;
+  /// The space that a disk is read into and written from.
+  std::optional<Space> aboveDisk_;
   /// The spaces that have a capacity.
   std::vector<SpaceInfo> spaces_;
   mutable std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include "SimProfile.h"
 #include "DeviceProfile.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <charconv>
 #include <random>
@@ -16,9 +17,9 @@
 namespace segue::inline runtime {
 
 static constexpr std::string_view specKeys[] = {
-    "adversarial", "d2h", "disk", "dram", "fail-alloc", "fail-copy", "fail-d2h", "fail-dram",
-    "fail-h2d", "flops", "h2d", "host", "hostmem",
-    "l1",          "latency", "launch", "link",    "membw",     "pinned",   "profile",  "shrink", "stall", "threads"};
+    "adversarial", "d2h",       "disk",     "diskread", "diskwrite", "dram",    "fail-alloc", "fail-copy", "fail-d2h",
+    "fail-dram",   "fail-h2d",  "flops",    "h2d",      "host",      "hostmem", "l1",         "latency",   "launch",
+    "link",        "membw",     "pinned",   "profile",  "shrink",    "stall",   "threads"};
 static constexpr std::string_view specFlags[] = {"adversarial", "streams", "virtual"};
 
 /// A device of virtual time has none of these.
@@ -46,6 +47,25 @@ static SimProfile::FaultRange readPlaces(const DeviceOptions &options, std::stri
   return range;
 }
 
+/// A disk with bytes is one of so many bytes there, and the host's memory above it page-locked.
+static std::string twinOf(const SimProfile &profile, const DeviceOptions &options) {
+  if (profile.isVirtual)
+    return profile.name;
+  DeviceOptions twin("sim", "virtual");
+  twin.add(options, realityKeys);
+  if (!profile.disk)
+    return twin.spec();
+  static constexpr std::string_view replaced[] = {"disk", "host", "pinned"};
+  DeviceOptions below("sim", "");
+  below.add(twin, replaced);
+  auto rate = [](double value) { return std::to_string(uint64_t(value)) + "B/s"; };
+  below.set("pinned", std::to_string(profile.pinnedBytes));
+  below.set("disk", std::to_string(profile.diskBytes));
+  below.set("diskread", rate(profile.diskLink->h2dBytesPerSecond));
+  below.set("diskwrite", rate(profile.diskLink->d2hBytesPerSecond));
+  return below.spec();
+}
+
 SimProfile SimProfile::parse(DeviceOptions options) {
   options.requireKnown(specKeys, specFlags);
   SimProfile profile;
@@ -62,18 +82,18 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   for (std::string_view key : {"fail-d2h", "fail-h2d"})
     if (options.has(key) && profile.isVirtual)
       options.fail("option \"" + std::string(key) + "\" does not go with virtual, where nothing is copied");
-  for (std::string_view key : {"flops", "membw", "hostmem", "launch"})
+  for (std::string_view key : {"flops", "membw", "hostmem", "launch", "diskread", "diskwrite"})
     if (options.has(key) && !profile.isVirtual)
-      options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere kernels take the time they take");
-  if (options.has("disk") && !profile.isVirtual)
-    options.fail("option \"disk\" needs virtual, where it is a size; a disk with bytes is that of "
-                 "cpu:dram=2GiB,disk=FOLDER");
+      options.fail("option \"" + std::string(key) + "\" needs virtual: elsewhere " +
+                   (key.starts_with("disk")
+                        ? "a disk has its speeds behind its folder, disk=FOLDER?read=2GB/s&write=1GB/s"
+                        : "kernels take the time they take"));
+  bool hasFile = options.has("disk") && !profile.isVirtual;
+  if (hasFile && options.has("host") && options.has("pinned"))
+    options.fail("with a disk, host= is page-locked memory; leave pinned= out");
   if (adversarial && options.text("adversarial", "").empty())
     options.set("adversarial", std::to_string(std::random_device()()));
   profile.name = options.spec();
-  DeviceOptions twin("sim", "virtual");
-  twin.add(options, realityKeys);
-  profile.twin = profile.isVirtual ? profile.name : twin.spec();
 
   // Options of the file are checked as those of the spec, and are named as the file's.
   DeviceOptions file("sim", "");
@@ -86,7 +106,28 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.hostBytes = from("host").bytes("host", profile.isVirtual ? uint64_t(1) << 40 : physical);
   profile.dramBytes = from("dram").bytes("dram", 512 << 20);
   profile.pinnedBytes = from("pinned").bytes("pinned", 256 << 20);
-  profile.diskBytes = profile.isVirtual ? from("disk").bytes("disk", 0) : 0;
+  LinkSpeed diskSpeed = usualDisk;
+  diskSpeed.h2dBytesPerSecond = from("diskread").bytesPerSecond("diskread", usualDisk.h2dBytesPerSecond);
+  diskSpeed.d2hBytesPerSecond = from("diskwrite").bytesPerSecond("diskwrite", usualDisk.d2hBytesPerSecond);
+  if (profile.isVirtual) {
+    profile.diskBytes = from("disk").bytes("disk", 0);
+    bool isBelowHost = options.has("diskread") || options.has("diskwrite");
+    if (isBelowHost && !profile.diskBytes)
+      options.fail("diskread= and diskwrite= need disk=, the size of that disk");
+    if (isBelowHost)
+      profile.diskLink = diskSpeed;
+  } else if (hasFile) {
+    if (options.has("host"))
+      profile.pinnedBytes = options.bytes("host", 0);
+    profile.hostBytes = physical;
+    profile.disk = std::make_shared<const DiskOptions>(options, diskSpeed);
+    profile.diskBytes = profile.disk->wholeBytes();
+    profile.diskLink = profile.disk->speed;
+  }
+  if (profile.diskLink && profile.pinnedBytes < leastHostAboveDisk)
+    options.fail((options.has("host") && hasFile ? "host=" : "pinned=") + std::to_string(profile.pinnedBytes) +
+                 " is too little memory of the host above a disk: buffers to and from the disk need " +
+                 std::to_string(leastHostAboveDisk) + " bytes at least");
   profile.l1Bytes = from("l1").bytes("l1", 1 << 20);
   // A direction in the spec, then the link in the spec, then the file's.
   double fileLink = file.bytesPerSecond("link", 16e9);
@@ -110,6 +151,7 @@ SimProfile SimProfile::parse(DeviceOptions options) {
   profile.failToDevice = readPlaces(options, "fail-h2d");
   profile.failToHost = readPlaces(options, "fail-d2h");
   profile.failDram = readPlaces(options, "fail-dram");
+  profile.twin = twinOf(profile, options);
   return profile;
 }
 

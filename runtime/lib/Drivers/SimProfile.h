@@ -9,6 +9,9 @@
 // device of `sim:virtual` computes. Options, each with its default:
 //
 //   host=<this machine's>   dram=512MiB   pinned=256MiB   l1=1MiB
+//   disk=FOLDER?...         a disk below the host's memory (DiskOptions.h). host= is then what
+//                           may stay in that memory, all of it page-locked, in the place of
+//                           pinned=; the rest goes on to the disk
 //   link=16GB/s             both directions; h2d= and d2h= set one each
 //   latency=10us            of each copy over the link
 //   threads=N               kernels run on N threads (default: all)
@@ -26,14 +29,15 @@
 //   virtual                 no bytes and no kernels, virtual time; with it,
 //                           flops=100TFLOP/s, membw=1000GB/s, launch=5us,
 //                           hostmem=8GB/s (memcpy of the host, on one thread),
-//                           disk=0B (where what leaves then goes, over the link)
+//                           disk=0B, a size: where what leaves then goes, over the link,
+//                           or from the host's memory with diskread=2GB/s,diskwrite=1GB/s
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_DRIVERS_SIMPROFILE_H
 #define SEGUE_LIB_DRIVERS_SIMPROFILE_H
 
-#include "DeviceOptions.h"
+#include "DiskOptions.h"
 #include <optional>
 
 namespace segue::inline runtime {
@@ -42,6 +46,10 @@ struct SimProfile {
   uint64_t hostBytes = 0, dramBytes = 0, pinnedBytes = 0, l1Bytes = 0, diskBytes = 0;
   /// The mapping of the disk's file, if there are bytes; otherwise null.
   std::byte *diskBegin = nullptr;
+  /// The file, where there are to be bytes; null without a disk.
+  std::shared_ptr<const DiskOptions> disk;
+  /// Where the disk lies below the host's memory.
+  std::optional<LinkSpeed> diskLink;
   double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
   int threads = 0;
 

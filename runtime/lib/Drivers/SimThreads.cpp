@@ -111,17 +111,21 @@ struct ThreadedQueues::State {
 };
 
 ThreadedQueues::ThreadedQueues() : state_(std::make_shared<State>()) {
-  for (Queue queue : allQueues) {
-    threads_[uint8_t(queue)] = std::thread([state = state_, queue] {
+  for (Queue queue : allQueues)
+    if (!isOfDisk(queue))
+      startThread(queue);
+}
+
+void ThreadedQueues::startThread(Queue queue) {
+  threads_[uint8_t(queue)] = std::thread([state = state_, queue] {
 #if defined(__linux__)
-      std::string label = "segue-" + std::string(name(queue));
-      pthread_setname_np(pthread_self(), label.c_str());
-      // Sleeps that end in time: the link's are as short as its latency.
-      prctl(PR_SET_TIMERSLACK, 1ul);
+    std::string label = "segue-" + std::string(name(queue));
+    pthread_setname_np(pthread_self(), label.c_str());
+    // Sleeps that end in time: the link's are as short as its latency.
+    prctl(PR_SET_TIMERSLACK, 1ul);
 #endif
-      state->run(uint8_t(queue));
-    });
-  }
+    state->run(uint8_t(queue));
+  });
 }
 
 ThreadedQueues::~ThreadedQueues() {
@@ -153,7 +157,7 @@ void ThreadedQueues::finish() {
   for (size_t queue = 0; queue < queueCount; ++queue) {
     if (queue == own)
       threads_[queue].detach();
-    else
+    else if (threads_[queue].joinable())
       threads_[queue].join();
   }
 }
@@ -163,6 +167,8 @@ uint64_t ThreadedQueues::enqueue(Queue queue, const Fence &after, Work work) {
   State &state = *state_;
   size_t index = uint8_t(queue);
   std::lock_guard lock(state.mutex);
+  if (!threads_[index].joinable() && !state.stopping)
+    startThread(queue);
   state.rings[index].push({after, std::move(work)});
   uint64_t position = state.posted[index].fetch_add(1, std::memory_order_relaxed) + 1;
   if (state.mayRun(index))

@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Each queue has a thread that takes its entries in order and waits for their
-// fences. Enqueuing is a lock and a push; entries are kept in rings that are
-// reused, so that a step like the one before allocates nothing.
+// fences; those of a disk have it from their first entry on. Enqueuing is a lock and a
+// push; entries are kept in rings that are reused, so that a step like the one before
+// allocates nothing.
 //
 //===----------------------------------------------------------------------===//
 
@@ -32,6 +33,8 @@ public:
   void finish() override;
 
 private:
+  void startThread(Queue queue);
+
   /// Outlives this object where the last handle of a device goes away in an
   /// entry: then a thread of its own returns from here.
   struct State;

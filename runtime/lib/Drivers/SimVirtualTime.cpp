@@ -29,6 +29,11 @@ double VirtualQueues::stagedSeconds(const WorkCost &cost, double linkRate) const
 }
 
 double VirtualQueues::duration(Queue queue, const WorkCost &cost) const {
+  if (uint64_t bytes = cost.linkBytes + cost.hostBytes; bytes && isOfDisk(queue) && profile_.diskLink) {
+    const LinkSpeed &disk = *profile_.diskLink;
+    return disk.latencySeconds +
+           double(bytes) / (queue == Queue::DiskRead ? disk.h2dBytesPerSecond : disk.d2hBytesPerSecond);
+  }
   double linkRate = queue == Queue::DeviceToHost ? profile_.d2hBytesPerSecond : profile_.h2dBytesPerSecond;
   if (cost.hostBytes)
     return stagedSeconds(cost, linkRate);

@@ -13,7 +13,8 @@
 //   of link bytes / bandwidth, memory bytes / bandwidth, flops / rate
 //
 // What the host copies for a transfer takes host bytes / bandwidth: before or
-// after the link, or chunk by chunk beside it (WorkCost::chunkBytes).
+// after the link, or chunk by chunk beside it (WorkCost::chunkBytes). On the queues of a
+// disk both are bytes of the disk.
 //
 // The host's clock stands still but for waiting. The times of a step therefore
 // depend on nothing but the profile and the calls.

@@ -1,4 +1,4 @@
-//===- LinkTimes.h - how long a tensor is on the link -----------*- C++ -*-===//
+//===- LinkTimes.h - how long a tensor is on an edge ------------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -18,12 +18,18 @@ inline double linkSeconds(uint64_t bytes, double bytesPerSecond, double latency)
   return bytes ? latency + double(bytes) / bytesPerSecond : 0;
 }
 
-inline double outSeconds(const ResidencyGap &gap, const LinkSpeed &link) {
-  return linkSeconds(gap.outBytes, link.d2hBytesPerSecond, link.latencySeconds);
+inline double outSeconds(const ResidencyGap &gap, const LinkSpeed &edge) {
+  return linkSeconds(gap.outBytes, edge.d2hBytesPerSecond, edge.latencySeconds);
 }
 
-inline double inSeconds(const ResidencyGap &gap, const LinkSpeed &link) {
-  return linkSeconds(gap.inBytes, link.h2dBytesPerSecond, link.latencySeconds);
+inline double inSeconds(const ResidencyGap &gap, const LinkSpeed &edge) {
+  return linkSeconds(gap.inBytes, edge.h2dBytesPerSecond, edge.latencySeconds);
+}
+
+/// Both ways, on the busiest edge of its way.
+inline double roundSeconds(const ResidencyGap &gap, const StepProfile &profile, bool isOnDisk) {
+  LinkSpeed edge = isOnDisk ? busiest(profile.link, profile.below->disk) : profile.link;
+  return outSeconds(gap, edge) + inSeconds(gap, edge);
 }
 
 } // namespace segue::inline runtime

@@ -98,6 +98,11 @@ static void checkProfile(const StepProfile &profile) {
   const LinkSpeed &link = profile.link;
   if (!(link.h2dBytesPerSecond > 0) || !(link.d2hBytesPerSecond > 0) || !(link.latencySeconds >= 0))
     refuse("the link needs a positive bandwidth in both directions and a latency");
+  if (profile.below) {
+    const LinkSpeed &disk = profile.below->disk;
+    if (!(disk.h2dBytesPerSecond > 0) || !(disk.d2hBytesPerSecond > 0) || !(disk.latencySeconds >= 0))
+      refuse("the disk needs a positive bandwidth in both directions and a latency");
+  }
   std::vector<uint64_t> away(profile.events.size());
   for (const ResidencyGap &gap : profile.gaps) {
     bool isResident = gap.resident < profile.residents.size();
@@ -105,6 +110,8 @@ static void checkProfile(const StepProfile &profile) {
         gap.leaves == gap.needed)
       refuse("tensor \"" + gap.tensor + "\" leaves at event " + std::to_string(gap.leaves) + " and is needed at " +
              std::to_string(gap.needed) + " of " + std::to_string(profile.events.size()));
+    if (gap.isOnDisk && !(profile.below && isResident))
+      refuse("tensor \"" + gap.tensor + "\" has its home on a disk that is not there, or has none");
     if (gap.with != noIndex && (gap.with >= profile.gaps.size() || profile.gaps[gap.with].resident != gap.resident))
       refuse("a gap of tensor \"" + gap.tensor + "\" goes with gap " + std::to_string(gap.with) +
              ", which is none of it");
@@ -161,11 +168,14 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   // link while forward and backward compute; residents also between, where the
   // optimizer has little to hide them behind: another preference. A third takes what
   // is sooner computed than moved for what computing takes.
+  std::vector<uint32_t> all(profile_.gaps.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<bool> isOnDisk = findOnDisk(all, std::vector<bool>(all.size()));
   bool savedFirst = false, remakes = false;
   auto worth = [&](uint32_t index) {
     const ResidencyGap &gap = profile_.gaps[index];
     double spare = begins_[gap.needed] - begins_[gap.leaves] + (gap.passesEnd() ? begins_.back() : 0);
-    double link = outSeconds(gap, profile_.link) + inSeconds(gap, profile_.link);
+    double link = roundSeconds(gap, profile_, isOnDisk[index]);
     if (remakes && gap.remake != noIndex)
       link = std::min(link, profile_.remakes[gap.remake].seconds);
     return std::tuple(spare > link, savedFirst && gap.resident == noIndex,
@@ -176,8 +186,7 @@ ResidencyPlanner::ResidencyPlanner(StepProfile profile) : profile_(std::move(pro
   std::vector<std::vector<uint32_t>> preferences;
   size_t movesOnly = 0;
   auto prefer = [&] {
-    std::vector<uint32_t> order(profile_.gaps.size());
-    std::iota(order.begin(), order.end(), 0);
+    std::vector<uint32_t> order = all;
     std::ranges::stable_sort(order, std::greater(), worth);
     if (std::ranges::find(preferences, order) == preferences.end())
       preferences.push_back(std::move(order));
@@ -273,12 +282,51 @@ std::vector<uint32_t> ResidencyPlanner::choose(uint64_t target, const std::vecto
   return chosen;
 }
 
+/// Those of `chosen` whose tensor goes on to the disk, as the host has no room for it when it leaves.
+std::vector<bool> ResidencyPlanner::findOnDisk(const std::vector<uint32_t> &chosen,
+                                               const std::vector<bool> &isRemade) const {
+  const auto &gaps = profile_.gaps;
+  std::vector<bool> isOnDisk(gaps.size());
+  if (!profile_.below)
+    return isOnDisk;
+  std::vector<uint32_t> order = chosen;
+  std::ranges::sort(order, {}, [&](uint32_t gap) { return std::pair(gaps[gap].leaves, gap); });
+  // What is in the host's memory, by the event at which it is needed again.
+  using Held = std::pair<uint32_t, uint64_t>;
+  std::priority_queue<Held, std::vector<Held>, std::greater<>> held;
+  uint64_t heldBytes = 0;
+  for (uint32_t index : order) {
+    const ResidencyGap &gap = gaps[index];
+    if (gap.resident != noIndex && profile_.residents[gap.resident].role != Role::Gradient) {
+      isOnDisk[index] = gap.isOnDisk;
+      continue;
+    }
+    if (isRemade[index])
+      continue;
+    if (!gap.outBytes && gap.with != noIndex) { // it has a home from before
+      isOnDisk[index] = isOnDisk[gap.with];
+      continue;
+    }
+    for (; !held.empty() && held.top().first <= gap.leaves; held.pop())
+      heldBytes -= held.top().second;
+    isOnDisk[index] = heldBytes + gap.outBytes > profile_.below->roomBytes;
+    if (isOnDisk[index])
+      continue;
+    held.push({gap.needed, gap.outBytes});
+    heldBytes += gap.outBytes;
+  }
+  return isOnDisk;
+}
+
 /// How long `gaps` are away, those that are made again until the first run that gives
 /// them. None where a run would read what is not there then.
 std::optional<ResidencyPlanner::Absence> ResidencyPlanner::absence(const std::vector<uint32_t> &chosen,
                                                                    const std::vector<bool> &isRemade) const {
   const auto &gaps = profile_.gaps;
-  Absence absence{.gaps = chosen, .isAway = std::vector<bool>(gaps.size()), .isRemade = isRemade};
+  Absence absence{.gaps = chosen,
+                  .isAway = std::vector<bool>(gaps.size()),
+                  .isRemade = isRemade,
+                  .isOnDisk = findOnDisk(chosen, isRemade)};
   for (uint32_t gap : chosen)
     absence.isAway[gap] = true;
   for (const ResidencyGap &gap : gaps)
@@ -360,7 +408,7 @@ void ResidencyPlanner::remakeWhatGains(const Absence &moved, double movedSeconds
   std::vector<double> spared(profile_.remakes.size());
   for (uint32_t gap : moved.gaps)
     if (uint32_t remake = profile_.gaps[gap].remake; remake != noIndex)
-      spared[remake] += outSeconds(profile_.gaps[gap], profile_.link) + inSeconds(profile_.gaps[gap], profile_.link);
+      spared[remake] += roundSeconds(profile_.gaps[gap], profile_, moved.isOnDisk[gap]);
   std::vector<uint32_t> runs;
   for (uint32_t remake = 0; remake < spared.size(); ++remake)
     if (spared[remake] > 0)
@@ -422,7 +470,7 @@ ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target
   std::ranges::sort(chosen, {}, [&](uint32_t gap) { return std::pair(needed[gap], gap); });
   plan.away.resize(chosen.size());
   // Only the link's time that weights leave counts.
-  double linkFree = free_.back();
+  double linkFree = free_.back(), diskFree = free_.back();
   for (size_t i = chosen.size(); i-- > 0;) {
     uint32_t index = chosen[i];
     const ResidencyGap &gap = gaps[index];
@@ -431,6 +479,11 @@ ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target
       continue;
     }
     linkFree = std::min(linkFree, free_[needed[index]]) - returnMargin * inSeconds(gap, profile_.link);
+    // The link brings in order: what comes before it is not to wait for a disk that was asked too late.
+    if (absence.isOnDisk[index]) {
+      diskFree = std::min(diskFree, free_[needed[index]]) - returnMargin * inSeconds(gap, profile_.below->disk);
+      linkFree = std::min(linkFree, diskFree);
+    }
     auto after = std::upper_bound(free_.begin(), free_.end(), linkFree);
     uint32_t event = after == free_.begin() ? 0 : uint32_t(after - free_.begin() - 1);
     plan.away[i] = {index, std::clamp(event, gap.passesEnd() ? 0 : gap.leaves + 1, needed[index])};
@@ -461,25 +514,31 @@ ResidencyPlan ResidencyPlanner::schedule(const Absence &absence, uint64_t target
       continue;
     plan.outBytes += gap.outBytes;
     plan.inBytes += gap.inBytes;
-    if (gap.resident == noIndex)
+    plan.diskOutBytes += absence.isOnDisk[departure.gap] ? gap.outBytes : 0;
+    plan.diskInBytes += absence.isOnDisk[departure.gap] ? gap.inBytes : 0;
+    if (gap.resident == noIndex && !absence.isOnDisk[departure.gap])
       addTo(host, gap.leaves, gap.needed + 1, gap.outBytes);
   }
   plan.hostPeakBytes = *std::ranges::max_element(host);
-  Times times = estimate(plan, absence, target, profile_.link);
+  Times times = estimate(plan, absence, target, /*slower=*/1);
   plan.isRemaking = std::ranges::any_of(plan.away, &Departure::isRemade);
   plan.remakeSeconds = std::accumulate(absence.runSeconds.begin(), absence.runSeconds.end(), 0.0);
   plan.stallSeconds = std::max(0.0, times.compute - begins_.back() - plan.remakeSeconds);
   plan.seconds = times.all;
-  LinkSpeed slow = profile_.link;
-  slow.h2dBytesPerSecond /= slowLink;
-  slow.d2hBytesPerSecond /= slowLink;
-  plan.slowLinkSeconds = estimate(plan, absence, target, slow).all;
+  plan.slowLinkSeconds = estimate(plan, absence, target, slowLink).all;
   return plan;
 }
 
 ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, const Absence &absence, uint64_t target,
-                                                   const LinkSpeed &link) const {
+                                                   double slower) const {
   const auto &gaps = profile_.gaps;
+  auto slowed = [&](LinkSpeed edge) {
+    edge.h2dBytesPerSecond /= slower;
+    edge.d2hBytesPerSecond /= slower;
+    return edge;
+  };
+  BelowHost below = profile_.below.value_or(BelowHost());
+  LinkSpeed link = slowed(profile_.link), disk = slowed(below.disk);
   // Departures by the event at which they leave, come back and are needed.
   size_t count = plan.away.size();
   std::vector<size_t> byLeave(count), byNeed(count);
@@ -498,7 +557,7 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, co
   std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> leaving;
   uint64_t leavingBytes = 0;
   std::vector<double> gone(count), back(count);
-  double now = 0, outFree = 0, inFree = 0;
+  double now = 0, outFree = 0, inFree = 0, writeFree = 0, readFree = 0;
   // How much has come, and when, of the bytes that belong to no gap.
   struct Arrival {
     double bytes, done;
@@ -512,7 +571,12 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, co
       double &done = gone[byLeave[nextLeave]] = now;
       if (!gap.outBytes || plan.away[byLeave[nextLeave]].isRemade)
         continue;
-      done = outFree = std::max(now, outFree) + outSeconds(gap, link);
+      double begin = std::max(now, outFree);
+      done = outFree = begin + outSeconds(gap, link);
+      if (absence.isOnDisk[plan.away[byLeave[nextLeave]].gap]) {
+        done = writeFree = std::max(outFree, std::max(begin, writeFree) + outSeconds(gap, disk));
+        outFree = std::max(outFree, writeFree - double(below.passingBytes) / disk.d2hBytesPerSecond);
+      }
       leaving.push({done, gap.bytes});
       leavingBytes += gap.bytes;
     }
@@ -520,7 +584,14 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, co
       const ResidencyGap &gap = gapOf(nextReturn);
       if (plan.away[nextReturn].isRemade)
         continue;
-      inFree = std::max({now, inFree, gone[nextReturn]}) + inSeconds(gap, link);
+      double begin = std::max(now, gone[nextReturn]);
+      if (absence.isOnDisk[plan.away[nextReturn].gap]) {
+        readFree = std::max({begin, readFree, inFree - double(below.passingBytes) / disk.h2dBytesPerSecond}) +
+                   inSeconds(gap, disk);
+        inFree = std::max(readFree, std::max(begin, inFree) + inSeconds(gap, link));
+      } else {
+        inFree = std::max(begin, inFree) + inSeconds(gap, link);
+      }
       back[nextReturn] = inFree;
     }
     for (; nextNeed < count && neededAt(byNeed[nextNeed]) == event; ++nextNeed)
@@ -547,7 +618,7 @@ ResidencyPlanner::Times ResidencyPlanner::estimate(const ResidencyPlan &plan, co
     }
     now += step.seconds - step.linkWaitSeconds;
   }
-  return {now, std::max({now, outFree, inFree})};
+  return {now, std::max({now, outFree, inFree, writeFree})};
 }
 
 const ResidencyPlan &ResidencyPlanner::fastest(uint64_t budgetBytes, bool mayRemake) const {

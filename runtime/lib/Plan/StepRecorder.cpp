@@ -137,7 +137,9 @@ uint32_t StepRecorder::residentOf(const Tensor &tensor, const Value *value) {
   if (isNew) {
     uint64_t taken = device_.takenBytes(Space::DeviceDram, storage.bytes(), tensor.desc().layout.alignment);
     profile_.residents.push_back({value ? value->name : "", value ? value->role : Role::Gradient, taken});
-    tracks_.push_back({.block = blocks_.empty() ? "" : blocks_.back(),
+    bool isOnDisk = device_.diskLink() && storage.space() == Space::Disk;
+    tracks_.push_back({.isOnDisk = isOnDisk,
+                       .block = blocks_.empty() ? "" : blocks_.back(),
                        .location = value ? value->location : "",
                        .bytes = tensor.desc().spanBytes(),
                        .taken = taken});
@@ -155,7 +157,8 @@ void StepRecorder::addGap(uint32_t resident, uint32_t needed, uint64_t outBytes)
                            .inBytes = track.bytes,
                            .leaves = track.leaves,
                            .needed = needed,
-                           .resident = resident});
+                           .resident = resident,
+                           .isOnDisk = track.isOnDisk && profile_.residents[resident].role != Role::Gradient});
 }
 
 /// Notes that a resident is needed at the last event.
@@ -241,6 +244,10 @@ StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
   if (profile_.events.empty())
     throw Error(ErrorCode::InvalidArgument, "no step was recorded: the session must enter STEP_BEGIN");
   profile_.link = link;
+  if (auto disk = device_.diskLink()) {
+    const TransferEngine &engine = device_.transfer();
+    profile_.below = {*disk, engine.roomToKeep(), engine.passingBytes()};
+  }
   // What outlives the step may be away around its end; where its bytes are the
   // host's before the first use, they are so until somebody writes them.
   for (uint32_t resident = 0; resident < tracks_.size(); ++resident) {

@@ -145,6 +145,14 @@ const std::vector<MemoryHolder> &MemoryForecast::heldAtSmallest() const { return
 /// Names in `held` of a tier: those who hold little have no end.
 static constexpr size_t mostHolders = 16;
 
+/// Bytes that an edge carries in each direction, and how long it takes for them.
+static Json jsonOfEdge(uint64_t outBytes, uint64_t inBytes, const LinkSpeed &edge) {
+  return {{"out_bytes", outBytes},
+          {"in_bytes", inBytes},
+          {"out_seconds", double(outBytes) / edge.d2hBytesPerSecond},
+          {"in_seconds", double(inBytes) / edge.h2dBytesPerSecond}};
+}
+
 /// The greatest of them, in the order that they are in.
 static Json jsonOfHolders(const std::vector<MemoryHolder> &holders, size_t most) {
   Json list = Json::array();
@@ -195,7 +203,9 @@ Json MemoryForecast::json(const StepForecast &step) const {
                                             {"capacity_bytes", tier.capacityBytes},
                                             {"phase", std::string(name(tier.peak.phase))},
                                             {"held", jsonOfHolders(tier.peak.holders, mostHolders)}};
-  LinkSpeed link = twin_.link();
+  Json disk;
+  if (auto speed = twin_.diskLink())
+    disk = jsonOfEdge(step.played.diskOutBytes, step.played.diskInBytes, *speed);
   return {{"what", step.what},
           {"peak_bytes", step.bytes},
           {"live_bytes", step.played.peakBytes},
@@ -203,11 +213,8 @@ Json MemoryForecast::json(const StepForecast &step) const {
           {"tiers", std::move(tiers)},
           {"seconds", step.played.seconds},
           {"added", step.played.seconds / unconstrained().played.seconds - 1},
-          {"link",
-           {{"out_bytes", step.played.outBytes},
-            {"in_bytes", step.played.inBytes},
-            {"out_seconds", double(step.played.outBytes) / link.d2hBytesPerSecond},
-            {"in_seconds", double(step.played.inBytes) / link.h2dBytesPerSecond}}},
+          {"link", jsonOfEdge(step.played.outBytes, step.played.inBytes, twin_.link())},
+          {"disk", std::move(disk)},
           {"services", {{"activation_stagehand", std::move(activations)}, {"weights", std::move(weights)}}}};
 }
 
@@ -265,12 +272,19 @@ std::string MemoryForecast::sentence(const FitAnswer &answer) const {
                      formatted(" and %.3f ms", step.played.seconds * 1e3);
   if (step.plan->away.empty())
     return text + "; nothing leaves";
-  LinkSpeed link = twin_.link();
-  double most = std::max(double(step.played.inBytes) / link.h2dBytesPerSecond,
-                         double(step.played.outBytes) / link.d2hBytesPerSecond);
-  return text + formatted(" (%+.1f%%); ", percent(step.played.seconds / unconstrained().played.seconds - 1)) +
-         quantity(step.played.outBytes) + " leave and " + quantity(step.played.inBytes) + " come in, for which the " +
-         (capacityOf(Space::Disk) ? "disk" : "link") + formatted(" takes %.3f ms", most * 1e3);
+  auto busiest = [](uint64_t inBytes, uint64_t outBytes, const LinkSpeed &edge) {
+    return std::max(double(inBytes) / edge.h2dBytesPerSecond, double(outBytes) / edge.d2hBytesPerSecond);
+  };
+  auto disk = twin_.diskLink();
+  text += formatted(" (%+.1f%%); ", percent(step.played.seconds / unconstrained().played.seconds - 1)) +
+          quantity(step.played.outBytes) + " leave and " + quantity(step.played.inBytes) + " come in, for which the " +
+          (capacityOf(Space::Disk) && !disk ? "disk" : "link") +
+          formatted(" takes %.3f ms", busiest(step.played.inBytes, step.played.outBytes, twin_.link()) * 1e3);
+  if (!disk)
+    return text;
+  return text + "; of that, " + quantity(step.played.diskOutBytes) + " go on to the disk and " +
+         quantity(step.played.diskInBytes) + " come from there, which takes it " +
+         formatted("%.3f ms", busiest(step.played.diskInBytes, step.played.diskOutBytes, *disk) * 1e3);
 }
 
 std::string MemoryForecast::text() const {

@@ -15,7 +15,8 @@
 
 namespace segue::inline runtime {
 
-static constexpr std::array<std::string_view, 5> tracks = {"phase", "block", "compute", "h2d", "d2h"};
+static constexpr std::array<std::string_view, 7> tracks = {"phase", "block", "compute",   "h2d",
+                                                           "d2h",   "disk_read", "disk_write"};
 
 static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
 

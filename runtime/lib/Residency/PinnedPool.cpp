@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Residency/PinnedPool.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 
 namespace segue::inline runtime {
 
@@ -14,8 +15,8 @@ namespace segue::inline runtime {
 static constexpr uint32_t slabAlignment = 512;
 
 PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts,
-                       Space space)
-    : device_(std::move(device)), space_(space), owner_(device_->memory().intern({.value = "(pinned pool)"})) {
+                       Use use)
+    : device_(std::move(device)), use_(use), owner_(device_->memory().intern({.value = "(pinned pool)"})) {
   if (classBytes.size() != counts.size())
     throw Error(ErrorCode::InvalidArgument, "pinned pool: " + std::to_string(classBytes.size()) + " classes, " +
                                                 std::to_string(counts.size()) + " counts");
@@ -32,7 +33,9 @@ PinnedPool::PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, s
 }
 
 std::shared_ptr<Storage> PinnedPool::makeSlab(uint64_t bytes) {
-  return Storage::allocate(device_, space_, bytes, slabAlignment, owner_);
+  Space space = use_ == Use::Buffers ? Space::HostPinned : device_->transfer().homeFor(bytes);
+  // Memory that is pageable is no slab.
+  return Storage::allocate(device_, space == Space::Host ? Space::HostPinned : space, bytes, slabAlignment, owner_);
 }
 
 uint64_t PinnedPool::totalBytes() const {

@@ -24,18 +24,20 @@ static Tensor emptyIn(const DeviceRef &device, TensorDesc given, Space space, Ow
   return Tensor::in(std::move(storage), std::move(desc));
 }
 
+/// Where what finds no page-locked memory goes: what has no room on a disk has none in memory.
+static Space lastHomeOf(const Device &device) { return device.hasSpace(Space::Disk) ? Space::Disk : Space::Host; }
+
 Tensor emptyHome(const DeviceRef &device, TensorDesc desc, bool isPinned, OwnerId owner) {
-  Space space = device->homeSpace();
-  if (space == Space::Disk) // what has no room there has none in memory
-    return emptyIn(device, std::move(desc), space, owner);
+  Space last = lastHomeOf(*device), space = isPinned ? device->transfer().homeFor(desc.spanBytes()) : last;
+  if (space == last)
+    return emptyIn(device, std::move(desc), last, owner);
   try {
-    if (isPinned && device->transfer().leavesRoomToStage(desc.spanBytes()))
-      return emptyIn(device, desc, space, owner);
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::Unsupported)
+    return emptyIn(device, desc, space, owner);
+  } catch (const Error &error) { // what is free there lies in pieces
+    if (error.code() != ErrorCode::DeviceOom)
       throw;
   }
-  return emptyIn(device, std::move(desc), Space::Host, owner);
+  return emptyIn(device, std::move(desc), last, owner);
 }
 
 Residency::Residency(DeviceRef device) : device_(std::move(device)) {}
@@ -252,8 +254,6 @@ Tensor Residency::take(Item &item) {
 // To the host
 //===----------------------------------------------------------------------===//
 
-/// On the disk where there is one; else page-locked where there is room for it, and
-/// pageable otherwise.
 static std::shared_ptr<const TensorDesc> onHost(const Tensor &tensor, Space space) {
   auto desc = std::make_shared<TensorDesc>(tensor.desc());
   desc->layout.space = space;
@@ -277,17 +277,17 @@ void Residency::copyToHost(Item &item) {
     item.program_ = home.storage()->outcomeIfAny();
     engine.copyInto(value, home, options);
   } else {
-    Space space = device_->homeSpace();
+    Space last = lastHomeOf(*device_), space = engine.homeFor(value.desc().spanBytes());
     try {
-      if (space == Space::Disk || engine.leavesRoomToStage(value.desc().spanBytes()))
+      if (space != last)
         home = engine.toLayout(device_, value, onHost(value, space), options);
     } catch (const Error &error) {
-      if (error.code() != ErrorCode::DeviceOom || space == Space::Disk)
+      if (error.code() != ErrorCode::DeviceOom)
         throw;
     }
     if (!home) {
-      ++counts_.unpinned;
-      home = engine.toLayout(device_, value, onHost(value, Space::Host), options);
+      counts_.unpinned += last == Space::Host;
+      home = engine.toLayout(device_, value, onHost(value, last), options);
     }
     byHome_[home.storage()->id()] = &item;
   }
@@ -552,6 +552,8 @@ std::optional<uint64_t> Residency::hashAtHome(const Tensor &home) {
   Item *item = findHome(home);
   if (!item || item->isStale(Tier::Host) || !item->checksum_ || !item->checksum_->isSet())
     return std::nullopt;
+  if (home.desc().layout.space == Space::Disk && device_->diskLink())
+    return std::nullopt; // the hash of its chunks, one after the other
   // Else these are other bytes than those at home.
   const Layout &there = item->onDevice->layout, &here = home.desc().layout;
   bool isSame = there.storage == here.storage && there.tile == here.tile && there.strides == here.strides;

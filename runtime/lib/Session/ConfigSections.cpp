@@ -17,6 +17,7 @@
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include "segue/runtime/Services/StateStagehandConfig.h"
 #include "segue/runtime/Services/WeightStagehandConfig.h"
+#include "segue/runtime/Session/RunBudget.h"
 #include "segue/runtime/Transfer/StitchOptions.h"
 
 namespace segue::inline runtime {
@@ -28,6 +29,7 @@ static constexpr ConfigSection sections[] = {
     {"memory.stagehand.selective_precision", [](ConfigReader &reader) { SelectivePrecisionConfig::read(reader); }},
     {StateStagehandConfig::section, [](ConfigReader &reader) { StateStagehandConfig::read(reader); }},
     {"memory.stitch", [](ConfigReader &reader) { StitchOptions::read(reader); }},
+    {RunBudget::section, [](ConfigReader &reader) { RunBudget::read(reader); }},
     {SquareQConfig::section, [](ConfigReader &reader) { SquareQConfig::read(reader); }},
 };
 

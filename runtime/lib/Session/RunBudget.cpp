@@ -12,6 +12,32 @@
 
 namespace segue::inline runtime {
 
+RunBudget RunBudget::read(ConfigReader &reader) {
+  RunBudget budget;
+  auto bytesOf = [&](const char *key) {
+    std::optional<double> mebibytes = reader.getOptionalNumber(key, Range::aboveUpTo(0, double(1ull << 32)));
+    return mebibytes ? uint64_t(*mebibytes * bytesPerMiB) : 0;
+  };
+  budget.bytes = bytesOf("device_dram_mb");
+  budget.hostBytes = bytesOf("host_mb");
+  budget.spillFolder = reader.getString("disk", "");
+  budget.spillCapacityBytes = bytesOf("disk_mb");
+  if (!budget.bytes && reader.has("host_mb") + reader.has("disk") + reader.has("disk_mb") > 0)
+    reader.fail("device_dram_mb", "needed where other tiers are named");
+  if (budget.spillCapacityBytes && budget.spillFolder.empty())
+    reader.fail("disk", "needed with disk_mb: the folder of which that is the capacity");
+  reader.finish();
+  return budget;
+}
+
+std::optional<RunBudget> RunBudget::of(const Config &config) {
+  if (!config.has(section))
+    return std::nullopt;
+  ConfigReader reader = config.section(section);
+  RunBudget budget = read(reader);
+  return budget.bytes ? std::optional(std::move(budget)) : std::nullopt;
+}
+
 std::string RunBudget::device(std::string_view device) const {
   size_t colon = std::min(device.find(':'), device.size());
   std::string_view driver = device.substr(0, colon);
@@ -19,18 +45,19 @@ std::string RunBudget::device(std::string_view device) const {
   auto refuse = [&](const std::string &why) {
     throw Error(ErrorCode::InvalidArgument, "a budget on device \"" + std::string(device) + "\": " + why);
   };
-  for (std::string_view key : {"dram", "disk"})
+  for (std::string_view key : {"dram", "disk", hostBytes ? "host" : "disk"})
     if (options.has(key))
       refuse("its spec says " + std::string(key) + "= itself; leave that or the budget out");
   if (driver == "cpu" && spillFolder.empty())
     refuse("what has no room in memory needs a disk; give the spill folder (--spill-dir FOLDER, "
            "spill_dir=\"FOLDER\")");
-  if (driver != "cpu" && !spillFolder.empty())
-    refuse("a spill folder goes with the device \"cpu\"; what leaves a device with memory of its own goes to the "
-           "host's memory");
+  if (driver != "cpu" && driver != "sim" && !spillFolder.empty())
+    refuse("a spill folder goes with the devices \"cpu\" and \"sim\"; what leaves another goes to the host's memory");
   if (spillCapacityBytes && spillFolder.empty())
     refuse("a capacity of the spill folder goes with such a folder (--spill-dir FOLDER, spill_dir=\"FOLDER\")");
   options.set("dram", std::to_string(bytes));
+  if (hostBytes)
+    options.set("host", std::to_string(hostBytes));
   if (!spillFolder.empty()) {
     if (spillFolder.string().find_first_of(",?") != std::string::npos)
       refuse("the name of the spill folder \"" + spillFolder.string() + "\" has a comma or a question mark, which "

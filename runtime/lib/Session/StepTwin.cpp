@@ -238,6 +238,7 @@ const WeightStreamer *StepTwin::weights() const { return state_->weights ? &stat
 WeightLender *StepTwin::lender() { return state_->weights ? &state_->weights->streamer() : nullptr; }
 
 LinkSpeed StepTwin::link() const { return state_->link; }
+std::optional<LinkSpeed> StepTwin::diskLink() const { return state_->device->diskLink(); }
 EventSink &StepTwin::events() { return *state_->planned; }
 
 double StepTwin::run(EventSink *sink) {
@@ -251,7 +252,8 @@ double StepTwin::run(EventSink *sink) {
 StepProfile StepTwin::record() {
   State &state = *state_;
   // Prepares programs, brings what then stays, and makes again what can be.
-  RemakeMeter meter(*state.device, state.planned->remakes(), state.link);
+  std::optional<LinkSpeed> disk = state.device->diskLink();
+  RemakeMeter meter(*state.device, state.planned->remakes(), disk ? busiest(state.link, *disk) : state.link);
   meter.target = &*state.planned;
   state.planned->watchSaves(true);
   run(&meter);
@@ -322,6 +324,7 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
   double begin = device.seconds();
   const TransferCounters &moved = device.transfer().counters();
   uint64_t inBytes = moved.h2dBytes, outBytes = moved.d2hBytes;
+  uint64_t diskInBytes = moved.diskReadBytes, diskOutBytes = moved.diskWriteBytes;
   state.step(&peaks);
   peaks.close();
   const PlannedResidency::Counts &counts = planned.counts();
@@ -329,6 +332,8 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
                 .seconds = device.seconds() - begin,
                 .inBytes = moved.h2dBytes - inBytes,
                 .outBytes = moved.d2hBytes - outBytes,
+                .diskInBytes = moved.diskReadBytes - diskInBytes,
+                .diskOutBytes = moved.diskWriteBytes - diskOutBytes,
                 .left = counts.left - before.left,
                 .fetchedAhead = counts.fetchedAhead - before.fetchedAhead,
                 .fetchedLate = counts.fetchedLate - before.fetchedLate,

@@ -111,7 +111,7 @@ Tensor StreamedParameters::allocate(const DeviceRef &device, size_t slot) {
   if (isNew && isGranted)
     homes_.insert(slot);
   Tensor home = emptyHome(device, desc, isGranted, owner);
-  if (home.desc().layout.space != device->homeSpace())
+  if (!device->isHomeSpace(home.desc().layout.space))
     giveHomeBack(slot);
   return home;
 }
@@ -217,7 +217,7 @@ void StreamedParameters::replaced(size_t slot) {
   dequantized_.erase(slot);
   served_.erase(slot);
   const Tensor &value = values_[slot];
-  if (value.desc().layout.space != value.device()->homeSpace() || value.storage()->isExternal())
+  if (!value.device()->isHomeSpace(value.desc().layout.space) || value.storage()->isExternal())
     giveHomeBack(slot);
   isStale_ |= has(slot);
 }

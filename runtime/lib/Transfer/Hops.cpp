@@ -76,12 +76,49 @@ TransferEngine::Impl::Staging TransferEngine::Impl::takeStaging(const TransferSt
   }
 }
 
-bool TransferEngine::leavesRoomToStage(uint64_t bytes) const {
-  DeviceMemory &memory = device_.memory();
-  uint64_t budget = memory.budget(Space::HostPinned), live = memory.liveBytes(Space::HostPinned);
-  uint64_t staging = std::min(2 * options_.stagingBuffers * options_.stagingChunkBytes, budget / 16);
-  return live + bytes + staging <= budget;
+/// Of the page-locked memory above a disk, this part is buffers, in each direction; more than so many
+/// bytes do not help. They let the disk read ahead of the link, and the link run ahead of the disk.
+static constexpr uint64_t passingShare = 16, mostPassingBytes = 64 << 20;
+/// So many chunks at least take turns.
+static constexpr uint64_t passingChunks = 4;
+
+void TransferEngine::Impl::takePassingBuffers() {
+  uint64_t bytes = std::min(device.memory().budget(Space::HostPinned) / passingShare, mostPassingBytes);
+  uint64_t most = StitchOptions().stagingChunkBytes, grain = 4096; // of disks
+  passingChunkBytes = std::max(std::min(most, bytes / passingChunks) / grain * grain, grain);
+  for (PassingBuffers *passing : {&toDeviceBuffers, &toDiskBuffers})
+    for (uint64_t i = 0; i < std::max<uint64_t>(bytes / passingChunkBytes, 2); ++i) {
+      MemoryBlock block =
+          device.memory().tryAllocate(Space::HostPinned, passingChunkBytes, uint32_t(grain), stagingOwner);
+      if (!block.data)
+        throw Error(ErrorCode::DeviceOom, "device \"" + device.name() + "\" has no page-locked memory left for buffers "
+                                          "between its link and its disk");
+      passing->buffers.push_back({static_cast<std::byte *>(block.data), block.after});
+    }
 }
+
+uint64_t TransferEngine::passingBytes() const {
+  return impl_->toDeviceBuffers.buffers.size() * impl_->passingChunkBytes;
+}
+
+Space TransferEngine::homeFor(uint64_t bytes) const {
+  bool isDiskBelowHost = device_.diskLink().has_value();
+  if (device_.hasSpace(Space::Disk) && !isDiskBelowHost)
+    return Space::Disk;
+  if (device_.hasSpace(Space::HostPinned) && leavesRoomToStage(bytes))
+    return Space::HostPinned;
+  return isDiskBelowHost ? Space::Disk : Space::Host;
+}
+
+uint64_t TransferEngine::roomToKeep() const {
+  DeviceMemory &memory = device_.memory();
+  uint64_t budget = memory.budget(Space::HostPinned);
+  uint64_t taken = memory.liveBytes(Space::HostPinned) +
+                   std::min(2 * options_.stagingBuffers * options_.stagingChunkBytes, budget / 16);
+  return budget - std::min(budget, taken);
+}
+
+bool TransferEngine::leavesRoomToStage(uint64_t bytes) const { return bytes <= roomToKeep(); }
 
 //===----------------------------------------------------------------------===//
 // Tokens
@@ -146,12 +183,14 @@ static std::string whatFor(const std::shared_ptr<const TransferConsumer> &consum
   return consumer ? consumer->str() + ", " + tensor : "toLayout: " + tensor;
 }
 
-/// Copies over the link are tried once more if it stumbles, and then as often as `more`
-/// allows.
+/// Copies over the link, and from and to a disk, are tried once more if they stumble, and then
+/// as often as `more` allows.
 class TransferEngine::Impl::Tries final : public CopyTries {
 public:
-  Tries(TransferCounters &counters, Queue direction, TransferRetries *more)
-      : counters_(counters), copies_(direction == Queue::HostToDevice ? counters.h2dCopies : counters.d2hCopies),
+  Tries(TransferCounters &counters, Queue queue, TransferRetries *more)
+      : counters_(counters), copies_(isOfDisk(queue)                ? counters.diskCopies
+                                     : queue == Queue::HostToDevice ? counters.h2dCopies
+                                                                    : counters.d2hCopies),
         more_(more) {}
 
   void trying() noexcept override { ++copies_; }
@@ -184,8 +223,10 @@ struct TransferEngine::Impl::Chain {
   std::shared_ptr<TransferChecksum> checksum;
   std::shared_ptr<TransferRetries> retries;
   Staging staging; // addresses alone
-  /// The tries of the step over the link.
-  std::optional<Tries> tries;
+  /// The tries of the step over the link, and of those to a disk below the host.
+  std::optional<Tries> tries, diskTries;
+  /// Of the chunks that passed the host so far.
+  uint64_t hash = 0;
 
   std::string what() const { return whatFor(consumer, *plan); }
 
@@ -199,11 +240,12 @@ struct TransferEngine::Impl::Chain {
     return !error;
   }
 
-  void fail(size_t index, const Error &error) {
+  void fail(size_t index, const Error &error) { fail(index, plan->steps[index].queue, error); }
+  void fail(size_t index, Queue queue, const Error &error) {
     ++impl.engine.counters().failures;
     const TransferStep &step = plan->steps[index];
     target->fail(error.within(what() + ": " + std::to_string(step.bytes) + " bytes, " + step.hop() + " on queue " +
-                              std::string(segue::name(step.queue))));
+                              std::string(segue::name(queue))));
   }
 };
 
@@ -214,22 +256,26 @@ void TransferEngine::Impl::countCarried(Queue queue, uint64_t bytes, double seco
   (down ? counters.h2dCarriedNanoseconds : counters.d2hCarriedNanoseconds) += uint64_t(seconds * 1e9);
 }
 
+static Error otherBytes(uint64_t found, const TransferChecksum &checksum) {
+  return Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
+                                                std::to_string(found) + ", not " + std::to_string(checksum.value()) +
+                                                "); they were not used");
+}
+
 void TransferEngine::Impl::giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from) {
   bool down = step.queue == Queue::HostToDevice;
   TransferChecksum *checksum = chain.checksum.get();
   // Bytes of a disk are hashed in memory, where they left and where they came to: a device
   // with a disk has memory that the host reads.
-  bool isOfDisk = step.from == Space::Disk || step.target.layout.space == Space::Disk;
+  bool isAtDisk = step.from == Space::Disk || step.target.layout.space == Space::Disk;
   auto check = [&](const std::byte *bytes) {
     device.call([checksum, bytes, count = step.bytes] {
       uint64_t found = checksum->isSet() ? hashOf(bytes, count) : 0;
       if (checksum->isSet() && found != checksum->value())
-        throw Error(ErrorCode::ChecksumMismatch, "the bytes to be brought back are not those that left (hash " +
-                                                     std::to_string(found) + ", not " +
-                                                     std::to_string(checksum->value()) + "); they were not used");
+        throw otherBytes(found, *checksum);
     });
   };
-  if (checksum && down && !isOfDisk)
+  if (checksum && down && !isAtDisk)
     check(from);
   if (chain.staging.addresses.empty() || !step.staged) {
     device.copy(to, from, step.bytes, &*chain.tries);
@@ -244,10 +290,89 @@ void TransferEngine::Impl::giveLink(const TransferStep &step, Chain &chain, std:
     else
       stagedToHost(to, from, step.bytes, staging, toHostCopier, queue);
   }
-  if (checksum && down && isOfDisk)
+  if (checksum && down && isAtDisk)
     check(to);
   if (checksum && !down)
-    device.call([checksum, there = isOfDisk ? from : to, bytes = step.bytes] { checksum->set(hashOf(there, bytes)); });
+    device.call([checksum, there = isAtDisk ? from : to, bytes = step.bytes] { checksum->set(hashOf(there, bytes)); });
+}
+
+TransferEngine::Impl::Edges TransferEngine::Impl::passHost(const std::shared_ptr<Chain> &chain, size_t index,
+                                                           const std::byte *read, std::byte *written,
+                                                           const Fence &source, const Fence &target,
+                                                           const std::string &from,
+                                                           const std::shared_ptr<double> &linkSeconds,
+                                                           const TransferOptions &options) {
+  const TransferStep &step = chain->plan->steps[index];
+  bool down = step.queue == Queue::HostToDevice;
+  Queue disk = down ? Queue::DiskRead : Queue::DiskWrite;
+  chain->tries.emplace(engine.counters(), step.queue, chain->retries.get());
+  chain->diskTries.emplace(engine.counters(), disk, chain->retries.get());
+  auto linkRecord = traceStep(step, step.queue, from, options), diskRecord = traceStep(step, disk, from, options);
+
+  // Each chunk is two entries, one of each queue; `checks` hashes it where it lies in the buffer.
+  auto edge = [&](Queue queue, std::byte *to, const std::byte *at, uint64_t bytes, const Fence &after,
+                  std::function<void()> checks) {
+    auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+    bool isLink = !isOfDisk(queue);
+    Work work;
+    work.label = down ? (isLink ? "copy h2d" : "read") : (isLink ? "copy d2h" : "write");
+    work.cost.linkBytes = bytes;
+    work.mayBegin = [chain, index] { return chain->mayBegin(index); };
+    work.run = [this, chain, to, at, bytes, begin, end, isLink, down, checks = std::move(checks)] {
+      device.stamp(begin);
+      if (checks && !down)
+        device.call(checks);
+      device.copy(to, at, bytes, &*(isLink ? chain->tries : chain->diskTries));
+      if (checks && down)
+        device.call(checks);
+      device.stamp(end);
+    };
+    work.ended = [this, chain, index, queue, bytes, begin, end, isLink, linkSeconds,
+                  record = isLink ? linkRecord : diskRecord](const Error *error) {
+      if (error)
+        chain->fail(index, queue, *error);
+      double seconds = begin->isKnown() && end->isKnown() ? end->seconds() - begin->seconds() : 0;
+      if (isLink && !chain->target->error())
+        countCarried(queue, bytes, seconds);
+      if (isLink && linkSeconds)
+        *linkSeconds += seconds;
+      if (!record)
+        return;
+      record->begin = record->begin || !begin->isKnown() ? record->begin : begin->seconds();
+      record->seconds += seconds;
+    };
+    return Fence(queue, device.enqueue(queue, after, std::move(work)));
+  };
+
+  Edges edges;
+  PassingBuffers &buffers = down ? toDeviceBuffers : toDiskBuffers;
+  for (uint64_t done = 0, bytes = 0; done < step.bytes; done += bytes) {
+    bytes = std::min(passingChunkBytes, step.bytes - done);
+    PassingBuffers::Buffer &buffer = buffers.takeTurn();
+    std::byte *between = buffer.data;
+    std::function<void()> checks;
+    if (chain->checksum)
+      checks = [chain = chain.get(), between, bytes, down, isLast = done + bytes == step.bytes] {
+        TransferChecksum &checksum = *chain->checksum;
+        if (down && !checksum.isSet())
+          return;
+        chain->hash = hashOf(between, bytes, chain->hash);
+        if (isLast && !down)
+          checksum.set(chain->hash);
+        else if (isLast && chain->hash != checksum.value())
+          throw otherBytes(chain->hash, checksum);
+      };
+    Fence first = source;
+    first.join(buffer.used);
+    edges.read = down ? edge(disk, between, read + done, bytes, first, std::move(checks))
+                      : edge(step.queue, between, read + done, bytes, first, nullptr);
+    Fence second = edges.read;
+    second.join(target);
+    edges.written = down ? edge(step.queue, written + done, between, bytes, second, nullptr)
+                         : edge(disk, written + done, between, bytes, second, std::move(checks));
+    buffer.used = edges.written;
+  }
+  return edges;
 }
 
 static std::string_view labelOf(const TransferStep &step) {
@@ -278,8 +403,8 @@ static bool zeroPointsIdle(const Tensor &source) {
   return std::ranges::all_of(zeroPoints, [](float zeroPoint) { return zeroPoint == 0; });
 }
 
-std::shared_ptr<CopyRecord> TransferEngine::Impl::traceStep(const TransferStep &step, const std::string &from,
-                                                            const TransferOptions &options) {
+std::shared_ptr<CopyRecord> TransferEngine::Impl::traceStep(const TransferStep &step, Queue queue,
+                                                            const std::string &from, const TransferOptions &options) {
   if (!engine.options().traceCopies)
     return nullptr;
   auto record = std::make_shared<CopyRecord>();
@@ -287,7 +412,7 @@ std::shared_ptr<CopyRecord> TransferEngine::Impl::traceStep(const TransferStep &
   record->to = step.target.str();
   record->hop = step.hop();
   record->bytes = step.bytes;
-  record->queue = segue::name(step.queue);
+  record->queue = segue::name(queue);
   record->consumer = options.consumer;
   std::lock_guard lock(traceMutex);
   trace.push_back(record);
@@ -305,6 +430,8 @@ void TransferEngine::Impl::count(const TransferPlan &plan) {
   add(counters.d2hBytes, plan.d2hBytes);
   add(counters.d2dBytes, plan.d2dBytes);
   add(counters.hostBytes, plan.hostBytes);
+  add(counters.diskReadBytes, plan.diskReadBytes);
+  add(counters.diskWriteBytes, plan.diskWriteBytes);
   add(counters.bounces, plan.bounces);
 }
 
@@ -315,7 +442,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
   TransferCounters &counters = engine.counters();
   if (device.runsInline() && device.hasUnifiedMemory()) {
     const TransferStep &step = plan->steps.front();
-    auto record = traceStep(step, source.desc().str(), options);
+    auto record = traceStep(step, step.queue, source.desc().str(), options);
     double begin = device.seconds();
     try {
       device.relayout(*step.relayout, source.bytes(), target.bytes());
@@ -388,7 +515,21 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
     if (isLink)
       for (const PassingMemory &buffer : staging.memory)
         after.join(buffer.used());
-    auto record = traceStep(step, now, options);
+    if (step.passesHost) {
+      Edges edges = passHost(chain, i, read, written, before, i == last ? into.uses() : between[i].used(), now,
+                             linkSeconds, options);
+      i == 0 ? from.addRead(edges.read) : between[i - 1].addUse(edges.read);
+      i == last ? into.addWrite(edges.written) : between[i].addUse(edges.written);
+      if (gated) {
+        const Fence &passed = step.queue == Queue::HostToDevice ? edges.written : edges.read;
+        inFlight.push_back({token, step.queue, step.bytes, passed, linkSeconds, chain->target});
+      }
+      now = engine.options().traceCopies ? step.target.str() : std::string();
+      before = edges.written;
+      read = written;
+      continue;
+    }
+    auto record = traceStep(step, step.queue, now, options);
     now = record ? record->to : std::string();
 
     Work work;
@@ -479,8 +620,9 @@ void TransferEngine::fillZero(const Tensor &target) {
       device_.wait(storage.uses());
     if (storage.space() == Space::Disk) {
       std::vector<std::byte> zeros(std::min<uint64_t>(bytes, 4 << 20));
+      Impl::Tries tries(counters_, Queue::DiskWrite, nullptr);
       for (uint64_t done = 0; done < bytes; done += zeros.size())
-        device_.copy(target.bytes() + done, zeros.data(), std::min<uint64_t>(zeros.size(), bytes - done));
+        device_.copy(target.bytes() + done, zeros.data(), std::min<uint64_t>(zeros.size(), bytes - done), &tries);
     } else if (device_.hasBytes()) {
       std::memset(target.bytes(), 0, bytes);
     }

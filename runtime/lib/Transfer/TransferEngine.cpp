@@ -23,6 +23,8 @@ TransferEngine::Impl::Impl(TransferEngine &engine, Device &device) : engine(engi
       "derived layouts", 1, [this](Space space, uint64_t wanted) { return this->engine.dropDerived(space, wanted); });
   stagingOwner = device.memory().intern({.program = {}, .value = "(staging)", .role = {}, .block = {}, .location = {}});
   warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
+  if (device.diskLink())
+    takePassingBuffers();
 }
 
 TransferEngine::TransferEngine(Device &device) : device_(device), impl_(std::make_unique<Impl>(*this, device)) {}

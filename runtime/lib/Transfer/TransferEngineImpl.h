@@ -67,6 +67,19 @@ struct TransferEngine::Impl {
 
   // Hops.cpp
 
+  /// Page-locked buffers between the link and a disk, which take turns and go with the device.
+  struct PassingBuffers {
+    struct Buffer {
+      std::byte *data;
+      /// The work that uses it last.
+      Fence used;
+    };
+    std::vector<Buffer> buffers;
+    size_t next = 0;
+    Buffer &takeTurn() { return buffers[next++ % buffers.size()]; }
+  };
+  void takePassingBuffers();
+
   struct Staging {
     std::vector<PassingMemory> memory;
     std::vector<std::byte *> addresses;
@@ -80,10 +93,18 @@ struct TransferEngine::Impl {
   bool run(std::shared_ptr<const TransferPlan> plan, const Tensor &source, const Tensor &target,
            const TransferOptions &options);
   void count(const TransferPlan &plan);
-  std::shared_ptr<CopyRecord> traceStep(const TransferStep &step, const std::string &from,
+  std::shared_ptr<CopyRecord> traceStep(const TransferStep &step, Queue queue, const std::string &from,
                                         const TransferOptions &options);
   Staging takeStaging(const TransferStep &step);
   class Tries;
+  struct Edges {
+    Fence read, written;
+  };
+  /// Queues a step that passes the host, chunk by chunk, once `source` is written and `target` is
+  /// free. Returns what has then read the one and written the other. `linkSeconds` may be null.
+  Edges passHost(const std::shared_ptr<Chain> &chain, size_t step, const std::byte *read, std::byte *written,
+                 const Fence &source, const Fence &target, const std::string &from,
+                 const std::shared_ptr<double> &linkSeconds, const TransferOptions &options);
   void giveLink(const TransferStep &step, Chain &chain, std::byte *to, const std::byte *from);
   void countCarried(Queue queue, uint64_t bytes, double seconds);
   /// Asks the gate for a token; returns nothing if the gate denied it.
@@ -98,6 +119,8 @@ struct TransferEngine::Impl {
   DeviceMemory::RoomMakerHandle roomMaker;
   /// The owner of memory that is taken between steps.
   OwnerId stagingOwner;
+  PassingBuffers toDeviceBuffers, toDiskBuffers;
+  uint64_t passingChunkBytes = 0;
 
   struct PlanEntry {
     TensorDesc given, wanted;

@@ -10,7 +10,8 @@
 //   given --host relayout--> wire --link--> wire --device relayout--> wanted
 //
 // or its mirror image, where either relayout is left out if the wire is what
-// stands beside it. Choosing the wire is all the planning there is.
+// stands beside it. Choosing the wire is all the planning there is. A disk below the
+// host's memory is one more edge, which the step over the link takes along.
 //
 //===----------------------------------------------------------------------===//
 
@@ -90,15 +91,17 @@ static bool sameBytes(const TensorDesc &a, const TensorDesc &b) {
 namespace {
 class Planner {
 public:
-  Planner(TransferPlan &plan, const TensorDesc &given, const TensorDesc &wanted, const StitchOptions &options)
-      : plan_(plan), given_(given), wanted_(wanted), options_(options), now_(&given_) {
+  Planner(TransferPlan &plan, const TensorDesc &given, const TensorDesc &wanted, const StitchOptions &options,
+          bool isDiskBelowHost)
+      : plan_(plan), given_(given), wanted_(wanted), options_(options), isDiskBelowHost_(isDiskBelowHost),
+        now_(&given_) {
     plan_.steps.reserve(3); // `now_` points into it
   }
 
   void withinOneMemory(bool unified) {
     bool onHost = isHostSpace(given_.layout.space) && isHostSpace(wanted_.layout.space);
     if (onHost && !unified)
-      relayout(TransferStep::Kind::HostRelayout, Queue::HostToDevice, wanted_);
+      hostRelayout(Queue::HostToDevice, wanted_);
     else
       relayout(TransferStep::Kind::DeviceRelayout, Queue::Compute, wanted_);
     (onHost ? plan_.hostBytes : plan_.d2dBytes) += plan_.steps.back().bytes;
@@ -109,7 +112,7 @@ public:
     TensorDesc wire = smallest({given_, dense(given_), wanted_, dense(wanted_)});
     bool staged = given_.layout.space == Space::Host;
     if (!sameBytes(wire, given_)) {
-      relayout(TransferStep::Kind::HostRelayout, Queue::HostToDevice, placed(wire, hostSpaceFor(wire)));
+      hostRelayout(Queue::HostToDevice, placed(wire, hostSpaceFor(wire)));
       plan_.hostBytes += plan_.steps.back().bytes;
     }
     bool arrived = sameBytes(wire, wanted_) && wanted_.layout.space == Space::DeviceDram;
@@ -132,7 +135,7 @@ public:
     TensorDesc landing = arrived ? wanted_ : placed(wire, hostSpaceFor(wire));
     link(Queue::DeviceToHost, landing, landing.layout.space);
     if (!arrived) {
-      relayout(TransferStep::Kind::HostRelayout, Queue::DeviceToHost, wanted_);
+      hostRelayout(Queue::DeviceToHost, wanted_);
       plan_.hostBytes += plan_.steps.back().bytes;
     }
     plan_.bounces = uint32_t(staged) + uint32_t(given_.layout.space == Space::DeviceL1);
@@ -154,6 +157,15 @@ private:
   /// would.
   Space hostSpaceFor(const TensorDesc &wire) const {
     return wire.spanBytes() <= options_.stagingChunkBytes * options_.stagingBuffers ? Space::HostPinned : Space::Host;
+  }
+
+  /// On `queue`, or that of the disk which it reads or writes.
+  void hostRelayout(Queue queue, TensorDesc target) {
+    bool reads = isDiskBelowHost_ && now_->layout.space == Space::Disk;
+    bool writes = isDiskBelowHost_ && target.layout.space == Space::Disk;
+    (reads ? plan_.diskReadBytes : plan_.diskWriteBytes) += reads || writes ? target.spanBytes() : 0;
+    relayout(TransferStep::Kind::HostRelayout, reads ? Queue::DiskRead : writes ? Queue::DiskWrite : queue,
+             std::move(target));
   }
 
   void append(TransferStep step) {
@@ -182,6 +194,9 @@ private:
     step.from = now_->layout.space;
     step.bytes = target.spanBytes();
     step.staged = hostSpace == Space::Host;
+    step.passesHost = isDiskBelowHost_ && hostSpace == Space::Disk;
+    if (step.passesHost)
+      (queue == Queue::HostToDevice ? plan_.diskReadBytes : plan_.diskWriteBytes) += step.bytes;
     (queue == Queue::HostToDevice ? plan_.h2dBytes : plan_.d2hBytes) += step.bytes;
     if (step.staged)
       plan_.hostBytes += step.bytes;
@@ -192,6 +207,7 @@ private:
   TransferPlan &plan_;
   const TensorDesc &given_, &wanted_;
   const StitchOptions &options_;
+  bool isDiskBelowHost_;
   /// The tensor after the steps so far.
   const TensorDesc *now_;
 };
@@ -218,7 +234,7 @@ TransferPlan planTransfer(const TensorDesc &given, const TensorDesc &wanted, con
   if (plan.elided || wanted.elementCount() == 0)
     return plan;
 
-  Planner planner(plan, given, wanted, options);
+  Planner planner(plan, given, wanted, options, device.diskLink().has_value());
   bool fromHost = isHostSpace(given.layout.space), toHost = isHostSpace(wanted.layout.space);
   if (unified || fromHost == toHost)
     planner.withinOneMemory(unified);

@@ -23,6 +23,9 @@ static std::vector<ConformanceSpec> specs() {
       {"sim:streams,dram=1MiB,pinned=1MiB,l1=64KiB,latency=0s"},
       {"renamed:virtual,l1=0"},
       {"cpu:dram=1MiB,pinned=1MiB,threads=2,disk=.?capacity=2MiB"},
+      {"sim:dram=1MiB,host=2MiB,l1=64KiB,latency=0s,threads=2,disk=.?capacity=2MiB"},
+      {"sim:streams,dram=1MiB,host=2MiB,l1=0,latency=0s,threads=2,disk=.?capacity=2MiB,adversarial=8"},
+      {"sim:virtual,dram=1GiB,pinned=2MiB,disk=2GiB,diskread=2GB/s"},
   };
   for (int seed = 0; seed < 8; ++seed)
     for (const char *driver : {"sim:", "sim:streams,"})

@@ -32,13 +32,19 @@ TEST(Device, BadSpecsAreNamed) {
   expect("cpu:dram=1MiB,disk=.?speed=9",
          "there is no option \"speed\"; known are capacity, read, write, direct, engine");
   expect("cpu:dram=1MiB,disk=.?engine=steam", "is ring or threads, not \"steam\"");
-  expect("sim:disk=1GiB", "option \"disk\" needs virtual");
+  expect("sim:disk=.?speed=9",
+         "device \"sim:disk\": there is no option \"speed\"; known are capacity, read, write, direct, engine");
+  expect("sim:diskread=1GB/s", "\"diskread\" needs virtual: elsewhere a disk has its speeds behind its folder");
+  expect("sim:virtual,diskread=1GB/s", "diskread= and diskwrite= need disk=");
+  expect("sim:host=8MiB,pinned=8MiB,disk=.", "with a disk, host= is page-locked memory; leave pinned= out");
+  expect("sim:host=255KiB,disk=.", "host=261120 is too little memory of the host above a disk: buffers to and from "
+                                   "the disk need 262144 bytes at least");
   expect("cpu:threads=0", "threads=0 is not a number between 1 and 1024");
   expect("cpu:threads=2x", "between 1 and 1024");
   expect("cpu:threads", "option \"threads\" needs a value, as in threads=value");
   expect("cpu:=2", "\"=2\" is not of the form key=value");
   expect("cpu:threads=2,threads=3", "\"threads\" is given twice");
-  expect("sim:ram=1GiB", "there is no option \"ram\"; known are adversarial, d2h, disk, dram");
+  expect("sim:ram=1GiB", "there is no option \"ram\"; known are adversarial, d2h, disk, diskread, diskwrite, dram");
   expect("sim:dram=1GBit", "dram=1GBit is not a quantity such as 512MiB (units B, KB, MB, GB, TB of 1000, KiB, MiB");
   expect("sim:dram=-1MiB", "dram=-1MiB is not a quantity");
   expect("sim:dram=0.3B", "dram=0.3B is not a quantity");

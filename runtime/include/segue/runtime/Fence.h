@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A device has three queues. Work of one queue runs in its order; the queues
-// run beside each other. A queue counts its work: position n is done when the
+// A device has a queue for computing, one for each direction of the link, and one for
+// each direction of a disk that lies below the host's memory. Work of one queue runs in
+// its order; the queues run beside each other. A queue counts its work: position n is done when the
 // first n entries are. A fence is one position per queue, so that "after all
 // of this" is a maximum per queue and costs no object: storages keep the fence
 // of their last write and of their last reads, a freed block the fence of its
@@ -24,13 +25,16 @@
 
 namespace segue::inline runtime {
 
-enum class Queue : uint8_t { Compute = 0, HostToDevice = 1, DeviceToHost = 2 };
-inline constexpr size_t queueCount = 3;
-inline constexpr Queue allQueues[] = {Queue::Compute, Queue::HostToDevice, Queue::DeviceToHost};
+enum class Queue : uint8_t { Compute = 0, HostToDevice = 1, DeviceToHost = 2, DiskRead = 3, DiskWrite = 4 };
+inline constexpr size_t queueCount = 5;
+inline constexpr Queue allQueues[] = {Queue::Compute, Queue::HostToDevice, Queue::DeviceToHost, Queue::DiskRead,
+                                      Queue::DiskWrite};
 
-/// "compute", "h2d", "d2h".
+constexpr bool isOfDisk(Queue queue) { return queue == Queue::DiskRead || queue == Queue::DiskWrite; }
+
+/// "compute", "h2d", "d2h", "disk_read", "disk_write".
 constexpr std::string_view name(Queue queue) {
-  constexpr std::string_view names[] = {"compute", "h2d", "d2h"};
+  constexpr std::string_view names[] = {"compute", "h2d", "d2h", "disk_read", "disk_write"};
   return names[uint8_t(queue)];
 }
 
@@ -41,7 +45,7 @@ struct Fence {
   Fence() = default;
   Fence(Queue queue, uint64_t position) { at[uint8_t(queue)] = position; }
 
-  bool empty() const { return (at[0] | at[1] | at[2]) == 0; }
+  bool empty() const { return (at[0] | at[1] | at[2] | at[3] | at[4]) == 0; }
   uint64_t operator[](Queue queue) const { return at[uint8_t(queue)]; }
 
   /// Makes this fence wait for `other` too.

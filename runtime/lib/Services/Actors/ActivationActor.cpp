@@ -49,7 +49,7 @@ ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandCon
   for (int64_t size : config.poolClassesMiB)
     classBytes.push_back(uint64_t(size) << 20);
   std::vector<uint32_t> counts(config.slabsPerClass.begin(), config.slabsPerClass.end());
-  pool_.emplace(context.device, classBytes, counts, context.device->homeSpace());
+  pool_.emplace(context.device, classBytes, counts, PinnedPool::Use::Homes);
   owner_ = context.device->memory().intern(
       {.program = {}, .value = "(restored)", .role = "saved", .block = {}, .location = {}});
   if (config.telemetry.enabled)

@@ -151,8 +151,8 @@ Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   TensorDesc desc = *held.deviceDesc;
   desc.layout.offset = 0;
   std::shared_ptr<Storage> storage;
-  Space home = context_.device->homeSpace();
-  desc.layout.space = buffer.poolClass || home == Space::Disk ? home : Space::Host;
+  bool hasDisk = context_.device->hasSpace(Space::Disk);
+  desc.layout.space = hasDisk ? Space::Disk : buffer.poolClass ? Space::HostPinned : Space::Host;
   if (buffer.poolClass) {
     auto slab = pool_->tryTake(*buffer.poolClass);
     if (!slab) {
@@ -162,6 +162,7 @@ Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
     if (slab) {
       storage = slab->storage;
       storage->renew();
+      desc.layout.space = storage->space();
       slabs_.push_back(std::move(*slab));
     }
   }

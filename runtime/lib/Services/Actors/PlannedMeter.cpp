@@ -37,7 +37,7 @@ void PlannedMeter::noteSave(const Tensor &before, const Tensor &after, bool isDr
     return;
   }
   int64_t bytes = int64_t(before.storage()->bytes());
-  bool isPinned = after.storage()->space() == device_.homeSpace();
+  bool isPinned = device_.isHomeSpace(after.storage()->space());
   ++record_.spilled;
   ++away_;
   record_.spillBytes += bytes;
@@ -54,7 +54,7 @@ std::shared_ptr<const CopyWait> PlannedMeter::noteRestore(const Tensor &before, 
   --away_;
   ++(how == Return::Rescued ? record_.rescued : record_.restored);
   record_.restoreBytes += how == Return::Rescued ? 0 : bytes;
-  (before.storage()->space() == device_.homeSpace() ? pinnedBytes_ : unpinnedBytes_) -= bytes;
+  (device_.isHomeSpace(before.storage()->space()) ? pinnedBytes_ : unpinnedBytes_) -= bytes;
   std::shared_ptr<const CopyWait> wait = watchCopy(device_, after, lastMark_);
   if (wait)
     needs_.push_back({wait, how == Return::Ahead});

@@ -247,7 +247,7 @@ Tensor StateActor::homeOf(const std::string &id, const Tensor &value) {
     home = Tensor::in(home.storage(), std::make_shared<const TensorDesc>(std::move(desc)));
     return home;
   }
-  bool isGranted = (home && home.desc().layout.space == context_.device->homeSpace()) || reservePinned(desc.spanBytes());
+  bool isGranted = (home && context_.device->isHomeSpace(home.desc().layout.space)) || reservePinned(desc.spanBytes());
   OwnerId owner = context_.device->memory().intern({.value = id, .role = std::string(name(Role::Gradient))});
   return home = emptyHome(context_.device, std::move(desc), isGranted, owner);
 }

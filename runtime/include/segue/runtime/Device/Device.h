@@ -121,9 +121,11 @@ public:
   /// Runs what is queued to its end.
   ~Device() override;
 
-  /// Where bytes live that leave the device's memory: disk, where there is one, else
-  /// host_pinned.
+  /// The last tier in which bytes live that leave the device's memory: disk, where there is one, else
+  /// host_pinned. (TransferEngine::homeFor says which of several has room.)
   Space homeSpace() const { return hasSpace(Space::Disk) ? Space::Disk : Space::HostPinned; }
+  /// True for a space in which such bytes live, as long as it has room.
+  bool isHomeSpace(Space space) const { return space == homeSpace() || (space == Space::HostPinned && diskLink()); }
 
   /// Returns true if host, host_pinned and device_dram are the same memory here, so that a
   /// tensor in one of them is in all.
@@ -149,6 +151,10 @@ public:
 
   /// How fast the link is. Nothing where there is none.
   virtual std::optional<LinkSpeed> link() const { return std::nullopt; }
+  /// How fast a disk is that lies below the host's memory (h2d is reading): what goes there from the
+  /// device passes through page-locked memory, and has queues of its own. Nothing where there is no
+  /// disk, or where the disk is what the link leads to.
+  virtual std::optional<LinkSpeed> diskLink() const { return std::nullopt; }
 
   /// Returns the number of threads that a launch is split over.
   virtual int threads() const = 0;

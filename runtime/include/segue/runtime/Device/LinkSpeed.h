@@ -8,6 +8,8 @@
 #ifndef SEGUE_RUNTIME_DEVICE_LINKSPEED_H
 #define SEGUE_RUNTIME_DEVICE_LINKSPEED_H
 
+#include <algorithm>
+
 namespace segue::inline runtime {
 
 /// The link between host and device: bytes per second of each direction, and the
@@ -15,6 +17,12 @@ namespace segue::inline runtime {
 struct LinkSpeed {
   double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
 };
+
+/// What passes both `a` and `b` at once takes as long as on this.
+constexpr LinkSpeed busiest(const LinkSpeed &a, const LinkSpeed &b) {
+  return {std::min(a.h2dBytesPerSecond, b.h2dBytesPerSecond), std::min(a.d2hBytesPerSecond, b.d2hBytesPerSecond),
+          std::max(a.latencySeconds, b.latencySeconds)};
+}
 
 } // namespace segue::inline runtime
 

@@ -27,8 +27,12 @@
 // are away come back, or are made, that much earlier. It is chosen only where there is
 // room for that and for the run, and where the link is what the step waits for.
 //
+// Where a disk lies below the host's memory, what leaves goes on to it when the host has no
+// room: parameters and states where their homes are, saved tensors and gradients as they come.
+// Such a tensor uses both edges at once, the link and the disk, and the busier one decides.
+//
 // Pure: no device, no clock. The times are those of a model in which the
-// compute queue and the two directions of the link each work in order.
+// compute queue and the two directions of the link, and of the disk, each work in order.
 //
 //===----------------------------------------------------------------------===//
 
@@ -65,6 +69,8 @@ struct ResidencyPlan {
   double slowLinkSeconds = 0;
   /// The bytes over the link, in each direction.
   uint64_t outBytes = 0, inBytes = 0;
+  /// What of that goes on to a disk below the host's memory, and comes from there.
+  uint64_t diskOutBytes = 0, diskInBytes = 0;
   /// Whether something is computed again, and what that takes of the step.
   bool isRemaking = false;
   double remakeSeconds = 0;
@@ -105,6 +111,8 @@ private:
     /// back at the last moment, and the seconds that runs then take.
     std::vector<uint64_t> curve;
     std::vector<double> runSeconds;
+    /// Says of each gap that is away whether its tensor is on the disk below the host.
+    std::vector<bool> isOnDisk;
   };
   /// The times at which the compute queue, and all queues, have done the step.
   struct Times {
@@ -120,7 +128,9 @@ private:
   std::optional<Absence> absence(const std::vector<uint32_t> &gaps, const std::vector<bool> &isRemade) const;
   void remakeWhatGains(const Absence &moved, double movedSeconds, uint64_t target);
   ResidencyPlan schedule(const Absence &absence, uint64_t target) const;
-  Times estimate(const ResidencyPlan &plan, const Absence &absence, uint64_t target, const LinkSpeed &link) const;
+  std::vector<bool> findOnDisk(const std::vector<uint32_t> &gaps, const std::vector<bool> &isRemade) const;
+  /// On edges that are slower by a factor.
+  Times estimate(const ResidencyPlan &plan, const Absence &absence, uint64_t target, double slower) const;
 
   StepProfile profile_;
   /// The time of each event if nothing leaves, and that of the end.

@@ -23,6 +23,7 @@
 #include "segue/runtime/Device/LinkSpeed.h"
 #include "segue/runtime/Program/Events.h"
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,8 @@ struct ResidencyGap {
   uint32_t with = noIndex;
   /// The index into StepProfile::residents; noIndex for a saved tensor.
   uint32_t resident = noIndex;
+  /// Of a parameter or state: its home lies on StepProfile::below.
+  bool isOnDisk = false;
   /// Index into StepProfile::remakes of what makes the tensor again at `needed`, where
   /// something does. Tensors with the same one come from one run.
   uint32_t remake = noIndex;
@@ -119,7 +122,15 @@ struct SharedSave {
   uint32_t saved = 0, needed = 0;
 };
 
-/// The link between host and device.
+/// A disk below the host's memory, to which what leaves goes on where that has no room.
+struct BelowHost {
+  LinkSpeed disk;
+  /// What the host has room for of saved tensors and gradients, beside the homes of parameters and states.
+  uint64_t roomBytes = 0;
+  /// What one direction may have between link and disk: so much may one be ahead of the other.
+  uint64_t passingBytes = 0;
+};
+
 struct StepProfile {
   std::vector<StepEvent> events;
   std::vector<ResidencyGap> gaps;
@@ -128,7 +139,9 @@ struct StepProfile {
   std::vector<ResidentUse> uses;
   std::vector<SharedSave> sharedSaves;
   std::vector<StepRemake> remakes;
+  /// The link between host and device.
   LinkSpeed link;
+  std::optional<BelowHost> below;
 };
 
 /// Returns for each event the least bytes that can be live until the next if saved tensors

@@ -63,6 +63,8 @@ public:
 private:
   /// A resident, as far as it is known while the step goes on.
   struct Track {
+    /// Its home lies on a disk below the host's memory.
+    bool isOnDisk = false;
     std::string block, location;
     /// The bytes of its own memory, and those that they take on the device.
     uint64_t bytes = 0, taken = 0;

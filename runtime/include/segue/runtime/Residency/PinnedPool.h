@@ -36,12 +36,15 @@ struct PinnedSlab {
 
 class PinnedPool {
 public:
+  /// What slabs are for: copies pass through Buffers, which are page-locked; Homes are kept, and lie
+  /// in the tier that has room (TransferEngine::homeFor), some of them on a disk where there is one.
+  enum class Use : uint8_t { Buffers, Homes };
+
   /// One count per class; class sizes in bytes, strictly ascending. Takes all
-  /// memory at once, of `space`: page-locked memory, or the disk where that takes its
-  /// place (Device::homeSpace). Throws OutOfMemory, or InvalidArgument naming the
+  /// memory at once. Throws OutOfMemory, or InvalidArgument naming the
   /// class, with nothing held.
   PinnedPool(DeviceRef device, std::span<const uint64_t> classBytes, std::span<const uint32_t> counts,
-             Space space = Space::HostPinned);
+             Use use = Use::Buffers);
 
   size_t classes() const { return classes_.size(); }
   uint64_t classBytes(size_t index) const { return classes_[index].slabBytes; }
@@ -74,7 +77,7 @@ private:
   std::shared_ptr<Storage> makeSlab(uint64_t bytes);
 
   DeviceRef device_;
-  Space space_;
+  Use use_;
   OwnerId owner_;
   std::vector<Class> classes_;
 };

@@ -102,6 +102,8 @@ public:
   StepProfile record();
 
   LinkSpeed link() const;
+  /// Of a disk below the host's memory.
+  std::optional<LinkSpeed> diskLink() const;
   /// Who brings what lives on the host: a sink that run() is given hands its
   /// events on to this one.
   EventSink &events();
@@ -120,6 +122,8 @@ public:
     std::vector<MemoryHolder> holders;
     /// The bytes that went over the link in the step, to the device and from it.
     uint64_t inBytes = 0, outBytes = 0;
+    /// Read from a disk below the host's memory, and written to it.
+    uint64_t diskInBytes = 0, diskOutBytes = 0;
     /// Saved tensors that left, were fetched and were computed again.
     uint64_t left = 0, fetchedAhead = 0, fetchedLate = 0, unpinned = 0, remade = 0;
     /// The gaps in which leaving freed nothing.

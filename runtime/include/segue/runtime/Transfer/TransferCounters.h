@@ -41,6 +41,8 @@ struct TransferCounters {
   Sum cacheEvictions{0};
   /// The bytes that the link has carried and the time it was at work, which give its speed.
   Sum h2dCarriedBytes{0}, h2dCarriedNanoseconds{0}, d2hCarriedBytes{0}, d2hCarriedNanoseconds{0};
+  /// Of a disk below the host's memory: bytes queued in each direction, and copies that ran.
+  Sum diskReadBytes{0}, diskWriteBytes{0}, diskCopies{0};
 };
 
 /// One line of `stitch_telemetry.jsonl`; the members are its keys.

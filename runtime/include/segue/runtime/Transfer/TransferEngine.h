@@ -40,6 +40,9 @@
 
 namespace segue::inline runtime {
 
+/// The least page-locked memory above a disk: a part of it is buffers between link and disk.
+inline constexpr uint64_t leastHostAboveDisk = 256 << 10;
+
 /// A TransferConsumer says for whom a tensor is moved, in traces
 /// and errors. It is made once, when a program is made ready.
 struct TransferConsumer {
@@ -168,6 +171,14 @@ public:
   /// once, but no more than a sixteenth of that memory. Code that can do with pageable
   /// memory asks this first, as without staging the host waits for each copy.
   bool leavesRoomToStage(uint64_t bytes) const;
+  /// Bytes that leavesRoomToStage() would allow.
+  uint64_t roomToKeep() const;
+  /// Returns the nearest tier below the device that takes `bytes` more to keep: host_pinned while that
+  /// leaves room to stage, then a disk below it, or else host. Where the link leads to a disk, that.
+  Space homeFor(uint64_t bytes) const;
+  /// Bytes of the buffers through which one direction passes between device and disk; 0 without a
+  /// disk below the host's memory.
+  uint64_t passingBytes() const;
   /// Sets the gate, which is not owned. With null, every hop may go at once.
   void setGate(TransferGate *gate);
   /// Tells the gate of the hops that are done by now; with `all`, blocks until

@@ -10,7 +10,8 @@
 // one memory or a copy over the link, with the bytes of each. Two rules make the
 // chain. Few bytes cross the link: the form in which they cross (the *wire*) is
 // the smallest of source and target as they are and dense; at equal size the
-// device converts. L1 is reached through device_dram.
+// device converts. L1 is reached through device_dram, and a disk below the host's memory
+// through that.
 //
 //   TransferPlan plan = planTransfer(given, wanted, device, options);
 //   plan.h2dBytes;                       // what crosses
@@ -57,6 +58,9 @@ struct TransferStep {
   uint64_t bytes = 0;
   /// For a Link: true if the host side is pageable, so that bytes go through pinned buffers.
   bool staged = false;
+  /// Link only: the host side is a disk below the host's memory. Bytes go over two edges, the
+  /// link and the disk, each with its queue, through pinned buffers; `queue` is the link's.
+  bool passesHost = false;
   /// Null for Link.
   std::shared_ptr<const CopyPlan> relayout;
 
@@ -74,6 +78,8 @@ struct TransferPlan {
   /// within the device's memory, and that are written by copies within the host's, those
   /// into and out of staging buffers included.
   uint64_t h2dBytes = 0, d2hBytes = 0, d2dBytes = 0, hostBytes = 0;
+  /// Read from a disk below the host's memory, and written to it.
+  uint64_t diskReadBytes = 0, diskWriteBytes = 0;
   /// Spaces between source and target that are neither's.
   uint32_t bounces = 0;
   /// For row storages whose zero points are worth a look before they cross the link: the
