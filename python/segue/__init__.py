@@ -21,6 +21,7 @@ import torch as _torch  # noqa: F401 - loaded first: its OpenMP library is then 
 from . import squareq
 from ._runtime import Tensor
 from .buckets import Buckets
+from .callbacks import Callback, EarlyStop
 from .compiler import compile, load
 from .dynamo import BackendReport, backend_report
 from .errors import (
@@ -31,7 +32,8 @@ from .errors import (
 from .fitting import FitRow, FitTable, fit, fit_table
 from .memory import Memory
 from .module import LoadedModule, Module
-from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, NAdam, Optimizer, RAdam, RMSprop
+from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
+from .precision import LossScale
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
 from .supported import Operator, Operators, supported_ops
 from .trainer import Trainer, export_checkpoint
@@ -39,10 +41,12 @@ from .trainer import Trainer, export_checkpoint
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "CompileError", "ConfigError", "CorruptFileError", "Error", "ExportError",
-    "FallbackWarning", "FileError", "FitRow", "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion",
-    "LoadedModule", "Memory", "MissingInputError", "MissingWeightError", "Module", "NAdam", "NameUnknownError", "NanLossError",
-    "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop", "SGD", "StateTornError", "Tensor", "Trainer",
-    "UnsupportedError", "UnsupportedOpError", "ValuesDifferError", "VersionError", "backend_report", "compile", "export_checkpoint", "fit",
-    "fit_table", "load", "one_cycle", "squareq", "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",
+    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CompileError",
+    "ConfigError", "CorruptFileError", "EarlyStop", "Error", "ExportError", "FallbackWarning", "FileError", "FitRow",
+    "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
+    "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",
+    "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop",
+    "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
+    "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "one_cycle", "squareq",
+    "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",
 ]

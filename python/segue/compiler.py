@@ -76,7 +76,8 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
     precision : str, optional
         ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``: products and
         convolutions in bf16, what is saved between them too, losses and normalisations as PyTorch has them; parameters,
-        gradients and states of the optimizer stay f32. ``f32`` captures it without autocast. Default: as a call of the
+        gradients and states of the optimizer stay f32. ``f16-mixed`` does so with ``torch.float16``, whose gradients want a scaled loss, as
+        a `Trainer` gives. ``f32`` captures it without autocast. Default: as a call of the
         module would run, by the autocast around it.
     budget : int or str, optional
         Bytes of the device's memory, or a text such as ``6GiB``, that calls of all modules and segments of this device may

@@ -69,7 +69,7 @@ def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: st
         Names of those layers, or patterns: ``q_proj`` for all that end so, ``*.mlp.*``. Default: all linear layers but
         the last.
     precision : str, optional
-        ``f32`` or ``bf16-mixed``, as in `segue.compile`.
+        ``f32``, ``bf16-mixed`` or ``f16-mixed``, as in `segue.compile`.
     micro_batches : int
         Batches per step, for gradient accumulation.
     clip_grad_norm : float

@@ -27,10 +27,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _runtime, verify
+from .again import Again, transform_around, warn_of
 from .buckets import Bucketing, Buckets
 from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
+from .freezing import PART
 from .frontend import Captured, capture
 from .frontend.autocast import ambient
 from .frontend.padding import Padding
@@ -110,8 +112,8 @@ class Program:
         with self._making:
             if self._module is None:
                 made = [key for key in self._bytes  # a copy may come from elsewhere
-                        if key[0] == _runtime.kernel_target() and "in-backward" not in key[1]]
-                binary = next((binary for key, binary in self._binaries.items() if "in-backward" not in key[1]), None)
+                        if key[0] == _runtime.kernel_target() and _gives_all_gradients(key[1])]
+                binary = next((binary for key, binary in self._binaries.items() if _gives_all_gradients(key[1])), None)
                 if not binary and made:
                     binary = self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
                 binary = binary or self.binary(optimizer)
@@ -125,10 +127,11 @@ class Program:
         return self._weight_names
 
     def _make(self, optimizer: Optimizer | None, statistics: str, target: str) -> bytes:
-        parameters = [a.name for a in self.captured.named("parameter")]
+        roles = {} if optimizer is None else optimizer.roles
+        parameters = [a.name for a in self.captured.arguments if roles.get(a.name, a.role) == "parameter"]
         settings = optimizer.settings(parameters) if optimizer is not None else {}
         return compile_text(
-            self.captured.text_with(settings), self.name, training=self.captured.differentiable,
+            self.captured.text_with(settings, roles), self.name, training=self.captured.differentiable,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
             gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics),
@@ -170,6 +173,11 @@ class LoadedProgram(Program):
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 #: Attributes that no copy takes over: they are shared with the source, or made by `Module._set_up`.
 _MADE = (*_SHARED, "_device", "_budget", "_selecting", "_members", "_signature", "_weights", "_variants", "_primary")
+
+
+def _gives_all_gradients(optimizer_key: str) -> bool:
+    """Of a binary that was made with this optimizer, whether backward gives the gradient of each parameter."""
+    return not any(mark in optimizer_key for mark in ("in-backward", PART))
 
 
 def _optimizer_key(optimizer: Optimizer | None) -> str:
@@ -303,21 +311,22 @@ class Module(nn.Module):
         primary, self.precision = self._primary, precision
         self._variants.clear()
         self._primary = None
-        self._primary = self._captured_again(primary, {})
+        self._primary = self._captured_again(primary, {}, primary.modes)
         return self
 
-    def program_for(self, shapes: dict[str, tuple[int, ...]]) -> Program:
-        """The variant of the example with inputs, by name, of other shapes; in the modes that the example had."""
-        return self._captured_again(self._primary, shapes)
+    def program_for(self, shapes: dict[str, tuple[int, ...]], *, evaluates: bool = False) -> Program:
+        """The variant of the example with inputs, by name, of other shapes; in the modes that the example had, or all of `eval`."""
+        modes = (False,) * len(self._members) if evaluates else self._primary.modes
+        return self._captured_again(self._primary, shapes, modes)
 
-    def _captured_again(self, program: Program, shapes: dict[str, tuple[int, ...]]) -> Program:
+    def _captured_again(self, program: Program, shapes: dict[str, tuple[int, ...]], wanted: tuple[bool, ...]) -> Program:
         captured = program.captured
         tensors = {a.name: torch.zeros(shapes.get(a.name, a.shape), dtype=a.dtype) for a in captured.named("input")}
         leaves = [leaf.value if isinstance(leaf, Constant) else tensors[leaf] for leaf in captured.structure.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, captured.structure.in_spec)
         modes = [m.training for m in self._members]
         try:
-            for module, mode in zip(self._members, program.modes):
+            for module, mode in zip(self._members, wanted):
                 module.training = mode
             return self._select(args, kwargs)[0]
         finally:

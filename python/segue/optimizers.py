@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, Union
+from typing import Any, Callable, ClassVar, Iterable, Mapping, NamedTuple, Sequence, Union
 
 from .errors import InvalidArgumentError
 
@@ -26,7 +26,7 @@ LearningRate = Union[float, Callable[[int], float]]
 
 @dataclass(frozen=True, init=False)
 class Group:
-    """Parameters that have a learning rate or a weight decay of their own.
+    """Parameters that have a learning rate, a weight decay or an optimizer of their own.
 
     >>> segue.AdamW(lr=3e-4, groups=[segue.Group("*.bias", "*norm*.weight", weight_decay=0.0), segue.Group("wte.*", lr=1e-4)])
 
@@ -38,19 +38,34 @@ class Group:
         A rate, not a factor; default: that of the optimizer.
     weight_decay : float, optional
         Default: that of the optimizer.
+    optimizer : Optimizer, optional
+        For these parameters, with its rate and decay, as ``AdamW`` beside a `Muon`. Bounds of gradients, averages and updates
+        in backward are said by that of all others.
     """
 
     patterns: tuple[str, ...]
     lr: LearningRate | None
     weight_decay: float | None
+    optimizer: "Optimizer | None"
 
-    def __init__(self, *patterns: str, lr: LearningRate | None = None, weight_decay: float | None = None):
+    def __init__(self, *patterns: str, lr: LearningRate | None = None, weight_decay: float | None = None, optimizer: "Optimizer | None" = None):
         if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise InvalidArgumentError(f"a group has the patterns {patterns!r}; give names of parameters, or patterns such as '*.bias'")
         if weight_decay is not None and not 0 <= weight_decay < math.inf:
             raise InvalidArgumentError(f"weight_decay of a group is {weight_decay!r}; it must be 0 or more, and finite")
-        for name, value in (("patterns", patterns), ("lr", lr), ("weight_decay", weight_decay)):
+        if optimizer is not None:
+            if not isinstance(optimizer, Optimizer):
+                raise InvalidArgumentError(f"the optimizer of a group is a {type(optimizer).__name__}; give segue.AdamW(...) or another of its kind")
+            if optimizer.groups or optimizer.in_backward or optimizer.clip_grad_value is not None or optimizer.ema_decay is not None:
+                raise InvalidArgumentError("the optimizer of a group has groups, clip_grad_value, ema_decay or in_backward, which are said by the "
+                                           "optimizer that the group belongs to")
+        for name, value in (("patterns", patterns), ("lr", lr), ("weight_decay", weight_decay), ("optimizer", optimizer)):
             object.__setattr__(self, name, value)
+
+    @property
+    def rate(self) -> LearningRate | None:
+        """Its learning rate, if it has one."""
+        return self.optimizer.lr if self.lr is None and self.optimizer is not None else self.lr
 
     def has(self, name: str) -> bool:
         """Returns whether a pattern is for this name."""
@@ -81,6 +96,7 @@ class Optimizer:
     in_backward: bool = field(default=False, kw_only=True)
 
     kind = ""
+    roles: ClassVar[Mapping[str, str]] = {}  # of parameters, other than they were captured with
 
     def __post_init__(self):
         for group in self.groups:
@@ -94,12 +110,12 @@ class Optimizer:
         for name, value in self.constants().items():
             if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
-            if name not in ("dampening", "beta2-decay") and not 0 <= value < math.inf:
+            if name not in ("dampening", "beta2-decay", "ns-a", "ns-b", "ns-c") and not 0 <= value < math.inf:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be 0 or more, and finite")
 
     def rates(self, step: int) -> list[float]:
         """The learning rates of step `step`, 0 being the first: of the optimizer, then of each group that has one."""
-        own = (group.lr for group in self.groups if group.lr is not None)
+        own = (group.rate for group in self.groups if group.rate is not None)
         return [float(lr(step) if callable(lr) else lr) for lr in (self.lr, *own)]
 
     def constants(self) -> dict[str, float | bool]:
@@ -119,24 +135,28 @@ class Optimizer:
                 found[name] = float(value)
         return found
 
-    def spec(self) -> str:
+    def spec(self, **more: float | bool) -> str:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
         text = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
-        constants = self.constants() | ({"in-backward": True} if self.in_backward else {})
+        constants = self.constants() | {name.replace("_", "-"): value for name, value in more.items()}
+        constants |= {"in-backward": True} if self.in_backward else {}
         return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())
 
     def settings(self, names: Iterable[str]) -> dict[str, Settings]:
         """The options for the compiler of each parameter that has a rate or decay of its own."""
-        rated = [group for group in self.groups if group.lr is not None]
+        rated = [group for group in self.groups if group.rate is not None]
+        common = {name: value for name, value in (("clip_value", self.clip_grad_value), ("ema", self.ema_decay)) if value is not None}
         found = {}
         for name in names:
             if (group := next((group for group in self.groups if group.has(name)), None)) is not None:
-                found[name] = Settings(0 if group.lr is None else rated.index(group) + 1, group.weight_decay)
+                found[name] = Settings(0 if group.rate is None else rated.index(group) + 1, group.weight_decay,
+                                       "" if group.optimizer is None else group.optimizer.spec(**common))
         return found
 
     def key(self) -> tuple:
         """Equal keys make equal programs of a module."""
-        return self.spec(), tuple((group.patterns, group.lr is not None, group.weight_decay) for group in self.groups)
+        return self.spec(), tuple((group.patterns, group.rate is not None, group.weight_decay,
+                                   "" if group.optimizer is None else group.optimizer.spec()) for group in self.groups)
 
     def check_patterns(self, names: Iterable[str]) -> None:
         """Refuses patterns of groups that match none of the names of all parameters that this optimizer trains.
@@ -179,10 +199,12 @@ class Optimizer:
                                        "not follow. Give the trainer that optimizer, or compile the module again with this one")
         decays = {name: float(value) for name, value in _entries(options.get("weight_decay", "")).items()}
         rates = {name: int(value) for name, value in _entries(options.get("rate_group", "")).items()}
+        own = {name: spec for name, _, spec in (entry.partition("=") for entry in options.get("optimizers", "").split(";") if entry)}
         wanted = self.settings(names)
         for what, of_file, of_this in (
                 ("a weight decay of", lambda n: decays.get(n, self.weight_decay),
                  lambda n: self.weight_decay if n not in wanted or wanted[n].weight_decay is None else wanted[n].weight_decay),
+                ("the optimizer", lambda n: own.get(n, ""), lambda n: wanted[n].optimizer if n in wanted else ""),
                 ("the learning rate of group", lambda n: rates.get(n, 0), lambda n: wanted[n].rate_group if n in wanted else 0)):
             differing = sorted(n for n in names if of_file(n) != of_this(n))
             if differing:
@@ -194,10 +216,12 @@ class Optimizer:
 
 
 class Settings(NamedTuple):
-    """The values of one parameter: the number of its learning rate among `Optimizer.rates`, and its weight decay, if it has one."""
+    """The values of one parameter: the number of its learning rate among `Optimizer.rates`; weight decay and the spec of an optimizer
+    of its own, if it has these."""
 
     rate_group: int
     weight_decay: float | None
+    optimizer: str = ""
 
 
 def _entries(option: str) -> dict[str, str]:
@@ -206,7 +230,7 @@ def _entries(option: str) -> dict[str, str]:
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "ns_coefficients", "adjust_lr_fn")
 
 
 @dataclass(frozen=True)
@@ -327,8 +351,44 @@ class SGD(Optimizer):
             raise InvalidArgumentError("nesterov needs a momentum above 0 and no dampening")
 
 
+@dataclass(frozen=True)
+class Muon(Optimizer):
+    """Momentum whose singular values are brought near 1, of matrices, as `torch.optim.Muon`.
+
+    Each step takes `ns_steps` times three products of matrices per parameter, in bf16. Everything else but matrices wants another optimizer,
+    and so do embeddings, heads and norms, by what is known:
+
+    >>> segue.Muon(lr=2e-2, groups=[segue.Group("*.bias", "*norm*", "wte.*", "head.*", optimizer=segue.AdamW(lr=3e-4))])
+
+    `adjust_lr_fn` is ``"original"``, which None means too, or ``"match_rms_adamw"``.
+    """
+
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315)
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: str | None = None
+
+    kind = "muon"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.ns_coefficients) != 3 or not all(map(math.isfinite, self.ns_coefficients)):
+            raise InvalidArgumentError(f"ns_coefficients of Muon are {self.ns_coefficients!r}; they are three finite numbers")
+        if self.ns_steps != int(self.ns_steps) or self.ns_steps >= 100:
+            raise InvalidArgumentError(f"ns_steps of Muon is {self.ns_steps!r}; it must be a whole number below 100")
+        if self.adjust_lr_fn not in (None, "original", "match_rms_adamw"):
+            raise InvalidArgumentError(f"adjust_lr_fn of Muon is {self.adjust_lr_fn!r}; it is 'original' or 'match_rms_adamw'")
+
+    def constants(self) -> dict[str, float | bool]:
+        own = {f"ns-{letter}": float(value) for letter, value in zip("abc", self.ns_coefficients)}
+        return super().constants() | own | {"match-rms-adamw": self.adjust_lr_fn == "match_rms_adamw"}
+
+
 #: The optimizers by what the compiler calls them.
-OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, Adafactor, SGD)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, Adafactor, SGD, Muon)}
 
 
 def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
@@ -336,7 +396,7 @@ def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
     kind, _, text = spec.partition(":")
     constants: dict[str, Any] = {}
     if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
-        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "in-backward": False}
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "in-backward": False}
     for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")
         if key in constants:  # an option of another kind, which older compilers took, says nothing

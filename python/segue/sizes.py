@@ -4,18 +4,21 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Programs for batches that have other extents than those which the modules of a trainer were compiled for."""
+"""Programs for batches that have other extents than those which the modules of a trainer were compiled for, and for evaluations
+of modules that draw random numbers when they train."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+import logging
+from typing import Any, Callable, Mapping
 
 from . import _runtime
 from .buckets import Bucketing
-from .errors import ExportError, InvalidArgumentError
+from .errors import ExportError, InvalidArgumentError, UnsupportedError
 from .module import LoadedModule, Module, Program
-from .optimizers import Optimizer
 from .tensors import describe, is_tensor
+
+log = logging.getLogger("segue")
 
 
 class Sizes:
@@ -23,18 +26,21 @@ class Sizes:
 
     Parameters
     ----------
-    optimizer, statistics
-        As the session's first binaries were made, see `Program.binary`.
+    binary_of : callable
+        Makes the binary of a program of the module of a name, as the session's first ones were made.
     """
 
-    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session", optimizer: Optimizer, statistics: str):
-        self._modules, self._session = modules, session
-        self._optimizer, self._statistics = optimizer, statistics
+    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session",
+                 binary_of: Callable[[str, Program], "_runtime.Binary"]):
+        self._modules, self._session, self._binary_of = modules, session, binary_of
         self._most = min(m.max_variants for m in modules.values())
-        self._known: dict[tuple, Program] = {}  # the last module's, by the shapes of a batch
+        self._known: dict[tuple, Program] = {}  # the last module's, by the shapes of a batch and whether it is of evaluations
         self._first = None
+        self._has_dropout = False
         if not any(isinstance(m, LoadedModule) for m in modules.values()):  # a file holds one variant
-            self._first = {a.name: a for m in modules.values() for a in m._primary.captured.named("input")}
+            captured = [m._primary.captured for m in modules.values()]
+            self._first = {a.name: a for each in captured for a in each.named("input")}
+            self._has_dropout = any(a.name == "seed" for each in captured for a in each.named("hyper"))
         self._padder, self._fills = _padder_of(modules)
 
     def padded(self, batch: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
@@ -53,7 +59,8 @@ class Sizes:
         """The outputs of the last module for this padded batch, as long as the batch was."""
         if length is None:
             return dict(outputs)
-        program = self._known.get(self._key(batch)) or list(self._modules.values())[-1]._primary
+        key = self._key(batch)
+        program = self._known.get((self._has_dropout, key)) or self._known.get((False, key)) or list(self._modules.values())[-1]._primary
         names = [r.name for r in program.captured.results]
         return {name: program.padding.cut(names.index(name), tensor, length) for name, tensor in outputs.items()}
 
@@ -61,8 +68,14 @@ class Sizes:
         """The shapes of what the batch has of the modules' inputs."""
         return tuple(sorted((name, describe(tensor)[0]) for name, tensor in batch.items() if is_tensor(tensor) and name in self._first))
 
-    def ensure(self, batch: Mapping[str, Any]) -> None:
+    def forget(self) -> None:
+        """The session has dropped them."""
+        self._known.clear()
+
+    def ensure(self, batch: Mapping[str, Any], *, evaluates: bool = False) -> None:
         """Has programs for this batch, if its extents are what stands in the way; what else is wrong the session says.
+
+        `evaluates`: dropout is off in them. With services of memory it stays on where it was, which a warning says once.
 
         Raises
         ------
@@ -75,33 +88,41 @@ class Sizes:
             return
         given = {name: describe(tensor) for name, tensor in batch.items() if is_tensor(tensor)}
         shapes = {name: shape for name, (shape, _) in given.items() if name in self._first}
-        if all(tuple(shape) == tuple(self._first[name].shape) for name, shape in shapes.items()):
+        is_first = all(tuple(shape) == tuple(self._first[name].shape) for name, shape in shapes.items())
+        is_apart = evaluates and self._has_dropout
+        if is_first and not is_apart:
             return
-        key = self._key(batch)
+        key = (is_apart, self._key(batch))
         if key in self._known:
             return
         for name, shape in shapes.items():
             wanted = self._first[name]
             if len(shape) != len(wanted.shape) or 0 in shape or given[name][1] != wanted.dtype:
                 return
-        if len(self._known) + 1 >= self._most:
+        if sum(apart == is_apart for apart, _ in self._known) + (not is_apart) >= self._most:
             raise InvalidArgumentError(
-                f"a batch of shapes {', '.join(f'{n}: {list(s)}' for n, s in key)}: the modules are there for {self._most} sets of extents "
+                f"a batch of shapes {', '.join(f'{n}: {list(s)}' for n, s in key[1])}: the modules are there for {self._most} sets of extents "
                 "already (max_variants of segue.compile); pad batches to fewer lengths")
         try:
-            programs = self._programs(shapes)
+            programs = self._programs(shapes, is_apart)
         except ExportError:
             return
-        self._session.add_sizes([(name, program.binary(self._optimizer, self._statistics)) for name, program in programs.items()])
+        try:
+            binaries = [(name, program.binary(None) if is_apart else self._binary_of(name, program)) for name, program in programs.items()]
+            self._session.add_sizes(binaries, is_apart)
+        except UnsupportedError:
+            if not is_first:
+                raise
+            log.warning("evaluating with dropout as in training: memory services know the programs of one set, which has it")
         self._known[key] = list(programs.values())[-1]
 
-    def _programs(self, shapes: dict[str, tuple]) -> dict[str, Program]:
+    def _programs(self, shapes: dict[str, tuple], evaluates: bool) -> dict[str, Program]:
         """Of each module; an input that another one gives has the shape that this has now."""
         programs, made = {}, {}  # shapes that results had, and have
         for name, module in self._modules.items():
             inputs = {a.name: shapes.get(a.name) or made.get((tuple(a.shape), a.dtype), a.shape)
                       for a in module._primary.captured.named("input")}
-            programs[name] = module.program_for(inputs)
+            programs[name] = module.program_for(inputs, evaluates=evaluates)
             for old, new in zip(module._primary.captured.results, programs[name].captured.results, strict=True):
                 made[tuple(old.shape), old.dtype] = new.shape
         return programs

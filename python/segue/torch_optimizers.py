@@ -8,18 +8,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from glob import escape
-from typing import Any, Iterable
+from typing import Any, Iterable, Sequence
 
 import torch
 
 from .errors import InvalidArgumentError
-from .optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Group, NAdam, Optimizer, RAdam, RMSprop
+from .optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Group, Muon, NAdam, Optimizer, RAdam, RMSprop
 
 _OURS: dict[type, type[Optimizer]] = {
     torch.optim.AdamW: AdamW, torch.optim.Adam: Adam, torch.optim.NAdam: NAdam, torch.optim.RAdam: RAdam, torch.optim.Adagrad: Adagrad,
     torch.optim.RMSprop: RMSprop, torch.optim.Adafactor: Adafactor, torch.optim.SGD: SGD}
+if hasattr(torch.optim, "Muon"):  # since PyTorch 2.9
+    _OURS[torch.optim.Muon] = Muon
+
 
 #: Fields of ours that are no option of PyTorch's, or that groups may differ in.
 _NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward")
@@ -51,7 +54,7 @@ def as_optimizer(optimizer: Any, parameters: Iterable[tuple[str, torch.Tensor]] 
     ----------
     optimizer : Optimizer or torch.optim.Optimizer
         Of a class that both have. Its learning rates, which schedulers may change, are read at every step; groups of its
-        parameters become groups.
+        parameters become groups. Of several of PyTorch's, as a Muon and an AdamW, those after the first become groups with an optimizer.
     parameters : pairs of name and tensor, optional
         All that are trained. Without them, an optimizer of PyTorch's is refused.
 
@@ -62,6 +65,8 @@ def as_optimizer(optimizer: Any, parameters: Iterable[tuple[str, torch.Tensor]] 
     """
     if isinstance(optimizer, Optimizer):
         return optimizer
+    if isinstance(optimizer, (list, tuple)) and len(optimizer) > 1 and parameters is not None:
+        return _together(optimizer, list(parameters))
     name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
     known = next((cls for cls in OPTIMIZERS.values() if cls.__name__ == name), AdamW)
     if not isinstance(optimizer, torch.optim.Optimizer) or parameters is None:
@@ -77,6 +82,23 @@ def as_optimizer(optimizer: Any, parameters: Iterable[tuple[str, torch.Tensor]] 
                                    "none, and train in it alone")
     groups = _Groups(optimizer, list(parameters))
     return ours(**groups.options(ours), **groups.settings())
+
+
+def _together(optimizers: Sequence[Any], parameters: list[tuple[str, torch.Tensor]]) -> Optimizer:
+    """Several optimizers over parameters of their own as one."""
+    share_of = {id(tensor): at for at, each in enumerate(optimizers) if isinstance(each, torch.optim.Optimizer)
+                for group in each.param_groups for tensor in group["params"]}
+    shares: list[list] = [[] for _ in optimizers]
+    for name, tensor in parameters:
+        shares[share_of.get(id(tensor), 0)].append((name, tensor))  # the first says what is wrong with one that nobody has
+    main, *others = [as_optimizer(each, share) for each, share in zip(optimizers, shares)]
+    groups = list(main.groups)
+    for other, share in zip(others, shares[1:]):
+        plain = replace(other, groups=())
+        groups += [Group(*group.patterns, lr=group.lr, weight_decay=group.weight_decay, optimizer=plain) for group in other.groups]
+        if rest := [name for name, _ in share if not any(group.has(name) for group in other.groups)]:
+            groups.append(Group(*map(escape, rest), optimizer=plain))
+    return replace(main, groups=tuple(groups))
 
 
 class _Groups:

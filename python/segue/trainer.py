@@ -8,96 +8,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import os
-import signal
-import threading
 import time
 import weakref
 from dataclasses import replace
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from . import _runtime
+from .batches import BatchNames
+from .bound_parameters import BoundParameter
 from .budgets import loop_of
-from .errors import ConfigError, Error, InvalidArgumentError, MissingWeightError
+from .errors import InvalidArgumentError, MissingWeightError
+from .evaluation import Metric, means_over
+from .freezing import Frozen, Part, matching
+from .gradient_hooks import GradientFunction, GradientHook
 from .memory import Memory, forecast, parse_bytes
-from .module import LoadedModule, Module, save_tensors
+from .module import LoadedModule, Module, Program, save_tensors
 from .optimizers import Optimizer
+from .precision import LossScale
+from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
+from .stitch_report import StitchReport
 from .tensors import describe, device as open_device, give, wrap
 from .torch_optimizers import as_optimizer
-
-
-class StitchReport:
-    """Per edge between programs: inputs taken as they lay, converted, or found converted, and their bytes.
-
-    Printing it shows the edges that copied. Made by `Trainer.stitch_report`; follows the device until it is reset.
-    """
-
-    def __init__(self, report: "_runtime.StitchReport"):
-        self._report = report
-
-    @property
-    def steps(self) -> int:
-        """Training steps since the beginning, or since `reset`."""
-        return self._report.steps
-
-    @property
-    def edges(self) -> list[dict[str, Any]]:
-        """Edges with ``producer`` (none: from outside), ``consumer``, ``elided``, ``converted``, ``cache_hits``, bytes of each;
-        ``packed``: of the elided, those that the producer laid in tiles or rows by a copy of its own;
-        ``from`` and ``to`` layout where something was converted. Most converted bytes first."""
-        return json.loads(self._report.json())["edges"]
-
-    def write_hints(self, path: str | os.PathLike) -> None:
-        """Writes `stitch_hints.json` for the compiler: the edges that copied, with the layouts that would not.
-
-        Raises
-        ------
-        FileError
-            The file cannot be written.
-        """
-        self._report.write_hints(os.fspath(path))
-
-    def reset(self) -> None:
-        """Forgets what was counted."""
-        self._report.reset()
-
-    def __str__(self) -> str:
-        return self._report.table()
-
-
-def _statistics_of(config: str | os.PathLike | Mapping[str, Any] | None) -> str:
-    """What Selective Precision, where the config has it, is to know of gradients: "block", "layer" or nothing."""
-    if config is None:
-        return ""
-    if not isinstance(config, Mapping):
-        try:
-            with open(config, encoding="utf-8") as file:
-                config = json.load(file)
-        except (OSError, ValueError, RecursionError):
-            return ""  # the runtime says what is wrong with it
-    section: Any = config
-    for key in ("memory", "stagehand", "selective_precision"):
-        section = section.get(key) if isinstance(section, Mapping) else None
-    if not isinstance(section, Mapping) or not section.get("enabled") or section.get("mode") == "off":
-        return ""
-    return "layer" if section.get("granularity") == "layer" else "block"
-
-
-def _text_of(config: Mapping[str, Any]) -> str:
-    """What would stand in a file. The runtime says what else is wrong with it."""
-    try:
-        return json.dumps(config)
-    except RecursionError as error:
-        raise ConfigError("config: it is nested too deeply; a config has some five levels") from error
-    except (TypeError, ValueError) as error:  # of a type that JSON lacks; a mapping that contains itself
-        raise ConfigError(f"config: it cannot be written as JSON: {error}") from error
+from .training_loop import History, Run
+from .whole_step import WholeStep
 
 
 class Trainer:
@@ -126,8 +66,11 @@ class Trainer:
     seed : int
         Of the dropout masks.
     precision : str, optional
-        ``bf16-mixed`` or ``f32``, as in `segue.compile`: modules of another one are captured again in this, and their calls
+        ``bf16-mixed``, ``f16-mixed`` or ``f32``, as in `segue.compile`: modules of another one are captured again in this, and their calls
         follow. Default: that of each module.
+    loss_scale : LossScale, optional
+        How losses are scaled. Default: `segue.LossScale()` where a module is in ``f16-mixed``, and not at all elsewhere. A step that is skipped
+        has ``trainer.last.is_skipped``; its loss may be infinite, and `step_count` stays.
     device : str, optional
         Where to train, as in `segue.compile`; default: where the modules are.
     budget : int or str, optional
@@ -177,7 +120,7 @@ class Trainer:
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer | torch.optim.Optimizer,
                  clip_grad_norm: float | None = None, clip_grad_value: float | None = None, grad_accumulation: int = 1, seed: int = 0,
-                 precision: str | None = None, device: str | None = None, budget: int | str | None = None,
+                 precision: str | None = None, loss_scale: LossScale | None = None, device: str | None = None, budget: int | str | None = None,
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
@@ -207,6 +150,8 @@ class Trainer:
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
         self._clip_grad_norm = float(clip_grad_norm or 0.0)
+        if loss_scale is None and any(module.precision == "f16-mixed" for module in named.values()):
+            loss_scale = LossScale()
         optimizer.check_patterns(dict.fromkeys(name for module in named.values() for name in _trained_names(module)))
         if seal is not None and spill_dir is None:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
@@ -215,7 +160,7 @@ class Trainer:
                 _runtime.check_output(os.fspath(output))  # not after the last step
         files = {"config": None, "config_text": None}
         if isinstance(config, Mapping):
-            files["config_text"] = _text_of(config)
+            files["config_text"] = text_of(config)
         elif config is not None:
             files["config"] = os.fspath(config)
         spec = next(iter(named.values()))._device.name if device is None else device
@@ -238,32 +183,53 @@ class Trainer:
         if loop_of(self._device) is not None:
             raise InvalidArgumentError(f"device {self._device.name!r} has a budget for calls of modules, which knows nothing of a trainer's steps; "
                                        "compile the modules without one, and give budget= to the trainer, or give it another device")
-        self._statistics = _statistics_of(config)
+        self._statistics = statistics_of(config)
+        self._frozen: Frozen | None = None  # as the modules were captured
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
         self._session = _runtime.Session(
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
-            aliases=list(aliases))
-        self._sizes = Sizes(named, self._session, optimizer, self._statistics)
+            aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given())
+        self._hooks: list[GradientHook] = []
+        self._frozen = self._captured = Frozen.of(self._session.parameters)
+        self._counts = self._frozen.counts(optimizer, [])
+        self._sizes = Sizes(named, self._session, self._binary)
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
-        self._bound: list[_Bound] = []
+        self._bound: list[BoundParameter] = []
         self._bind(spills=has_disk)
         if has_disk:
             self._move_to_disk()
+        self._seal_path = None if seal is None else os.fspath(seal)
         if seal is not None:
-            self._session.seal_at(os.fspath(seal))
+            self._session.seal_at(self._seal_path)
+
+    def _binary(self, name: str, program: Program) -> "_runtime.Binary":
+        """The binary of a program of the module `name`, as it trains now."""
+        if self._frozen is None or program.captured is None:
+            return program.binary(self.optimizer, self._statistics)
+        known = {a.name: a.role for a in program.captured.arguments if a.role in ("parameter", "frozen")}
+        roles, missed = {}, {}
+        for info in self._session.parameters:
+            role = "frozen" if info.key in self._frozen.since else "parameter"
+            for own in (n for m, n in info.members if m == name):
+                if known[own] != role:
+                    roles[own] = role
+                if info.key in self._frozen.missed:
+                    missed[own] = self._frozen.missed[info.key]
+        part = Part(self.optimizer, roles, self._counts, missed) if roles or any(m for _, m in self._counts) else self.optimizer
+        return program.binary(part, self._statistics)
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
-        return [(name, m._primary.binary(self.optimizer, self._statistics)) for name, m in self.modules.items()]
+        return [(name, self._binary(name, module._primary)) for name, module in self.modules.items()]
 
     def _ties(self) -> list[list[tuple[str, str]]]:
         """Parameters of several modules that are one tensor."""
         groups: dict[tuple, list[tuple[str, str]]] = {}
-        for name, module in self.modules.items():
-            programs = module._primary.binary(self.optimizer, self._statistics).programs
-            for value in next(p for p in programs if p.name == "forward").inputs:
+        for name, binary in self._binaries():
+            module = self.modules[name]
+            for value in next(p for p in binary.programs if p.name == "forward").inputs:
                 if value.role in ("parameter", "frozen"):
                     tensor = module._weights.tensor(value.name)
                     groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
@@ -280,7 +246,7 @@ class Trainer:
             if spills:  # memory of PyTorch's is what the disk is there to spare
                 self._session.set_parameter(info.key, given)
             is_shared = not spills and self._session.bind_parameter(info.key, given)
-            self._bound.append(_Bound(info.key, self.modules[module]._weights, name, is_shared))
+            self._bound.append(BoundParameter(info.key, self.modules[module]._weights, name, is_shared))
 
     def _move_to_disk(self):
         """Gives the tensors of the PyTorch modules memory on the disk in the place of their own.
@@ -334,10 +300,12 @@ class Trainer:
         rates = self.optimizer.rates(self.step_count)
         if lr is not None:
             rates[0] = float(lr)
+        rates = [rates[rate] for rate, _ in self._counts]
+        hooks = [(key, call) for hook in self._hooks for key, call in hook.calls() if key not in self._frozen.since]
         batches = self._micro_batches(batch)
         begin = time.perf_counter()
-        with _WholeStep():
-            self.last = self._session.step(batches, rates)
+        with WholeStep():
+            self.last = self._session.step(batches, rates, hooks)
             if self._report is not None:
                 self._report.add_step(self.last, time.perf_counter() - begin)
         return self.last.loss
@@ -360,38 +328,151 @@ class Trainer:
         self._sizes.ensure(parts[0])
         return [{name: wrap(t, self._device) for name, t in part.items()} for part in parts]
 
-    def fit(self, batches: Iterable[Mapping[str, Any]], *, steps: int | None = None, progress: bool = False) -> list[float]:
-        """Steps over batches; returns the losses. With `progress`, shows a bar on stderr.
+    def fit(self, batches: Iterable[Any], *, epochs: int | None = None, steps: int | None = None, evaluate_on: Iterable[Any] | None = None,
+            evaluate_every: int | None = None, metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (), scheduler: Any = None,
+            schedule_by: str = "step", to_batch: Callable[[Any], Any] | None = None, checkpoint: str | os.PathLike | None = None,
+            save_every: int | None = None, resume: bool = False, progress: bool = False) -> History:
+        """Steps over batches, with evaluations, callbacks and checkpoints on the way.
 
         However it ends, by Ctrl-C or an error too, the PyTorch modules have the values of the last finished step.
-        """
-        losses: list[float] = []
-        bar = None
-        if progress:
-            from tqdm import tqdm
 
-            bar = tqdm(total=steps, unit="step")
-        batches = iter(batches)
-        if first := list(itertools.islice(batches, self._session.calibration_samples)):
-            self.calibrate(first)
-            batches = itertools.chain(first, batches)
-        try:
-            for batch in batches:
-                if steps is not None and len(losses) >= steps:
-                    break
-                losses.append(self.step(**batch))
-                if bar is not None:
-                    bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
-                    bar.update()
-        except BaseException:
-            with contextlib.suppress(Error):  # what went wrong first is what is told
-                self.sync()
-            raise
-        finally:
-            if bar is not None:
-                bar.close()
+        Parameters
+        ----------
+        batches : iterable
+            A DataLoader, a list, an iterator. A batch is a mapping of input names to tensors, or a tensor, tuple or list with
+            one for each input that comes from outside, in the order of the modules and their inputs.
+        epochs, steps : int, optional
+            How long: so many times through the batches, or so many batches, whichever ends first. Default: once through them. With
+            `steps` alone a loader begins again as often as it takes.
+        evaluate_on : iterable, optional
+            Held-out batches, a DataLoader or a list: the means of `Trainer.evaluate_on` are taken after each epoch, and at the end.
+        evaluate_every : int, optional
+            Instead of after each epoch, after so many steps.
+        metrics : mapping of functions, optional
+            As `Trainer.evaluate_on` takes them.
+        callbacks : sequence
+            Objects with `on_step` and others of `segue.Callback`; `segue.EarlyStop` is one.
+        scheduler : torch.optim.lr_scheduler, optional
+            Of the optimizer of PyTorch's that the trainer was given: its ``step`` is called after each step; that of a
+            `ReduceLROnPlateau` after each evaluation, with its ``loss``.
+        schedule_by : str
+            ``epoch`` calls it after each epoch instead.
+        to_batch : callable, optional
+            Makes one of the above of what the loader gives.
+        checkpoint : path, optional
+            Where to write checkpoints, a safetensors file as that of `Trainer.save`. It also has where the run is in its data, the states
+            of random numbers, of the scheduler and of callbacks.
+        save_every : int, optional
+            Writes it after so many steps; default: after each epoch. It is written at the end, too.
+        resume : bool
+            Goes on from the checkpoint if it is there, in mid-epoch too: the losses and weights after it are equal to the bit to those of a
+            run that was never ended. `epochs` and `steps` count from the beginning of the run.
+        progress : bool
+            Shows a bar on stderr, if that is a terminal.
+
+        Returns
+        -------
+        History
+            A list of the losses, with ``evaluations`` and ``stopped``.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Options that do not go together; a batch whose names cannot be told; a checkpoint of another kind of run.
+
+        Examples
+        --------
+        >>> loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+        >>> trainer.fit(loader, epochs=10, evaluate_on=held_out, callbacks=[segue.EarlyStop(patience=2)],
+        ...             checkpoint="run.safetensors", save_every=500, resume=True)
+        """
+        return Run(self, batches, epochs=epochs, steps=steps, evaluate_on=evaluate_on, evaluate_every=evaluate_every, metrics=metrics,
+                   callbacks=callbacks, scheduler=scheduler, schedule_by=schedule_by, to_batch=to_batch, checkpoint=checkpoint,
+                   save_every=save_every, resume=resume, progress=progress).go()
+
+    @property
+    def calibration_samples(self) -> int:
+        """Batches that `calibrate` is to have before training; 0: there is nothing to measure."""
+        return self._session.calibration_samples
+
+    def on_gradient(self, pattern: str, function: GradientFunction) -> GradientHook:
+        """Calls `function` in each step with the gradient of each parameter that `pattern`, a name or pattern, is for.
+
+        It gets the gradient before the norm is taken and before clipping: the mean over micro-batches, not scaled, in memory of its own. It may
+        write into it, or return another one; an exception ends the step with nothing updated. Functions are called in the order in
+        which they came. Each costs a copy of the gradient and back, and on a device with queues the wait for all of backward. With a
+        budget, a gradient that has left comes to the host's memory for it, and not to the device.
+
+        Returns
+        -------
+        GradientHook
+            ``remove()`` ends it, as does the end of a ``with`` block.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The pattern is for no trained parameter, or parameters are updated in backward (``in_backward``).
+
+        Examples
+        --------
+        >>> trainer.on_gradient("head.weight", lambda gradient: gradient * mask)
+        """
+        if self.optimizer.in_backward:
+            raise InvalidArgumentError("the optimizer has in_backward=True, which uses gradients up as soon as they are known; leave it away to see them")
+        return GradientHook(self._hooks, matching([pattern], (p for p in self._session.parameters if p.trained)), function)
+
+    # --- what is trained ------------------------------------------------------------------
+
+    def freeze(self, *patterns: str) -> None:
+        """Trains the parameters that patterns are for no more, as ``trainer.freeze("h.0.*", "wte.weight")``, until `unfreeze`.
+
+        Their gradients are not computed, nor is kept what only these need; modules are compiled once for each set. Values and states of the
+        optimizer stay as they are, in memory and in checkpoints, and are counted by `held`. What follows is what PyTorch does with
+        ``requires_grad_(False)`` and gradients of None.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A pattern is for no parameter, nothing would be left to train, or a module came from a file.
+        UnsupportedError
+            With services of memory or a budget, whose plans are made for one set of trained parameters.
+        """
+        self._retrain(self._frozen.freeze(matching(patterns, self._parameters_proper()), self.step_count))
+
+    def unfreeze(self, *patterns: str) -> None:
+        """Trains parameters that are frozen again, or those that were captured with ``requires_grad=False`` for the first time.
+
+        States go on from where they were, and the steps of a parameter are those that it took part in, as in PyTorch. Raises as `freeze`.
+        """
+        self._retrain(self._frozen.unfreeze(matching(patterns, self._parameters_proper()), self.step_count))
+
+    def _parameters_proper(self) -> list:
+        """The parameters of the session, without buffers and without what lies in a slab."""
+        in_slab = set(self._session.slab_parameters)
+        return [info for info in self._session.parameters if info.key not in in_slab and isinstance(
+            self.modules[info.members[0][0]]._weights.tensor(info.members[0][1]), torch.nn.Parameter)]
+
+    def _retrain(self, frozen: Frozen) -> None:
+        if frozen == self._frozen:
+            return
+        for module in self.modules.values():
+            if isinstance(module, LoadedModule):
+                raise InvalidArgumentError(f"{module.name} came from a file, which was compiled for the parameters that it trains")
+        infos = self._session.parameters
+        if all(info.key in frozen.since for info in infos):
+            raise InvalidArgumentError("all parameters would be frozen, and nothing trained")
         self.sync()
-        return losses
+        before = self._frozen, self._counts
+        self._frozen, self._counts = frozen, frozen.counts(self.optimizer, infos)
+        try:
+            self._session.set_trained(self._binaries(), [missed for _, missed in self._counts])
+        except BaseException:
+            self._frozen, self._counts = before
+            raise
+        self._sizes.forget()
+        for bound in self._bound:
+            if bound.key in before[0].since and bound.key not in frozen.since:  # it is written from now on
+                bound.is_shared = self._session.bind_parameter(bound.key, wrap(bound.tensor, self._device, writable=True))
 
     def calibrate(self, batches: Iterable[Mapping[str, Any]]) -> None:
         """Measures on some batches what quantising each unit of Selective Precision changes, before training.
@@ -438,12 +519,35 @@ class Trainer:
         return self._session.as_guest(module)
 
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
-        """The outputs of the last module by name; nothing changes."""
+        """The outputs of the last module by name, with dropout off; nothing changes.
+
+        Modules with dropout are compiled once more for it when it comes first. With services of memory or a budget they are not, and
+        drop as in training, which a warning says.
+        """
         self._check_bound()
         batch, length = self._sizes.padded(batch)
-        self._sizes.ensure(batch)
+        self._sizes.ensure(batch, evaluates=True)
         outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
         return self._sizes.cut({name: give(tensor, "torch") for name, tensor in outputs.items()}, batch, length)
+
+    def evaluate_on(self, batches: Iterable[Any], *, metrics: Mapping[str, Metric] | None = None,
+                    to_batch: Callable[[Any], Any] | None = None) -> dict[str, float]:
+        """Means over all rows of held-out batches, by name: of the scalar outputs of the last module, and of metrics.
+
+        Parameters
+        ----------
+        batches : iterable
+            As `fit` takes them.
+        metrics : mapping of functions, optional
+            ``{"accuracy": lambda outputs, batch: (outputs["logits"].argmax(-1) == batch["y"]).float().mean()}``: each makes a
+            number, the mean over the rows of a batch, of the outputs and the batch by name.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no batch, or nothing to take a mean of.
+        """
+        return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {})
 
     def gradients(self, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step."""
@@ -451,7 +555,8 @@ class Trainer:
         batch, _ = self._sizes.padded(batch)
         self._sizes.ensure(batch)
         loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
-        found = {p.key: give(self._session.gradient(p.key), "torch").clone() for p in self._session.parameters if p.trained}
+        scale = self.loss_scale or 1.0
+        found = {p.key: give(self._session.gradient(p.key), "torch") / scale for p in self._session.parameters if p.trained}
         self._session.clear_gradients()
         return loss, found
 
@@ -566,6 +671,11 @@ class Trainer:
         """Steps finished since the beginning of training."""
         return self._session.step_count
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor that the loss of the next step is scaled by; None: it is not scaled."""
+        return self._session.loss_scale
+
     def parameters(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers by session key: themselves, or copies where the device has its own memory."""
         return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters}
@@ -606,26 +716,56 @@ class Trainer:
         copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
         state = {n: give(t, "torch") for n, t in self._session.state().items()}
         return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
-                "seed": self._session.seed, "precision": self._session.precision_state()}
+                "seed": self._session.seed, "precision": self._session.precision_state(),
+                "loss_scale": self._session.loss_scale_state, "trained": self._frozen.as_notes()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`; everything is checked before anything changes."""
         pack = lambda tensors: {n: wrap(t, self._device) for n, t in tensors.items()}  # noqa: E731
-        self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
-                              state.get("precision", ""))
+        before = self._frozen
+        self._retrain(Frozen.from_notes(state["trained"]) if "trained" in state else before)
+        try:
+            self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
+                                  state.get("precision", ""), state.get("loss_scale", ""))
+        except BaseException:
+            self._retrain(before)
+            raise
         self.sync()
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes a checkpoint, a safetensors file, whole or not at all."""
-        self._session.save(os.fspath(path))
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """The trained parameters by session key, as `parameters` has them."""
+        return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters if p.trained}
 
-    def seal(self) -> dict[str, Any]:
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
+
+        Raises
+        ------
+        NameUnknownError, LayoutMismatchError
+            No parameter has such a name, or one has another shape or type; those before it have their new values then.
+        """
+        for key, value in weights.items():
+            self._session.set_parameter(key, wrap(value, self._device))
+        self.sync()
+
+    def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
+        """Writes a checkpoint, a safetensors file, whole or not at all.
+
+        `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``.
+        """
+        self._session.save(os.fspath(path), self._notes_text(notes))
+
+    def seals_at(self, path: str | os.PathLike) -> bool:
+        """Whether the trainer was given this path as `seal`."""
+        return self._seal_path is not None and os.path.abspath(self._seal_path) == os.path.abspath(path)
+
+    def seal(self, *, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Makes the last finished step the checkpoint at the path that the trainer was given as `seal`, and writes only what is in memory alone.
 
         Tensors stay where they lie in the spill folder, and nobody writes there until the next seal. `resume` takes such a checkpoint as any
         other, with whatever budget and folder, in a process of its own once this one has ended; `segue.export_checkpoint` makes a file of it that
         holds everything. Until a seal is complete the one before is valid, however the process ends. Who writes to a parameter in PyTorch
-        afterwards changes nothing of it.
+        afterwards changes nothing of it. `notes` are as those of `save`.
 
         Returns
         -------
@@ -643,16 +783,42 @@ class Trainer:
             With code ``UNSUPPORTED``: the file system of the folder has no files without names (NFS).
         """
         self._check_bound()
-        return self._session.seal()
+        return self._session.seal(self._notes_text(notes))
 
-    def resume(self, path: str | os.PathLike) -> None:
-        """Goes on from a checkpoint: the losses after it are equal to the bit."""
-        self._session.load(os.fspath(path))
+    def resume(self, path: str | os.PathLike) -> dict[str, Any]:
+        """Goes on from a checkpoint: the losses after it are equal to the bit. Returns the notes that were saved with it."""
+        before = self._frozen
+        self._retrain(_trained_in(path, self._captured))
+        try:
+            notes = self._session.load(os.fspath(path))
+        except BaseException:
+            self._retrain(before)
+            raise
         self.sync()
+        return json.loads(notes).get("notes", {}) if notes else {}
+
+    def _notes_text(self, notes: Mapping[str, Any] | None) -> str:
+        kept = {"notes": dict(notes)} if notes else {}
+        if self._frozen != self._captured:
+            kept["trained"] = self._frozen.as_notes()
+        try:
+            return json.dumps(kept) if kept else ""
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
 
     def save_weights(self, path: str | os.PathLike) -> None:
         """Writes parameters and buffers alone, as safetensors."""
         save_tensors(path, self.parameters())
+
+
+def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
+    """What is frozen in a checkpoint; `otherwise` where it does not say, or is none, which its load tells better."""
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            notes = json.loads((file.metadata() or {}).get("segue.notes", "{}"))
+        return Frozen.from_notes(notes["trained"]) if "trained" in notes else otherwise
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError):
+        return otherwise
 
 
 def export_checkpoint(checkpoint: str | os.PathLike, output: str | os.PathLike) -> None:
@@ -686,58 +852,3 @@ def _trained_names(module: Module) -> list[str]:
     if program.captured is not None:
         return [a.name for a in program.captured.named("parameter")]
     return [v.name for v in program.module(module._device, None).parameters]
-
-
-class _Bound:
-    """A parameter of the session, and the tensor of a PyTorch module that it was given."""
-
-    def __init__(self, key: str, weights, name: str, is_shared: bool):
-        self.key, self.is_shared = key, is_shared  # shared: the runtime works in the tensor's memory
-        self.is_home = False  # or keeps the value there while it is away
-        self._weights, self._name = weights, name
-        self.note()
-
-    def note(self) -> None:
-        self.tensor = self._weights.tensor(self._name)
-        self._memory, self._version = _memory_of(self.tensor), _version_of(self.tensor)
-
-    def check(self) -> None:
-        now = self._weights.tensor(self._name)
-        if _memory_of(now) != self._memory:
-            raise InvalidArgumentError(
-                f"parameter {self.key!r} has another memory than when the trainer was made (param.data = ..., .to(), or "
-                "load_state_dict(assign=True)), and what is there would not be trained. Write values into the parameter "
-                "(param.data.copy_(...)), or make a new Trainer")
-        if not self.is_shared and _version_of(now) != self._version:
-            raise InvalidArgumentError(
-                f"parameter {self.key!r} was changed in PyTorch, but the trainer has its own copy of it on a device, which would "
-                "overwrite that. Give it the values by load_state_dict (state_dict() shows the form), or make a new Trainer")
-
-
-def _version_of(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # inference mode counts none
-
-
-def _memory_of(tensor: torch.Tensor) -> tuple:
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-class _WholeStep:
-    """Keeps KeyboardInterrupt back until what is inside has ended, so that nothing of a finished step is lost."""
-
-    def __enter__(self):
-        self._came = False
-        # Python runs handlers on the main thread alone; one that somebody else has set is theirs.
-        self._holds = (threading.current_thread() is threading.main_thread()
-                       and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-        if self._holds:
-            signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, number, frame):
-        self._came = True
-
-    def __exit__(self, kind, *_):
-        if self._holds:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            if self._came and kind is None:
-                raise KeyboardInterrupt

@@ -389,7 +389,8 @@ static void bindSession(nb::module_ &m) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             if (lossScaling) {
               auto [scale, growth, backoff, interval] = *lossScaling;
-              options.lossScaling = LossScaling{.scale = scale, .growth = growth, .backoff = backoff, .interval = interval};
+              options.lossScaling =
+                  LossScaling{.scale = scale, .growth = growth, .backoff = backoff, .interval = interval};
             }
             options.seed = seed;
             options.events = events;

@@ -28,6 +28,33 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
+class Both:
+    """Several optimizers of PyTorch's that step together."""
+
+    def __init__(self, *optimizers):
+        self.optimizers = optimizers
+        self.param_groups = [group for each in optimizers for group in each.param_groups]
+
+    def step(self):
+        for each in self.optimizers:
+            each.step()
+
+    def zero_grad(self):
+        for each in self.optimizers:
+            each.zero_grad()
+
+
+def muon(**options):
+    """Muon for matrices, and AdamW for all else."""
+    return segue.Muon(**options, groups=[segue.Group("*bias", optimizer=segue.AdamW(lr=1e-2, betas=(0.8, 0.95)))])
+
+
+def muon_in_torch(parameters, **options):
+    parameters = list(parameters)
+    return Both(torch.optim.Muon([p for p in parameters if p.ndim == 2], **options),
+                torch.optim.AdamW([p for p in parameters if p.ndim != 2], lr=1e-2, betas=(0.8, 0.95)))
+
+
 #: By name: the class here, that of PyTorch, and the options of both.
 KNOWN = {
     "adamw": (segue.AdamW, torch.optim.AdamW, dict(lr=1e-2, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1)),
@@ -46,6 +73,7 @@ KNOWN = {
     "adafactor-default": (segue.Adafactor, torch.optim.Adafactor, dict()),
     "sgd": (segue.SGD, torch.optim.SGD, dict(lr=1e-1, dampening=0.5, weight_decay=0.01)),
     "momentum": (segue.SGD, torch.optim.SGD, dict(lr=1e-1, momentum=0.9, dampening=0.1, weight_decay=0.01)),
+    "muon": (muon, muon_in_torch, dict(lr=1e-2, momentum=0.9, ns_steps=4, adjust_lr_fn="match_rms_adamw")),
     "nesterov": (segue.SGD, torch.optim.SGD, dict(lr=1e-1, momentum=0.9, nesterov=True)),
 }
 

@@ -192,7 +192,7 @@ SHAPE_OPS = {
     "tril": lambda x: x.tril(), "tril_below": lambda x: x.tril(-1), "triu": lambda x: x.triu(1), "contiguous": lambda x: x.transpose(0, 1).contiguous(),
     "clone": lambda x: x.clone() * 2, "rotate_half": lambda x: torch.cat([-x[..., 3:], x[..., :3]], -1),
     "diagonal": lambda x: (x.diagonal(), x.diagonal(1, 0, 2), x.diagonal(-2, -1, 0)),
-    "diagonal_put": lambda x: torch.diagonal_scatter(x * 2, x[0, :, :4] * 3, 2, 0, 2) * x,
+    "diagonal_put": lambda x: torch.diagonal_scatter(x * 2, x[0, :, :4] * 3, -2, 2, 0) * x,
     "diag_embed": lambda x: torch.diag_embed(x, -1, 0, 2), "trace": lambda x: x[0].trace(),
     "unfold": lambda x: (x.unfold(1, 3, 2), x.unfold(-1, 2, 1), x.unfold(0, 1, 3)),
     "unfold_far": lambda x: x.reshape(-1).unfold(0, 70, 50),
@@ -509,6 +509,9 @@ case("avg_pool3d", lambda x: F.avg_pool3d(x, 2, ceil_mode=True), normal(1, 2, 4,
 case("adaptive_avg_pool1d", lambda x: F.adaptive_avg_pool1d(x, 3), normal(2, 3, 7))
 case("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), normal(2, 3, 7, 8))
 case("adaptive_avg_pool2d_one", lambda x: F.adaptive_avg_pool2d(x, 1), normal(2, 3, 7, 8))
+case("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), normal(2, 3, 7, 8))
+case("adaptive_max_pool1d", lambda x: F.adaptive_max_pool1d(x, 2) * 2, normal(3, 7))
+case("adaptive_max_pool3d", lambda x: F.adaptive_max_pool3d(x, (2, 1, 3))[0, :, :1], normal(1, 2, 5, 3, 4))
 case("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, None, 2)), normal(1, 2, 4, 3, 5))
 
 case("floor_of_quotient", lambda x: (x // 7, x // -3, torch.div(x, 5, rounding_mode="floor")), integers(-50, 50, 9, 8))
@@ -539,6 +542,10 @@ case("max_pool2d_backward", lambda g, i: torch.ops.aten.max_pool2d_with_indices_
     g, torch.zeros(2, 3, 5, 4), [2, 3], [2, 1], [0, 1], [1, 1], True, i), normal(2, 3, 3, 4), integers(0, 20, 2, 3, 3, 4))
 case("max_pool3d_backward", lambda g, i: torch.ops.aten.max_pool3d_with_indices_backward(
     g, torch.zeros(1, 2, 4, 4, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False, i), normal(1, 2, 2, 2, 2), integers(0, 64, 1, 2, 2, 2, 2))
+case("adaptive_max_pool2d_backward", lambda g, i: torch.ops.aten.adaptive_max_pool2d_backward(g, torch.zeros(2, 3, 5, 4), i),
+     normal(2, 3, 3, 2), integers(0, 20, 2, 3, 3, 2))
+case("adaptive_max_pool3d_backward", lambda g, i: torch.ops.aten.adaptive_max_pool3d_backward(g, torch.zeros(2, 3, 2, 4), i),
+     normal(2, 2, 1, 2), integers(0, 24, 2, 2, 1, 2))
 case("avg_pool2d_backward", lambda g: torch.ops.aten.avg_pool2d_backward(
     g, torch.zeros(2, 3, 8, 7), [3, 2], [2, 1], [1, 0], True, False, None), normal(2, 3, 5, 6))
 case("avg_pool3d_backward", lambda g: torch.ops.aten.avg_pool3d_backward(

@@ -24,6 +24,7 @@ from torch import nn
 
 import segue
 from segue.dynamo import report
+from test_report import data_of
 
 ROOT = os.path.join(os.path.dirname(__file__), "../..")
 sys.path.insert(0, os.path.join(ROOT, "examples"))
@@ -232,6 +233,80 @@ def test_a_gpt_trains_in_mixed_precision_as_in_pytorch():
     assert saved[1] < 0.51 * saved[0], saved
 
 
+def test_a_gpt_trains_in_f16_with_scaled_losses_as_in_pytorch(tmp_path):
+    """80 steps beside PyTorch's autocast and GradScaler: the same steps are skipped, so that scales are equal, and losses are near."""
+    torch.manual_seed(0)
+    model, steps = GPT(GPTConfig(layers=1, dim=48, heads=6, seq=32)), 80
+    reference, expected, scales = copy.deepcopy(model), [], []
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-3, weight_decay=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=20)
+    for batch in text_batches(steps):
+        scales.append(scaler.get_scale())
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = reference(**batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+
+    def made(net):
+        adamw = segue.AdamW(lr=1e-3, weight_decay=0.01)
+        compiled = segue.compile(net, tuple(next(text_batches(1)).values()))
+        scale = segue.LossScale(init_scale=2.0**20, growth_interval=20)
+        return segue.Trainer([compiled], optimizer=adamw, clip_grad_norm=1.0, precision="f16-mixed", loss_scale=scale, report=tmp_path / "run.html")
+
+    trainer, losses, found, skipped = made(model), [], [], 0
+    for step, batch in enumerate(text_batches(steps)):
+        found.append(trainer.loss_scale)
+        before = trainer.state_dict() if step == 0 else None
+        losses.append(trainer.step(**batch))
+        skipped += trainer.last.is_skipped
+        assert trainer.last.loss_scale == found[-1] and trainer.step_count == step + 1 - skipped
+        if trainer.last.is_skipped and before:  # nothing has changed but the scale
+            after = trainer.state_dict()
+            assert all(torch.equal(after[part][n], t) for part in ("parameters", "state") for n, t in before[part].items())
+        if step == 49:
+            trainer.save(tmp_path / "run.safetensors")
+    assert found == scales and 0 < skipped < 20 and max(scales) > min(scales)
+    assert max(abs(a - b) for a, b in zip(losses, expected)) < 5e-3 and losses[-1] < 0.8 * losses[0]
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    trainer.close()
+    shown = data_of(tmp_path / "run.html")["steps"]["columns"]
+    assert shown["loss_scale"]["mean"] == scales and sum(shown["skipped"]["mean"]) == skipped
+
+    again = made(GPT(GPTConfig(layers=1, dim=48, heads=6, seq=32)))
+    again.resume(tmp_path / "run.safetensors")
+    rest = [(again.loss_scale, again.step(**batch)) for batch in list(text_batches(steps))[50:]]
+    assert rest == list(zip(found, losses))[50:]
+
+
+def test_a_scale_falls_no_further_than_1():
+    """What is still infinite then is an error, as without a scale."""
+
+    class Steep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return (self.w * x).sum()
+
+    x = torch.full((4,), float("inf"))
+    trainer = segue.Trainer([segue.compile(Steep(), x)], optimizer=segue.SGD(lr=0.1), loss_scale=segue.LossScale(init_scale=4.0))
+    scales = [(trainer.step(x=x), trainer.last.is_skipped, trainer.loss_scale)[1:] for _ in range(3)]
+    assert scales == [(True, 2.0), (True, 1.0), (True, 0.5)] and trainer.step_count == 0
+    with pytest.raises(segue.NanLossError, match="step 1: the loss is inf"):
+        trainer.step(x=x)
+    assert trainer.step(x=torch.ones(4)) == 4.0 and not trainer.last.is_skipped and trainer.last.grad_norm == pytest.approx(2.0)
+    with pytest.raises(segue.InvalidArgumentError, match="loss scaling: scale 65536.0*, growth 1.0*, backoff"):
+        segue.Trainer([segue.compile(Steep(), x)], optimizer=segue.SGD(lr=0.1), loss_scale=segue.LossScale(growth_factor=1.0))
+    with pytest.raises(segue.InvalidArgumentError, match="the loss is to be scaled, so that steps .* compiled with its optimizer in backward"):
+        segue.Trainer([segue.compile(Steep(), x)], optimizer=segue.SGD(lr=0.1, in_backward=True), loss_scale=segue.LossScale())
+
+
 def saved_bytes(module):
     (forward,) = (p for p in module.binary.programs if p.name == "forward")
     return sum(math.prod(v.shape) * {"f32": 4, "bf16": 2}[v.element] for v in forward.outputs if v.role == "saved")
@@ -239,7 +314,7 @@ def saved_bytes(module):
 
 def test_precisions_are_checked(tmp_path):
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(2, 4)
-    with pytest.raises(segue.InvalidArgumentError, match="precision is 'bf16'; it takes 'f32' or 'bf16-mixed'"):
+    with pytest.raises(segue.InvalidArgumentError, match="precision is 'bf16'; it takes 'f32', 'bf16-mixed', 'f16-mixed'"):
         segue.compile(model, x, precision="bf16")
     compiled = segue.compile(model, x, precision="bf16-mixed")
     with torch.autocast("cpu", dtype=torch.float16):

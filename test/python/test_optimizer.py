@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from interpreted import constant, run_main, segue_opt, signature
-from known_optimizers import Lion
+from known_optimizers import Both, Lion
 
 from segue.optimizers import OPTIMIZERS as KINDS
 
@@ -33,6 +33,11 @@ func.func @forward(%w: tensor<3x4xf32> {segue.name = "w", segue.role = #segue.ro
   return %3 : tensor<3x4xf32>
 }
 """
+
+
+def muon(groups, **options):
+    """Muon for the matrix; what is none has `segue.optimizer`."""
+    return Both(torch.optim.Muon(groups[:1], **options), torch.optim.SGD(groups[1:]))
 
 
 #: A spec of the compiler, the optimizer of PyTorch that does the same, and its weight decay.
@@ -70,6 +75,9 @@ OPTIMIZERS = {
                      lambda groups: torch.optim.SGD(groups, lr=1.0, dampening=0.3), 0.05),
     "momentum": ("sgd:momentum=0.9,dampening=0.3,decay=0.05",
                  lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, dampening=0.3), 0.05),
+    "muon": ("muon:momentum=0.8,nesterov=false,decay=0.1,ns-steps=3,match-rms-adamw",
+             lambda groups: muon(groups, momentum=0.8, nesterov=False, ns_steps=3, adjust_lr_fn="match_rms_adamw"), 0.1),
+    "muon_default": ("muon", muon, 0.0),
     "nesterov": ("sgd:momentum=0.9,nesterov,decay=0.05",
                  lambda groups: torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True), 0.05),
 }
@@ -82,7 +90,12 @@ def test_steps_equal_torch(kind):
     parameters = {name: torch.randn(shape) for name, shape in SHAPES.items()}
     trained = {name: torch.nn.Parameter(p.clone()) for name, p in parameters.items()}
     reference = make([{"params": [p], "weight_decay": 0.0 if name == "b" else decay} for name, p in trained.items()])
-    text = segue_opt(FORWARD, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
+    forward = FORWARD
+    if spec.startswith("muon"):
+        for name in "bst":
+            own = f"sgd:decay={0.0 if name == 'b' else decay}"
+            forward = forward.replace(f'{{segue.name = "{name}",', f'{{segue.name = "{name}", segue.optimizer = "{own}",')
+    text = segue_opt(forward, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
     arguments, results = signature(text, "optimizer")
 
     known, lines = {}, []
@@ -119,15 +132,16 @@ def test_steps_equal_torch(kind):
     types = dict(results)
     found = run_main(text, lines, [(known[name], types[name]) for name in SHAPES])
     for name, numbers in zip(SHAPES, found):
-        # The interpreter prints six digits.
+        # The interpreter prints six digits; Muon's update is rounded to bf16 on the way, where the last bit may differ.
         torch.testing.assert_close(torch.tensor(numbers).reshape(SHAPES[name]), trained[name].detach(),
-                                   rtol=2e-5, atol=2e-6, msg=lambda m: f"{name}: {m}")
+                                   rtol=2e-5, atol=3e-3 if name == "w" and "muon" in kind else 2e-6, msg=lambda m: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_defaults_are_those_of_the_compiler(kind):
     """A spec that names no constant makes the program of the class without options, but for the weight decay."""
-    bare, named = (segue_opt(FORWARD, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
+    others = FORWARD if kind != "muon" else re.sub('segue.name = "([bst])"', r'segue.name = "\1", segue.optimizer = "sgd"', FORWARD)
+    bare, named = (segue_opt(others, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
                    for spec in (kind, KINDS[kind](weight_decay=0.0).spec()))
     assert bare == named and KINDS[kind](weight_decay=0.0).spec().count("=") >= 2
 
@@ -147,9 +161,11 @@ def test_grad_norm_is_the_sum_of_all_squares():
 
 def test_the_guide_is_true(capsys):
     guide = (Path(__file__).parents[2] / "docs/guides/optimizers.md").read_text()
-    [code] = re.findall(r"^```python\n(.*?)^```$", guide, re.M | re.S)
     torch.manual_seed(0)
-    exec(compile(code, "optimizers.md", "exec"), {"__name__": "guide"})
+    scope = {"__name__": "guide"}
+    for code in re.findall(r"^```python\n(.*?)^```$", guide, re.M | re.S):
+        exec(compile(code, "optimizers.md", "exec"), scope)
+    assert len(scope["seen"]) == len(scope["frozen"]) == 3
     first, last, averaged = map(float, re.findall(r"\d+\.\d+", capsys.readouterr().out))
     assert averaged < 2 * last < first / 2
     listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", guide, re.M))))

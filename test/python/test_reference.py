@@ -72,7 +72,7 @@ def test_every_lowering_has_a_case_and_every_option_another_value(captured_cases
 
 #: Options that change no result, or are refused, or make it random, and where that is tested.
 WITHOUT_EFFECT = {
-    "pad_by_mode.mode": "refused",
+    "grouped_mm.bias": "refused", "grouped_mm.out_dtype": "refused",
     "einsum.path": "an order of products", "gather.sparse_grad": "a storage of gradients",
     "embedding.sparse": "a storage of gradients", "embedding.scale_grad_by_freq": "refused",
     "repeat_interleave.output_size": "the size, which is known anyway",

@@ -88,6 +88,20 @@ def test_a_trainer_seals_and_another_goes_on(folder):
         gc.collect()
 
 
+def test_fit_seals_where_its_checkpoints_are(folder):
+    """The place in the data is sealed with the rest."""
+    free, batch = trainer_of()
+    losses = free.fit([batch] * 6)
+    disk = dict(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="16MiB", seal=folder / "run.seal")
+    trainer, _ = trainer_of(**disk)
+    assert trainer.fit([batch] * 6, steps=4, checkpoint=folder / "run.seal", save_every=3) == losses[:4]
+    assert b'"segue.sealed.file"' in (folder / "run.seal").read_bytes()
+    del trainer
+    gc.collect()
+    again, _ = trainer_of(**disk)
+    assert again.fit([batch] * 6, checkpoint=folder / "run.seal", resume=True) == losses[4:]
+
+
 def test_what_a_seal_cannot_be_is_said(folder):
     with pytest.raises(segue.InvalidArgumentError, match="give budget and spill_dir, too"):
         trainer_of(seal=folder / "run.seal")

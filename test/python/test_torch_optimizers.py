@@ -13,11 +13,11 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from compare import assert_close
-from known_optimizers import KNOWN, Lion
+from known_optimizers import KNOWN, Lion, muon_in_torch
 
 import segue
 
-TRANSLATED = {name: (made, options) for name, (_, made, options) in KNOWN.items() if made is not Lion}
+TRANSLATED = {name: (made, options) for name, (_, made, options) in KNOWN.items() if made not in (Lion, muon_in_torch)}
 
 
 class Net(nn.Module):
@@ -123,3 +123,32 @@ def test_files_and_forecasts_take_ours():
     net = Net()
     with pytest.raises(segue.InvalidArgumentError, match=r"the optimizer is a SGD; give segue.SGD\(...\)"):
         segue.compile(net, batches(1)[0], optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+class Pair(list):
+    """Several optimizers of PyTorch's, as a loop of one's own has them."""
+
+    def zero_grad(self):
+        for each in self:
+            each.zero_grad()
+
+    def step(self):
+        for each in self:
+            each.step()
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has it since 2.9")
+def test_several_optimizers_together():
+    """Muon for the matrices and AdamW for the rest, in two groups; a parameter that none has is named."""
+
+    def make(net):
+        matrices = [net.first.weight, net.last.weight]
+        rest = [{"params": [net.first.bias]}, {"params": [net.last.bias], "lr": 3e-3, "weight_decay": 0.0}]
+        return Pair([torch.optim.Muon(matrices, lr=1e-2, ns_steps=3), torch.optim.AdamW(rest, lr=2e-2)])
+
+    trainer = compare(make)
+    assert isinstance(trainer.optimizer, segue.Muon) and {"u.first.weight", "m.last.bias"} <= set(trainer.state_dict()["state"])
+    net = Net()
+    with pytest.raises(segue.InvalidArgumentError, match="parameter 'last.bias' is trained, but the optimizer does not have it"):
+        segue.Trainer([segue.compile(net, batches(1)[0])], optimizer=[
+            torch.optim.Muon([net.first.weight, net.last.weight]), torch.optim.SGD([net.first.bias], lr=0.1)])

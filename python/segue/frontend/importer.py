@@ -105,16 +105,20 @@ def exported(module, args, kwargs):
 
 def _detach_regions(graph_module) -> None:
     """Says of each result of a region without gradients that none flow through it: decompositions dissolve regions."""
-    for node in graph_module.graph.nodes:
-        if str(node.target) != "wrap_with_set_grad_enabled" or node.args[0] is not False:
-            continue
-        region = getattr(graph_module, node.args[1].target)
-        for value in region.graph.find_nodes(op="output")[0].all_input_nodes:
-            with region.graph.inserting_after(value):
-                detached = region.graph.call_function(torch.ops.aten.detach.default, (value,))
-            detached.meta = dict(value.meta)
-            region.graph.find_nodes(op="output")[0].replace_input_with(value, detached)
-        region.recompile()
+    for part in [m for m in graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
+        for node in part.graph.nodes:
+            if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+                _detach_results(getattr(part, node.args[1].target))
+
+
+def _detach_results(region) -> None:
+    output = region.graph.find_nodes(op="output")[0]
+    for value in output.all_input_nodes:
+        with region.graph.inserting_after(value):
+            detached = region.graph.call_function(torch.ops.aten.detach.default, (value,))
+        detached.meta = dict(value.meta)
+        output.replace_input_with(value, detached)
+    region.recompile()
 
 
 @contextlib.contextmanager
@@ -147,12 +151,14 @@ def _hook_error(what: str, op: str, where: str) -> UnsupportedOpError:
 
 def _decomposed(program):
     """Writes operators without a lowering in terms of others, where PyTorch knows how; leaves all others whole."""
-    known = {**torch.export.default_decompositions(), **recurrent.DECOMPOSITIONS}
+    known = torch.export.default_decompositions()  # which finds what it is asked for, and the rest only when it is walked
     for _ in range(3):  # a decomposition may need another one
-        unknown = {op for op in _operators(program.graph_module) if str(op) not in ops.OPS and op in known}
-        if not unknown:
+        missing = {op for op in _operators(program.graph_module) if str(op) not in ops.OPS}
+        chosen = {op: recurrent.DECOMPOSITIONS.get(op) or known[op] for op in missing
+                  if op in recurrent.DECOMPOSITIONS or op in known}
+        if not chosen:
             break
-        program = program.run_decompositions({op: known[op] for op in unknown})
+        program = program.run_decompositions(chosen)
     return program
 
 

@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError
-from .writer import float_literal, port_attributes
+from .writer import float_literal, port_attributes, quoted
 
 if TYPE_CHECKING:
     from ..optimizers import Settings
@@ -79,13 +79,20 @@ class Captured:
     def named(self, role: str) -> list[Argument]:
         return [a for a in self.arguments if a.role == role]
 
-    def text_with(self, settings: "Mapping[str, Settings]") -> str:
-        """The text with learning rates and weight decays of their own on some parameters, by name."""
+    def text_with(self, settings: "Mapping[str, Settings]", roles: Mapping[str, str] = {}) -> str:
+        """The text with learning rates, weight decays and optimizers of their own on some parameters, by name.
+
+        `roles` are those, ``parameter`` or ``frozen``, that some have in the place of the one that they were captured with.
+        """
         text = self.text
-        for name, (rate_group, decay) in settings.items():
+        for name, role in roles.items():
+            old = next(a.role for a in self.arguments if a.name == name)
+            text = text.replace(port_attributes(name, old), port_attributes(name, role), 1)
+        for name, (rate_group, decay, optimizer) in settings.items():
             attributes = port_attributes(name, "parameter")
             own = f", segue.rate_group = {rate_group} : i64" if rate_group else ""
             own += "" if decay is None else f", segue.weight_decay = {float_literal(float(decay))} : f64"
+            own += f", segue.optimizer = {quoted(optimizer)}" if optimizer else ""
             text = text.replace(attributes, attributes + own, 1)
         return text
 

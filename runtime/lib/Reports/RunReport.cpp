@@ -152,6 +152,8 @@ void RunReport::addStep(const StepResult &result, double seconds) {
     begun_ = result.step;
   records_.steps.push_back(
       {{"step", result.step}, {"loss", result.loss}, {"grad_norm", result.gradNorm}, {"seconds", seconds}});
+  if (result.lossScale != 1 || result.isSkipped)
+    records_.steps.back().update({{"loss_scale", result.lossScale}, {"skipped", result.isSkipped ? 1 : 0}});
 }
 
 RunRecords RunReport::records() {

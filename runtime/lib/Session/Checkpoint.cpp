@@ -13,9 +13,12 @@
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed",
-                                  precisionKey = "segue.precision", notesKey = "segue.notes",
-                                  lossScaleKey = "segue.loss_scale";
+static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed";
+/// Texts that a checkpoint may have.
+static constexpr std::pair<std::string_view, std::string Checkpoint::*> checkpointTexts[] = {
+    {"segue.precision", &Checkpoint::precision},
+    {"segue.loss_scale", &Checkpoint::lossScale},
+    {"segue.notes", &Checkpoint::notes}};
 /// Raised when a reader of the version before would misunderstand the file.
 static constexpr std::string_view version = "2", sealedVersion = "3";
 /// The version of checkpoints whose tensors have no hashes.
@@ -32,10 +35,9 @@ static void write(const std::filesystem::path &path, const Checkpoint &checkpoin
   Metadata metadata = {{std::string(versionKey), std::string(sealed ? sealedVersion : version)},
                        {std::string(stepKey), std::to_string(checkpoint.step)},
                        {std::string(seedKey), std::to_string(checkpoint.seed)}};
-  for (auto [key, text] : {std::pair(precisionKey, &checkpoint.precision), std::pair(lossScaleKey, &checkpoint.lossScale),
-                           std::pair(notesKey, &checkpoint.notes)})
-    if (!text->empty())
-      metadata[std::string(key)] = *text;
+  for (auto [key, member] : checkpointTexts)
+    if (const std::string &text = checkpoint.*member; !text.empty())
+      metadata[std::string(key)] = text;
   if (sealed)
     metadata.insert(sealed->begin(), sealed->end());
   addHashes(metadata, tensors);
@@ -94,10 +96,9 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
   Checkpoint checkpoint;
   checkpoint.step = readNumber(file, stepKey);
   checkpoint.seed = readNumber(file, seedKey);
-  for (auto [key, text] : {std::pair(precisionKey, &checkpoint.precision), std::pair(lossScaleKey, &checkpoint.lossScale),
-                           std::pair(notesKey, &checkpoint.notes)})
+  for (auto [key, member] : checkpointTexts)
     if (auto found = file.metadata().find(key); found != file.metadata().end())
-      *text = found->second;
+      checkpoint.*member = found->second;
   if (checkpoint.step < 0)
     throw Error(ErrorCode::FileCorrupt,
                 path.string() + ": step " + std::to_string(checkpoint.step) + " is negative; use another checkpoint");

@@ -28,7 +28,8 @@ static OptimizerValue hyperValue(const Module &module, const Value &value) {
   if (value.name == "clip")
     return {Feed::Clip, 0, {}};
   std::string_view name = value.name;
-  for (auto [prefix, feed] : {std::pair(std::string_view("lr"), Feed::LearningRate), std::pair(std::string_view("step"), Feed::Step)}) {
+  static constexpr std::pair<std::string_view, Feed> byGroup[] = {{"lr", Feed::LearningRate}, {"step", Feed::Step}};
+  for (auto [prefix, feed] : byGroup) {
     if (name == prefix)
       return {feed, 0, {}};
     size_t group = 0;

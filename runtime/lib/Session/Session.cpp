@@ -76,8 +76,9 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
     options.lossScaling->check();
     if (updatesInBackward())
       throw Error(ErrorCode::InvalidArgument,
-                  "the loss is to be scaled, so that steps whose gradients are not finite are skipped, and a module was "
-                  "compiled with its optimizer in backward, which updates before that is known; compile it without in-backward");
+                  "the loss is to be scaled, so that steps whose gradients are not finite are skipped, and a module "
+                  "was compiled with its optimizer in backward, which updates before that is known; compile it "
+                  "without in-backward");
   }
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),

@@ -282,7 +282,8 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
                   "module \"" + s.modules[m].name() + "\" was compiled without optimizer; compile it with one");
     bool wantsNorm = s.options.maxGradNorm > 0 || s.options.lossScaling;
     if (wantsNorm && s.plans[m].ownsParameters && !s.plans[m].gradNorm)
-      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() + "\" has no program \"grad_norm\", which " +
+      throw Error(ErrorCode::InvalidArgument, "module \"" + s.modules[m].name() +
+                                                  "\" has no program \"grad_norm\", which " +
                                                   (s.options.lossScaling ? "loss scaling" : "clipping") +
                                                   " needs; compile it with an optimizer");
   }
@@ -341,7 +342,8 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
     // The mean over batches and the scale of the loss ride on the factor that clipping multiplies by.
     for (size_t m = 0; m < s.plans.size(); ++m)
       if (s.plans[m].ownsParameters && !s.plans[m].isInBackward)
-        scalars[m] = s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
+        scalars[m] =
+            s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
   } catch (const std::exception &error) {
     giveUp(error);
     throw;
@@ -353,8 +355,8 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
       continue;
     bool hasBegun = writing;
     try {
-      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, rates, result.clip / divisor,
-                                                       /*giveGradients=*/true, scalars[m]);
+      std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, rates,
+                                                       result.clip / divisor, /*giveGradients=*/true, scalars[m]);
       hasBegun = true;
       s.runOptimizer(plan, std::move(tensors));
       writing = true;

@@ -20,8 +20,8 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   State &s = *state_;
   s.requireWhole();
   if (s.services || s.options.residency || s.options.weights)
-    throw Error(ErrorCode::Unsupported, "memory services plan for one set of trained parameters; with them, what is trained "
-                                        "is settled when the session is made");
+    throw Error(ErrorCode::Unsupported, "memory services plan for one set of trained parameters; with them, what is "
+                                        "trained is settled when the session is made");
   clearGradients();
   s.flush();
 
@@ -40,7 +40,8 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   }
   if (table.size() != s.table.size())
     throw Error(ErrorCode::InvalidArgument, "the modules given have " + std::to_string(table.size()) +
-                                                " parameters, and those of the session " + std::to_string(s.table.size()));
+                                                " parameters, and those of the session " +
+                                                std::to_string(s.table.size()));
   std::vector<OptimizerPlan> plans;
   TensorMap fresh;
   for (size_t m = 0; m < modules.size(); ++m) {

@@ -128,7 +128,8 @@ static LogicalResult verifyAt(const Place &place, NamedAttribute attr) {
   return place.error() << "has `" << name << "`, which the dialect does not know here; known are `segue.name`, "
                        << "`segue.role`, `segue.of`, `segue.layout`, `segue.block` and "
                        << (place.isResult ? "`segue.alias`, `segue.recompute_flops`, `segue.recompute_bytes`"
-                                          : "`segue.requires_grad`, `segue.weight_decay`, `segue.rate_group`, `segue.optimizer`");
+                                          : "`segue.requires_grad`, `segue.weight_decay`, `segue.rate_group`, "
+                                            "`segue.optimizer`");
 }
 
 LogicalResult SegueDialect::verifyRegionArgAttribute(Operation *op, unsigned region, unsigned arg,

@@ -160,9 +160,10 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
       if (own && own->rule->misfit)
         wrong = own->rule->misfit(parameter.type.getShape());
       if (!own || !wrong.empty())
-        return mlir::emitError(parameter.loc) << "parameter \"" << parameter.name << "\", " << parameter.type << ": " << wrong
-                                              << "; `segue.optimizer` gives it another (in Python a group: "
-                                              << "Group(\"" << parameter.name << "\", optimizer=AdamW()))";
+        return mlir::emitError(parameter.loc)
+               << "parameter \"" << parameter.name << "\", " << parameter.type << ": " << wrong
+               << "; `segue.optimizer` gives it another (in Python a group: Group(\"" << parameter.name
+               << "\", optimizer=AdamW()))";
       specs.push_back(std::move(*own));
     }
     writeOptimizer(module, *spec, specs, *parameters);

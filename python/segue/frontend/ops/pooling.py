@@ -77,26 +77,35 @@ def _slices(b, x, pool):
 # --- maxima -----------------------------------------------------------------------------------
 
 
-def _maxima(b, x, pools, places: bool):
-    """The maximum of each window, and where it is in the flattened image: the first of several, and the last NaN."""
+def _places(b, x, dims: int):
+    """Where each element is in the flattened image."""
     if not x.is_float:
         raise Unsupported("maxima of integers over windows")
-    place = None
-    if places:
-        image = [x.shape[p.dim] for p in pools]
-        place = b.broadcast_to(b.reshape(b.iota(0, (math.prod(image),)), image), x.shape)
+    image = x.shape[-dims:]
+    return b.broadcast_to(b.reshape(b.iota(0, (math.prod(image),)), image), x.shape)
+
+
+def _larger(b, x, place, value, at):
+    """The larger of two elements and its place: the first of equal ones, and the last NaN."""
+    better = b.binary("or", b.compare("gt", value, x), b.compare("ne", value, value))
+    if place is not None:  # what is added around the image is never the place, of minus infinities either
+        outside = b.binary("and", b.compare("lt", place, b.constant(0, (), torch.int64)),
+                           b.compare("ge", at, b.constant(0, (), torch.int64)))
+        better = b.binary("or", better, outside)
+        place = b.select(better, at, place)
+    return b.select(better, value, x), place
+
+
+def _maxima(b, x, pools, places: bool):
+    """The maximum of each window, and where it is in the flattened image."""
+    place = _places(b, x, len(pools))
+    place = place if places else None
     for pool in reversed(pools):
         values = _slices(b, _padded(b, x, pool, -math.inf), pool)
         found = _slices(b, _padded(b, place, pool, -1), pool) if places else [None] * pool.size
         x, place = values[0], found[0]
         for value, at in zip(values[1:], found[1:]):
-            better = b.binary("or", b.compare("gt", value, x), b.compare("ne", value, value))
-            if places:  # what is added around the image is never the place, of minus infinities either
-                outside = b.binary("and", b.compare("lt", place, b.constant(0, (), torch.int64)),
-                                   b.compare("ge", at, b.constant(0, (), torch.int64)))
-                better = b.binary("or", better, outside)
-                place = b.select(better, at, place)
-            x = b.select(better, value, x)
+            x, place = _larger(b, x, place, value, at)
     return [x, place]
 
 
@@ -113,7 +122,21 @@ def max_pool(b, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=Fals
 
 @lowers("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
 def max_pool_backward(b, grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
-    dims = _dims_of(kernel_size, x.shape)
+    return _scattered(b, grad, x, indices, _dims_of(kernel_size, x.shape))
+
+
+@lowers("aten.adaptive_max_pool2d_backward.default")
+def adaptive_max_pool2d_backward(b, grad, x, indices):
+    return _scattered(b, grad, x, indices, 2)
+
+
+@lowers("aten.adaptive_max_pool3d_backward.default")
+def adaptive_max_pool3d_backward(b, grad, x, indices):
+    return _scattered(b, grad, x, indices, 3)
+
+
+def _scattered(b, grad, x, indices, dims):
+    """The gradient of each window, added to the element that its index names."""
     planes, image = math.prod(x.shape[:-dims]), math.prod(x.shape[-dims:])
     places = math.prod(grad.shape[-dims:])
     start = b.binary("mul", b.iota(0, (planes, places)), b.constant(image, (), torch.int64))
@@ -184,6 +207,22 @@ def adaptive_avg_pool(b, x, output_size):
         windows = [b.slice_dim(means, dim, first, last) for first, last in _parts(x.shape[dim], b.shape[dim])]
         means = b.concat([b.reduce("mean", w, [dim], keepdim=True) for w in windows], dim)
     return b.cast(means, b.dtype)
+
+
+@lowers("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+def adaptive_max_pool(b, x, output_size):
+    dims = len(output_size)
+    place = _places(b, x, dims) if 1 in b.used else None
+    for dim in reversed(range(x.rank - dims, x.rank)):
+        found = []
+        for first, last in _parts(x.shape[dim], b.shape[dim]):
+            slices = [[None if v is None else b.slice_dim(v, dim, k, k + 1) for v in (x, place)] for k in range(first, last)]
+            best = slices[0]
+            for value, at in slices[1:]:
+                best = _larger(b, *best, value, at)
+            found.append(best)
+        x, place = (None if v[0] is None else b.concat(list(v), dim) for v in zip(*found))
+    return [x, place]
 
 
 @lowers("aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default")

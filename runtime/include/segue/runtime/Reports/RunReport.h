@@ -44,7 +44,7 @@ struct RunRecords {
   /// The cap of device_dram in bytes.
   std::optional<uint64_t> capBytes;
   std::optional<LinkSpeed> link;
-  /// One object per step: step, loss, grad_norm, seconds.
+  /// One object per step: step, loss, grad_norm, seconds; with loss scaling also loss_scale, and skipped (1 or 0).
   std::vector<Json> steps;
   /// The lines by service: "conductor", "activations", "weights", "precision", "stitch".
   std::map<std::string, std::vector<Json>> telemetry;

@@ -185,12 +185,12 @@ public:
   /// Adds the same modules, compiled for batches of other extents: such a batch runs
   /// them, on the parameters and states of the session; optimizers stay the first
   /// ones. `areForEvaluation`: evaluate alone runs them, also for the extents of the first ones, as
-  /// where dropout is not compiled in; they need no backward. Throws InvalidArgument if a name, parameter or frozen value
-  /// differs, Unsupported where services of memory, who know one set of programs, are there.
+  /// where dropout is not compiled in; they need no backward. Throws InvalidArgument if a name,
+  /// parameter or frozen value differs, Unsupported where services of memory, who know one set of programs, are there.
   void addSizes(std::vector<SessionModule> modules, bool areForEvaluation = false);
 
-  /// Goes on with the same modules, compiled for other parameters to train: values and states stay where they are and as they
-  /// are, those of parameters that are frozen now too; a state that is new is 0. `stepLags`: for parameters of rate
+  /// Goes on with the same modules, compiled for other parameters to train: values and states stay where they are
+  /// and as they are, those of parameters that are frozen now too; a state that is new is 0. `stepLags`: for parameters of rate
   /// group n, whose optimizer was compiled with `own-steps`, how many steps of the session they did not take part in.
   /// Programs for other extents (addSizes) are dropped, and waiting gradients. Throws, with nothing changed, what the
   /// constructor throws, InvalidArgument if a name or parameter differs, and Unsupported where services of
