@@ -26,6 +26,7 @@ using namespace segue;
 static Type elementType(StringRef name, MLIRContext *context) {
   Builder b(context);
   return llvm::StringSwitch<Type>(name)
+      .Case("F64", b.getF64Type())
       .Case("F32", b.getF32Type())
       .Case("F16", b.getF16Type())
       .Case("BF16", b.getBF16Type())

@@ -23,7 +23,7 @@ from .errors import InvalidArgumentError
 from .frontend.writer import ELEMENT_TYPES
 
 _TORCH_OF_NUMPY = {
-    np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float16, np.dtype(np.int64): torch.int64,
+    np.dtype(np.float64): torch.float64, np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float16, np.dtype(np.int64): torch.int64,
     np.dtype(np.int32): torch.int32, np.dtype(np.int8): torch.int8, np.dtype(np.bool_): torch.bool,
 }
 TORCH_OF_ELEMENT = {name: dtype for dtype, name in ELEMENT_TYPES.items()}

@@ -29,6 +29,7 @@ constexpr nb::dlpack::dtype dtypeOf(nb::dlpack::dtype_code code, uint8_t bits) {
 
 constexpr TypePair typePairs[] = {
     {ElementType::f32, dtypeOf(nb::dlpack::dtype_code::Float, 32)},
+    {ElementType::f64, dtypeOf(nb::dlpack::dtype_code::Float, 64)},
     {ElementType::bf16, dtypeOf(nb::dlpack::dtype_code::Bfloat, 16)},
     {ElementType::f16, dtypeOf(nb::dlpack::dtype_code::Float, 16)},
     {ElementType::i64, dtypeOf(nb::dlpack::dtype_code::Int, 64)},
@@ -44,7 +45,7 @@ static ElementType elementOf(nb::dlpack::dtype dtype) {
       return pair.element;
   throw Error(ErrorCode::InvalidArgument, "a tensor of DLPack type code " + std::to_string(dtype.code) + " with " +
                                               std::to_string(dtype.bits) +
-                                              " bits was given; Segue has f32, bf16, f16, i64, i32, i8 and bool");
+                                              " bits was given; Segue has f64, f32, bf16, f16, i64, i32, i8 and bool");
 }
 
 namespace {

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""A dimension may be 0 wherever PyTorch allows it: what has no elements is in no program, sums of it are 0."""
+"""A dimension may be 0 wherever PyTorch allows it: no op computes what has no elements, sums of it are 0."""
 
 import gc
 import warnings
@@ -86,3 +86,60 @@ def test_a_model_with_a_batch_of_none():
     y.sum().backward()
     for p in layer.parameters():
         assert_close(p.grad, torch.zeros_like(p))
+
+
+# --- segue.compile: arguments, parameters and results are there, without elements ------------------------------
+
+
+class Parts(torch.nn.Module):
+    """A parameter without elements, one that meets none, and results of both kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.none = torch.nn.Parameter(torch.zeros(0, 3))
+        self.weight = torch.nn.Parameter(WEIGHT.clone())
+
+    def forward(self, z, x):
+        rows = torch.cat([z, self.none])
+        return {"rows": rows * 2, "product": (rows @ self.weight).tanh(), "given": z, "sum": x * 2 + rows.sum(0), "loss": (x @ self.weight).mean()}
+
+
+def test_a_module_with_parts_of_none():
+    ours, reference = Parts(), Parts()
+    compiled = segue.compile(ours, (NONE, SOME))
+    found = []
+    for module, run in ((ours, compiled), (reference, reference)):
+        z, x = NONE.clone().requires_grad_(), SOME.clone().requires_grad_()
+        results = run(z, x)
+        sum(r.sum() for r in results.values()).backward()
+        found.append((results, [z.grad, x.grad, *(p.grad for p in module.parameters())]))
+    (results, gradients), (expected, right) = found
+    assert {n: r.shape for n, r in results.items()} == {n: r.shape for n, r in expected.items()}
+    for name in expected:
+        assert_close(results[name], expected[name], what=name)
+    for a, e in zip(gradients, right, strict=True):
+        assert a.shape == e.shape
+        assert_close(a, e)
+
+
+def test_a_compiled_model_with_a_batch_of_none_and_of_some():
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    compiled = segue.compile(layer, NONE)
+    y = compiled(NONE)
+    assert y.shape == (0, 2) and y.requires_grad
+    y.sum().backward()
+    for p in layer.parameters():
+        assert_close(p.grad, torch.zeros_like(p))
+    with torch.no_grad():
+        assert_close(compiled(SOME), layer(SOME))
+        assert compiled(NONE).shape == (0, 2)
+
+
+def test_what_has_no_answer_is_refused_by_name():
+    class Table(torch.nn.Module):
+
+        def forward(self, i, table):
+            return F.embedding(i, table)
+
+    with pytest.raises(segue.UnsupportedOpError, match="aten.embedding.default.*segue.gather of a tensor without elements"):
+        segue.compile(Table(), (torch.tensor([0, 1]), NONE))

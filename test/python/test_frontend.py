@@ -167,8 +167,7 @@ def test_unsupported_operator_names_op_module_and_line():
 
 
 @pytest.mark.parametrize("inputs, words", [
-    ((torch.randn(0, 4),), r"input 'x' has shape \[0, 4\]: a dimension is empty"),
-    ((torch.randn(2, 4, dtype=torch.float64),), "element type torch.float64 is not supported"),
+    ((torch.zeros(2, 4, dtype=torch.uint8),), "element type torch.uint8 is not supported"),
     ((torch.randn(2, 5),), "torch.export could not capture Mlp"),
     ((), "missing a required argument: 'x'"),
 ])

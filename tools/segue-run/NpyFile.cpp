@@ -32,7 +32,7 @@ struct Descr {
 };
 static constexpr Descr descrs[] = {
     {"<f4", ElementType::f32}, {"<u2", ElementType::bf16}, {"<f2", ElementType::f16}, {"<i8", ElementType::i64},
-    {"<i4", ElementType::i32}, {"|i1", ElementType::i8},   {"|b1", ElementType::i1},
+    {"<i4", ElementType::i32}, {"|i1", ElementType::i8},   {"|b1", ElementType::i1},  {"<f8", ElementType::f64},
 };
 
 static Error corrupt(const std::filesystem::path &path, const std::string &what) {
@@ -98,7 +98,7 @@ Tensor readNpy(const DeviceRef &device, const std::filesystem::path &path) {
       known = &each;
   if (!known)
     throw Error(ErrorCode::Unsupported, path.string() + ": arrays of " + std::string(descr.substr(0, descr.find(','))) +
-                                            " have no element type here; convert to float32, float16, int64, int32, " +
+                                            " have no element type here; convert to float64, float32, float16, int64, int32, " +
                                             "int8, bool, or uint16 for bf16");
   TensorDesc desc(parseShape(valueOf(header, "shape", path), path), known->element, Layout{.space = Space::Host});
   std::optional<uint64_t> elements = checkedElementCount(desc.shape);

@@ -19,7 +19,7 @@
 
 namespace segue::tool {
 
-/// Reads float32, float16, int64, int32, int8, bool and uint16 (bf16), little
+/// Reads float64, float32, float16, int64, int32, int8, bool and uint16 (bf16), little
 /// endian, in C or Fortran order. Throws IoFailed, FileCorrupt, Unsupported.
 Tensor readNpy(const DeviceRef &device, const std::filesystem::path &path);
 

@@ -49,6 +49,12 @@ static Error wrong(std::string_view text, const std::string &what) {
 /// Writes one element from its text; false if it is no such number.
 static bool storeElement(ElementType element, std::string_view text, std::byte *target) {
   const char *end = text.data() + text.size();
+  if (element == ElementType::f64) {
+    double value = 0;
+    auto [at, error] = std::from_chars(text.data(), end, value);
+    std::memcpy(target, &value, sizeof value);
+    return error == std::errc() && at == end;
+  }
   if (isFloat(element)) {
     float value = 0;
     auto [at, error] = std::from_chars(text.data(), end, value);
@@ -116,6 +122,8 @@ double elementAt(const Tensor &dense, uint64_t index) {
   switch (dense.element()) {
   case ElementType::f32:
     return dense.data<float>()[index];
+  case ElementType::f64:
+    return dense.data<double>()[index];
   case ElementType::bf16:
     return bf16ToFloat(dense.data<uint16_t>()[index]);
   case ElementType::f16:
@@ -142,7 +150,9 @@ std::string formatTensor(const Tensor &tensor, uint64_t limit) {
   for (uint64_t i = 0; i < dense.elementCount(); ++i) {
     if (i == limit)
       return text + ",...";
-    char *end = isFloat(dense.element()) ? std::to_chars(buffer, buffer + sizeof buffer, float(elementAt(dense, i))).ptr
+    char *end = dense.element() == ElementType::f64
+                    ? std::to_chars(buffer, buffer + sizeof buffer, dense.data<double>()[i]).ptr
+                : isFloat(dense.element()) ? std::to_chars(buffer, buffer + sizeof buffer, float(elementAt(dense, i))).ptr
                 : dense.element() == ElementType::i64
                     ? std::to_chars(buffer, buffer + sizeof buffer, dense.data<int64_t>()[i]).ptr
                     : std::to_chars(buffer, buffer + sizeof buffer, int64_t(elementAt(dense, i))).ptr;

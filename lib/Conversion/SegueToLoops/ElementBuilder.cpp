@@ -12,7 +12,6 @@
 using namespace mlir;
 using namespace segue;
 
-Type segue::computeType(Type element) { return isa<FloatType>(element) ? Float32Type::get(element.getContext()) : element; }
 Type segue::memoryType(Type element) {
   return element.isInteger(1) ? Type(IntegerType::get(element.getContext(), 8)) : element;
 }

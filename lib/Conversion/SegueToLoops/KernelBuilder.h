@@ -129,8 +129,6 @@ private:
   llvm::SmallPtrSet<mlir::Operation *, 16> scalarProducts;
 };
 
-/// Returns the type in which an element is computed: f32 for all floats.
-mlir::Type computeType(mlir::Type element);
 /// Returns the type as which an element is stored: i8 for i1.
 mlir::Type memoryType(mlir::Type element);
 

@@ -42,9 +42,9 @@ struct ConstantModel : KernelModel<ConstantModel, ConstantOp> {
       return {};
     }
     OpBuilder &b = kernel.front();
-    if (isa<FloatType>(elementOf(op->getResult(0))))
+    if (Type type = computeType(elementOf(op->getResult(0))); isa<FloatType>(type))
       return arith::ConstantOp::create(
-          b, kernel.getLoc(), b.getF32FloatAttr(elements.getSplatValue<FloatAttr>().getValueAsDouble()));
+          b, kernel.getLoc(), b.getFloatAttr(type, elements.getSplatValue<FloatAttr>().getValueAsDouble()));
     return arith::ConstantOp::create(b, kernel.getLoc(), cast<TypedAttr>(elements.getSplatValue<Attribute>()));
   }
 };
@@ -72,8 +72,8 @@ struct IotaModel : KernelModel<IotaModel, IotaOp> {
     Type type = computeType(elementOf(op->getResult(0)));
     if (isa<IntegerType>(type))
       return arith::IndexCastOp::create(b, loc, type, counted);
-    return arith::SIToFPOp::create(b, loc, type,
-                                   arith::IndexCastOp::create(b, loc, b.getI32Type(), counted).getResult());
+    Type whole = type.isF64() ? b.getI64Type() : b.getI32Type(); // from i32 there is a vector conversion
+    return arith::SIToFPOp::create(b, loc, type, arith::IndexCastOp::create(b, loc, whole, counted).getResult());
   }
 };
 

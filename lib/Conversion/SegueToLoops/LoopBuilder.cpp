@@ -36,9 +36,9 @@ static RankedTensorType tensorType(Value value) { return cast<RankedTensorType>(
 
 Value KernelBuilder::identity(ReduceKind kind, Type type, OpBuilder &b) {
   if (isa<FloatType>(type)) {
-    float infinity = std::numeric_limits<float>::infinity();
-    float value = kind == ReduceKind::Max ? -infinity : kind == ReduceKind::Min ? infinity : 0.0f;
-    return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
+    double infinity = std::numeric_limits<double>::infinity();
+    double value = kind == ReduceKind::Max ? -infinity : kind == ReduceKind::Min ? infinity : 0.0;
+    return arith::ConstantOp::create(b, loc, b.getFloatAttr(type, value));
   }
   unsigned width = cast<IntegerType>(type).getWidth();
   APInt value = kind == ReduceKind::Max   ? APInt::getSignedMinValue(width)
@@ -222,7 +222,7 @@ void KernelBuilder::buildLevel(int64_t level, Value chunk) {
   for (auto [reduce, sum] : llvm::zip_equal(reduces, sums)) {
     OpBuilder &b = top().builder;
     if (reduce.getKind() == ReduceKind::Mean) {
-      Value count = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(plan.shape.cols)));
+      Value count = arith::ConstantOp::create(b, loc, b.getFloatAttr(sum.getType(), static_cast<double>(plan.shape.cols)));
       sum = arith::DivFOp::create(b, loc, sum, count);
     }
     scopes[rowScope]->elements[{reduce.getResult().getAsOpaquePointer(), plan.row}] = sum;
@@ -326,8 +326,8 @@ void KernelBuilder::buildColumns() {
         loop(start, stop, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
           Value at = inBlock(column), sums = columnSums.lookup(reduce.getResult());
           OpBuilder &b = top().builder;
-          Value count = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(static_cast<float>(plan.shape.rows)));
           Value sum = memref::LoadOp::create(b, loc, sums, at);
+          Value count = arith::ConstantOp::create(b, loc, b.getFloatAttr(sum.getType(), static_cast<double>(plan.shape.rows)));
           memref::StoreOp::create(b, loc, arith::DivFOp::create(b, loc, sum, count).getResult(), sums, at);
           return {};
         });

@@ -75,7 +75,7 @@ LogicalResult LoopPlan::classify(FusedOp fused) {
     } else if (elements == shape.elements()) {
       results.push_back(ResultKind::Element);
       // What was rounded on its way to memory is not read back.
-      if (isa<Float32Type, IntegerType>(getElementTypeOrSelf(value)))
+      if (Type element = getElementTypeOrSelf(value); element == computeType(element))
         stored.try_emplace(value, at);
     } else if (elements == shape.rows) {
       results.push_back(ResultKind::Row);

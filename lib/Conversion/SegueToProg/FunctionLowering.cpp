@@ -369,6 +369,8 @@ void FunctionLowering::writeResults() {
   Operation *terminator = func.getBody().front().getTerminator();
   for (unsigned i : lateResults) {
     Value value = terminator->getOperand(i);
+    if (isEmptyTensor(value.getType()))
+      continue; // nothing to write
     if (!isStrided(program.getOutput(i).getType())) {
       pack(windowOf(value), i);
       continue;

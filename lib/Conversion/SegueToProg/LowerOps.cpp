@@ -28,6 +28,8 @@ LogicalResult FunctionLowering::lower(Operation *op) {
         return success();
       })
       .Case([&](segue::ConstantOp op) -> LogicalResult {
+        if (isEmptyTensor(op.getType()))
+          return success(); // nothing to write
         if (!elementsToBytes(op.getValue(), /*splat=*/true))
           return op.emitOpError() << "has a resource without bytes";
         if (owned.contains(op.getResult()))

@@ -11,6 +11,8 @@
 // docs/guides/numerics.md states how many units in the last place each may be
 // off, and test/python/test_extremes.py holds them to that.
 //
+// f64 has forms of its own, in ExpandDoubleMath.cpp.
+//
 // Kernels run with denormals flushed, so results below the least normal number
 // are 0 here. Where f32 lacks the digits, sin, cos and pow reduce in f64, which
 // takes two registers for one and still vectorises.
@@ -18,9 +20,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "ExpandMath.h"
-#include "mlir/Dialect/Arith/IR/Arith.h"
-#include "mlir/Dialect/Math/IR/Math.h"
-#include "mlir/IR/Builders.h"
+#include "ExpandDoubleMath.h"
+#include "MathWriter.h"
 #include <limits>
 
 using namespace mlir;
@@ -29,39 +30,19 @@ using namespace segue;
 namespace {
 
 /// Writes f32 and i32 arithmetic.
-class Writer {
+class Writer : public MathWriter {
 public:
-  Writer(OpBuilder &b, Location loc) : b(b), loc(loc) {}
+  using MathWriter::MathWriter;
 
   Value real(float value) { return arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value)); }
   Value wide(double value) { return arith::ConstantOp::create(b, loc, b.getF64FloatAttr(value)); }
   Value word(int32_t value) { return arith::ConstantOp::create(b, loc, b.getI32IntegerAttr(value)); }
-  Value add(Value l, Value r) { return arith::AddFOp::create(b, loc, l, r); }
-  Value sub(Value l, Value r) { return arith::SubFOp::create(b, loc, l, r); }
-  Value mul(Value l, Value r) { return arith::MulFOp::create(b, loc, l, r); }
-  Value div(Value l, Value r) { return arith::DivFOp::create(b, loc, l, r); }
-  Value fma(Value x, Value y, Value z) { return math::FmaOp::create(b, loc, x, y, z); }
-  Value abs(Value x) { return math::AbsFOp::create(b, loc, x); }
-  Value neg(Value x) { return arith::NegFOp::create(b, loc, x); }
-  Value round(Value x) { return math::RoundEvenOp::create(b, loc, x); }
-  Value copySign(Value magnitude, Value sign) { return math::CopySignOp::create(b, loc, magnitude, sign); }
-  Value is(arith::CmpFPredicate predicate, Value l, Value r) { return arith::CmpFOp::create(b, loc, predicate, l, r); }
-  Value less(Value l, Value r) { return is(arith::CmpFPredicate::OLT, l, r); }
-  Value isNaN(Value x) { return is(arith::CmpFPredicate::UNO, x, x); }
-  Value select(Value c, Value l, Value r) { return arith::SelectOp::create(b, loc, c, l, r); }
-  /// One instruction each on x86; a NaN in `x` gives `bound`.
-  Value atLeast(Value x, Value bound) { return select(is(arith::CmpFPredicate::OGT, x, bound), x, bound); }
-  Value atMost(Value x, Value bound) { return select(less(x, bound), x, bound); }
   Value bits(Value x) { return arith::BitcastOp::create(b, loc, b.getI32Type(), x); }
   Value fromBits(Value x) { return arith::BitcastOp::create(b, loc, b.getF32Type(), x); }
   Value toInt(Value x) { return arith::FPToSIOp::create(b, loc, b.getI32Type(), x); }
   Value toReal(Value x) { return arith::SIToFPOp::create(b, loc, b.getF32Type(), x); }
   Value widen(Value x) { return arith::ExtFOp::create(b, loc, b.getF64Type(), x); }
   Value narrow(Value x) { return arith::TruncFOp::create(b, loc, b.getF32Type(), x); }
-  Value addInt(Value l, Value r) { return arith::AddIOp::create(b, loc, l, r); }
-  Value subInt(Value l, Value r) { return arith::SubIOp::create(b, loc, l, r); }
-  Value andInt(Value l, Value r) { return arith::AndIOp::create(b, loc, l, r); }
-  Value minInt(Value l, Value r) { return arith::MinSIOp::create(b, loc, l, r); }
   Value shiftLeft(Value l, int32_t by) { return arith::ShLIOp::create(b, loc, l, word(by)); }
   Value shiftRight(Value l, int32_t by) { return arith::ShRUIOp::create(b, loc, l, word(by)); }
   /// Returns a polynomial whose coefficients begin with that of the highest power.
@@ -77,9 +58,6 @@ public:
       sum = sum ? fma(sum, x, wide(coefficient)) : wide(coefficient);
     return sum;
   }
-
-  OpBuilder &b;
-  Location loc;
 };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -326,7 +304,11 @@ void segue::expandMath(Operation *root) {
       result = buildWiden(w, x);
     else if (isa<arith::TruncFOp>(op) && op->getResult(0).getType().isBF16())
       result = buildNarrow(w, x);
-    else if (!x.getType().isF32() || isa<arith::ExtFOp, arith::TruncFOp>(op))
+    else if (isa<arith::ExtFOp, arith::TruncFOp>(op))
+      continue;
+    else if (x.getType().isF64())
+      result = buildDoubleMath(b, op);
+    else if (!x.getType().isF32())
       continue;
     else if (isa<math::ExpOp>(op))
       result = buildExp(w, x);

@@ -32,7 +32,7 @@ static_assert(sizeof(Trailer) == 32);
 inline constexpr llvm::StringLiteral kMagic = "SEGUEEND";
 
 /// The version of the vocabulary of layouts in types.fbs.
-inline constexpr uint32_t kLayoutVocabulary = 2;
+inline constexpr uint32_t kLayoutVocabulary = 3;
 
 } // namespace segue
 

@@ -243,6 +243,8 @@ private:
       return Type(builder.getI8Type());
     case schema::ElementType::i1:
       return Type(builder.getI1Type());
+    case schema::ElementType::f64:
+      return Type(builder.getF64Type());
     }
     return error() << "element type has unknown value " << static_cast<int>(type);
   }

@@ -8,8 +8,9 @@
 
 Once a Python float has changed between two calls, PyTorch makes a tensor of it,
 float64 and without dimensions, computes with that as Python would, and converts
-what meets other tensors. Segue has no float64; these few numbers are computed in
-PyTorch before each call, and what they are converted to is given to the program.
+what meets other tensors. These few numbers are computed in PyTorch before each
+call, so that no program has kernels of one element for them, and what they are
+converted to is given to it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Autocast:
             wanted = torch.float32
         else:
             return args, kwargs
-        cast = lambda x: self._cast(x, wanted) if x.is_float else x  # noqa: E731
+        # Autocast leaves float64 alone.
+        cast = lambda x: self._cast(x, wanted) if x.is_float and x.dtype != torch.float64 else x  # noqa: E731
         return pytree.tree_map_only(Value, cast, (args, kwargs))
 
     def _cast(self, x: Value, dtype: torch.dtype) -> Value:

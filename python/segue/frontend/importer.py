@@ -50,7 +50,7 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
     UnsupportedOpError
         For an operator without a lowering: names it, the module path and the source line.
     InvalidArgumentError
-        For empty or dynamic shapes and for element types that Segue lacks.
+        For dynamic shapes and for element types that Segue lacks.
     ExportError
         When `torch.export` fails; its error is chained.
     """
@@ -67,9 +67,6 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
 
 
 def _check_tensor(tensor: torch.Tensor, what: str):
-    if any(extent == 0 for extent in tensor.shape):
-        raise InvalidArgumentError(
-            f"{what} has shape {list(tensor.shape)}: a dimension is empty; give at least one element per dimension")
     try:
         element_type(tensor.dtype)
     except InvalidArgumentError as error:
@@ -262,7 +259,7 @@ class _Importer:
             if isinstance(value, Value):
                 leaves.append(len(results))
                 results.append(Result(name, value.shape, value.dtype))
-                returned.append(value)
+                returned.append(self.writer.returned(value))
             else:
                 leaves.append(Constant(name, getattr(spec.arg, "value", None)))
         if not results:

@@ -137,10 +137,13 @@ class NodeTranslator:
             layout = ([self.number(s) for s in first.stride()], self.number(first.storage_offset()))
         builder = NodeBuilder(self.writer, results, used, layout)
         args, kwargs = self.autocast.operands(node.target, read(node.args), read(node.kwargs))
+        self.writer.cast_to.clear()
         try:
             if _counts_dims_of_a_scalar(node.target, args):
-                return self._run_on_rows(lowering, builder, args, kwargs)
-            answer = lowering(builder, *args, **kwargs)
+                answer = self._run_on_rows(lowering, builder, args, kwargs)
+            else:
+                answer = lowering(builder, *args, **kwargs)
+            self._check_digits(args, results)
             for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
                 if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
                     raise Unsupported(
@@ -152,6 +155,13 @@ class NodeTranslator:
         except Exception as error:  # a case that its lowering was not written for
             raise unsupported(node, f"its lowering fails with {type(error).__name__}: {error}") from error
         return answer
+
+    def _check_digits(self, args, results):
+        """Whoever computes in float64 wants its digits: a lowering that goes through f32 would lose them in silence."""
+        types = {x.dtype for x in results if isinstance(x, torch.Tensor)}
+        given = {v.dtype for v in pytree.tree_leaves(args) if isinstance(v, Value)}
+        if torch.float64 in types | given and self.writer.cast_to - types - {torch.float64}:
+            raise Unsupported("float64, which its lowering would compute in float32")
 
     def _run_on_rows(self, lowering, builder, args, kwargs):
         """A scalar has the dimension 0 in PyTorch: the lowering is given rows of one element in the place of scalars."""

@@ -22,6 +22,7 @@ import torch
 from ..errors import InvalidArgumentError
 
 ELEMENT_TYPES = {
+    torch.float64: "f64",
     torch.float32: "f32",
     torch.bfloat16: "bf16",
     torch.float16: "f16",
@@ -32,6 +33,7 @@ ELEMENT_TYPES = {
 }
 
 _HEX_OF_SPECIAL = {  # element type -> (inf, -inf, nan)
+    "f64": ("0x7FF0000000000000", "0xFFF0000000000000", "0x7FF8000000000000"),
     "f32": ("0x7F800000", "0xFF800000", "0x7FC00000"),
     "bf16": ("0x7F80", "0xFF80", "0x7FC0"),
     "f16": ("0x7C00", "0xFC00", "0x7E00"),
@@ -61,7 +63,7 @@ class Value:
 
     @property
     def is_empty(self) -> bool:
-        """Without elements: such a value is nowhere in the text, and what depends on it alone is not computed."""
+        """Without elements: no op in the text reads such a value, and what depends on it alone is not computed."""
         return 0 in self.shape
 
     @property
@@ -77,9 +79,14 @@ def element_type(dtype: torch.dtype) -> str:
     return ELEMENT_TYPES[dtype]
 
 
-def nothing(shape, dtype: torch.dtype) -> Value:
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """The element type in which elements of `dtype` are computed and summed."""
+    return torch.float32 if dtype.is_floating_point and dtype != torch.float64 else dtype
+
+
+def nothing(shape, dtype: torch.dtype, differentiable: bool = False) -> Value:
     """A value without elements."""
-    return Value("%empty", tuple(shape), dtype)
+    return Value("%empty", tuple(shape), dtype, differentiable and dtype.is_floating_point)
 
 
 def tensor_type(shape: tuple[int, ...], dtype: torch.dtype) -> str:
@@ -138,6 +145,7 @@ class GraphWriter:
         self._locations = {} if locations is None else locations
         self._constants: dict[tuple, Value] = {}
         self.random_id = 0  # of the next random op
+        self.cast_to: set[torch.dtype] = set()  # floats that values were cast to; for who wants to know, and empties it
         self.uses_random = False
         self._counts_steps = counts_steps
 
@@ -169,8 +177,9 @@ class GraphWriter:
 
     def emit(self, name: str, head: str, tail: str, results: list[tuple[tuple[int, ...], torch.dtype]],
               operands=(), attributes: str = "") -> list[Value]:
+        flows = any(v.differentiable for v in operands)
         if all(0 in shape for shape, _ in results):
-            return [nothing(shape, dtype) for shape, dtype in results]
+            return [nothing(shape, dtype, flows) for shape, dtype in results]
         if any(v.is_empty for v in operands):
             raise InvalidArgumentError(f"segue.{name} of a tensor without elements")
         number = self._count
@@ -181,7 +190,6 @@ class GraphWriter:
         count = f":{len(results)}" if len(results) > 1 else ""
         self._lines.append(
             f"    %{number}{count} = segue.{name}{' ' if head else ''}{head}{attr_dict} : {tail}{self.location_ref()}")
-        flows = any(v.differentiable for v in operands)
         return [
             Value(f"%{number}" + (f"#{i}" if len(results) > 1 else ""), tuple(shape), dtype,
                   flows and dtype.is_floating_point)
@@ -203,6 +211,20 @@ class GraphWriter:
                 f"    %{number} = segue.constant dense<{key[0]}> : {tensor_type(shape, dtype)}{self.location_ref()}")
             self._constants[key] = Value(f"%{number}", shape, dtype)
         return self._constants[key]
+
+    def of_nothing(self, value: float, shape, dtype: torch.dtype, *operands: Value) -> Value:
+        """What an op gives for `operands` of which some have no elements: `value` everywhere, as differentiable as they are."""
+        constant = self.constant(value, shape, dtype)
+        return replace(constant, differentiable=dtype.is_floating_point and any(v.differentiable for v in operands))
+
+    def returned(self, x: Value) -> Value:
+        """`x`, which is in the text then even if it has no elements."""
+        if not x.is_empty or x.name != nothing((), x.dtype).name:
+            return x
+        number = self._count
+        self._count += 1
+        self._lines.append(f"    %{number} = segue.constant dense<> : {x.type}{self.location_ref()}")
+        return replace(x, name=f"%{number}")
 
     def constant_tensor(self, tensor: torch.Tensor) -> Value:
         """A constant with the elements of a tensor."""
@@ -254,6 +276,8 @@ class GraphWriter:
 
     def binary(self, name: str, a: Value, b: Value) -> Value:
         """Broadcasts both to one shape; element types must already agree."""
+        if a.dtype != b.dtype:
+            raise InvalidArgumentError(f"segue.{name} of {a.dtype} and {b.dtype}")
         a, b = self.broadcast_together(a, b)
         return self.emit(name, f"{a.name}, {b.name}", a.type, [(a.shape, a.dtype)], [a, b])[0]
 
@@ -270,6 +294,8 @@ class GraphWriter:
     def cast(self, x: Value, dtype: torch.dtype) -> Value:
         if x.dtype == dtype:
             return x
+        if dtype.is_floating_point:
+            self.cast_to.add(dtype)
         return self.emit("cast", x.name, f"{x.type} -> {tensor_type(x.shape, dtype)}", [(x.shape, dtype)], [x])[0]
 
     # --- shapes --------------------------------------------------------------------
@@ -321,7 +347,7 @@ class GraphWriter:
         interior = interior or [0] * x.rank
         shape = tuple(l + d + max(d - 1, 0) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
         if x.is_empty:
-            return self.constant(value, shape, x.dtype)
+            return self.of_nothing(value, shape, x.dtype, x)
         head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints(interior)} "
                 f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
         return self.emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
@@ -346,8 +372,11 @@ class GraphWriter:
         if dims:
             shape = tuple(d for i, d in enumerate(x.shape) if i not in dims)
             of_none = {"sum": 0, "prod": 1, "mean": math.nan}.get(kind) if x.is_empty else None
-            result = self.constant(of_none, shape, x.dtype) if of_none is not None else self.emit("reduce", f"{kind} {x.name} dims {_ints(dims)}",
-                                f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
+            if of_none is not None:
+                result = self.of_nothing(of_none, shape, x.dtype, x)
+            else:
+                tail = f"{x.type} -> {tensor_type(shape, x.dtype)}"
+                result = self.emit("reduce", f"{kind} {x.name} dims {_ints(dims)}", tail, [(shape, x.dtype)], [x])[0]
         else:
             result = x
         if keepdim:
@@ -360,7 +389,7 @@ class GraphWriter:
         free_b = [d for i, d in enumerate(b.shape) if i not in batch[1] and i not in contract[1]]
         shape = tuple([a.shape[i] for i in batch[0]] + free_a + free_b)
         if a.is_empty or b.is_empty:  # sums of nothing, if there are any
-            return self.constant(0, shape, a.dtype)
+            return self.of_nothing(0, shape, a.dtype, a, b)
         head = (f"{a.name}, {b.name} batch {_ints(batch[0])} x {_ints(batch[1])} "
                 f"contract {_ints(contract[0])} x {_ints(contract[1])}")
         tail = f"{a.type}, {b.type} -> {tensor_type(shape, a.dtype)}"
@@ -408,7 +437,7 @@ class GraphWriter:
 
     def layer_norm(self, x: Value, gamma: Value | None, beta: Value | None, eps: float) -> list[Value]:
         """The result, and mean and reciprocal deviation per row."""
-        stat = (x.shape[:-1], torch.float32)
+        stat = (x.shape[:-1], compute_type(x.dtype))
         head = x.name
         head += f" gamma {gamma.name} : {gamma.type}" if gamma is not None else ""
         head += f" beta {beta.name} : {beta.type}" if beta is not None else ""
@@ -416,7 +445,7 @@ class GraphWriter:
                           [(x.shape, x.dtype), stat, stat], [v for v in (x, gamma, beta) if v is not None])
 
     def rms_norm(self, x: Value, gamma: Value | None, eps: float) -> Value:
-        stat = (x.shape[:-1], torch.float32)
+        stat = (x.shape[:-1], compute_type(x.dtype))
         head = x.name + (f" gamma {gamma.name} : {gamma.type}" if gamma is not None else "")
         return self.emit("rms_norm", f"{head} eps {float_literal(eps)}", f"{x.type} -> {tensor_type(*stat)}",
                           [(x.shape, x.dtype), stat], [v for v in (x, gamma) if v is not None])[0]
@@ -425,7 +454,7 @@ class GraphWriter:
         return self.unary("log_softmax" if log else "softmax", x, f"dim {dim}")
 
     def cross_entropy(self, logits: Value, targets: Value, ignore_index: int) -> Value:
-        row = (logits.shape[:1], torch.float32)
+        row = (logits.shape[:1], compute_type(logits.dtype))
         head = f"{logits.name}, {targets.name} ignore_index {ignore_index}"
         return self.emit("cross_entropy", head, f"{logits.type}, {targets.type} -> {tensor_type(*row)}",
                           [row, row], [logits])[0]
@@ -439,6 +468,6 @@ class GraphWriter:
         """Rows of `updates`, added into zeros at the places that `indices` names."""
         shape = (rows,) + updates.shape[indices.rank :]
         if updates.is_empty:
-            return self.constant(0, shape, updates.dtype)
+            return self.of_nothing(0, shape, updates.dtype, updates)
         tail = f"{updates.type}, {indices.type} -> {tensor_type(shape, updates.dtype)}"
         return self.emit("scatter_add", f"{updates.name}[{indices.name}]", tail, [(shape, updates.dtype)], [updates])[0]

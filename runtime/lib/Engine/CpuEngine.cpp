@@ -17,12 +17,14 @@
 // - weights of codes: panels, widened on the way: oneDNN 2.6.3 multiplies
 //   integers with integers only.
 // - f16 matmul: panels, in f32: oneDNN 2.6.3 has no f16 on CPUs.
+// - f64 matmul: the engine's own tiles; oneDNN has no f64 on CPUs.
 // - attention: the engine's own.
 //
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Engine/CpuEngine.h"
 #include "AttentionPlans.h"
+#include "DoubleMatmul.h"
 #include "Library/LibraryPlans.h"
 #include "OneDnnMatmul.h"
 #include "PanelMatmul.h"
@@ -91,6 +93,8 @@ std::shared_ptr<const MatmulPlan> CpuEngine::planMatmul(const MatmulSpec &given)
   MatmulSpec spec = mergeBatchIntoRows(given);
   std::lock_guard guard(state_->planning);
   return state_->matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
+    if (spec.a.element == ElementType::f64)
+      return makeDoubleMatmul(spec, state_->threads, state_->scratch, state_->kernels);
     if (spec.a.element != ElementType::f32)
       if (auto plan = makeOneDnnMatmul(spec, state_->threads, state_->scratch))
         return plan;

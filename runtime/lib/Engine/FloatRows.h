@@ -42,7 +42,7 @@ inline void prefetchRows(ElementType type, int64_t rows, int64_t columns, const 
 
 /// Copies `count` adjacent elements to f32.
 inline void widen(const VectorKernels &kernels, ElementType type, int64_t count, const void *source, float *target) {
-  assert(isFloat(type));
+  assert(isComputedInF32(type));
   if (type == ElementType::f32)
     std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
   else if (type == ElementType::bf16)
@@ -53,7 +53,7 @@ inline void widen(const VectorKernels &kernels, ElementType type, int64_t count,
 
 /// Copies `count` f32 to adjacent elements of `type`.
 inline void narrow(const VectorKernels &kernels, ElementType type, int64_t count, const float *source, void *target) {
-  assert(isFloat(type));
+  assert(isComputedInF32(type));
   if (type == ElementType::f32)
     std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
   else if (type == ElementType::bf16)

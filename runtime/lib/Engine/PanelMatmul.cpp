@@ -18,6 +18,7 @@
 
 #include "PanelMatmul.h"
 #include "FloatRows.h"
+#include "Pieces.h"
 #include "VectorKernels.h"
 #include <algorithm>
 
@@ -65,14 +66,8 @@ public:
     int64_t pieces = spec_.batch * gridRows_ * gridColumns_;
     Pointers pointers{a, b, c, bias};
     auto lock = scratch_->lock();
-    auto runItem = [&](int64_t index, int64_t thread) { runPiece(piece(index), pointers, thread); };
-    if (serial_) {
-      FlushDenormals flush;
-      for (int64_t index = 0; index < pieces; ++index)
-        runItem(index, 0);
-    } else {
-      threads_.forEachItem(pieces, runItem);
-    }
+    runPieces(threads_, serial_, pieces,
+              [&](int64_t index, int64_t thread) { runPiece(piece(index), pointers, thread); });
   }
 
   std::string describe() const override {

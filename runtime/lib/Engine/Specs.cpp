@@ -41,8 +41,15 @@ static std::string findExtentProblem(std::initializer_list<std::pair<const char 
   return shape + " are more than 2^46 elements";
 }
 
-/// "f32", or "bf16 or f32".
-static std::string orF32(ElementType type) { return type == ElementType::f32 ? text(type) : text(type) + " or f32"; }
+/// "f32", or "bf16 or f32"; f64 alone.
+static std::string orF32(ElementType type) {
+  return type == ElementType::f32 || type == ElementType::f64 ? text(type) : text(type) + " or f32";
+}
+
+/// True if a value of `type` may be one of `like`, or f32 where that holds all of it.
+static bool isLike(ElementType type, ElementType like) {
+  return type == like || (type == ElementType::f32 && isComputedInF32(like));
+}
 
 std::string MatmulSpec::findProblem() const {
   std::string problem = findExtentProblem({{"batch", batch}, {"m", m}, {"k", k}}, 0);
@@ -55,9 +62,9 @@ std::string MatmulSpec::findProblem() const {
   if (!isFloat(a.element) || a.element != b.element)
     return "operands are " + text(a.element) + " and " + text(b.element) +
            ", they must be one float type; insert a cast";
-  if (c.element != a.element && c.element != ElementType::f32)
+  if (!isLike(c.element, a.element))
     return "result is " + text(c.element) + ", it must be " + orF32(a.element) + "; insert a cast";
-  if (hasBias && bias != c.element && bias != ElementType::f32)
+  if (hasBias && !isLike(bias, c.element))
     return "bias is " + text(bias) + ", it must be " + orF32(c.element) + "; insert a cast";
   if (n > 1 && c.strides[2] != 1)
     return "column stride of the result is " + std::to_string(c.strides[2]) + ", it must be 1";
@@ -77,7 +84,7 @@ std::string QuantizedMatmulSpec::findProblem() const {
     problem = findExtentProblem({{"out", out}, {"in", in}}, 0);
   if (!problem.empty())
     return problem;
-  if (!isFloat(x))
+  if (!isComputedInF32(x))
     return "operand is " + text(x) + ", it must be f32, bf16 or f16; insert a cast";
   if (y != x && y != ElementType::f32)
     return "result is " + text(y) + ", it must be " + orF32(x) + "; insert a cast";
@@ -129,12 +136,12 @@ std::string AttentionSpec::findProblem() const {
     problem = findStrideProblem("out", *this, out, rows, true);
   if (!problem.empty())
     return problem;
-  if (!isFloat(element))
+  if (!isComputedInF32(element))
     return "operands are " + text(element) + ", they must be f32, bf16 or f16";
   if (mask == MaskKind::keep && maskElement != ElementType::i1)
     return "a mask that keeps is " + text(maskElement) + ", it must be i1";
-  if (mask == MaskKind::add && !isFloat(maskElement))
-    return "a mask that is added is " + text(maskElement) + ", it must be a float";
+  if (mask == MaskKind::add && !isComputedInF32(maskElement))
+    return "a mask that is added is " + text(maskElement) + ", it must be f32, bf16 or f16";
   return {};
 }
 

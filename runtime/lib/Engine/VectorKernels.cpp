@@ -305,6 +305,48 @@ void multiply(int64_t count, const float *factors, float *data) {
     data[i] *= factors[i];
 }
 
+typedef double DoubleVector __attribute__((vector_size(kLanes * 4)));
+typedef DoubleVector UnalignedDoubles __attribute__((aligned(8), may_alias));
+constexpr int kDoubleLanes = kLanes / 2, kDoubleVectors = 16 / kDoubleLanes;
+
+/// R rows of a panel of 16 columns; the sums stay in registers.
+template <int R>
+void doubleRows(int64_t depth, const double *a, int64_t rowStep, int64_t depthStep, const double *b, double *sums) {
+  DoubleVector sum[R][kDoubleVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < kDoubleVectors; ++j)
+      sum[i][j] = *(const UnalignedDoubles *)(sums + i * 16 + j * kDoubleLanes);
+  for (int64_t l = 0; l < depth; ++l, b += 16)
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      double left = a[i * rowStep + l * depthStep];
+#pragma GCC unroll 8
+      for (int j = 0; j < kDoubleVectors; ++j)
+        sum[i][j] += left * *(const UnalignedDoubles *)(b + j * kDoubleLanes);
+    }
+#pragma GCC unroll 4
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < kDoubleVectors; ++j)
+      *(UnalignedDoubles *)(sums + i * 16 + j * kDoubleLanes) = sum[i][j];
+}
+
+void multiplyDoubles(int64_t rows, int64_t depth, const double *a, int64_t rowStep, int64_t depthStep, const double *b,
+                     double *sums) {
+  switch (rows) {
+  case 1:
+    return doubleRows<1>(depth, a, rowStep, depthStep, b, sums);
+  case 2:
+    return doubleRows<2>(depth, a, rowStep, depthStep, b, sums);
+  case 3:
+    return doubleRows<3>(depth, a, rowStep, depthStep, b, sums);
+  default:
+    return doubleRows<4>(depth, a, rowStep, depthStep, b, sums);
+  }
+}
+
 void widenI8(int64_t count, const int8_t *source, float zero, float factor, float *target) {
   for (int64_t i = 0; i < count; ++i)
     target[i] = ((float)source[i] - zero) * factor;
@@ -450,6 +492,7 @@ const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE
                                                               dot,
                                                               softmax,
                                                               softmaxGrad,
+                                                              multiplyDoubles,
                                                               widenI8,
                                                               widenBf16,
                                                               widenF16,

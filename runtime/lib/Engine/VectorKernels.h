@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The inner loops of the engine's own matmul and attention, in f32. One source,
+// The inner loops of the engine's own matmul and attention, in f32 and, for
+// matmul, in f64. One source,
 // VectorKernels.cpp, is compiled for x86-64, x86-64-v3 and x86-64-v4; the best
 // that the processor runs is chosen once.
 //
@@ -106,6 +107,11 @@ struct VectorKernels {
 
   void (*softmax)(const SoftmaxBlock &block);
   void (*softmaxGrad)(const SoftmaxGradBlock &block);
+
+  /// For up to 4 rows and a panel of 16 columns, in f64: sums[i * 16 + j] += sum over l < depth of
+  /// a[i * rowStep + l * depthStep] * b[l * 16 + j].
+  void (*multiplyDoubles)(int64_t rows, int64_t depth, const double *a, int64_t rowStep, int64_t depthStep,
+                          const double *b, double *sums);
 
   /// target[i] = (source[i] - zero) * factor.
   void (*widenI8)(int64_t count, const int8_t *source, float zero, float factor, float *target);

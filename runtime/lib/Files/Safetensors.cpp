@@ -36,7 +36,7 @@ struct DType {
 static constexpr DType dtypes[] = {
     {"F32", 4, ElementType::f32}, {"BF16", 2, ElementType::bf16}, {"F16", 2, ElementType::f16},
     {"I64", 8, ElementType::i64}, {"I32", 4, ElementType::i32},   {"I8", 1, ElementType::i8},
-    {"BOOL", 1, ElementType::i1}, {"F64", 8, std::nullopt},       {"U64", 8, std::nullopt},
+    {"BOOL", 1, ElementType::i1}, {"F64", 8, ElementType::f64},   {"U64", 8, std::nullopt},
     {"U32", 4, std::nullopt},     {"I16", 2, std::nullopt},       {"U16", 2, std::nullopt},
     {"U8", 1, std::nullopt},      {"F8_E4M3", 1, std::nullopt},   {"F8_E5M2", 1, std::nullopt},
 };

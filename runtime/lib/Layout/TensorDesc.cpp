@@ -20,7 +20,7 @@ template <typename T> static std::string join(const std::vector<T> &numbers) {
 
 void TensorDesc::validate() const {
   auto fail = [&](const std::string &what) { throw Error(ErrorCode::InvalidArgument, str() + ": " + what); };
-  if (uint8_t(element) > uint8_t(ElementType::i1))
+  if (uint8_t(element) >= elementTypeCount)
     fail("element type " + std::to_string(int(element)) + " does not exist");
   if (uint8_t(layout.space) >= spaceCount)
     fail("space " + std::to_string(int(layout.space)) + " does not exist");

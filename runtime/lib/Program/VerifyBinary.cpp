@@ -319,7 +319,7 @@ private:
   /// Verifies a view. With `laid` it may have tiles and rows.
   void verifyView(const schema::View *view, const std::string &operand, size_t rank, bool written, bool laid = false) {
     const schema::Buffer &buffer = verifyAccess(view->buffer(), written);
-    check(uint8_t(view->element()) <= uint8_t(schema::ElementType::i1),
+    check(uint8_t(view->element()) <= uint8_t(schema::ElementType::MAX),
           operand + ": element type " + num(uint8_t(view->element())));
     uint64_t elementBytes = byteSize(ElementType(view->element()));
     auto shape = numbers(view->shape()), strides = numbers(view->strides());

@@ -62,12 +62,14 @@ SEGUE_INLINE float toFloat(F16 value) {
   uint32_t number = magnitude < 0x0400u ? subnormal : normal;
   return floatOf(sign | (magnitude >= 0x7c00u ? special : number));
 }
+SEGUE_INLINE float toFloat(double value) { return float(value); }
 SEGUE_INLINE float toFloat(int64_t value) { return float(value); }
 SEGUE_INLINE float toFloat(int32_t value) { return float(value); }
 SEGUE_INLINE float toFloat(int8_t value) { return float(value); }
 SEGUE_INLINE float toFloat(Bool value) { return float(int32_t(value.value != 0)); }
 
 SEGUE_INLINE void narrow(float value, float &target) { target = value; }
+SEGUE_INLINE void narrow(float value, double &target) { target = value; }
 SEGUE_INLINE void narrow(float value, Bf16 &target) {
   uint32_t bits = bitsOf(value), quiet = (bits >> 16) | 0x40u;
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -85,13 +87,13 @@ SEGUE_INLINE void narrow(float value, F16 &target) {
 }
 /// Drops the fraction and saturates; NaN becomes 0. The value converted is in
 /// range whatever is chosen in the end.
-template <typename Integer> SEGUE_INLINE Integer saturate(float value) {
+template <typename Integer, typename Float> SEGUE_INLINE Integer saturate(Float value) {
   constexpr int bits = int(sizeof(Integer)) * 8;
-  constexpr float end = float(uint64_t(1) << (bits - 1));
+  constexpr Float end = Float(uint64_t(1) << (bits - 1));
   constexpr Integer most = Integer(~(uint64_t(1) << (bits - 1)) & (~uint64_t(0) >> (64 - bits)));
   constexpr Integer least = Integer(-most - 1);
   bool inside = value >= -end && value < end;
-  Integer number = Integer(inside ? value : 0.0f);
+  Integer number = Integer(inside ? value : Float(0));
   Integer outside = value >= end ? most : value < -end ? least : Integer(0);
   return inside ? number : outside;
 }
@@ -106,6 +108,22 @@ SEGUE_INLINE void narrow(float value, int8_t &target) {
 }
 /// The bits are looked at: denormals are not zero, whatever the mode of the thread.
 SEGUE_INLINE void narrow(float value, Bool &target) { target.value = (bitsOf(value) & kMagnitude) != 0; }
+
+// Every other type is a double without loss, but i64, which is rounded once.
+SEGUE_INLINE double toDouble(double value) { return value; }
+SEGUE_INLINE double toDouble(int64_t value) { return double(value); }
+SEGUE_INLINE double toDouble(int32_t value) { return double(value); }
+template <typename From> SEGUE_INLINE double toDouble(From value) { return double(toFloat(value)); }
+
+SEGUE_INLINE void narrow(double value, double &target) { target = value; }
+SEGUE_INLINE void narrow(double value, int64_t &target) { target = saturate<int64_t>(value); }
+SEGUE_INLINE void narrow(double value, int32_t &target) { target = saturate<int32_t>(value); }
+SEGUE_INLINE void narrow(double value, int8_t &target) { target = saturate<int8_t>(value); }
+SEGUE_INLINE void narrow(double value, Bool &target) {
+  target.value = (__builtin_bit_cast(uint64_t, value) & ~(uint64_t(1) << 63)) != 0;
+}
+/// By way of f32, as PyTorch does.
+template <typename To> SEGUE_INLINE void narrow(double value, To &target) { narrow(float(value), target); }
 
 /// Rounds to the nearest integer, ties to even. From 2^23 on every float is one.
 SEGUE_INLINE float roundEven(float value) {
@@ -173,6 +191,18 @@ template <typename From> void toFloatRun(int64_t count, const void *source, floa
 }
 
 template <typename To> void fromFloatRun(int64_t count, const float *__restrict source, void *target) {
+  auto *__restrict to = static_cast<To *>(target);
+  for (int64_t i = 0; i < count; ++i)
+    narrow(source[i], to[i]);
+}
+
+template <typename From> void toDoubleRun(int64_t count, const void *source, double *__restrict target) {
+  auto *from = static_cast<const From *>(source);
+  for (int64_t i = 0; i < count; ++i)
+    target[i] = toDouble(from[i]);
+}
+
+template <typename To> void fromDoubleRun(int64_t count, const double *__restrict source, void *target) {
   auto *__restrict to = static_cast<To *>(target);
   for (int64_t i = 0; i < count; ++i)
     narrow(source[i], to[i]);
@@ -280,11 +310,11 @@ void largestEachRun(int64_t count, const float *__restrict source, uint32_t *__r
   }
 }
 
-/// Counts elements of 16 or 32 bits. What is not finite is rare: runs are asked for
+/// Counts elements of 16, 32 or 64 bits. What is not finite is rare: runs are asked for
 /// their largest magnitude, and counted only where that is none of a number.
 template <typename Bits, Bits magnitude, Bits infinity>
 void countNonFiniteRun(int64_t count, const void *source, int64_t *counts) {
-  using Signed = std::conditional_t<sizeof(Bits) == 4, int32_t, int16_t>;
+  using Signed = std::make_signed_t<Bits>;
   constexpr int64_t kRun = 4096;
   const auto *bits = static_cast<const Bits *>(source);
   for (int64_t from = 0; from < count; from += kRun) {
@@ -329,13 +359,17 @@ extern const ElementKernels SEGUE_CONCAT(elementKernels, SEGUE_ISA);
 const ElementKernels SEGUE_CONCAT(elementKernels, SEGUE_ISA) = {
     SEGUE_STRING(SEGUE_ISA),
     {nullptr, toFloatRun<Bf16>, toFloatRun<F16>, toFloatRun<int64_t>, toFloatRun<int32_t>, toFloatRun<int8_t>,
-     toFloatRun<Bool>},
+     toFloatRun<Bool>, toFloatRun<double>},
     {nullptr, fromFloatRun<Bf16>, fromFloatRun<F16>, fromFloatRun<int64_t>, fromFloatRun<int32_t>, fromFloatRun<int8_t>,
-     fromFloatRun<Bool>},
-    {nullptr, nullptr, nullptr, nullptr, toInt64Run<int32_t>, toInt64Run<int8_t>, toInt64Run<Bool>},
-    {nullptr, nullptr, nullptr, nullptr, fromInt64Run<int32_t>, fromInt64Run<int8_t>, fromInt64Run<Bool>},
+     fromFloatRun<Bool>, fromFloatRun<double>},
+    {toDoubleRun<float>, toDoubleRun<Bf16>, toDoubleRun<F16>, toDoubleRun<int64_t>, toDoubleRun<int32_t>,
+     toDoubleRun<int8_t>, toDoubleRun<Bool>, nullptr},
+    {fromDoubleRun<float>, fromDoubleRun<Bf16>, fromDoubleRun<F16>, fromDoubleRun<int64_t>, fromDoubleRun<int32_t>,
+     fromDoubleRun<int8_t>, fromDoubleRun<Bool>, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, toInt64Run<int32_t>, toInt64Run<int8_t>, toInt64Run<Bool>, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, fromInt64Run<int32_t>, fromInt64Run<int8_t>, fromInt64Run<Bool>, nullptr},
     {nullptr, nullptr, nullptr, roundFloatRun<int64_t>, roundFloatRun<int32_t>, roundFloatRun<int8_t>,
-     fromFloatRun<Bool>},
+     fromFloatRun<Bool>, nullptr},
     {decodeRun<Int8Code>, decodeRun<E4M3Code>, decodeRun<E5M2Code>},
     {decodeEachRun<Int8Code>, decodeEachRun<E4M3Code>, decodeEachRun<E5M2Code>},
     {encodeRun<Int8Code>, encodeRun<E4M3Code>, encodeRun<E5M2Code>},
@@ -346,7 +380,8 @@ const ElementKernels SEGUE_CONCAT(elementKernels, SEGUE_ISA) = {
     largestEachRun<false>,
     largestEachRun<true>,
     {countNonFiniteRun<uint32_t, 0x7fffffff, 0x7f800000>, countNonFiniteRun<uint16_t, 0x7fff, 0x7f80>,
-     countNonFiniteRun<uint16_t, 0x7fff, 0x7c00>, nullptr, nullptr, nullptr, nullptr},
+     countNonFiniteRun<uint16_t, 0x7fff, 0x7c00>, nullptr, nullptr, nullptr, nullptr,
+     countNonFiniteRun<uint64_t, 0x7fffffffffffffff, 0x7ff0000000000000>},
     addSquaredError,
 };
 

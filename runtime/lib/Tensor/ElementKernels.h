@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Conversions of runs of elements that lie side by side: every element type to
-// and from f32, integers to and from i64, codes of row storages to and from
-// f32. Two of them make any conversion. ElementKernels.cpp is compiled for
+// and from f32 and f64, integers to and from i64, codes of row storages to and
+// from f32. Two of them make any conversion. ElementKernels.cpp is compiled for
 // x86-64, x86-64-v3 and x86-64-v4; all give the same bits.
 //
 //===----------------------------------------------------------------------===//
@@ -15,6 +15,7 @@
 #ifndef SEGUE_RUNTIME_LIB_TENSOR_ELEMENTKERNELS_H
 #define SEGUE_RUNTIME_LIB_TENSOR_ELEMENTKERNELS_H
 
+#include "segue/runtime/Layout/ElementType.h"
 #include <cstdint>
 
 namespace segue::inline runtime {
@@ -22,14 +23,16 @@ namespace segue::inline runtime {
 struct ElementKernels {
   const char *name;
 
-  /// One per ElementType (f32, bf16, f16, i64, i32, i8, i1), with the meaning of the
-  /// `cast` op; null where there is nothing to do or the type is no integer.
-  void (*toFloat[7])(int64_t count, const void *source, float *target);
-  void (*fromFloat[7])(int64_t count, const float *source, void *target);
-  void (*toInt64[7])(int64_t count, const void *source, int64_t *target);
-  void (*fromInt64[7])(int64_t count, const int64_t *source, void *target);
+  /// One per ElementType, in its order, with the meaning of the `cast` op; null where
+  /// there is nothing to do or the type is no integer.
+  void (*toFloat[elementTypeCount])(int64_t count, const void *source, float *target);
+  void (*fromFloat[elementTypeCount])(int64_t count, const float *source, void *target);
+  void (*toDouble[elementTypeCount])(int64_t count, const void *source, double *target);
+  void (*fromDouble[elementTypeCount])(int64_t count, const double *source, void *target);
+  void (*toInt64[elementTypeCount])(int64_t count, const void *source, int64_t *target);
+  void (*fromInt64[elementTypeCount])(int64_t count, const int64_t *source, void *target);
   /// Convert as fromFloat does, but to the nearest integer; null for floats.
-  void (*roundFloat[7])(int64_t count, const float *source, void *target);
+  void (*roundFloat[elementTypeCount])(int64_t count, const float *source, void *target);
 
   /// These and the following tables are by row storage: int8, fp8 E4M3, fp8 E5M2. `decode`
   /// gives (code - zeroPoint) * scale for one row, `decodeEach` for one row per element;
@@ -54,7 +57,7 @@ struct ElementKernels {
   void (*largestFiniteEach)(int64_t count, const float *source, uint32_t *largest);
 
   /// One per ElementType, null for integers: counts[0] += NaNs, counts[1] += infinities.
-  void (*countNonFinite[7])(int64_t count, const void *source, int64_t *counts);
+  void (*countNonFinite[elementTypeCount])(int64_t count, const void *source, int64_t *counts);
 
   /// Does sums[i % 16] += (source[i] - restored[i])^2 where source[i] is finite.
   void (*addSquaredError)(int64_t count, const float *source, const float *restored, double *sums);

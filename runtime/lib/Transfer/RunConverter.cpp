@@ -35,6 +35,9 @@ RunConverter::RunConverter(ElementType source, StorageType sourceStorage, Elemen
   } else if (source != target) {
     kind_ = Kind::Cast;
     throughInt64_ = !isFloat(source) && !isFloat(target);
+    throughDouble_ = source == ElementType::f64 || target == ElementType::f64;
+    toDouble_ = kernels.toDouble[from];
+    fromDouble_ = kernels.fromDouble[to];
     toFloat_ = kernels.toFloat[from];
     fromFloat_ = kernels.fromFloat[to];
     toInt64_ = kernels.toInt64[from];
@@ -102,6 +105,13 @@ void RunConverter::run(int64_t count, const std::byte *source, std::byte *target
     return;
   }
   // One kernel is enough from or to the type between.
+  if (throughDouble_) { // one side is that type
+    if (toDouble_)
+      toDouble_(count, source, reinterpret_cast<double *>(target));
+    else
+      fromDouble_(count, reinterpret_cast<const double *>(source), target);
+    return;
+  }
   if (kind_ == Kind::Cast && throughInt64_ && !(toInt64_ && fromInt64_)) {
     if (toInt64_)
       toInt64_(count, source, reinterpret_cast<int64_t *>(target));

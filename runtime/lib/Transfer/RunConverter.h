@@ -69,12 +69,14 @@ private:
 
   const ElementKernels *kernels_;
   Kind kind_ = Kind::Move;
-  bool keepsRows_ = false, throughInt64_ = false;
+  bool keepsRows_ = false, throughInt64_ = false, throughDouble_ = false;
   uint8_t sourceBytes_ = 0, targetBytes_ = 0;
   /// Indices into ElementKernels::decode and encode.
   uint8_t decoder_ = 0, encoder_ = 0;
   void (*toFloat_)(int64_t, const void *, float *) = nullptr;
   void (*fromFloat_)(int64_t, const float *, void *) = nullptr;
+  void (*toDouble_)(int64_t, const void *, double *) = nullptr;
+  void (*fromDouble_)(int64_t, const double *, void *) = nullptr;
   void (*toInt64_)(int64_t, const void *, int64_t *) = nullptr;
   void (*fromInt64_)(int64_t, const int64_t *, void *) = nullptr;
 };

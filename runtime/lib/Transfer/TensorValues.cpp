@@ -46,6 +46,8 @@ double Tensor::item() const {
   switch (element()) {
   case ElementType::f32:
     return *host.data<float>();
+  case ElementType::f64:
+    return *host.data<double>();
   case ElementType::bf16:
     return bf16ToFloat(*host.data<uint16_t>());
   case ElementType::f16:

@@ -35,11 +35,13 @@ static bool widens(ElementType from, ElementType to) {
   switch (from) {
   case ElementType::bf16:
   case ElementType::f16:
-    return to == ElementType::f32;
+    return to == ElementType::f32 || to == ElementType::f64;
+  case ElementType::f32:
+    return to == ElementType::f64;
   case ElementType::i8: // 8 significant bits are exact in every float
     return to != ElementType::i1;
   case ElementType::i32:
-    return to == ElementType::i64;
+    return to == ElementType::i64 || to == ElementType::f64;
   default:
     return false;
   }

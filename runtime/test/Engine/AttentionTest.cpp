@@ -312,5 +312,5 @@ TEST(AttentionSpecTest, SaysWhatCannotRun) {
             "stride 1 of grad_k is 0, its rows of 6 elements overlap");
   EXPECT_EQ(problemOf([](auto &, auto &s) { s.mask = MaskKind::keep; }), "a mask that keeps is f32, it must be i1");
   EXPECT_EQ(problemOf([](auto &, auto &s) { s.mask = MaskKind::add, s.maskElement = ElementType::i1; }),
-            "a mask that is added is i1, it must be a float");
+            "a mask that is added is i1, it must be f32, bf16 or f16");
 }

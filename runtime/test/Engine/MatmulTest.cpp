@@ -121,7 +121,7 @@ class MatmulTest : public testing::TestWithParam<Machine> {};
 // Every pair of ways to lie, every type.
 TEST_P(MatmulTest, AgreesWithLoopsForAllWaysToLie) {
   CpuEngine engine(Threads(GetParam().threads), GetParam().set);
-  for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
+  for (ElementType type : {ElementType::f64, ElementType::f32, ElementType::bf16, ElementType::f16})
     for (Lie left : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
       for (Lie right : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
         for (const Extents &e : {kExtents[2], kExtents[6]}) {
@@ -136,9 +136,9 @@ TEST_P(MatmulTest, AgreesWithLoopsForAllWaysToLie) {
 
 TEST_P(MatmulTest, AgreesWithLoopsForAllExtents) {
   CpuEngine engine(Threads(GetParam().threads), GetParam().set);
-  for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
+  for (ElementType type : {ElementType::f64, ElementType::f32, ElementType::bf16, ElementType::f16})
     for (const Extents &e : kExtents)
-      for (ElementType result : {type, ElementType::f32})
+      for (ElementType result : {type, type == ElementType::f64 ? type : ElementType::f32})
         for (bool hasBias : {false, true})
           for (bool accumulate : {false, true}) {
             SCOPED_TRACE(std::string(name(type)) + " -> " + std::string(name(result)) + " " + std::to_string(e.m) +
@@ -158,7 +158,7 @@ TEST_P(MatmulTest, AgreesWithLoopsForAllExtents) {
 // One matrix for the whole batch, and one row for all rows: strides of 0.
 TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
   CpuEngine engine(Threads(GetParam().threads), GetParam().set);
-  for (ElementType type : {ElementType::f32, ElementType::bf16}) {
+  for (ElementType type : {ElementType::f64, ElementType::f32, ElementType::bf16}) {
     MatmulSpec spec{4, 20, 40, 30};
     spec.a = {type, {0, 0, 1}};
     spec.b = {type, {0, 40, 1}};
@@ -170,7 +170,7 @@ TEST_P(MatmulTest, RepeatsOperandsByStridesOfZero) {
 // A linear layer on [batch, seq, dim]: the batch is more rows, and one product.
 TEST_P(MatmulTest, MergesABatchThatIsMoreRows) {
   CpuEngine engine(Threads(GetParam().threads), GetParam().set);
-  for (ElementType type : {ElementType::f32, ElementType::bf16})
+  for (ElementType type : {ElementType::f64, ElementType::f32, ElementType::bf16})
     for (int64_t gap : {0, 9}) { // between the items: then they must stay apart
       MatmulSpec spec{5, 31, 40, 30};
       spec.a = {type, {31 * 30 + gap, 30, 1}};
@@ -183,7 +183,7 @@ TEST_P(MatmulTest, MergesABatchThatIsMoreRows) {
 // Without depth the sum is empty: c is the bias, or zero, or stays.
 TEST_P(MatmulTest, GivesBiasWhereThereIsNoDepth) {
   CpuEngine engine(Threads(GetParam().threads), GetParam().set);
-  for (ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
+  for (ElementType type : {ElementType::f64, ElementType::f32, ElementType::bf16, ElementType::f16})
     for (bool hasBias : {false, true})
       for (bool accumulate : {false, true}) {
         MatmulSpec spec{2, 3, 40, 0};
@@ -282,6 +282,10 @@ TEST(MatmulSpecTest, SaysWhatCannotRun) {
             "operands are i8 and i8, they must be one float type; insert a cast");
   EXPECT_EQ(problemOf([](MatmulSpec &s) { s.c.element = ElementType::f16; }),
             "result is f16, it must be f32; insert a cast");
+  EXPECT_EQ(problemOf([](MatmulSpec &s) { s.a.element = s.b.element = ElementType::f64; }),
+            "result is f32, it must be f64; insert a cast");
+  EXPECT_EQ(problemOf([](MatmulSpec &s) { s.hasBias = true, s.bias = ElementType::f64; }),
+            "bias is f64, it must be f32; insert a cast");
   EXPECT_EQ(problemOf([](MatmulSpec &s) { s.hasBias = true, s.bias = ElementType::i1; }),
             "bias is i1, it must be f32; insert a cast");
   EXPECT_EQ(problemOf([](MatmulSpec &s) { s.c.strides[2] = 2; }), "column stride of the result is 2, it must be 1");

@@ -40,6 +40,8 @@ public:
   int64_t size() const { return static_cast<int64_t>(bytes_.size() / byteSize(type_)); }
 
   void set(int64_t index, float number) {
+    if (type_ == ElementType::f64)
+      return write(index, double(number));
     if (type_ == ElementType::f32)
       return write(index, number);
     if (type_ == ElementType::i1)
@@ -52,6 +54,8 @@ public:
   }
 
   double at(int64_t index) const {
+    if (type_ == ElementType::f64)
+      return read<double>(index);
     if (type_ == ElementType::f32)
       return read<float>(index);
     if (type_ == ElementType::i1)
@@ -88,7 +92,7 @@ private:
 
 /// Relative error that the type's rounding explains.
 inline double tolerance(ElementType type) {
-  return type == ElementType::f32 ? 2e-6 : type == ElementType::bf16 ? 5e-3 : 7e-4;
+  return type == ElementType::f64 ? 4e-15 : type == ElementType::f32 ? 2e-6 : type == ElementType::bf16 ? 5e-3 : 7e-4;
 }
 
 } // namespace segue::test

@@ -14,7 +14,7 @@ using namespace segue;
 TEST(ElementType, NamesParseBack) {
   for (ElementType type : allElementTypes)
     EXPECT_EQ(parseElementType(name(type)), type);
-  EXPECT_FALSE(parseElementType("f64"));
+  EXPECT_FALSE(parseElementType("f128"));
 }
 
 // Every bit pattern of the 16-bit floats survives the way through f32.

@@ -203,7 +203,7 @@ TEST(CopyPlan, RandomLayouts) {
     while (*checkedElementCount(shape) > 20000)
       shape.pop_back();
     auto makeDesc = [&](bool written) {
-      LayoutCase layout{.element = allElementTypes[pick(7)]};
+      LayoutCase layout{.element = allElementTypes[pick(int64_t(elementTypeCount))]};
       layout.storage = pick(3) ? StorageType::Element : StorageType(pick(6));
       layout.zeroPoints = isRowStorage(layout.storage) && pick(2);
       if (pick(2))

@@ -199,6 +199,9 @@ std::vector<std::byte> segue::test::makeContents(const TensorDesc &desc, uint32_
     case ElementType::f32:
       store(bytes, at, makeFloat());
       break;
+    case ElementType::f64:
+      store(bytes, at, double(makeFloat()) * (1 + double(random()) * 0x1p-64));
+      break;
     case ElementType::bf16:
       store(bytes, at, floatToBf16(makeFloat()));
       break;
@@ -277,9 +280,9 @@ namespace {
 struct Value {
   bool isInteger = false;
   int64_t integer = 0;
-  float number = 0;
+  double number = 0;
 
-  float toFloat() const { return isInteger ? float(integer) : number; }
+  float toFloat() const { return isInteger ? float(integer) : float(number); }
 };
 } // namespace
 
@@ -287,6 +290,8 @@ static Value readElement(const std::vector<std::byte> &bytes, uint64_t at, Eleme
   switch (type) {
   case ElementType::f32:
     return {.number = load<float>(bytes, at)};
+  case ElementType::f64:
+    return {.number = load<double>(bytes, at)};
   case ElementType::bf16:
     return {.number = bf16ToFloat(load<uint16_t>(bytes, at))};
   case ElementType::f16:
@@ -309,7 +314,7 @@ template <typename Integer> static Integer toInteger(const Value &value) {
   if (std::isnan(value.number))
     return 0;
   // The limits as doubles: the upper one of i64 rounds up to 2^63.
-  double number = std::trunc(double(value.number));
+  double number = std::trunc(value.number);
   if (number >= double(std::numeric_limits<Integer>::max()))
     return std::numeric_limits<Integer>::max();
   if (number <= double(std::numeric_limits<Integer>::min()))
@@ -321,6 +326,8 @@ static void writeElement(std::vector<std::byte> &bytes, uint64_t at, ElementType
   switch (type) {
   case ElementType::f32:
     return store(bytes, at, value.toFloat());
+  case ElementType::f64:
+    return store(bytes, at, value.isInteger ? double(value.integer) : value.number);
   case ElementType::bf16:
     return store(bytes, at, floatToBf16(value.toFloat()));
   case ElementType::f16:

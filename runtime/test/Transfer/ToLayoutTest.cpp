@@ -27,6 +27,8 @@ static double readElement(const Tensor &tensor, int64_t element) {
   switch (tensor.element()) {
   case ElementType::f32:
     return load(float());
+  case ElementType::f64:
+    return load(double());
   case ElementType::bf16:
     return bf16ToFloat(load(uint16_t()));
   case ElementType::f16:
@@ -49,6 +51,8 @@ static void writeElement(const Tensor &tensor, int64_t element, double value) {
   switch (tensor.element()) {
   case ElementType::f32:
     return store(float(value));
+  case ElementType::f64:
+    return store(value);
   case ElementType::bf16:
     return store(floatToBf16(float(value)));
   case ElementType::f16:
@@ -119,6 +123,25 @@ TEST_F(ToLayoutTest, AllPairsOfElementTypes) {
               << name(from) << " to " << name(to) << " element " << i;
         }
       }
+}
+
+// f64 keeps what f32 cannot hold, and is rounded once on its way to others.
+TEST_F(ToLayoutTest, DoublesKeepTheirDigits) {
+  double values[] = {1.0 + 0x1p-40, 0x1p40 + 1, -1e300, NAN, 0x1p62 + 0x1p12, -2.9, 1e-300, 16777217};
+  Tensor source = Tensor::wrap(device, TensorDesc({8}, ElementType::f64), values, {});
+  Tensor f32 = toLayout(device, source, TensorDesc({8}, ElementType::f32));
+  Tensor i64 = toLayout(device, source, TensorDesc({8}, ElementType::i64));
+  Tensor i1 = toLayout(device, source, TensorDesc({8}, ElementType::i1));
+  const float *narrow = f32.data<float>();
+  EXPECT_EQ(std::vector<float>(narrow, narrow + 3), (std::vector<float>{1, 0x1p40f, -INFINITY}));
+  EXPECT_TRUE(std::isnan(narrow[3]));
+  EXPECT_EQ(std::vector<int64_t>(i64.data<int64_t>(), i64.data<int64_t>() + 8),
+            (std::vector<int64_t>{1, (int64_t(1) << 40) + 1, INT64_MIN, 0, (int64_t(1) << 62) + (1 << 12), -2, 0, 16777217}));
+  EXPECT_EQ(i1.data<uint8_t>()[6], 1);
+  int64_t whole[] = {(int64_t(1) << 53) + 1, -((int64_t(1) << 40) + 1)};
+  Tensor f64 = toLayout(device, Tensor::wrap(device, TensorDesc({2}, ElementType::i64), whole, {}), TensorDesc({2}, ElementType::f64));
+  EXPECT_EQ(f64.data<double>()[0], 0x1p53);
+  EXPECT_EQ(f64.data<double>()[1], -0x1p40 - 1);
 }
 
 TEST_F(ToLayoutTest, FloatToIntegerSaturates) {

@@ -38,7 +38,7 @@ prog.program @p inputs [#prog.value<"" input tensor<4xf32>>] outputs [] {
 // -----
 
 // Values can be stored.
-// expected-error @below {{value "x" has type 'tensor<?xf32>', which cannot be stored: a static shape of f32, bf16, f16, i64, i32, i8 or i1 with a `#segue.layout` or none is needed}}
+// expected-error @below {{value "x" has type 'tensor<?xf32>', which cannot be stored: a static shape of f64, f32, bf16, f16, i64, i32, i8 or i1 with a `#segue.layout` or none is needed}}
 prog.program @p inputs [#prog.value<"x" input tensor<?xf32>>] outputs [] {
 }
 

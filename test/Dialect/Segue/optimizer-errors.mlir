@@ -57,3 +57,12 @@ func.func @backward() -> (tensor<5xf32> {segue.name = "grad.w", segue.of = "w", 
   %0 = segue.constant dense<0.0> : tensor<5xf32>
   return %0 : tensor<5xf32>
 }
+
+// -----
+
+func.func @forward(%w: tensor<4xf64> {segue.name = "w", segue.role = #segue.role<parameter>}) { return }
+// expected-error @+1 {{parameter "w" is f64, but learning rates and states of optimizers are f32}}
+func.func @backward() -> (tensor<4xf64> {segue.name = "grad.w", segue.role = #segue.role<gradient>, segue.of = "w"}) {
+  %g = segue.constant dense<1.0> : tensor<4xf64>
+  return %g : tensor<4xf64>
+}

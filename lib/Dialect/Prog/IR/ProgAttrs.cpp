@@ -32,8 +32,8 @@ LogicalResult ValueAttr::verify(function_ref<InFlightDiagnostic()> emitError, St
   MemRefType buffer = bufferType(type);
   if (!buffer || !viewBytes(buffer)) // C2
     return emitError() << "value \"" << name.getValue() << "\" has type " << type
-                       << ", which cannot be stored: a static shape of f32, bf16, f16, i64, i32, i8 or i1 with a "
-                          "`#segue.layout` or none is needed";
+                       << ", which cannot be stored: a static shape of f64, f32, bf16, f16, i64, i32, i8 or i1 "
+                          "with a `#segue.layout` or none is needed";
   for (LayoutAttr layout : alternatives)
     if (failed(layout.verifyEncoding(type.getShape(), type.getElementType(), [&] {
           InFlightDiagnostic diag = emitError();

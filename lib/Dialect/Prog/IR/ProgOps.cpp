@@ -446,7 +446,8 @@ static LogicalResult verifyRank(Operation *op, StringRef what, Value value, int6
   return success();
 }
 
-static bool isFloat(Type type) { return type.isF32() || type.isBF16() || type.isF16(); }
+/// Computed in f32 by the library.
+static bool isLibraryFloat(Type type) { return type.isF32() || type.isBF16() || type.isF16(); }
 
 static Type elementOf(Value value) { return cast<MemRefType>(value.getType()).getElementType(); }
 
@@ -476,7 +477,7 @@ static LogicalResult verifyCodes(MatmulOp op) {
   if (op.getAccumulate())
     return op.emitOpError() << "accumulates a product with codes, which only overwrites";
   Type element = elementOf(op.getA()), result = elementOf(op.getC());
-  if (!isFloat(element) || (result != element && !result.isF32()))
+  if (!isLibraryFloat(element) || (result != element && !result.isF32()))
     return op.emitOpError() << "multiplies " << element << " by codes into " << result
                             << ", but needs a float type, and that or f32 for the result";
   return success();
@@ -523,9 +524,9 @@ LogicalResult MatmulOp::verify() {
     return failure();
   // C3
   Type element = elementOf(getA()), result = elementOf(getC());
-  if (!isFloat(element) || element != elementOf(getB()) || (result != element && !result.isF32()))
+  if (!isa<FloatType>(element) || element != elementOf(getB()) || (result != element && result != computeType(element)))
     return emitOpError() << "multiplies " << element << " by " << elementOf(getB()) << " into " << result
-                         << ", but needs one float type, and that or f32 for the result";
+                         << ", but needs one float type, and that or f32 for the result (f64 for f64)";
   return success();
 }
 
@@ -543,7 +544,7 @@ template <typename Op> static LogicalResult verifyAttention(Op op) {
   if (!elementOf(op.getLse()).isF32())
     return op.emitOpError() << "has `lse` of " << elementOf(op.getLse()) << ", but needs f32";
   Type element = elementOf(op.getQ());
-  if (!isFloat(element) || element != elementOf(op.getK()) || element != elementOf(op.getV()) ||
+  if (!isLibraryFloat(element) || element != elementOf(op.getK()) || element != elementOf(op.getV()) ||
       element != elementOf(op.getOut()))
     return op.emitOpError() << "needs one float element type for `q`, `k`, `v` and `out`";
   return success();

@@ -8,7 +8,7 @@
 // Derivatives read like their formulas: a GradientBuilder makes the ops at one
 // place and location. `up` brings bf16 and f16 to f32 and `down` back to the
 // type of the operand, so that a formula is rounded once, at its end; both are
-// nothing for f32.
+// nothing for f32 and f64.
 //
 // A derivative is a function `(op, builder, result gradients, wanted)` that
 // answers as DifferentiableOpInterface::buildGradients; `DerivativeModel` turns
@@ -55,7 +55,7 @@ public:
 
   /// Returns `x` with elements of `element`; `x` itself if it has them.
   mlir::Value cast(mlir::Value x, mlir::Type element);
-  mlir::Value up(mlir::Value x) { return cast(x, builder.getF32Type()); }
+  mlir::Value up(mlir::Value x) { return cast(x, computeType(mlir::cast<mlir::RankedTensorType>(x.getType()).getElementType())); }
   mlir::Value down(mlir::Value x, mlir::Value like) {
     return cast(x, mlir::cast<mlir::RankedTensorType>(like.getType()).getElementType());
   }

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Each is the derivative of the other. Rows of a table that were picked often
-// are summed in f32, whatever the table holds.
+// are summed in f32, or in f64 where the table holds that.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,7 +17,7 @@ using namespace segue;
 
 static Gradients gatherGradients(GatherOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool>) {
   Value updates = b.up(gradients[0]);
-  auto type = RankedTensorType::get(shapeOf(op.getTable()), b.builder.getF32Type());
+  auto type = RankedTensorType::get(shapeOf(op.getTable()), typeOf(updates).getElementType());
   Value sums = b.create<ScatterAddOp>(type, updates, op.getIndices());
   return SmallVector<Value>{b.down(sums, op.getTable()), Value()};
 }

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// All in f32, from the statistics that the forward op gives, in forms that
+// All in f32, of f64 in f64, from the statistics that the forward op gives, in forms that
 // fuse into one pass over rows: elementwise, reductions along a row, and sums
 // over rows for scale and shift. Statistics are results too and may have
 // gradients of their own.

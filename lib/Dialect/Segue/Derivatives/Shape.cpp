@@ -93,8 +93,9 @@ static Gradients reduceGradients(ReduceOp op, GradientBuilder &b, ValueRange gra
   case ReduceKind::Max:
   case ReduceKind::Min: {
     Value equal = b.compare(Predicate::Eq, x, b.spread(op.getResult(), dims, shape));
-    Value count = b.sum(b.cast(equal, b.builder.getF32Type()), dims);
-    Value share = b.div(b.up(g), count), rest = b.mul(share, 0.0);
+    Value whole = b.up(g);
+    Value count = b.sum(b.cast(equal, typeOf(whole).getElementType()), dims);
+    Value share = b.div(whole, count), rest = b.mul(share, 0.0);
     auto everywhere = [&](Value perRow) { return b.spread(b.down(perRow, x), dims, shape); };
     return SmallVector<Value>{b.select(equal, everywhere(share), everywhere(rest))};
   }

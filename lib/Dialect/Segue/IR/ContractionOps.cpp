@@ -75,9 +75,10 @@ LogicalResult DotGeneralOp::verify() {
     shape.push_back(rhs.type().getDimSize(dim));
   if (failed(checks::shape(*this, result, shape, "the shape of the product"))) // C4
     return failure();
-  if (result.element() != lhs.element() && !result.element().isF32())
+  auto isLike = [](Type type, Type like) { return type == like || type == computeType(like); };
+  if (!isLike(result.element(), lhs.element()))
     return emitOpError() << "`result` holds " << result.element() << ", which must be " << lhs.element()
-                         << " as the operands, or f32";
+                         << " as the operands" << (lhs.element().isF64() ? "" : ", or f32");
   if (!getBias())
     return success();
   checks::Named bias = {"bias", getBias()}; // C5
@@ -85,9 +86,9 @@ LogicalResult DotGeneralOp::verify() {
     return emitOpError("has a `bias`, but `result` has no dimension to add it along");
   if (failed(checks::shape(*this, bias, shape.back(), "the last dimension of `result`")))
     return failure();
-  if (bias.element() != result.element() && !bias.element().isF32())
+  if (!isLike(bias.element(), result.element()))
     return emitOpError() << "`bias` holds " << bias.element() << ", which must be " << result.element()
-                         << " as `result`, or f32";
+                         << " as `result`" << (result.element().isF64() ? "" : ", or f32");
   return success();
 }
 

@@ -183,7 +183,8 @@ OpFoldResult SelectOp::fold(FoldAdaptor adaptor) {
 static bool isLossless(Type from, Type to) {
   auto fromFloat = dyn_cast<FloatType>(from), toFloat = dyn_cast<FloatType>(to);
   if (fromFloat && toFloat)
-    return from == to || to.isF32(); // bf16 and f16 do not contain each other
+    // bf16 and f16 do not contain each other.
+    return from == to || to.isF64() || (to.isF32() && !from.isF64());
   if (fromFloat)
     return false;
   unsigned width = from.getIntOrFloatBitWidth();

@@ -32,9 +32,13 @@ std::optional<uint64_t> segue::elementBytes(Type type) {
     return 2;
   if (type.isF32() || type.isInteger(32))
     return 4;
-  if (type.isInteger(64))
+  if (type.isF64() || type.isInteger(64))
     return 8;
   return std::nullopt;
+}
+
+Type segue::computeType(Type element) {
+  return isa<FloatType>(element) && !element.isF64() ? Float32Type::get(element.getContext()) : element;
 }
 
 std::optional<int> segue::elementNumber(Type type) {
@@ -52,6 +56,8 @@ std::optional<int> segue::elementNumber(Type type) {
     return 5;
   if (type.isInteger(1))
     return 6;
+  if (type.isF64())
+    return 7;
   return std::nullopt;
 }
 

@@ -22,9 +22,9 @@ static RankedTensorType like(Value value, ArrayRef<int64_t> shape) {
   return RankedTensorType::get(shape, typeOf(value).getElementType());
 }
 
-/// The f32 type of per-row statistics of `value`.
+/// The type of per-row statistics of `value`.
 static RankedTensorType rowStatistics(Value value) {
-  return RankedTensorType::get(typeOf(value).getShape().drop_back(), Float32Type::get(value.getContext()));
+  return RankedTensorType::get(typeOf(value).getShape().drop_back(), computeType(typeOf(value).getElementType()));
 }
 
 void CompareOp::build(OpBuilder &b, OperationState &state, Predicate predicate, Value lhs, Value rhs) {
@@ -70,7 +70,7 @@ void PadOp::build(OpBuilder &b, OperationState &state, Value input, ArrayRef<int
                   ArrayRef<int64_t> interior) {
   SmallVector<int64_t> shape;
   for (auto [extent, before, after, between] : llvm::zip_equal(typeOf(input).getShape(), low, high, interior))
-    shape.push_back(before + extent + (extent - 1) * between + after);
+    shape.push_back(before + extent + std::max<int64_t>(extent - 1, 0) * between + after);
   build(b, state, like(input, shape), input, low, high, interior,
         cast<TypedAttr>(b.getZeroAttr(typeOf(input).getElementType())));
 }

@@ -60,12 +60,12 @@ LogicalResult SliceOp::verify() {
   SmallVector<int64_t> shape;
   for (auto [k, start, limit, step, extent] :
        llvm::enumerate(getStarts(), getLimits(), getSteps(), input.type().getShape())) {
-    if (start < 0 || start >= limit || limit > extent) // C2
+    if (start < 0 || start > limit || limit > extent) // C2
       return emitOpError() << "takes [" << start << ", " << limit << ") of dimension " << k
-                           << ", which must be a part of [0, " << extent << ") and not empty";
+                           << ", which must be a part of [0, " << extent << ")";
     if (step < 1)
       return emitOpError() << "has step " << step << " in dimension " << k << ", which must be at least 1";
-    shape.push_back((limit - start - 1) / step + 1);
+    shape.push_back((limit - start) / step + ((limit - start) % step != 0));
   }
   if (failed(checks::shape(*this, {"result", getResult()}, shape, "the shape of the box"))) // C3
     return failure();

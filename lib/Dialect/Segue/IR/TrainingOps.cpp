@@ -14,16 +14,28 @@ using namespace segue;
 // Normalisations and losses
 //===----------------------------------------------------------------------===//
 
+/// (C2) `value` is computed in the type that `input` is.
+static LogicalResult computedAs(Operation *op, checks::Named value, checks::Named input) {
+  if (computeType(value.element()) == computeType(input.element()))
+    return success();
+  return op->emitOpError() << "`" << value.name << "` holds " << value.element() << ", but `" << input.name << "` "
+                           << input.element() << ": only f64 goes with f64";
+}
+
 /// (C1) `value`, if there is one, has the extent of the last dimension of
 /// `input`.
 static LogicalResult perColumn(Operation *op, StringRef name, Value value, checks::Named input) {
   if (!value)
     return success();
+  if (failed(computedAs(op, {name, value}, input)))
+    return failure();
   return checks::shape(op, {name, value}, input.type().getShape().back(), "the last dimension of `input`");
 }
 
 /// (C2) `value` has the shape of `input` without the last dimension.
 static LogicalResult perRow(Operation *op, StringRef name, Value value, checks::Named input) {
+  if (failed(computedAs(op, {name, value}, input)))
+    return failure();
   return checks::shape(op, {name, value}, input.type().getShape().drop_back(),
                        "the shape of `input` without its last dimension");
 }
@@ -59,7 +71,7 @@ LogicalResult CrossEntropyOp::verify() {
   for (auto value : {checks::Named{"targets", getTargets()}, checks::Named{"loss", getLoss()}}) // C1, C2
     if (failed(checks::shape(*this, value, logits.getShape().front(), "the rows of `logits`")))
       return failure();
-  return success();
+  return computedAs(*this, {"loss", getLoss()}, {"logits", getLogits()});
 }
 
 //===----------------------------------------------------------------------===//

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// ExpandableOpInterface of the composite ops. Each computes in f32 and rounds
-// its results once. The forms are chosen for one pass over a row where that is
+// ExpandableOpInterface of the composite ops. Each computes in f32, of f64 in f64, and
+// rounds its results once. The forms are chosen for one pass over a row where that is
 // possible and for accuracy where floats cancel; each says why where it is not
 // the textbook one.
 //
@@ -45,12 +45,12 @@ struct ExpandModel : ExpandableOpInterface::ExternalModel<ExpandModel<OpTy, expa
 static Value timesSigmoid(Formula &f, Value x, Value t) { return f.div(x, f.add(f.exp(f.neg(t)), 1.0)); }
 
 static SmallVector<Value> expandSigmoid(SigmoidOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   return {timesSigmoid(f, f.splat(x, 1.0), x)};
 }
 
 static SmallVector<Value> expandSilu(SiluOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   return {timesSigmoid(f, x, x)};
 }
 
@@ -62,7 +62,7 @@ static SmallVector<Value> expandRelu(ReluOp op, Formula &f) {
 }
 
 static SmallVector<Value> expandGelu(GeluOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   if (op.getKind() == GeluKind::Erf)
     return {f.mul(f.mul(x, 0.5), f.add(f.erf(f.mul(x, M_SQRT1_2)), 1.0))};
   // (1 + tanh(u)) / 2 = sigmoid(2 u): one exponential, and no cancellation
@@ -79,7 +79,7 @@ static SmallVector<Value> expandGelu(GeluOp op, Formula &f) {
 static int64_t lastDim(Value value) { return Formula::typeOf(value).getRank() - 1; }
 
 static SmallVector<Value> expandLayerNorm(LayerNormOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   int64_t dim = lastDim(x);
   // Two passes: the one-pass form E[x^2] - E[x]^2 loses all digits when the
   // mean is large.
@@ -89,24 +89,24 @@ static SmallVector<Value> expandLayerNorm(LayerNormOp op, Formula &f) {
   Value rstd = f.rsqrt(f.add(variance, op.getEps().convertToDouble()));
   Value result = f.mul(centred, f.along(rstd, dim, x));
   if (op.getGamma())
-    result = f.mul(result, f.over(f.f32(op.getGamma()), x));
+    result = f.mul(result, f.over(f.up(op.getGamma()), x));
   if (op.getBeta())
-    result = f.add(result, f.over(f.f32(op.getBeta()), x));
+    result = f.add(result, f.over(f.up(op.getBeta()), x));
   return {result, mean, rstd};
 }
 
 static SmallVector<Value> expandRmsNorm(RmsNormOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   int64_t dim = lastDim(x);
   Value rstd = f.rsqrt(f.add(f.reduce(ReduceKind::Mean, f.mul(x, x), dim), op.getEps().convertToDouble()));
   Value result = f.mul(x, f.along(rstd, dim, x));
   if (op.getGamma())
-    result = f.mul(result, f.over(f.f32(op.getGamma()), x));
+    result = f.mul(result, f.over(f.up(op.getGamma()), x));
   return {result, rstd};
 }
 
 static SmallVector<Value> expandSoftmax(SoftmaxOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   int64_t dim = op.getDim();
   Value power = f.exp(f.sub(x, f.along(f.reduce(ReduceKind::Max, x, dim), dim, x)));
   Value sum = f.reduce(ReduceKind::Sum, power, dim);
@@ -114,7 +114,7 @@ static SmallVector<Value> expandSoftmax(SoftmaxOp op, Formula &f) {
 }
 
 static SmallVector<Value> expandLogSoftmax(LogSoftmaxOp op, Formula &f) {
-  Value x = f.f32(op.getInput());
+  Value x = f.up(op.getInput());
   int64_t dim = op.getDim();
   Value shifted = f.sub(x, f.along(f.reduce(ReduceKind::Max, x, dim), dim, x));
   Value sum = f.reduce(ReduceKind::Sum, f.exp(shifted), dim);
@@ -122,7 +122,7 @@ static SmallVector<Value> expandLogSoftmax(LogSoftmaxOp op, Formula &f) {
 }
 
 static SmallVector<Value> expandCrossEntropy(CrossEntropyOp op, Formula &f) {
-  Value x = f.f32(op.getLogits()), targets = op.getTargets();
+  Value x = f.up(op.getLogits()), targets = op.getTargets();
   int64_t classes = Formula::typeOf(x).getDimSize(1);
   Type indexType = Formula::typeOf(targets).getElementType(), i32 = f.b.getI32Type();
   Value max = f.reduce(ReduceKind::Max, x, 1);

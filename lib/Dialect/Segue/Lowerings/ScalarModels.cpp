@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // ScalarOpInterface of the elementwise primitives: what they do to one element,
-// in `arith` and `math`. Floats arrive as f32 whatever they are stored as.
+// in `arith` and `math`. Floats but f64 arrive as f32 whatever they are stored as.
 //
 //===----------------------------------------------------------------------===//
 
@@ -200,31 +200,36 @@ static Value floatToInt(OpBuilder &b, Location loc, Value x, IntegerType to) {
   return arith::SelectOp::create(b, loc, tooLow, least, number);
 }
 
+/// A float as one that is stored as `to`: in its compute type, rounded as storing would.
+static Value roundedTo(OpBuilder &b, Location loc, Value x, Type to) {
+  Type f32 = b.getF32Type();
+  if (to.isF64())
+    return x.getType() == to ? x : arith::ExtFOp::create(b, loc, to, x).getResult();
+  if (x.getType().isF64())
+    x = arith::TruncFOp::create(b, loc, f32, x);
+  return to == f32 ? x : arith::ExtFOp::create(b, loc, f32, arith::TruncFOp::create(b, loc, to, x).getResult());
+}
+
 static Value castScalar(CastOp op, OpBuilder &b, Location loc, ValueRange v) {
   Type from = op.getInput().getType().getElementType(), to = op.getType().getElementType();
   Value x = v[0];
   if (from == to)
     return x;
-  if (isa<FloatType>(from) && isa<FloatType>(to)) {
-    // The value is f32 on both sides; narrowing must still round.
-    if (to.isF32())
-      return x;
-    return arith::ExtFOp::create(b, loc, b.getF32Type(), arith::TruncFOp::create(b, loc, to, x).getResult());
-  }
+  if (isa<FloatType>(from) && isa<FloatType>(to))
+    return roundedTo(b, loc, x, to);
   if (isa<FloatType>(from)) {
     if (to.isInteger(1))
       return arith::CmpFOp::create(b, loc, arith::CmpFPredicate::UNE, x, constant(b, loc, x.getType(), 0));
     return floatToInt(b, loc, x, cast<IntegerType>(to));
   }
   if (isa<FloatType>(to)) {
-    Value f32;
+    Type wide = computeType(to);
+    Value number;
     if (from.isInteger(1))
-      f32 = arith::UIToFPOp::create(b, loc, b.getF32Type(), x);
+      number = arith::UIToFPOp::create(b, loc, wide, x);
     else
-      f32 = arith::SIToFPOp::create(b, loc, b.getF32Type(), x);
-    if (to.isF32())
-      return f32;
-    return arith::ExtFOp::create(b, loc, b.getF32Type(), arith::TruncFOp::create(b, loc, to, f32).getResult());
+      number = arith::SIToFPOp::create(b, loc, wide, x);
+    return roundedTo(b, loc, number, to);
   }
   if (to.isInteger(1))
     return arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, x, constant(b, loc, from, 0));

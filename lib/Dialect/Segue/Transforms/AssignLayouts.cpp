@@ -381,7 +381,7 @@ struct AssignLayouts : segue::impl::SegueAssignLayoutsBase<AssignLayouts> {
   /// A frozen matrix that only products read, or nobody in this function.
   static bool isFrozenWeight(const Place &place) {
     if (place.isResult || place.role != Role::Frozen || place.type.getRank() != 2 ||
-        !isa<FloatType>(place.type.getElementType()))
+        !isa<FloatType>(place.type.getElementType()) || place.type.getElementType().isF64())
       return false;
     func::FuncOp function = place.function;
     BlockArgument argument = function.getArgument(place.index);

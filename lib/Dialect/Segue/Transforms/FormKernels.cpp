@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "EmptyTensors.h"
 #include "KernelClusters.h"
 #include "ReductionForms.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -219,6 +220,8 @@ struct FormKernelsPass : segue::impl::SegueFormKernelsBase<FormKernelsPass> {
     func::FuncOp function = getOperation();
     if (function.isExternal())
       return;
+    if (failed(refuseEmptyTensors(function)))
+      return signalPassFailure();
     biases += foldBiases(function);
     splitReductions += normalizeReductions(function);
     for (Block &block : function.getBody()) {

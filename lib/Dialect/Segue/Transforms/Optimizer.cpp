@@ -97,6 +97,10 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
       return backward.emitError() << "result " << index << " of `@backward` is the gradient of \"" << of.getValue()
                                   << "\" and has type " << backward.getResultTypes()[index]
                                   << ", but the parameter has " << argument.getType();
+    if (cast<RankedTensorType>(argument.getType()).getElementType().isF64())
+      return backward.emitError() << "parameter \"" << of.getValue()
+                                  << "\" is f64, but learning rates and states of optimizers are f32; train it with "
+                                     "torch.optim, or convert the module by float()";
     auto decay = forward.getArgAttrOfType<FloatAttr>(argument.getArgNumber(), kWeightDecayAttr);
     auto group = forward.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), kRateGroupAttr);
     trained.push_back({of.getValue(), cast<RankedTensorType>(argument.getType()), argument.getLoc(),

@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "EmptyTensors.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -72,30 +73,6 @@ static int64_t flopsPerUnit(FusedOp fused, int64_t range) {
   for (Operation &op : fused.getBody().front().without_terminator())
     flops += flopsOf(&op);
   return llvm::divideCeil(static_cast<uint64_t>(flops), static_cast<uint64_t>(std::max<int64_t>(range, 1)));
-}
-
-/// A tensor without elements has no launch: there is nothing to cut into pieces.
-static LogicalResult refuseEmptyTensors(ModuleOp module) {
-  auto isEmpty = [](Type type) {
-    auto tensor = dyn_cast<RankedTensorType>(type);
-    return tensor && tensor.hasStaticShape() && tensor.getNumElements() == 0;
-  };
-  auto refuse = [&](Location loc, Type type) -> WalkResult {
-    emitError(loc) << "a value of type " << type << " has no elements; code is made for tensors of at least one";
-    return WalkResult::interrupt();
-  };
-  WalkResult result = module.walk<WalkOrder::PreOrder>([&](Operation *op) -> WalkResult {
-    for (Region &region : op->getRegions())
-      for (Block &block : region)
-        for (BlockArgument argument : block.getArguments())
-          if (isEmpty(argument.getType()))
-            return refuse(argument.getLoc(), argument.getType());
-    for (Type type : op->getResultTypes())
-      if (isEmpty(type))
-        return refuse(op->getLoc(), type);
-    return WalkResult::advance();
-  });
-  return failure(result.wasInterrupted());
 }
 
 namespace {

@@ -110,13 +110,13 @@ static bool rewriteReduce(ReduceOp op) {
     return false;
   if (storesSums && !isLarge && !isa<FloatType>(type.getElementType()))
     return false;
-  if (storesSums && !isLarge && type.getElementType().isF32() && op.getKind() != ReduceKind::Mean)
+  Type wide = computeType(type.getElementType());
+  if (storesSums && !isLarge && type.getElementType() == wide && op.getKind() != ReduceKind::Mean)
     return false;
 
-  bool isFloat = isa<FloatType>(type.getElementType());
   Value value = op.getInput();
-  if (isFloat && !type.getElementType().isF32())
-    value = CastOp::create(b, loc, value, b.getF32Type());
+  if (type.getElementType() != wide)
+    value = CastOp::create(b, loc, value, wide);
   ReduceKind kind = op.getKind() == ReduceKind::Mean ? ReduceKind::Sum : op.getKind();
   llvm::SmallBitVector reduced(type.getRank());
   for (int64_t dim : op.getDims())
@@ -146,8 +146,8 @@ static bool rewriteReduce(ReduceOp op) {
   }
   value = reshape(b, loc, value, resultType.getShape());
   if (op.getKind() == ReduceKind::Mean) {
-    auto f32 = cast<RankedTensorType>(value.getType());
-    value = MulOp::create(b, loc, value, ConstantOp::create(b, loc, f32, 1.0 / static_cast<double>(count)).getResult());
+    auto sums = cast<RankedTensorType>(value.getType());
+    value = MulOp::create(b, loc, value, ConstantOp::create(b, loc, sums, 1.0 / static_cast<double>(count)).getResult());
   }
   if (value.getType() != resultType)
     value = CastOp::create(b, loc, value, resultType.getElementType());
@@ -157,13 +157,13 @@ static bool rewriteReduce(ReduceOp op) {
 }
 
 static void rewriteScatter(ScatterAddOp op) {
-  Type element = op.getType().getElementType();
-  if (element.isF32())
+  Type element = op.getType().getElementType(), wide = computeType(element);
+  if (element == wide)
     return;
   BlockKeeper keeper(op);
   OpBuilder b(op, &keeper);
-  Value updates = CastOp::create(b, op.getLoc(), op.getUpdates(), b.getF32Type());
-  auto type = RankedTensorType::get(op.getType().getShape(), b.getF32Type());
+  Value updates = CastOp::create(b, op.getLoc(), op.getUpdates(), wide);
+  auto type = RankedTensorType::get(op.getType().getShape(), wide);
   Value sum = ScatterAddOp::create(b, op.getLoc(), type, updates, op.getIndices());
   if (Value base = op.getBase())
     sum = AddOp::create(b, op.getLoc(), CastOp::create(b, op.getLoc(), base, b.getF32Type()).getResult(), sum);

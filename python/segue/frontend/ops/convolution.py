@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from ..writer import tensor_type
 from .table import Unsupported, lowers
 
@@ -42,6 +44,8 @@ def _window(weight, stride, padding, dilation, groups) -> _Window:
     dims = weight.rank - 2
     if not weight.is_float:
         raise Unsupported("a convolution of integers")
+    if weight.dtype == torch.float64:
+        raise Unsupported("a convolution in float64")
 
     def spread(values, neutral):
         values = [values] if isinstance(values, int) else list(values)

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from .elementwise import log1p_exp_of_minus_abs
 from .table import lowers
 
@@ -50,10 +48,10 @@ def _finished(b, losses, targets, weights, reduction, ignore_index):
 def _row_weights(b, targets, weight, ignore_index):
     counts = b.compare("ne", targets, b.constant(ignore_index, (), targets.dtype))
     if weight is None:
-        return b.cast(counts, torch.float32), counts
+        return b.cast(counts, b.wide), counts
     classes = b.select(counts, targets, b.constant(0, (), targets.dtype))
-    per_row = b.gather(b.cast(weight, torch.float32), classes)
-    return b.select(counts, per_row, b.constant(0.0)), counts
+    per_row = b.gather(b.cast(weight, b.wide), classes)
+    return b.select(counts, per_row, b.constant(0.0, (), b.wide)), counts
 
 
 @lowers("aten.cross_entropy_loss.default")
@@ -67,13 +65,13 @@ def cross_entropy(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100,
         losses = b.binary("mul", losses, weights)
     if label_smoothing > 0.0:
         # (1 - e) times the loss of the target, e times the mean over the loss of every class.
-        minus_log = b.writer.unary("neg", b.softmax(b.cast(logits, torch.float32), 1, log=True))
+        minus_log = b.writer.unary("neg", b.softmax(b.cast(logits, b.wide), 1, log=True))
         if weight is not None:
-            minus_log = b.binary("mul", minus_log, b.cast(weight, torch.float32))
+            minus_log = b.binary("mul", minus_log, b.cast(weight, b.wide))
         smooth = b.reduce("mean", minus_log, [1])
-        smooth = b.select(counts, smooth, b.constant(0.0))
-        losses = b.binary("add", b.binary("mul", losses, b.constant(1 - label_smoothing)),
-                          b.binary("mul", smooth, b.constant(label_smoothing)))
+        smooth = b.select(counts, smooth, b.constant(0.0, (), b.wide))
+        losses = b.binary("add", b.binary("mul", losses, b.constant(1 - label_smoothing, (), b.wide)),
+                          b.binary("mul", smooth, b.constant(label_smoothing, (), b.wide)))
     return _finished(b, losses, targets, weights, reduction, ignore_index)
 
 
@@ -99,7 +97,7 @@ def nll_loss(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100):
     weights, _ = _row_weights(b, targets, weight, ignore_index)
     classes = b.iota(1, logs.shape, targets.dtype)
     chosen = b.compare("eq", classes, b.broadcast(targets, [0], logs.shape))
-    picked = b.reduce("sum", b.select(chosen, b.cast(logs, torch.float32), b.constant(0.0)), [1])
+    picked = b.reduce("sum", b.select(chosen, b.cast(logs, b.wide), b.constant(0.0, (), b.wide)), [1])
     losses = b.writer.unary("neg", b.binary("mul", picked, weights))
     return _finished(b, losses, targets, weights, reduction, ignore_index)
 

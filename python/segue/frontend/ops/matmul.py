@@ -16,6 +16,7 @@ import math
 
 import torch
 
+from .attention import attention as whole_attention, scores_of
 from .sources import dropped
 from .table import Unsupported, lowers, normalised
 
@@ -151,6 +152,8 @@ def _contract(b, left, x, right, y, wanted):
 @lowers("aten._grouped_mm.default")
 def grouped_mm(b, x, y, offs=None, bias=None, out_dtype=None):
     """Groups end at `offs`: of rows of `x`, of columns of `y`, or of what is summed; rows behind the last give zeros."""
+    if x.dtype == torch.float64:
+        raise Unsupported("products of groups in float64")
     if bias is not None or b.dtype != x.dtype:
         raise Unsupported("a bias" if bias is not None else f"out_dtype={out_dtype}")
     if x.rank == 3 and y.rank == 3:
@@ -165,7 +168,7 @@ def grouped_mm(b, x, y, offs=None, bias=None, out_dtype=None):
 @lowers("transformers.grouped_mm_fallback.default")
 def transformers_grouped_mm(b, x, weight, offs):
     """What Hugging Face's mixtures of experts call in the place of `torch._grouped_mm` where they are compiled in f32."""
-    return b.grouped_dot(x, weight, offs)
+    return grouped_mm(b, x, weight, offs)
 
 
 # --- attention ---------------------------------------------------------------------------------
@@ -194,9 +197,8 @@ def attention(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fal
 
     # The whole op drops nothing, wants equal head sizes, and gives no gradient for the mask.
     whole_op = dropout_p == 0.0 and v.shape == k.shape and not (mask is not None and mask.differentiable)
-    run = b.attention if whole_op else _written_out
     arguments = (q, k, v, mask, is_causal, scale)
-    y = run(*arguments)[0] if whole_op else run(b, *arguments, dropout_p)
+    y = whole_attention(b, *arguments)[0] if whole_op else _written_out(b, *arguments, dropout_p)
     return b.reshape(y, b.shape)
 
 
@@ -210,15 +212,7 @@ def _repeated_heads(b, x, heads):
 
 
 def _written_out(b, q, k, v, mask, causal, scale, dropout_p):
-    scores = b.dot_general(q, k, ([0, 1], [0, 1]), ([3], [3]))
-    scores = b.binary("mul", scores, b.constant(scale, (), q.dtype))
-    hidden = b.constant(-math.inf, (), q.dtype)
-    if causal:
-        rows, keys = b.iota(0, scores.shape[2:]), b.iota(1, scores.shape[2:])
-        scores = b.select(b.compare("le", keys, rows), scores, hidden)
-    if mask is not None:
-        scores = b.binary("add", scores, mask) if mask.is_float else b.select(mask, scores, hidden)
-    weights = b.softmax(scores, 3)
+    weights = b.softmax(scores_of(b, q, k, mask, causal, scale), 3)
     if dropout_p > 0.0:
         weights = dropped(b, weights, dropout_p)
     return b.dot_general(weights, v, ([0, 1], [0, 1]), ([3], [2]))

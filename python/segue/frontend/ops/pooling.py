@@ -150,22 +150,22 @@ def _scattered(b, grad, x, indices, dims):
 def _shares(b, pools, count_include_pad, divisor_override, rank):
     """Returns what each element of a window counts in its mean: one number, or one for each window."""
     if divisor_override is not None:
-        return b.constant(1 / divisor_override)
+        return b.constant(1 / divisor_override, (), b.wide)
     counts = torch.ones((1,) * rank, dtype=torch.float64)
     for pool in pools:
         shape = [1] * rank
         shape[pool.dim] = pool.places
         counts = counts * torch.tensor(pool.counts(count_include_pad), dtype=torch.float64).reshape(shape)
-    shares = (1 / counts).to(torch.float32)
+    shares = (1 / counts).to(b.wide)
     if shares.unique().numel() == 1:
-        return b.constant(float(shares.reshape(-1)[0]))
+        return b.constant(float(shares.reshape(-1)[0]), (), b.wide)
     return b.constant_tensor(shares)
 
 
 @lowers("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
 def avg_pool(b, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
     pools = _pools(b, x.shape, b.shape, kernel_size, stride, padding)
-    sums = b.cast(x, torch.float32)
+    sums = b.cast(x, b.wide)
     for pool in reversed(pools):
         parts = _slices(b, _padded(b, sums, pool, 0.0), pool)
         sums = parts[0]
@@ -178,7 +178,7 @@ def avg_pool(b, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_inc
 def avg_pool_backward(b, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
     pools = _pools(b, x.shape, grad.shape, kernel_size, stride, padding)
     shares = _shares(b, pools, count_include_pad, divisor_override, x.rank)
-    grad = b.binary("mul", b.cast(grad, torch.float32), shares)
+    grad = b.binary("mul", b.cast(grad, b.wide), shares)
     for pool in pools:
         total = None
         for k in range(pool.size):
@@ -202,7 +202,7 @@ def _parts(extent, places) -> list[tuple[int, int]]:
 @lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default", "aten.adaptive_avg_pool1d.default",
         "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default")
 def adaptive_avg_pool(b, x, output_size):
-    means = b.cast(x, torch.float32)
+    means = b.cast(x, b.wide)
     for dim in range(x.rank - (len(output_size) if not isinstance(output_size, int) else 1), x.rank):
         windows = [b.slice_dim(means, dim, first, last) for first, last in _parts(x.shape[dim], b.shape[dim])]
         means = b.concat([b.reduce("mean", w, [dim], keepdim=True) for w in windows], dim)
@@ -227,14 +227,14 @@ def adaptive_max_pool(b, x, output_size):
 
 @lowers("aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default")
 def adaptive_avg_pool_backward(b, grad, x):
-    total = b.cast(grad, torch.float32)
+    total = b.cast(grad, b.wide)
     for dim in range(x.rank):
         if grad.shape[dim] == x.shape[dim]:
             continue
         parts, places = _parts(x.shape[dim], grad.shape[dim]), total
         total = None
         for i, (first, last) in enumerate(parts):
-            share = b.binary("mul", b.slice_dim(places, dim, i, i + 1), b.constant(1 / (last - first)))
+            share = b.binary("mul", b.slice_dim(places, dim, i, i + 1), b.constant(1 / (last - first), (), b.wide))
             shape = list(share.shape)
             shape[dim] = last - first
             low, high = [0] * x.rank, [0] * x.rank

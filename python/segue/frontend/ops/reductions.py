@@ -251,7 +251,7 @@ def var_mean_dim(b, x, dim, unbiased=True, keepdim=False):
 def logsumexp(b, x, dim, keepdim=False):
     dims = all_dims(dim, x.rank)
     if x.is_empty:
-        return b.constant(-math.inf, b.shape, b.dtype)
+        return b.of_nothing(-math.inf, b.shape, b.dtype, x)
     peak = b.reduce("max", x, dims, keepdim=True)
     # A peak that is infinite is the result already; infinity minus itself would be NaN.
     endless = b.compare("eq", b.writer.unary("abs", peak), b.constant(math.inf, (), x.dtype))

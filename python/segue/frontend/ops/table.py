@@ -12,7 +12,7 @@ from typing import Callable
 
 import torch
 
-from ..writer import GraphWriter, Value
+from ..writer import GraphWriter, Value, compute_type
 
 #: Operator ("aten.add.Tensor") -> function(builder, *args, **kwargs).
 OPS: dict[str, Callable] = {}
@@ -44,6 +44,7 @@ class NodeBuilder:
     used : which of several results the graph reads
     shape, dtype : of the first result of the node
     layout : strides and offset of the first operand in PyTorch's memory, in elements; None if it is no tensor
+    wide : the element type in which that is computed
     """
 
     def __init__(self, writer: GraphWriter, results: list, used: set[int], layout: tuple[list[int], int] | None = None):
@@ -59,6 +60,11 @@ class NodeBuilder:
     @property
     def dtype(self) -> torch.dtype:
         return self.results[0].dtype
+
+    @property
+    def wide(self) -> torch.dtype:
+        """In which sums of the first result are computed: f64 for f64, f32 for other floats."""
+        return compute_type(self.dtype)
 
     def __getattr__(self, name: str):  # everything of the writer, one dot nearer
         return getattr(self.writer, name)

@@ -17,6 +17,7 @@ import math
 import torch
 
 from .losses import _MEAN, _NONE, _row_weights, _rows
+from .attention import attention, attention_grad
 from .matmul import _repeated_heads, adjoin, gather, place_of
 from .normalisation import _rows as _normalised_rows
 from .table import Unsupported, lowers, normalised
@@ -37,7 +38,7 @@ def nll_loss_forward(b, x, target, weight, reduction, ignore_index):
     logs, targets = _rows(b, x), b.reshape(target, (math.prod(target.shape),))
     weights, counts = _row_weights(b, targets, weight, ignore_index)
     chosen = _of_target(b, logs, b.select(counts, targets, b.constant(0, (), targets.dtype)))
-    losses = b.writer.unary("neg", b.binary("mul", b.cast(chosen, torch.float32), weights))
+    losses = b.writer.unary("neg", b.binary("mul", b.cast(chosen, b.wide), weights))
     total = b.reduce("sum", weights, [0])
     if reduction == _NONE:
         return [b.cast(b.reshape(losses, b.shape), b.dtype), b.constant(0.0, (), b.dtype)]
@@ -60,13 +61,13 @@ def _of_target(b, rows, targets):
 def nll_loss_backward(b, grad, x, target, weight, reduction, ignore_index, total_weight):
     logs, targets = _rows(b, x), b.reshape(target, (math.prod(target.shape),))
     weights, _ = _row_weights(b, targets, weight, ignore_index)
-    grad = b.cast(grad, torch.float32)
+    grad = b.cast(grad, b.wide)
     if reduction == _MEAN:
-        grad = b.binary("div", grad, b.cast(total_weight, torch.float32))
+        grad = b.binary("div", grad, b.cast(total_weight, b.wide))
     rows = b.writer.unary("neg", b.binary("mul", b.reshape(grad, targets.shape if reduction == _NONE else ()), weights))
     classes = b.iota(1, logs.shape, targets.dtype)
     chosen = b.compare("eq", classes, b.broadcast(targets, [0], logs.shape))
-    result = b.cast(b.select(chosen, b.broadcast(rows, [0], logs.shape), b.constant(0.0)), b.dtype)
+    result = b.cast(b.select(chosen, b.broadcast(rows, [0], logs.shape), b.constant(0.0, (), b.wide)), b.dtype)
     if x.rank < 3:
         return b.reshape(result, b.shape)
     # Classes go back to dimension 1.
@@ -90,7 +91,7 @@ def flash_attention(b, query, key, value, dropout_p=0.0, is_causal=False, *, att
         raise Unsupported(f"dropout_p={dropout_p}")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     key, value = (_repeated_heads(b, x, query.shape[1]) for x in (key, value))
-    out, lse = b.attention(query, key, value, _attention_mask(b, attn_mask, query), is_causal, scale)
+    out, lse = attention(b, query, key, value, _attention_mask(b, attn_mask, query), is_causal, scale)
     return [out, b.reshape(lse, tuple(b.results[1].shape))]
 
 
@@ -101,8 +102,8 @@ def flash_attention_backward(b, grad, query, key, value, out, lse, dropout_p, is
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     heads = key.shape[1]
     key, value = (_repeated_heads(b, x, query.shape[1]) for x in (key, value))
-    grads = b.attention_grad(query, key, value, _attention_mask(b, attn_mask, query), out,
-                             b.reshape(lse, query.shape[:3]), grad, is_causal, scale)
+    grads = attention_grad(b, query, key, value, _attention_mask(b, attn_mask, query), out,
+                           b.reshape(lse, query.shape[:3]), grad, is_causal, scale)
     return [grads[0], *(_summed_heads(b, x, heads) for x in grads[1:])]
 
 

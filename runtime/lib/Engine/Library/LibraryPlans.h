@@ -47,9 +47,9 @@ inline std::string findElementsProblem(const LibraryTensor &tensor, const Librar
     elements *= double(std::max<int64_t>(extent, 1));
   if (elements > double(1ull << 46))
     return listed(tensor.shape) + " are more than 2^46 elements";
-  if (!isFloat(tensor.element) || tensor.element != like.element)
+  if (!isComputedInF32(tensor.element) || tensor.element != like.element)
     return "tensors of " + std::string(name(like.element)) + " and " + std::string(name(tensor.element)) +
-           "; all are of one float type";
+           "; all are f32, bf16 or f16, and alike";
   return {};
 }
 

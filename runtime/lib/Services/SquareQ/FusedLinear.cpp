@@ -150,7 +150,7 @@ Tensor JobMaker::make(const Tensor &x, const LoraAdapter *adapter) {
   in_ = weight.shape()[1];
   require(!weight_.rotated || canRotate(in_), "rotated weight", weight, "of a multiple of 256 columns");
   int64_t depth = transposed_ ? out_ : in_, columns = transposed_ ? in_ : out_;
-  require(!x.shape().empty() && x.shape().back() == depth && isFloat(x.element()) && isDenseIn(x, device_), operand, x,
+  require(!x.shape().empty() && x.shape().back() == depth && isComputedInF32(x.element()) && isDenseIn(x, device_), operand, x,
           "floats [..., " + std::to_string(depth) + "], dense, on the device");
 
   Shape shape = x.shape();

@@ -46,7 +46,7 @@ std::vector<LinearLayer> collectLinearLayers(std::span<const NamedShape> tensors
   std::map<std::string_view, LinearLayer> layers;
   for (const NamedShape &tensor : tensors) {
     std::string_view layer = layerOfWeight(tensor.name);
-    if (layer.empty() || tensor.shape.size() != 2 || !tensor.element || !isFloat(*tensor.element) || isTableName(layer))
+    if (layer.empty() || tensor.shape.size() != 2 || !tensor.element || !isComputedInF32(*tensor.element) || isTableName(layer))
       continue;
     layers[layer] = {std::string(layer), tensor.shape[1], tensor.shape[0], false};
   }

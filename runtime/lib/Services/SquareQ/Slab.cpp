@@ -379,7 +379,7 @@ Tensor Slab::loadLayer(const DeviceRef &device, std::string_view name, ElementTy
 }
 
 void Slab::copyDequantized(std::string_view name, ElementType element, std::span<std::byte> dense) const {
-  if (!isFloat(element))
+  if (!isComputedInF32(element))
     throw Error(ErrorCode::InvalidArgument, path_.string() + ": \"" + std::string(name) +
                                                 "\" can be dequantised to f32, bf16 or f16, not " +
                                                 std::string(runtime::name(element)));

@@ -199,7 +199,7 @@ void SlabBuilder::Impl::plan() {
       if (name.starts_with((*prefixes)[i]))
         included = prefixUsed[i] = true;
     const SafetensorsEntry *bias = source.header().find(layer.name + ".bias");
-    if (bias && bias->shape == Shape{entry.shape[0]} && bias->element && isFloat(*bias->element))
+    if (bias && bias->shape == Shape{entry.shape[0]} && bias->element && isComputedInF32(*bias->element))
       layer.bias = bias;
     std::optional<std::pair<int64_t, int64_t>> flat = flattenWeight(entry.shape);
     layer.form = form;
@@ -209,7 +209,7 @@ void SlabBuilder::Impl::plan() {
     }
     std::optional<SlabSize> size = flat ? slabSize(layer.form, flat->first, flat->second, layer.bias) : std::nullopt;
     std::string reason = !included ? "not in include_prefixes" : rules.reasonFor(name);
-    if (reason.empty() && (!entry.element || !isFloat(*entry.element)))
+    if (reason.empty() && (!entry.element || !isComputedInF32(*entry.element)))
       reason = entry.dtype + " weights are not quantised";
     else if (reason.empty() && !size)
       reason = "no elements";

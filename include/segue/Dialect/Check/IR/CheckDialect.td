@@ -23,7 +23,7 @@ def Check_Dialect : Dialect {
   }];
 }
 
-def Check_Tensor : StaticShapeTensorOf<[F32, BF16, F16, I64, I32, I8, I1]>;
+def Check_Tensor : StaticShapeTensorOf<[F64, F32, BF16, F16, I64, I32, I8, I1]>;
 
 class Check_Op<string mnemonic, list<Trait> traits = []> : Op<Check_Dialect, mnemonic, traits>;
 

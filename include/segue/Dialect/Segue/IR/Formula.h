@@ -32,6 +32,8 @@ public:
     return typeOf(value).getElementType() == element ? value : CastOp::create(b, loc, value, element).getResult();
   }
   Value f32(Value value) { return to(value, b.getF32Type()); }
+  /// Bring bf16 and f16 to f32; f64 stays.
+  Value up(Value value) { return to(value, computeType(typeOf(value).getElementType())); }
   Value splat(Value like, double value) { return ConstantOp::create(b, loc, typeOf(like), value); }
 
   Value add(Value l, Value r) { return both<AddOp>(l, r); }

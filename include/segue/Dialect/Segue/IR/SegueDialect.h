@@ -42,6 +42,13 @@ inline constexpr uint32_t kDefaultAlignment = 64;
 /// can hold.
 std::optional<uint64_t> elementBytes(mlir::Type type);
 
+/// True for a tensor without elements.
+bool isEmptyTensor(mlir::Type type);
+
+/// The type in which an element is computed: f64 for f64, f32 for other floats, and
+/// that of integers itself.
+mlir::Type computeType(mlir::Type element);
+
 /// The number of a type in the enum ElementType of schemas/types.fbs; nothing
 /// for a type that no file can hold.
 std::optional<int> elementNumber(mlir::Type type);

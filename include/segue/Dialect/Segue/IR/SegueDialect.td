@@ -19,8 +19,8 @@ def Segue_Dialect : Dialect {
   let description = [{
     A training graph is a module with `func.func` ops. `@forward` is given;
     `@backward`, `@optimizer` and `@grad_norm` are derived by passes. Values
-    are ranked tensors with static shapes of f32, bf16, f16, i64, i32, i8 or
-    i1. Ops are pure: a value is never changed.
+    are ranked tensors with static shapes of f64, f32, bf16, f16, i64, i32, i8
+    or i1. Ops are pure: a value is never changed.
 
     Functions carry the training signature as argument and result attributes:
 
@@ -47,11 +47,15 @@ def Segue_Dialect : Dialect {
     that computes ops of several blocks has `segue.blocks = ["h.3", "h.4"]`
     beside it, until `segue-group-blocks` decides.
 
+    An extent may be 0. What has no elements is folded to a constant, and what is
+    made of nothing to what nothing counts: 0 for a sum, NaN for a mean.
+
     Broadcasting is explicit: elementwise ops take operands of one shape, and
     `segue.broadcast` makes them so.
   }];
   let dependentDialects = [];
   let useDefaultAttributePrinterParser = 1;
+  let hasCanonicalizer = 1;
   let hasConstantMaterializer = 1;
   let hasOperationAttrVerify = 1;
   let hasRegionArgAttrVerify = 1;

@@ -71,7 +71,7 @@ def Segue_ScalarOpInterface : OpInterface<"ScalarOpInterface"> {
     InterfaceMethod<[{
       Builds the computation of one element with `arith` and `math` ops.
       `operands` holds one scalar per operand, of its element type, except
-      that bf16 and f16 arrive as f32; the answer is of the element type of
+      that bf16 and f16 arrive as f32 (`computeType`); the answer is of the element type of
       the result with the same exception.
     }],
     "::mlir::Value", "buildScalar",

@@ -16,7 +16,7 @@ include "segue/Dialect/Segue/IR/SegueTypes.td"
 //===----------------------------------------------------------------------===//
 // Elementwise ops. Operands and result have one shape; element i of the result
 // depends on element i of the operands alone. bf16 and f16 are computed in f32
-// and rounded once, to nearest even. Integer arithmetic wraps.
+// and rounded once, to nearest even; f64 is computed in f64. Integer arithmetic wraps.
 //===----------------------------------------------------------------------===//
 
 class Segue_Unary<string mnemonic, Type type, string what, string element = "f32">
@@ -91,8 +91,8 @@ def Segue_RemOp : Segue_Op<"rem", [Pure, SameOperandsAndResultType]> {
 
     Example: `%y = segue.rem %a, %b : tensor<4xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$lhs, Segue_FloatTensor:$rhs);
-  let results = (outs Segue_FloatTensor:$result);
+  let arguments = (ins Segue_LibraryTensor:$lhs, Segue_LibraryTensor:$rhs);
+  let results = (outs Segue_LibraryTensor:$result);
   let assemblyFormat = "$lhs `,` $rhs attr-dict `:` type($result)";
 }
 def Segue_MaxOp : Segue_Binary<"max", Segue_NumberTensor, "takes the larger; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
@@ -271,7 +271,7 @@ def Segue_SliceOp : Segue_Op<"slice", [Pure]> {
   let summary = "cuts a box out of a tensor";
   let description = [{
     `result[i...] = input[starts + i * steps...]`. (C1) `starts`, `limits` and
-    `steps` have one entry per dimension. (C2) `0 <= start < limit <= extent`
+    `steps` have one entry per dimension. (C2) `0 <= start <= limit <= extent`
     and `step >= 1`. (C3) the result has extent
     `ceil((limit - start) / step)` and the element type of the operand.
 
@@ -330,7 +330,7 @@ def Segue_ConcatOp : Segue_Op<"concat", [Pure]> {
 }
 
 //===----------------------------------------------------------------------===//
-// Reductions and contractions. Sums of bf16 and f16 accumulate in f32.
+// Reductions and contractions. Sums of bf16 and f16 accumulate in f32, of f64 in f64.
 //===----------------------------------------------------------------------===//
 
 def Segue_ReduceOp : Segue_Op<"reduce", [Pure]> {
@@ -412,8 +412,8 @@ def Segue_DotGeneralOp : Segue_Op<"dot_general", [Pure]> {
     operand. (C2) `lhs_batch` and `rhs_batch`, `lhs_contract` and
     `rhs_contract` are as long as each other and pair equal extents. (C3) one
     float element type. (C4) the result has the shape above; its element type
-    is that of the operands, or f32. (C5) `bias` has the extent of the last
-    dimension of the result, and its element type or f32.
+    is that of the operands, or f32, but f64 of f64. (C5) `bias` has the extent of the last
+    dimension of the result, and its element type or f32, likewise.
 
     Example: `%c = segue.dot_general %a, %b batch [0] x [0] contract [2] x [1] : tensor<2x4x8xf32>, tensor<2x8x3xf32> -> tensor<2x4x3xf32>`
   }];
@@ -456,9 +456,9 @@ def Segue_AttentionOp : Segue_Op<"attention", [Pure, AllTypesMatch<["q", "result
 
     Example: `%o, %l = segue.attention %q, %k, %v causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32> -> tensor<2x4x16xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$q, Segue_FloatTensor:$k, Segue_FloatTensor:$v,
+  let arguments = (ins Segue_LibraryTensor:$q, Segue_LibraryTensor:$k, Segue_LibraryTensor:$v,
                        Optional<Segue_Tensor>:$mask, UnitAttr:$causal, F64Attr:$scale);
-  let results = (outs Segue_FloatTensor:$result, Segue_F32Tensor:$lse);
+  let results = (outs Segue_LibraryTensor:$result, Segue_F32Tensor:$lse);
   let assemblyFormat = [{
     $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? (`causal` $causal^)? `scale` $scale
     attr-dict `:` type($q) `,` type($k) `->` type($lse)
@@ -484,10 +484,10 @@ def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q"
 
     Example: `%dq, %dk, %dv = segue.attention_grad %q, %k, %v out %o lse %l grad %g causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$q, Segue_FloatTensor:$k, Segue_FloatTensor:$v,
-                       Optional<Segue_Tensor>:$mask, Segue_FloatTensor:$out, Segue_F32Tensor:$lse,
-                       Segue_FloatTensor:$grad, UnitAttr:$causal, F64Attr:$scale);
-  let results = (outs Segue_FloatTensor:$gradQ, Segue_FloatTensor:$gradK, Segue_FloatTensor:$gradV);
+  let arguments = (ins Segue_LibraryTensor:$q, Segue_LibraryTensor:$k, Segue_LibraryTensor:$v,
+                       Optional<Segue_Tensor>:$mask, Segue_LibraryTensor:$out, Segue_F32Tensor:$lse,
+                       Segue_LibraryTensor:$grad, UnitAttr:$causal, F64Attr:$scale);
+  let results = (outs Segue_LibraryTensor:$gradQ, Segue_LibraryTensor:$gradK, Segue_LibraryTensor:$gradV);
   let assemblyFormat = [{
     $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? `out` $out `lse` $lse `grad` $grad
     (`causal` $causal^)? `scale` $scale
@@ -508,7 +508,7 @@ class Segue_Convolution<string mnemonic, int dims, string what, dag operands, st
   let summary = what;
   let arguments = !con(operands, (ins DenseI64ArrayAttr:$strides, DenseI64ArrayAttr:$low, DenseI64ArrayAttr:$high,
                                       DenseI64ArrayAttr:$dilations, I64Attr:$groups));
-  let results = (outs Segue_FloatTensor:$result);
+  let results = (outs Segue_LibraryTensor:$result);
   let assemblyFormat = head # " `strides` $strides `low` $low `high` $high `dilations` $dilations `groups` $groups "
                        "attr-dict `:` " # types # " `->` type($result)";
   let hasVerifier = 1;
@@ -531,7 +531,7 @@ class Segue_Convolution<string mnemonic, int dims, string what, dag operands, st
 
 def Segue_Conv2dOp
     : Segue_Convolution<"conv2d", 2, "slides a weight over images",
-                        (ins Segue_FloatTensor:$input, Segue_FloatTensor:$weight, Optional<Segue_FloatTensor>:$bias),
+                        (ins Segue_LibraryTensor:$input, Segue_LibraryTensor:$weight, Optional<Segue_LibraryTensor>:$bias),
                         "output", "$input `,` $weight (`bias` $bias^ `:` type($bias))?",
                         "type($input) `,` type($weight)"> {
   let description = [{
@@ -557,7 +557,7 @@ def Segue_Conv2dOp
 
 def Segue_Conv2dInputGradOp
     : Segue_Convolution<"conv2d_input_grad", 2, "gives the gradient of conv2d for its input",
-                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$weight), "input",
+                        (ins Segue_LibraryTensor:$gradient, Segue_LibraryTensor:$weight), "input",
                         "$gradient `,` $weight", "type($gradient) `,` type($weight)"> {
   let description = [{
     Spreads the gradient of the result of `segue.conv2d` over what each element
@@ -570,7 +570,7 @@ def Segue_Conv2dInputGradOp
 
 def Segue_Conv2dWeightGradOp
     : Segue_Convolution<"conv2d_weight_grad", 2, "gives the gradient of conv2d for its weight",
-                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$input), "weight",
+                        (ins Segue_LibraryTensor:$gradient, Segue_LibraryTensor:$input), "weight",
                         "$gradient `,` $input", "type($gradient) `,` type($input)"> {
   let description = [{
     Sums products of the input of `segue.conv2d` and the gradient of its result
@@ -583,7 +583,7 @@ def Segue_Conv2dWeightGradOp
 
 def Segue_Conv3dOp
     : Segue_Convolution<"conv3d", 3, "slides a weight over volumes",
-                        (ins Segue_FloatTensor:$input, Segue_FloatTensor:$weight, Optional<Segue_FloatTensor>:$bias),
+                        (ins Segue_LibraryTensor:$input, Segue_LibraryTensor:$weight, Optional<Segue_LibraryTensor>:$bias),
                         "output", "$input `,` $weight (`bias` $bias^ `:` type($bias))?",
                         "type($input) `,` type($weight)"> {
   let description = [{
@@ -596,7 +596,7 @@ def Segue_Conv3dOp
 
 def Segue_Conv3dInputGradOp
     : Segue_Convolution<"conv3d_input_grad", 3, "gives the gradient of conv3d for its input",
-                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$weight), "input",
+                        (ins Segue_LibraryTensor:$gradient, Segue_LibraryTensor:$weight), "input",
                         "$gradient `,` $weight", "type($gradient) `,` type($weight)"> {
   let description = [{
     As `segue.conv2d_input_grad`, of `segue.conv3d`.
@@ -607,7 +607,7 @@ def Segue_Conv3dInputGradOp
 
 def Segue_Conv3dWeightGradOp
     : Segue_Convolution<"conv3d_weight_grad", 3, "gives the gradient of conv3d for its weight",
-                        (ins Segue_FloatTensor:$gradient, Segue_FloatTensor:$input), "weight",
+                        (ins Segue_LibraryTensor:$gradient, Segue_LibraryTensor:$input), "weight",
                         "$gradient `,` $input", "type($gradient) `,` type($input)"> {
   let description = [{
     As `segue.conv2d_weight_grad`, of `segue.conv3d`.
@@ -637,9 +637,9 @@ def Segue_GroupedDotOp : Segue_Op<"grouped_dot", [Pure]> {
 
     Example: `%y = segue.grouped_dot %r, %m transposed by %e : tensor<7x4xf32>, tensor<3x5x4xf32>, tensor<3xi32> -> tensor<7x5xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$rows, Segue_FloatTensor:$matrices, Segue_IndexTensor:$ends,
+  let arguments = (ins Segue_LibraryTensor:$rows, Segue_LibraryTensor:$matrices, Segue_IndexTensor:$ends,
                        UnitAttr:$transposed);
-  let results = (outs Segue_FloatTensor:$result);
+  let results = (outs Segue_LibraryTensor:$result);
   let assemblyFormat = [{
     $rows `,` $matrices (`transposed` $transposed^)? `by` $ends attr-dict
     `:` type($rows) `,` type($matrices) `,` type($ends) `->` type($result)
@@ -667,8 +667,8 @@ def Segue_GroupedOuterOp : Segue_Op<"grouped_outer", [Pure]> {
 
     Example: `%y = segue.grouped_outer %a, %b by %e : tensor<7x4xf32>, tensor<7x5xf32>, tensor<3xi32> -> tensor<3x4x5xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$lhs, Segue_FloatTensor:$rhs, Segue_IndexTensor:$ends);
-  let results = (outs Segue_FloatTensor:$result);
+  let arguments = (ins Segue_LibraryTensor:$lhs, Segue_LibraryTensor:$rhs, Segue_IndexTensor:$ends);
+  let results = (outs Segue_LibraryTensor:$result);
   let assemblyFormat = [{
     $lhs `,` $rhs `by` $ends attr-dict `:` type($lhs) `,` type($rhs) `,` type($ends) `->` type($result)
   }];
@@ -683,7 +683,7 @@ def Segue_GroupedOuterOp : Segue_Op<"grouped_outer", [Pure]> {
 
 //===----------------------------------------------------------------------===//
 // Normalisation and losses: composite, over the last dimension unless said.
-// Statistics are f32.
+// Statistics are f32, of f64 they are f64.
 //===----------------------------------------------------------------------===//
 
 def Segue_LayerNormOp : Segue_Op<"layer_norm", [Pure, AttrSizedOperandSegments, AllTypesMatch<["input", "result"]>,
@@ -693,13 +693,14 @@ def Segue_LayerNormOp : Segue_Op<"layer_norm", [Pure, AttrSizedOperandSegments, 
     `result = (x - mean) * rstd * gamma + beta` with `rstd = 1 / sqrt(var +
     eps)`, the variance over n (not n - 1) elements. (C1) `gamma` and `beta`
     have the extent of the last dimension. (C2) `mean` and `rstd` are f32 of
-    the shape without the last dimension.
+    the shape without the last dimension, or f64 where `input` is f64, as then
+    `gamma` and `beta` are.
 
     Example: `%y, %m, %r = segue.layer_norm %x gamma %g : tensor<8xf32> beta %b : tensor<8xf32> eps 1.0e-5 : tensor<4x8xf32> -> tensor<4xf32>`
   }];
   let arguments = (ins Segue_FloatTensor:$input, Optional<Segue_FloatTensor>:$gamma,
                        Optional<Segue_FloatTensor>:$beta, F64Attr:$eps);
-  let results = (outs Segue_FloatTensor:$result, Segue_F32Tensor:$mean, Segue_F32Tensor:$rstd);
+  let results = (outs Segue_FloatTensor:$result, Segue_StatisticsTensor:$mean, Segue_StatisticsTensor:$rstd);
   let assemblyFormat = [{
     $input (`gamma` $gamma^ `:` type($gamma))? (`beta` $beta^ `:` type($beta))? `eps` $eps attr-dict
     `:` type($input) `->` type($mean)
@@ -714,12 +715,13 @@ def Segue_RmsNormOp : Segue_Op<"rms_norm", [Pure, AllTypesMatch<["input", "resul
   let description = [{
     `result = x * rstd * gamma` with `rstd = 1 / sqrt(mean(x^2) + eps)` (Zhang
     and Sennrich, arXiv:1910.07467). (C1) `gamma` has the extent of the last
-    dimension. (C2) `rstd` is f32 of the shape without the last dimension.
+    dimension. (C2) `rstd` is f32 of the shape without the last dimension, or f64 where
+    `input` is f64, as then `gamma` is.
 
     Example: `%y, %r = segue.rms_norm %x gamma %g : tensor<8xf32> eps 1.0e-5 : tensor<4x8xf32> -> tensor<4xf32>`
   }];
   let arguments = (ins Segue_FloatTensor:$input, Optional<Segue_FloatTensor>:$gamma, F64Attr:$eps);
-  let results = (outs Segue_FloatTensor:$result, Segue_F32Tensor:$rstd);
+  let results = (outs Segue_FloatTensor:$result, Segue_StatisticsTensor:$rstd);
   let assemblyFormat = [{
     $input (`gamma` $gamma^ `:` type($gamma))? `eps` $eps attr-dict
     `:` type($input) `->` type($rstd)
@@ -757,12 +759,12 @@ def Segue_CrossEntropyOp : Segue_Op<"cross_entropy", [Pure, AllTypesMatch<["loss
     log(sum_j(exp(logits[i, j])))`; a row whose target is `ignore_index` has
     loss 0. Any other target outside of `[0, classes)` is an error at run time.
     (C1) `logits` is [rows, classes], `targets` is [rows]. (C2) `loss` and
-    `lse` are f32 [rows].
+    `lse` are f32 [rows], or f64 where `logits` is f64.
 
     Example: `%l, %s = segue.cross_entropy %x, %t ignore_index -100 : tensor<4x8xf32>, tensor<4xi64> -> tensor<4xf32>`
   }];
   let arguments = (ins Segue_FloatTensor:$logits, Segue_IndexTensor:$targets, I64Attr:$ignoreIndex);
-  let results = (outs Segue_F32Tensor:$loss, Segue_F32Tensor:$lse);
+  let results = (outs Segue_StatisticsTensor:$loss, Segue_StatisticsTensor:$lse);
   let assemblyFormat = [{
     $logits `,` $targets `ignore_index` $ignoreIndex attr-dict
     `:` type($logits) `,` type($targets) `->` type($loss)

@@ -21,19 +21,24 @@ include "segue/Dialect/Segue/IR/SegueDialect.td"
 // Types
 //===----------------------------------------------------------------------===//
 
-def Segue_FloatElement : AnyTypeOf<[F32, BF16, F16], "f32, bf16 or f16">;
+def Segue_FloatElement : AnyTypeOf<[F64, F32, BF16, F16], "f64, f32, bf16 or f16">;
+// Of calls of the library, which has no f64 but for products, and of remainders, whose digits are those of f32.
+def Segue_LibraryElement : AnyTypeOf<[F32, BF16, F16], "f32, bf16 or f16">;
 def Segue_IndexElement : AnyTypeOf<[I32, I64], "i32 or i64">;
 def Segue_NumberElement
-    : AnyTypeOf<[F32, BF16, F16, I64, I32, I8], "a float or integer">;
+    : AnyTypeOf<[F64, F32, BF16, F16, I64, I32, I8], "a float or integer">;
 def Segue_Element
-    : AnyTypeOf<[F32, BF16, F16, I64, I32, I8, I1], "f32, bf16, f16, i64, i32, i8 or i1">;
+    : AnyTypeOf<[F64, F32, BF16, F16, I64, I32, I8, I1], "f64, f32, bf16, f16, i64, i32, i8 or i1">;
 
 def Segue_Tensor : StaticShapeTensorOf<[Segue_Element]>;
 def Segue_FloatTensor : StaticShapeTensorOf<[Segue_FloatElement]>;
+def Segue_LibraryTensor : StaticShapeTensorOf<[Segue_LibraryElement]>;
 def Segue_NumberTensor : StaticShapeTensorOf<[Segue_NumberElement]>;
 def Segue_IndexTensor : StaticShapeTensorOf<[Segue_IndexElement]>;
 def Segue_BoolTensor : StaticShapeTensorOf<[I1]>;
 def Segue_F32Tensor : StaticShapeTensorOf<[F32]>;
+// Statistics of rows: as they are computed.
+def Segue_StatisticsTensor : StaticShapeTensorOf<[F32, F64]>;
 
 def Segue_F32Scalar : 0DTensorOf<[F32]>,
     BuildableType<"::mlir::RankedTensorType::get({}, $_builder.getF32Type())">;

@@ -29,7 +29,7 @@ struct MatrixView {
 };
 
 /// c[z, i, j] = sum over l of a[z, i, l] * b[z, l, j] (+ bias[j]) (+ c[z, i, j]
-/// if accumulate), summed in f32. a is [batch, m, k], b is [batch, k, n], c is
+/// if accumulate), summed in f32, or in f64 where all are. a is [batch, m, k], b is [batch, k, n], c is
 /// [batch, m, n]; extents may be 0 (k = 0 gives bias, or 0).
 struct MatmulSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -44,7 +44,7 @@ struct MatmulSpec {
   double flops() const { return 2.0 * batch * m * n * k; }
 
   /// Returns why no engine can run this: a sentence to append to
-  /// "matmul: ". Empty if it can. Element types are f32, bf16 or f16
+  /// "matmul: ". Empty if it can. Element types are f64, or f32, bf16 or f16
   /// (a and b alike); c has unit column stride, rows that do not
   /// overlap, and strides that are not 0 where the extent is above 1.
   std::string findProblem() const;

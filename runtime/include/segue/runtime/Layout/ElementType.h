@@ -15,6 +15,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -22,16 +23,19 @@ namespace segue::inline runtime {
 
 /// Element type of a logical tensor; the values are those of
 /// segue.schema.ElementType. i1 is stored as one byte, 0 or 1.
-enum class ElementType : int8_t { f32 = 0, bf16 = 1, f16 = 2, i64 = 3, i32 = 4, i8 = 5, i1 = 6 };
+enum class ElementType : int8_t { f32 = 0, bf16 = 1, f16 = 2, i64 = 3, i32 = 4, i8 = 5, i1 = 6, f64 = 7 };
 
 inline constexpr ElementType allElementTypes[] = {ElementType::f32, ElementType::bf16, ElementType::f16,
                                                   ElementType::i64, ElementType::i32,  ElementType::i8,
-                                                  ElementType::i1};
+                                                  ElementType::i1,  ElementType::f64};
+
+inline constexpr size_t elementTypeCount = std::size(allElementTypes);
 
 /// Bytes of one element.
 constexpr uint64_t byteSize(ElementType type) {
   switch (type) {
   case ElementType::i64:
+  case ElementType::f64:
     return 8;
   case ElementType::f32:
   case ElementType::i32:
@@ -46,16 +50,19 @@ constexpr uint64_t byteSize(ElementType type) {
   return 0;
 }
 
-/// Returns true for f32, bf16 and f16.
+/// Returns true for f64, f32, bf16 and f16.
 constexpr bool isFloat(ElementType type) {
-  return type == ElementType::f32 || type == ElementType::bf16 || type == ElementType::f16;
+  return type == ElementType::f64 || type == ElementType::f32 || type == ElementType::bf16 || type == ElementType::f16;
 }
+
+/// Returns true for the floats that are computed in f32: f32, bf16 and f16.
+constexpr bool isComputedInF32(ElementType type) { return isFloat(type) && type != ElementType::f64; }
 
 /// Returns the name as written in IR, schema and messages.
 constexpr std::string_view name(ElementType type) {
-  constexpr std::string_view names[] = {"f32", "bf16", "f16", "i64", "i32", "i8", "i1"};
+  constexpr std::string_view names[] = {"f32", "bf16", "f16", "i64", "i32", "i8", "i1", "f64"};
   auto index = static_cast<uint8_t>(type);
-  return index < 7 ? names[index] : std::string_view("?");
+  return index < elementTypeCount ? names[index] : std::string_view("?");
 }
 
 /// Returns the inverse of name(), or nothing if `text` names no element type.

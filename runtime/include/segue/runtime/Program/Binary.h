@@ -73,7 +73,7 @@ class Binary {
 public:
   /// The newest version that this runtime reads. The major number must match;
   /// older minor numbers and vocabularies load, newer ones are refused.
-  static constexpr uint32_t versionMajor = 0, versionMinor = 3, layoutVocabulary = 2;
+  static constexpr uint32_t versionMajor = 0, versionMinor = 3, layoutVocabulary = 3;
 
   /// Maps the file read-only and checks it. The file must not be changed while
   /// it is loaded (replace it by rename instead). Throws IoFailed,

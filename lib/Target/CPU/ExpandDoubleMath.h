@@ -1,0 +1,21 @@
+//===- ExpandDoubleMath.h - transcendental functions of f64 -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_TARGET_CPU_EXPANDDOUBLEMATH_H
+#define SEGUE_LIB_TARGET_CPU_EXPANDDOUBLEMATH_H
+
+#include "mlir/IR/Builders.h"
+
+namespace segue {
+
+/// Writes the result of an op of `math` on f64 as arithmetic: exp, expm1, log, log1p,
+/// tanh, erf, sin, cos, pow or rsqrt.
+mlir::Value buildDoubleMath(mlir::OpBuilder &builder, mlir::Operation *op);
+
+} // namespace segue
+
+#endif // SEGUE_LIB_TARGET_CPU_EXPANDDOUBLEMATH_H

@@ -1,0 +1,63 @@
+# ===- attention.py - attention, whole or in products ---------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Attention and its gradient: `segue.attention`, which the library computes, or products where that has no such type.
+
+Queries, keys and values are [batch, heads, rows, dim]; the logarithms of sums of exponentials are [batch, heads, rows].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_HEADS = ([0, 1], [0, 1])
+
+
+def scores_of(b, q, k, mask, causal, scale):
+    """What goes into the softmax, [batch, heads, rows, keys]."""
+    scores = b.dot_general(q, k, _HEADS, ([3], [3]))
+    scores = b.binary("mul", scores, b.constant(scale, (), q.dtype))
+    hidden = b.constant(-math.inf, (), q.dtype)
+    if causal:
+        rows, keys = b.iota(0, scores.shape[2:]), b.iota(1, scores.shape[2:])
+        scores = b.select(b.compare("le", keys, rows), scores, hidden)
+    if mask is not None:
+        scores = b.binary("add", scores, mask) if mask.is_float else b.select(mask, scores, hidden)
+    return scores
+
+
+def attention(b, q, k, v, mask, causal, scale):
+    """The result, zeros in a row that sees no key, and the logarithm of the sum of exponentials per row."""
+    if q.dtype != torch.float64:
+        return b.attention(q, k, v, mask, causal, scale)
+    scores = scores_of(b, q, k, mask, causal, scale)
+    peak = _finite(b, b.reduce("max", scores, [3], keepdim=True))
+    total = b.reduce("sum", b.writer.unary("exp", b.binary("sub", scores, peak)), [3], keepdim=True)
+    lse = b.reshape(b.binary("add", b.writer.unary("log", total), peak), scores.shape[:3])
+    return [b.dot_general(_weights(b, scores, lse), v, _HEADS, ([3], [2])), lse]
+
+
+def attention_grad(b, q, k, v, mask, out, lse, grad, causal, scale):
+    """Gradients for q, k and v."""
+    if q.dtype != torch.float64:
+        return b.attention_grad(q, k, v, mask, out, lse, grad, causal, scale)
+    weights = _weights(b, scores_of(b, q, k, mask, causal, scale), lse)
+    slope = b.binary("sub", b.dot_general(grad, v, _HEADS, ([3], [3])),
+                     b.reduce("sum", b.binary("mul", grad, out), [3], keepdim=True))
+    scores = b.binary("mul", b.binary("mul", weights, slope), b.constant(scale, (), q.dtype))
+    return [b.dot_general(scores, k, _HEADS, ([3], [2])), b.dot_general(scores, q, _HEADS, ([2], [2])),
+            b.dot_general(weights, grad, _HEADS, ([2], [2]))]
+
+
+def _weights(b, scores, lse):
+    return b.writer.unary("exp", b.binary("sub", scores, _finite(b, b.reshape(lse, lse.shape + (1,)))))
+
+
+def _finite(b, x):
+    """0 where a row sees no key, so that minus infinity less that stays minus infinity."""
+    return b.select(b.compare("eq", x, b.constant(-math.inf, (), x.dtype)), b.constant(0.0, (), x.dtype), x)
