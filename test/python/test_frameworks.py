@@ -61,6 +61,33 @@ def test_example(name):
     losses_close([float(x) for x in stated[1].split(",")], losses["segue"][-1:] + losses["eager"][-1:], 2e-2)
 
 
+GENERATION = """
+import sys, torch, segue, transformers
+torch.manual_seed(0)
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=0)).eval()
+ids = torch.randint(1, 64, (1, 5))
+settings = dict(max_new_tokens=24, min_new_tokens=24, do_sample=False, disable_compile=True) | ({"cache_implementation": "static"} if sys.argv[1] == "static" else {})
+expected = model.generate(ids, **settings)
+model.forward = torch.compile(model.forward, backend="segue")
+assert torch.equal(model.generate(ids, **settings), expected)
+report = segue.backend_report()
+print(sum(s.variants for s in report.segments), sum(s.forward_calls for s in report.segments), report.fallen_back)
+"""
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_generation_does_not_compile_each_length(cache):
+    """A cache of one size: the prompt, and the tokens behind it. One that grows: no more than `max_variants`, others in PyTorch."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers not there: pip install -r examples/frameworks/requirements.txt")
+    done = subprocess.run([warm.python(), "-c", VISION + GENERATION, cache], capture_output=True, text=True, timeout=280,
+                          env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    programs, calls, fallen_back = map(int, done.stdout.split()[-3:])
+    assert fallen_back == 0 and (programs, calls) == (2, 24) if cache == "static" else programs <= 10, done.stdout
+
+
 def test_every_example_is_listed():
     """In the guide, here, and with its packages in the file that is to be installed."""
     assert {p.stem for p in EXAMPLES.glob("*.py")} == set(NEEDS)
