@@ -133,7 +133,7 @@ class Token:
 
 class LoopBudget:
     """Keeps the calls that are given it within so much memory of the device, as long as it lives."""
-    def __init__(self, device: Device, bytes: int) -> None: ...
+    def __init__(self, device: Device, bytes: int, is_planned: bool = True) -> None: ...
     def figures(self) -> dict[str, Any]:
         """Since it was made: "peak_bytes", "spilled_bytes", "stalls", ..."""
 

@@ -69,6 +69,9 @@ def wanted(budget: int | str | None, spill_dir: str | os.PathLike | None, spill_
 class DeviceBudget:
     """A device, its budget, and what keeps to it. Made by `of_spec`; the budget ends when nobody holds this any more."""
 
+    #: False: those that are made from now on go by watermarks alone, as before there is a plan (for comparisons).
+    is_planned = True
+
     def __init__(self, spec: str, given: Wanted):
         self.spec, self.wanted = spec, given
         driver, _, options = spec.partition(":")
@@ -77,7 +80,7 @@ class DeviceBudget:
         else:
             sized, _ = _runtime.within_budget(given.bytes, given.spill_dir, given.spill_capacity, spec)
             self.device = _runtime.Device.open(sized)
-        self.loop = _runtime.LoopBudget(self.device, given.bytes)
+        self.loop = _runtime.LoopBudget(self.device, given.bytes, self.is_planned)
 
     def report(self) -> "BudgetReport":
         held = self.device.held()
@@ -108,6 +111,21 @@ class BudgetReport:
         How long.
     steps, aborted_steps : int
         From a first forward to the backward after which nothing is saved any more.
+    plans : int
+        Plans that were made: one for each order of calls, and again with the times that its steps took.
+    planned_steps, departed_steps : int
+        Steps that went by their plan to the end, and those that went another way than the one before: what these saved from
+        there on left the device.
+    computed_again : int
+        Saved values that plans had computed again.
+    planning_seconds : float
+        How long making the plans took.
+    certified_bytes : int
+        Of the plan made last: the most of the device's memory that its step was seen to take, played in virtual time; 0: none was made.
+    planned_seconds : float
+        How long that step took there.
+    why_no_plan : str
+        Why the last step of an order that had come before went by no plan; empty where it had one.
     torch_bytes : int
         The host's memory of PyTorch's tensors that the device's programs were given and may read again: parameters, buffers,
         inputs that backward needs. Held by PyTorch, and no part of the budget; gradients, outputs and optimizer states are PyTorch's, too,
@@ -125,14 +143,24 @@ class BudgetReport:
     stall_seconds: float
     steps: int
     aborted_steps: int
+    plans: int
+    planned_steps: int
+    departed_steps: int
+    computed_again: int
+    planning_seconds: float
+    certified_bytes: int
+    planned_seconds: float
+    why_no_plan: str
     torch_bytes: int
 
     def __str__(self) -> str:
         mib = lambda count: f"{count / (1 << 20):.1f} MiB"  # noqa: E731
         return (f"budget of {self.device}: {mib(self.peak_bytes)} of {mib(self.budget_bytes)} at most, {mib(self.live_bytes)} now; "
                 f"{mib(self.spilled_bytes)} spilled, {mib(self.restored_bytes)} restored, {self.stalls} stalls of {self.stall_seconds:.3g} s, "
-                f"{self.steps} steps" + (f", {self.aborted_steps} given up" if self.aborted_steps else "")
-                + f"; held by PyTorch: {mib(self.torch_bytes)}")
+                f"{self.steps} steps, {self.planned_steps} by plan" + (f", {self.departed_steps} departed" if self.departed_steps else "")
+                + (f", {self.aborted_steps} given up" if self.aborted_steps else "")
+                + (f"; {self.computed_again} values computed again" if self.computed_again else "")
+                + (f"; no plan: {self.why_no_plan}" if self.why_no_plan else "") + f"; held by PyTorch: {mib(self.torch_bytes)}")
 
 
 _by_spec: "weakref.WeakValueDictionary[str, DeviceBudget]" = weakref.WeakValueDictionary()

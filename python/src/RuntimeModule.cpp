@@ -224,14 +224,14 @@ static void bindBudget(nb::module_ &m) {
   nb::class_<LoopBudget>(m, "LoopBudget")
       .def(
           "__init__",
-          [](LoopBudget *self, const DeviceRef &device, uint64_t bytes) {
-            LoopBudgetOptions options{.bytes = bytes, .warn = [](const std::string &text) {
+          [](LoopBudget *self, const DeviceRef &device, uint64_t bytes, bool isPlanned) {
+            LoopBudgetOptions options{.bytes = bytes, .isPlanned = isPlanned, .warn = [](const std::string &text) {
                                         nb::gil_scoped_acquire gil; // a call runs without
                                         nb::module_::import_("logging").attr("getLogger")("segue").attr("warning")("%s", text);
                                       }};
             new (self) LoopBudget(device, std::move(options));
           },
-          "device"_a, "bytes"_a)
+          "device"_a, "bytes"_a, "is_planned"_a = true)
       .def("figures", [](LoopBudget &budget) {
         LoopFigures figures;
         {
@@ -248,6 +248,14 @@ static void bindBudget(nb::module_ &m) {
         result["stall_seconds"] = figures.stallSeconds;
         result["steps"] = figures.steps;
         result["aborted_steps"] = figures.abortedSteps;
+        result["plans"] = figures.plans;
+        result["planned_steps"] = figures.plannedSteps;
+        result["departed_steps"] = figures.departedSteps;
+        result["computed_again"] = figures.computedAgain;
+        result["planning_seconds"] = figures.planningSeconds;
+        result["certified_bytes"] = figures.certifiedBytes;
+        result["planned_seconds"] = figures.plannedSeconds;
+        result["why_no_plan"] = figures.whyNoPlan;
         return result;
       });
 }

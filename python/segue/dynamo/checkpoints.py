@@ -11,6 +11,10 @@ random operator there so that it takes the state of the generator with which
 forward ran. Segue's random numbers follow from a seed and a number per
 operator, so no state is needed: backward is given the random tensor as if it
 were saved, and draws it again from the seed of the call (`frontend.graphs`).
+
+Within a budget a region is a hint. What PyTorch would compute again because it lies in a
+region is saved like anything else, and the plan of a step decides value by value what
+stays, what leaves the device and what is computed again.
 """
 
 from __future__ import annotations
@@ -18,11 +22,22 @@ from __future__ import annotations
 import operator
 
 import torch
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ..frontend.ops.sources import RANDOM
 
 _SAVE = torch.ops.higher_order.run_and_save_rng_state
 _REPLAY = torch.ops.higher_order.run_with_rng_state
+
+
+def forget_regions(joint: torch.fx.GraphModule) -> int:
+    """Has the partitioner treat what lies in regions as it does the rest; returns how many regions there were."""
+    regions = set()
+    for node in joint.graph.nodes:
+        if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
+            del node.meta["recompute"]
+            regions.add(node.meta.get("ac_graph_id"))
+    return len(regions)
 
 
 def unwrap_random(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:

@@ -50,6 +50,9 @@ class SegmentReport:
         Forward calls of a compiled segment that PyTorch ran, since no variant was there for their sizes.
     pytorch_seconds : float
         What these have taken, with their backward calls.
+    regions_as_hints : int
+        Regions under `torch.utils.checkpoint` that are compiled as if they were none, since there is a budget: what of their
+        values stays, leaves or is computed again is decided by the plan of a step.
     """
 
     name: str
@@ -65,6 +68,7 @@ class SegmentReport:
     seconds: float
     pytorch_calls: int = 0
     pytorch_seconds: float = 0.0
+    regions_as_hints: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,9 @@ class BackendReport:
             lines.append(f"{s.name}: in {where}, {s.forward_calls} forward and {s.backward_calls} backward calls, "
                          f"{s.variants} variants, {s.counters['inputs']} inputs, {s.counters['inputs_converted']} converted, "
                          f"{s.operators} operators, {s.seconds:.3g} s"
-                         + (f"; {s.pytorch_calls} calls in PyTorch, {s.pytorch_seconds:.3g} s" if s.pytorch_calls else ""))
+                         + (f"; {s.pytorch_calls} calls in PyTorch, {s.pytorch_seconds:.3g} s" if s.pytorch_calls else "")
+                         + (f"; {s.regions_as_hints} checkpointed regions are a hint, the budget's plan decides" if s.regions_as_hints
+                            else ""))
             lines += [f"  {reason}" for reason in s.reasons]
         if self.segments:
             lines.append(f"in Segue: {self.operators_in_segue:.0%} of the operators, {self.time_in_segue:.0%} of the time")

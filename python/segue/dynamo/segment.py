@@ -28,12 +28,12 @@ import torch
 from functorch.compile import default_partition, make_boxed_func, min_cut_rematerialization_partition
 
 from .. import _runtime
-from ..budgets import device_and_budget
+from ..budgets import device_and_budget, loop_of
 from ..compile_process import compile_text
 from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..frontend.nodes import source_of
-from .checkpoints import unwrap_random
+from .checkpoints import forget_regions, unwrap_random
 from .options import Options
 from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
@@ -78,6 +78,7 @@ class Segment:
         self.refusals: list[Error] = []  # why it was not compiled when it was captured
         self.trains = False
         self.forward_calls = self.backward_calls = self.saved_bytes = 0
+        self.regions_as_hints = 0
         self._static: set[int] = set()
         self._backward = None
         self._scalars: Scalars | None = None
@@ -97,6 +98,8 @@ class Segment:
             others["static_lifetime_input_indices"] = static_lifetime_input_indices
             self._static = set(static_lifetime_input_indices)
         self._scalars = take_scalars(joint)
+        if loop_of(self.device) is not None:
+            self.regions_as_hints = forget_regions(joint)
         forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
         unwrap_random(forward, self._backward)
         self._outputs = num_fwd_outputs
@@ -286,7 +289,7 @@ class Segment:
                 counters[name] += count
         return SegmentReport(self.name, not self.reasons, self.trains, self.reasons, len(self._variants), self.forward_calls,
                              self.backward_calls, self.saved_bytes, counters, self.operators, self.seconds,
-                             self.pytorch_calls, self.pytorch_seconds)
+                             self.pytorch_calls, self.pytorch_seconds, self.regions_as_hints)
 
 
 class FallBack(Exception):

@@ -47,11 +47,18 @@ void PlannedRemakes::onRestore(const Tensor &given, const Tensor &now) {
   std::optional<SavedPlace> place = placeOf(given);
   if (!place)
     return;
+  saved_[*place].item.reset();
+  saved_[*place].isDropped = false;
+  onMoved(given, now);
+}
+
+void PlannedRemakes::onMoved(const Tensor &before, const Tensor &now) {
+  std::optional<SavedPlace> place = placeOf(before);
+  if (!place)
+    return;
   Saved &saved = saved_[*place];
   saved.storage = now.storage();
   saved.desc = now.sharedDesc();
-  saved.item.reset();
-  saved.isDropped = false;
   byStorage_[now.storage()->id()] = *place;
 }
 

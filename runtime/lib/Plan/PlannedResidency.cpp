@@ -58,6 +58,8 @@ const PlanFollower &PlannedResidency::follower() const { return **follower_; }
 
 bool PlannedResidency::isPlanned() const { return follower_ && inStep_ && !follower().hasDiverged(); }
 
+bool PlannedResidency::hasDeparted() const { return follower_ && follower().hasDiverged(); }
+
 void PlannedResidency::beginAgain() {
   residency_.leaveAll();
   residency_.settle();

@@ -23,25 +23,25 @@
 #ifndef SEGUE_LIB_SESSION_LOOPWATERMARKS_H
 #define SEGUE_LIB_SESSION_LOOPWATERMARKS_H
 
+#include "LoopOrder.h"
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace segue::inline runtime {
 
 class LoopWatermarks {
 public:
-  /// A program: what stands for its file in memory, and the hash of its interface, as
-  /// that may be another file's later.
-  using Key = std::pair<const void *, uint64_t>;
+  using Key = LoopProgram;
   /// Whatever is in use is above this watermark.
   static constexpr uint64_t everythingLeaves = 1;
 
   explicit LoopWatermarks(uint64_t budgetBytes) : budgetBytes_(budgetBytes) {}
 
   void beginStep();
+  /// The step goes by a plan, and what leaves the plan has all leave.
+  void depart() { follows_ = false; }
   /// Returns the high watermark from now on, where it changes.
   std::optional<uint64_t> onSubmit(Key program);
   /// Notes that a tensor of so many bytes is saved, or asked for, while `usedBytes` are in use.

@@ -144,8 +144,32 @@ private:
   std::set<std::tuple<const void *, size_t, uint32_t>> mine_;
 };
 
+namespace {
+/// The steps of a session, all with the same batches.
+class SessionSteps final : public TwinSteps {
+public:
+  SessionSteps(const DeviceRef &device, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches)
+      : wires_(options.wires), session_(device, std::move(modules), std::move(options)) {
+    session_.allocateParameters();
+    preparePrograms(device, session_.modules());
+    batches_.assign(microBatches, batchWithoutValues(device, session_.modules(), wires_));
+  }
+
+  const Session &session() const { return session_; }
+
+  void step() override { last_ = session_.step(batches_, LearningRates::same(1e-3, session_.rateCount())); }
+  void forgetResults() override { last_ = {}; }
+
+private:
+  std::vector<Wire> wires_;
+  Session session_;
+  std::vector<TensorMap> batches_;
+  StepResult last_;
+};
+} // namespace
+
 struct StepTwin::State {
-  /// A session has one sink for its life; the twin's steps have each their own.
+  /// Those who play steps have one sink for their life; the twin's steps have each their own.
   ForwardEvents sink;
   std::string spec;
   std::optional<OwnDevice> own;
@@ -154,10 +178,9 @@ struct StepTwin::State {
   /// Brings what lives on the host; the session refers to it.
   std::optional<PlannedResidency> planned;
   std::optional<WithWeights> weights;
-  std::optional<Session> session;
-  std::vector<TensorMap> batches;
-  /// The result of the last step.
-  StepResult last;
+  std::unique_ptr<TwinSteps> steps;
+  /// Among them; null where they are no session's.
+  const Session *session = nullptr;
   LinkSpeed link;
 
   void step(EventSink *now) {
@@ -166,7 +189,7 @@ struct StepTwin::State {
       weights->target = now;
       sink.target = &*weights;
     }
-    last = session->step(batches, LearningRates::same(1e-3, session->rateCount()));
+    steps->step();
     sink.target = nullptr;
     device->drain();
   }
@@ -202,9 +225,7 @@ TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> mo
   return batch;
 }
 
-StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
-                   size_t microBatches, std::optional<TwinWeights> weights, Homes homes)
-    : state_(std::make_unique<State>()) {
+StepTwin::StepTwin(std::string_view spec) : state_(std::make_unique<State>()) {
   State &state = *state_;
   state.device = *state.own.emplace(withRoom(spec));
   state.trace.emplace(state.device->memory());
@@ -213,8 +234,14 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
     throw Error(ErrorCode::InvalidArgument,
                 "device \"" + state.spec + "\" runs programs; a step is planned on sim:virtual");
   state.link = state.device->link().value_or(LinkSpeed());
-  options.events = &state.sink;
   state.planned.emplace(state.device);
+}
+
+StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                   size_t microBatches, std::optional<TwinWeights> weights, Homes homes)
+    : StepTwin(spec) {
+  State &state = *state_;
+  options.events = &state.sink;
   if (homes == Homes::Host)
     options.residency = &state.planned->residency();
   if (weights) {
@@ -222,11 +249,13 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
     state.planned->leaveParametersTo(state.weights->streamer());
     options.weights = &state.weights->streamer();
   }
-  std::vector<Wire> wires = options.wires;
-  state.session.emplace(state.device, std::move(modules), std::move(options));
-  state.session->allocateParameters();
-  preparePrograms(state.device, state.session->modules());
-  state.batches.assign(microBatches, batchWithoutValues(state.device, state.session->modules(), wires));
+  auto steps = std::make_unique<SessionSteps>(state.device, std::move(modules), std::move(options), microBatches);
+  state.session = &steps->session();
+  state.steps = std::move(steps);
+}
+
+StepTwin::StepTwin(std::string_view spec, const MakeSteps &make) : StepTwin(spec) {
+  state_->steps = make(state_->device, state_->sink);
 }
 
 StepTwin::~StepTwin() = default;
@@ -305,7 +334,7 @@ void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
   State &state = *state_;
   state.planned->follow(profile, plan);
   state.planned->residency().settle();
-  state.last = {};
+  state.steps->forgetResults();
   state.device->drain();
   dropCaches(*state.device);
 }
@@ -374,7 +403,7 @@ uint64_t StepTwin::restBytes(bool withStates) {
   Device &device = *state.device;
   state.planned->residency().leaveAll();
   state.planned->residency().settle();
-  state.last = {};
+  state.steps->forgetResults();
   device.drain();
   dropCaches(device);
   uint64_t bytes = device.memory().liveBytes(Space::DeviceDram);
@@ -389,6 +418,8 @@ uint64_t StepTwin::restBytes(bool withStates) {
       bytes +=
           device.takenBytes(Space::DeviceDram, tensor.desc().spanBytes(), std::max(1u, tensor.desc().layout.alignment));
   };
+  if (!state.session)
+    return bytes;
   for (const ParameterInfo &info : state.session->parameters())
     if (!inRing.contains(info.members.front().module + "." + info.members.front().name))
       add(state.session->parameter(info.key));
@@ -440,15 +471,17 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   return certified;
 }
 
-CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room) {
+/// `play` certifies one plan.
+template <typename Play>
+static CertifiedPlan certifyBy(const ResidencyPlanner &planner, uint64_t bytes, const Play &play) {
   for (uint64_t target = bytes; target >= planner.smallestBudget();) {
-    CertifiedPlan found = certified(twin, planner, planner.plan(target), bytes, room);
+    CertifiedPlan found = play(planner.plan(target));
     if (found.bytes <= bytes)
       return found;
     uint64_t planned = found.plan->peakBytes;
     target = planned - std::min(planned, found.bytes - bytes);
   }
-  CertifiedPlan least = certified(twin, planner, planner.plan(planner.smallestBudget()), bytes, room);
+  CertifiedPlan least = play(planner.plan(planner.smallestBudget()));
   if (least.bytes <= bytes)
     return least;
   // Tensors that leave may leave holes, so that a plan in which fewer leave may take less when it is
@@ -457,9 +490,22 @@ CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes,
   if (least.plan->isRemaking)
     others.push_back(&planner.movedPlan(planner.smallestBudget()));
   for (const ResidencyPlan *other : others)
-    if (CertifiedPlan found = certified(twin, planner, *other, bytes, room); found.bytes < least.bytes)
+    if (CertifiedPlan found = play(*other); found.bytes < least.bytes)
       least = std::move(found);
   return least;
+}
+
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room) {
+  return certifyBy(planner, bytes,
+                   [&](const ResidencyPlan &plan) { return certified(twin, planner, plan, bytes, room); });
+}
+
+CertifiedPlan certifyPeak(StepTwin &twin, const ResidencyPlanner &planner, uint64_t bytes) {
+  return certifyBy(planner, bytes, [&](const ResidencyPlan &plan) {
+    CertifiedPlan found{.plan = &plan, .played = twin.play(planner.profile(), plan, /*moreSteps=*/0)};
+    found.bytes = found.played.peakBytes;
+    return found;
+  });
 }
 
 } // namespace segue::inline runtime

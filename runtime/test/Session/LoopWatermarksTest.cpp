@@ -63,6 +63,17 @@ TEST_F(LoopWatermarksTest, ADepartureBeginsAnew) {
   EXPECT_EQ(step("aA", 1000), (std::vector<uint64_t>{600, all}));
 }
 
+TEST_F(LoopWatermarksTest, WhatLeavesAPlanHasAllLeave) {
+  step("aA", 1000), step("aA", 1000);
+  EXPECT_EQ(step("aA", 1000)[0], 600);
+  watermarks.beginStep();
+  watermarks.depart();
+  EXPECT_EQ(watermarks.onSubmit(key('a')), all);
+  EXPECT_EQ(watermarks.onSubmit(key('A')), std::nullopt);
+  high = all;
+  EXPECT_EQ(step("aA", 1000)[0], 600) << "what was learnt stays";
+}
+
 TEST_F(LoopWatermarksTest, StepsWithoutABackwardSayNothing) {
   step("a", 300), step("a", 300);
   EXPECT_EQ(step("aA", 1000), (std::vector<uint64_t>{all, all}));

@@ -488,6 +488,8 @@ void MemoryServices::Impl::writeTimed(bool all) {
 
 bool MemoryServices::wantsPlan() const { return impl_->planned != nullptr; }
 
+PlannedResidency *MemoryServices::planned() { return impl_->planned ? &impl_->planned->planned() : nullptr; }
+
 Residency *MemoryServices::residency() {
   if (impl_->planned)
     return &impl_->planned->planned().residency();

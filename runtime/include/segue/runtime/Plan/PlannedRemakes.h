@@ -43,6 +43,8 @@ public:
   void onLeft(const Program &program, uint32_t output, const Item &item);
   /// Notes the tensor that the program was given for a saved one, and the tensor that it reads now.
   void onRestore(const Tensor &given, const Tensor &now);
+  /// A tensor that somebody else moved: its holder has `now` in the place of `before`.
+  void onMoved(const Tensor &before, const Tensor &now);
 
   /// Puts a placeholder in the place of `saved`, which was told to onSave and can be
   /// made. False, with nothing done, where it cannot.

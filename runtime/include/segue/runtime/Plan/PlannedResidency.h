@@ -95,6 +95,8 @@ public:
 
   /// Returns true in a step that has gone by the plan so far.
   bool isPlanned() const;
+  /// True if the last step has gone another way than its plan, at its end or before.
+  bool hasDeparted() const;
   /// Since it was made.
   struct Counts {
     uint64_t left = 0, leftBytes = 0;

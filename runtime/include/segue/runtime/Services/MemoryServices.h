@@ -21,7 +21,8 @@
 //
 // Ends of copies are noticed at the next event and told to the policies then,
 // so that everything happens on the thread that submits. One device has one
-// MemoryServices.
+// MemoryServices, or several of which none has Conductor, where whoever hands them
+// events gives each saved tensor to one of them alone.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,7 +31,7 @@
 
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Plan/MeasuredStep.h"
-#include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "segue/runtime/Plan/PlannedResidency.h"
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Services/HostBufferBook.h"
@@ -123,6 +124,8 @@ public:
   /// Returns true if the config asks for `mode: planned`: activations leave by a plan for
   /// the step, and stay until there is one.
   bool wantsPlan() const;
+  /// What follows the plans; null where none is wanted.
+  PlannedResidency *planned();
   /// Null unless gradients and optimizer states may be away now: by a plan, which moves
   /// parameters as well where Weight Stagehand is off, or under pressure.
   Residency *residency();

@@ -13,17 +13,21 @@
 //   ForwardResult result = budget.forward(module, values);
 //   TensorMap gradients = budget.backward(module, std::move(result.token), {{"y", dy}});
 //
-// - Saved values leave by the watermarks of Activation Stagehand, and come back
-//   for their backward. Those that stayed leave when a later call finds no room.
-// - Parameters that lie on the host come with the block that reads them.
+// - Saved values leave and come back for their backward, or are computed again: by a plan
+//   where the order of calls is known, else by the watermarks of Activation Stagehand. Those
+//   that stayed leave when a later call finds no room.
+// - Parameters that lie on the host come with the block that reads them, or by a plan while
+//   the block before computes.
 // - What the caller gets, outputs and gradients, lies in the host's memory, each
 //   gradient as soon as its block has ended.
 //
 // A step begins with the first forward and ends after a call when no token of it
 // is alive. Where somebody keeps one, it ends before a forward that follows a backward
 // after `manyCalls`, or any after `mostCalls`; what tokens hold stays where it is then.
-// In the first step of an order of programs everything leaves; what the budget had to
-// spare there stays in the next (LoopWatermarks.h).
+// In the first step of an order of calls everything leaves. The next is planned on a
+// twin, which makes the same calls (LoopPlans.h): a step that departs from its plan has all that it
+// saves from there on leave, and the one after it is planned anew. Where no plan can be made,
+// what the budget had to spare stays from the third step on (LoopWatermarks.h).
 //
 // One device has one of these, and nobody else brings MemoryServices to it. Any
 // thread may call; a second one waits.
@@ -39,15 +43,20 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 
 namespace segue::inline runtime {
 
+class LoopPlans;
 class LoopWatermarks;
+class LoopWeights;
 class MemoryServices;
 
 struct LoopBudgetOptions {
   /// The budget, in bytes of device_dram.
   uint64_t bytes = 0;
+  /// False: watermarks alone.
+  bool isPlanned = true;
   /// Gets warnings; by default stderr does.
   std::function<void(const std::string &)> warn;
 };
@@ -58,8 +67,17 @@ struct LoopFigures {
   /// The most bytes of device_dram since the budget was put in force, and those in use now.
   uint64_t peakBytes = 0, liveBytes = 0;
   uint64_t spilledBytes = 0, restoredBytes = 0, stalls = 0, steps = 0, abortedSteps = 0;
-  /// The time that computing has waited for copies.
+  /// The time that computing has waited for copies of saved values.
   double stallSeconds = 0;
+  /// Plans that were made, and the time that making them took; steps that kept to their plan to the end, and those that
+  /// departed from it; saved values that a plan had computed again.
+  uint64_t plans = 0, plannedSteps = 0, departedSteps = 0, computedAgain = 0;
+  double planningSeconds = 0;
+  /// Of the last plan: the most bytes of device_dram that its step was seen to take on the twin, and its seconds there.
+  uint64_t certifiedBytes = 0;
+  double plannedSeconds = 0;
+  /// Why the last step of an order that is known had no plan; empty where it had one.
+  std::string whyNoPlan;
 };
 
 class LoopBudget final : public EventSink {
@@ -89,39 +107,51 @@ public:
   void on(const event::Save &save);
   void on(const event::Restore &restore);
   void on(const event::OfferInput &offer);
+  void on(const event::BlockBegin &begin);
+  void on(const event::BlockInput &need);
+  void on(const event::BlockEnd &end);
   void on(const event::Output &output);
   void on(const event::OfferResults &) {}
-  void on(const event::BlockInput &) {} // `value` is brought as any input is
   void on(const auto &other) { tell(other); }
 
 private:
   template <typename Call> auto within(const std::string &what, Call call);
   std::vector<Tensor> evaluate(const std::string &what, const std::function<std::vector<Tensor>()> &call);
   void tell(const Event &event);
-  Tensor copied(const Tensor &tensor, Space space) const;
-  Tensor handOut(Tensor tensor) const;
-  std::vector<Tensor> handOut(std::vector<Tensor> tensors) const;
+  void enterAll(Phase phase);
+  void chooseStep(const Program *first);
+  void releaseDropped();
   void beginStep();
   void endStep();
   void giveUp(bool isOutOfMemory) noexcept;
-  void noteRecord();
+  void noteRecord(const MemoryServices &services);
   bool isHeld() const;
+  void makeWhole(Token::Tensors &tensors);
+  void settleTokens();
   uint64_t makeRoom(uint64_t wanted);
   uint64_t usedBytes() const;
   uint64_t takePeak();
 
   DeviceRef device_;
   uint64_t budgetBytes_, budgetBefore_;
-  std::unique_ptr<MemoryServices> services_;
+  /// By watermarks, and by plans, which are null where there are to be none.
+  std::unique_ptr<MemoryServices> services_, planned_;
   std::unique_ptr<LoopWatermarks> watermarks_;
+  std::unique_ptr<LoopPlans> plans_;
+  std::unique_ptr<LoopWeights> weights_;
   std::recursive_mutex mutex_;
   /// The tensors that tokens hold: those of the step, and those of the steps before.
   using Tokens = std::vector<std::weak_ptr<Token::Tensors>>;
   Tokens tokens_, olderTokens_;
   /// The storages of tensors that have left for a later call and not come back.
   std::set<uint64_t> evicted_;
+  /// What saved values are to be computed again from, as long as a token of them is alive.
+  std::vector<std::pair<std::weak_ptr<Token::Tensors>, std::vector<Tensor>>> lasting_;
+  std::vector<Tensor> lastingNow_;
+  /// The module whose forward runs, or null.
+  const Module *forward_ = nullptr;
   DeviceMemory::RoomMakerHandle roomMaker_;
-  bool inStep_ = false, isEvaluating_ = false, isBackwardLast_ = false;
+  bool inStep_ = false, isByPlan_ = false, isEvaluating_ = false, isBackwardLast_ = false;
   uint64_t calls_ = 0;
   LoopFigures figures_;
 };

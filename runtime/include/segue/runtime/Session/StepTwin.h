@@ -14,6 +14,9 @@
 //   StepTwin::Played played = twin.play(planner.profile(), planner.plan(budget));
 //   played.peakBytes <= budget
 //
+// Steps that no session makes, such as those of a plain loop, have a twin as well: whoever
+// knows what they do plays them (TwinSteps).
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_SESSION_STEPTWIN_H
@@ -22,6 +25,7 @@
 #include "segue/runtime/Plan/AllocationTrace.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Session/Session.h"
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -70,6 +74,16 @@ uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> 
 /// Makes the programs of a training step ready, so that their constants are on the device.
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules);
 
+/// What a twin plays: steps that all do the same, on the device of the twin, and tell its sink.
+class TwinSteps {
+public:
+  virtual ~TwinSteps() = default;
+  /// One step, from STEP_BEGIN to STEP_END.
+  virtual void step() = 0;
+  /// Gives up what the last step has left to its caller.
+  virtual void forgetResults() {}
+};
+
 class StepTwin {
 public:
   /// The place of parameters, gradients and states of optimizers that no ring brings: on
@@ -82,6 +96,10 @@ public:
   /// is the twin's own. Throws what Session throws, and InvalidArgument for another device.
   StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches = 1,
            std::optional<TwinWeights> weights = std::nullopt, Homes homes = Homes::Host);
+  /// Makes the steps of a twin. `events` is the sink that they tell; it outlives them.
+  using MakeSteps = std::function<std::unique_ptr<TwinSteps>(const DeviceRef &device, EventSink &events)>;
+  /// The twin of steps that are no session's. Throws what `make` throws, and InvalidArgument for another device.
+  StepTwin(std::string_view spec, const MakeSteps &make);
   ~StepTwin();
 
   /// Returns the twin's device. The capacity of its device_dram is not that of the spec: a
@@ -89,6 +107,7 @@ public:
   const DeviceRef &device() const;
   /// Returns the spec of the device as it was given.
   const std::string &spec() const;
+  /// Only of a session's twin.
   const Session &session() const;
   /// Returns the streamer, or null without Weight Stagehand.
   const WeightStreamer *weights() const;
@@ -144,6 +163,7 @@ public:
   uint64_t restBytes(bool withStates = true);
 
 private:
+  explicit StepTwin(std::string_view spec);
   void begin(const StepProfile &profile, const ResidencyPlan &plan);
 
   class WithWeights;
@@ -175,6 +195,10 @@ struct CertifiedPlan {
 /// CertifiedPlan::bytes says what it takes. `room` is that of the device; null stands for a
 /// device on which nothing lies but what the twin has there.
 CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room = nullptr);
+
+/// The same for steps whose blocks may lie anywhere: what counts is the most that is live at
+/// once, and there are no addresses.
+CertifiedPlan certifyPeak(StepTwin &twin, const ResidencyPlanner &planner, uint64_t bytes);
 
 /// Plays one plan, and packs its addresses.
 CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const ResidencyPlan &plan, uint64_t bytes,
