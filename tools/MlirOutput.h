@@ -16,8 +16,6 @@
 
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
-#include "llvm/Config/llvm-config.h"
-#include "llvm/Support/CommandLine.h"
 #include "llvm/Support/raw_ostream.h"
 #include <optional>
 #include <string>
@@ -25,13 +23,6 @@
 #include <vector>
 
 namespace segue::tool {
-
-/// Makes `--version` say the version of Segue, and of the LLVM below it.
-inline void setVersion(llvm::StringRef tool) {
-  llvm::cl::SetVersionPrinter([name = tool.str()](llvm::raw_ostream &os) {
-    os << name << " " SEGUE_VERSION " (LLVM " LLVM_VERSION_STRING ")\n";
-  });
-}
 
 /// Calls `driver(argc, argv)`, which returns true for success, with its `-o`
 /// led to a partial file. Returns the exit status.

@@ -46,3 +46,13 @@ def test_a_small_run(tmp_path):
 def test_wrong_peers(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT, "--peers", "jax", "--work", tmp_path], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "'jax' is none of segue, torch, segue-planned-80" in done.stderr
+
+
+def test_a_small_loop():
+    """bench/memory/loops.py, which ends with an error where a bit differs or the budget is passed."""
+    done = subprocess.run([warm.python(), SCRIPT.with_name("loops.py"), "--models", "gpt", "--layers", "2", "--dim", "64", "--vocab", "64", "--seq", "32",
+                           "--batch", "2", "--steps", "5", "--rounds", "1"], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["plans"]["peak_bytes"] <= result["budget_bytes"] < result["free_peak_bytes"]
+    assert all(result["milliseconds"][kind] > 0 for kind in ("free", "watermarks", "plans"))

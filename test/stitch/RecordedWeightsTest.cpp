@@ -25,7 +25,7 @@ using namespace segue::test;
 
 namespace {
 /// A folder for the logs of one session at a time.
-class Recorded {
+class RecordedRun {
 public:
   Session make(const DeviceRef &device, const std::string &config) {
     SessionOptions options;
@@ -87,7 +87,7 @@ TEST_P(RecordedWeightsTest, StepsOfAllKinds) {
   std::map<std::string, int> all;
   for (double highMiB : {0.2, 2.0}) {
     SCOPED_TRACE(highMiB);
-    Recorded recorded;
+    RecordedRun recorded;
     DeviceRef device = Device::open(GetParam());
     {
       Session session = recorded.make(device, streamingConfig(highMiB, 2));
@@ -123,7 +123,7 @@ TEST_P(RecordedWeightsTest, StepsOfAllKinds) {
 
 // An answer that is another than the log's is noticed.
 TEST(RecordedWeights, ReplayComparesAnswers) {
-  Recorded recorded;
+  RecordedRun recorded;
   {
     Session session = recorded.make(Device::open("sim:dram=4MiB"), streamingConfig(0.2, 2));
     session.step(batchOf(session.device(), 1), 1e-2);
@@ -143,7 +143,7 @@ TEST(RecordedWeights, CopiesThatFail) {
   int failures = 0;
   for (int seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Recorded recorded;
+    RecordedRun recorded;
     DeviceRef device = Device::open("sim:dram=4MiB,pinned=8MiB,fail-copy=" + std::string(seed % 2 ? "0.12" : "0.33") +
                                     ",adversarial=" + std::to_string(seed));
     for (int tries = 0; tries < 100; ++tries)
@@ -180,7 +180,7 @@ TEST(RecordedWeights, HintsDenialsAndRoom) {
     peak = device->memory().peakBytes(Space::DeviceDram);
   }
   for (const char *device : {"sim:dram=4MiB,pinned=8MiB", "sim:dram=4MiB,pinned=8MiB,adversarial=5"}) {
-    Recorded recorded;
+    RecordedRun recorded;
     {
       Session session = recorded.make(Device::open(device), config(double(peak - 3 * 20480) / 1048576,
                                                                    R"(, "backward_pressure_threshold": 0.001)"));
@@ -199,7 +199,7 @@ TEST(RecordedWeights, HintsDenialsAndRoom) {
 // A file that changes in the midst of a run, and another after it: the policy
 // begins anew in the same log.
 TEST(RecordedWeights, FilesAndStartsAnew) {
-  Recorded recorded;
+  RecordedRun recorded;
   DeviceRef device = Device::open("sim:dram=4MiB,pinned=8MiB");
   std::filesystem::path path = recorded.path() / "weights.safetensors";
   saveSafetensors(path, makeSession(Device::open("cpu")).checkpoint().parameters);
@@ -223,7 +223,7 @@ TEST(RecordedWeights, FilesAndStartsAnew) {
 
 // A plan is made of measured times, which the log has.
 TEST_P(RecordedWeightsTest, Plans) {
-  Recorded recorded;
+  RecordedRun recorded;
   {
     Session session = recorded.make(Device::open(GetParam()), streamingConfig(0.25, 2, R"(, "policy": "planned")"));
     for (int step = 0; step < 6; ++step)
@@ -236,7 +236,7 @@ TEST_P(RecordedWeightsTest, Plans) {
 
 // What a session claims is an event, too.
 TEST_P(RecordedWeightsTest, Claims) {
-  Recorded recorded;
+  RecordedRun recorded;
   {
     Session session = recorded.make(Device::open(GetParam()), streamingConfig(0.25, 2));
     session.step(batchOf(session.device(), 0), 1e-2);

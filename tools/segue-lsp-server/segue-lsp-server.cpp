@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../MlirOutput.h"
+#include "../ToolVersion.h"
 #include "mlir/Tools/mlir-lsp-server/MlirLspServerMain.h"
 #include "segue/Compiler/Registration.h"
 

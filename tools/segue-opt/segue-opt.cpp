@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../MlirOutput.h"
+#include "../ToolVersion.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "segue/Compiler/Registration.h"

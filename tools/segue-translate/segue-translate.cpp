@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../MlirOutput.h"
+#include "../ToolVersion.h"
 #include "mlir/Support/LogicalResult.h"
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
 #include "segue/Target/FlatBuffer/FlatBuffer.h"

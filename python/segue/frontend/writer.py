@@ -384,7 +384,9 @@ class GraphWriter:
         return result
 
     def dot_general(self, a: Value, b: Value, batch, contract) -> Value:
-        """`batch` and `contract` are pairs (dimensions of a, dimensions of b)."""
+        """`batch` and `contract` are pairs (dimensions of a, dimensions of b); element types must already agree."""
+        if a.dtype != b.dtype:
+            raise InvalidArgumentError(f"segue.dot_general of {a.dtype} and {b.dtype}")
         free_a = [d for i, d in enumerate(a.shape) if i not in batch[0] and i not in contract[0]]
         free_b = [d for i, d in enumerate(b.shape) if i not in batch[1] and i not in contract[1]]
         shape = tuple([a.shape[i] for i in batch[0]] + free_a + free_b)
