@@ -9,6 +9,7 @@
 import gc
 import os
 import signal
+import sys
 import warnings
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def fresh_backend():
     from segue.dynamo import report
 
     torch.compiler.reset()
+    if "torch._dynamo.utils" in sys.modules:
+        sys.modules["torch._dynamo.utils"].counters.clear()
     gc.collect()
     report._segments.clear()  # a test that failed keeps its own alive
     with warnings.catch_warnings():

@@ -76,7 +76,9 @@ def test_a_run_takes_what_was_said_without_its_weights(name, tmp_path_factory):
     model.load_state_dict(weights)
     cap = (free.unconstrained.peak_bytes + 2 * free.smallest_budget_bytes) // 3
     told = segue.fit(make, shapes, optimizer=optimizer, budget=cap)
-    assert told.fits and told.plan.peak_bytes <= cap and told.plan.tiers["disk"]["bytes"] > 0 < told.plan.link["out_bytes"]
+    assert told.fits and told.plan.peak_bytes <= cap < free.plan.peak_bytes
+    if name != "convolutions":  # whose values are computed again rather than moved
+        assert told.plan.tiers["disk"]["bytes"] > 0 < told.plan.link["out_bytes"]
     spill = BUILD / "check" / "fit"  # a temporary folder may lie in memory
     spill.mkdir(parents=True, exist_ok=True)
     within, held = run(device="cpu", budget=cap, spill_dir=spill)

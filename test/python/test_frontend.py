@@ -127,7 +127,7 @@ def test_dropout_draws_by_counter():
 
 
 def test_settings_by_parameter():
-    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),)).text_with({"bias": (2, 0.0), "weight": (0, None)})
+    text = capture(nn.Linear(3, 2), (torch.randn(1, 3),)).text_with({"bias": (2, 0.0, ""), "weight": (0, None, "")})
     assert re.findall(r'segue.name = "(\w+)"[^}]*segue.rate_group = 2 : i64, segue.weight_decay = 0.0 : f64', text) == ["bias"]
     verify(text)
 

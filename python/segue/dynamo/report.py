@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
-
-from torch._dynamo.utils import counters as dynamo_counters
 
 from ..budgets import BudgetReport, reports
 
@@ -144,7 +143,8 @@ def leave(segment) -> None:
 def _graph_breaks() -> dict[str, int]:
     """The first line and the explanation of each of TorchDynamo's texts."""
     found: Counter[str] = Counter()
-    for text, count in dynamo_counters["graph_break"].items():
+    dynamo = sys.modules.get("torch._dynamo.utils")  # which importing segue does not load
+    for text, count in dynamo.counters["graph_break"].items() if dynamo else ():
         lines = [line.strip() for line in text.splitlines()]
         why = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
         found[": ".join(lines[:1] + why[:1])] += count

@@ -175,8 +175,8 @@ static const Rule rules[] = {
     {"arena", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->offset = 1; }, "at 1 of an arena of 128"},
     {"arena overflow", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->offset = UINT64_MAX; },
      "of an arena of 128"},
-    {"arena element", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->element = schema::ElementType(7); },
-     "buffer 2: 128 bytes cannot hold elements of type 7"},
+    {"arena element", [](TestFile &, schema::ProgramT &p) { p.buffers[2]->element = schema::ElementType(8); },
+     "buffer 2: 128 bytes cannot hold elements of type 8"},
     {"arena elements",
      [](TestFile &, schema::ProgramT &p) {
        p.buffers[2]->element = schema::ElementType::f32;

@@ -273,7 +273,7 @@ TEST(Binary, OtherVersionsAreRefusedByName) {
   file.root.version_minor = 2;
   file.root.layout_vocabulary = 5;
   EXPECT_EQ(loadError(file.serialize(), &code),
-            "VERSION_UNSUPPORTED: memory: layout vocabulary 5; this runtime knows up to 2; update the runtime");
+            "VERSION_UNSUPPORTED: memory: layout vocabulary 5; this runtime knows up to 3; update the runtime");
   EXPECT_EQ(code, ErrorCode::VersionUnsupported);
   file.root.layout_vocabulary = 0;
   file.root.version_minor = 1;

@@ -65,8 +65,8 @@ TEST(Corpus, EveryReleasedFileRuns) {
         Tensor wanted = expected.tensor(device, program.name() + "/" + program.output(i).name);
         ASSERT_EQ(outputs[i].shape(), wanted.shape());
         ASSERT_EQ(outputs[i].element(), ElementType::f32);
-        // Two instruction sets sum in different orders.
-        EXPECT_LE(distance(outputs[i], wanted), 1e-5) << program.output(i).name;
+        // Instruction sets sum in different orders, and so do oneDNN's kernels for different processors.
+        EXPECT_LE(distance(outputs[i], wanted), 2e-5) << program.output(i).name;
         ++compared;
       }
     }

@@ -83,8 +83,8 @@ TEST(Npy, RefusesDamage) {
   }
   writeText(folder / "cut.npy", whole + "x");
   EXPECT_ERROR(readNpy(device, folder / "cut.npy"), FileCorrupt, "should have 8 bytes, the file has 9");
-  std::string wide = whole;
-  wide.replace(wide.find("<f4"), 3, "<f8");
-  writeText(folder / "f8.npy", wide);
-  EXPECT_ERROR(readNpy(device, folder / "f8.npy"), Unsupported, "arrays of '<f8'");
+  std::string complex = whole;
+  complex.replace(complex.find("<f4"), 3, "<c8");
+  writeText(folder / "c8.npy", complex);
+  EXPECT_ERROR(readNpy(device, folder / "c8.npy"), Unsupported, "arrays of '<c8'");
 }
