@@ -77,8 +77,8 @@ class BackendReport:
     Attributes
     ----------
     graph_breaks : dict
-        What TorchDynamo left to PyTorch between segments, and how often while it captured; of all backends of the process,
-        since `torch.compiler.reset`.
+        What TorchDynamo left to PyTorch between segments, and how often while it captured: of all backends, since the process
+        began.
     """
 
     segments: tuple[SegmentReport, ...] = field(default_factory=tuple)
