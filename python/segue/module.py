@@ -597,7 +597,7 @@ class _Stitched(torch.autograd.Function):
         results = tuple(torch.from_dlpack(t) for t in outputs)
         ctx.call, ctx.token = call, token
         ctx.set_materialize_grads(False)
-        # What has no elements is differentiable in PyTorch, and no program takes a gradient of it.
+        # A result without elements is differentiable in PyTorch, and no program takes a gradient of it.
         ctx.mark_non_differentiable(*(r for v, r in zip(call.module.outputs, results) if r.numel() and not call.module.takes_gradient_of(v.name)))
         # Saved so that PyTorch notices if one is changed in place before backward, which may read them all again: frozen
         # weights and buffers too. (Tensors made in inference mode have no versions.)

@@ -163,7 +163,7 @@ bool LoopPlan::walkRoots(Block &body) {
       if (hasLoops(&op))
         for (OpOperand &operand : op.getOpOperands()) {
           auto access = cast<KernelOpInterface>(op).getOperandAccess(operand.getOperandNumber());
-          // What the loops find by an index they read themselves, from an argument.
+          // The loops themselves read an operand that they find by an index, from an argument.
           if (access == OperandAccess::Found)
             continue;
           if (!visit(operand.get(), access == OperandAccess::Row ? row : element))

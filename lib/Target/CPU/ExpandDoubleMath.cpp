@@ -150,11 +150,11 @@ static Value withEndsOfLog(Writer &w, Value x, Value result) {
 static Value buildLog(Writer &w, Value x) { return withEndsOfLog(w, x, logOfParts(w, splitForLog(w, x))); }
 
 static Value buildLog1p(Writer &w, Value x) {
-  // What 1 + x lost in rounding goes back into the fraction, where it still counts.
+  // The digits that 1 + x lost in rounding go back into the fraction, where they still count.
   Value one = w.real(1.0), sum = w.add(one, x), lost = w.sub(x, w.sub(sum, one));
   Parts parts = splitForLog(w, sum);
   Value scale = w.powerOfTwo(w.subInt(w.word(0), w.minInt(parts.e, w.word(200))));
-  // Of an infinite x the loss is no number; the result is set then.
+  // The lost digits of an infinite x are not a number; the result is set then.
   parts.z = w.fma(lost, scale, parts.z);
   return withEndsOfLog(w, sum, logOfParts(w, parts));
 }

@@ -166,7 +166,7 @@ static void rewriteScatter(ScatterAddOp op) {
   auto type = RankedTensorType::get(op.getType().getShape(), wide);
   Value sum = ScatterAddOp::create(b, op.getLoc(), type, updates, op.getIndices());
   if (Value base = op.getBase())
-    sum = AddOp::create(b, op.getLoc(), CastOp::create(b, op.getLoc(), base, b.getF32Type()).getResult(), sum);
+    sum = AddOp::create(b, op.getLoc(), CastOp::create(b, op.getLoc(), base, wide).getResult(), sum);
   op.replaceAllUsesWith(CastOp::create(b, op.getLoc(), sum, element).getResult());
   op.erase();
 }

@@ -93,7 +93,7 @@ def logcumsumexp(b, x, dim):
     peak = b.detach(b.writer.unary("cummax", wide, f"dim {dim}"))
     endless = b.compare("eq", b.writer.unary("abs", peak), b.constant(math.inf))
     shift = b.select(endless, nothing, peak)
-    # What has been summed is 0 as long as the largest term is: then its factor counts for nothing.
+    # The sum so far is 0 as long as the largest term is: then its factor counts for nothing.
     low, high = [0] * x.rank, [0] * x.rank
     low[dim] = 1
     before = b.pad(b.slice_dim(peak, dim, 0, x.shape[dim] - 1), low, high, -math.inf)

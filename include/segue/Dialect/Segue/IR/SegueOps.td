@@ -649,7 +649,7 @@ def Segue_GroupedDotOp : Segue_Op<"grouped_dot", [Pure]> {
   let extraClassDeclaration = [{
     /// Numbers that a library call gets besides the tensors.
     ::llvm::SmallVector<int64_t> getLibraryNumbers() { return {getTransposed()}; }
-    /// As if every row had a group.
+    /// The flops of the call if every row has a group.
     int64_t getLibraryFlops() { return 2 * getResult().getType().getNumElements() * getRows().getType().getDimSize(1); }
   }];
 }
@@ -676,7 +676,7 @@ def Segue_GroupedOuterOp : Segue_Op<"grouped_outer", [Pure]> {
   let extraClassDeclaration = [{
     /// Numbers that a library call gets besides the tensors.
     ::llvm::SmallVector<int64_t> getLibraryNumbers() { return {}; }
-    /// As if every row had a group.
+    /// The flops of the call if every row has a group.
     int64_t getLibraryFlops() { return 2 * getLhs().getType().getNumElements() * getRhs().getType().getDimSize(1); }
   }];
 }

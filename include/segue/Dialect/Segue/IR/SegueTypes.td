@@ -22,7 +22,7 @@ include "segue/Dialect/Segue/IR/SegueDialect.td"
 //===----------------------------------------------------------------------===//
 
 def Segue_FloatElement : AnyTypeOf<[F64, F32, BF16, F16], "f64, f32, bf16 or f16">;
-// Of calls of the library, which has no f64 but for products, and of remainders, whose digits are those of f32.
+// Elements of library calls other than products, and of remainders: neither is there for f64.
 def Segue_LibraryElement : AnyTypeOf<[F32, BF16, F16], "f32, bf16 or f16">;
 def Segue_IndexElement : AnyTypeOf<[I32, I64], "i32 or i64">;
 def Segue_NumberElement

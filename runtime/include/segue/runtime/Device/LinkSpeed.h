@@ -18,7 +18,7 @@ struct LinkSpeed {
   double h2dBytesPerSecond = 0, d2hBytesPerSecond = 0, latencySeconds = 0;
 };
 
-/// What passes both `a` and `b` at once takes as long as on this.
+/// Returns the link on which bytes take as long as where they pass both `a` and `b` at once.
 constexpr LinkSpeed busiest(const LinkSpeed &a, const LinkSpeed &b) {
   return {std::min(a.h2dBytesPerSecond, b.h2dBytesPerSecond), std::min(a.d2hBytesPerSecond, b.d2hBytesPerSecond),
           std::max(a.latencySeconds, b.latencySeconds)};

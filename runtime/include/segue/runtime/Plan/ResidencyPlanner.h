@@ -69,7 +69,7 @@ struct ResidencyPlan {
   double slowLinkSeconds = 0;
   /// The bytes over the link, in each direction.
   uint64_t outBytes = 0, inBytes = 0;
-  /// What of that goes on to a disk below the host's memory, and comes from there.
+  /// The part of these bytes that goes on to a disk below the host's memory, or comes from there.
   uint64_t diskOutBytes = 0, diskInBytes = 0;
   /// Whether something is computed again, and what that takes of the step.
   bool isRemaking = false;

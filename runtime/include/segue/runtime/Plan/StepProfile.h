@@ -101,7 +101,7 @@ struct ResidencyGap {
   uint32_t with = noIndex;
   /// The index into StepProfile::residents; noIndex for a saved tensor.
   uint32_t resident = noIndex;
-  /// Of a parameter or state: its home lies on StepProfile::below.
+  /// True for a parameter or state whose home lies on StepProfile::below.
   bool isOnDisk = false;
   /// Index into StepProfile::remakes of what makes the tensor again at `needed`, where
   /// something does. Tensors with the same one come from one run.
@@ -125,9 +125,9 @@ struct SharedSave {
 /// A disk below the host's memory, to which what leaves goes on where that has no room.
 struct BelowHost {
   LinkSpeed disk;
-  /// What the host has room for of saved tensors and gradients, beside the homes of parameters and states.
+  /// The bytes of saved tensors and gradients that the host has room for, beside the homes of parameters and states.
   uint64_t roomBytes = 0;
-  /// What one direction may have between link and disk: so much may one be ahead of the other.
+  /// The bytes that one direction may have between link and disk: one may be this far ahead of the other.
   uint64_t passingBytes = 0;
 };
 

@@ -36,7 +36,7 @@ struct PinnedSlab {
 
 class PinnedPool {
 public:
-  /// What slabs are for: copies pass through Buffers, which are page-locked; Homes are kept, and lie
+  /// The use of slabs: copies pass through Buffers, which are page-locked; Homes are kept, and lie
   /// in the tier that has room (TransferEngine::homeFor), some of them on a disk where there is one.
   enum class Use : uint8_t { Buffers, Homes };
 
