@@ -42,13 +42,11 @@ def seeded():
 def fresh_backend():
     """For tests of `torch.compile(backend="segue")`: no segment of another test, and warnings of fallback are errors unless it waits for them."""
     import segue
-    from segue.dynamo import report
 
     torch.compiler.reset()
     if "torch._dynamo.utils" in sys.modules:
         sys.modules["torch._dynamo.utils"].counters.clear()
     gc.collect()
-    report._segments.clear()  # a test that failed keeps its own alive
     with warnings.catch_warnings():
         warnings.simplefilter("error", segue.FallbackWarning)
         yield

@@ -770,6 +770,16 @@ def test_importing_segue_does_not_import_the_compiler_of_pytorch():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_reset_empties_the_report_although_a_segment_is_kept_alive():
+    compiled = torch.compile(lambda x: x * 2, backend="segue")
+    compiled(torch.ones(3))
+    kept = set(report._segments)
+    assert len(kept) == len(segue.backend_report().segments) == 1
+    torch.compiler.reset()
+    assert segue.backend_report().segments == ()
+    assert compiled(torch.ones(3))[0] == 2
+
+
 def test_an_empty_report():
     assert segue.backend_report().segments == () and str(segue.backend_report()) == "no segments"
 

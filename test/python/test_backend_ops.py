@@ -14,7 +14,6 @@ from reached import Reached
 from together import Together
 
 import segue
-from segue.dynamo import report
 from segue.frontend.ops import OPS
 
 # Operators that only graphs of autograd have.
@@ -80,7 +79,6 @@ def watched():
 
 def compiled(function, inputs):
     torch.compiler.reset()
-    report._segments.clear()  # those of other groups wait for the garbage collector
     return torch.compile(function, backend="segue", dynamic=False, options={"fallback": "error"})
 
 

@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import segue
-from segue.dynamo import report
 from segue.frontend.ops import OPS
 from segue.frontend.ops.sources import RANDOM
 
@@ -62,7 +61,6 @@ def test_blocks_with_attention_keep_less(reentrant, p):
     saved = []
     for kind in (reentrant, None):
         torch.compiler.reset()
-        report._segments.clear()
         model = Model(p, kind)
         reference, x = copy.deepcopy(model), torch.randn(2, 16, 32, requires_grad=True)
         ours = torch.compile(model, backend="segue")

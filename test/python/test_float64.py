@@ -7,7 +7,6 @@
 """What computes in float64 keeps its digits: values and gradients are PyTorch's to 1e-12, or the operator is named."""
 
 import copy
-import gc
 import math
 
 import numpy as np
@@ -17,14 +16,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import segue
-from segue.dynamo import report
 
 
 @pytest.fixture(autouse=True)
 def no_segment_of_another_test():
     torch.compiler.reset()
-    gc.collect()
-    report._segments.clear()
 
 
 def close(actual, expected, what="", tolerance=1e-12):

@@ -23,7 +23,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import segue
-from segue.dynamo import report
 from test_report import data_of
 
 ROOT = os.path.join(os.path.dirname(__file__), "../..")
@@ -100,7 +99,6 @@ def test_half_precision_saves_half_of_the_bytes():
     saved = {}
     for autocast in (None, torch.bfloat16):
         torch.compiler.reset()
-        report._segments.clear()
         model = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.GELU())))
         gradients(torch.compile(lambda x: model(x).square().mean(), backend="segue"), model, [torch.randn(32, 64)], autocast)
         (segment,) = segue.backend_report().segments

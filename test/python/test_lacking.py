@@ -6,7 +6,6 @@
 # ===------------------------------------------------------------------------=== #
 """What Segue leaves to PyTorch for good is named by operator, module and line, and its neighbours stay in Segue."""
 
-import gc
 import re
 
 import pytest
@@ -15,14 +14,11 @@ from in_pieces import check
 from torch import nn
 
 import segue
-from segue.dynamo import report
 
 
 @pytest.fixture(autouse=True)
 def no_segment_of_another_test():
     torch.compiler.reset()
-    gc.collect()
-    report._segments.clear()
 
 
 class Filter(nn.Module):

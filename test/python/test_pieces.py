@@ -7,7 +7,6 @@
 """An operator that Segue lacks takes no other operator along, and values and gradients stay those of PyTorch."""
 
 import copy
-import gc
 import warnings
 
 import pytest
@@ -18,7 +17,6 @@ from in_pieces import check
 from torch import nn
 
 import segue
-from segue.dynamo import report
 from segue.frontend.ops import OPS
 
 
@@ -26,8 +24,6 @@ from segue.frontend.ops import OPS
 def without_a_sine(monkeypatch):
     """Segue lacks one operator, whatever it will learn; no segment of another test is there."""
     torch.compiler.reset()
-    gc.collect()
-    report._segments.clear()
     monkeypatch.delitem(OPS, "aten.sin.default")
 
 

@@ -12,7 +12,6 @@ from compare import assert_close, flat
 from torch import nn
 
 import segue
-from segue.dynamo import report
 
 LAYERS = {
     "lstm": (lambda: nn.LSTM(5, 4, bidirectional=True, batch_first=True), "torch.compile"),
@@ -74,7 +73,6 @@ def test_without_the_switch_pytorch_runs_the_layer_and_segue_what_is_around_it()
     torch.manual_seed(0)
     net, x = Behind(), torch.randn(3, 2, 5)
     torch.compiler.reset()
-    report._segments.clear()  # those of other tests
     compiled = torch.compile(net, backend="segue", options={"fallback": "error"})
     assert_close(compiled(x)[0], net(x)[0])
     assert segue.backend_report().compiled == 1

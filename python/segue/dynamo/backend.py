@@ -25,7 +25,7 @@ from .decompositions import decompositions
 from .options import Options, checked
 from .outside import Outside
 from .pieces import CannotCut, Piece, cut, mark_origins, operators_in, origin_of
-from .report import leave
+from .report import forget, leave
 from .rewrites import rewritten
 from .segment import Argument, Segment, as_error, say
 
@@ -57,6 +57,9 @@ def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options
         outside = Outside(_name(graph_module), graph_module)
         outside.reasons = say(outside.name, [as_error(error, outside.name)], chosen, _WHOLE)
         return outside.compile(list(example_inputs))
+
+
+backend.reset = forget  # `torch.compiler.reset` calls it
 
 
 def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):

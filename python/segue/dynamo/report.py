@@ -140,6 +140,11 @@ def leave(segment) -> None:
     _segments.discard(segment)
 
 
+def forget() -> None:
+    """Empties the report. A segment that something keeps alive, such as the traceback of an error, may still run: it is not told of again."""
+    _segments.clear()
+
+
 def _graph_breaks() -> dict[str, int]:
     """The first line and the explanation of each of TorchDynamo's texts."""
     found: Counter[str] = Counter()
@@ -154,6 +159,6 @@ def _graph_breaks() -> dict[str, int]:
 def backend_report() -> BackendReport:
     """What became of the pieces of the programs given to ``torch.compile(..., backend="segue")``.
 
-    Segments leave the report when PyTorch drops them (`torch.compiler.reset`).
+    Segments leave the report when PyTorch drops them, and all at `torch.compiler.reset`.
     """
     return BackendReport(tuple(s.report() for s in sorted(_segments, key=lambda s: s.number)), reports(), _graph_breaks())
