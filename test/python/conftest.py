@@ -7,6 +7,7 @@
 """A fixed seed and two threads for every test; the time limit is set in pyproject.toml."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -27,13 +28,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# PyTorch's objects of its import stay: the collector need not look through them time and again.
-gc.collect()
-gc.freeze()
+# pytest listens to every logger that does not propagate. PyTorch prints each graph of a compile into this one as soon as
+# anybody listens, which takes up to a tenth of a compile's time.
+logging.getLogger("torch.__trace").propagate = True
+
+_imported = set()  # those of PyTorch's modules whose objects the collector no longer looks through
+
+
+def _freeze_imports():
+    """PyTorch's objects of its imports stay: the collector need not look through them time and again."""
+    imported = {"torch", "torch._dynamo", "torch._inductor.pattern_matcher"} & sys.modules.keys()
+    if imported != _imported:
+        _imported.update(imported)
+        gc.collect()
+        gc.freeze()
+
+
+_freeze_imports()
 
 
 @pytest.fixture(autouse=True)
 def seeded():
+    _freeze_imports()
     torch.manual_seed(0)
     torch.set_num_threads(2)
 
