@@ -49,7 +49,7 @@ class Operator:
     name : str
         With its overload: "aten.sort.default".
     how : str
-        "lowered": Segue has it; "decomposed": PyTorch writes it in terms of others, of which each counts; "lacking": PyTorch runs it.
+        "lowered": Segue has it; "decomposed": it is written in terms of others, of which each counts; "lacking": PyTorch runs it.
     limits : tuple of str
         What its lowering refuses, as the error says it; words for values stand for those of the call.
     reason : str
@@ -198,7 +198,7 @@ def page() -> str:
         "| operator | refuses |", "| --- | --- |",
     ]
     lines += [f"| {names} | {_in_code('<br>'.join(limits))} |" for names, limits in _joined(lowered)]
-    lines += ["", "## Written in terms of others", "", "PyTorch takes them apart; what comes of it counts, each for itself.", ""]
+    lines += ["", "## Written in terms of others", "", "PyTorch or the frontend takes them apart; what comes of it counts, each for itself.", ""]
     lines += _wrapped(decomposed, lowered + lacked)
     lines += ["", "## Lacking", "",
               "PyTorch runs them, and what surrounds them stays in Segue. Those that have just no lowering yet come first.", ""]

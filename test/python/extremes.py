@@ -39,6 +39,11 @@ UNARY = {
     "round": torch.round, "isnan": torch.isnan, "isinf": torch.isinf, "rsub": lambda x: 1 - x,
     "over": lambda x: 1.5 / x, "by": lambda x: x / 3.0, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
     "softsign": F.softsign, "tanhshrink": F.tanhshrink, "threshold": lambda x: F.threshold(x, 0.5, 0.25),
+    "atan": torch.atan, "asin": torch.asin, "acos": torch.acos, "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh,
+    "acosh": torch.acosh, "atanh": torch.atanh, "log10": torch.log10, "erfc": torch.erfc, "erfinv": torch.erfinv,
+    "erfcx": torch.special.erfcx, "ndtri": torch.special.ndtri, "lgamma": torch.lgamma, "digamma": torch.digamma, "angle": torch.angle,
+    "i0": torch.special.i0, "i0e": torch.special.i0e, "i1": torch.special.i1, "i1e": torch.special.i1e, "signbit": torch.signbit,
+    "frexp": lambda x: torch.frexp(x)[1], "round_decimals": lambda x: x.round(decimals=2),
     "to_bf16": lambda x: x.bfloat16().float(), "to_f16": lambda x: x.half().float(), "to_int": lambda x: x.clamp(-1e9, 1e9).nan_to_num().int(),
 }
 A, B = torch.meshgrid(*[torch.tensor([NAN, 0.0, 1e-30, 0.5, 1.0, 2.0, 3.0, 88.0, 1e30, INF, -1e-30, -0.5, -1.0, -2.0, -3.0, -1e30, -INF])] * 2, indexing="ij")
@@ -50,6 +55,7 @@ BINARY = {
     "huber": lambda x, y: F.huber_loss(x, y, delta=2.0, reduction="none"),
     "bce": lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
     "mse": lambda x, y: F.mse_loss(x, y, reduction="none"), "l1": lambda x, y: F.l1_loss(x, y, reduction="none"),
+    "atan2": torch.atan2, "hypot": torch.hypot, "copysign": torch.copysign, "fmax": torch.fmax, "fmin": torch.fmin,
     "fmod": torch.fmod, "remainder": torch.remainder, "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5), "masked_fill": lambda x, y: x.masked_fill(y > 0, 2.0),
     "kl_div": lambda x, y: F.kl_div(x, y.abs(), reduction="none"), "xor": lambda x, y: (x > 0) ^ (y > 0),
@@ -100,6 +106,8 @@ NOISE = {
     ("expm1", "gradient 0"): 1e-7,
     # sigmoid(x) - y: terms below the rounding of the larger vanish.
     ("bce", "gradient 0"): 1e-29,
+    # Near the zero at 1.46.
+    ("digamma", "value"): 5e-7, ("lgamma", "gradient 0"): 5e-7,
 }
 
 
@@ -144,4 +152,11 @@ DIFFERENT = {
     **{key: [_product_ends, _holds(lambda x: x.isnan().any(-1, keepdim=True).expand_as(x))] for key in (("cumprod", "gradient 0"), ("prod", "value"), ("prod", "gradient 0"))},
     ("logcumsumexp", "gradient 0"): _LARGE_LOGITS, ("remainder", "gradient 1"): [lambda a, x, y: x.isinf()],
     ("clamp_tensor", "gradient 1"): [lambda a, x, y: y + 1 == y],
+    ("erfcx", "gradient 0"): [lambda a, x: x.abs() > 5], ("ndtri", "gradient 0"): [lambda a, x: x < 1e-30],
+    **{(name, "gradient 0"): [lambda a, x: (x < 0) & (x == x.floor())] for name in ("lgamma", "digamma")},
+    **{(name, "value"): [lambda a, x: x.isinf()] for name in ("i0", "i1")},
+    **{(name, "gradient 0"): [lambda a, x: ~(x.abs() < 50)] for name in ("i0", "i0e", "i1", "i1e")},
+    ("signbit", "value"): [lambda a, x: x.abs() < 1e-37],  # the comparison takes the sign off what kernels read as zero
+    **{(name, part): [lambda a, x, y: x.isinf() | y.isinf() | (x == 0) & (y == 0)] for name in ("atan2", "hypot", "copysign")
+       for part in ("gradient 0", "gradient 1")},
 }

@@ -172,6 +172,17 @@ case("integer_division", lambda x, y: x / y, integers(1, 9, 4, 3), integers(1, 9
 case("casts", lambda x: x.to(torch.bfloat16).float() + x.to(torch.int32).float() + x.bool().float(), uniform(0.6, 5, 33))
 case("rounding_of_integers", lambda x, i: x + i.floor() + i.ceil() + i.trunc() + i.round(), normal(33), integers(0, 5, 33))
 case("rounding", lambda x: torch.floor(x) + 10 * torch.ceil(x) + 100 * torch.trunc(x) + x, normal(33))
+case("angles", lambda x, y: (torch.atan(3 * x), torch.asin(x), torch.acos(x), torch.atan2(x, y), torch.atan2(y, -x), torch.angle(x)),
+     uniform(-0.9, 0.9, 33), uniform(-2, 2, 33))
+case("hyperbolic", lambda x: (torch.sinh(2 * x), torch.cosh(x), torch.asinh(3 * x), torch.acosh(x.abs() + 1.1), torch.atanh(x)), uniform(-0.9, 0.9, 33))
+case("logarithms_and_lengths", lambda x, y: (torch.log10(x.abs()), torch.hypot(x, y), torch.ldexp(x, torch.arange(-16.0, 17.0))),
+     uniform(-2, 2, 33), uniform(0.2, 2, 33))
+case("signs", lambda x, y: (torch.copysign(x, y), torch.copysign(x, -2.0), torch.signbit(y), torch.fmax(x, y), torch.fmin(x, y)), normal(33), normal(33))
+case("parts_of_floats", lambda x: (*torch.frexp(x.detach() * 1000), x.round(decimals=2) + x, x.round(decimals=-1) + x), normal(33))
+case("error_functions", lambda x: (torch.erfc(3 * x), torch.erfinv(x), torch.special.erfcx(2 * x), torch.special.ndtri(x / 2 + 0.5),
+     torch.special.log_ndtr(4 * x)), uniform(-0.99, 0.99, 65))
+case("gamma", lambda x: (torch.lgamma(x), torch.digamma(x), *(torch.polygamma(n, x) for n in (1, 2, 3))), lambda g: torch.linspace(-3.3, 14.2, 36))
+case("bessel", lambda x: (torch.special.i0(x), torch.special.i0e(x), torch.special.i1(x), torch.special.i1e(x)), uniform(-12, 12, 65))
 case("bf16_chain", lambda x, y: (x * y + x).float().sum(), normal(5, 9, dtype=torch.bfloat16),
      normal(9, dtype=torch.bfloat16), tolerance=2e-2)
 
@@ -266,6 +277,17 @@ case("norm_inf", lambda x: torch.linalg.vector_norm(x, math.inf, 1, True), norma
 case("norm_wide", lambda x: torch.linalg.vector_norm(x, dtype=torch.float32), normal(3, 7, dtype=torch.bfloat16), tolerance=2e-2)
 case("norm2", lambda x: torch.linalg.vector_norm(x, dim=-1), normal(3, 7))
 case("norm1", lambda x: x.norm(p=1, dim=0), normal(3, 7))
+case("norms_of_orders", lambda x: tuple(torch.linalg.vector_norm(x, p, 1) for p in (0, 0.5, 3, -math.inf, -1)), with_zeros(5, 7))
+case("medians", lambda x: (*x.median(1), *x.nanmedian(0, keepdim=True), x.median(), (x * 2).nanmedian(), *torch.where(x > 1, math.nan, x).nanmedian(1)), normal(6, 7))
+case("modes", lambda x, i: (*i.mode(1), *i.mode(0, keepdim=True), x.round().mode(1)[0]), normal(6, 7), integers(0, 3, 6, 7))
+case("distances", lambda x, y: (*(torch.cdist(x, y, p) for p in (0, 1, 2, 3, math.inf)), torch.dist(x[0, :3], y, 3)), normal(2, 5, 4), normal(3, 4))
+case("distances_within", lambda x: (*(F.pdist(x, p) for p in (1, 2, 4, math.inf)), torch.pdist(x * 2)), normal(5, 4))
+case("products_added", lambda c, x, y: torch.addbmm(c, x, y, beta=0.4, alpha=0.3) + torch.addbmm(c, x, y), normal(4, 6), normal(3, 4, 5), normal(3, 5, 6))
+case("searched", lambda s, x: (torch.searchsorted(s.sort().values, x), torch.searchsorted(s.sort().values, x, right=True, out_int32=True),
+     torch.bucketize(x, torch.tensor([-1.0, 0.0, 0.0, 1.0]), right=True), torch.bucketize(0.5, torch.tensor([0.5, 1.0]))), normal(4, 13), normal(4, 6))
+case("integer_products", lambda x, y: (x @ y, x.prod(), y.prod(0), x.cumprod(1), y.cumprod(0), x ** 5, x ** 0, x[0] @ y, torch.outer(x[0], y[0])),
+     integers(-9, 9, 7, 3), integers(-9, 9, 3, 5))
+case("integer_products_batched", lambda x, y: (torch.bmm(x, y), x[:, None] @ y, torch.einsum("bij,bjk->ik", x, y)), integers(-9, 9, 2, 4, 3), integers(-9, 9, 2, 3, 5))
 case("integer_sum", lambda x: x.sum(0), integers(-5, 5, 7, 3))
 
 # --- products ----------------------------------------------------------------------------------
@@ -469,6 +491,11 @@ case("bce_with_logits_weighted", lambda x, t, w, p: F.binary_cross_entropy_with_
 case("strided_put", lambda x, i: torch.as_strided_scatter(x, i, (5, 4), (20, 4), 1), integers(0, 99, 4, 5, 6), integers(0, 99, 5, 4))
 case("embedding", lambda i, w: F.embedding(i, w), integers(0, 11, 3, 5), normal(11, 7))
 case("embedding_padded_constant", lambda i: F.embedding(i, torch.arange(10.0).reshape(5, 2), padding_idx=2), integers(0, 5, 3))
+for _mode in ("sum", "mean", "max"):
+    case(f"embedding_bag_{_mode}", lambda i, w, m=_mode: (F.embedding_bag(i, w, torch.tensor([0, 3, 3, 9]), mode=m, padding_idx=2),
+         F.embedding_bag(i.reshape(3, 4), w * 2, mode=m)), integers(0, 7, 12), normal(7, 5))
+case("embedding_bag_weighted", lambda i, w, s: F.embedding_bag(i, w, torch.tensor([0, 3, 12]), mode="sum", per_sample_weights=s, include_last_offset=True),
+     integers(0, 7, 12), normal(7, 5), normal(12))
 case("embedding_one", lambda i, w: F.embedding(i, w), integers(0, 1, 1), normal(1, 1))
 case("index_rows", lambda x, i: x[i], normal(5, 3), integers(-5, 5, 7))
 case("index_columns", lambda x, i: x[:, i], normal(5, 6, 3), integers(0, 6, 4))
@@ -500,6 +527,11 @@ case("max_pool2d_options", lambda x: F.max_pool2d(x, (3, 2), stride=(2, 1), padd
 case("max_pool2d_ceil", lambda x: F.max_pool2d(x, 3, stride=2, ceil_mode=True), normal(3, 8, 7))
 case("max_pool2d_places", lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2, ceil_mode=True, return_indices=True), normal(2, 2, 8, 7))
 case("max_pool3d", lambda x: F.max_pool3d(x, 2, stride=1), normal(1, 2, 4, 5, 3))
+for _padding in ("zeros", "border", "reflection"):
+    case(f"grid_sample_{_padding}", lambda x, g, p=_padding: (F.grid_sample(x, g, "bilinear", p, False), F.grid_sample(x, g, "nearest", p, True)),
+         normal(2, 3, 5, 6), uniform(-1.4, 1.4, 2, 3, 4, 2))
+case("grid_sample_cubic", lambda x, g: F.grid_sample(x, g, "bicubic", "reflection", True), normal(1, 2, 5, 6), uniform(-1.2, 1.2, 1, 3, 4, 2))
+case("grid_sample_of_volumes", lambda x, g: F.grid_sample(x, g, "bilinear", "border", True), normal(1, 2, 3, 5, 4), uniform(-1.4, 1.4, 1, 2, 3, 2, 3))
 case("avg_pool1d", lambda x: F.avg_pool1d(x, 4, stride=3, padding=2), normal(2, 3, 11))
 case("avg_pool2d", lambda x: F.avg_pool2d(x, 2), normal(2, 3, 8, 6))
 case("avg_pool2d_within", lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False), normal(2, 3, 9, 8))
@@ -530,6 +562,17 @@ case("histc", lambda x: torch.histc(x.float(), 8, 0, 7), integers(-2, 10, 5, 9))
 case("histc_of_floats", lambda x: torch.histc(x.float() / 10, bins=10, min=-1, max=2), integers(-20, 30, 64))
 
 case("masked_scatter", lambda x, m, s: x.masked_scatter(m, s * 2) * x, normal(3, 1, 4), truths(5, 4), normal(61))
+_REDUCTIONS = ("sum", "mean", "prod", "amax", "amin")
+for _own in (True, False):
+    case(f"scatter_reduced_{_own}", lambda x, i, s, own=_own: tuple(x.scatter_reduce(1, i, s, r, include_self=own) for r in _REDUCTIONS),
+         normal(5, 6), integers(0, 6, 4, 7), normal(4, 7))
+    case(f"index_reduced_{_own}", lambda x, i, s, own=_own: tuple(x.index_reduce(0, i, s, r, include_self=own) for r in _REDUCTIONS[1:]),
+         normal(5, 3), integers(0, 5, 7), normal(7, 3))
+case("scatter_with_a_reduction", lambda x, i, s: (torch.scatter(x.detach(), 0, i, s.detach(), reduce="add"), torch.scatter(x.detach(), 1, i, 2.5, reduce="multiply")),
+     normal(5, 6), integers(0, 5, 4, 5), normal(5, 7))
+case("scatter_reduced_integers", lambda x, i, s: tuple(x.scatter_reduce(0, i, s, r) for r in _REDUCTIONS if r not in ("prod", "mean")),
+     integers(-9, 9, 6), integers(0, 6, 9), integers(-9, 9, 9))
+case("put", lambda x, i, s: (x.put(i, s, accumulate=True), x.put(i.flatten().argsort().reshape(2, 4), s * 2)), normal(3, 4), integers(-12, 12, 2, 4), normal(2, 4))
 case("masked_put", lambda x, m: _masked(x * 2, m, 0.5), normal(5, 4), truths(5, 4))
 case("masked_put_rows", lambda x, m, v: _masked(x * 2, m, v * v) * x, normal(5, 4, 3), truths(5, 4), normal(3))
 case("masked_put_several", lambda x, v: _masked(x * 2, torch.arange(5) > 1, v.detach()) * x, normal(5, 4), normal(3, 4))

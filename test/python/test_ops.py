@@ -52,3 +52,42 @@ def test_dropout_keeps_the_mean_and_its_gradient_matches_the_mask():
     assert not torch.equal(first, compiled(x))
     torch.manual_seed(1)
     assert torch.equal(first, compiled(x))
+
+
+def _draws(x):
+    """Many numbers of each distribution, as floats."""
+    size = (4096,)
+    return {
+        "randn": torch.randn(size), "randn_like": torch.randn_like(x), "normal": torch.normal(x * 0 + 2, 0.5), "normal_of": torch.normal(2.0, 0.5, size),
+        "normal_": x.clone().normal_(2, 0.5), "uniform_": x.clone().uniform_(-1, 3), "exponential_": x.clone().exponential_(2),
+        "geometric_": x.clone().geometric_(0.25), "log_normal_": x.clone().log_normal_(0, 0.25), "cauchy_": x.clone().cauchy_(1, 2).atan(),
+        "randint": torch.randint(-3, 5, size).float(), "randint_wide": torch.randint(0, 2**40, size).double() / 2**40,
+        "bernoulli": torch.bernoulli(x * 0 + 0.25), "randint_like": torch.randint_like(x, 10),
+        "multinomial": torch.multinomial(torch.tensor([1.0, 0.0, 3.0]), 4096, True).float(), "randperm": torch.randperm(512).sort().values.float(),
+        "chosen": torch.multinomial(torch.tensor([1.0, 2.0, 0.0, 3.0]), 3).sort().values.float(),
+    }
+
+
+@pytest.mark.parametrize("how", ["export", "compile"])
+def test_random_numbers_have_their_distributions(how):
+    """Mean and deviation of 4096 numbers are those that PyTorch draws from; another call draws others, the same seed the same."""
+    expected = {
+        "randn": (0, 1), "randn_like": (0, 1), "normal": (2, 0.5), "normal_of": (2, 0.5), "normal_": (2, 0.5), "uniform_": (1, 4 / 12**0.5),
+        "exponential_": (0.5, 0.5), "geometric_": (4, 12**0.5), "log_normal_": (1.0317, 0.2620), "randint": (0.5, (63 / 12) ** 0.5),
+        "randint_wide": (0.5, 12**-0.5), "bernoulli": (0.25, 0.433), "randint_like": (4.5, (99 / 12) ** 0.5), "multinomial": (1.5, 0.866),
+    }
+    x = torch.ones(4096)
+    compiled = (segue.compile(Apply(_draws), (x,)) if how == "export" else
+                torch.compile(_draws, backend="segue", dynamic=False, options={"fallback": "error"}))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        found, others = compiled(x), compiled(x)
+        torch.manual_seed(1)
+        assert all(torch.equal(found[name], again) for name, again in compiled(x).items())
+    for name, (mean, deviation) in expected.items():
+        values = found[name].double()
+        assert not torch.equal(found[name], others[name]), name
+        assert abs(values.mean() - mean) < 5 * deviation / 64 and abs(values.std() - deviation) < 0.12 * deviation, (name, values.mean(), values.std())
+    assert abs(found["cauchy_"].median().tan() - 1) < 0.3
+    assert found["randint"].unique().tolist() == list(range(-3, 5)) and found["geometric_"].min() == 1
+    assert found["randperm"].tolist() == list(range(512)) and found["chosen"].tolist() == [0, 1, 3]

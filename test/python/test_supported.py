@@ -13,6 +13,7 @@ import torch
 
 import segue
 from segue import supported
+from segue.frontend.decompositions import DECOMPOSITIONS
 from segue.frontend.ops import OPS, ordering
 from segue.frontend.ops.table import Unsupported
 
@@ -25,6 +26,11 @@ def test_the_page_is_in_step():
 
 def test_every_lowering_is_listed_and_nothing_else_is_lowered():
     assert {o.name for o in segue.supported_ops().that_are("lowered")} == set(OPS)
+
+
+def test_what_is_taken_apart_is_not_lowered_too():
+    """Such a lowering would never be reached."""
+    assert not {str(op) for op in DECOMPOSITIONS} & set(OPS)
 
 
 @pytest.mark.parametrize("name, how, reason", [

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import torch
 
+from ..frontend.decompositions import DECOMPOSITIONS
 from ..frontend.ops import OPS
 
 # The core table keeps these whole; the first has a lowering that refuses what training needs.
@@ -58,6 +59,7 @@ def decompositions() -> dict:
     chosen = {op: function for op, function in known.items() if str(op) not in OPS}
     table = torch._decomp.global_decomposition_table["post_autograd"]
     chosen |= {op: table[op] for op in _TAKEN_APART if op in table}
+    chosen |= DECOMPOSITIONS
     chosen[torch.ops.aten.native_dropout.default] = _native_dropout
     chosen[torch.ops.aten.native_layer_norm.default] = _native_layer_norm
     chosen[torch.ops.aten._native_batch_norm_legit_no_training.default] = _batch_norm_no_training

@@ -18,6 +18,7 @@ import operator
 
 import torch
 
+from ..frontend.decompositions import BEFORE_AUTOGRAD
 from ..frontend.recurrent import lstm
 
 
@@ -36,7 +37,7 @@ def _replacement(node: torch.fx.Node):
     # The third argument is the list of weights, which it is not for packed sequences.
     if node.target is torch.lstm and len(node.args) == 9 and isinstance(node.args[3], bool):
         return lstm
-    return None
+    return BEFORE_AUTOGRAD.get(node.target) if node.op == "call_function" else None
 
 
 def _puts_one_by_mask(x, index, value) -> bool:

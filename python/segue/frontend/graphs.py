@@ -321,6 +321,10 @@ class _Capture:
 
     # --- backward -------------------------------------------------------------------
 
+    def _is_itself(self, saved, bases) -> bool:
+        """True for an argument of backward that is the tensor: not for one in the place of which something else was kept."""
+        return saved is None or saved not in bases or bases[saved] is saved and self._stays(saved)
+
     def _run_backward(self, random_id, bases, forward_env):
         writer, translator = self._function()
         writer.random_id = random_id
@@ -387,7 +391,7 @@ class _Capture:
         for node, primal in zip(_output(self.backward).args[0], self.primals.values()):
             if not isinstance(node, torch.fx.Node):
                 plan.results.append(Constant(node))
-            elif node in placeholders:
+            elif node in placeholders and self._is_itself(by_name.get(node.name), bases):
                 plan.results.append(Given(placeholders.index(node)))
             elif not isinstance(env[node], Value):
                 plan.results.append(Constant(env[node]))

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
 from . import ops, recurrent
 from .autocast import ambient
+from .decompositions.slopes import differentiable
 from .nodes import TORCH, NodeTranslator
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
 from .writer import GraphWriter, Value, element_type, port_attributes
@@ -149,10 +150,10 @@ def _hook_error(what: str, op: str, where: str) -> UnsupportedOpError:
 def _decomposed(program):
     """Writes operators without a lowering in terms of others, where PyTorch knows how; leaves all others whole."""
     known = torch.export.default_decompositions()  # which finds what it is asked for, and the rest only when it is walked
-    for _ in range(3):  # a decomposition may need another one
+    own = recurrent.DECOMPOSITIONS | differentiable()
+    for _ in range(6):  # a decomposition may need another one
         missing = {op for op in _operators(program.graph_module) if str(op) not in ops.OPS}
-        chosen = {op: recurrent.DECOMPOSITIONS.get(op) or known[op] for op in missing
-                  if op in recurrent.DECOMPOSITIONS or op in known}
+        chosen = {op: own.get(op) or known[op] for op in missing if op in own or op in known}
         if not chosen:
             break
         program = program.run_decompositions(chosen)

@@ -208,7 +208,7 @@ def pow_scalar(b, x, exponent):
     if exponent == 3:
         return b.binary("mul", b.binary("mul", x, x), x)
     if not x.is_float:
-        raise Unsupported(f"exponent {exponent} of an integer tensor")
+        return _whole_power(b, x, exponent)
     if exponent == 0.5:
         return b.writer.unary("sqrt", x)
     if exponent == -0.5:
@@ -216,6 +216,17 @@ def pow_scalar(b, x, exponent):
     if exponent == -1:
         return reciprocal(b, x)
     return b.binary("pow", x, b.constant(float(exponent), (), x.dtype))
+
+
+def _whole_power(b, x, exponent: int):
+    """By squaring; PyTorch refuses exponents below 0."""
+    result = None
+    while exponent:
+        if exponent % 2:
+            result = x if result is None else b.binary("mul", result, x)
+        exponent //= 2
+        x = b.binary("mul", x, x) if exponent else x
+    return b.constant(1, x.shape, x.dtype) if result is None else result
 
 
 @lowers("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
@@ -273,17 +284,17 @@ for _predicate, _names in {
     _enter_compare(_predicate, *_names)
 
 
-@lowers("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.__and__.Tensor")
+@lowers("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor", "aten.__and__.Tensor")
 def logical_and(b, x, y):
     return b.binary("and", _truth(b, x), _truth(b, y))
 
 
-@lowers("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.__or__.Tensor")
+@lowers("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor", "aten.__or__.Tensor")
 def logical_or(b, x, y):
     return b.binary("or", _truth(b, x), _truth(b, y))
 
 
-@lowers("aten.logical_xor.default", "aten.bitwise_xor.Tensor", "aten.__xor__.Tensor")
+@lowers("aten.logical_xor.default", "aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.bitwise_xor.Scalar_Tensor", "aten.__xor__.Tensor")
 def logical_xor(b, x, y):
     return b.compare("ne", _truth(b, x), _truth(b, y))
 
@@ -296,7 +307,7 @@ def logical_not(b, x):
 def _truth(b, x: Value) -> Value:
     if b.dtype != torch.bool:
         raise Unsupported("bits of integers; only truth values are combined")
-    return b.cast(x, torch.bool)
+    return b.value(x, dtype=torch.bool)
 
 
 @lowers("aten.isnan.default")

@@ -22,9 +22,24 @@ from .table import Unsupported, lowers, normalised
 
 
 def _product(b, x, y, batch, contract):
-    if not x.is_float:
-        raise Unsupported("a product of integer matrices")
-    return b.dot_general(x, y, batch, contract)
+    return b.dot_general(x, y, batch, contract) if x.is_float else _integer_product(b, x, y, batch, contract)
+
+
+def _integer_product(b, x, y, batch, contract):
+    """Sums of the products of integers, for which there is no library."""
+    spread = []
+    for v, own in ((x, 0), (y, 1)):
+        free = [d for d in range(v.rank) if d not in batch[own] and d not in contract[own]]
+        spread.append((b.transpose(v, [*batch[own], *free, *contract[own]]), len(free)))
+    (x, left), (y, right) = spread
+    lead, summed = len(batch[0]), len(contract[0])
+    shape = x.shape[: lead + left] + y.shape[lead : lead + right] + x.shape[lead + left :]
+    behind = range(lead + left + right, len(shape))
+    if 0 in shape:
+        return b.constant(0, shape[: lead + left + right], x.dtype)
+    product = b.binary("mul", b.broadcast(x, [*range(lead + left), *behind], shape),
+                       b.broadcast(y, [*range(lead), *range(lead + left, lead + left + right), *behind], shape))
+    return b.reduce("sum", product, list(behind)) if summed else product
 
 
 @lowers("aten.linear.default")

@@ -37,13 +37,23 @@ def cumprod(b, x, dim, *, dtype=None):
 
 def _products(b, x, dim):
     """The product of all elements up to each. Each is a factor of the one before it, so that the derivative divides by none."""
-    if not x.is_float:
-        raise Unsupported("products of integers")
     if x.is_empty:
         return x
+    if not x.is_float:
+        return _whole_products(b, x, dim)
     low, high = [0] * x.rank, [0] * x.rank
     high[dim] = x.shape[dim] - 1
     return b.recurrence(x, b.pad(b.slice_dim(x, dim, 0, 1), low, high), dim)
+
+
+def _whole_products(b, x, dim):
+    """Of integers, of which the order does not matter: each step joins twice as many."""
+    step, none = 1, [0] * x.rank
+    while step < x.shape[dim]:
+        low = [step if i == dim else 0 for i in range(x.rank)]
+        x = b.binary("mul", x, b.pad(b.slice_dim(x, dim, 0, x.shape[dim] - step), low, none, 1))
+        step *= 2
+    return x
 
 
 @lowers("aten.prod.default", "aten.prod.dim_int")
@@ -267,6 +277,18 @@ def vector_norm(b, x, ord=2, dim=None, keepdim=False, *, dtype=None):
         return _root(b, b.reduce("sum", b.binary("mul", x, x), dims, keepdim))
     if ord == 1:
         return b.reduce("sum", b.writer.unary("abs", x), dims, keepdim)
-    if ord == math.inf:
-        return b.reduce("max", b.writer.unary("abs", x), dims, keepdim)
-    raise Unsupported(f"order {ord}; 1, 2 and inf are known")
+    if abs(ord) == math.inf:
+        return b.reduce("max" if ord > 0 else "min", b.writer.unary("abs", x), dims, keepdim)
+    zero = b.compare("eq", x, b.constant(0.0, (), x.dtype))
+    if ord == 0:
+        return b.reduce("sum", b.select(zero, b.constant(0.0, (), x.dtype), b.constant(1.0, (), x.dtype)), dims, keepdim)
+    # The derivative is 0 at 0, whatever the order: what is raised to a power is never 0.
+    raised = _raised(b, b.writer.unary("abs", x), zero, float(ord))
+    total = b.reduce("sum", raised, dims, keepdim)
+    return _raised(b, total, b.compare("eq", total, b.constant(0.0, (), x.dtype)), 1 / ord)
+
+
+def _raised(b, x, zero, exponent: float):
+    """`x` to a power, without a derivative where it is 0."""
+    one, of_zero = b.constant(1.0, (), x.dtype), b.constant(0.0 if exponent > 0 else math.inf, (), x.dtype)
+    return b.select(zero, of_zero, b.binary("pow", b.select(zero, one, x), b.constant(exponent, (), x.dtype)))

@@ -14,7 +14,7 @@ from .table import lowers
 
 
 @lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.empty.memory_format",
-        "aten.empty_like.default", "aten.new_empty.default")
+        "aten.empty_like.default", "aten.new_empty.default", "aten._efficientzerotensor.default")
 def zeros(b, *_, **__):
     return b.constant(0, b.shape, b.dtype)
 

@@ -1,0 +1,116 @@
+# ===- selection.py - places in sorted rows, medians, modes ---------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Places in sorted rows, medians and modes."""
+
+from __future__ import annotations
+
+import torch
+
+from .table import writes
+
+aten = torch.ops.aten
+
+
+@writes(aten.searchsorted.Tensor)
+def searchsorted(sequence, values, *, out_int32=False, right=False, side=None, sorter=None):
+    right = right or side == "right"
+    if sorter is not None:
+        sequence = sequence.gather(-1, sorter)
+    dtype = torch.promote_types(sequence.dtype, values.dtype)
+    sequence, count = sequence.to(dtype), sequence.shape[-1]
+    rows = values.to(dtype) if sequence.dim() > 1 else values.to(dtype).reshape(-1)
+    place = torch.zeros(rows.shape, dtype=torch.int64, device=values.device)
+    step = 1 << count.bit_length()
+    while step > 1 and count:
+        step //= 2
+        candidate = place + step  # so many elements come before the value, if the last of them does
+        last = sequence.gather(-1, candidate.clamp(max=count) - 1)
+        before = ~(last > rows if right else last >= rows)  # NaN is behind all numbers
+        place = torch.where((candidate <= count) & before, candidate, place)
+    return place.reshape(values.shape).to(torch.int32 if out_int32 else torch.int64)
+
+
+@writes(aten.searchsorted.Scalar)
+def searchsorted_of_number(sequence, value, *, out_int32=False, right=False, side=None, sorter=None):
+    return searchsorted(sequence, torch.full((), value, device=sequence.device), out_int32=out_int32, right=right, side=side, sorter=sorter)
+
+
+@writes(aten.bucketize.Tensor)
+def bucketize(x, boundaries, *, out_int32=False, right=False):
+    return searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+@writes(aten.bucketize.Scalar)
+def bucketize_of_number(x, boundaries, *, out_int32=False, right=False):
+    return searchsorted_of_number(boundaries, x, out_int32=out_int32, right=right)
+
+
+# --- medians -----------------------------------------------------------------------------
+
+
+def _median(x, dim, keepdim, skips_nan):
+    """The lower of two in the middle, and where it is; NaN counts, or does not."""
+    if not x.dim():
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    values, places = torch.sort(x, dim=dim, stable=True)
+    count = x.shape[dim]
+    if x.is_floating_point():
+        numbers = (~x.isnan()).sum(dim, keepdim=True)
+        # NaN come last: the first of them is chosen where there are some.
+        middle = torch.floor((numbers - 1).clamp(min=0) * 0.5).to(torch.int64)
+        if not skips_nan:
+            middle = torch.where(numbers < count, numbers, (count - 1) // 2)
+    else:
+        middle = torch.full_like(values.narrow(dim, 0, 1), (count - 1) // 2, dtype=torch.int64)
+    values, places = values.gather(dim, middle), places.gather(dim, middle)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+@writes(aten.median.dim)
+def median_along(x, dim, keepdim=False):
+    return _median(x, dim, keepdim, skips_nan=False)
+
+
+@writes(aten.nanmedian.dim)
+def nanmedian_along(x, dim, keepdim=False):
+    return _median(x, dim, keepdim, skips_nan=True)
+
+
+@writes(aten.median.default)
+def median(x):
+    return _median(x.reshape(-1), 0, False, skips_nan=False)[0] if x.numel() else NotImplemented
+
+
+@writes(aten.nanmedian.default)
+def nanmedian(x):
+    return _median(x.reshape(-1), 0, False, skips_nan=True)[0] if x.numel() else NotImplemented
+
+
+@writes(aten.mode.default)
+def mode(x, dim=-1, keepdim=False):
+    """The least of the values that come most often, and the last place where it is."""
+    if not x.dim():
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    rows, count = x.movedim(dim, -1), x.shape[dim]
+    if count > _LONGEST_ROW:
+        return NotImplemented
+    equal = rows.unsqueeze(-1) == rows.unsqueeze(-2)
+    if x.is_floating_point():
+        equal = equal | rows.isnan().unsqueeze(-1) & rows.isnan().unsqueeze(-2)
+    times = equal.sum(-1)
+    places = torch.sort(rows, dim=-1, stable=True).indices
+    # The first of the greatest counts in ascending order is that of the least value; its place is the last of its equals.
+    first = places.gather(-1, times.gather(-1, places).argmax(-1, keepdim=True))
+    same = equal.gather(-2, first.unsqueeze(-1).expand(*first.shape, count)).squeeze(-2)
+    place = torch.where(same, torch.arange(count, device=x.device), -1).amax(-1, keepdim=True)
+    value = rows.gather(-1, place)
+    found = value.movedim(-1, dim), place.movedim(-1, dim)
+    return found if keepdim else tuple(part.squeeze(dim) for part in found)
+
+
+#: Longer ones are not sorted either.
+_LONGEST_ROW = 1024
