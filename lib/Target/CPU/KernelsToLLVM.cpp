@@ -114,6 +114,16 @@ static llvm::DenseMap<Operation *, LLVM::AccessGroupAttr> addAccessGroups(func::
   return groups;
 }
 
+/// The type by which memory of `element` is accessed. bf16 is moved as the integer that its bits are: where all that a loop
+/// stores is one of two constants, LLVM would choose between bf16 vectors, and for that call the runtime library of compilers.
+static Type accessedAs(Type element) {
+  return element.isBF16() ? IntegerType::get(element.getContext(), 16) : element;
+}
+
+static Value asType(OpBuilder &b, Location loc, Value value, Type type) {
+  return value.getType() == type ? value : arith::BitcastOp::create(b, loc, type, value);
+}
+
 /// Replaces memrefs by pointers.
 static LogicalResult lowerMemory(func::FuncOp function) {
   BufferScopes scopes(function);
@@ -143,7 +153,7 @@ static LogicalResult lowerMemory(func::FuncOp function) {
     Location loc = op->getLoc();
     auto address = [&](Value buffer, Value index) -> Value {
       Value base = pointers.count(buffer) ? pointers.lookup(buffer) : buffer;
-      Type element = cast<MemRefType>(buffer.getType()).getElementType();
+      Type element = accessedAs(cast<MemRefType>(buffer.getType()).getElementType());
       Value at = toI64(b, loc, index);
       return LLVM::GEPOp::create(b, loc, pointer, element, base, ArrayRef<LLVM::GEPArg>{at},
                                  LLVM::GEPNoWrapFlags::inbounds);
@@ -155,12 +165,13 @@ static LogicalResult lowerMemory(func::FuncOp function) {
     };
     if (auto load = dyn_cast<memref::LoadOp>(op)) {
       Value at = address(load.getMemref(), load.getIndices().front());
-      auto lowered = LLVM::LoadOp::create(b, loc, load.getType(), at);
+      auto lowered = LLVM::LoadOp::create(b, loc, accessedAs(load.getType()), at);
       annotate(lowered, load.getMemref());
-      load.replaceAllUsesWith(lowered.getResult());
+      load.replaceAllUsesWith(asType(b, loc, lowered, load.getType()));
     } else if (auto store = dyn_cast<memref::StoreOp>(op)) {
       Value at = address(store.getMemref(), store.getIndices().front());
-      annotate(LLVM::StoreOp::create(b, loc, store.getValueToStore(), at), store.getMemref());
+      Value value = asType(b, loc, store.getValueToStore(), accessedAs(store.getValueToStore().getType()));
+      annotate(LLVM::StoreOp::create(b, loc, value, at), store.getMemref());
     } else if (auto allocation = dyn_cast<memref::AllocaOp>(op)) {
       Value count = LLVM::ConstantOp::create(b, loc, b.getI64IntegerAttr(allocation.getType().getNumElements()));
       pointers[allocation.getResult()] =
