@@ -111,7 +111,8 @@ MODELS: dict[str, dict[str, dict]] = {
         "resnet": dict(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1]),
         "focalnet": dict(embed_dim=16, depths=[1, 1], focal_levels=[1, 1], focal_windows=[3, 3], patch_size=4, hidden_sizes=_OWN,
             hidden_size=_OWN),
-        "levit": dict(hidden_sizes=[16, 32, 32], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], drop_path_rate=0),
+        "levit": dict(hidden_sizes=[16, 32, 32], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], drop_path_rate=0,
+            patch_size=_OWN, image_size=64),
         "mobilenet_v1": dict(depth_multiplier=0.25), "mobilenet_v2": dict(depth_multiplier=0.25),
         "mobilevit": dict(hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 32], patch_size=2),
         "poolformer": dict(hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1]),
@@ -128,7 +129,7 @@ MODELS: dict[str, dict[str, dict]] = {
         "audio-spectrogram-transformer": dict(max_length=32, frequency_stride=8, time_stride=8, patch_size=8),
     },
     "SpeechSeq2Seq": {
-        "whisper": {}, "speech_to_text": dict(conv_channels=16, conv_kernel_sizes=[3, 3]),
+        "whisper": {}, "speech_to_text": dict(input_feat_per_channel=16, conv_channels=16, conv_kernel_sizes=[3, 3]),
     },
     "towers": {
         "clip": _TOWERS, "siglip": _TOWERS, "chinese_clip": _TOWERS,
@@ -154,6 +155,12 @@ def make(name: str):
         return transformers.AutoModel.from_config(config)
     if name == "levit":  # its auto class does not choose between two
         return transformers.LevitForImageClassification(config).train()
+    if name == "phimoe":  # its routers draw numbers in training
+        model = transformers.PhimoeForCausalLM(config).train()
+        for module in model.modules():
+            if "Router" in type(module).__name__:
+                module.eval()
+        return model
     factory = {"ImageClassification": "ForImageClassification", "CTC": "ForCTC"}.get(kind, "For" + kind.split()[0])
     return getattr(transformers, f"AutoModel{factory}").from_config(config).train()
 

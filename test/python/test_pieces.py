@@ -209,8 +209,24 @@ def test_a_buffer_that_is_changed():
     check(Counted(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
 
 
+class InPlace(nn.Module):
+    """Segue lacks what changes a tensor in place: who makes that goes with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.second(h * torch.ones_like(h).mul_(0.5).sin_() + h.clone().sin_())
+
+
+def test_what_is_changed_in_place_goes_with_its_maker():
+    check(InPlace(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
+
+
 class Overwritten(nn.Module):
-    """Changes in place what another piece would have made: this is not cut."""
+    """Changes in place, with what comes of it, what another piece would have made."""
 
     def __init__(self):
         super().__init__()
@@ -223,8 +239,27 @@ class Overwritten(nn.Module):
         return self.second(h + 0) + row
 
 
-def test_what_is_changed_in_place_is_not_cut():
-    check(Overwritten(), torch.randn(4, 6), pieces=["torch"])
+def test_what_is_changed_by_what_comes_of_it():
+    check(Overwritten(), torch.randn(4, 6), pieces=["torch", "segue"])
+
+
+class ChangedTwice(nn.Module):
+    """Changes in place what both pieces around Segue's would make and change: this is not cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        kept = torch.zeros_like(x)
+        kept[0] = torch.sin(self.first(x))[0]
+        h = self.second(torch.sin(x + kept))
+        kept[1] = torch.sin(h)[1]
+        return self.first(kept * 2)
+
+
+def test_what_is_changed_around_another_piece_is_not_cut():
+    check(ChangedTwice(), torch.randn(4, 6), pieces=["torch"])
 
 
 class OneNormTwice(nn.Module):

@@ -144,11 +144,13 @@ def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
     outside |= _before_all_parameters(nodes, outside)
     while True:
         levels = _levels(nodes, outside, modes, in_order)
-        poor = _poor(nodes, levels, outside)
-        if not poor:
+        torn = _torn(nodes, levels, changed)
+        more = (_poor(nodes, levels, outside) | torn) - outside
+        if not more:
             break
-        outside |= poor
-    _check_changes(nodes, levels, changed)
+        outside |= more
+    if torn:
+        raise CannotCut(f"{next(n.name for n in nodes if n in torn)} is changed in place, or viewed, in several pieces")
     return [_piece(graph_module, level, [n for n in nodes if levels[n] == level], levels, modes)
             for level in sorted(set(levels.values()))]
 
@@ -304,12 +306,13 @@ def _storage(value: torch.Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _check_changes(nodes, levels, changed: set[int]) -> None:
-    """Checks that what is made in the graph and changed in place is made, viewed and changed in one piece."""
-    homes: dict[int, int] = {}
+def _torn(nodes, levels, changed: set[int]) -> set[Node]:
+    """The nodes that make, view or change what is made in the graph and changed in place, where that is in more than one piece."""
+    touching: dict[int, list[Node]] = {}
     for node in nodes:
         value = node.meta.get("example_value")
         values = value if isinstance(value, (list, tuple)) else [value]
         for storage in {_storage(v) for v in values if isinstance(v, torch.Tensor)} | set(_changed(node)):
-            if storage in changed and homes.setdefault(storage, levels[node]) != levels[node]:
-                raise CannotCut(f"{node.name} changes in place, or views, what another piece made")
+            if storage in changed:
+                touching.setdefault(storage, []).append(node)
+    return {n for several in touching.values() if len({levels[n] for n in several}) > 1 for n in several}
