@@ -87,7 +87,7 @@ MODELS: dict[str, dict[str, dict]] = {
     "CausalLM (experts)": {
         "mixtral": {}, "qwen2_moe": {}, "qwen3_moe": {}, "olmoe": {}, "phimoe": {}, "granitemoe": {}, "jetmoe": dict(kv_channels=8),
         "deepseek_v2": _MLA, "deepseek_v3": _MLA,
-        "dbrx": dict(ffn_config=dict(ffn_hidden_size=64, moe_num_experts=4, moe_top_k=2), attn_config=dict(kv_n_heads=2,
+        "dbrx": dict(ffn_config=dict(ffn_hidden_size=64, moe_num_experts=4, moe_top_k=2), attn_config=dict(kv_n_heads=2, clip_qkv=8.0,
             rope_theta=1e4), max_seq_len=64), "gpt_oss": {}, "ernie4_5_moe": {}, "glm4_moe": {}, "minimax": {},
         "dots1": dict(n_shared_experts=1, moe_layer_freq=1), "flex_olmo": {},
         "jamba": dict(attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),

@@ -209,6 +209,20 @@ def test_a_buffer_that_is_changed():
     check(Counted(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
 
 
+class MakesItsLoss(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return nn.SmoothL1Loss(reduction="none")(self.second(torch.sin(self.first(x))), x.detach())
+
+
+def test_a_module_that_is_made_within():
+    check(MakesItsLoss(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
+
+
 class InPlace(nn.Module):
     """Segue lacks what changes a tensor in place: who makes that goes with it."""
 

@@ -29,6 +29,8 @@ ORIGIN = "segue"
 
 #: Modules of functions that change how what follows them is run: levels of vmap and of derivatives.
 _CONTEXTS = ("torch.amp", "torch._functorch", "torch._C._functorch", "torch.autograd")
+#: Calls that only note that something was used: `nn.Module.__init__` has one, which is traced where a function makes its loss.
+_NOTES = (torch._C._log_api_usage_once,)
 _CHEAP = {
     "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "contiguous", "size", "flatten",
     "getitem", "getattr", "to", "float", "long", "type", "detach", "unbind", "split", "chunk", "expand_as", "view_as", "dim",
@@ -131,7 +133,7 @@ def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
     graph = graph_module.graph
     nodes = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     modes, switches = _modes(nodes)
-    nodes = [n for n in nodes if n not in switches]
+    nodes = [n for n in nodes if n not in switches and n.target not in _NOTES]
     for node in nodes:
         if (getattr(node.target, "__module__", None) or "").startswith(_CONTEXTS) or not (
                 node.users or _changed(node) or isinstance(node.meta.get("example_value"), torch.Tensor)):
