@@ -16,6 +16,8 @@ same batches: losses, and the parameters after the steps, are compared. Variants
     checkpointed  ``model.gradient_checkpointing_enable()``, for those that have it
     lengths       a step each with inputs of five lengths
 
+Parameters may be out by 2e-4 of their largest, and by more where PyTorch's own f32 is: by four times its distance from f64.
+
 Each model and variant has a process of its own. It ends in one of the ways that `sweep_operators.py` has: segue, part, pytorch,
 uncompiled, wrong, raised, crashed, hung. Models that this version of transformers does not have, or cannot make, are counted apart.
 """
@@ -96,7 +98,7 @@ MODELS: dict[str, dict[str, dict]] = {
         "bert": {}, "roberta": {}, "xlm-roberta": {}, "distilbert": {}, "albert": {}, "electra": {}, "mpnet": {}, "deberta": {},
         "deberta-v2": {}, "mobilebert": dict(intra_bottleneck_size=32), "squeezebert": dict(embedding_size=32), "convbert": {},
         "camembert": {}, "ernie": {}, "esm": dict(mask_token_id=3), "fnet": {}, "layoutlm": {}, "megatron-bert": {}, "modernbert": {},
-        "nystromformer": dict(num_landmarks=4, segment_means_seq_len=16),
+        "nystromformer": dict(num_landmarks=16, segment_means_seq_len=16),
         "rembert": dict(input_embedding_size=16, output_embedding_size=16), "roformer": {}, "xlm": {}, "longformer": {},
         "big_bird": dict(block_size=4), "data2vec-text": {}, "funnel": dict(block_sizes=[1, 1], d_head=8, num_hidden_layers=_OWN),
     },
@@ -112,7 +114,7 @@ MODELS: dict[str, dict[str, dict]] = {
         "focalnet": dict(embed_dim=16, depths=[1, 1], focal_levels=[1, 1], focal_windows=[3, 3], patch_size=4, hidden_sizes=_OWN,
             hidden_size=_OWN),
         "levit": dict(hidden_sizes=[16, 32, 32], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], drop_path_rate=0,
-            patch_size=_OWN, image_size=64),
+            patch_size=_OWN, image_size=128),
         "mobilenet_v1": dict(depth_multiplier=0.25), "mobilenet_v2": dict(depth_multiplier=0.25),
         "mobilevit": dict(hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 32], patch_size=2),
         "poolformer": dict(hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1]),
@@ -205,12 +207,22 @@ def distance(one: dict, other: dict) -> tuple[float, str]:
     """The greatest difference of two sets of parameters, relative to the largest element of each, and whose it is."""
     worst = (0.0, "")
     for name, value in one.items():
-        if value.is_floating_point():
+        if value.is_floating_point() and value.numel():
             value, wanted = value.float(), other[name].float()
             scale = max(wanted.abs().max().item(), 1e-3)
             gap = (value - wanted).abs().max().item() / scale
             worst = max(worst, (gap if gap == gap else float("inf"), name))
     return worst
+
+
+def own_error(model, trained, batches) -> float:
+    """How far the parameters that PyTorch trained in f32 are from those of f64: much for a model that amplifies every rounding."""
+    try:
+        model = model.double()
+        train(model, model, [{k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in b.items()} for b in batches])
+        return distance(trained.state_dict(), model.state_dict())[0]
+    except Exception:  # some models name f32 within
+        return 0.0
 
 
 def judge(name: str, variant: str) -> dict:
@@ -237,6 +249,8 @@ def judge(name: str, variant: str) -> dict:
     except Exception as error:
         return {"end": "unmade", "detail": f"in PyTorch: {type(error).__name__}: {' '.join(str(error).split())[:200]}"}
     allowed = 2e-4
+    if variant != "bf16":
+        allowed = max(allowed, 4 * own_error(single, reference, batches))
     if variant == "bf16":
         wide = [{k: v.float() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in b.items()} for b in batches]
         exact = train(single, single, wide)
@@ -259,7 +273,7 @@ def judge(name: str, variant: str) -> dict:
     if variant == "bf16":
         loss_gap = max(abs(a - e) for a, e in zip(found, exact)) - 4 * max(abs(a - e) for a, e in zip(expected, exact)) - 0.02 * abs(exact[0])
     else:
-        loss_gap = max(abs(a - e) / max(abs(e), 1e-3) for a, e in zip(found, expected)) - 1e-4
+        loss_gap = max(abs(a - e) / max(abs(e), 1e-3) for a, e in zip(found, expected)) - allowed / 2
     gap, whose = distance(model.state_dict(), reference.state_dict())
     row["gap"] = gap
     if not loss_gap <= 0 or not gap <= allowed:

@@ -677,6 +677,16 @@ def test_views_by_symbolic_sizes_are_made_again_in_backward():
         assert_close(actual, expected)
 
 
+def test_a_mean_over_a_symbolic_length():
+    """PyTorch computes the count of elements in float64, from the symbol."""
+    model = nn.Sequential(nn.Conv1d(1, 4, 3, 2), nn.GroupNorm(2, 4))
+    ours = torch.compile(model, backend="segue", dynamic=True, options={"fallback": "error"})
+    for length in (16, 21):
+        x = torch.randn(2, 1, length)
+        (actual,), (expected,) = (torch.autograd.grad(f(x).exp().sum(), model[0].weight) for f in (ours, model))
+        assert_close(actual, expected, 1e-4)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_lengths_that_change(dynamic):
     """The sizes that backward reads belong to parts of inputs which it does not read itself."""
