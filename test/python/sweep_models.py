@@ -68,7 +68,8 @@ _MLA = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_di
 _WAVES = dict(conv_dim=[16, 16], conv_kernel=[4, 4], conv_stride=[4, 4], num_feat_extract_layers=2, num_conv_pos_embeddings=4,
               num_conv_pos_embedding_groups=2, classifier_proj_size=16, vocab_size=32)
 _TOWERS = dict(text_config=dict(vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                                max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, projection_size=32),
+                                max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, projection_size=32, hidden_dropout_prob=0.0,
+                                attention_probs_dropout_prob=0.0),
                vision_config=dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8))
 _STAGES = dict(embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=2, patch_size=4, num_attention_heads=_OWN, num_hidden_layers=_OWN, hidden_size=_OWN)
 
@@ -291,8 +292,6 @@ def warm() -> None:
     import segue.dynamo.backend  # noqa: F401
 
     torch.compile(torch.nn.Linear(4, 4), backend="aot_eager")(torch.ones(2, 4)).sum().backward()
-    for package in ("llama", "bert", "t5", "vit"):
-        transformers.AutoConfig.for_model(package)
     from transformers import LlamaForCausalLM  # noqa: F401
     torch._dynamo.reset()
 
