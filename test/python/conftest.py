@@ -66,3 +66,12 @@ def fresh_backend():
     with warnings.catch_warnings():
         warnings.simplefilter("error", segue.FallbackWarning)
         yield
+
+
+@pytest.fixture
+def without_a_sine(monkeypatch):
+    """Segue lacks two operators, whatever it will learn: the sine, and `torch.expm1`."""
+    from segue.frontend.ops import OPS
+
+    for name in ("aten.sin.default", "aten.expm1.default"):
+        monkeypatch.delitem(OPS, name)

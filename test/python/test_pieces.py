@@ -21,10 +21,8 @@ from segue.frontend.ops import OPS
 
 
 @pytest.fixture(autouse=True)
-def without_a_sine(monkeypatch):
-    """Segue lacks one operator, whatever it will learn; no segment of another test is there."""
+def no_segment_of_another_test(without_a_sine):
     torch.compiler.reset()
-    monkeypatch.delitem(OPS, "aten.sin.default")
 
 
 class Sine(nn.Module):
