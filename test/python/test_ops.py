@@ -13,6 +13,7 @@ from op_cases import CASES, Apply
 from together import Together
 
 import segue
+from segue.frontend.decompositions import draws
 
 
 together = Together(CASES, lambda function, inputs: segue.compile(Apply(function), tuple(x.detach() for x in inputs)), inference=True)
@@ -91,3 +92,23 @@ def test_random_numbers_have_their_distributions(how):
     assert abs(found["cauchy_"].median().tan() - 1) < 0.3
     assert found["randint"].unique().tolist() == list(range(-3, 5)) and found["geometric_"].min() == 1
     assert found["randperm"].tolist() == list(range(512)) and found["chosen"].tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("exponent", [-1, -3])
+def test_negative_powers_of_integers_are_pytorchs_error(exponent):
+    """Tracing accepts them; the frontend once looked for their last bit without an end."""
+    x = torch.tensor([1, 2, 3])
+    with pytest.raises(segue.UnsupportedOpError, match=f"exponent {exponent} of an integer tensor"):
+        segue.compile(Apply(lambda x: x**exponent), (x,))
+    with pytest.warns(segue.FallbackWarning, match="aten.pow"), pytest.raises(RuntimeError, match="negative integer powers"):
+        torch.compile(lambda x: x**exponent, backend="segue")(x)
+
+
+def test_a_uniform_number_that_is_zero(monkeypatch):
+    """One in 2^24 is: PyTorch's exponential numbers are above 0, since their logarithms are taken (`gumbel_softmax`)."""
+    monkeypatch.setattr(draws, "_uniform", lambda shape, device: torch.zeros(tuple(shape)))
+    ones = torch.ones(4)
+    assert (draws.exponential(ones) > 0).all() and (draws.geometric(ones, 0.25) == 1).all()
+    assert all(draw.isfinite().all() for draw in (draws.cauchy(ones), draws.log_normal(ones), draws.randn_like(ones)))
+    assert draws.multinomial(torch.tensor([0.0, 0.0, 2.0]), 1).tolist() == [2]
+    assert draws.multinomial(torch.tensor([0.0, 0.0, 2.0]), 3, True).tolist() == [2, 2, 2]

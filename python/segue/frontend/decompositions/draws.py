@@ -39,6 +39,11 @@ def _uniform(shape, device):
     return torch.rand(tuple(shape), dtype=torch.float32, device=device)
 
 
+def _clock(u):
+    """Exponential numbers of rate 1. As PyTorch's they are above 0, since their logarithms are taken (`gumbel_softmax`)."""
+    return -torch.log1p(-u.clamp(min=2.0**-25))
+
+
 def _normal(shape, device):
     """By the transform of Box and Muller."""
     radius = torch.sqrt(-2 * torch.log1p(-_uniform(shape, device)))
@@ -134,7 +139,7 @@ def uniform(u, low=0.0, high=1.0):
 @writes(aten.exponential.default)
 @_filled
 def exponential(u, lambd=1.0):
-    return -torch.log1p(-u) / lambd
+    return _clock(u) / lambd
 
 
 @writes(aten.cauchy.default)
@@ -195,7 +200,7 @@ def multinomial(weights, num_samples, replacement=False):
         drawn = _uniform((*weights.shape[:-1], num_samples), weights.device) * sums[..., -1:]
         return torch.searchsorted(sums, drawn, right=True).clamp(max=weights.shape[-1] - 1)
     # The first of several exponential clocks: the next are those that a draw without it would find.
-    return torch.topk(torch.log1p(-_uniform(weights.shape, weights.device)) / weights, num_samples).indices
+    return torch.topk(-_clock(_uniform(weights.shape, weights.device)) / weights, num_samples).indices
 
 
 @writes(aten.rrelu_with_noise_functional.default)

@@ -208,6 +208,8 @@ def pow_scalar(b, x, exponent):
     if exponent == 3:
         return b.binary("mul", b.binary("mul", x, x), x)
     if not x.is_float:
+        if exponent < 0:  # tracers accept it
+            raise Unsupported(f"exponent {exponent} of an integer tensor, which PyTorch refuses too")
         return _whole_power(b, x, exponent)
     if exponent == 0.5:
         return b.writer.unary("sqrt", x)
@@ -219,7 +221,7 @@ def pow_scalar(b, x, exponent):
 
 
 def _whole_power(b, x, exponent: int):
-    """By squaring; PyTorch refuses exponents below 0."""
+    """By squaring, for exponents from 0 on."""
     result = None
     while exponent:
         if exponent % 2:
