@@ -119,20 +119,7 @@ HEADER = '''# ===- fits.py - polynomials for the functions that have no kernel -
 # ===------------------------------------------------------------------------=== #
 """Polynomials for the functions that have no kernel. tools/fit_functions.py writes this file; do not edit it."""
 
-from typing import NamedTuple
-
-
-class Fit(NamedTuple):
-    """A polynomial in the variable that runs from -1 to 1 over an interval.
-
-    low, high : the interval
-    coefficients : from the constant one
-    """
-
-    low: float
-    high: float
-    coefficients: tuple[float, ...]
-
+from .approximations import Fit
 '''
 
 

@@ -6,6 +6,8 @@
 # ===------------------------------------------------------------------------=== #
 """`segue.supported_ops()` and docs/operators.md say what the frontend's own tables and the code of its lowerings say."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_page_is_in_step():
     assert (ROOT / "docs" / "operators.md").read_text() == supported.page(), "run `make docs`"
+
+
+def test_the_polynomials_are_in_step():
+    tool = ROOT / "tools" / "fit_functions.py"
+    printed = subprocess.run([sys.executable, tool], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert (ROOT / "python/segue/frontend/decompositions/fits.py").read_text() == printed, f"run {tool}, whose first lines say where to"
 
 
 def test_every_lowering_is_listed_and_nothing_else_is_lowered():

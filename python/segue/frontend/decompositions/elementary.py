@@ -16,7 +16,8 @@ import math
 import torch
 
 from . import fits
-from .table import by_parts, in_floats, odd, polynomial, writes
+from .approximations import by_parts, odd, polynomial
+from .table import in_floats, writes
 
 aten = torch.ops.aten
 

@@ -17,7 +17,8 @@ import math
 import torch
 
 from . import fits
-from .table import by_parts, horner, in_floats, odd, polynomial, writes
+from .approximations import by_parts, horner, odd, polynomial
+from .table import in_floats, writes
 
 aten = torch.ops.aten
 
@@ -222,7 +223,7 @@ def _i1e(x):
 def _grown(x, scaled):
     """exp(|x|) times the scaled function, in two steps: the exponential alone overflows before the result."""
     half = torch.exp(x.abs() / 2)
-    return torch.where(x.abs() == math.inf, x.abs() * torch.sign(scaled), (scaled * half) * half)
+    return (scaled * half) * half
 
 
 @writes(aten.special_i0e.default)

@@ -14,8 +14,6 @@ from typing import Callable
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind, elementwise_dtypes
 
-from .fits import Fit
-
 #: Operator -> function, as AOTAutograd and `torch.export` take decompositions.
 DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable] = {}
 
@@ -56,31 +54,3 @@ def in_floats(function: Callable) -> Callable:
         return function(*args, **kwargs).to(result)
 
     return promoted
-
-
-def polynomial(fit: Fit, x: torch.Tensor) -> torch.Tensor:
-    """The value of a fit at `x`, which lies in its interval."""
-    return horner(fit.coefficients, (x - fit.low) * (2 / (fit.high - fit.low)) - 1)
-
-
-def horner(coefficients, x: torch.Tensor) -> torch.Tensor:
-    """The polynomial with these coefficients, from the constant one."""
-    first, *others = reversed(coefficients)
-    value = torch.full_like(x, first)
-    for c in others:
-        value = value * x + c
-    return value
-
-
-def by_parts(condition: torch.Tensor, function: Callable, otherwise: Callable, x: torch.Tensor, inside: float, outside: float):
-    """`function(x)` where the condition holds and `otherwise(x)` elsewhere; each sees a harmless number in the place of the others.
-
-    What is not chosen would have a gradient of 0 times infinity.
-    """
-    return torch.where(condition, function(torch.where(condition, x, inside)), otherwise(torch.where(condition, outside, x)))
-
-
-def odd(function: Callable, x: torch.Tensor) -> torch.Tensor:
-    """A function of magnitudes that has the sign of `x` and, near 0, the slope 1."""
-    value = function(x.abs())
-    return torch.where(x == 0, x, torch.where(x < 0, -value, value))
