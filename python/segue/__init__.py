@@ -36,7 +36,8 @@ from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon,
 from .precision import LossScale
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
 from .supported import Operator, Operators, supported_ops
-from .trainer import Trainer, export_checkpoint
+from .trainer import Trainer
+from .trainer_checkpoints import export_checkpoint
 
 __version__ = "0.1.0"
 

@@ -1,0 +1,152 @@
+# ===- trainer_checkpoints.py - what a trainer writes and goes on from ------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""What a trainer writes and goes on from: dictionaries of its state, checkpoints in files, seals on a disk, weights alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Mapping
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from . import _runtime
+from .errors import InvalidArgumentError
+from .freezing import Frozen
+from .module import save_tensors
+from .tensors import give, wrap
+
+
+class Checkpoints:
+    """The part of `segue.Trainer` that keeps and restores its state. It has no state of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of everything that decides the next step: parameters, optimizer state, step, seed."""
+        copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
+        state = {n: give(t, "torch") for n, t in self._session.state().items()}
+        return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
+                "seed": self._session.seed, "precision": self._session.precision_state(),
+                "loss_scale": self._session.loss_scale_state, "trained": self._frozen.as_notes()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`; everything is checked before anything changes."""
+        pack = lambda tensors: {n: wrap(t, self._device) for n, t in tensors.items()}  # noqa: E731
+        before = self._frozen
+        self._retrain(Frozen.from_notes(state["trained"]) if "trained" in state else before)
+        try:
+            self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
+                                  state.get("precision", ""), state.get("loss_scale", ""))
+        except BaseException:
+            self._retrain(before)
+            raise
+        self.sync()
+
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """The trained parameters by session key, as `parameters` has them."""
+        return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters if p.trained}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
+
+        Raises
+        ------
+        NameUnknownError, LayoutMismatchError
+            No parameter has such a name, or one has another shape or type; those before it have their new values then.
+        """
+        for key, value in weights.items():
+            self._session.set_parameter(key, wrap(value, self._device))
+        self.sync()
+
+    def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
+        """Writes a checkpoint, a safetensors file, whole or not at all.
+
+        `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``.
+        """
+        self._session.save(os.fspath(path), self._notes_text(notes))
+
+    def seals_at(self, path: str | os.PathLike) -> bool:
+        """Whether the trainer was given this path as `seal`."""
+        return self._seal_path is not None and os.path.abspath(self._seal_path) == os.path.abspath(path)
+
+    def seal(self, *, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Makes the last finished step the checkpoint at the path that the trainer was given as `seal`, and writes only what is in memory alone.
+
+        Tensors stay where they lie in the spill folder, and nobody writes there until the next seal. `resume` takes such a checkpoint as any
+        other, with whatever budget and folder, in a process of its own once this one has ended; `segue.export_checkpoint` makes a file of it that
+        holds everything. Until a seal is complete the one before is valid, however the process ends. Who writes to a parameter in PyTorch
+        afterwards changes nothing of it. `notes` are as those of `save`.
+
+        Returns
+        -------
+        dict
+            ``sealed_bytes`` of tensors that stay on the disk, ``written_bytes`` that were written there for it, ``file_bytes`` of the file at
+            the path, ``seconds``.
+
+        Raises
+        ------
+        FileError
+            The disk is full, or the file cannot be written; the seal before stays.
+        InvalidArgumentError
+            The trainer was made without `seal`.
+        Error
+            With code ``UNSUPPORTED``: the file system of the folder has no files without names (NFS).
+        """
+        self._check_bound()
+        return self._session.seal(self._notes_text(notes))
+
+    def resume(self, path: str | os.PathLike) -> dict[str, Any]:
+        """Goes on from a checkpoint: the losses after it are equal to the bit. Returns the notes that were saved with it."""
+        before = self._frozen
+        self._retrain(_trained_in(path, self._captured))
+        try:
+            notes = self._session.load(os.fspath(path))
+        except BaseException:
+            self._retrain(before)
+            raise
+        self.sync()
+        return json.loads(notes).get("notes", {}) if notes else {}
+
+    def _notes_text(self, notes: Mapping[str, Any] | None) -> str:
+        kept = {"notes": dict(notes)} if notes else {}
+        if self._frozen != self._captured:
+            kept["trained"] = self._frozen.as_notes()
+        try:
+            return json.dumps(kept) if kept else ""
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
+
+    def save_weights(self, path: str | os.PathLike) -> None:
+        """Writes parameters and buffers alone, as safetensors."""
+        save_tensors(path, self.parameters())
+
+
+def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
+    """What is frozen in a checkpoint; `otherwise` where it does not say, or is none, which its load tells better."""
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            notes = json.loads((file.metadata() or {}).get("segue.notes", "{}"))
+        return Frozen.from_notes(notes["trained"]) if "trained" in notes else otherwise
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError):
+        return otherwise
+
+
+def export_checkpoint(checkpoint: str | os.PathLike, output: str | os.PathLike) -> None:
+    """Makes a checkpoint that holds everything of a sealed one (`Trainer.seal`), whose tensors lie on the disk of its run.
+
+    Raises
+    ------
+    CorruptFileError
+        Something of it is not as it was written.
+    FileError
+        Its spill file is gone or that of a run still at work, or the output cannot be written.
+    InvalidArgumentError
+        Both are one file.
+    """
+    if os.path.exists(output) and os.path.exists(checkpoint) and os.path.samefile(checkpoint, output):
+        raise InvalidArgumentError(f"{os.fspath(output)} is the checkpoint itself; write another file")
+    _runtime.export_checkpoint(os.fspath(checkpoint), os.fspath(output))
