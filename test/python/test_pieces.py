@@ -50,6 +50,13 @@ def test_the_neighbours_stay_in_segue(parts, pieces):
     assert f"in Segue: {wanted:.0%} of the operators" in str(result)
 
 
+class TwoLayers(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+
 class Loop(nn.Module):
 
     def __init__(self, turns=3):
@@ -101,11 +108,7 @@ def test_what_depends_on_nothing_runs_first():
     check(Positions(), torch.randn(4, 6), pieces=["torch", "segue"])
 
 
-class Frozen(nn.Module):
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+class Frozen(TwoLayers):
 
     def forward(self, x):
         with torch.no_grad():
@@ -207,11 +210,7 @@ def test_a_buffer_that_is_changed():
     check(Counted(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
 
 
-class MakesItsLoss(nn.Module):
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+class MakesItsLoss(TwoLayers):
 
     def forward(self, x):
         return nn.SmoothL1Loss(reduction="none")(self.second(torch.sin(self.first(x))), x.detach())
@@ -221,12 +220,8 @@ def test_a_module_that_is_made_within():
     check(MakesItsLoss(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
 
 
-class InPlace(nn.Module):
+class InPlace(TwoLayers):
     """Segue lacks what changes a tensor in place: who makes that goes with it."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
 
     def forward(self, x):
         h = self.first(x)
@@ -237,12 +232,8 @@ def test_what_is_changed_in_place_goes_with_its_maker():
     check(InPlace(), torch.randn(4, 6), pieces=["segue", "torch", "segue"])
 
 
-class Overwritten(nn.Module):
+class Overwritten(TwoLayers):
     """Changes in place, with what comes of it, what another piece would have made."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
 
     def forward(self, x):
         h = self.first(x)
@@ -255,12 +246,8 @@ def test_what_is_changed_by_what_comes_of_it():
     check(Overwritten(), torch.randn(4, 6), pieces=["torch", "segue"])
 
 
-class ChangedTwice(nn.Module):
+class ChangedTwice(TwoLayers):
     """Changes in place what both pieces around Segue's would make and change: this is not cut."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
 
     def forward(self, x):
         kept = torch.zeros_like(x)
