@@ -75,14 +75,14 @@ class Sizes:
     def ensure(self, batch: Mapping[str, Any], *, evaluates: bool = False) -> None:
         """Has programs for this batch, if its extents are what stands in the way; what else is wrong the session says.
 
-        `evaluates`: dropout is off in them. With services of memory it stays on where it was, which a warning says once.
+        `evaluates`: dropout is off in them. With Selective Precision it stays on where it was, which a warning says once.
 
         Raises
         ------
         InvalidArgumentError
             There are as many sets of extents as a module keeps variants (`max_variants`).
         Error
-            With code ``UNSUPPORTED``: the session has services of memory, which know the programs of one set of extents.
+            With code ``UNSUPPORTED``: the session has Selective Precision, which has measured the programs of one set of extents.
         """
         if self._first is None:
             return
@@ -113,7 +113,7 @@ class Sizes:
         except UnsupportedError:
             if not is_first:
                 raise
-            log.warning("evaluating with dropout as in training: memory services know the programs of one set, which has it")
+            log.warning("evaluating with dropout as in training: Selective Precision has measured the programs of one set, which has it")
         self._known[key] = list(programs.values())[-1]
 
     def _programs(self, shapes: dict[str, tuple], evaluates: bool) -> dict[str, Program]:

@@ -198,6 +198,7 @@ class Trainer(Checkpoints):
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
         self._bound: list[BoundParameter] = []
+        self._has_disk = has_disk
         self._bind(spills=has_disk)
         if has_disk:
             self._move_to_disk()
@@ -285,8 +286,10 @@ class Trainer(Checkpoints):
         ------
         LayoutMismatchError, MissingInputError, NameUnknownError
             The batch does not fit the modules.
+        BudgetInfeasibleError
+            No step with batches of these extents keeps to the budget; nothing of the step has begun.
         Error
-            With code ``UNSUPPORTED``: a batch of other extents, with a budget or other services of memory.
+            With code ``UNSUPPORTED``: a batch of other extents, with Selective Precision.
         NanLossError
             The loss is not finite; parameters and state are those of the last finished step.
         StateTornError
@@ -435,7 +438,7 @@ class Trainer(Checkpoints):
         InvalidArgumentError
             A pattern is for no parameter, nothing would be left to train, or a module came from a file.
         UnsupportedError
-            With services of memory or a budget, whose plans are made for one set of trained parameters.
+            With streamed blocks (Weight Stagehand) or Selective Precision, whose blocks have one set of trained parameters.
         """
         self._retrain(self._frozen.freeze(matching(patterns, self._parameters_proper()), self.step_count))
 
@@ -471,8 +474,10 @@ class Trainer(Checkpoints):
             raise
         self._sizes.forget()
         for bound in self._bound:
-            if bound.key in before[0].since and bound.key not in frozen.since:  # it is written from now on
-                bound.is_shared = self._session.bind_parameter(bound.key, wrap(bound.tensor, self._device, writable=True))
+            if bound.is_shared or bound.key in before[0].since and bound.key not in frozen.since:  # it is written from now on
+                bound.is_shared = not self._has_disk and self._session.bind_parameter(bound.key, wrap(bound.tensor, self._device, writable=True))
+        if self._has_disk:
+            self._move_to_disk()  # a home may be another now
 
     def calibrate(self, batches: Iterable[Mapping[str, Any]]) -> None:
         """Measures on some batches what quantising each unit of Selective Precision changes, before training.
@@ -521,8 +526,8 @@ class Trainer(Checkpoints):
     def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name, with dropout off; nothing changes.
 
-        Modules with dropout are compiled once more for it when it comes first. With services of memory or a budget they are not, and
-        drop as in training, which a warning says.
+        Modules with dropout are compiled once more for it when it comes first. With Selective Precision they are not, and drop as
+        in training, which a warning says.
         """
         self._check_bound()
         batch, length = self._sizes.padded(batch)

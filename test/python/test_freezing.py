@@ -15,7 +15,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from compare import assert_close, losses_close
 from known_optimizers import ours, theirs
-from test_in_backward import services
+from nets import Net
+from service_configs import services
 from test_trainer import Back, Front, Regression, data, trainer_of
 
 import segue
@@ -148,6 +149,70 @@ def test_frozen_layers_save_nothing():
     assert {name: torch.from_dlpack(t).data_ptr() for name, t in trainer._session.state().items()} == states
 
 
+@pytest.fixture(scope="module")
+def wide_net():
+    """A net compiled once, its weights, batches of two sizes, and what a run without services makes of them."""
+    torch.manual_seed(3)
+    batches = [(torch.randn(rows, 64), torch.randn(rows, 64)) for rows in (48, 48, 20, 48, 48, 20, 48, 48, 20, 48)]
+    module = segue.compile(Net(), batches[0])
+    first = {name: value.clone() for name, value in module.state_dict().items()}
+    return module, first, batches, frozen_and_back(module, first, batches, device="sim:dram=32MiB,link=2GB/s")
+
+
+def frozen_and_back(module, first, batches, **options):
+    """Losses, weights, states and the highest peak of a run in which parameters are frozen and trained again."""
+    module.load_state_dict(first)
+    trainer = segue.Trainer([module], optimizer=segue.AdamW(lr=1e-2, weight_decay=0.1), clip_grad_norm=0.5, **options)
+    losses = []
+    for step, (x, y) in enumerate(batches):
+        if step in (2, 7):
+            trainer.freeze("layers.0.*", "layers.1.*", "layers.3.weight")
+        if step == 5:
+            trainer.unfreeze("*")
+        losses.append(trainer.step(x=x, y=y))
+    trainer.sync()
+    states = {key: value.clone() for key, value in trainer.state_dict()["state"].items()}
+    return losses, {name: value.clone() for name, value in module.state_dict().items()}, states, trainer.peak_bytes
+
+
+@pytest.mark.parametrize("share, modes", [(0.45, ("planned",)), (0.6, ("watermark",)), (0.5, ("watermark", "states"))],
+                         ids=lambda given: " and ".join(given) if isinstance(given, tuple) else str(given))
+def test_a_cap_changes_no_bit(wide_net, share, modes):
+    """With a batch of other extents after each change, on a device as large as the cap."""
+    module, first, batches, free = wide_net
+    cap = int(share * free[3])
+    found = frozen_and_back(module, first, batches, device=f"sim:streams,dram={cap},link=1GB/s,adversarial={len(modes)}", config=services(modes, cap))
+    assert found[0] == free[0]
+    assert all(torch.equal(now[name], want[name]) for now, want in zip(found[1:3], free[1:3]) for name in want)
+    assert found[3] <= cap
+
+
+def test_a_budget_with_a_disk_changes_no_bit(wide_net, tmp_path):
+    module, first, batches, free = wide_net
+    found = frozen_and_back(module, first, batches, device="cpu", budget=int(0.5 * free[3]), spill_dir=tmp_path)
+    assert found[0] == free[0]
+    assert all(torch.equal(now[name], want[name]) for now, want in zip(found[1:3], free[1:3]) for name in want)
+
+
+def test_an_evaluation_while_something_is_frozen():
+    """Its programs, without dropout, were captured before anything was frozen."""
+
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x, y):
+            return F.mse_loss(self.last(F.dropout(self.first(x), 0.5, self.training)), y)
+
+    (x, y), model = data(1)[0], Dropped()
+    trainer = segue.Trainer([segue.compile(model, (x, y))], optimizer=segue.AdamW(lr=1e-2))
+    for what in (trainer.freeze, trainer.unfreeze):
+        what("first.*")
+        trainer.step(x=x, y=y)
+        assert_close(trainer.evaluate(x=x, y=y)["loss"], copy.deepcopy(model).eval()(x, y))
+
+
 def test_what_cannot_be_frozen(tmp_path):
     trainer = trainer_of(Regression())
     with pytest.raises(segue.InvalidArgumentError, match=r"'net.0.weigt' is for no parameter of the trainer; near it are 'net.0.weight'"):
@@ -163,7 +228,7 @@ def test_what_cannot_be_frozen(tmp_path):
         segue.Trainer([loaded], optimizer=adamw).freeze("net.0.*")
     config = {"memory": {"stagehand": {"telemetry_enabled": False, "vram_high_watermark_mb": 2, "vram_low_watermark_mb": 1}}}
     trainer = trainer_of(Regression(), device="sim:dram=8MiB,pinned=8MiB,link=4GB/s,latency=2us", config=config)
-    with pytest.raises(segue.UnsupportedError, match="memory services plan for one set of trained parameters"):
+    with pytest.raises(segue.UnsupportedError, match="a ring of weights has blocks with one set of trained parameters"):
         trainer.freeze("net.0.*")
     trainer.step(x=x, y=y)
 
@@ -232,7 +297,7 @@ def test_gradients_are_seen_and_changed_as_in_torch(micro_batches):
 def test_a_budget_changes_nothing_of_hooks(tmp_path, where):
     options = {
         "sim": dict(on="sim:dram=16MiB"), "streams": dict(on="sim:streams,dram=16MiB,adversarial=5"),
-        "planned": dict(on="sim:dram=64MiB,link=8GB/s", config=services("planned", 1.2)),
+        "planned": dict(on="sim:dram=64MiB,link=8GB/s", config=services(("planned",), 1200 * 1024)),
         "disk": dict(budget="1500KiB", spill_dir=tmp_path)}[where]
     losses, norms, seen, weights = hooked(False, **options)
     expected = hooked(False)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 import segue
 from known_optimizers import KNOWN, ours
 from nets import Net
+from service_configs import services
 
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 STEPS = 5
@@ -90,22 +91,12 @@ def test_no_step_holds_all_gradients():
     assert plain.unconstrained.peak_bytes - fused.unconstrained.peak_bytes > gradients / 2
 
 
-def services(mode, cap, **more):
-    stagehand = {"conductor_config": {"enabled": True, "vram_hard_cap_mb": cap, "vram_soft_cap_mb": cap, "telemetry_enabled": False},
-                 "activation_stagehand": {"enabled": mode != "ring", "mode": "planned" if mode == "planned" else "watermark",
-                                          "vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.3, "telemetry_file": os.devnull}}
-    if mode == "ring":
-        stagehand |= {"stagehand_enabled": True, "prefetch_window_blocks": 1, "telemetry_file": os.devnull, "pinned_pool_mb": 4,
-                      "pinned_slab_mb": 1, "vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.3}
-    return {"memory": {"stagehand": stagehand}}
-
-
 @pytest.mark.parametrize("mode", ["planned", "watermark", "ring"])
 @pytest.mark.parametrize("device", ["sim:dram=1MiB,link=1GB/s", "sim:streams,dram=1MiB,link=1GB/s,adversarial=3"])
 def test_services_change_no_bit(mode, device):
     make, wide = adamw, re.sub("1MiB", "64MiB", device)
     want = trained(make(), "net", wide)
-    found = trained(make(in_backward=True), "net", device, config=services(mode, 0.9 if mode == "planned" else 1.0))
+    found = trained(make(in_backward=True), "net", device, config=services((mode,), (1 << 20) * 9 // 10 if mode == "planned" else 1 << 20))
     assert_same(found, want)
     assert found[3] <= 1 << 20
 

@@ -7,11 +7,14 @@
 """A last batch with fewer rows, and other lengths, train and are evaluated as in PyTorch."""
 
 import copy
+import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 from compare import assert_close, losses_close
+from service_configs import services
+from test_in_backward import Tied, adamw
 from test_trainer import Back, Front, Regression, data, trainer_of
 from torch import nn
 
@@ -86,15 +89,84 @@ def test_lengths_in_micro_batches():
     assert trainer.step(**given) == losses[0]
 
 
-def test_what_is_refused(tmp_path):
-    trainer = trainer_of(Regression(), device="sim:dram=8MiB,pinned=8MiB,link=4GB/s,latency=2us",
-                         config={"memory": {"conductor": {"vram_cap_mb": 4}, "stagehand": {"telemetry_enabled": False, "vram_high_watermark_mb": 2, "vram_low_watermark_mb": 1}}})
-    (x, y), (few, few_y) = data(1)[0], data(1, 3)[0]
-    trainer.step(x=x, y=y)
-    with pytest.raises(segue.Error, match="memory services know the programs of one set of extents"):
-        trainer.step(x=few, y=few_y)
-    trainer.step(x=x, y=y)
+#: By step the extents of its batch, of three: those of the example, fewer, and more than it has.
+ORDER = (0, 0, 1, 0, 2, 0, 1, 2, 1)
 
+
+@pytest.fixture(scope="module")
+def tied():
+    """The model of the budgets' tests, compiled once, its weights, batches of three lengths, and what a free run makes of them."""
+    torch.manual_seed(1)
+    model = Tied()
+    batches = [{"tokens": torch.randint(64, (n,)), "targets": torch.randint(64, (n,))} for n in (48, 20, 80)]
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    module = segue.compile(model, batches[0], optimizer=adamw())
+    return module, first, batches, run_of(module, first, batches, device="sim:dram=64MiB,link=1GB/s")
+
+
+def run_of(module, first, batches, **options):
+    """Losses of steps and of evaluations without dropout, weights, and the highest peak."""
+    module.load_state_dict(first)
+    trainer = segue.Trainer([module], optimizer=adamw(), **options)
+    losses = [trainer.step(**batches[i]) for i in ORDER]
+    losses += [trainer.evaluate(**batches[i])["loss"].item() for i in (1, 0)]
+    losses.append(trainer.step(**batches[1]))
+    trainer.sync()
+    return losses, {name: value.clone() for name, value in module.state_dict().items()}, trainer.peak_bytes
+
+
+@pytest.mark.parametrize("share, modes", [(0.5, ("planned",)), (0.55, ("watermark",)), (0.5, ("watermark", "states")), (0.5, ("ring",)),
+                                          (0.5, ("ring", "planned")), (0.5, ("ring", "watermark", "states"))],
+                         ids=lambda given: " and ".join(given) if isinstance(given, tuple) else str(given))
+def test_a_budget_changes_no_bit(tied, share, modes):
+    """Fewer rows than in the example, and more, under each service of memory: losses, weights, evaluations; the device is as large as the cap."""
+    module, first, batches, (losses, weights, peak) = tied
+    cap = int(share * peak)
+    device = f"sim:streams,dram={cap},link=1GB/s,adversarial={len(str(modes))}"  # one that no other test holds
+    found = run_of(module, first, batches, device=device, config=services(modes, cap))
+    assert found[0] == losses
+    assert all(torch.equal(found[1][name], weights[name]) for name in weights)
+    assert found[2] <= cap
+
+
+def test_a_budget_with_a_disk(tied, tmp_path):
+    module, first, batches, (losses, weights, _) = tied
+    found = run_of(module, first, batches, device="cpu", budget="1MiB", spill_dir=tmp_path)
+    assert found[0] == losses
+    assert all(torch.equal(found[1][name], weights[name]) for name in weights)
+
+
+def test_each_size_is_planned_once(tied, caplog):
+    """Plans are kept: steps that change from one size to another and back make none anew, once constants of both are on the device."""
+    module, first, batches, (_, _, peak) = tied
+    cap = int(0.6 * peak)
+    module.load_state_dict(first)
+    trainer = segue.Trainer([module], optimizer=adamw(), device=f"sim:dram={cap},link=2GB/s", config=services(("planned",), cap))
+    caplog.set_level("INFO", logger="segue")
+    for i in (0, 1, 0, 1, 0, 0, 1, 0):
+        trainer.step(**batches[i])
+    steps = re.findall(r"step (\d+): planned for batches of other extents", caplog.text)
+    assert "2" in steps and not [step for step in steps if int(step) > 3]
+
+
+def test_a_size_that_no_step_keeps_to_is_refused(tied):
+    """The error names the smallest budget for it; smaller batches train on."""
+    module, first, batches, (_, _, peak) = tied
+    cap = int(0.45 * peak)
+    module.load_state_dict(first)
+    large = {name: torch.randint(64, (2000,)) for name in batches[0]}
+    for modes in (("planned",), ("watermark", "states")):
+        cap += 512  # another device
+        trainer = segue.Trainer([module], optimizer=adamw(), device=f"sim:dram={cap},link=1GB/s", config=services(modes, cap))
+        before = trainer.step(**batches[0])
+        with pytest.raises(segue.BudgetInfeasibleError, match="the smallest budget is"):
+            trainer.step(**large)
+        assert trainer.step_count == 1
+        assert trainer.step(**batches[0]) < before
+
+
+def test_what_is_refused(tmp_path):
+    (x, y), (few, few_y) = data(1)[0], data(1, 3)[0]
     compiled = segue.compile(Regression(), (x, y), max_variants=2)
     trainer = segue.Trainer([compiled], optimizer=segue.SGD(lr=0.1))
     trainer.step(x=few, y=few_y)

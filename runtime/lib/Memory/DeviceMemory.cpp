@@ -377,6 +377,7 @@ void DeviceMemory::forgetAddresses() {
   follower_.reset();
   awaitRoom_ = nullptr;
   plannedBytes_ = liveInPlan_ = lentBytes_ = 0;
+  addressFigures_ = {};
 }
 
 void DeviceMemory::restartAddresses() {

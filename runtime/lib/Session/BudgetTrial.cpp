@@ -89,7 +89,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes) {
 bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
   uint64_t lost = step_.options.config ? lostBytes(budgetBytes - std::min(budgetBytes, others_)) : 0;
   budgetBytes -= lost;
-  auto [modules, same] = twinParts(step_);
+  auto [modules, same, sizes] = twinParts(step_);
   same.openSlab = step_.options.openSlab;
   same.aliases = step_.options.aliases;
   same.warn = [](const std::string &) {}; // the session itself says it
@@ -105,8 +105,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
     same.config = configFor(budgetBytes, states);
     Session session(device, std::move(modules), std::move(same));
     session.allocateParameters();
-    std::vector<TensorMap> batches(step_.microBatches,
-                                   batchWithoutValues(device, session.modules(), step_.options.wires));
+    std::vector<TensorMap> batches = addTwinBatches(session, sizes, step_.options.wires);
     StepResult last; // whoever takes a step may keep what it gave until the next has ended
     for (int step = 0; step < triedSteps; ++step)
       last = session.step(batches, LearningRates::same(1e-3, session.rateCount()));

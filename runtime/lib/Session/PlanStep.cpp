@@ -22,10 +22,27 @@
 
 namespace segue::inline runtime {
 
+static std::vector<SessionModule> given(const std::vector<Module> &modules) {
+  std::vector<SessionModule> given;
+  for (const Module &module : modules)
+    given.push_back({module.name(), module.binary()});
+  return given;
+}
+
 TwinParts twinParts(const StepToPlan &step) {
-  TwinParts parts;
-  for (const Module &module : step.modules)
-    parts.modules.push_back({module.name(), module.binary()});
+  TwinParts parts{.modules = given(step.modules), .options = {}, .batches = 0};
+  std::vector<const std::vector<Module> *> others;
+  for (const std::vector<Module> *modules : step.batches) {
+    size_t sizes = 0;
+    if (modules != &step.modules) {
+      sizes = size_t(std::ranges::find(others, modules) - others.begin()) + 1;
+      if (sizes > others.size()) {
+        others.push_back(modules);
+        parts.batches.otherSizes.push_back(given(*modules));
+      }
+    }
+    parts.batches.sizes.push_back(sizes);
+  }
   parts.options.maxGradNorm = step.options.maxGradNorm;
   parts.options.tied = step.options.tied;
   parts.options.wires = step.options.wires;
@@ -35,12 +52,12 @@ TwinParts twinParts(const StepToPlan &step) {
 /// Makes a twin of the session. `slots` are those of the ring, if there is one.
 static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots,
                        StepTwin::Homes homes = StepTwin::Homes::Host) {
-  auto [modules, options] = twinParts(step);
+  auto [modules, options, batches] = twinParts(step);
   std::optional<TwinWeights> ring;
   if (weights)
     ring = TwinWeights{weights->config(), slots};
-  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), step.microBatches, std::move(ring),
-                  homes);
+  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches),
+                  std::move(ring), homes);
 }
 
 static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Space::DeviceDram); }
@@ -79,10 +96,14 @@ static void weighRing(MemoryServices &services, const StepToPlan &step, const Me
                      " slots of weights that fit: so less leaves, and a step is faster");
 }
 
-uint64_t planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
+static FreeRoom roomOf(Device &device) { return {device.freeRanges(Space::DeviceDram), liveBytes(device)}; }
+
+PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
   WeightStreamer *weights = services.weights();
   Device &device = *step.device;
   preparePrograms(step.device, step.modules);
+  for (const std::vector<Module> *modules : step.batches)
+    preparePrograms(step.device, *modules);
   if (weights)
     weights->giveUpRoom();
   if (weights && weights->slots() > weights->leastSlots())
@@ -96,15 +117,23 @@ uint64_t planStep(MemoryServices &services, const StepToPlan &step, const Measur
     services.beginAgain(); // the plan says what is there when a step begins
     dropCaches(device);
     gatherFree(device);
-    FreeRoom room{device.freeRanges(Space::DeviceDram), liveBytes(device)};
+    FreeRoom room = roomOf(device);
     uint64_t staging = weights ? weights->stagingBytes(/*anyForm=*/services.precision() != nullptr) : 0;
     uint64_t budget = device.memory().budget(Space::DeviceDram), left = budget - std::min(budget, staging);
     CertifiedPlan found = certify(twin, planner, left, &room);
     if (found.bytes <= left) {
-      if (weights)
-        weights->settleAs(*twin.weights());
-      services.follow(planner.profile(), *found.plan, std::move(found.addresses));
-      return found.bytes + staging;
+      PlannedStep planned{.profile = planner.profile(),
+                          .plan = *found.plan,
+                          .addresses = std::move(found.addresses),
+                          .room = std::move(room),
+                          .bytes = found.bytes + staging};
+      if (weights) {
+        planned.slots = weights->slots();
+        planned.openAtOnce = twin.weights()->policy().ring().openAtOnce;
+        weights->settle(planned.openAtOnce);
+      }
+      services.follow(planned.profile, planned.plan, planned.addresses);
+      return planned;
     }
     uint64_t smallest = found.bytes + staging;
     // The ring took what there was; with fewer slots it is slower.
@@ -119,10 +148,25 @@ uint64_t planStep(MemoryServices &services, const StepToPlan &step, const Measur
   }
 }
 
-/// Returns a bound that no step reaches: all that programs give and work in, at once.
-static uint64_t boundBytes(const StepToPlan &step) {
+bool followAgain(MemoryServices &services, const DeviceRef &device, const PlannedStep &planned) {
+  WeightStreamer *weights = services.weights();
+  if (planned.slots != (weights ? weights->slots() : 0))
+    return false;
+  services.beginAgain();
+  dropCaches(*device);
+  gatherFree(*device);
+  if (roomOf(*device) != planned.room)
+    return false;
+  if (weights)
+    weights->settle(planned.openAtOnce);
+  services.follow(planned.profile, planned.plan, planned.addresses);
+  return true;
+}
+
+/// Returns the bytes of all that programs of these modules give and work in, at once.
+static uint64_t boundBytes(const std::vector<Module> &modules) {
   uint64_t bytes = 0;
-  for (const Module &module : step.modules)
+  for (const Module &module : modules)
     for (const char *name : {"forward", "backward", "grad_norm", "optimizer"})
       if (const Program *program = module.find(name)) {
         bytes += program->arenaBytes();
@@ -130,7 +174,15 @@ static uint64_t boundBytes(const StepToPlan &step) {
           for (const Value &value : values)
             bytes += alignedUp(value.desc().spanBytes());
       }
-  return bytes * (step.microBatches + 1);
+  return bytes;
+}
+
+/// Returns a bound that no step reaches.
+static uint64_t boundBytes(const StepToPlan &step) {
+  uint64_t bytes = boundBytes(step.modules);
+  for (const std::vector<Module> *modules : step.batches)
+    bytes += boundBytes(*modules);
+  return bytes;
 }
 
 static std::string_view whyNoMoreLeaves(const MemoryServices *services) {
@@ -183,37 +235,38 @@ static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weight
   return live - std::min(live, own);
 }
 
-StepFits checkStep(MemoryServices *services, const StepToPlan &step) {
+CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
   uint64_t budget = device.memory().budget(Space::DeviceDram);
   if (!services && liveBytes(device) + boundBytes(step) <= budget)
-    return StepFits::AsItIs;
+    return {};
   StatesLeave states = services ? services->statesLeave() : StatesLeave::Never;
   StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
   StepProfile profile = twin.record();
   uint64_t rest = twin.restBytes(/*withStates=*/states != StatesLeave::Always);
   uint64_t twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
   auto others = [&] { return othersBytes(step, weights, rest); };
-  auto expect = [&](StepFits fits) {
+  auto checked = [&](StepFits fits) {
+    CheckedStep found{.fits = fits, .profile = {}, .others = int64_t(liveBytes(device)) - int64_t(rest + twinRing)};
     if (services && services->checksBudget())
-      services->expect(profile, int64_t(liveBytes(device)) - int64_t(rest + twinRing));
-    return fits;
+      found.profile = profile;
+    return found;
   };
   uint64_t most = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes)->peakBytes;
   // A step that nobody listens to gives memory back later than the twin's.
   bool isAmple = services && others() + most + most / 8 <= budget;
   auto now = states == StatesLeave::Always ? BudgetTrial::States::Away : BudgetTrial::States::Stay;
   if (!canTry(services) || isAmple || BudgetTrial(step, others(), states).trains(budget, now))
-    return expect(StepFits::AsItIs);
+    return checked(StepFits::AsItIs);
   dropCaches(device); // sessions before this one may have left some
   BudgetTrial trial(step, others(), states);
   if (trial.trains(budget, now))
-    return expect(StepFits::AsItIs);
+    return checked(StepFits::AsItIs);
   if (states == StatesLeave::IfNeeded && trial.trains(budget, BudgetTrial::States::Away))
-    return expect(StepFits::WithStatesAway);
+    return checked(StepFits::WithStatesAway);
   refuse(services, trial, step, profile, budget, others());
-  return expect(StepFits::AsItIs);
+  return checked(StepFits::AsItIs);
 }
 
 uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step) {

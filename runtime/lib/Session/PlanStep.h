@@ -9,16 +9,18 @@
 #define SEGUE_LIB_SESSION_PLANSTEP_H
 
 #include "segue/runtime/Services/MemoryServices.h"
-#include "segue/runtime/Session/Session.h"
+#include "segue/runtime/Session/StepTwin.h"
 
 namespace segue::inline runtime {
 
 /// The next steps of a session, for which a plan is made.
 struct StepToPlan {
   const DeviceRef &device;
+  /// The session's own modules, whose optimizers run.
   const std::vector<Module> &modules;
   const SessionOptions &options;
-  size_t microBatches = 1;
+  /// By micro-batch the modules that run it: `modules`, or the same for batches of other extents.
+  std::vector<const std::vector<Module> *> batches;
   /// The bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
   /// True if no step has been asked for yet: one batch is a guess.
@@ -30,27 +32,50 @@ struct StepToPlan {
 struct TwinParts {
   std::vector<SessionModule> modules;
   SessionOptions options;
+  TwinBatches batches;
 };
 TwinParts twinParts(const StepToPlan &step);
 
+/// A plan that was certified for a device that had `room`, beside a ring of so many slots.
+struct PlannedStep {
+  StepProfile profile;
+  ResidencyPlan plan;
+  std::optional<AddressPlan> addresses;
+  FreeRoom room;
+  /// The bytes of device_dram that it was certified to be content with.
+  uint64_t bytes = 0;
+  /// Of the ring: its slots, and those that are open at once; 0 without one.
+  int64_t slots = 0, openAtOnce = 0;
+};
+
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's budget
 /// leaves to the session, with the times that were `measured` if they are of such a step,
-/// and has `services` follow the plan. Returns the bytes of device_dram that the plan was
-/// certified to be content with. Slots of Weight Stagehand's ring that no plan fits beside,
+/// and has `services` follow the plan, which is returned. Slots of Weight Stagehand's ring that no plan fits beside,
 /// or that cost more time than they spare (RingSlots.h), are given back. Throws
 /// BudgetInfeasible, and Unsupported for a device that nothing can leave; the plan in force
 /// stays then.
-uint64_t planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
+PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
+
+/// Has `services` follow a plan again that was made before, between two steps. Returns false if the device has other
+/// room now, or the ring other slots: then a plan has to be made.
+bool followAgain(MemoryServices &services, const DeviceRef &device, const PlannedStep &planned);
 
 /// The way in which a step keeps to its budget: with gradients and optimizer states where
 /// they are, or if they leave (MemoryServices::letStatesLeave).
 enum class StepFits : uint8_t { AsItIs, WithStatesAway };
 
-/// Tries the first steps on a twin within the budget, if no plan is wanted, with the
-/// services that there are (null for none), and throws BudgetInfeasible, with the smallest
-/// budget that is enough, if they end for want of memory. Tells `services` what to expect
-/// of each block. Throws Unsupported for a device that can have no twin.
-StepFits checkStep(MemoryServices *services, const StepToPlan &step);
+/// What is known of a step that was tried: MemoryServices::expect takes `profile` and `others`.
+struct CheckedStep {
+  StepFits fits = StepFits::AsItIs;
+  /// Nothing if no services check the budget.
+  std::optional<StepProfile> profile;
+  int64_t others = 0;
+};
+
+/// Tries steps on a twin within the budget, if no plan is wanted, with the services that
+/// there are (null for none), and throws BudgetInfeasible, with the smallest budget that is
+/// enough, if they end for want of memory. Throws Unsupported for a device that can have no twin.
+CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step);
 
 /// Plays the first steps of a session that trains by no plan on a twin within the budget,
 /// after checkStep. Returns the bytes of device_dram, with what others hold, with which it

@@ -84,20 +84,20 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
   if (services && services->statesLeave() == StatesLeave::Always)
-    services->letStatesLeave(gradientsByBlock());
+    holdGradients();
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values);
   startPrecision();
 }
 
-void Session::State::prepareStreamed(size_t microBatches, std::span<const TensorMap> batches) {
+void Session::State::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {
   try {
     streamed->prepare();
   } catch (const Error &error) {
     bool isTooSmall = error.code() == ErrorCode::DeviceOom || error.code() == ErrorCode::BudgetInfeasible;
-    if (!plannedFor && isTooSmall && letStatesLeave())
-      return prepareStreamed(microBatches, batches);
-    refuseTooSmall(error, microBatches, batches);
+    if (plannedFor.empty() && isTooSmall && letStatesLeave())
+      return prepareStreamed(step, batches);
+    refuseTooSmall(error, step, batches);
     throw;
   }
 }
@@ -199,11 +199,21 @@ const TensorMap &Session::state() const { return state_->optimizerState; }
 // Batches of other extents
 //===----------------------------------------------------------------------===//
 
+/// Returns the parameters and frozen values of a module.
+static std::vector<Value> valuesOf(const Module &module) {
+  std::vector<Value> values(module.parameters().begin(), module.parameters().end());
+  values.insert(values.end(), module.frozen().begin(), module.frozen().end());
+  return values;
+}
+
 void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) {
   State &s = *state_;
-  if (s.services || s.options.residency || s.options.weights)
-    throw Error(ErrorCode::Unsupported, "memory services know the programs of one set of extents; with them, all "
-                                        "batches of a session have the same");
+  if (s.precision)
+    throw Error(ErrorCode::Unsupported, "Selective Precision has measured the programs of one set of extents; with it, "
+                                        "all batches of a session have the same");
+  if (s.waiting)
+    throw Error(ErrorCode::StateTransition, "programs for other extents are added between steps, and " +
+                                                std::to_string(s.waiting) + " batches of one wait for optimize()");
   auto sizes = std::make_unique<State::Sizes>();
   sizes->modules = makeModules(s.device, std::move(given));
   auto differs = [](const Module &module, const std::string &what) {
@@ -217,21 +227,19 @@ void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) 
     if (module.name() != first.name())
       throw differs(module, "stands where \"" + first.name() + "\" is");
     s.checkHypers(module);
-    for (auto values : {&Module::parameters, &Module::frozen}) {
-      std::span<const Value> wanted = (first.*values)(), found = (module.*values)();
-      auto has = [](std::span<const Value> all, const Value &value) {
-        return std::ranges::any_of(all, [&](const Value &other) {
-          return other.name == value.name && other.desc().shape == value.desc().shape &&
-                 other.desc().element == value.desc().element && other.role == value.role;
-        });
-      };
-      for (const Value &value : wanted)
-        if (!has(found, value))
-          throw differs(module, "lacks \"" + value.name + "\" of the session, or has it otherwise");
-      for (const Value &value : found)
-        if (!has(wanted, value))
-          throw differs(module, "has \"" + value.name + "\", which the session lacks");
-    }
+    // What is trained is all the same to an evaluation.
+    auto has = [&](const Module &one, const Value &value) {
+      return std::ranges::any_of(valuesOf(one), [&](const Value &other) {
+        return other.name == value.name && other.desc().shape == value.desc().shape &&
+               other.desc().element == value.desc().element && (areForEvaluation || other.role == value.role);
+      });
+    };
+    for (const Value &value : valuesOf(first))
+      if (!has(module, value))
+        throw differs(module, "lacks \"" + value.name + "\" of the session, or has it otherwise");
+    for (const Value &value : valuesOf(module))
+      if (!has(first, value))
+        throw differs(module, "has \"" + value.name + "\", which the session lacks, or has otherwise");
     auto areSame = [](std::span<const Value> a, std::span<const Value> b) {
       return std::ranges::equal(a, b, {}, &Value::name, &Value::name);
     };
@@ -242,7 +250,10 @@ void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) 
     sizes->ports.push_back({module.name(), module.inputs(), module.outputs()});
   }
   s.checkPhases(sizes->modules);
+  s.streamed->addSizes(sizes->modules, s.modules);
   (areForEvaluation ? s.evaluationSizes : s.otherSizes).push_back(std::move(sizes));
+  if (s.services && s.services->statesLeave() == StatesLeave::Always)
+    s.holdGradients();
 }
 
 /// Returns true if a batch has the extents of the inputs that it names.
@@ -258,23 +269,35 @@ static bool haveExtentsOf(std::span<const ModulePorts> modules, const BatchDescs
 // FORWARD and BACKWARD
 //===----------------------------------------------------------------------===//
 
-Wiring Session::State::wiringFor(const TensorMap &batch, bool isEvaluation) {
+static BatchDescs descsOf(const TensorMap &batch) {
   BatchDescs descs;
   for (const auto &[name, tensor] : batch) {
     if (!tensor)
       throw Error(ErrorCode::InvalidArgument, "the batch has a null tensor for \"" + name + "\"");
     descs[name] = &tensor.desc();
   }
-  sizes = nullptr;
-  auto take = [&](const std::vector<std::unique_ptr<const Sizes>> &others) {
-    auto found = std::ranges::find_if(others, [&](const auto &each) { return haveExtentsOf(each->ports, descs); });
-    if (found != others.end())
-      sizes = found->get();
+  return descs;
+}
+
+const Session::State::Sizes *Session::State::sizesFor(const BatchDescs &batch, bool isEvaluation) const {
+  auto among = [&](const std::vector<std::unique_ptr<const Sizes>> &others) {
+    auto found = std::ranges::find_if(others, [&](const auto &each) { return haveExtentsOf(each->ports, batch); });
+    return found == others.end() ? nullptr : found->get();
   };
-  if (isEvaluation)
-    take(evaluationSizes);
-  if (!sizes && !haveExtentsOf(ports, descs))
-    take(otherSizes);
+  const Sizes *found = isEvaluation ? among(evaluationSizes) : nullptr;
+  return found || haveExtentsOf(ports, batch) ? found : among(otherSizes);
+}
+
+Session::State::StepSizes Session::State::stepSizes(std::span<const TensorMap> batches) const {
+  StepSizes step;
+  for (const TensorMap &batch : batches)
+    step.push_back(sizesFor(descsOf(batch)));
+  return step;
+}
+
+Wiring Session::State::wiringFor(const TensorMap &batch, bool isEvaluation) {
+  BatchDescs descs = descsOf(batch);
+  sizes = sizesFor(descs, isEvaluation);
   std::vector<std::string> notes;
   Wiring wiring = wireModules(portsNow(), options.wires, descs, &notes);
   for (const std::string &note : notes)
@@ -440,9 +463,13 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (!s.waiting) {
       if (calibrationSamples())
         s.precision->calibrate(std::span(&batch, 1));
-      size_t microBatches = s.announced ? s.announced : s.plannedFor ? s.plannedFor : 1;
-      s.prepareStreamed(microBatches, std::span(&batch, 1));
-      s.planFor(microBatches, std::span(&batch, 1));
+      if (s.announced.empty()) {
+        State::StepSizes guess(std::max<size_t>(s.plannedFor.size(), 1), s.sizes);
+        s.prepareStreamed(guess, std::span(&batch, 1));
+        s.planFor(guess, std::span(&batch, 1));
+      } else {
+        s.prepareStreamed(s.announced, std::span(&batch, 1));
+      }
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -524,7 +551,7 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   const std::vector<Module> &modules = s.modulesNow();
   if (!s.waiting)
-    s.prepareStreamed(1, std::span(&batch, 1));
+    s.prepareStreamed({s.sizes}, std::span(&batch, 1));
   EventSink::PhasesApart apart(s.options.events);
   try {
     if (s.services)
@@ -557,15 +584,16 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->requireValues();
     state_->precision->calibrate(microBatches);
   }
-  state_->planFor(microBatches.size(), microBatches);
+  State::StepSizes step = state_->stepSizes(microBatches);
+  state_->planFor(step, microBatches);
   struct Announced {
     State &state;
     ~Announced() {
-      state.announced = 0;
+      state.announced.clear();
       state.rates.reset();
     }
   } announced{*state_};
-  state_->announced = microBatches.size();
+  state_->announced = std::move(step);
   state_->checkRates(rates);
   state_->rates = rates;
   for (const TensorMap &batch : microBatches)

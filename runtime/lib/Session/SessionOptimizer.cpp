@@ -71,12 +71,12 @@ bool Session::State::updatesInBackward() const { return std::ranges::any_of(plan
 
 void Session::State::checkInBackward() const {
   auto module = std::ranges::find_if(plans, &OptimizerPlan::isInBackward);
-  if (module == plans.end() || (rates && !waiting && announced <= 1))
+  if (module == plans.end() || (rates && !waiting && announced.size() <= 1))
     return;
   throw Error(ErrorCode::InvalidArgument,
               "module \"" + modules[size_t(module - plans.begin())].name() +
                   "\" was compiled with its optimizer in backward: " +
-                  (rates ? "a step of it has one batch, and " + std::to_string(announced) +
+                  (rates ? "a step of it has one batch, and " + std::to_string(announced.size()) +
                               " were given; compile it without in-backward to add up gradients of several"
                         : std::string("it trains by whole steps, as backward must know the learning rate, and gives no "
                                       "gradients; compile it without in-backward to see them")));

@@ -28,34 +28,65 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
   return bytes;
 }
 
-void Session::State::planFor(size_t microBatches, std::span<const TensorMap> batches) {
-  if (services && !services->wantsPlan())
-    services->holdTo(certified && certified->microBatches == microBatches ? std::optional(certified->bytes)
-                                                                          : std::nullopt);
-  bool hasTwin = device->twin().has_value(), isPlanWanted = services && services->wantsPlan();
+StepToPlan Session::State::stepToPlan(const StepSizes &step, std::span<const TensorMap> batches) const {
+  StepToPlan next{device, modules, options, {}, bytesOn(*device, batches)};
+  for (const Sizes *of : step)
+    next.batches.push_back(&modulesOf(of));
+  return next;
+}
+
+void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> batches) {
+  if (services && services->wantsPlan())
+    return followPlanFor(step, batches);
+  if (services) {
+    auto found = certified.find(step);
+    services->holdTo(found == certified.end() ? std::nullopt : std::optional(found->second));
+  }
+  checkFor(step, batches);
+  tellStatesLeave();
+}
+
+void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> batches) {
+  bool hasTwin = device->twin().has_value();
   bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
   bool isRehearsed = hasTwin && services && services->wantsRehearsal();
-  if (!isPlanWanted && (plannedFor || !(isChecked || isRehearsed)))
-    return tellStatesLeave();
-  requireWhole();
-  requireValues();
-  prepareStreamed(microBatches, batches); // the ring is in the way of a plan
-  int64_t slots = services && services->weights() ? services->weights()->slots() : 0;
-  bool isPlanned = plannedFor == microBatches && slots <= plannedSlots; // a smaller ring leaves more
-  StepToPlan next{device, modules, options, microBatches, bytesOn(*device, batches)};
-  if (!isPlanWanted) {
-    // The check is made before the first step, since later ones keep memory for reuse.
-    if (isChecked && checkStep(services.get(), next) == StepFits::WithStatesAway) {
+  // More micro-batches of extents that are known take no more than the first.
+  auto isKnown = [&](const Sizes *of) {
+    return std::ranges::any_of(checked, [&](const auto &known) { return std::ranges::count(known.first, of) > 0; });
+  };
+  if (!(isChecked || isRehearsed) || (!checked.contains(step) && std::ranges::all_of(step, isKnown)))
+    return;
+  if (!checked.contains(step)) {
+    requireWhole();
+    requireValues();
+    prepareStreamed(step, batches); // the ring is in the way
+    StepToPlan next = stepToPlan(step, batches);
+    CheckedStep found;
+    if (isChecked)
+      found = checkStep(services.get(), next);
+    if (found.fits == StepFits::WithStatesAway) {
       letStatesLeave();
       streamed->release(); // a ring beside them was smaller
-      prepareStreamed(microBatches, batches);
+      prepareStreamed(step, batches);
     }
     if (isRehearsed)
       rehearseStep(*services, next);
-    plannedFor = microBatches;
-    plannedSlots = slots;
-    return tellStatesLeave();
+    checked[step] = std::move(found);
+  } else if (step == plannedFor) {
+    return;
   }
+  const CheckedStep &known = checked[step];
+  if (known.profile)
+    services->expect(*known.profile, known.others);
+  plannedFor = step;
+}
+
+void Session::State::followPlanFor(const StepSizes &step, std::span<const TensorMap> batches) {
+  requireWhole();
+  requireValues();
+  prepareStreamed(step, batches); // the ring is in the way of a plan
+  int64_t slots = services->weights() ? services->weights()->slots() : 0;
+  bool isPlanned = plannedFor == step && slots <= plannedSlots; // a smaller ring leaves more
   // Blocks that evaluations have left in the plan's ranges go, or are planned around.
   if (isPlanned && device->memory().lentBytes()) {
     dropCaches(*device);
@@ -64,19 +95,32 @@ void Session::State::planFor(size_t microBatches, std::span<const TensorMap> bat
   std::optional<MeasuredStep> measured = services->takeMeasured();
   if (isPlanned && !measured)
     return;
+  if (plannedFor != step) {
+    measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
+    device->memory().forgetAddresses();
+    if (auto known = planned.find(step); known != planned.end() && followAgain(*services, device, known->second)) {
+      plannedFor = step;
+      plannedSlots = slots;
+      return;
+    }
+  }
   try {
-    certified = {microBatches, planStep(*services, next, measured ? &*measured : nullptr)};
+    PlannedStep made = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr);
+    certified[step] = made.bytes;
+    planned[step] = std::move(made);
   } catch (const Error &error) {
     if (sealer && error.code() == ErrorCode::DeviceOom)
       throw error.within(sealer->whatIsTaken());
     // Somebody else took of the device since: the plan in force may still fit.
-    if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != microBatches)
+    if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != step)
       throw;
     return;
   }
-  if (measured && options.log)
-    options.log("step " + std::to_string(step + 1) + ": planned again, with the times that the last steps took");
-  plannedFor = microBatches;
+  if (options.log && (measured || !plannedFor.empty()))
+    options.log("step " + std::to_string(this->step + 1) +
+                (measured ? ": planned again, with the times that the last steps took"
+                          : ": planned for batches of other extents or another number"));
+  plannedFor = step;
   plannedSlots = services->weights() ? services->weights()->slots() : 0;
 }
 
@@ -87,17 +131,18 @@ uint64_t Session::certify(size_t microBatches) {
                 s.waiting ? "a step is certified before it begins, and " + std::to_string(s.waiting) +
                                 " batches of one wait for optimize()"
                           : std::string("a step of no batches is none to certify"));
-  s.planFor(microBatches, {});
-  if (!s.certified || s.certified->microBatches != microBatches)
-    s.certified = {microBatches, certifyStep(s.services.get(), {s.device, s.modules, s.options, microBatches})};
-  return s.certified->bytes;
+  State::StepSizes step(microBatches, nullptr);
+  s.planFor(step, {});
+  if (!s.certified.contains(step))
+    s.certified[step] = certifyStep(s.services.get(), s.stepToPlan(step));
+  return s.certified[step];
 }
 
-void Session::State::refuseTooSmall(const Error &error, std::optional<size_t> microBatches,
+void Session::State::refuseTooSmall(const Error &error, const StepSizes &step,
                                     std::span<const TensorMap> batches) const {
   auto *memory = dynamic_cast<const OutOfMemory *>(&error);
   bool isTooSmall = memory ? memory->report().space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;
-  if (!isTooSmall || plannedFor || options.isRehearsal || hasOwnSink() || !device->twin())
+  if (!isTooSmall || !plannedFor.empty() || options.isRehearsal || hasOwnSink() || !device->twin())
     return;
   uint64_t placed = bytesOn(*device, batches), own = placed, live = device->memory().liveBytes(Space::DeviceDram);
   TensorMap held = optimizerState;
@@ -106,7 +151,8 @@ void Session::State::refuseTooSmall(const Error &error, std::optional<size_t> mi
   for (size_t slot = 0; loading && slot < loading->size(); ++slot)
     held["loading " + std::to_string(slot)] = (*loading)[slot];
   own += bytesOn(*device, std::span(&held, 1));
-  StepToPlan next{device, modules, options, microBatches.value_or(1), placed, !microBatches};
+  StepToPlan next = stepToPlan(step.empty() ? StepSizes{nullptr} : step, batches);
+  next.isBatchCountGuessed = step.empty();
   segue::refuseTooSmall(services.get(), next, live - std::min(live, own));
 }
 

@@ -32,7 +32,10 @@ struct Session::State {
   /// Allocates the states. `inputs` names the inputs of optimizers that they are, by module.
   void allocateStates(std::span<const std::pair<size_t, size_t>> inputs);
 
-  std::vector<GradientOutput> gradientsByBlock() const;
+  /// Returns the gradients that come by block, of `modules` or of the same for other extents.
+  std::vector<GradientOutput> gradientsByBlock(const std::vector<Module> &modules) const;
+  /// Has the service that moves states hold the gradients of all programs.
+  void holdGradients();
   /// Returns memory for the state called `key` where homes are, with all bytes 0.
   Tensor stateHome(TensorDesc desc, const std::string &key);
   /// Makes gradients and states live on the host from now on, between two steps; they are
@@ -135,7 +138,10 @@ struct Session::State {
   std::vector<std::unique_ptr<const Sizes>> otherSizes, evaluationSizes;
   /// The modules that run the batch at hand: an element of one of these, or null for `modules`. Set by wiringFor.
   const Sizes *sizes = nullptr;
-  const std::vector<Module> &modulesNow() const { return sizes ? sizes->modules : modules; }
+  /// Returns the modules that run a batch whose tensors are of these descriptions, as `sizes` says it.
+  const Sizes *sizesFor(const BatchDescs &batch, bool isEvaluation = false) const;
+  const std::vector<Module> &modulesOf(const Sizes *of) const { return of ? of->modules : modules; }
+  const std::vector<Module> &modulesNow() const { return modulesOf(sizes); }
   const std::vector<ModulePorts> &portsNow() const { return sizes ? sizes->ports : ports; }
   ParameterTable table;
   std::vector<OptimizerPlan> plans;
@@ -171,30 +177,35 @@ struct Session::State {
   bool isUpdating = false;
   std::vector<Tensor> squares;
 
-  /// Makes a plan for a step of so many micro-batches, in `mode: planned`; otherwise, finds
-  /// out whether Conductor's cap leaves room for one. `batches` are those that are known.
-  /// Throws BudgetInfeasible before anything of the step has begun.
-  void planFor(size_t microBatches, std::span<const TensorMap> batches);
+  /// By micro-batch of a step the modules that run it, as `sizes` says it.
+  using StepSizes = std::vector<const Sizes *>;
+  StepSizes stepSizes(std::span<const TensorMap> batches) const;
+  StepToPlan stepToPlan(const StepSizes &step, std::span<const TensorMap> batches = {}) const;
+  /// Has services follow a plan for such a step, in `mode: planned`; otherwise, finds out whether Conductor's cap
+  /// leaves room for one, when its extents come first. `batches` are those that are known. Throws BudgetInfeasible before
+  /// anything of the step has begun.
+  void planFor(const StepSizes &step, std::span<const TensorMap> batches);
+  /// Does that without a plan; with one.
+  void checkFor(const StepSizes &step, std::span<const TensorMap> batches);
+  void followPlanFor(const StepSizes &step, std::span<const TensorMap> batches);
   /// Throws BudgetInfeasible with the budget that is enough if `error` says that memory of
   /// the device was missing before the first step; returns if that cannot be said.
-  /// `microBatches` is nothing before a step is asked for.
-  void refuseTooSmall(const Error &error, std::optional<size_t> microBatches = {},
-                      std::span<const TensorMap> batches = {}) const;
-  /// Makes the ring ready for a step of such batches. Throws BudgetInfeasible.
-  void prepareStreamed(size_t microBatches, std::span<const TensorMap> batches);
+  /// `step` is empty before one is asked for.
+  void refuseTooSmall(const Error &error, const StepSizes &step = {}, std::span<const TensorMap> batches = {}) const;
+  /// Makes the ring ready for such a step. Throws BudgetInfeasible.
+  void prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches);
   /// Returns true if the user's sink may move tensors itself, of which a twin knows nothing.
   bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
-  /// The micro-batches of the plan in force, and the ring's slots beside it; 0 if there is none.
-  size_t plannedFor = 0;
-  /// The micro-batches of the step under way if they were given at once; 0 if that is not known.
-  size_t announced = 0;
-  /// The bytes that are certified to be enough for steps of so many micro-batches.
-  struct Certified {
-    size_t microBatches = 0;
-    uint64_t bytes = 0;
-  };
-  std::optional<Certified> certified;
+  /// The step of the plan in force, or that was checked last, and the ring's slots beside it; empty if there is none.
+  StepSizes plannedFor;
+  /// The step under way if its batches were given at once; empty if that is not known.
+  StepSizes announced;
+  /// The bytes that are certified to be enough for such steps.
+  std::map<StepSizes, uint64_t> certified;
   int64_t plannedSlots = 0;
+  /// The plans that were made, and what was found out about steps that go by none.
+  std::map<StepSizes, PlannedStep> planned;
+  std::map<StepSizes, CheckedStep> checked;
   /// True if optimizer states have begun to leave, and the log has no line of it yet.
   bool statesLeaveUntold = false;
   /// The services; null unless the config enables some. `options.events` is theirs then.

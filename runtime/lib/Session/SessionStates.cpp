@@ -53,7 +53,7 @@ Tensor Session::State::stateHome(TensorDesc desc, const std::string &key) {
 }
 
 /// Returns the gradients of parameters that every program of the optimizer reads by block.
-std::vector<GradientOutput> Session::State::gradientsByBlock() const {
+std::vector<GradientOutput> Session::State::gradientsByBlock(const std::vector<Module> &modules) const {
   std::set<size_t> slots, elsewhere;
   for (const OptimizerPlan &plan : plans)
     for (auto [program, inputs] : {std::pair(plan.optimizer, &plan.optimizerInputs),
@@ -79,13 +79,19 @@ std::vector<GradientOutput> Session::State::gradientsByBlock() const {
   return gradients;
 }
 
+void Session::State::holdGradients() {
+  services->letStatesLeave(gradientsByBlock(modules));
+  for (const auto &other : otherSizes)
+    services->letStatesLeave(gradientsByBlock(other->modules));
+}
+
 bool Session::State::letStatesLeave() {
   if (!services || services->statesLeave() != StatesLeave::IfNeeded)
     return false;
   services->letStatesLeave({});
   residency = services->residency();
   streamed->bringStates(*residency, modules, plans);
-  services->letStatesLeave(gradientsByBlock());
+  holdGradients();
   for (const OptimizerPlan &plan : plans)
     for (size_t i = 0; i < plan.optimizerInputs.size(); ++i) {
       if (plan.optimizerInputs[i].feed != Feed::State || !streamed->comesByBlock(*plan.optimizer, i))

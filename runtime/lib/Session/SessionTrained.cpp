@@ -6,12 +6,15 @@
 //===----------------------------------------------------------------------===//
 //
 // Programs change, values do not: each parameter keeps its memory, and so does each
-// state, whether a program reads it now or not.
+// state, whether a program reads it now or not. Where services move them, one that
+// comes by block now, and did not before, gets a home on the host, and the other way round.
 //
 //===----------------------------------------------------------------------===//
 
 #include "SessionState.h"
+#include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 
 namespace segue::inline runtime {
@@ -19,9 +22,11 @@ namespace segue::inline runtime {
 void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> stepLags) {
   State &s = *state_;
   s.requireWhole();
-  if (s.services || s.options.residency || s.options.weights)
-    throw Error(ErrorCode::Unsupported, "memory services plan for one set of trained parameters; with them, what is "
-                                        "trained is settled when the session is made");
+  if (s.precision || s.options.residency || s.options.weights || (s.services && s.services->weights()))
+    throw Error(ErrorCode::Unsupported,
+                (s.precision ? std::string("Selective Precision has") : std::string("a ring of weights has")) +
+                    " blocks with one set of trained parameters; with it, what is trained is settled when the session "
+                    "is made. A budget with a plan or watermarks moves whatever is trained");
   clearGradients();
   s.flush();
 
@@ -43,20 +48,40 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
                                                 " parameters, and those of the session " +
                                                 std::to_string(s.table.size()));
   std::vector<OptimizerPlan> plans;
-  TensorMap fresh;
-  for (size_t m = 0; m < modules.size(); ++m) {
-    const OptimizerPlan &plan = plans.emplace_back(planOptimizer(modules[m], m, table));
+  for (size_t m = 0; m < modules.size(); ++m)
+    plans.push_back(planOptimizer(modules[m], m, table));
+  bool isPlanned = !s.services || s.services->wantsPlan();
+  // What is away lives where its home is, which a value that comes by block has, and another has not.
+  StreamedParameters next(nullptr, s.residency, isPlanned, modules, plans, table, values);
+  auto isAway = [&](const Tensor &tensor) { return tensor.desc().layout.space != Space::DeviceDram; };
+  auto moved = [](const Tensor &from, Tensor to) {
+    copyInto(from, to);
+    wait(to);
+    return to;
+  };
+  for (size_t slot = 0; next.arePlanned() && slot < values.size(); ++slot) {
+    const ParameterInfo &info = table.infos()[slot];
+    Tensor &value = values[slot];
+    if (value && next.has(slot) != isAway(value))
+      value = moved(value, next.has(slot) ? next.allocate(s.device, slot)
+                                          : emptyNamed(s.device, info.desc, info.key, name(Role::Parameter)));
+  }
+  TensorMap states = s.optimizerState;
+  for (const OptimizerPlan &plan : plans)
     for (size_t i = 0; i < plan.optimizerInputs.size(); ++i) {
       if (plan.optimizerInputs[i].feed != Feed::State)
         continue;
       const std::string &key = plan.optimizerInputs[i].state;
       const TensorDesc &desc = plan.optimizer->input(i).desc();
-      if (auto known = s.optimizerState.find(key); known != s.optimizerState.end())
-        checkSame("optimizer state \"" + key + "\"", known->second, desc);
-      else
-        fresh[key] = zerosNamed(s.device, desc, key, name(Role::State));
+      Tensor &state = states[key];
+      if (state)
+        checkSame("optimizer state \"" + key + "\"", state, desc);
+      bool comes = next.comesByBlock(*plan.optimizer, i);
+      if (!state)
+        state = comes ? s.stateHome(desc, key) : zerosNamed(s.device, desc, key, name(Role::State));
+      else if (s.residency && comes != isAway(state))
+        state = moved(state, comes ? s.stateHome(desc, key) : zerosNamed(s.device, desc, key, name(Role::State)));
     }
-  }
 
   s.modules = std::move(modules);
   s.ports.clear();
@@ -65,13 +90,22 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   s.otherSizes.clear();
   s.evaluationSizes.clear();
   s.sizes = nullptr;
+  s.plannedFor.clear();
+  s.checked.clear();
+  s.certified.clear();
+  s.planned.clear();
   s.table = std::move(table);
   s.plans = std::move(plans);
   s.values = std::move(values);
-  s.optimizerState.merge(fresh);
+  s.optimizerState = std::move(states);
   s.tape = GradientTape(s.table.size());
   s.stepLags = std::move(stepLags);
-  s.streamed.emplace(nullptr, nullptr, /*hasPlan=*/true, s.modules, s.plans, s.table, s.values);
+  s.streamed.emplace(nullptr, s.residency, isPlanned, s.modules, s.plans, s.table, s.values);
+  if (!s.services)
+    return;
+  s.services->beginAgain();
+  if (s.services->statesLeave() == StatesLeave::Always)
+    s.holdGradients();
 }
 
 } // namespace segue::inline runtime

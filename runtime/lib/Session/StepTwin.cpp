@@ -148,11 +148,11 @@ namespace {
 /// The steps of a session, all with the same batches.
 class SessionSteps final : public TwinSteps {
 public:
-  SessionSteps(const DeviceRef &device, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches)
+  SessionSteps(const DeviceRef &device, std::vector<SessionModule> modules, SessionOptions options,
+               const TwinBatches &batches)
       : wires_(options.wires), session_(device, std::move(modules), std::move(options)) {
     session_.allocateParameters();
-    preparePrograms(device, session_.modules());
-    batches_.assign(microBatches, batchWithoutValues(device, session_.modules(), wires_));
+    batches_ = addTwinBatches(session_, batches, wires_);
   }
 
   const Session &session() const { return session_; }
@@ -225,6 +225,24 @@ TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> mo
   return batch;
 }
 
+std::vector<TensorMap> addTwinBatches(Session &session, const TwinBatches &batches, std::span<const Wire> wires) {
+  const DeviceRef &device = session.device();
+  preparePrograms(device, session.modules());
+  std::vector<TensorMap> bySizes{batchWithoutValues(device, session.modules(), wires)};
+  for (const std::vector<SessionModule> &other : batches.otherSizes) {
+    std::vector<Module> modules;
+    for (const SessionModule &module : other)
+      modules.emplace_back(device, module.binary, module.name);
+    preparePrograms(device, modules);
+    bySizes.push_back(batchWithoutValues(device, modules, wires));
+    session.addSizes(other);
+  }
+  std::vector<TensorMap> all;
+  for (size_t sizes : batches.sizes)
+    all.push_back(bySizes[sizes]);
+  return all;
+}
+
 StepTwin::StepTwin(std::string_view spec) : state_(std::make_unique<State>()) {
   State &state = *state_;
   state.device = *state.own.emplace(withRoom(spec));
@@ -238,7 +256,7 @@ StepTwin::StepTwin(std::string_view spec) : state_(std::make_unique<State>()) {
 }
 
 StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
-                   size_t microBatches, std::optional<TwinWeights> weights, Homes homes)
+                   TwinBatches batches, std::optional<TwinWeights> weights, Homes homes)
     : StepTwin(spec) {
   State &state = *state_;
   options.events = &state.sink;
@@ -249,7 +267,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
     state.planned->leaveParametersTo(state.weights->streamer());
     options.weights = &state.weights->streamer();
   }
-  auto steps = std::make_unique<SessionSteps>(state.device, std::move(modules), std::move(options), microBatches);
+  auto steps = std::make_unique<SessionSteps>(state.device, std::move(modules), std::move(options), batches);
   state.session = &steps->session();
   state.steps = std::move(steps);
 }

@@ -38,6 +38,12 @@ static bool keepsToBlocks(const WeightStreamer &streamer, const Module &module, 
   return inBlocks > elsewhere;
 }
 
+/// Returns the program that an evaluation runs.
+static const Program &evaluated(const Module &module) {
+  const Program *inference = module.find("inference");
+  return inference ? *inference : *module.find("forward");
+}
+
 StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned,
                                        const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans,
                                        const ParameterTable &table, const std::vector<Tensor> &values)
@@ -46,29 +52,43 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *resi
     findResidents(modules, plans);
   if (!streamer_)
     return;
-  auto sources = [this](size_t module) {
-    return [this, module](const Value &value) { return sourceOf(table_.slotOf(module, value.name)); };
-  };
   for (size_t m = 0; m < modules.size(); ++m)
     if (const Program *forward = modules[m].find("forward"))
-      streamer_->add(StepPhase::Forward, modules[m].name(), *forward, sources(m));
+      streamer_->add(StepPhase::Forward, modules[m].name(), *forward, sourcesOf(m));
   for (size_t m = modules.size(); m-- > 0;)
     if (const Program *backward = modules[m].find("backward"))
-      streamer_->add(StepPhase::Backward, modules[m].name(), *backward, sources(m));
-  for (size_t m = 0; m < modules.size(); ++m) {
-    const Program *inference = modules[m].find("inference");
-    streamer_->addEvaluation(modules[m].name(), inference ? *inference : *modules[m].find("forward"), sources(m));
-  }
+      streamer_->add(StepPhase::Backward, modules[m].name(), *backward, sourcesOf(m));
+  for (size_t m = 0; m < modules.size(); ++m)
+    streamer_->addEvaluation(modules[m].name(), evaluated(modules[m]), sourcesOf(m));
   for (size_t m = 0; m < modules.size(); ++m)
     if (plans[m].ownsParameters && plans[m].optimizer && !plans[m].isInBackward &&
         keepsToBlocks(*streamer_, modules[m], *plans[m].optimizer))
-      streamer_->add(StepPhase::Optimizer, modules[m].name(), *plans[m].optimizer, sources(m));
+      streamer_->add(StepPhase::Optimizer, modules[m].name(), *plans[m].optimizer, sourcesOf(m));
   for (const ParameterInfo &info : table.infos())
     streamed_.push_back(info.members.size() == 1 &&
                         !streamer_->blockOf(info.members.front().module, info.members.front().name).empty());
 }
 
 /// Finds the residents: those that every program touches within blocks alone, or not at all.
+WeightStreamer::Sources StreamedParameters::sourcesOf(size_t module) const {
+  return [this, module](const Value &value) { return sourceOf(table_.slotOf(module, value.name)); };
+}
+
+void StreamedParameters::addSizes(const std::vector<Module> &modules, const std::vector<Module> &like) {
+  if (!streamer_)
+    return; // whether a tensor comes by block is asked of each program when it runs
+  release();
+  for (size_t m = 0; m < modules.size(); ++m) {
+    auto add = [&](const Program &program, const Program &first) {
+      streamer_->addAlike(modules[m].name(), program, first, sourcesOf(m));
+    };
+    for (const char *name : {"forward", "backward"})
+      if (const Program *program = modules[m].find(name), *first = like[m].find(name); program && first)
+        add(*program, *first);
+    add(evaluated(modules[m]), evaluated(like[m]));
+  }
+}
+
 void StreamedParameters::findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
   if (arePlanned())
     for (const ParameterInfo &info : table_.infos())

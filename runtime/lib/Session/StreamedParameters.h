@@ -41,6 +41,9 @@ public:
 
   /// Returns true if parameters come by a plan.
   bool arePlanned() const { return arePlanned_; }
+  /// Notes the programs of the same modules for batches of other extents. Called between two steps. Throws Unsupported
+  /// where the ring cannot serve them.
+  void addSizes(const std::vector<Module> &modules, const std::vector<Module> &like);
   /// Makes states and gradients come by block from now on. Called between two steps.
   void bringStates(Residency &residency, const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {
     residency_ = &residency;
@@ -99,6 +102,7 @@ public:
 
 private:
   std::optional<WeightSource> sourceOf(size_t slot) const;
+  WeightStreamer::Sources sourcesOf(size_t module) const;
 
   void giveHomeBack(size_t slot);
   void findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans);

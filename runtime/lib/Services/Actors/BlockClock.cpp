@@ -134,6 +134,12 @@ void BlockClock::endStep() {
   before_.clear();
 }
 
+void BlockClock::forget() {
+  isOn_ = false;
+  before_.clear();
+  ready_.reset();
+}
+
 std::optional<MeasuredStep> BlockClock::take() { return std::exchange(ready_, std::nullopt); }
 
 } // namespace segue::inline runtime

@@ -61,6 +61,8 @@ public:
   /// Blocks until the compute queue has come to the last mark.
   void endStep();
   void abortStep() { isOn_ = false; }
+  /// Forgets what was measured, as the next steps are others.
+  void forget();
 
   /// Returns, once, the times that two steps have shown.
   std::optional<MeasuredStep> take();

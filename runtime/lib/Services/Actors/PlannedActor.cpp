@@ -142,6 +142,7 @@ void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
   });
   planned_.residency().setPlaced(isPlaced);
   recordedDisplaced_ = 0;
+  clock_.forget();
   profile_ = profile;
   context_.conductor.setPlan(plannedBlocks(profile, plan.curve, plan.away));
 }

@@ -456,10 +456,10 @@ void WeightStreamer::giveUpRoom() {
     impl_->changeRing({.openAtOnce = int64_t(impl_->leastSlots)});
 }
 
-void WeightStreamer::settleAs(const WeightStreamer &twin) {
+void WeightStreamer::settle(int64_t openAtOnce) {
   if (!impl_->policy)
     return;
-  int64_t open = std::max(impl_->stagehand().ring().openAtOnce, twin.policy().ring().openAtOnce);
+  int64_t open = std::max(impl_->stagehand().ring().openAtOnce, openAtOnce);
   // The twin has no budget that a watermark could be a share of, and the one that the config names.
   impl_->changeRing({.most = impl_->stagehand().ring().slots, .openAtOnce = open, .isKept = !impl_->config.highWatermarkMiB});
 }

@@ -119,6 +119,10 @@ public:
   void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
   /// Adds a program that runs in evaluations, in the same way.
   void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
+  /// Adds a program that runs in the place of `like`, which was added: one of the same parameters for batches of other
+  /// extents. Throws Unsupported, with nothing added, if its blocks are others, or touch other parameters;
+  /// StateTransition after start().
+  void addAlike(const std::string &module, const Program &program, const Program &like, const Sources &sources);
   /// Returns the slab of the options.
   const std::shared_ptr<SlabSource> &slab() const;
   /// Adds another slab that forms come from; start() gives it its buffers.
@@ -184,10 +188,10 @@ public:
   uint64_t makeRoom(uint64_t bytes);
   /// Gives up the room that is kept for lending, since a plan is about to be made, which says anew how much is kept.
   void giveUpRoom();
-  /// Settles the ring after a plan was made beside it and certified on `twin`: from here on no slot more
-  /// is taken, none is given back at a watermark that the config does not name, and as much room to lend
-  /// is kept as the twin has kept.
-  void settleAs(const WeightStreamer &twin);
+  /// Settles the ring after a plan was made beside it and certified: from here on no slot more is taken, none is given
+  /// back at a watermark that the config does not name, and room to lend is kept for as many slots that are
+  /// open at once as the ring of the plan's twin had.
+  void settle(int64_t openAtOnce);
 
   //===--------------------------------------------------------------------===//
   // Programs beside the order: saved values that are computed again

@@ -186,15 +186,16 @@ public:
   /// them, on the parameters and states of the session; optimizers stay the first
   /// ones. `areForEvaluation`: evaluate alone runs them, also for the extents of the first ones, as
   /// where dropout is not compiled in; they need no backward. Throws InvalidArgument if a name,
-  /// parameter or frozen value differs, Unsupported where services of memory, who know one set of programs, are there.
+  /// parameter or frozen value differs, StateTransition within a step, Unsupported with Selective Precision, which has
+  /// measured one set of programs, and where the ring of weights finds other blocks.
   void addSizes(std::vector<SessionModule> modules, bool areForEvaluation = false);
 
   /// Goes on with the same modules, compiled for other parameters to train: values and states stay where they are
   /// and as they are, those of parameters that are frozen now too; a state that is new is 0. `stepLags`: for parameters of rate
   /// group n, whose optimizer was compiled with `own-steps`, how many steps of the session they did not take part in.
-  /// Programs for other extents (addSizes) are dropped, and waiting gradients. Throws, with nothing changed, what the
-  /// constructor throws, InvalidArgument if a name or parameter differs, and Unsupported where services of
-  /// memory are there, whose plans are made for one set of programs.
+  /// Programs for other extents (addSizes) are dropped, and waiting gradients; a step is planned anew. Throws, with
+  /// nothing changed, what the constructor throws, InvalidArgument if a name or parameter differs, and Unsupported with
+  /// a ring of weights or Selective Precision, whose blocks have one set of trained parameters.
   void setTrained(std::vector<SessionModule> modules, std::vector<int64_t> stepLags);
   /// The scale of the next step's loss; nothing without loss scaling.
   const std::optional<LossScaling> &lossScaling() const;

@@ -46,6 +46,21 @@ std::string withDram(std::string_view spec, std::string_view capacity);
 /// of Wiring.h, as far as shapes tell.
 TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> modules, std::span<const Wire> wires);
 
+/// The batches of a step that a twin plays: how many, and which modules run each.
+struct TwinBatches {
+  /// So many micro-batches of the session's own modules.
+  TwinBatches(size_t microBatches = 1) : sizes(microBatches, 0) {}
+
+  /// The modules for batches of other extents, each as Session::addSizes takes them.
+  std::vector<std::vector<SessionModule>> otherSizes;
+  /// By micro-batch the modules that run it: 0 for the session's own, n for otherSizes[n - 1].
+  std::vector<size_t> sizes;
+};
+
+/// Gives a twin of the session the modules for other extents, makes the programs of all that its batches run ready, and
+/// returns the batches, without values.
+std::vector<TensorMap> addTwinBatches(Session &session, const TwinBatches &batches, std::span<const Wire> wires);
+
 /// The most bytes that are live at once in a space during a phase.
 struct PhasePeak {
   Phase phase = Phase::StepBegin;
@@ -94,7 +109,7 @@ public:
   /// consist of the tensors that no module gives another by position; event sinks of
   /// `options` are not told. With `weights`, parameters of blocks come through a ring that
   /// is the twin's own. Throws what Session throws, and InvalidArgument for another device.
-  StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, size_t microBatches = 1,
+  StepTwin(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, TwinBatches batches = {},
            std::optional<TwinWeights> weights = std::nullopt, Homes homes = Homes::Host);
   /// Makes the steps of a twin. `events` is the sink that they tell; it outlives them.
   using MakeSteps = std::function<std::unique_ptr<TwinSteps>(const DeviceRef &device, EventSink &events)>;
@@ -177,6 +192,8 @@ struct FreeRoom {
   std::vector<AddressRange> ranges;
   /// The bytes that are taken by what the plan does not move.
   uint64_t liveBytes = 0;
+
+  bool operator==(const FreeRoom &) const = default;
 };
 
 struct CertifiedPlan {
