@@ -92,6 +92,33 @@ def _ports(binary: "_runtime.Binary") -> tuple[list, list]:
     return [v for v in forward.inputs if v.role == "input"], [v for v in forward.outputs if v.role == "output"]
 
 
+def split(batch: Mapping[str, Any], count: int, most_rows: int | None) -> list[dict[str, Any]]:
+    """The rows of a batch in `count` micro-batches of as many rows each.
+
+    Rows that `count` does not divide, as those of a last partial batch, go into the fewest equal micro-batches of at most `most_rows`,
+    so that the mean over micro-batches is the mean over rows. Without `most_rows` they are refused.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A tensor's rows cannot be split so.
+    """
+    shapes = {name: describe(tensor)[0] for name, tensor in batch.items()}
+    if most_rows and shapes and all(shapes.values()):
+        rows = next(iter(shapes.values()))[0]
+        if rows and rows % count:
+            count = next(k for k in range(1, rows + 1) if rows % k == 0 and rows // k <= most_rows)
+    parts: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, tensor in batch.items():
+        shape = shapes[name]
+        if not shape or shape[0] % count:
+            raise InvalidArgumentError(f"batch tensor {name!r} has shape {list(shape)}; its rows are split in {count} micro-batches")
+        size = shape[0] // count
+        for i, part in enumerate(parts):
+            part[name] = tensor[i * size : (i + 1) * size]
+    return parts
+
+
 def _type_of(value) -> tuple:
     return tuple(value.shape), value.element
 

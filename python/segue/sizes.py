@@ -43,6 +43,12 @@ class Sizes:
             self._has_dropout = any(a.name == "seed" for each in captured for a in each.named("hyper"))
         self._padder, self._fills = _padder_of(modules)
 
+    @property
+    def rows(self) -> int | None:
+        """The rows of the batches that the modules were compiled for; None for modules of files, which have programs for no others."""
+        first = next(iter((self._first or {}).values()), None)
+        return first.shape[0] if first is not None and first.shape else None
+
     def padded(self, batch: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
         """The batch with inputs padded to their bucket, where modules have buckets, and the length that it had.
 

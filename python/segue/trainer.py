@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import torch
 
 from . import _runtime
-from .batches import BatchNames
+from .batches import BatchNames, split
 from .bound_parameters import BoundParameter
 from .budgets import loop_of
 from .errors import InvalidArgumentError, MissingWeightError
@@ -33,7 +33,7 @@ from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
 from .stitch_report import StitchReport
-from .tensors import describe, device as open_device, give, wrap
+from .tensors import device as open_device, give, wrap
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
 from .training_loop import History, Run
@@ -62,7 +62,8 @@ class Trainer(Checkpoints):
         Each element of a gradient is brought into [-clip_grad_value, clip_grad_value], after `clip_grad_norm`. Default: that of
         the optimizer.
     grad_accumulation : int
-        Micro-batches per step: a batch has that many times the rows that the modules were compiled for.
+        Micro-batches per step: a batch has that many times the rows that the modules were compiled for. A last partial batch whose
+        rows this does not divide goes into the fewest equal ones that have no more.
     seed : int
         Of the dropout masks.
     precision : str, optional
@@ -314,20 +315,8 @@ class Trainer(Checkpoints):
         return self.last.loss
 
     def _micro_batches(self, batch) -> list[dict]:
-        count = self.grad_accumulation
         batch, _ = self._sizes.padded(batch)
-        if count == 1:
-            self._sizes.ensure(batch)
-            return [{name: wrap(t, self._device) for name, t in batch.items()}]
-        parts: list[dict] = [{} for _ in range(count)]
-        for name, tensor in batch.items():
-            shape, _ = describe(tensor)
-            if not shape or shape[0] % count:
-                raise InvalidArgumentError(
-                    f"batch tensor {name!r} has shape {list(shape)}; its rows are split in {count} micro-batches")
-            rows = shape[0] // count
-            for i in range(count):
-                parts[i][name] = tensor[i * rows : (i + 1) * rows]
+        parts = [batch] if self.grad_accumulation == 1 else split(batch, self.grad_accumulation, self._sizes.rows)
         self._sizes.ensure(parts[0])
         return [{name: wrap(t, self._device) for name, t in part.items()} for part in parts]
 

@@ -222,9 +222,11 @@ def test_accumulation_equals_the_large_batch():
     b = trainer_of(large, rows=8)
     for x, y in data(5, rows=8):
         losses_close([a.step(x=x, y=y)], [b.step(x=x, y=y)], 1e-5)
-    x, y = data(1, rows=7)[0]
-    with pytest.raises(segue.InvalidArgumentError, match=r"'x' has shape \[7, 4\].*2 micro-batches"):
-        a.step(x=x, y=y)
+    for rows in (7, 5, 3, 6):  # a last partial batch
+        x, y = data(1, rows=rows)[0]
+        losses_close([a.step(x=x, y=y)], [b.step(x=x, y=y)], 1e-5)
+    with pytest.raises(segue.InvalidArgumentError, match=r"'y' has shape \[5, 2\].*3 micro-batches"):
+        a.step(x=data(1, rows=9)[0][0], y=y[:5])
 
 
 def test_schedules():

@@ -17,6 +17,7 @@
 #include "segue/runtime/Reports/MemoryForecast.h"
 #include "segue/runtime/Reports/ServiceForecast.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
+#include "segue/runtime/Session/RunBudget.h"
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -29,17 +30,27 @@ int fit(const FitOptions &options) {
   addTiesAndWires(session, modules, options.tied, options.wires);
   Json services;
   bool doesFit = true;
+  std::string device = options.device;
+  std::optional<Config> config;
   if (!options.config.empty())
+    config = Config::load(options.config);
+  if (std::optional<RunBudget> tiers = config ? RunBudget::of(*config) : std::nullopt) {
+    if (!options.budgets.empty())
+      throw Error(ErrorCode::InvalidArgument,
+                  options.config + " says in memory.tiers what --budget says; leave one out");
+    device = tiers->device(device);
+    config = tiers->config(config);
+  }
+  if (config)
     try {
-      services = forecastServices(options.device, modules, session, size_t(options.accumulate),
-                                  Config::load(options.config));
+      services = forecastServices(device, modules, session, size_t(options.accumulate), *config);
     } catch (const Error &error) {
       if (error.code() != ErrorCode::BudgetInfeasible)
         throw;
       std::fprintf(stderr, "segue-run: %s\n", error.what());
       doesFit = false;
     }
-  MemoryForecast forecast(options.device, std::move(modules), std::move(session), size_t(options.accumulate));
+  MemoryForecast forecast(device, std::move(modules), std::move(session), size_t(options.accumulate));
   if (options.budgets.empty())
     doesFit &= forecast.ask().fits;
   for (uint64_t budget : options.budgets)
